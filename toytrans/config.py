@@ -1,0 +1,434 @@
+"""The one description of a run: typed, strict, each default written once.
+
+A YAML file becomes a tree of plain values with the line of every key (`yaml_tree`), `--set`
+overrides are laid over it, and Pydantic checks the whole (`Config`). Values that follow from
+others (a test length five beyond training, say) are filled in by the sections themselves, so a
+saved `config.yaml` holds every value.
+"""
+
+import difflib
+import re
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self, get_args
+
+from pydantic import BaseModel, ConfigDict, Field, Strict, ValidationError, model_validator
+
+from toytrans.errors import UserError
+from toytrans.yaml_tree import Tree, parse_value, read_yaml, write_yaml
+
+TaskName = Literal[
+    "addition", "copy", "duplicate", "lexicon", "odds_first", "reverse", "shift", "sort"
+]
+PositionName = Literal["sinusoidal", "learned", "none", "anchored"]
+AnchorName = Literal["start", "end", "wrap"]
+FormatName = Literal["text", "tsv", "jsonl", "scan"]
+
+TARGET_GROWTH = {"duplicate": 2, "lexicon": 2}
+"""Target symbols that one source symbol can become, where it is more than one."""
+
+SHORTEST_SOURCE = {"addition": 3}
+"""Source symbols that a task needs at least, where it is more than none."""
+
+ANCHOR_CYCLE: tuple[AnchorName, ...] = ("start", "end", "wrap", "start")
+
+LIMITS = ("train.max_steps", "train.max_seconds", "train.stop_at_exact_match", "train.patience")
+"""What may change when a run is resumed."""
+
+MAY_DIFFER = (*LIMITS, "device")
+
+Range = Annotated[tuple[Annotated[int, Field(ge=0)], Annotated[int, Field(ge=0)]], Strict(False)]
+Paths = str | Annotated[tuple[str, str], Strict(False)]
+Positive = Annotated[int, Field(ge=1)]
+Share = Annotated[float, Field(ge=0, le=1)]
+
+
+class Section(BaseModel):
+    """Part of a config: unknown keys, loose types and changes are refused."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, allow_inf_nan=False)
+
+    def _fill(self, **values: Any) -> None:
+        """Give fields that were left null the value that follows from the others."""
+        for name, value in values.items():
+            if getattr(self, name) is None:
+                self.__dict__[name] = value
+
+    def _refuse(self, names: Sequence[str], reason: str) -> None:
+        for name in names:
+            if getattr(self, name) is not None:
+                raise ValueError(f"{name}|{reason}")
+
+
+class FilesConfig(Section):
+    """Pairs read from files."""
+
+    train: Paths = Field(description="training file; two files, source and target, for text")
+    valid: Paths | None = Field(None, description="validation; null = a seeded 5% of train")
+    test: Paths | None = Field(None, description="test file")
+    format: FormatName | None = Field(None, description="null = by the file's ending")
+
+
+class DataConfig(Section):
+    """Which pairs, how long, how many."""
+
+    task: TaskName | None = Field(None, description="a synthetic task")
+    files: FilesConfig | None = Field(None, description="files in place of a task")
+    symbols: Positive | None = Field(None, description="how many symbols (task); null = 10")
+    train_length: Range | None = Field(None, description="source symbols (task); null = [1, 20]")
+    valid_length: Range | None = Field(None, description="null = train_length")
+    test_length: Range | None = Field(None, description="null = train_length and 5 beyond")
+    train_examples: Positive | None = Field(None, description="null = endless")
+    valid_examples: Positive | None = Field(None, description="null = 1000, or all of a file")
+    test_examples: Positive | None = Field(None, description="null = 1000, or all of a file")
+    batch_tokens: Positive = Field(4096, description="rows x (S + T), padded")
+    disjoint: bool = Field(True, description="no source of valid or test is trained on")
+
+    @model_validator(mode="after")
+    def _resolve(self) -> Self:
+        if (self.task is None) == (self.files is None):
+            both = "task and files exclude each other" if self.task else "nothing to learn from"
+            raise ValueError(f"|{both}; name data.task or data.files")
+        if self.files:
+            lengths = ("train_length", "valid_length", "test_length", "train_examples")
+            self._refuse(("symbols", *lengths), "belongs to data.task, not to data.files")
+            return self
+        self._fill(symbols=10, train_length=(1, 20), valid_examples=1000, test_examples=1000)
+        assert self.task and self.train_length
+        self._fill(valid_length=self.train_length)
+        shortest = SHORTEST_SOURCE.get(self.task, 0)
+        for name in ("train_length", "valid_length", "test_length"):
+            if (span := getattr(self, name)) is None:
+                continue
+            if span[0] > span[1]:
+                raise ValueError(f"{name}|{list(span)} starts above its end; swap the two")
+            if span[1] < shortest:
+                raise ValueError(f"{name}|{self.task} needs sources of {shortest} symbols or more")
+        return self
+
+    def longest(self) -> int:
+        """The largest source length that a task is asked for in any split."""
+        spans = (self.train_length, self.valid_length, self.test_length)
+        return max((span[1] for span in spans if span), default=0)
+
+
+class ModelConfig(Section):
+    """The transformer."""
+
+    d_model: Positive = Field(64, description="width D")
+    n_heads: Positive = Field(4, description="heads H; they divide d_model")
+    n_encoder_layers: Positive = Field(2)
+    n_decoder_layers: Positive = Field(2)
+    d_ff: Positive = Field(256, description="inner width of the feed-forward sub-layer")
+    dropout: Annotated[float, Field(ge=0, lt=1)] = Field(
+        0.0, description="on embeddings, sub-layers and attention weights"
+    )
+    positions: PositionName = Field("anchored")
+    cross_anchors: Annotated[tuple[AnchorName, ...], Strict(False)] | None = Field(
+        None, description="anchored: one per head; null = start, end, wrap, start, and so on"
+    )
+    max_positions: Positive | None = Field(None, description="learned: rows; null = 512")
+    score_cap: Annotated[float, Field(ge=0)] | None = Field(
+        None, description="scores become cap tanh(score / cap); 0 = off; null = 1 if anchored"
+    )
+    bias_gain: Annotated[float, Field(gt=0)] | None = Field(None, description="anchored; null = 16")
+    slope: Annotated[float, Field(ge=0)] | None = Field(None, description="anchored; null = 1")
+    share_layers: bool = Field(False, description="one layer's weights for the whole depth")
+    norm: Literal["pre", "post"] = Field("pre")
+    activation: Literal["relu", "gelu", "gelu_tanh"] = Field("relu")
+    tie_embeddings: bool = Field(True, description="one table for source, target and output")
+    pad_mask: Literal["keys", "keys_and_queries"] = Field("keys")
+    backward: Literal["autograd"] = Field("autograd")
+
+    @model_validator(mode="after")
+    def _resolve(self) -> Self:
+        if self.d_model % self.n_heads:
+            divisors = [h for h in range(1, self.d_model + 1) if self.d_model % h == 0]
+            near = sorted(sorted(divisors, key=lambda h: abs(h - self.n_heads))[:3])
+            raise ValueError(
+                f"n_heads|{self.n_heads} heads do not divide d_model {self.d_model}; "
+                f"take {' or '.join(map(str, near))}"
+            )
+        if self.positions == "sinusoidal" and self.d_model % 2:
+            raise ValueError(f"d_model|sinusoidal positions need an even width, not {self.d_model}")
+        if self.positions == "learned":
+            self._fill(max_positions=512)
+        else:
+            self._refuse(("max_positions",), "belongs to positions: learned")
+        if self.positions == "anchored":
+            cycle = tuple(ANCHOR_CYCLE[h % len(ANCHOR_CYCLE)] for h in range(self.n_heads))
+            self._fill(cross_anchors=cycle, score_cap=1.0, bias_gain=16.0, slope=1.0)
+        else:
+            anchored = ("cross_anchors", "bias_gain", "slope")
+            self._refuse(anchored, "belongs to positions: anchored")
+            self._fill(score_cap=0.0)
+        if self.cross_anchors is not None and len(self.cross_anchors) != self.n_heads:
+            raise ValueError(
+                f"cross_anchors|{len(self.cross_anchors)} anchors for {self.n_heads} heads; "
+                "name one per head"
+            )
+        return self
+
+
+class TrainConfig(Section):
+    """The training."""
+
+    max_steps: Annotated[int, Field(ge=0)] = Field(1000)
+    max_seconds: Annotated[float, Field(gt=0)] | None = Field(None)
+    lr: Annotated[float, Field(gt=0)] = Field(3e-3, description="the peak, after warm-up")
+    schedule: Literal["constant", "linear", "cosine", "inverse_sqrt"] = Field(
+        "linear", description="linear and cosine end at 2% of lr"
+    )
+    warmup_steps: Annotated[int, Field(ge=0)] | None = Field(
+        None, description="null = 100, or a third of max_steps where that is less"
+    )
+    clip_norm: Annotated[float, Field(gt=0)] | None = Field(1.0)
+    weight_decay: Annotated[float, Field(ge=0)] = Field(0.0)
+    label_smoothing: Annotated[float, Field(ge=0, lt=1)] = Field(0.0)
+    accumulate: Positive = Field(1, description="batches in one step")
+    eval_every: Positive | None = Field(None, description="steps; null = a quarter of max_steps")
+    log_every: Positive = Field(10, description="steps")
+    stop_at_exact_match: Share | None = Field(None, description="on validation data")
+    patience: Positive | None = Field(None, description="evaluations without a better one")
+    precision: Literal["auto", "fp32", "bf16", "fp64"] = Field("auto")
+    compile: bool = Field(False, description="torch.compile the model")
+
+    @model_validator(mode="after")
+    def _resolve(self) -> Self:
+        self._fill(
+            warmup_steps=min(100, self.max_steps // 3),
+            eval_every=max(1, self.max_steps // 4),
+        )
+        if self.warmup_steps is not None and self.warmup_steps > self.max_steps:
+            raise ValueError(
+                f"warmup_steps|{self.warmup_steps} steps of warm-up are more than "
+                f"train.max_steps {self.max_steps}; lower it or leave it out"
+            )
+        return self
+
+
+class Config(Section):
+    """One run."""
+
+    seed: Annotated[int, Field(ge=0, lt=2**31)] = Field(0)
+    device: Annotated[str, Field(pattern=r"^(auto|cpu|cuda|cuda:\d+|mps)$")] = Field(
+        "auto", description="auto | cpu | cuda | cuda:N | mps"
+    )
+    fault: None = Field(None, description="null: nothing is broken on purpose")
+    data: DataConfig = Field(description="which pairs")
+    model: ModelConfig = Field(default_factory=lambda: ModelConfig(), description="transformer")
+    train: TrainConfig = Field(default_factory=lambda: TrainConfig(), description="training")
+
+    @model_validator(mode="after")
+    def _resolve(self) -> Self:
+        data, rows = self.data, self.model.max_positions
+        if data.train_length is not None:
+            low, high = data.train_length
+            beyond = high + 5
+            if rows is not None:
+                beyond = max(high, min(beyond, self._longest_source(rows)))
+            data._fill(test_length=(low, beyond))
+        if rows is not None and data.task is not None:
+            longest = self._longest_source(rows)
+            for name in ("train_length", "valid_length", "test_length"):
+                if (span := getattr(data, name))[1] > longest:
+                    raise ValueError(
+                        f"data.{name}|{span[1]} symbols are more than the {longest} that "
+                        f"model.max_positions {rows} leaves room for; raise it, or take "
+                        "positions without a table"
+                    )
+        return self
+
+    def _longest_source(self, rows: int) -> int:
+        """Source symbols whose source and target both fit a table of `rows`, EOS included."""
+        return (rows - 1) // TARGET_GROWTH.get(self.data.task or "", 1)
+
+    @property
+    def marks_both_ends(self) -> bool:
+        """Whether sources start with BOS: the anchored positions count from either end."""
+        return self.model.positions == "anchored"
+
+
+def load_config(path: Path, overrides: Sequence[str] = (), base: Config | None = None) -> Config:
+    """Read, override and check a config. Raises UserError.
+
+    overrides: `section.key=value`, values in YAML. base: a saved run's config; values that the
+    file leaves to follow from others are then taken from it, so that raising a limit does not
+    change what was once derived.
+    """
+    tree = read_yaml(path)
+    for override in overrides:
+        _lay_over(tree, override)
+    if base is not None:
+        _keep_derived(tree, base)
+    return check_config(tree)
+
+
+def check_config(tree: Tree) -> Config:
+    """The config of a tree of values. Raises UserError with file, line and key."""
+    try:
+        config = Config.model_validate(tree.values)
+    except ValidationError as error:
+        raise UserError(_explain(error, tree)) from None
+    if files := config.data.files:
+        for name in ("train", "valid", "test"):
+            files.__dict__[name] = _absolute(getattr(files, name))
+    return config
+
+
+def save_config(config: Config) -> str:
+    """The config as YAML text with every value."""
+    return write_yaml(config.model_dump(mode="json"))
+
+
+def differences(saved: Config, wanted: Config) -> list[str]:
+    """Settings that differ and may not when a run is resumed: `key (was -> is)`."""
+    before, after = _flatten(saved.model_dump()), _flatten(wanted.model_dump())
+    return [
+        f"{key} ({before.get(key)} -> {after.get(key)})"
+        for key in sorted(before.keys() | after.keys())
+        if before.get(key) != after.get(key) and key not in MAY_DIFFER
+    ]
+
+
+def _absolute(paths: Paths | None) -> Paths | None:
+    if paths is None:
+        return None
+    if isinstance(paths, str):
+        return str(Path(paths).absolute())
+    return str(Path(paths[0]).absolute()), str(Path(paths[1]).absolute())
+
+
+def _flatten(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for key, value in values.items():
+        if isinstance(value, dict):
+            flat |= _flatten(value, f"{prefix}{key}.")
+        else:
+            flat[prefix + key] = value
+    return flat
+
+
+def _lay_over(tree: Tree, override: str) -> None:
+    key, equals, text = override.partition("=")
+    if not equals or not re.fullmatch(r"\w+(\.\w+)*", key):
+        raise UserError(f"--set {override}: write it as section.key=value, say train.lr=1e-3")
+    value = parse_value(text, f"--set {key}")
+    *sections, name = key.split(".")
+    values = tree.values
+    for section in sections:
+        if not isinstance(values.get(section), dict):
+            values[section] = {}
+        values = values[section]
+    values[name] = value
+    tree.places[key] = "--set"
+
+
+def _keep_derived(tree: Tree, base: Config) -> None:
+    for section in ("data", "model", "train"):
+        stated = tree.values.setdefault(section, {})
+        if not isinstance(stated, dict):
+            continue
+        saved: Section = getattr(base, section)
+        for name, field in type(saved).model_fields.items():
+            if field.default is None and name not in ("task", "files", *_limit_names()):
+                stated.setdefault(name, saved.model_dump(mode="json")[name])
+
+
+def _limit_names() -> list[str]:
+    return [limit.rpartition(".")[2] for limit in LIMITS]
+
+
+# Messages ------------------------------------------------------------------------------------
+
+
+def _explain(error: ValidationError, tree: Tree) -> str:
+    """The first thing that is wrong, in one line: file, line, key, found, allowed."""
+    problems = error.errors()
+    problem = next((p for p in problems if p["type"] == "extra_forbidden"), problems[0])
+    path = [str(part) for part in problem["loc"] if _is_key(part)]
+    if problem["type"] == "value_error":
+        name, _, message = str(problem["ctx"]["error"]).partition("|")
+        path += [part for part in name.split(".") if part]
+    elif problem["type"] == "extra_forbidden":
+        message = f"unknown key{_nearest_key(path)}"
+    elif problem["type"] == "missing":
+        message = f"missing; add it, or give --set {'.'.join(path)}=..."
+    else:
+        message = f"found {_shown(problem['input'])}, expected {_expected(problem, path)}"
+    key = ".".join(path)
+    return f"{tree.place(key)}: {key + ': ' if key else ''}{message}"
+
+
+def _is_key(part: int | str) -> bool:
+    return isinstance(part, int) or bool(re.fullmatch(r"\w+", part)) and part not in ("str",)
+
+
+def _shown(value: Any) -> str:
+    text = "null" if value is None else repr(value) if isinstance(value, str) else str(value)
+    if isinstance(value, bool):
+        text = text.lower()
+    return text if len(text) <= 60 else text[:57] + "..."
+
+
+def _expected(problem: Any, path: Sequence[str]) -> str:
+    kind, context = problem["type"], problem.get("ctx", {})
+    if kind == "literal_error":
+        return str(context["expected"]).replace("'", "") + _nearest_value(problem, path)
+    bounds = {"ge": "at least", "gt": "more than", "le": "at most", "lt": "less than"}
+    for name, words in bounds.items():
+        if name in context:
+            return f"{words} {context[name]}"
+    if kind == "string_pattern_mismatch":
+        return _describe(path) or f"text like {context['pattern']}"
+    names = {
+        "int": "a whole number",
+        "float": "a number",
+        "bool": "true or false",
+        "string": "text",
+        "tuple": "a list, say [1, 20]",
+        "too": "a list of two, say [1, 20]",
+        "none": "null",
+        "model": "a section of keys",
+        "dict": "a section of keys",
+        "finite": "a finite number",
+    }
+    return names.get(kind.split("_")[0], str(problem["msg"]))
+
+
+def _describe(path: Sequence[str]) -> str:
+    field = _fields().get(".".join(path))
+    return field or ""
+
+
+def _nearest_value(problem: Any, path: Sequence[str]) -> str:
+    allowed = re.findall(r"'([^']*)'", problem["ctx"]["expected"])
+    near = difflib.get_close_matches(str(problem["input"]), allowed, n=1)
+    return f"; did you mean {near[0]}?" if near else ""
+
+
+def _nearest_key(path: Sequence[str]) -> str:
+    """The known key most like this one, first in its own section, then anywhere."""
+    *section, name = path
+    prefix = "".join(f"{part}." for part in section)
+    siblings = {key for key in _fields() if key.startswith(prefix)}
+    own = {key[len(prefix) :]: key for key in siblings if "." not in key[len(prefix) :]}
+    anywhere = {key.rpartition(".")[2]: key for key in _fields()}
+    for names in (own, anywhere):
+        near = difflib.get_close_matches(name, names, n=1, cutoff=0.6)
+        if near:
+            return f"; did you mean {names[near[0]]}?"
+    return f"; {prefix[:-1] or 'a config'} has {', '.join(sorted(own))}"
+
+
+def _fields() -> dict[str, str]:
+    """Every key of a config as a path, with its description."""
+
+    def walk(model: type[Section], prefix: str) -> Iterator[tuple[str, str]]:
+        for name, field in model.model_fields.items():
+            yield prefix + name, field.description or ""
+            for kind in (field.annotation, *get_args(field.annotation)):
+                if isinstance(kind, type) and issubclass(kind, Section):
+                    yield from walk(kind, f"{prefix}{name}.")
+
+    return dict(walk(Config, ""))

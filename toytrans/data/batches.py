@@ -1,0 +1,179 @@
+"""Batches: the ends of sequences, padding, the target shift, and length buckets.
+
+    pairs -> pool -> sorted by length, cut under a budget of padded tokens -> shuffled -> Batch
+
+A pool is a stretch of the endless stream of training pairs. Every batch of a shape holds the same
+number of rows (a few of them empty), so that few shapes ever occur: each new one costs a CPU a
+freshly generated kernel. The state of the stream is one integer, the number of pairs dealt.
+"""
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+
+from toytrans.data.pairs import Pairs, PairSource, permutation
+from toytrans.tokens import BOS_ID, EOS_ID, PAD_ID
+
+SMALLEST_POOL = 1024
+
+
+class Batch(NamedTuple):
+    """src (B, S), tgt_in (B, T), tgt_out (B, T): int64 ids, PAD_ID after each row's end."""
+
+    src: Tensor
+    tgt_in: Tensor
+    tgt_out: Tensor
+
+    def to(self, device: torch.device | str) -> "Batch":
+        return Batch(*(ids.to(device, non_blocking=True) for ids in self))
+
+    @property
+    def target_tokens(self) -> int:
+        """Real target tokens, EOS included."""
+        return int((self.tgt_out != PAD_ID).sum())
+
+    @property
+    def real_tokens(self) -> int:
+        """Real tokens of source and target."""
+        return int((self.src != PAD_ID).sum()) + self.target_tokens
+
+    @property
+    def padded_tokens(self) -> int:
+        """rows x (S + T)."""
+        return self.src.numel() + self.tgt_out.numel()
+
+
+def shift_target(tgt: Tensor, length: Tensor) -> tuple[Tensor, Tensor]:
+    """Targets (N, T) -> tgt_in = BOS, target; tgt_out = target, EOS; both (N, T + 1).
+
+    tgt_out[t] is what the decoder should say having read tgt_in[0..t].
+    """
+    return with_ends(tgt, length, bos=True, eos=False), with_ends(tgt, length, bos=False, eos=True)
+
+
+def with_ends(ids: Tensor, length: Tensor, *, bos: bool, eos: bool) -> Tensor:
+    """Ids (N, W) -> (N, W + bos + eos), BOS before and EOS right after each row's symbols."""
+    marked = pad(ids, (int(bos), int(eos)), value=PAD_ID)
+    if bos:
+        marked[:, 0] = BOS_ID
+    if eos:
+        marked.scatter_(1, length[:, None] + int(bos), EOS_ID)
+    return marked
+
+
+def make_batch(pairs: Pairs, both_ends: bool, shape: tuple[int, int, int] | None = None) -> Batch:
+    """Pairs -> Batch. both_ends: sources start with BOS. shape (B, S, T): filled up with PAD."""
+    src = with_ends(pairs.src, pairs.src_length, bos=both_ends, eos=True)
+    tgt_in, tgt_out = shift_target(pairs.tgt, pairs.tgt_length)
+    if shape is None:
+        return Batch(src, tgt_in, tgt_out)
+    rows, width, height = shape
+    return Batch(
+        *(
+            pad(ids, (0, columns - ids.shape[1], 0, rows - ids.shape[0]), value=PAD_ID)
+            for ids, columns in ((src, width), (tgt_in, height), (tgt_out, height))
+        )
+    )
+
+
+def bucket(length: int) -> int:
+    """The padded length: even up to 16, then in steps of a quarter of the power of two below."""
+    step = max(2, 2 ** (length.bit_length() - 3)) if length > 16 else 2
+    return -(-length // step) * step
+
+
+def training_batches(
+    source: PairSource, batch_tokens: int, both_ends: bool, seed: int, dealt: int = 0
+) -> Iterator[tuple[Batch, int]]:
+    """Endless batches, each with the number of pairs dealt so far; goes on after `dealt`."""
+    size = max(batch_tokens, SMALLEST_POOL)
+    while True:
+        pool, past = divmod(dealt, size)
+        pairs = source.pairs("train", _stream(source, seed, pool * size, size))
+        order, cuts = cut(pairs, batch_tokens, both_ends)
+        passed = 0
+        for number in permutation(len(cuts), seed, 4, pool).tolist():
+            start, stop, shape = cuts[number]
+            passed += stop - start
+            if passed <= past:
+                continue
+            dealt += stop - start
+            yield make_batch(pairs.take(order[start:stop]), both_ends, shape), dealt
+
+
+def evaluation_batches(
+    pairs: Pairs, batch_tokens: int, both_ends: bool
+) -> Iterator[tuple[Batch, Tensor]]:
+    """Every pair once, in batches of like length, each with the rows (B,) it was made of."""
+    order, cuts = cut(pairs, batch_tokens, both_ends, even_rows=False)
+    for start, stop, _ in cuts:
+        rows = order[start:stop]
+        yield make_batch(pairs.take(rows), both_ends), rows
+
+
+def _stream(source: PairSource, seed: int, start: int, count: int) -> Tensor:
+    """Indices of pairs start .. start + count - 1 of the stream: (count,).
+
+    A split of limited size goes round in epochs, each in an order of its own.
+    """
+    size = source.size("train")
+    if size is None:
+        return torch.arange(start, start + count)
+    first, last = start // size, (start + count - 1) // size
+    epochs = [permutation(size, seed, 3, epoch) for epoch in range(first, last + 1)]
+    return torch.cat(epochs)[start - first * size :][:count]
+
+
+Cut = tuple[int, int, tuple[int, int, int]]
+"""Rows start .. stop of the sorted pairs, and the shape (B, S, T) of their batch."""
+
+
+def cut(
+    pairs: Pairs, batch_tokens: int, both_ends: bool, even_rows: bool = True
+) -> tuple[Tensor, list[Cut]]:
+    """Sort pairs from long to short and cut them into batches of at most `batch_tokens`.
+
+    even_rows: spread the rows that are left over at the end evenly, in place of one last small
+    batch whose few tokens would weigh as much as all of another's.
+    """
+    table = torch.tensor([bucket(n) for n in range(_widest(pairs) + 3)])
+    width = table[pairs.src_length + 1 + both_ends]
+    height = table[pairs.tgt_length + 1]
+    order = (-(height * (int(width.max()) + 1) + width)).argsort(stable=True)
+    widths, heights = width[order].tolist(), height[order].tolist()
+    cuts = _cut(widths, heights, batch_tokens, 1.0)
+    low, high = 0.5, 1.0
+    for _ in range(6 if even_rows else 0):
+        middle = (low + high) / 2
+        thinner = _cut(widths, heights, batch_tokens, middle)
+        if len(thinner) > len(cuts):
+            low = middle
+        else:
+            cuts, high = thinner, middle
+    return order, cuts
+
+
+def _cut(widths: list[int], heights: list[int], batch_tokens: int, fill: float) -> list[Cut]:
+    cuts: list[Cut] = []
+    start = 0
+    while start < len(widths):
+        height = heights[start]
+        rows = _rows(widths[start] + height, batch_tokens)
+        width = max(widths[start : start + rows])
+        rows = _rows(width + height, batch_tokens)
+        stop = min(start + max(1, int(rows * fill)), len(widths))
+        cuts.append((start, stop, (rows, width, height)))
+        start = stop
+    return cuts
+
+
+def _rows(tokens: int, batch_tokens: int) -> int:
+    rows = max(1, batch_tokens // tokens)
+    return rows - rows % 8 if rows > 8 else rows
+
+
+def _widest(pairs: Pairs) -> int:
+    return int(max(pairs.src_length.max(), pairs.tgt_length.max()))

@@ -1,0 +1,246 @@
+"""Pairs read from files: parallel text, TSV, JSONL, and SCAN's IN: ... OUT: ...
+
+Symbols are what blanks separate. The vocabulary comes from the training file alone; a symbol that
+it lacks is an error with file and line.
+"""
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import zip_longest
+from pathlib import Path
+
+import torch
+from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
+
+from toytrans.config import FilesConfig, FormatName, Paths
+from toytrans.data.pairs import DataFacts, Pairs, Split, permutation
+from toytrans.errors import UnseenSymbol, UserError
+from toytrans.tokens import PAD_ID, Vocabulary, vocabulary_of
+
+HELD_OUT_SHARE = 0.05
+"""Of train, for validation, where no valid file is named."""
+
+
+@dataclass(frozen=True)
+class TextPair:
+    """One source and target as symbols, and where each was read: `file:line`."""
+
+    src: list[str]
+    tgt: list[str]
+    src_place: str
+    tgt_place: str
+
+
+class FilePairs:
+    """The pairs of files. Splits are read when they are first asked for."""
+
+    def __init__(
+        self,
+        files: FilesConfig,
+        seed: int,
+        examples: dict[Split, int | None],
+        facts: DataFacts | None = None,
+    ) -> None:
+        self._files, self._seed, self._examples, self._facts = files, seed, examples, facts
+        self._encoded: dict[Split, Pairs] = {}
+
+    @cached_property
+    def facts(self) -> DataFacts:
+        """Vocabulary, lengths and growth of the training file, or those a run has saved."""
+        if self._facts:
+            return self._facts
+        pairs = self._train_text
+        lengths = [len(pair.src) for pair in pairs]
+        vocabulary = vocabulary_of(side for pair in pairs for side in (pair.src, pair.tgt))
+        growth = max(-(-len(pair.tgt) // max(len(pair.src), 1)) for pair in pairs)
+        return DataFacts(vocabulary, (min(lengths), max(lengths)), max(growth, 2))
+
+    @cached_property
+    def notes(self) -> tuple[str, ...]:
+        if self._files.valid:
+            return ()
+        held_out, total = self.size("valid"), len(self._train_text)
+        return (
+            f"no valid file: {held_out:,} of {total:,} training pairs "
+            f"({held_out / total:.0%}, chosen by the seed) are held out for validation",
+        )
+
+    def size(self, split: Split) -> int:
+        return len(self._split(split))
+
+    def pairs(self, split: Split, indices: Tensor) -> Pairs:
+        return self._split(split).take(indices)
+
+    @cached_property
+    def _train_text(self) -> list[TextPair]:
+        return read_pairs(self._files.train, self._files.format)
+
+    def _split(self, split: Split) -> Pairs:
+        if split not in self._encoded:
+            text = self._text(split)
+            limit = self._examples[split]
+            if limit is not None and limit < len(text):
+                chosen = permutation(len(text), self._seed, 2)[:limit].sort().values
+                text = [text[i] for i in chosen.tolist()]
+            self._encoded[split] = encode_pairs(text, self.facts.vocabulary)
+        return self._encoded[split]
+
+    def _text(self, split: Split) -> list[TextPair]:
+        paths: Paths | None = getattr(self._files, split)
+        if paths is None and split == "test":
+            raise UserError(
+                "this config names no test file; give --set data.files.test=PATH when training, "
+                "or --src-file and --tgt-file to eval"
+            )
+        if paths is not None and split != "train":
+            return read_pairs(paths, self._files.format)
+        text = self._train_text
+        if self._files.valid:
+            return text
+        order = permutation(len(text), self._seed, 1)
+        held_out = max(1, round(HELD_OUT_SHARE * len(text)))
+        if len(text) < 2:
+            raise UserError(
+                f"{self._files.train}: one pair cannot be shared between train and validation; "
+                "name a data.files.valid"
+            )
+        chosen = order[:held_out] if split == "valid" else order[held_out:]
+        return [text[i] for i in chosen.sort().values.tolist()]
+
+
+def read_pairs(paths: Paths, format: FormatName | None = None) -> list[TextPair]:
+    """The pairs of a file, or of two files of parallel text. Raises UserError."""
+    if isinstance(paths, str):
+        format = format or _format_by_ending(paths)
+        if format == "text":
+            raise UserError(f"{paths}: format text takes two files: [SOURCE, TARGET]")
+        parse = _PARSERS[format]
+        pairs = []
+        for place, line in _lines(paths):
+            if line.strip(" \r\n"):
+                src, tgt = parse(line, place)
+                pairs.append(TextPair(src, tgt, place, place))
+    else:
+        if format not in (None, "text"):
+            raise UserError(f"{paths[0]}: format {format} takes one file, not two")
+        pairs = list(_parallel(*paths))
+    if not pairs:
+        raise UserError(f"{paths}: holds no pairs")
+    return pairs
+
+
+def encode_pairs(text: Sequence[TextPair], vocabulary: Vocabulary) -> Pairs:
+    """Padded ids of pairs. Raises UserError with file and line for an unseen symbol."""
+    sides: list[tuple[Tensor, Tensor]] = []
+    for side in ("src", "tgt"):
+        rows = []
+        for pair in text:
+            try:
+                rows.append(torch.tensor(vocabulary.encode(getattr(pair, side))))
+            except UnseenSymbol as error:
+                place = getattr(pair, f"{side}_place")
+                raise UserError(f"{place}: {error}; it must occur in training") from None
+        length = torch.tensor([len(row) for row in rows])
+        ids = pad_sequence([row.long() for row in rows], True, PAD_ID)
+        sides.append((ids, length))
+    (src, src_length), (tgt, tgt_length) = sides
+    return Pairs(src, src_length, tgt, tgt_length)
+
+
+def _parallel(src_path: str, tgt_path: str) -> Iterator[TextPair]:
+    src_lines, tgt_lines = list(_lines(src_path)), list(_lines(tgt_path))
+    if len(src_lines) != len(tgt_lines):
+        raise UserError(
+            f"{src_path} has {len(src_lines):,} lines and {tgt_path} {len(tgt_lines):,}; "
+            "line k of one must translate line k of the other"
+        )
+    for (src_place, src), (tgt_place, tgt) in zip_longest(src_lines, tgt_lines):
+        yield TextPair(src.split(), tgt.split(), src_place, tgt_place)
+
+
+def _lines(path: str) -> Iterator[tuple[str, str]]:
+    """`file:line` and text of every line."""
+    try:
+        raw = Path(path).read_bytes()
+    except FileNotFoundError:
+        raise UserError(f"{path}: no such file") from None
+    except IsADirectoryError:
+        raise UserError(f"{path}: is a directory; name a file") from None
+    except (OSError, ValueError) as error:
+        raise UserError(f"{path}: cannot be read ({error})") from None
+    if not raw:
+        raise UserError(f"{path}: empty; an empty sequence is a blank line")
+    if b"\0" in raw:
+        line = raw[: raw.index(b"\0")].count(b"\n") + 1
+        raise UserError(f"{path}:{line}: a NUL byte: not a text file")
+    try:
+        text = raw.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = raw[: error.start].count(b"\n") + 1
+        raise UserError(f"{path}:{line}: not text in UTF-8 (byte {error.start})") from None
+    lines = text.split("\n")
+    if lines[-1] == "":
+        lines.pop()
+    for number, line_text in enumerate(lines, 1):
+        yield f"{path}:{number}", line_text
+
+
+def _format_by_ending(path: str) -> FormatName:
+    endings: dict[str, FormatName] = {".tsv": "tsv", ".jsonl": "jsonl"}
+    ending = Path(path).suffix.lower()
+    if ending not in endings:
+        raise UserError(
+            f"{path}: the ending does not tell the format; set data.files.format to tsv, jsonl or "
+            "scan, or name two files for parallel text"
+        )
+    return endings[ending]
+
+
+Parsed = tuple[list[str], list[str]]
+
+
+def _parse_tsv(line: str, place: str) -> Parsed:
+    columns = line.rstrip("\r").split("\t")
+    if len(columns) != 2:
+        raise UserError(f"{place}: {len(columns)} columns; expected source, tab, target")
+    return columns[0].split(), columns[1].split()
+
+
+def _parse_jsonl(line: str, place: str) -> Parsed:
+    try:
+        value = json.loads(line)
+    except (json.JSONDecodeError, RecursionError) as error:
+        raise UserError(f"{place}: not JSON ({error})") from None
+    if not isinstance(value, dict) or not {"src", "tgt"} <= value.keys():
+        raise UserError(f'{place}: expected {{"src": [...], "tgt": [...]}}')
+    return _symbols(value["src"], "src", place), _symbols(value["tgt"], "tgt", place)
+
+
+def _symbols(value: object, key: str, place: str) -> list[str]:
+    if not isinstance(value, list):
+        raise UserError(f"{place}: {key} is not a list of symbols")
+    for symbol in value:
+        whole = isinstance(symbol, int) and not isinstance(symbol, bool)
+        if not whole and not (isinstance(symbol, str) and symbol.split() == [symbol]):
+            raise UserError(
+                f"{place}: {key} holds {str(symbol)[:40]!r}; "
+                "a symbol is a whole number or a word without blanks"
+            )
+    return [str(symbol) for symbol in value]
+
+
+def _parse_scan(line: str, place: str) -> Parsed:
+    start, middle, end = line.partition("OUT:")
+    if not start.lstrip().startswith("IN:") or not middle:
+        raise UserError(f"{place}: expected IN: words OUT: actions")
+    return start.lstrip()[len("IN:") :].split(), end.split()
+
+
+_PARSERS: dict[FormatName, Callable[[str, str], Parsed]] = {
+    "tsv": _parse_tsv,
+    "jsonl": _parse_jsonl,
+    "scan": _parse_scan,
+}

@@ -1,0 +1,384 @@
+"""Synthetic tasks: a rule, a card, a vectorised sampler.
+
+A task works on symbols numbered from 0; `TaskPairs` turns them into ids and deals out the splits.
+Definitions follow tensor2tensor's algorithmic generators (copy, reverse, shift, sort, addition),
+Ontanon et al. 2022 (duplicate) and the Chomsky-hierarchy suite (odds_first).
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from toytrans.config import DataConfig, TaskName
+from toytrans.data.pairs import (
+    SPLITS,
+    DataFacts,
+    Pairs,
+    Split,
+    draw,
+    fingerprint,
+    mix,
+    padded,
+    permutation,
+    real_places,
+    row_keys,
+)
+from toytrans.tokens import FIRST_SYMBOL_ID, Vocabulary
+
+HELD_OUT_ONE_IN = 16
+"""One source in 16 belongs to valid, one in 16 to test, the others to train."""
+
+FEWEST_SOURCES = 10_000
+"""Lengths with fewer possible sources than this are shared by all splits."""
+
+Sequences = tuple[Tensor, Tensor]
+"""Symbols (N, W), of which those past each row's length mean nothing, and lengths (N,)."""
+
+
+@dataclass(frozen=True)
+class Task:
+    """sizes(keys, span) -> what fixes a source's length, (N, k);
+    sources(keys, sizes, symbols) -> Sequences; targets(src, length, symbols, seed) -> Sequences;
+    count(symbols, length) -> how many sources of a length there are."""
+
+    rule: str
+    vocabulary: Callable[[int, int], Vocabulary]
+    sizes: Callable[[Tensor, tuple[int, int]], Tensor]
+    sources: Callable[[Tensor, Tensor, int], Sequences]
+    targets: Callable[[Tensor, Tensor, int, int], Sequences]
+    count: Callable[[int, int], int]
+
+
+class TaskPairs:
+    """The pairs of a synthetic task. Pair i of a split depends on (seed, split, i) alone."""
+
+    def __init__(self, data: DataConfig, seed: int) -> None:
+        assert data.task and data.symbols and data.train_length and data.valid_length
+        assert data.test_length
+        self.task = TASKS[data.task]
+        self.symbols, self.seed, self.disjoint = data.symbols, seed, data.disjoint
+        self.facts = DataFacts(self.task.vocabulary(data.symbols, seed), data.train_length)
+        self._spans = dict(
+            zip(SPLITS, (data.train_length, data.valid_length, data.test_length), strict=True)
+        )
+        self._sizes = dict(
+            zip(SPLITS, (data.train_examples, data.valid_examples, data.test_examples), strict=True)
+        )
+        counts = [self.task.count(self.symbols, n) for n in range(data.longest() + 1)]
+        self._shared = torch.tensor([count < FEWEST_SOURCES for count in counts])
+        self.notes = tuple(self._note_shared(counts))
+
+    def _note_shared(self, counts: list[int]) -> list[str]:
+        low, high = self.facts.train_length
+        shared = [n for n in range(low, high + 1) if 0 < counts[n] < FEWEST_SOURCES]
+        if not self.disjoint:
+            return ["data.disjoint is false: a source may be in several splits"]
+        if not shared:
+            return []
+        span = f"{shared[0]}" if len(shared) == 1 else f"{shared[0]} to {shared[-1]}"
+        return [
+            f"length {span}: fewer than {FEWEST_SOURCES:,} possible sources, so all splits share "
+            "them; longer sources belong to one split each"
+        ]
+
+    def size(self, split: Split) -> int | None:
+        return self._sizes[split]
+
+    def pairs(self, split: Split, indices: Tensor) -> Pairs:
+        src, src_length = self._sources(split, indices)
+        tgt, tgt_length = self.task.targets(src, src_length, self.symbols, self.seed)
+        return Pairs(
+            padded(src + FIRST_SYMBOL_ID, src_length),
+            src_length,
+            padded(tgt + FIRST_SYMBOL_ID, tgt_length),
+            tgt_length,
+        )
+
+    def _sources(self, split: Split, indices: Tensor) -> Sequences:
+        """Draw each source until it belongs to the split; its length is drawn only once."""
+        keys = row_keys(indices, self.seed, SPLITS.index(split))
+        sizes = self.task.sizes(keys, self._spans[split])
+        src, length = self.task.sources(mix(keys), sizes, self.symbols)
+        waiting = (~self._belongs(src, length, split)).nonzero()[:, 0]
+        tried = 1
+        while len(waiting):
+            tries = min(64, max(1, 2048 // len(waiting)))
+            numbers = torch.arange(tried, tried + tries, device=keys.device)
+            attempts = mix(keys[waiting, None] + numbers).flatten()
+            again, again_length = self.task.sources(
+                mix(attempts), sizes[waiting].repeat_interleave(tries, 0), self.symbols
+            )
+            good = self._belongs(again, again_length, split).view(-1, tries)
+            found = good.any(1)
+            first = good.int().argmax(1) + torch.arange(len(waiting), device=keys.device) * tries
+            src[waiting[found], : again.shape[1]] = again[first[found]]
+            waiting, tried = waiting[~found], tried + tries
+        return src, length
+
+    def _belongs(self, src: Tensor, length: Tensor, split: Split) -> Tensor:
+        """Which sources (N, S) a split may use: (N,) bool."""
+        if not self.disjoint:
+            return torch.ones_like(length, dtype=torch.bool)
+        lot = fingerprint(src, length, self.seed) % HELD_OUT_ONE_IN
+        mine = {"train": lot > 1, "valid": lot == 0, "test": lot == 1}[split]
+        return mine | self._shared.to(length.device)[length]
+
+
+# Parts of tasks ------------------------------------------------------------------------------
+
+
+def _numbers(symbols: int, seed: int) -> Vocabulary:
+    return Vocabulary(tuple(str(k) for k in range(symbols)))
+
+
+def _uniform_length(keys: Tensor, span: tuple[int, int]) -> Tensor:
+    low, high = span
+    return low + draw(keys, 1, high - low + 1)
+
+
+def _uniform_symbols(keys: Tensor, sizes: Tensor, symbols: int) -> Sequences:
+    length = sizes[:, 0]
+    return draw(keys, int(length.max()) if len(length) else 0, symbols), length
+
+
+def _power(symbols: int, length: int) -> int:
+    return min(symbols**length, FEWEST_SOURCES)
+
+
+def _copy(src: Tensor, length: Tensor, symbols: int, seed: int) -> Sequences:
+    return src, length
+
+
+def _reverse(src: Tensor, length: Tensor, symbols: int, seed: int) -> Sequences:
+    places = torch.arange(src.shape[1], device=src.device)
+    return src.gather(1, (length[:, None] - 1 - places).clamp(min=0)), length
+
+
+def _shift(src: Tensor, length: Tensor, symbols: int, seed: int) -> Sequences:
+    return src + symbols, length
+
+
+def _sort(src: Tensor, length: Tensor, symbols: int, seed: int) -> Sequences:
+    last = src.masked_fill(~real_places(length, src.shape[1]), symbols)
+    return last.sort(1).values, length
+
+
+def _duplicate(src: Tensor, length: Tensor, symbols: int, seed: int) -> Sequences:
+    places = torch.arange(2 * src.shape[1], device=src.device)
+    return src.gather(1, places % length[:, None].clamp(min=1)), 2 * length
+
+
+def _odds_first(src: Tensor, length: Tensor, symbols: int, seed: int) -> Sequences:
+    places = torch.arange(src.shape[1], device=src.device)
+    odds = length[:, None] // 2
+    order = torch.where(places < odds, 2 * places + 1, 2 * (places - odds))
+    return src.gather(1, order.clamp(0, max(src.shape[1] - 1, 0))), length
+
+
+# Addition: digits 0 .. symbols - 1, then the separator ----------------------------------------
+
+
+def _addition_vocabulary(symbols: int, seed: int) -> Vocabulary:
+    return Vocabulary((*(str(k) for k in range(symbols)), "+"), separators=("+",))
+
+
+def _operand_lengths(keys: Tensor, span: tuple[int, int]) -> Tensor:
+    """Lengths (N, 2) of the two numbers: a in 1 .. M/2, b in 1 .. M - a - 1, M the span's end.
+
+    Where the span starts above 3, b is long enough for the whole to reach the start.
+    """
+    low, high = span
+    first = 1 + draw(keys, 1, high // 2 if high > 3 else 1)
+    least = (low - 1 - first).clamp(min=1)
+    second = least + draw(keys ^ 1, 1, high - first - least)
+    return torch.cat((first, second), 1)
+
+
+def _sums(keys: Tensor, sizes: Tensor, symbols: int) -> Sequences:
+    first, length = sizes[:, :1], sizes.sum(1) + 1
+    width = int(length.max()) if len(length) else 0
+    places = torch.arange(width, device=keys.device)
+    digits = draw(keys, width, symbols)
+    top = (places == first - 1) | (places == length[:, None] - 1)
+    nonzero = 1 + draw(keys ^ 2, width, max(symbols - 1, 1))
+    return torch.where(places == first, symbols, torch.where(top, nonzero, digits)), length
+
+
+def _add(src: Tensor, length: Tensor, symbols: int, seed: int) -> Sequences:
+    """a + b, least significant digit first.
+
+    The carry into a column comes from the nearest column to its left that does not merely pass
+    a carry on (whose digits do not add up to symbols - 1), found by a running maximum.
+    """
+    places = torch.arange(src.shape[1] + 1, device=src.device)
+    src = torch.nn.functional.pad(src, (0, 1))
+    plus = ((src == symbols) & real_places(length, src.shape[1])).int().argmax(1, keepdim=True)
+    second = (places + plus + 1).clamp(max=src.shape[1] - 1)
+    lengths = plus[:, 0], length - plus[:, 0] - 1
+    a = src.masked_fill(places >= plus, 0)
+    b = src.gather(1, second).masked_fill(places >= lengths[1][:, None], 0)
+    column = a + b
+    decided = torch.where(column != symbols - 1, places, -1).cummax(1).values
+    carries = column.gather(1, decided.clamp(min=0)).ge(symbols) & (decided >= 0)
+    carry_in = torch.nn.functional.pad(carries[:, :-1], (1, 0))
+    longest = torch.maximum(*lengths)
+    overflow = carries.gather(1, longest[:, None] - 1)[:, 0]
+    total = longest + overflow
+    return ((column + carry_in) % symbols)[:, : int(total.max()) if len(total) else 0], total
+
+
+def _count_sums(symbols: int, length: int) -> int:
+    if length < 3:
+        return 0
+    count = (length - 2) * max(symbols - 1, 1) ** 2 * symbols ** (length - 3)
+    return min(count, FEWEST_SOURCES)
+
+
+# Lexicon: words 0 .. symbols - 1, the marker, then words of the target language ---------------
+
+SWAP = "~"
+_CONSONANTS, _VOWELS = "bdfghjklmnprstvz", "aeiou"
+
+
+def _lexicon_vocabulary(symbols: int, seed: int) -> Vocabulary:
+    words = tuple(str(k) for k in range(symbols))
+    syllables = [c + v for c in _CONSONANTS for v in _VOWELS]
+    size = 2
+    while len(syllables) ** size < symbols:
+        size += 1
+    numbers = permutation(len(syllables) ** size, seed, 0x3D).tolist()[:symbols]
+    made_up = (
+        "".join(syllables[number // len(syllables) ** k % len(syllables)] for k in range(size))
+        for number in numbers
+    )
+    return Vocabulary((*words, SWAP, *made_up))
+
+
+def dictionary(symbols: int, seed: int) -> Tensor:
+    """What each source symbol becomes: (symbols + 1, 2) symbols, -1 for none.
+
+    Each word has a first word of its own, and one in two words has a second, drawn freely. The
+    marker becomes nothing.
+    """
+    first = permutation(symbols, seed, 0xD1C7) + symbols + 1
+    keys = row_keys(torch.arange(symbols), seed, 0xD1C8)
+    second = draw(keys, 1, symbols)[:, 0] + symbols + 1
+    entries = torch.stack((first, second.masked_fill(draw(mix(keys), 1, 2)[:, 0] == 0, -1)), 1)
+    return torch.cat((entries, torch.full((1, 2), -1)))
+
+
+def _sentences(keys: Tensor, sizes: Tensor, symbols: int) -> Sequences:
+    """Words, with a marker where one place in four asks for it and neither of the two before."""
+    words, length = _uniform_symbols(keys, sizes, symbols)
+    width = words.shape[1]
+    asks = draw(keys ^ 3, width, 4) == 0
+    places = torch.arange(width, device=keys.device)
+    asks &= (places > 0) & (places < length[:, None] - 1)
+    before = torch.nn.functional.pad(asks, (2, 0))
+    return words.masked_fill(asks & ~before[:, 1:-1] & ~before[:, :-2], symbols), length
+
+
+def _translate(src: Tensor, length: Tensor, symbols: int, seed: int) -> Sequences:
+    """Swap the two neighbours of each marker, then look every word up."""
+    width = src.shape[1]
+    real = real_places(length, width)
+    marker = (src == symbols) & real
+    beside = torch.nn.functional.pad(marker, (1, 1)).long()
+    places = torch.arange(width, device=src.device)
+    order = places + 2 * beside[:, 2:] - 2 * beside[:, :-2]
+    words = src.gather(1, order).masked_fill(~real, symbols)
+    slots = dictionary(symbols, seed).to(src.device)[words].flatten(1)  # (N, 2 S)
+    place = (slots >= 0).cumsum(1)
+    total = place[:, -1] if width else length
+    tgt = slots.new_zeros(len(slots), 2 * width + 1)
+    tgt.scatter_(1, place.masked_fill(slots < 0, 0), slots)  # place 0 collects the gaps
+    return tgt[:, 1 : 1 + (int(total.max()) if len(total) else 0)], total
+
+
+def _plain(rule: str, targets: Callable[[Tensor, Tensor, int, int], Sequences]) -> Task:
+    return Task(rule, _numbers, _uniform_length, _uniform_symbols, targets, _power)
+
+
+TASKS: dict[TaskName, Task] = {
+    "copy": _plain("The target is the source.", _copy),
+    "reverse": _plain("The target is the source from its end to its start.", _reverse),
+    "shift": Task(
+        "Every symbol k becomes symbol k + n, n being data.symbols.",
+        lambda symbols, seed: _numbers(2 * symbols, seed),
+        _uniform_length,
+        _uniform_symbols,
+        _shift,
+        _power,
+    ),
+    "sort": _plain("The source's symbols in ascending order, repeats kept.", _sort),
+    "duplicate": _plain("The source twice.", _duplicate),
+    "odds_first": _plain(
+        "The symbols at places 1, 3, 5, ..., then those at places 0, 2, 4, ...", _odds_first
+    ),
+    "addition": Task(
+        "Two numbers and a + between them become their sum; the least significant digit comes "
+        "first, in base data.symbols.",
+        _addition_vocabulary,
+        _operand_lengths,
+        _sums,
+        _add,
+        _count_sums,
+    ),
+    "lexicon": Task(
+        "A made-up language pair: each word becomes one or two words of the target language, and "
+        f"the two neighbours of a {SWAP} change places.",
+        _lexicon_vocabulary,
+        _uniform_length,
+        _sentences,
+        _translate,
+        _power,
+    ),
+}
+
+
+@dataclass(frozen=True)
+class Card:
+    """What a task prints of itself."""
+
+    name: str
+    rule: str
+    symbols: str
+    lengths: str
+    metric: str
+    samples: tuple[tuple[list[str], list[str]], ...]
+    """Source and target of a few training pairs; the first is the worked example."""
+    dictionary: tuple[tuple[str, str], ...]
+    """lexicon: every word and its translation."""
+
+
+def card(data: DataConfig, seed: int, samples: int = 5) -> Card:
+    """The card of data.task, its samples drawn by the task itself."""
+    assert data.task and data.symbols
+    source = TaskPairs(data, seed)
+    pairs = source.pairs("train", torch.arange(samples))
+    decode = source.facts.vocabulary.decode
+    entries: list[tuple[str, str]] = []
+    if data.task == "lexicon":
+        for word, row in enumerate(dictionary(data.symbols, seed).tolist()[:-1]):
+            ids = [k + FIRST_SYMBOL_ID for k in row if k >= 0]
+            entries.append((str(word), " ".join(decode(ids))))
+    symbols = source.facts.vocabulary.symbols
+    shown = symbols if len(symbols) <= 12 else (*symbols[:4], "...", *symbols[-4:])
+    return Card(
+        name=data.task,
+        rule=TASKS[data.task].rule,
+        symbols=f"{len(symbols)}: {' '.join(shown)}",
+        lengths="train {} to {}, test {} to {} source symbols".format(
+            *source.facts.train_length, *(data.test_length or ())
+        ),
+        metric="exact match: the whole target right, through its end",
+        samples=tuple(
+            (decode(src), decode(tgt))
+            for src, tgt in zip(pairs.src.tolist(), pairs.tgt.tolist(), strict=True)
+        ),
+        dictionary=tuple(entries),
+    )
+
+

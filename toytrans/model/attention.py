@@ -1,0 +1,198 @@
+"""Scaled dot-product attention and multi-head attention.
+
+Two roads give the same numbers: torch's fused kernel, and an explicit one that returns every
+intermediate. The fused kernel is taken on a GPU when it can express the case (no cap on the
+scores, nobody asking for the weights). On a CPU the explicit road is the faster one.
+"""
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from toytrans.config import ModelConfig
+from toytrans.model import masks
+from toytrans.model.positions import Positions
+
+KeysValues = tuple[Tensor, Tensor]
+"""Keys and values split into heads, (B, H, Tk, Dh) each."""
+
+
+@dataclass(frozen=True)
+class Sight:
+    """What each query may look at and how far away it is: made once, used by every layer.
+
+    mask (B, 1, Tq or 1, Tk) bool; additive: the same as numbers to add; open_rows (B, 1, Tq, 1)
+    or None where every query sees something; features (B or 1, F, Tq, Tk) of the position scheme.
+    """
+
+    mask: Tensor
+    additive: Tensor
+    open_rows: Tensor | None
+    features: Tensor | None
+
+    @staticmethod
+    def of(mask: Tensor, features: Tensor | None, dtype: torch.dtype) -> "Sight":
+        open_rows: Tensor | None = masks.open_rows(mask)
+        if mask.device.type == "cpu" and bool(torch.all(open_rows)):  # type: ignore[arg-type]
+            open_rows = None
+        return Sight(mask, masks.additive(mask, dtype), open_rows, features)
+
+
+class Steps(NamedTuple):
+    """Every intermediate of one attention; all (B, H, Tq, Tk) but the context (B, H, Tq, Dh).
+
+    scores: q k / root of Dh; capped: after the cap, if any; masked: with bias and mask added;
+    weights: softmax over the keys, zero in rows that see nothing; context: weights times values.
+    """
+
+    scores: Tensor
+    capped: Tensor
+    masked: Tensor
+    weights: Tensor
+    context: Tensor
+
+
+def attend_in_steps(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    sight: Sight,
+    bias: Tensor | None = None,
+    cap: float = 0.0,
+    dropout: float = 0.0,
+) -> Steps:
+    """softmax(cap tanh(q k^T / sqrt(Dh) / cap) + bias + mask) v, one step at a time.
+
+    q (B, H, Tq, Dh), k and v (B, H, Tk, Dh), bias (B or 1, H, Tq, Tk). Without cap and bias this
+    is equation 1 of Vaswani et al. 2017; the scale is the root of the head's width, not the
+    model's. dropout: rate on the weights, common practice though not in the formula.
+    """
+    scores = (q * q.shape[-1] ** -0.5) @ k.transpose(-2, -1)  # (B, H, Tq, Tk)
+    capped = cap * torch.tanh(scores / cap) if cap else scores
+    masked = (capped if bias is None else capped + bias) + sight.additive
+    weights = torch.softmax(masked, -1)
+    if sight.open_rows is not None:
+        weights = weights * sight.open_rows
+    dropped = F.dropout(weights, dropout) if dropout else weights
+    return Steps(scores, capped, masked, weights, dropped.to(v.dtype) @ v)
+
+
+def attend_fused(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    sight: Sight,
+    bias: Tensor | None = None,
+    dropout: float = 0.0,
+) -> Tensor:
+    """The context (B, H, Tq, Dh) of `attend_in_steps` without a cap, by torch's fused kernel."""
+    mask = sight.mask if bias is None else (bias + sight.additive).to(q.dtype)
+    context = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=dropout)
+    return context if sight.open_rows is None else context.where(sight.open_rows, 0)
+
+
+class Cache:
+    """Keys and values of the places decoded so far, in memory that is allocated once."""
+
+    def __init__(self, rows: int, heads: int, places: int, width: int, like: Tensor) -> None:
+        self.keys = like.new_empty(rows, heads, places, width)
+        self.values = torch.empty_like(self.keys)
+        self.length = 0
+
+    def extend(self, k: Tensor, v: Tensor) -> KeysValues:
+        """Append k and v (B, H, 1, Dh); the keys and values of all places so far."""
+        start, self.length = self.length, self.length + k.shape[2]
+        self.keys[:, :, start : self.length] = k
+        self.values[:, :, start : self.length] = v
+        return self.keys[:, :, : self.length], self.values[:, :, : self.length]
+
+    def select(self, rows: Tensor) -> None:
+        """Keep some rows (R,), in that order."""
+        self.keys, self.values = self.keys[rows], self.values[rows]
+
+
+class Attention(nn.Module):
+    """Multi-head attention (Vaswani et al. 2017, section 3.2.2).
+
+    One projection makes Q, K and V, rows 0 .. D - 1, D .. 2D - 1 and 2D .. 3D - 1 of
+    `in_proj.weight`; head h owns rows h Dh .. (h + 1) Dh - 1 of each.
+    """
+
+    def __init__(self, model: ModelConfig, positions: Positions) -> None:
+        super().__init__()
+        self.n_heads = model.n_heads
+        self.cap = model.score_cap or 0.0
+        self.dropout = model.dropout
+        self.in_proj = nn.Linear(model.d_model, 3 * model.d_model)
+        self.out_proj = nn.Linear(model.d_model, model.d_model)
+        self._bias = positions.bias
+        self.bias_table = (
+            nn.Parameter(torch.zeros(model.n_heads, positions.bias_weights))
+            if positions.bias_weights
+            else None
+        )
+
+    def forward(
+        self,
+        x: Tensor,
+        sight: Sight,
+        memory: KeysValues | None = None,
+        cache: Cache | None = None,
+    ) -> Tensor:
+        """Queries from x (B, Tq, D); keys and values from x, or given (cross) -> (B, Tq, D).
+
+        cache: of the places before x, when decoding step by step.
+        """
+        q, k, v = self._project(x, memory)
+        if cache is not None:
+            k, v = cache.extend(k, v)
+        bias, dropout = self.bias(sight), self.dropout if self.training else 0.0
+        if x.device.type == "cuda" and not self.cap:
+            context = attend_fused(q, k, v, sight, bias, dropout)
+        else:
+            context = attend_in_steps(q, k, v, sight, bias, self.cap, dropout).context
+        return self._merge(context)
+
+    def steps(
+        self, x: Tensor, sight: Sight, memory: KeysValues | None = None
+    ) -> tuple[Steps, Tensor]:
+        """Every intermediate, and the output (B, Tq, D), of a pass without dropout."""
+        steps = attend_in_steps(
+            *self._project(x, memory), sight, bias=self.bias(sight), cap=self.cap
+        )
+        return steps, self._merge(steps.context)
+
+    def keys_values(self, memory: Tensor) -> KeysValues:
+        """Keys and values of the encoder's output: (B, S, D) -> twice (B, H, S, Dh)."""
+        d_model = memory.shape[-1]
+        weight, bias = self.in_proj.weight[d_model:], self.in_proj.bias[d_model:]
+        k, v = self._split(F.linear(memory, weight, bias), 2)
+        return k, v
+
+    def bias(self, sight: Sight) -> Tensor | None:
+        """What the position scheme adds to the scores: (B or 1, H, Tq, Tk), or None."""
+        if self.bias_table is None or sight.features is None:
+            return None
+        bias: Tensor = self._bias(self.bias_table, sight.features)
+        return bias
+
+    def _project(self, x: Tensor, memory: KeysValues | None) -> tuple[Tensor, Tensor, Tensor]:
+        if memory is None:
+            q, k, v = self._split(self.in_proj(x), 3)
+            return q, k, v
+        d_model = x.shape[-1]
+        weight, bias = self.in_proj.weight[:d_model], self.in_proj.bias[:d_model]
+        (q,) = self._split(F.linear(x, weight, bias), 1)
+        return q, *memory
+
+    def _split(self, x: Tensor, parts: int) -> tuple[Tensor, ...]:
+        """(B, L, parts D) -> parts times (B, H, L, Dh)."""
+        return x.unflatten(2, (parts, self.n_heads, -1)).permute(2, 0, 3, 1, 4).unbind()
+
+    def _merge(self, context: Tensor) -> Tensor:
+        """(B, H, Tq, Dh) -> (B, Tq, D)."""
+        output: Tensor = self.out_proj(context.transpose(1, 2).flatten(2))
+        return output

@@ -1,0 +1,184 @@
+"""The encoder-decoder transformer: encode, decode, forward, and one step of decoding."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from toytrans.config import ModelConfig
+from toytrans.model import masks
+from toytrans.model.attention import Cache, KeysValues, Sight
+from toytrans.model.layers import DecoderLayer, EncoderLayer
+from toytrans.model.positions import POSITIONS
+from toytrans.tokens import Vocabulary
+
+
+@dataclass
+class DecoderState:
+    """What decoding carries from step to step for each of its rows."""
+
+    src: Tensor
+    cross_mask: Tensor
+    memory: list[KeysValues]
+    caches: list[Cache]
+    place: int = 0
+
+    def select(self, rows: Tensor) -> None:
+        """Keep some rows (R,), in that order: ended ones leave, beams are rearranged."""
+        self.src, self.cross_mask = self.src[rows], self.cross_mask[rows]
+        self.memory = [(k[rows], v[rows]) for k, v in self.memory]
+        for cache in self.caches:
+            cache.select(rows)
+
+
+class Transformer(nn.Module):
+    """The full model of Vaswani et al. 2017, pre- or post-norm; masks are made inside from ids.
+
+    Initialisation: embeddings are normal with standard deviation D^-0.5 and multiplied by D^0.5
+    on the way in, so that what enters the first layer has unit variance while tied logits start
+    near unit variance too; matrices are Xavier-uniform (query, key and value each as a D x D
+    matrix of its own), biases zero, norms one. Pre-norm has a final norm after either stack;
+    post-norm needs none. The output has no bias.
+    """
+
+    def __init__(self, model: ModelConfig, vocabulary: Vocabulary) -> None:
+        super().__init__()
+        self.config = model
+        size, width = len(vocabulary), model.d_model
+        self.src_embedding = nn.Embedding(size, width)
+        self.tgt_embedding = self.src_embedding
+        self.output = nn.Linear(width, size, bias=False)
+        if model.tie_embeddings:
+            self.output.weight = self.src_embedding.weight
+        else:
+            self.tgt_embedding = nn.Embedding(size, width)
+        self.positions = POSITIONS[model.positions](model, vocabulary.separator_ids)
+        self.drop = nn.Dropout(model.dropout)
+        shared, n_enc, n_dec = model.share_layers, model.n_encoder_layers, model.n_decoder_layers
+        self.encoder_layers = nn.ModuleList(
+            EncoderLayer(model, self.positions) for _ in range(1 if shared else n_enc)
+        )
+        self.decoder_layers = nn.ModuleList(
+            DecoderLayer(model, self.positions) for _ in range(1 if shared else n_dec)
+        )
+        final = nn.LayerNorm if model.norm == "pre" else nn.Identity
+        self.encoder_norm, self.decoder_norm = final(width), final(width)
+        self._initialise()
+
+    def _initialise(self) -> None:
+        width = self.config.d_model
+        for name, parameter in self.named_parameters():
+            if "in_proj.weight" in name:
+                for part in parameter.data.split(width):
+                    nn.init.xavier_uniform_(part)
+            elif "embedding" in name or name == "output.weight":
+                nn.init.normal_(parameter, std=width**-0.5)
+            elif parameter.dim() == 2 and "bias" not in name and "positions" not in name:
+                nn.init.xavier_uniform_(parameter)
+            elif name.endswith(".bias"):
+                nn.init.zeros_(parameter)
+
+    def forward(self, src: Tensor, tgt_in: Tensor) -> Tensor:
+        """Teacher-forced logits: src (B, S), tgt_in (B, T) ids -> (B, T, V)."""
+        return self.decode(tgt_in, self.encode(src), src)
+
+    def encode(self, src: Tensor) -> Tensor:
+        """Source ids (B, S) -> memory (B, S, D)."""
+        places = torch.arange(src.shape[1], device=src.device)
+        sight = Sight.of(
+            masks.encoder_self_mask(src, self.config.pad_mask),
+            self.positions.self_features(places, places),
+            self.dtype,
+        )
+        x = self._embed(self.src_embedding, src)
+        for layer in self.encoder_stack():
+            x = layer(x, sight)
+        memory: Tensor = self.encoder_norm(x)
+        return memory
+
+    def decode(self, tgt_in: Tensor, memory: Tensor, src: Tensor) -> Tensor:
+        """Decoder input (B, T), memory (B, S, D) and its ids (B, S) -> logits (B, T, V)."""
+        places = torch.arange(tgt_in.shape[1], device=src.device)
+        self_sight = Sight.of(
+            masks.decoder_self_mask(tgt_in, self.config.pad_mask),
+            self.positions.self_features(places, places),
+            self.dtype,
+        )
+        cross_sight = Sight.of(
+            masks.cross_mask(src, tgt_in, self.config.pad_mask),
+            self.positions.cross_features(places, src),
+            self.dtype,
+        )
+        x = self._embed(self.tgt_embedding, tgt_in)
+        for layer in self.decoder_stack():
+            x = layer(x, self_sight, cross_sight, layer.cross_attention.keys_values(memory))
+        logits: Tensor = self.output(self.decoder_norm(x))
+        return logits
+
+    def start(self, src: Tensor, places: int) -> DecoderState:
+        """Encode src (B, S) and make room for decoding up to `places` tokens a row."""
+        memory = self.encode(src)
+        stack = self.decoder_stack()
+        rows, heads, head_width = len(src), self.config.n_heads, memory.shape[-1]
+        head_width //= heads
+        return DecoderState(
+            src,
+            masks.cross_mask(src, src[:, :1]),
+            [layer.cross_attention.keys_values(memory) for layer in stack],
+            [Cache(rows, heads, places, head_width, memory) for _ in stack],
+        )
+
+    def step(self, tokens: Tensor, state: DecoderState) -> Tensor:
+        """The newest token of each row (B,) -> logits of the next (B, V). Advances the state.
+
+        Equal to the last row of `decode` over all tokens so far.
+        """
+        place = torch.tensor([state.place], device=tokens.device)
+        so_far = torch.arange(state.place + 1, device=tokens.device)
+        seen = torch.ones(1, 1, 1, state.place + 1, dtype=torch.bool, device=tokens.device)
+        features = self.positions.self_features(place, so_far)
+        self_sight = Sight.of(seen, features, self.dtype)
+        features = self.positions.cross_features(place, state.src)
+        cross_sight = Sight.of(state.cross_mask, features, self.dtype)
+        x = self._embed(self.tgt_embedding, tokens[:, None], state.place)
+        for layer, memory, cache in zip(
+            self.decoder_stack(), state.memory, state.caches, strict=True
+        ):
+            x = layer(x, self_sight, cross_sight, memory, cache)
+        state.place += 1
+        logits: Tensor = self.output(self.decoder_norm(x))[:, 0]
+        return logits
+
+    def encoder_stack(self) -> list[EncoderLayer]:
+        """The encoder's layers in order; with shared layers one object several times."""
+        return self._stack(self.encoder_layers, self.config.n_encoder_layers)
+
+    def decoder_stack(self) -> list[DecoderLayer]:
+        """The decoder's layers in order; with shared layers one object several times."""
+        return self._stack(self.decoder_layers, self.config.n_decoder_layers)
+
+    @staticmethod
+    def _stack(layers: nn.ModuleList, depth: int) -> list[Any]:
+        return [layers[i % len(layers)] for i in range(depth)]
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The dtype of the weights."""
+        return self.output.weight.dtype
+
+    @property
+    def longest(self) -> int | None:
+        """Places that the position scheme has room for; None = any number."""
+        return self.config.max_positions
+
+    def _embed(self, embedding: nn.Embedding, ids: Tensor, start: int = 0) -> Tensor:
+        x: Tensor = self.drop(
+            self.positions.embed(embedding(ids) * self.config.d_model**0.5, start)
+        )
+        return x
+
+
+def count_parameters(model: nn.Module) -> int:
+    """Trained numbers, tied ones once."""
+    return sum(parameter.numel() for parameter in model.parameters())

@@ -1,0 +1,72 @@
+"""Token ids: the three special ones, and the vocabulary between symbols and ids."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from toytrans.errors import UnseenSymbol, UserError
+
+PAD_ID = 0
+BOS_ID = 1
+EOS_ID = 2
+SPECIALS = ("<pad>", "<bos>", "<eos>")
+FIRST_SYMBOL_ID = len(SPECIALS)
+
+
+@dataclass(frozen=True)
+class Vocabulary:
+    """Symbols and their ids, shared by source and target: symbol number k has id k + 3.
+
+    `separators` are the symbols at which the anchored positions start to count anew.
+    """
+
+    symbols: tuple[str, ...]
+    separators: tuple[str, ...] = ()
+    _ids: dict[str, int] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        ids = {symbol: FIRST_SYMBOL_ID + k for k, symbol in enumerate(self.symbols)}
+        if len(ids) != len(self.symbols):
+            raise UserError("a vocabulary holds the same symbol twice")
+        if unknown := set(self.separators) - set(ids):
+            raise UserError(f"separators {sorted(unknown)} are not symbols of the vocabulary")
+        object.__setattr__(self, "_ids", ids)
+
+    def __len__(self) -> int:
+        """V: the number of ids, special ones included."""
+        return FIRST_SYMBOL_ID + len(self.symbols)
+
+    @property
+    def separator_ids(self) -> tuple[int, ...]:
+        return tuple(self._ids[symbol] for symbol in self.separators)
+
+    def encode(self, symbols: Iterable[str]) -> list[int]:
+        """Ids of the symbols, without specials. Raises UnseenSymbol."""
+        try:
+            return [self._ids[symbol] for symbol in symbols]
+        except KeyError as error:
+            example = self.symbols[0] if self.symbols else ""
+            raise UnseenSymbol(error.args[0], len(self.symbols), example) from None
+
+    def decode(self, ids: Iterable[int]) -> list[str]:
+        """Symbols up to the first EOS; special ids are left out."""
+        symbols = []
+        for i in ids:
+            if i == EOS_ID:
+                break
+            if i >= FIRST_SYMBOL_ID:
+                symbols.append(self.symbols[i - FIRST_SYMBOL_ID])
+        return symbols
+
+    def name(self, token_id: int) -> str:
+        """The text of one id, special ones by their name: for tables."""
+        if token_id < FIRST_SYMBOL_ID:
+            return SPECIALS[token_id]
+        return self.symbols[token_id - FIRST_SYMBOL_ID]
+
+
+def vocabulary_of(sequences: Iterable[Sequence[str]]) -> Vocabulary:
+    """The symbols that occur: whole numbers in order of value, then words in order of letters."""
+    seen = {symbol for sequence in sequences for symbol in sequence}
+    numbers = {symbol for symbol in seen if symbol.isascii() and symbol.isdigit()}
+    words = seen - numbers
+    return Vocabulary((*sorted(numbers, key=lambda s: (len(s), s)), *sorted(words)))

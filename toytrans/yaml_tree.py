@@ -1,0 +1,177 @@
+"""YAML as a tree of plain values that remembers where each key stands.
+
+PyYAML's SafeLoader reads the text; numbers, booleans and null follow YAML 1.2's core schema, so
+`1e-3` is a number, `1:30`, `010` and `no` hold no surprise. What a config never needs and an
+attacker might use is refused: aliases, tags, duplicate keys, deep nesting, files over 1 MB.
+"""
+
+import re
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from toytrans.errors import UserError
+
+MAX_BYTES = 1_000_000
+MAX_DEPTH = 20
+
+_NULL = re.compile(r"~|null|Null|NULL|")
+_BOOL = re.compile(r"true|True|TRUE|false|False|FALSE")
+_INT = re.compile(r"[-+]?[0-9]{1,4000}")
+_FLOAT = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?")
+_SPECIAL_FLOAT = re.compile(r"[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)")
+
+
+@dataclass
+class Tree:
+    """The values of a file, and the place of every key: `file:line`, or the override's name."""
+
+    name: str
+    values: dict[str, Any]
+    places: dict[str, str] = field(default_factory=dict)
+
+    def place(self, key: str) -> str:
+        """Where a key, or the nearest section around it, was written."""
+        while key and key not in self.places:
+            key = key.rpartition(".")[0]
+        return self.places.get(key, self.name)
+
+
+class _Loader(yaml.SafeLoader):
+    """SafeLoader that resolves no type by itself and refuses aliases, tags and deep nesting."""
+
+    yaml_implicit_resolvers: dict[str, Any] = {}
+    depth = 0
+
+    def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
+        event = self.peek_event()  # type: ignore[no-untyped-call]
+        if isinstance(event, yaml.AliasEvent) or getattr(event, "anchor", None):
+            raise _refused(event, "aliases and anchors are not supported; write the value out")
+        if getattr(event, "tag", None):
+            raise _refused(event, f"tags such as {event.tag} are not supported; leave it out")
+        self.depth += 1
+        if self.depth > MAX_DEPTH:
+            raise _refused(event, f"nested deeper than {MAX_DEPTH} levels")
+        node = super().compose_node(parent, index)
+        self.depth -= 1
+        return node
+
+
+def read_yaml(path: Path) -> Tree:
+    """The tree of a YAML file whose top is a mapping. Raises UserError."""
+    try:
+        if path.is_dir():
+            raise UserError(f"{path}: is a directory; name a YAML file")
+        with path.open("rb") as file:
+            raw = file.read(MAX_BYTES + 1)
+    except FileNotFoundError:
+        raise UserError(f"{path}: no such file; configs/ holds examples") from None
+    except OSError as error:
+        raise UserError(f"{path}: cannot be read ({error.strerror})") from None
+    except ValueError as error:
+        raise UserError(f"{str(path)!r}: not a file name ({error})") from None
+    if len(raw) > MAX_BYTES:
+        raise UserError(f"{path}: larger than {MAX_BYTES:,} bytes; a config is a page of text")
+    try:
+        text = raw.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise UserError(f"{path}: not text in UTF-8 (byte {error.start})") from None
+    places: dict[str, str] = {}
+    values = _parse(text, str(path), places)
+    if values is None:
+        raise UserError(f"{path}: empty; a config needs at least data.task")
+    if not isinstance(values, dict):
+        kind = "a list" if isinstance(values, list) else "a single value"
+        raise UserError(f"{path}: {kind} at the top; expected keys such as data:, model:, train:")
+    return Tree(str(path), values, places)
+
+
+def parse_value(text: str, name: str) -> Any:
+    """One value written in YAML, as after `--set key=`. Raises UserError."""
+    return _parse(text, name, {})
+
+
+def write_yaml(values: dict[str, Any]) -> str:
+    """Values as YAML text that `read_yaml` reads back equal."""
+    return yaml.dump(values, Dumper=_Dumper, sort_keys=False, allow_unicode=True)
+
+
+class _Dumper(yaml.SafeDumper):
+    """SafeDumper that writes short lists on one line and quotes what YAML 1.2 would misread."""
+
+
+def _represent_text(dumper: yaml.SafeDumper, text: str) -> yaml.Node:
+    quoted = not isinstance(_scalar(text), str) or text != text.strip()
+    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style='"' if quoted else None)
+
+
+def _represent_list(dumper: yaml.SafeDumper, values: list[Any]) -> yaml.Node:
+    return dumper.represent_sequence("tag:yaml.org,2002:seq", values, flow_style=True)
+
+
+def _represent_float(dumper: yaml.SafeDumper, number: float) -> yaml.Node:
+    return dumper.represent_scalar("tag:yaml.org,2002:float", repr(number))
+
+
+_Dumper.add_representer(str, _represent_text)
+_Dumper.add_representer(list, _represent_list)
+_Dumper.add_representer(float, _represent_float)
+
+
+def _parse(text: str, name: str, places: dict[str, str]) -> Any:
+    try:
+        loader = _Loader(text)
+        try:
+            node = loader.get_single_node()
+        finally:
+            loader.dispose()  # type: ignore[no-untyped-call]
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        line = f":{mark.line + 1}" if mark and not name.startswith("--set") else ""
+        raise UserError(f"{name}{line}: not YAML: {error.problem or error.context}") from None
+    except yaml.YAMLError as error:
+        raise UserError(f"{name}: not YAML: {str(error).splitlines()[0]}") from None
+    return None if node is None else _value(node, "", name, places)
+
+
+def _value(node: yaml.Node, key: str, name: str, places: dict[str, str]) -> Any:
+    if isinstance(node, yaml.ScalarNode):
+        return node.value if node.style in ("'", '"', "|", ">") else _scalar(node.value)
+    if isinstance(node, yaml.SequenceNode):
+        return [_value(item, f"{key}.{i}", name, places) for i, item in enumerate(node.value)]
+    assert isinstance(node, yaml.MappingNode)
+    values: dict[str, Any] = {}
+    for key_node, value_node in node.value:
+        if not isinstance(key_node, yaml.ScalarNode):
+            raise UserError(f"{name}:{key_node.start_mark.line + 1}: a key must be a single word")
+        word = key_node.value
+        path = f"{key}.{word}" if key else word
+        place = f"{name}:{key_node.start_mark.line + 1}"
+        if word in values:
+            raise UserError(f"{place}: {path}: written twice (first at {places[path]}); keep one")
+        places[path] = place
+        values[word] = _value(value_node, path, name, places)
+    return values
+
+
+def _scalar(text: str) -> Any:
+    """A plain scalar under YAML 1.2's core schema (decimal numbers only)."""
+    if _NULL.fullmatch(text):
+        return None
+    if _BOOL.fullmatch(text):
+        return text.lower() == "true"
+    if _INT.fullmatch(text):
+        return int(text)
+    if _FLOAT.fullmatch(text):
+        return float(text)
+    if _SPECIAL_FLOAT.fullmatch(text):
+        return float(text.replace(".", "", 1))
+    return text
+
+
+def _refused(event: Any, reason: str) -> yaml.MarkedYAMLError:
+    return yaml.MarkedYAMLError(problem=reason, problem_mark=event.start_mark)
+
+
