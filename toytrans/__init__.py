@@ -1,0 +1,24 @@
+"""toytrans: train, inspect and measure encoder-decoder transformers on toy translation tasks.
+
+import toytrans
+run = toytrans.load("runs/reverse")
+run.translate(["5 7 9"])            # ["9 7 5"]
+run.model, run.vocabulary           # a torch.nn.Module, and symbols <-> ids
+"""
+
+from importlib.metadata import version
+from typing import Any
+
+__version__ = version("toytrans")
+
+
+def __getattr__(name: str) -> Any:
+    if name == "load":  # torch is imported when it is first needed
+        from toytrans.training.checkpoint import load_run
+
+        return load_run
+    raise AttributeError(f"module 'toytrans' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return ["__version__", "load"]

@@ -126,7 +126,7 @@ def _parse(text: str, name: str, places: dict[str, str]) -> Any:
         try:
             node = loader.get_single_node()
         finally:
-            loader.dispose()  # type: ignore[no-untyped-call]
+            loader.dispose()
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         line = f":{mark.line + 1}" if mark and not name.startswith("--set") else ""
@@ -173,5 +173,3 @@ def _scalar(text: str) -> Any:
 
 def _refused(event: Any, reason: str) -> yaml.MarkedYAMLError:
     return yaml.MarkedYAMLError(problem=reason, problem_mark=event.start_mark)
-
-

@@ -2,7 +2,7 @@
 
 from toytrans.config import Config
 from toytrans.data.files import FilePairs
-from toytrans.data.pairs import DataFacts, PairSource
+from toytrans.data.pairs import SPLITS, DataFacts, PairSource
 from toytrans.data.tasks import TaskPairs
 
 
@@ -12,5 +12,5 @@ def open_source(config: Config, facts: DataFacts | None = None) -> PairSource:
     if data.files is None:
         return TaskPairs(data, config.seed)
     limits = (data.train_examples, data.valid_examples, data.test_examples)
-    examples = dict(zip(("train", "valid", "test"), limits, strict=True))
+    examples = dict(zip(SPLITS, limits, strict=True))
     return FilePairs(data.files, config.seed, examples, facts)

@@ -31,11 +31,11 @@ class Pairs:
     def __len__(self) -> int:
         return self.src.shape[0]
 
-    def take(self, rows: Tensor) -> "Pairs":
+    def take(self, rows: Tensor | slice) -> "Pairs":
         """Some of the pairs, no wider than they need."""
         src_length, tgt_length = self.src_length[rows], self.tgt_length[rows]
-        width = int(src_length.max()) if len(rows) else 0
-        height = int(tgt_length.max()) if len(rows) else 0
+        width = int(src_length.max()) if len(src_length) else 0
+        height = int(tgt_length.max()) if len(tgt_length) else 0
         return Pairs(self.src[rows, :width], src_length, self.tgt[rows, :height], tgt_length)
 
 

@@ -144,7 +144,7 @@ def _uniform_symbols(keys: Tensor, sizes: Tensor, symbols: int) -> Sequences:
 
 
 def _power(symbols: int, length: int) -> int:
-    return min(symbols**length, FEWEST_SOURCES)
+    return min(int(symbols**length), FEWEST_SOURCES)
 
 
 def _copy(src: Tensor, length: Tensor, symbols: int, seed: int) -> Sequences:
@@ -232,7 +232,7 @@ def _add(src: Tensor, length: Tensor, symbols: int, seed: int) -> Sequences:
 def _count_sums(symbols: int, length: int) -> int:
     if length < 3:
         return 0
-    count = (length - 2) * max(symbols - 1, 1) ** 2 * symbols ** (length - 3)
+    count = int((length - 2) * max(symbols - 1, 1) ** 2 * symbols ** (length - 3))
     return min(count, FEWEST_SOURCES)
 
 
@@ -380,5 +380,3 @@ def card(data: DataConfig, seed: int, samples: int = 5) -> Card:
         ),
         dictionary=tuple(entries),
     )
-
-

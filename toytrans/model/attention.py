@@ -35,10 +35,10 @@ class Sight:
 
     @staticmethod
     def of(mask: Tensor, features: Tensor | None, dtype: torch.dtype) -> "Sight":
-        open_rows: Tensor | None = masks.open_rows(mask)
-        if mask.device.type == "cpu" and bool(torch.all(open_rows)):  # type: ignore[arg-type]
-            open_rows = None
-        return Sight(mask, masks.additive(mask, dtype), open_rows, features)
+        open_rows = masks.open_rows(mask)
+        all_open = mask.device.type == "cpu" and bool(open_rows.all())  # a GPU would have to wait
+        additive = masks.additive(mask, dtype)
+        return Sight(mask, additive, None if all_open else open_rows, features)
 
 
 class Steps(NamedTuple):
@@ -190,7 +190,9 @@ class Attention(nn.Module):
 
     def _split(self, x: Tensor, parts: int) -> tuple[Tensor, ...]:
         """(B, L, parts D) -> parts times (B, H, L, Dh)."""
-        return x.unflatten(2, (parts, self.n_heads, -1)).permute(2, 0, 3, 1, 4).unbind()
+        rows, length, width = x.shape
+        parted = x.view(rows, length, parts, self.n_heads, width // parts // self.n_heads)
+        return parted.permute(2, 0, 3, 1, 4).unbind()
 
     def _merge(self, context: Tensor) -> Tensor:
         """(B, H, Tq, Dh) -> (B, Tq, D)."""

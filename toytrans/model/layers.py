@@ -41,8 +41,9 @@ class Residual(nn.Module):
 
     def forward(self, x: Tensor, sublayer: Callable[[Tensor], Tensor]) -> Tensor:
         if self.pre:
-            return x + self.drop(sublayer(self.norm(x)))
-        output: Tensor = self.norm(x + self.drop(sublayer(x)))
+            output: Tensor = x + self.drop(sublayer(self.norm(x)))
+        else:
+            output = self.norm(x + self.drop(sublayer(x)))
         return output
 
 

@@ -133,8 +133,8 @@ class Anchored(Positions):
         if features.shape[1] > weights.shape[1] or len(features) > 1:
             weights = (self.chosen.to(table.dtype)[:, :, None] * weights[:, None]).flatten(1)
         with torch.autocast(features.device.type, enabled=False):
-            bias = weights @ features.flatten(2)
-        return bias.unflatten(2, features.shape[2:])
+            bias: Tensor = weights @ features.flatten(2)
+        return bias.view(*bias.shape[:2], *features.shape[2:])
 
     def _since_separator(self, src: Tensor, places: Tensor) -> Tensor:
         """p(j), (B, S)."""

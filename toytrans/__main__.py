@@ -1,0 +1,5 @@
+"""python -m toytrans"""
+
+from toytrans.cli import main
+
+main()

@@ -1,0 +1,71 @@
+"""The Typer application, and what becomes of errors and signals."""
+
+import os
+import signal
+import sys
+import tempfile
+import traceback
+from typing import Annotated, NoReturn
+
+import typer
+
+from toytrans.cli import evaluate, inspect, tasks, train
+from toytrans.cli.common import note
+from toytrans.errors import UserError
+
+app = typer.Typer(
+    name="toytrans",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode="rich",
+    pretty_exceptions_enable=False,
+    help="Train, inspect and measure encoder-decoder transformers on toy translation tasks.",
+)
+
+TRAIN, SEE, MEASURE = "Train", "See and prove", "Measure"
+app.command("train", rich_help_panel=TRAIN)(train.train)
+app.command("tasks", rich_help_panel=TRAIN)(tasks.tasks)
+app.command("schema", rich_help_panel=TRAIN)(tasks.schema)
+app.command("inspect-masks", rich_help_panel=SEE)(inspect.inspect_masks)
+app.command("translate", rich_help_panel=SEE)(evaluate.translate)
+app.command("eval", rich_help_panel=MEASURE)(evaluate.evaluate)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        from toytrans import __version__
+
+        print(f"toytrans {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version.")
+    ] = False,
+) -> None:
+    pass
+
+
+def main() -> NoReturn:
+    """Run a command. Exit codes: 0, 1 a check failed, 2 the user's to mend, 70 ours, 128 + n."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda received, _: sys.exit(128 + received))
+    try:
+        app()
+    except UserError as error:
+        note(f"toytrans: {error}")
+        code = 2
+    except Exception as error:
+        if os.environ.get("TOYTRANS_DEBUG"):
+            traceback.print_exc()
+        with tempfile.NamedTemporaryFile(
+            "w", prefix="toytrans-crash-", suffix=".txt", delete=False
+        ) as file:
+            traceback.print_exc(file=file)
+        note(f"toytrans: a bug of ours ({type(error).__name__}: {error}); see {file.name}")
+        code = 70
+    else:
+        code = 0
+    sys.exit(code)

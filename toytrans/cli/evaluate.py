@@ -1,0 +1,200 @@
+"""`toytrans eval` and `toytrans translate`."""
+
+import json
+import re
+import sys
+from collections.abc import Iterable
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+
+from toytrans.cli.common import (
+    interval,
+    newest_run,
+    note,
+    output,
+    ranges,
+    results_table,
+    share,
+)
+from toytrans.errors import UnseenSymbol, UserError
+
+if TYPE_CHECKING:
+    from toytrans.data.pairs import Pairs
+    from toytrans.training.checkpoint import Run
+
+CHUNK = 512
+"""Sequences translated at a time."""
+
+Device = Annotated[str, typer.Option(help="auto | cpu | cuda | cuda:N | mps")]
+
+
+def evaluate(
+    run: Annotated[Path | None, typer.Argument(help="A run directory; the newest one.")] = None,
+    split: Annotated[Literal["valid", "test"], typer.Option()] = "test",
+    src_file: Annotated[Path | None, typer.Option(help="Sources, one a line.")] = None,
+    tgt_file: Annotated[Path | None, typer.Option(help="Their targets.")] = None,
+    lengths: Annotated[str | None, typer.Option(help="Source lengths, say 1:400.")] = None,
+    examples: Annotated[int | None, typer.Option(min=1, help="Pairs.")] = None,
+    beam: Annotated[int, typer.Option(min=1, help="Beams; 1 = greedy search.")] = 1,
+    checkpoint: Annotated[str, typer.Option(help="best | last | STEP")] = "best",
+    device: Device = "auto",
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON document.")] = False,
+) -> None:
+    """Measure a run: exact match with its interval, per length, in range and beyond."""
+    span = _span(lengths) if lengths else None
+    if (src_file is None) != (tgt_file is None):
+        raise UserError("--src-file and --tgt-file go together; give both")
+    path = run or newest_run()
+
+    from toytrans import load
+    from toytrans.evaluation import evaluate as measure
+
+    loaded: Run = load(path, checkpoint, device)
+    if src_file and tgt_file:
+        pairs, data = _pairs_of_files(loaded, src_file, tgt_file, span, examples), "files"
+    else:
+        pairs, data = _pairs_of_split(loaded, split, span, examples), split
+    report = measure(
+        loaded.model, pairs, loaded.facts, both_ends=loaded.config.marks_both_ends, beam=beam
+    )
+    by_length = [
+        {"length": length}
+        | {key: value for key, value in counts.summary().items() if key != "loss"}
+        for length, counts in report.by_length.items()
+    ]
+    if as_json:
+        inside = report.in_range(loaded.facts.train_length)
+        outside = report.out_of_range(loaded.facts.train_length)
+        found = {"split": data, "checkpoint": loaded.step} | report.total().summary()
+        found["in_range"] = inside.summary() if inside.examples else None
+        found["out_of_range"] = outside.summary() if outside.examples else None
+        print(json.dumps(found | {"by_length": by_length}))
+        return
+    console = output()
+    search = "greedy search" if beam == 1 else f"beam {beam}"
+    title = f"{loaded.path}, step {loaded.step}, {search}"
+    rows = ranges(data, report, loaded.facts)
+    if len(rows) != 1:
+        rows.append((f"{data}, all", report.total().summary()))
+    console.print(results_table(title, rows))
+    console.print(_length_table(by_length))
+
+
+def translate(
+    sequences: Annotated[
+        list[str] | None, typer.Argument(help='Say "5 7 9"; none: one a line of standard input.')
+    ] = None,
+    run: Annotated[Path | None, typer.Option(help="A run directory; the newest one.")] = None,
+    device: Device = "auto",
+) -> None:
+    """Translate sequences of symbols with a run's best checkpoint."""
+    path = run or newest_run()
+
+    from toytrans import load
+
+    loaded: Run = load(path, device=device)
+    if sequences:
+        _translate_all(loaded, sequences, "argument")
+        return
+    if sys.stdin.isatty():
+        note("one sequence a line, Ctrl-D ends:")
+        for line in sys.stdin:
+            _translate_all(loaded, [line], "line")
+    else:
+        _translate_all(loaded, sys.stdin, "standard input, line")
+
+
+def _translate_all(run: "Run", sequences: Iterable[str], place: str) -> None:
+    """Translate and print in chunks; a symbol that is not known is named with its place."""
+    waiting, number = iter(sequences), 0
+    while chunk := list(islice(waiting, CHUNK)):
+        try:
+            done = run.translate(chunk)
+        except UnseenSymbol:
+            for offset, sequence in enumerate(chunk):
+                try:
+                    print(run.translate([sequence])[0], flush=True)
+                except UnseenSymbol as error:
+                    raise UserError(f"{place} {number + offset + 1}: {error}") from None
+        else:
+            print("\n".join(done), flush=True)
+        number += len(chunk)
+
+
+def _span(text: str) -> tuple[int, int]:
+    match = re.fullmatch(r"(\d{1,9})(?::(\d{1,9}))?", text)
+    low, high = (int(match[1]), int(match[2] or match[1])) if match else (1, 0)
+    if low > high:
+        raise UserError(f"--lengths {text}: write it as FROM:TO, say 1:400, or as one length")
+    return low, high
+
+
+def _pairs_of_split(
+    run: "Run",
+    split: Literal["valid", "test"],
+    span: tuple[int, int] | None,
+    examples: int | None,
+) -> "Pairs":
+    from toytrans.data import open_source
+    from toytrans.training.trainer import all_pairs
+
+    config = run.config
+    changes: dict[str, Any] = {}
+    if config.data.task is not None:
+        if span:
+            changes[f"{split}_length"] = list(span)
+        if examples:
+            changes[f"{split}_examples"] = examples
+    config = _changed(run, changes)
+    pairs = all_pairs(open_source(config, run.facts), split)
+    return pairs if config.data.task is not None else _selected(pairs, span, examples)
+
+
+def _changed(run: "Run", changes: dict[str, Any]) -> Any:
+    """The run's config with other data settings, checked like any config."""
+    from toytrans.config import check_config
+    from toytrans.yaml_tree import Tree
+
+    values = run.config.model_dump(mode="json")
+    values["data"] |= changes
+    return check_config(Tree(str(run.path), values))
+
+
+def _pairs_of_files(
+    run: "Run", src: Path, tgt: Path, span: tuple[int, int] | None, examples: int | None
+) -> "Pairs":
+    from toytrans.data.files import encode_pairs, read_pairs
+
+    text = read_pairs((str(src), str(tgt)), "text")
+    return _selected(encode_pairs(text, run.vocabulary), span, examples)
+
+
+def _selected(pairs: "Pairs", span: tuple[int, int] | None, examples: int | None) -> "Pairs":
+    import torch
+
+    low, high = span or (0, torch.iinfo(torch.int64).max)
+    rows = ((pairs.src_length >= low) & (pairs.src_length <= high)).nonzero()[:, 0]
+    if not len(rows):
+        raise UserError(f"--lengths {low}:{high}: the data holds no source of such a length")
+    return pairs.take(rows[:examples])
+
+
+def _length_table(by_length: list[dict[str, Any]]) -> Any:
+    from rich.box import SIMPLE_HEAD
+    from rich.table import Table
+
+    table = Table(title="per source length", box=SIMPLE_HEAD, title_justify="left")
+    for heading in ("length", "pairs", "exact match", "95%", "token acc."):
+        table.add_column(heading, justify="right")
+    for row in by_length:
+        table.add_row(
+            str(row["length"]),
+            f"{row['examples']:,}",
+            share(row["exact_match"]),
+            interval(row),
+            share(row["token_accuracy"]),
+        )
+    return table

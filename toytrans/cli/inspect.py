@@ -1,0 +1,99 @@
+"""`toytrans inspect-masks`: who may look at what."""
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from toytrans.cli.common import output, printable
+from toytrans.config import load_config
+from toytrans.errors import UserError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from toytrans.data.batches import Batch
+    from toytrans.insight.mask_panels import Panel
+    from toytrans.tokens import Vocabulary
+
+
+def inspect_masks(
+    config: Annotated[
+        Path | None, typer.Option(help="Take the first training pairs of this config.")
+    ] = None,
+    src: Annotated[
+        list[str] | None, typer.Option(help='A source, say "5 7 9"; repeat for a padded batch.')
+    ] = None,
+    tgt: Annotated[list[str] | None, typer.Option(help="Its target; as many as --src.")] = None,
+    rows: Annotated[int, typer.Option(min=1, help="Pairs to take from the config.")] = 2,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON document.")] = False,
+) -> None:
+    """Show the masks of a padded batch as matrices: 1 = may look.
+
+    From a config's first training pairs, or from sequences given with --src and --tgt; with both,
+    the config decides the vocabulary.
+    """
+    src, tgt = src or [], tgt or []
+    if len(src) != len(tgt):
+        raise UserError(f"{len(src)} --src and {len(tgt)} --tgt; give one --tgt for each --src")
+    if config is None and not src:
+        raise UserError('nothing to inspect; give --config FILE, or --src "5 7 9" --tgt "9 7 5"')
+    settings = load_config(config) if config else None
+
+    from toytrans.data import open_source
+    from toytrans.insight import mask_panels
+
+    pad_mask = settings.model.pad_mask if settings else "keys"
+    if src:
+        vocabulary = open_source(settings).facts.vocabulary if settings else None
+        both_ends = settings.marks_both_ends if settings else False
+        batch, vocabulary = mask_panels.batch_of_sequences(src, tgt, vocabulary, both_ends)
+    else:
+        assert settings
+        batch, vocabulary = mask_panels.batch_of_config(settings, rows)
+    if as_json:
+        print(json.dumps(mask_panels.masks_as_data(batch, pad_mask)))
+        return
+    console = output()
+    _print_batch(console, batch, vocabulary)
+    for row in range(len(batch.src)):
+        for panel in mask_panels.panels(batch, row, vocabulary, pad_mask):
+            _print_panel(console, panel, f"pair {row + 1} of {len(batch.src)}")
+
+
+def _print_batch(console: "Console", batch: "Batch", vocabulary: "Vocabulary") -> None:
+    from rich.markup import escape
+
+    console.print("[bold]Masks[/bold]: 1 = may look, . = may not; queries down, keys across")
+    for row in range(len(batch.src)):
+        console.print(f"\n[bold]pair {row + 1}[/bold]")
+        for name, ids in batch._asdict().items():
+            words = " ".join(printable(vocabulary.name(i)) for i in ids[row].tolist())
+            console.print(f"  {name:<8}{escape(words)}")
+    console.print("\nThe decoder's pads are read from tgt_in; the loss ignores pads of tgt_out.")
+
+
+def _print_panel(console: "Console", panel: "Panel", of: str) -> None:
+    """A matrix; keys that do not fit the width go on below."""
+    unicode = (sys.stdout.encoding or "").lower().startswith("utf")
+    arrow, closed = ("→", "·") if unicode and os.environ.get("TERM") != "dumb" else ("->", ".")
+    console.print(
+        f"\n[bold]{panel.name}[/bold] ({of}): {panel.says}; {panel.shape.replace('->', arrow)}"
+    )
+    queries = [printable(token) for token in panel.queries]
+    keys = [printable(token) for token in panel.keys]
+    left = max(map(len, queries)) + 2
+    cell = max(map(len, keys)) + 1
+    fit = max(1, (console.width - left) // cell)
+    for start in range(0, len(keys), fit):
+        if start:
+            console.print(f"  keys {start} to {min(start + fit, len(keys)) - 1}, continued:")
+        part = slice(start, start + fit)
+        lines = [" " * left + "".join(f"{key:>{cell}}" for key in keys[part])]
+        for query, row in zip(queries, panel.mask, strict=True):
+            cells = "".join(f"{'1' if seen else closed:>{cell}}" for seen in row[part])
+            lines.append(f"{query:>{left}}{cells}")
+        console.print("\n".join(lines), markup=False, soft_wrap=True)

@@ -1,0 +1,79 @@
+"""`toytrans tasks` and `toytrans schema`: what there is to train on, and how to ask for it."""
+
+import json
+from typing import Annotated, get_args
+
+import typer
+
+from toytrans.cli.common import output, plain
+from toytrans.config import Config, DataConfig, TaskName
+from toytrans.errors import UserError
+
+
+def tasks(
+    name: Annotated[str | None, typer.Argument(help="One task's card; left out: the list.")] = None,
+) -> None:
+    """List the tasks, or show one task's card with samples."""
+    names = get_args(TaskName)
+    if name is None:
+        _list(names)
+    elif name in names:
+        _card(name)
+    else:
+        import difflib
+
+        near = difflib.get_close_matches(name, names, n=1)
+        hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(names)}"
+        raise UserError(f"no task {name!r}; {hint}")
+
+
+def schema() -> None:
+    """Print the JSON Schema of a config file, for editors."""
+    print(json.dumps(Config.model_json_schema(), indent=1))
+
+
+def _list(names: tuple[str, ...]) -> None:
+    from rich.table import Table
+
+    from toytrans.data.tasks import card
+
+    table = Table(title="Tasks", title_justify="left", title_style="bold")
+    for heading in ("task", "rule", "example"):
+        table.add_column(heading)
+    for name in names:
+        shown = card(_small(name, 6), seed=0)
+        src, tgt = min(shown.samples, key=lambda pair: (len(pair[0]) < 4, len(pair[0])))
+        table.add_row(name, shown.rule, f"{' '.join(src)} -> {' '.join(tgt)}")
+    console = output()
+    console.print(table)
+    console.print("`toytrans tasks NAME` shows a card; a config names one as data.task.")
+
+
+def _card(name: str) -> None:
+    from rich.table import Table
+
+    from toytrans.data.tasks import card
+
+    shown = card(_small(name, 10), seed=0)
+    console = output()
+    grid = Table.grid(padding=(0, 2))
+    (src, tgt), *samples = shown.samples
+    for heading, text in (
+        ("task", shown.name),
+        ("rule", shown.rule),
+        ("symbols", shown.symbols),
+        ("lengths", shown.lengths),
+        ("metric", shown.metric),
+        ("example", f"{' '.join(src)}  ->  {' '.join(tgt)}"),
+        *(("", f"{' '.join(src)}  ->  {' '.join(tgt)}") for src, tgt in samples),
+    ):
+        grid.add_row(f"[bold]{heading}[/bold]" if heading else "", plain(text))
+    console.print(grid)
+    if shown.dictionary:
+        entries = ", ".join(f"{word} = {words}" for word, words in shown.dictionary)
+        console.print(f"[bold]dictionary[/bold] (of seed 0)  {entries}")
+    console.print(f"\nTrain on it: a config with [bold]data: {{task: {name}}}[/bold]")
+
+
+def _small(name: str, longest: int) -> DataConfig:
+    return DataConfig.model_validate({"task": name, "train_length": [1, longest]})

@@ -1,0 +1,153 @@
+"""Greedy and beam search over `start` and `step`, with a key-value cache.
+
+Decoding ends at EOS, or after growth S + 10 tokens for a source of S symbols (growth is 2, or
+more where a training file's targets are longer than that). It never knows the target's length.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from toytrans.model.transformer import Transformer
+from toytrans.tokens import BOS_ID, EOS_ID, FIRST_SYMBOL_ID, PAD_ID
+
+SPARE_TOKENS = 10
+
+
+@dataclass(frozen=True)
+class Decoded:
+    """tokens (B, L): ids up to and with EOS, then PAD; score (B,): log-probability in nats,
+    summed by greedy search, divided by length^alpha by beam search."""
+
+    tokens: Tensor
+    score: Tensor
+
+
+def token_limits(src: Tensor, growth: int, longest: int | None = None) -> Tensor:
+    """How many tokens each row of src (B, S) may become, EOS included: (B,)."""
+    limits = growth * (src >= FIRST_SYMBOL_ID).sum(1) + SPARE_TOKENS
+    return limits if longest is None else limits.clamp(max=longest)
+
+
+@torch.no_grad()
+def greedy(model: Transformer, src: Tensor, growth: int = 2) -> Decoded:
+    """The likeliest token at every step, for sources (B, S)."""
+    rows = torch.arange(len(src), device=src.device)  # which source each active row belongs to
+    limits = token_limits(src, growth, model.longest)
+    longest = int(limits.max()) if len(src) else 0
+    tokens = src.new_full((len(src), longest), PAD_ID)
+    score = torch.zeros(len(src), dtype=model.dtype, device=src.device)
+    state = model.start(src, longest)
+    newest = src.new_full((len(src),), BOS_ID)
+    for place in range(longest):
+        logits = model.step(newest, state)
+        newest = logits.argmax(-1)
+        tokens[rows, place] = newest
+        score[rows] += (logits.amax(-1) - logits.logsumexp(-1)).to(score.dtype)
+        going = (newest != EOS_ID) & (limits[rows] > place + 1)
+        if not bool(going.all()):
+            kept = going.nonzero()[:, 0]
+            if not len(kept):
+                break
+            rows, newest = rows[kept], newest[kept]
+            state.select(kept)
+    used = int((tokens != PAD_ID).sum(1).max()) if tokens.numel() else 0
+    return Decoded(tokens[:, :used], score)
+
+
+@torch.no_grad()
+def beam_search(
+    model: Transformer, src: Tensor, width: int, alpha: float = 1.0, growth: int = 2
+) -> Decoded:
+    """The best of the hypotheses that `width` beams find, for sources (B, S).
+
+    A hypothesis scores its log-probability / length^alpha, EOS counted in the length. A source
+    is done when no open beam can overtake its best ended hypothesis any more, even if all
+    further tokens were certain. Where none has ended at the limit, the best open beam is taken.
+    """
+    limits = token_limits(src, growth, model.longest)
+    longest = int(limits.max()) if len(src) else 0
+    state = model.start(src, longest)
+    search = _Beams(len(src), width, longest, alpha, state.memory[0][0])
+    state.select(torch.arange(len(src), device=src.device).repeat_interleave(width))
+    newest = src.new_full((len(src) * width,), BOS_ID)
+    for place in range(longest):
+        log_probs = model.step(newest, state).log_softmax(-1)
+        parents, newest = search.advance(log_probs, place, limits)
+        if not len(newest):
+            break
+        state.select(parents)
+    return search.best()
+
+
+class _Beams:
+    """The open beams of the sources still searched, and the best ended hypothesis of each."""
+
+    def __init__(self, sources: int, width: int, longest: int, alpha: float, like: Tensor) -> None:
+        device = like.device
+        self.width, self.alpha = width, alpha
+        self.sources = torch.arange(sources, device=device)  # still searched, (A,)
+        self.log_prob = like.new_full((sources, width), -torch.inf)
+        self.log_prob[:, 0] = 0  # all beams start equal; one of them counts
+        self.history = torch.full((sources, width, longest), PAD_ID, device=device)
+        self.best_score = like.new_full((sources,), -torch.inf)
+        self.best_tokens = torch.full((sources, longest), PAD_ID, device=device)
+
+    def advance(self, log_probs: Tensor, place: int, limits: Tensor) -> tuple[Tensor, Tensor]:
+        """Log-probabilities (A W, V) of the next tokens -> which beam each open beam goes on
+        from (rows of log_probs), and with which token: both (A' W,)."""
+        active, vocabulary = len(self.sources), log_probs.shape[-1]
+        totals = self.log_prob[..., None] + log_probs.view(active, self.width, vocabulary)
+        found = totals.flatten(1).topk(min(2 * self.width, self.width * vocabulary), 1)
+        parent, token = found.indices // vocabulary, found.indices % vocabulary
+        last = limits[self.sources] == place + 1
+        self._end(found.values, parent, token, place, last)
+        order = found.values.masked_fill(token == EOS_ID, -torch.inf).topk(self.width, 1).indices
+        parent, token = parent.gather(1, order), token.gather(1, order)
+        log_prob = found.values.gather(1, order)
+        self.history = self.history.gather(
+            1, parent[..., None].expand(-1, -1, self.history.shape[2])
+        )
+        self.history[:, :, place] = token
+        self.log_prob = log_prob.masked_fill(token == EOS_ID, -torch.inf)
+        kept = (~last & ~self._decided(limits)).nonzero()[:, 0]
+        rows = kept[:, None] * self.width + parent[kept]
+        self.sources, self.history = self.sources[kept], self.history[kept]
+        self.log_prob = self.log_prob[kept]
+        return rows.flatten(), token[kept].flatten()
+
+    def best(self) -> Decoded:
+        used = int((self.best_tokens != PAD_ID).sum(1).max()) if self.best_tokens.numel() else 0
+        return Decoded(self.best_tokens[:, :used], self.best_score)
+
+    def _end(self, totals: Tensor, parent: Tensor, token: Tensor, place: int, last: Tensor) -> None:
+        """Take note of candidates that ended, and of open ones where the limit is reached and
+        nothing has ended."""
+        eos = token == EOS_ID
+        cut_off = last & ~eos.any(1) & self.best_score[self.sources].isinf()
+        scores = (totals / (place + 1) ** self.alpha).masked_fill(
+            ~(eos | cut_off[:, None]), -torch.inf
+        )
+        score, pick = scores.max(1)
+        better = (score > self.best_score[self.sources]).nonzero()[:, 0]
+        sources, pick = self.sources[better], pick[better]
+        tokens = self.history[better, parent[better, pick]]
+        tokens[:, place] = token[better, pick]
+        self.best_score[sources] = score[better]
+        self.best_tokens[sources] = tokens
+
+    def _decided(self, limits: Tensor) -> Tensor:
+        """Sources that no open beam can improve: (A,) bool. An open beam gains no probability;
+        the most it can gain is length, up to the limit."""
+        bound = self.log_prob.amax(1) / limits[self.sources] ** self.alpha
+        return bound <= self.best_score[self.sources]
+
+
+def decode(
+    model: Transformer, src: Tensor, *, beam: int = 1, growth: int = 2, alpha: float = 1.0
+) -> Decoded:
+    """Greedy search, or beam search where `beam` is more than 1."""
+    if beam == 1:
+        return greedy(model, src, growth)
+    return beam_search(model, src, beam, alpha, growth)

@@ -1,0 +1,315 @@
+"""Save and load a run, safely.
+
+    runs/name/config.yaml       every value of the config
+    runs/name/data.json         vocabulary, training lengths: what a run remembers of its data
+    runs/name/environment.json  versions, device, threads, precision
+    runs/name/metrics.jsonl     one record a line
+    runs/name/checkpoints/step-N/{weights,optimizer,random}.safetensors, checkpoint.json
+
+A checkpoint is written under another name, flushed and renamed, so a crash leaves the ones before
+it whole. Nothing that is read can run code; every file's SHA-256 is checked.
+"""
+
+import contextlib
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import safetensors.torch
+import torch
+from safetensors import SafetensorError
+from torch import Tensor
+
+from toytrans.config import Config, load_config, save_config
+from toytrans.data.pairs import DataFacts
+from toytrans.errors import UserError
+from toytrans.evaluation import translate
+from toytrans.model.transformer import Transformer
+from toytrans.tokens import Vocabulary
+from toytrans.training.devices import choose_device
+
+FORMAT = 1
+CONFIG, DATA, ENVIRONMENT, METRICS = (
+    "config.yaml",
+    "data.json",
+    "environment.json",
+    "metrics.jsonl",
+)
+CHECKPOINTS, DESCRIPTION = "checkpoints", "checkpoint.json"
+
+
+@dataclass
+class Progress:
+    """Everything but tensors that a training run needs to go on."""
+
+    step: int = 0
+    dealt: int = 0
+    """training pairs taken from the stream"""
+    target_tokens: int = 0
+    elapsed_s: float = 0.0
+    best_step: int | None = None
+    best_exact_match: float = -1.0
+    best_loss: float = float("inf")
+    evaluations_since_best: int = 0
+    window: dict[str, float] = field(default_factory=dict)
+    """sums since the last record"""
+
+
+@dataclass
+class Checkpoint:
+    """progress; weights, optimizer moments and random states by name."""
+
+    progress: Progress
+    weights: dict[str, Tensor]
+    optimizer: dict[str, Tensor]
+    random: dict[str, Tensor]
+
+
+# Writing -------------------------------------------------------------------------------------
+
+
+def create_run(path: Path, config: Config, facts: DataFacts, environment: dict[str, Any]) -> None:
+    """Make a run directory, or renew the description of one that is resumed."""
+    vocabulary = facts.vocabulary
+    data = {
+        "symbols": vocabulary.symbols,
+        "separators": vocabulary.separators,
+        "train_length": facts.train_length,
+        "target_growth": facts.target_growth,
+    }
+    with _saying_what_failed(path, "the run's description"):
+        (path / CHECKPOINTS).mkdir(parents=True, exist_ok=True)
+        _write(path / DATA, (json.dumps(data, ensure_ascii=False) + "\n").encode())
+        _write(path / ENVIRONMENT, (json.dumps(environment, indent=1) + "\n").encode())
+        _write(path / CONFIG, save_config(config).encode())
+
+
+def save_checkpoint(run: Path, checkpoint: Checkpoint) -> None:
+    """Write a checkpoint under a temporary name, flush it, rename it, drop those not needed.
+
+    Kept are the newest two and the best. Raises UserError where the disk refuses; what was
+    there before is then untouched.
+    """
+    step = checkpoint.progress.step
+    folder = run / CHECKPOINTS
+    draft, final = folder / f".step-{step}", folder / f"step-{step}"
+    with _saying_what_failed(run, f"the checkpoint of step {step}"):
+        try:
+            shutil.rmtree(draft, ignore_errors=True)
+            draft.mkdir()
+            sums = {}
+            for name in ("weights", "optimizer", "random"):
+                raw = safetensors.torch.save(_contiguous(getattr(checkpoint, name)))
+                sums[f"{name}.safetensors"] = hashlib.sha256(raw).hexdigest()
+                _write(draft / f"{name}.safetensors", raw)
+            about = {"format": FORMAT, "sha256": sums, "progress": asdict(checkpoint.progress)}
+            _write(draft / DESCRIPTION, (json.dumps(about, indent=1) + "\n").encode())
+            if final.exists():  # a damaged one that training has now passed again
+                final.rename(folder / f".old-step-{step}")
+            draft.rename(final)
+            _flush_folder(folder)
+        except OSError:
+            shutil.rmtree(draft, ignore_errors=True)
+            raise
+    keep = {*saved_steps(run)[-2:], checkpoint.progress.best_step}
+    for entry in folder.iterdir():
+        known = entry.name.removeprefix("step-")
+        if not known.isdigit() or int(known) not in keep:
+            shutil.rmtree(entry, ignore_errors=True)
+
+
+def _write(path: Path, raw: bytes) -> None:
+    """Write a file so that it is either old or new, never half."""
+    draft = path.with_name(f".{path.name}.draft")
+    with draft.open("wb") as file:
+        file.write(raw)
+        file.flush()
+        os.fsync(file.fileno())
+    draft.replace(path)
+
+
+def _flush_folder(folder: Path) -> None:
+    if os.name == "posix":
+        descriptor = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
+def _contiguous(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    return {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+
+
+@contextlib.contextmanager
+def _saying_what_failed(run: Path, what: str) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        steps = saved_steps(run)
+        intact = f"; step {steps[-1]} is intact, go on from it with --resume" if steps else ""
+        reason = error.strerror or error
+        raise UserError(f"{run}: {what} cannot be written ({reason}){intact}") from None
+
+
+# Reading -------------------------------------------------------------------------------------
+
+
+def saved_steps(run: Path) -> list[int]:
+    """Steps of the finished checkpoints, in order."""
+    folder = run / CHECKPOINTS
+    names = [entry.name.removeprefix("step-") for entry in folder.glob("step-*")]
+    return sorted(int(name) for name in names if name.isdigit())
+
+
+def load_checkpoint(run: Path, step: int, *, training: bool = True) -> Checkpoint:
+    """Read and verify a checkpoint. training: moments and random states too.
+
+    Raises UserError for a file that is missing, cut short or changed.
+    """
+    folder = run / CHECKPOINTS / f"step-{step}"
+    try:
+        about = json.loads((folder / DESCRIPTION).read_bytes())
+        if about["format"] > FORMAT:
+            raise UserError(
+                f"{folder}: format {about['format']} is newer than this toytrans reads ({FORMAT}); "
+                "update toytrans"
+            )
+        progress, sums = Progress(**about["progress"]), dict(about["sha256"])
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        raise _damaged(run, step, DESCRIPTION, "missing or unreadable") from None
+    tensors = {}
+    for name in ("weights", "optimizer", "random"):
+        if training or name == "weights":
+            file = f"{name}.safetensors"
+            try:
+                raw = (folder / file).read_bytes()
+            except OSError:
+                raise _damaged(run, step, file, "missing") from None
+            if hashlib.sha256(raw).hexdigest() != sums.get(file):
+                raise _damaged(run, step, file, "cut short or changed (wrong checksum)")
+            try:
+                tensors[name] = safetensors.torch.load(raw)
+            except (SafetensorError, ValueError):
+                raise _damaged(run, step, file, "not a safetensors file") from None
+    return Checkpoint(
+        progress, tensors["weights"], tensors.get("optimizer", {}), tensors.get("random", {})
+    )
+
+
+class DamagedCheckpoint(UserError):
+    """A checkpoint that cannot be used; the message names the previous one."""
+
+
+def _damaged(run: Path, step: int, file: str, how: str) -> DamagedCheckpoint:
+    before = [other for other in saved_steps(run) if other < step]
+    remedy = (
+        f"the previous checkpoint is step {before[-1]}: take it with --checkpoint {before[-1]}"
+        if before
+        else "there is no earlier checkpoint; train again"
+    )
+    return DamagedCheckpoint(f"{run / CHECKPOINTS / f'step-{step}' / file}: {how}; {remedy}")
+
+
+def pick_step(run: Path, which: str) -> int:
+    """The step of `best`, `last` or a number. Raises UserError naming those that exist."""
+    steps = saved_steps(run)
+    if not steps:
+        raise UserError(f"{run}: no checkpoint yet; train with --resume --out {run}")
+    if which == "last":
+        return steps[-1]
+    if which == "best":
+        for step in reversed(steps):
+            with contextlib.suppress(DamagedCheckpoint):
+                best = load_checkpoint(run, step, training=False).progress.best_step
+                return best if best in steps else step
+        return steps[-1]
+    if not which.isdigit() or int(which) not in steps:
+        raise UserError(
+            f"{run}: no checkpoint {which}; there are best, last and the steps "
+            f"{', '.join(map(str, steps))}"
+        )
+    return int(which)
+
+
+def is_run(path: Path) -> bool:
+    return (path / CONFIG).is_file() and (path / DATA).is_file()
+
+
+def read_run(path: Path) -> tuple[Config, DataFacts]:
+    """Config and data facts of a run directory. Raises UserError."""
+    if not path.exists():
+        raise UserError(f"{path}: no such run directory; `toytrans train` makes one")
+    if not is_run(path):
+        raise UserError(f"{path}: not a run directory (it lacks {CONFIG} and {DATA})")
+    try:
+        data = json.loads((path / DATA).read_bytes())
+        low, high = data["train_length"]
+        vocabulary = Vocabulary(tuple(data["symbols"]), tuple(data["separators"]))
+        facts = DataFacts(vocabulary, (int(low), int(high)), int(data["target_growth"]))
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        raise UserError(f"{path / DATA}: damaged; the run cannot be read without it") from None
+    return load_config(path / CONFIG), facts
+
+
+def load_weights(model: Transformer, weights: dict[str, Tensor], place: str) -> None:
+    """Copy weights into a model of the same shapes. Raises UserError naming the first misfit."""
+    parameters = dict(model.named_parameters())
+    for name in sorted(parameters.keys() | weights.keys()):
+        ours = tuple(parameters[name].shape) if name in parameters else None
+        theirs = tuple(weights[name].shape) if name in weights else None
+        if ours != theirs:
+            raise UserError(
+                f"{place}: tensor {name} has shape {theirs}, the model of {CONFIG} {ours}; "
+                "the two do not belong together"
+            )
+    with torch.no_grad():
+        for name, parameter in parameters.items():
+            parameter.copy_(weights[name])
+
+
+@dataclass(frozen=True)
+class Run:
+    """A trained model with what it takes to use it."""
+
+    path: Path
+    config: Config
+    facts: DataFacts
+    model: Transformer
+    step: int
+
+    @property
+    def vocabulary(self) -> Vocabulary:
+        return self.facts.vocabulary
+
+    def translate(self, sequences: list[str], beam: int = 1) -> list[str]:
+        """Translations of sequences such as "5 7 9". Raises UnseenSymbol."""
+        output = translate(
+            self.model,
+            [sequence.split() for sequence in sequences],
+            self.facts,
+            both_ends=self.config.marks_both_ends,
+            beam=beam,
+        )
+        return [" ".join(symbols) for symbols in output]
+
+
+def load_run(path: str | Path, checkpoint: str = "best", device: str = "auto") -> Run:
+    """The model of a run directory, in eval mode, in fp32 (fp64 where it was trained so).
+
+    checkpoint: best, last or a step. device: as in a config. Raises UserError.
+    """
+    path = Path(path)
+    config, facts = read_run(path)
+    step = pick_step(path, checkpoint)
+    loaded = load_checkpoint(path, step, training=False)
+    model = Transformer(config.model, facts.vocabulary)
+    if config.train.precision == "fp64":
+        model.double()
+    load_weights(model, loaded.weights, str(path / CHECKPOINTS / f"step-{step}"))
+    return Run(path, config, facts, model.eval().to(choose_device(device)), step)

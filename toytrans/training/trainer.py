@@ -1,0 +1,334 @@
+"""The training loop: yields records, prints nothing.
+
+    stream -> batches -> summed loss / real tokens -> backward -> clip -> AdamW -> record
+
+Every number that a step depends on is in the config, the weights, the optimiser, torch's random
+state or `Progress`, and all of them are in a checkpoint: a resumed run is the same run.
+"""
+
+import json
+import math
+import os
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from toytrans.config import Config
+from toytrans.data.batches import Batch, training_batches
+from toytrans.data.pairs import Pairs, PairSource, Split
+from toytrans.errors import UserError
+from toytrans.evaluation import evaluate
+from toytrans.model.transformer import Transformer
+from toytrans.tokens import PAD_ID
+from toytrans.training.checkpoint import (
+    METRICS,
+    Checkpoint,
+    DamagedCheckpoint,
+    Progress,
+    load_checkpoint,
+    load_weights,
+    save_checkpoint,
+    saved_steps,
+)
+from toytrans.training.devices import Precision
+from toytrans.training.optimizer import learning_rate, make_optimizer
+
+Record = dict[str, float | int]
+StopReason = Literal[
+    "max_steps", "max_seconds", "stop_at_exact_match", "patience", "interrupted", "diverged"
+]
+
+
+def summed_loss(logits: Tensor, tgt_out: Tensor, label_smoothing: float = 0.0) -> Tensor:
+    """Cross entropy in nats, summed over real target tokens: (B, T, V), (B, T) -> a scalar.
+
+    PAD labels are ignored; the sum is divided once, by the tokens of the whole step.
+    """
+    if logits.dtype == torch.bfloat16:
+        logits = logits.float()
+    return F.cross_entropy(
+        logits.flatten(0, 1),
+        tgt_out.flatten(),
+        ignore_index=PAD_ID,
+        reduction="sum",
+        label_smoothing=label_smoothing,
+    )
+
+
+def backward(
+    forward: Callable[[Tensor, Tensor], Tensor],
+    batches: Sequence[Batch],
+    device: torch.device,
+    *,
+    label_smoothing: float = 0.0,
+    precision: Precision = "fp32",
+) -> tuple[Tensor, int]:
+    """Gradients of the mean loss over all real target tokens of some batches together.
+
+    Equal to those of one large batch that holds all the rows. Returns the summed loss, a scalar
+    tensor, and the number of real target tokens.
+    """
+    tokens = sum(batch.target_tokens for batch in batches)
+    total = torch.zeros((), device=device)
+    for batch in batches:
+        src, tgt_in, tgt_out = batch.to(device)
+        with torch.autocast(device.type, torch.bfloat16, enabled=precision == "bf16"):
+            logits = forward(src, tgt_in)
+        loss = summed_loss(logits, tgt_out, label_smoothing)
+        (loss / tokens).backward()
+        total = total + loss.detach()
+    return total, tokens
+
+
+class Trainer:
+    """One training run in a run directory."""
+
+    def __init__(
+        self,
+        config: Config,
+        source: PairSource,
+        run: Path,
+        device: torch.device,
+        precision: Precision,
+    ) -> None:
+        torch.manual_seed(config.seed)
+        self.config, self.source, self.run, self.device = config, source, run, device
+        self.precision = precision
+        model = Transformer(config.model, source.facts.vocabulary)
+        self.model = model.double().to(device) if precision == "fp64" else model.to(device)
+        self._forward: Callable[[Tensor, Tensor], Tensor] = (
+            torch.compile(self.model) if config.train.compile else self.model
+        )
+        self.optimizer = make_optimizer(self.model, config.train)
+        self.progress = Progress()
+        self.stop_reason: StopReason | None = None
+        self.interrupted = False
+        """Set from outside, by a signal say: training saves after the running step and stops."""
+        self._valid: Pairs | None = None
+        self._saved_step: int | None = None
+        self._clear_window()
+
+    def resume(self) -> list[str]:
+        """Go on from the newest checkpoint that can be read. What a person should know of it."""
+        notes = []
+        for step in reversed(saved_steps(self.run)):
+            try:
+                self._restore(load_checkpoint(self.run, step))
+            except DamagedCheckpoint as error:
+                notes.append(str(error).partition(";")[0] + "; the one before it is used")
+                continue
+            self._cut_metrics()
+            return [*notes, f"resumed at step {step}"]
+        (self.run / METRICS).unlink(missing_ok=True)
+        return [*notes, "no checkpoint to resume from; starting at step 0"]
+
+    def train(self) -> Iterator[Record]:
+        """Train to the first limit; a record every `log_every` steps and at evaluations."""
+        train = self.config.train
+        began = time.monotonic() - self.progress.elapsed_s
+        batches = training_batches(
+            self.source,
+            self.config.data.batch_tokens,
+            self.config.marks_both_ends,
+            self.config.seed,
+            self.progress.dealt,
+        )
+        self.model.train()
+        reason = self._limit_reached(began)
+        while reason is None:
+            self._step([next(batches) for _ in range(train.accumulate)])
+            reason = self._limit_reached(began)
+            if reason == "interrupted":
+                break
+            evaluates = reason is not None or self.progress.step % (train.eval_every or 1) == 0
+            if evaluates or self.progress.step % train.log_every == 0:
+                yield (record := self._record(evaluates))
+                reason = reason or self._judged(record) or self._limit_reached(began)
+        self.stop_reason = reason
+        if reason != "diverged" and self._saved_step != self.progress.step:
+            if reason != "interrupted":
+                self._evaluate()
+            self.save()
+
+    def save(self) -> None:
+        """Write a checkpoint of this moment. Raises UserError where the disk refuses."""
+        optimizer = {
+            f"{name}/{key}": value
+            for name, parameter in self.model.named_parameters()
+            for key, value in self.optimizer.state.get(parameter, {}).items()
+        }
+        random = {"cpu": torch.get_rng_state()}
+        if self.device.type == "cuda":
+            random["cuda"] = torch.cuda.get_rng_state(self.device)
+        elif self.device.type == "mps":
+            random["mps"] = torch.mps.get_rng_state()
+        weights: dict[str, Tensor] = dict(self.model.named_parameters())
+        self.progress.window["loss"] = float(self._loss_sum)
+        save_checkpoint(self.run, Checkpoint(replace(self.progress), weights, optimizer, random))
+        self._saved_step = self.progress.step
+
+    def _restore(self, checkpoint: Checkpoint) -> None:
+        load_weights(self.model, checkpoint.weights, str(self.run))
+        for name, parameter in self.model.named_parameters():
+            for key in ("step", "exp_avg", "exp_avg_sq"):
+                value = checkpoint.optimizer.get(f"{name}/{key}")
+                if value is not None:
+                    self.optimizer.state[parameter][key] = value.to(self.device)
+        torch.set_rng_state(checkpoint.random["cpu"])
+        if self.device.type == "cuda" and "cuda" in checkpoint.random:
+            torch.cuda.set_rng_state(checkpoint.random["cuda"], self.device)
+        elif self.device.type == "mps" and "mps" in checkpoint.random:
+            torch.mps.set_rng_state(checkpoint.random["mps"])
+        self.progress = checkpoint.progress
+        self._loss_sum = self._scalar(self.progress.window["loss"])
+        self._saved_step = self.progress.step
+
+    def _step(self, dealt: Sequence[tuple[Batch, int]]) -> None:
+        """One optimiser update from some batches."""
+        train, progress = self.config.train, self.progress
+        batches = [batch for batch, _ in dealt]
+        rate = learning_rate(progress.step + 1, train)
+        for group in self.optimizer.param_groups:
+            group["lr"] = rate
+        self.optimizer.zero_grad()
+        loss, tokens = backward(
+            self._forward,
+            batches,
+            self.device,
+            label_smoothing=train.label_smoothing,
+            precision=self.precision,
+        )
+        limit = train.clip_norm or math.inf
+        self._grad_norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(), limit)
+        self.optimizer.step()
+        progress.step += 1
+        progress.dealt = dealt[-1][1]
+        progress.target_tokens += tokens
+        self._loss_sum = self._loss_sum + loss
+        progress.window["steps"] += 1
+        progress.window["tokens"] += tokens
+        progress.window["padded"] += sum(batch.padded_tokens for batch in batches)
+        progress.window["real"] += sum(batch.real_tokens for batch in batches)
+
+    def _record(self, evaluates: bool) -> Record:
+        """What happened since the last record, written to metrics.jsonl.
+
+        `loss` in nats per real target token; `padding` = padded / real tokens. With an
+        evaluation comes a checkpoint, unless training has diverged.
+        """
+        window = self.progress.window
+        record: Record = {
+            "step": self.progress.step,
+            "loss": float(self._loss_sum) / window["tokens"],
+            "lr": learning_rate(self.progress.step, self.config.train),
+            "grad_norm": float(self._grad_norm),
+            "padding": window["padded"] / window["real"],
+            "target_tokens": self.progress.target_tokens,
+            "elapsed_s": self.progress.elapsed_s,
+        }
+        self._clear_window()
+        evaluates = evaluates and _healthy(record)
+        if evaluates:
+            record |= self._evaluate()
+        self._log(record)
+        if evaluates:
+            self.save()
+        return record
+
+    def _clear_window(self) -> None:
+        self._loss_sum = self._scalar(0.0)
+        self.progress.window = {"steps": 0, "tokens": 0, "padded": 0, "real": 0, "loss": 0.0}
+
+    def _scalar(self, value: float) -> Tensor:
+        return torch.tensor(value, dtype=self.model.dtype, device=self.device)
+
+    def _evaluate(self) -> Record:
+        """Measure the validation data, and remember whether this step is the best so far."""
+        if self._valid is None:
+            self._valid = all_pairs(self.source, "valid")
+        report = evaluate(
+            self.model,
+            self._valid,
+            self.source.facts,
+            both_ends=self.config.marks_both_ends,
+        )
+        counts = report.total().summary()
+        progress = self.progress
+        progress.evaluations_since_best += 1
+        quality = (counts["exact_match"], -counts["loss"])
+        if quality > (progress.best_exact_match, -progress.best_loss):
+            progress.best_step, progress.evaluations_since_best = progress.step, 0
+            progress.best_exact_match, progress.best_loss = counts["exact_match"], counts["loss"]
+        return {f"valid_{key}": counts[key] for key in ("exact_match", "token_accuracy", "loss")}
+
+    def _limit_reached(self, began: float) -> StopReason | None:
+        train = self.config.train
+        self.progress.elapsed_s = time.monotonic() - began
+        if self.progress.step >= train.max_steps:
+            return "max_steps"
+        if self.interrupted:
+            return "interrupted"
+        if train.max_seconds is not None and self.progress.elapsed_s >= train.max_seconds:
+            return "max_seconds"
+        return None
+
+    def _judged(self, record: Record) -> StopReason | None:
+        """Whether a record is a reason to stop."""
+        train, progress = self.config.train, self.progress
+        if not _healthy(record):
+            return "diverged"
+        goal = train.stop_at_exact_match
+        if goal is not None and record.get("valid_exact_match", -1.0) >= goal:
+            return "stop_at_exact_match"
+        if train.patience is not None and progress.evaluations_since_best >= train.patience:
+            return "patience"
+        return None
+
+    def _log(self, record: dict[str, Any]) -> None:
+        try:
+            with (self.run / METRICS).open("a") as file:
+                file.write(json.dumps(record) + "\n")
+                file.flush()
+                os.fsync(file.fileno())
+        except OSError as error:
+            raise UserError(f"{self.run / METRICS}: cannot be written ({error.strerror})") from None
+
+    def _cut_metrics(self) -> None:
+        """Drop the records past the checkpoint, and a last line that a crash cut short."""
+        path = self.run / METRICS
+        kept = [record for record in read_metrics(self.run) if record["step"] <= self.progress.step]
+        draft = path.with_suffix(".draft")
+        draft.write_text("".join(json.dumps(record) + "\n" for record in kept))
+        draft.replace(path)
+
+
+def _healthy(record: Record) -> bool:
+    return math.isfinite(record["loss"]) and math.isfinite(record["grad_norm"])
+
+
+def read_metrics(run: Path) -> list[Record]:
+    """The records of a run; a last line that is not whole is left out."""
+    try:
+        lines = (run / METRICS).read_text().splitlines()
+    except FileNotFoundError:
+        return []
+    records = []
+    for line in lines:
+        try:
+            records.append(json.loads(line))
+        except json.JSONDecodeError:
+            break
+    return records
+
+
+def all_pairs(source: PairSource, split: Split) -> Pairs:
+    """Every pair of a split of limited size."""
+    size = source.size(split)
+    assert size is not None, f"{split} is endless"
+    return source.pairs(split, torch.arange(size))
