@@ -58,42 +58,51 @@ def inspect_masks(
         print(json.dumps(mask_panels.masks_as_data(batch, pad_mask)))
         return
     console = output()
-    _print_batch(console, batch, vocabulary)
+    closed = _closed_mark()
+    _print_batch(console, batch, vocabulary, closed)
     for row in range(len(batch.src)):
         for panel in mask_panels.panels(batch, row, vocabulary, pad_mask):
-            _print_panel(console, panel, f"pair {row + 1} of {len(batch.src)}")
+            _print_panel(console, panel, f"pair {row + 1} of {len(batch.src)}", closed)
 
 
-def _print_batch(console: "Console", batch: "Batch", vocabulary: "Vocabulary") -> None:
-    from rich.markup import escape
-
-    console.print("[bold]Masks[/bold]: 1 = may look, . = may not; queries down, keys across")
+def _print_batch(console: "Console", batch: "Batch", vocabulary: "Vocabulary", closed: str) -> None:
+    console.print(
+        f"[bold]Masks[/bold]: 1 = may look, {closed} = may not; queries down, keys across"
+    )
     for row in range(len(batch.src)):
         console.print(f"\n[bold]pair {row + 1}[/bold]")
         for name, ids in batch._asdict().items():
             words = " ".join(printable(vocabulary.name(i)) for i in ids[row].tolist())
-            console.print(f"  {name:<8}{escape(words)}")
+            console.print(f"  {name:<8}{words}", markup=False)
     console.print("\nThe decoder's pads are read from tgt_in; the loss ignores pads of tgt_out.")
 
 
-def _print_panel(console: "Console", panel: "Panel", of: str) -> None:
+def _print_panel(console: "Console", panel: "Panel", of: str, closed: str) -> None:
     """A matrix; keys that do not fit the width go on below."""
-    unicode = (sys.stdout.encoding or "").lower().startswith("utf")
-    arrow, closed = ("→", "·") if unicode and os.environ.get("TERM") != "dumb" else ("->", ".")
-    console.print(
-        f"\n[bold]{panel.name}[/bold] ({of}): {panel.says}; {panel.shape.replace('->', arrow)}"
-    )
+    console.print(f"\n[bold]{panel.name}[/bold], {of}: {panel.says}")
+    console.print(f"  {panel.shape}")
     queries = [printable(token) for token in panel.queries]
     keys = [printable(token) for token in panel.keys]
     left = max(map(len, queries)) + 2
-    cell = max(map(len, keys)) + 1
-    fit = max(1, (console.width - left) // cell)
-    for start in range(0, len(keys), fit):
+    lines: list[str] = []
+    start = 0
+    while start < len(keys):
+        stop, width = start + 1, left + len(keys[start]) + 1
+        while stop < len(keys) and width + len(keys[stop]) < console.width:
+            width += len(keys[stop]) + 1
+            stop += 1
         if start:
-            console.print(f"  keys {start} to {min(start + fit, len(keys)) - 1}, continued:")
-        part = slice(start, start + fit)
-        lines = [" " * left + "".join(f"{key:>{cell}}" for key in keys[part])]
+            lines.append(f"  keys {start} to {stop - 1} of {len(keys)}, continued:")
+        part = slice(start, stop)
+        lines.append(" " * left + "".join(f" {key}" for key in keys[part]))
         for query, row in zip(queries, panel.mask, strict=True):
-            cells = "".join(f"{'1' if seen else closed:>{cell}}" for seen in row[part])
-            lines.append(f"{query:>{left}}{cells}")
-        console.print("\n".join(lines), markup=False, soft_wrap=True)
+            cells = zip(row[part], keys[part], strict=True)
+            marks = "".join(f" {'1' if seen else closed:>{len(key)}}" for seen, key in cells)
+            lines.append(f"{query:>{left}}{marks}")
+        start = stop
+    console.print("\n".join(lines), markup=False, soft_wrap=True)
+
+
+def _closed_mark() -> str:
+    unicode = (sys.stdout.encoding or "").lower().startswith("utf")
+    return "·" if unicode and os.environ.get("TERM") != "dumb" else "."

@@ -6,7 +6,7 @@ from typing import Annotated, get_args
 import typer
 
 from toytrans.cli.common import output, plain
-from toytrans.config import Config, DataConfig, TaskName
+from toytrans.config import Config, TaskName
 from toytrans.errors import UserError
 
 
@@ -41,8 +41,8 @@ def _list(names: tuple[str, ...]) -> None:
     for heading in ("task", "rule", "example"):
         table.add_column(heading)
     for name in names:
-        shown = card(_small(name, 6), seed=0)
-        src, tgt = min(shown.samples, key=lambda pair: (len(pair[0]) < 4, len(pair[0])))
+        shown = card(_small(name, 6))
+        src, tgt = shown.samples[0]
         table.add_row(name, shown.rule, f"{' '.join(src)} -> {' '.join(tgt)}")
     console = output()
     console.print(table)
@@ -54,7 +54,7 @@ def _card(name: str) -> None:
 
     from toytrans.data.tasks import card
 
-    shown = card(_small(name, 10), seed=0)
+    shown = card(_small(name, 10))
     console = output()
     grid = Table.grid(padding=(0, 2))
     (src, tgt), *samples = shown.samples
@@ -75,5 +75,5 @@ def _card(name: str) -> None:
     console.print(f"\nTrain on it: a config with [bold]data: {{task: {name}}}[/bold]")
 
 
-def _small(name: str, longest: int) -> DataConfig:
-    return DataConfig.model_validate({"task": name, "train_length": [1, longest]})
+def _small(name: str, longest: int) -> Config:
+    return Config.model_validate({"data": {"task": name, "train_length": [1, longest]}})

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from toytrans.config import DataConfig, TaskName
+from toytrans.config import Config, DataConfig, TaskName
 from toytrans.data.pairs import (
     SPLITS,
     DataFacts,
@@ -353,11 +353,14 @@ class Card:
     """lexicon: every word and its translation."""
 
 
-def card(data: DataConfig, seed: int, samples: int = 5) -> Card:
-    """The card of data.task, its samples drawn by the task itself."""
+def card(config: Config, samples: int = 5) -> Card:
+    """The card of a config's task, its samples drawn by the task itself."""
+    data, seed = config.data, config.seed
     assert data.task and data.symbols
     source = TaskPairs(data, seed)
-    pairs = source.pairs("train", torch.arange(samples))
+    pairs = source.pairs("train", torch.arange(4 * samples))
+    telling = (pairs.src_length - 6).abs().argsort(stable=True)[:samples]
+    pairs = pairs.take(telling)
     decode = source.facts.vocabulary.decode
     entries: list[tuple[str, str]] = []
     if data.task == "lexicon":

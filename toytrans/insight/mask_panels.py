@@ -97,12 +97,18 @@ def panels(batch: Batch, row: int, vocabulary: Vocabulary, pad_mask: PadMask) ->
         rows, shape = len(batch.src), (len(queries), len(keys))
         seen = mask[min(row, len(mask) - 1), 0].expand(shape).tolist()
         before, after = tuple(mask.shape), (rows, 1, *shape)
-        return Panel(name, says, f"{before} -> {after}", queries, keys, seen)
+        return Panel(name, says, f"shape {before} -> {after}", queries, keys, seen)
 
     return [
         panel("Encoder self-attention", "source pads closed", masks.encoder_self, src, src),
         panel("Decoder self-attention: pads", "pads of tgt_in closed", target_pads, tgt, tgt),
         panel("Decoder self-attention: triangle", "the future closed", triangle, tgt, tgt),
-        panel("Decoder self-attention: combined", "pads and future", masks.decoder_self, tgt, tgt),
+        panel(
+            "Decoder self-attention: combined",
+            "pads and future closed",
+            masks.decoder_self,
+            tgt,
+            tgt,
+        ),
         panel("Cross-attention", "source pads closed, no triangle", masks.cross, tgt, src),
     ]

@@ -36,7 +36,9 @@ class Sight:
     @staticmethod
     def of(mask: Tensor, features: Tensor | None, dtype: torch.dtype) -> "Sight":
         open_rows = masks.open_rows(mask)
-        all_open = mask.device.type == "cpu" and bool(open_rows.all())  # a GPU would have to wait
+        # to look would make a GPU wait, and break a compiled graph
+        looks = mask.device.type == "cpu" and not torch.compiler.is_compiling()
+        all_open = looks and bool(open_rows.all())
         additive = masks.additive(mask, dtype)
         return Sight(mask, additive, None if all_open else open_rows, features)
 

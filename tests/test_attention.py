@@ -1,0 +1,108 @@
+"""Attention: a case by hand, torch's kernel, empty rows, the cap."""
+
+import math
+
+import pytest
+import torch
+from conftest import VOCABULARY, model_of
+
+from toytrans.model.attention import Cache, Sight, attend_fused, attend_in_steps
+from toytrans.model.masks import decoder_self_mask
+
+
+def test_two_by_two_by_hand():
+    """Scores 1 and 0 over root 4, so weights e^0.5 / (e^0.5 + 1) and the rest."""
+    q = torch.tensor([[[[1.0, 0, 0, 0], [0, 0, 0, 0]]]])
+    k = torch.tensor([[[[1.0, 0, 0, 0], [0, 1, 0, 0]]]])
+    v = torch.tensor([[[[1.0, 0, 0, 0], [0, 10, 0, 0]]]])
+    steps = attend_in_steps(q, k, v, Sight.of(torch.ones(1, 1, 1, 2).bool(), None, q.dtype))
+    first = math.exp(0.5) / (math.exp(0.5) + 1)
+    assert steps.scores[0, 0].tolist() == [[0.5, 0], [0, 0]]
+    assert steps.weights[0, 0, 0].tolist() == pytest.approx([first, 1 - first])
+    assert steps.context[0, 0, 0].tolist() == pytest.approx([first, 10 * (1 - first), 0, 0])
+    assert steps.context[0, 0, 1].tolist() == pytest.approx([0.5, 5, 0, 0])
+
+
+def heads(*shape: int) -> torch.Tensor:
+    return torch.randn(*shape)
+
+
+def sight_with_an_empty_row(bias: bool) -> tuple[Sight, torch.Tensor | None]:
+    tgt_in = torch.tensor([[1, 5, 6, 7, 0, 0, 0], [0] * 7])
+    mask = decoder_self_mask(tgt_in)
+    assert not mask[1].any(), "the second row of the batch sees nothing"
+    return Sight.of(mask, None, torch.float32), torch.randn(1, 3, 7, 7) if bias else None
+
+
+@pytest.mark.parametrize("bias", [False, True])
+def test_the_explicit_road_equals_torchs_kernel(bias):
+    sight, added = sight_with_an_empty_row(bias)
+    q, k, v = (heads(2, 3, 7, 5).requires_grad_() for _ in range(3))
+    gradients = []
+    outputs = []
+    for road in (attend_in_steps, attend_fused):
+        context = road(q, k, v, sight, added)
+        context = context if isinstance(context, torch.Tensor) else context.context
+        outputs.append(context.detach())
+        gradients.append(torch.autograd.grad((context * torch.arange(5)).sum(), (q, k, v)))
+    assert torch.allclose(*outputs, atol=1e-5)
+    for ours, theirs in zip(*gradients, strict=True):
+        assert ours.isfinite().all()
+        assert torch.allclose(ours, theirs, atol=1e-5)
+    assert (outputs[0][1] == 0).all(), "nothing to look at gives zeros, never NaN"
+    assert outputs[0][0].abs().min() > 0
+
+
+def test_weights_sum_to_one_and_closed_keys_get_exactly_nothing():
+    sight, added = sight_with_an_empty_row(True)
+    steps = attend_in_steps(*(heads(2, 3, 7, 5) for _ in range(3)), sight, added)
+    open_rows = sight.mask.any(-1).expand(2, 3, 7)
+    assert torch.allclose(steps.weights.sum(-1), open_rows.float(), atol=1e-6)
+    assert (steps.weights[~sight.mask.expand_as(steps.weights)] == 0).all()
+
+
+def test_the_cap_bounds_scores_and_keeps_small_ones():
+    q, k, v = (heads(1, 2, 5, 3) for _ in range(3))
+    sight = Sight.of(torch.ones(1, 1, 1, 5).bool(), None, q.dtype)
+    steps = attend_in_steps(100 * q, k, v, sight, cap=2.0)
+    assert steps.scores.abs().max() > 2 and steps.capped.abs().max() <= 2
+    small = attend_in_steps(0.001 * q, k, v, sight, cap=2.0)
+    assert torch.allclose(small.scores, small.capped, atol=1e-6)
+
+
+def test_every_intermediate_accounts_for_the_output():
+    model = model_of(VOCABULARY, positions="anchored")
+    layer = model.decoder_layers[0]
+    src = torch.tensor([[1, 5, 6, 2, 0], [1, 4, 2, 0, 0]])
+    tgt_in = torch.tensor([[1, 6, 5], [1, 4, 0]])
+    from toytrans.model.masks import cross_mask
+
+    features = model.positions.cross_features(torch.arange(3), src)
+    sight = Sight.of(cross_mask(src, tgt_in), features, torch.float64)
+    x, memory = torch.randn(2, 3, 24).double(), torch.randn(2, 5, 24).double()
+    keys_values = layer.cross_attention.keys_values(memory)
+    steps, output = layer.cross_attention.steps(x, sight, keys_values)
+    assert torch.equal(output, layer.cross_attention(x, sight, keys_values))
+    assert torch.allclose(steps.weights @ keys_values[1], steps.context)
+    assert torch.allclose(steps.masked.softmax(-1), steps.weights)
+
+
+def test_a_cache_keeps_what_was_appended_and_the_rows_selected():
+    cache = Cache(3, 2, 4, 5, torch.zeros(1))
+    parts = [torch.randn(3, 2, 1, 5) for _ in range(3)]
+    for part in parts[:2]:
+        cache.extend(part, -part)
+    cache.select(torch.tensor([2, 2, 0]))
+    k, v = cache.extend(parts[2], -parts[2])
+    expected = torch.cat((*(part[[2, 2, 0]] for part in parts[:2]), parts[2]), 2)
+    assert torch.equal(k, expected) and torch.equal(v, -expected)
+
+
+def test_dropout_falls_on_the_weights_in_training_alone():
+    model = model_of(VOCABULARY, positions="none", dropout=0.5)
+    attention = model.encoder_layers[0].self_attention
+    x = torch.randn(1, 6, 24).double()
+    sight = Sight.of(torch.ones(1, 1, 1, 6).bool(), None, torch.float64)
+    assert torch.equal(attention(x, sight), attention(x, sight))
+    attention.train()
+    assert not torch.equal(attention(x, sight), attention(x, sight))

@@ -1,0 +1,162 @@
+"""Padding, the target shift, buckets, and the stream of training batches."""
+
+from collections import Counter
+from itertools import islice
+
+import pytest
+import torch
+from conftest import config_of
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from toytrans.data import open_source
+from toytrans.data.batches import (
+    Batch,
+    bucket,
+    cut,
+    evaluation_batches,
+    make_batch,
+    training_batches,
+)
+from toytrans.data.pairs import Pairs
+from toytrans.tokens import PAD_ID
+
+
+def ragged() -> Pairs:
+    """Lengths 2 and 0 in the source, 1 and 3 in the target."""
+    return Pairs(
+        torch.tensor([[5, 7], [0, 0]]),
+        torch.tensor([2, 0]),
+        torch.tensor([[9, 0, 0], [4, 5, 6]]),
+        torch.tensor([1, 3]),
+    )
+
+
+def test_ends_padding_and_shift_by_hand():
+    batch = make_batch(ragged(), both_ends=False)
+    assert batch.src.tolist() == [[5, 7, 2], [2, 0, 0]]
+    assert batch.tgt_in.tolist() == [[1, 9, 0, 0], [1, 4, 5, 6]]
+    assert batch.tgt_out.tolist() == [[9, 2, 0, 0], [4, 5, 6, 2]]
+    assert make_batch(ragged(), both_ends=True).src.tolist() == [[1, 5, 7, 2], [1, 2, 0, 0]]
+    assert (batch.target_tokens, batch.real_tokens, batch.padded_tokens) == (6, 10, 14)
+
+
+def test_a_wanted_shape_is_filled_up_with_pads():
+    batch = make_batch(ragged(), both_ends=False, shape=(3, 4, 5))
+    assert batch.src.shape == (3, 4) and batch.tgt_in.shape == batch.tgt_out.shape == (3, 5)
+    assert batch.src[2].tolist() == [PAD_ID] * 4
+    assert batch.target_tokens == 6
+
+
+@given(st.integers(1, 5000))
+def test_buckets_waste_little_and_are_few(length):
+    size = bucket(length)
+    assert length <= size <= max(length + 1, 1.25 * length)
+    assert len({bucket(n) for n in range(1, length + 1)}) <= 8 + 4 * length.bit_length()
+
+
+@settings(deadline=None, max_examples=40)
+@given(
+    st.lists(st.tuples(st.integers(0, 40), st.integers(0, 40)), min_size=1, max_size=200),
+    st.integers(50, 4000),
+    st.booleans(),
+)
+def test_cuts_hold_every_pair_once_within_the_budget(lengths, budget, even_rows):
+    src_length, tgt_length = torch.tensor(lengths).unbind(1)
+    pairs = Pairs(
+        torch.full((len(lengths), 40), 3),
+        src_length,
+        torch.full((len(lengths), 40), 3),
+        tgt_length,
+    )
+    order, cuts = cut(pairs, budget, True, even_rows)
+    assert sorted(order.tolist()) == list(range(len(lengths)))
+    assert [start for start, _, _ in cuts] == [0, *(stop for _, stop, _ in cuts[:-1])]
+    assert cuts[-1][1] == len(lengths)
+    for start, stop, (rows, width, height) in cuts:
+        assert 0 < stop - start <= rows
+        assert rows == 1 or rows * (width + height) <= budget
+        members = order[start:stop]
+        assert src_length[members].max() + 2 <= width
+        assert tgt_length[members].max() + 1 <= height
+
+
+def stream(task="reverse", budget=1024, dealt=0, count=60, **data):
+    config = config_of(task, data={"symbols": 20, "train_length": [1, 20], **data})
+    source = open_source(config)
+    return list(islice(training_batches(source, budget, True, 0, dealt), count))
+
+
+def test_few_shapes_and_little_padding():
+    batches = [batch for batch, _ in stream(count=200)]
+    shapes = Counter((*batch.src.shape, batch.tgt_in.shape[1]) for batch in batches)
+    assert len(shapes) < 25
+    padded = sum(batch.padded_tokens for batch in batches)
+    assert padded / sum(batch.real_tokens for batch in batches) < 1.25
+    tokens = [batch.target_tokens for batch in batches]
+    assert min(tokens) > 0.1 * sum(tokens) / len(tokens), "no batch of a few tokens"
+
+
+@pytest.mark.parametrize("data", [{}, {"train_examples": 700}])
+def test_the_number_of_pairs_dealt_is_all_the_state(data):
+    batches = stream(**data)
+    for place in (0, 13, 40):
+        _, dealt = batches[place]
+        rest = stream(dealt=dealt, count=len(batches) - place - 1, **data)
+        for (batch, number), (expected, expected_number) in zip(
+            rest, batches[place + 1 :], strict=True
+        ):
+            assert number == expected_number
+            assert all(torch.equal(a, b) for a, b in zip(batch, expected, strict=True))
+
+
+def rows_of(batches: list[Batch]) -> Counter:
+    return Counter(
+        tuple(row) for batch in batches for row in batch.src.tolist() if row[0] != PAD_ID
+    )
+
+
+def trimmed(counter: Counter) -> Counter:
+    found: Counter = Counter()
+    for row, count in counter.items():
+        found[tuple(i for i in row if i != PAD_ID)] += count
+    return found
+
+
+def test_any_batch_size_deals_out_the_same_pairs():
+    small, large = stream(budget=1024, count=200), stream(budget=2048, count=200)
+    totals = []
+    for batches in (small, large):
+        taken, kept = 0, []
+        for batch, dealt in batches:
+            taken = dealt
+            kept.append(batch)
+            if taken == 2048:
+                break
+        assert taken == 2048
+        totals.append(trimmed(rows_of(kept)))
+    assert totals[0] == totals[1]
+
+
+def test_a_limited_split_goes_round_in_epochs():
+    batches = stream(train_examples=256, budget=1024, count=100)
+    kept = []
+    for batch, dealt in batches:
+        kept.append(batch)
+        if dealt == 1024:
+            break
+    assert set(trimmed(rows_of(kept)).values()) <= {4, 8, 12, 16}  # 4 epochs of each pair
+    assert sum(trimmed(rows_of(kept)).values()) == 1024
+
+
+def test_evaluation_sees_every_pair_once():
+    source = open_source(config_of("sort", data={"train_length": [0, 9]}))
+    pairs = source.pairs("test", torch.arange(333))
+    seen = []
+    for batch, rows in evaluation_batches(pairs, 512, both_ends=False):
+        assert len(batch.src) == len(rows)
+        for ids, row in zip(batch.src.tolist(), rows.tolist(), strict=True):
+            n = int(pairs.src_length[row])
+            assert ids[:n] == pairs.src[row, :n].tolist() and ids[n] == 2
+            seen.append(row)
+    assert sorted(seen) == list(range(333))

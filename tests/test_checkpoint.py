@@ -1,0 +1,149 @@
+"""Checkpoints: what is kept, what is verified, and devices."""
+
+import json
+
+import pytest
+import torch
+from conftest import config_of
+
+import toytrans
+from toytrans.data import open_source
+from toytrans.errors import UserError
+from toytrans.training.checkpoint import (
+    Checkpoint,
+    Progress,
+    create_run,
+    load_checkpoint,
+    load_run,
+    pick_step,
+    save_checkpoint,
+    saved_steps,
+)
+from toytrans.training.devices import agrees_with_cpu, choose_device, choose_precision, devices
+from toytrans.training.trainer import Trainer
+
+
+@pytest.fixture
+def run(tmp_path):
+    """Five steps, a checkpoint after each, the best of them not among the last two."""
+    config = config_of(
+        data={"valid_examples": 20, "test_examples": 20, "batch_tokens": 256},
+        train={"max_steps": 5, "eval_every": 1},
+    )
+    source = open_source(config)
+    create_run(tmp_path / "run", config, source.facts, {})
+    trainer = Trainer(config, source, tmp_path / "run", torch.device("cpu"), "fp32")
+    list(trainer.train())
+    return tmp_path / "run"
+
+
+def empty(step: int, best: int | None = None) -> Checkpoint:
+    tensor = {"x": torch.tensor([step])}
+    return Checkpoint(Progress(step=step, best_step=best), tensor, tensor, tensor)
+
+
+def test_the_newest_two_and_the_best_are_kept(tmp_path):
+    (tmp_path / "checkpoints").mkdir()
+    for step, best in ((1, 1), (2, 2), (3, 2), (4, 2), (5, 2)):
+        save_checkpoint(tmp_path, empty(step, best))
+    assert saved_steps(tmp_path) == [2, 4, 5]
+    assert [pick_step(tmp_path, which) for which in ("best", "last", "4")] == [2, 5, 4]
+
+
+def test_a_checkpoint_holds_what_was_saved(tmp_path):
+    (tmp_path / "checkpoints").mkdir()
+    tensors = {"a.b": torch.randn(2, 3), "n": torch.tensor(7), "bytes": torch.arange(9).byte()}
+    progress = Progress(step=3, dealt=99, best_loss=0.25, window={"tokens": 12, "loss": 0.1})
+    save_checkpoint(tmp_path, Checkpoint(progress, tensors, {"t": tensors["a.b"].T}, tensors))
+    found = load_checkpoint(tmp_path, 3)
+    assert found.progress == progress
+    assert all(torch.equal(found.weights[name], tensors[name]) for name in tensors)
+    assert torch.equal(found.optimizer["t"], tensors["a.b"].T)
+
+
+def test_drafts_of_a_crash_are_no_checkpoints_and_go_away(tmp_path):
+    folder = tmp_path / "checkpoints"
+    (folder / ".step-9").mkdir(parents=True)
+    save_checkpoint(tmp_path, empty(1))
+    assert saved_steps(tmp_path) == [1]
+    assert [entry.name for entry in folder.iterdir()] == ["step-1"]
+
+
+def test_a_damaged_checkpoint_is_replaced_when_training_passes_it_again(tmp_path):
+    (tmp_path / "checkpoints").mkdir()
+    save_checkpoint(tmp_path, empty(1))
+    (tmp_path / "checkpoints/step-1/weights.safetensors").write_bytes(b"cut")
+    with pytest.raises(UserError, match="wrong checksum"):
+        load_checkpoint(tmp_path, 1)
+    save_checkpoint(tmp_path, empty(1))
+    assert load_checkpoint(tmp_path, 1).weights["x"].item() == 1
+
+
+def test_a_run_is_loaded_in_python_in_five_lines(run):
+    loaded = toytrans.load(run)
+    assert not loaded.model.training
+    assert loaded.vocabulary.symbols == tuple(str(k) for k in range(7))
+    assert len(loaded.translate(["1 2", "", "3"])) == 3
+    with pytest.raises(UserError, match="symbol '9' is not in the vocabulary"):
+        loaded.translate(["9"])
+
+
+def test_weights_are_stored_once_and_must_fit(run):
+    weights = load_checkpoint(run, 5).weights
+    assert "output.weight" not in weights and "src_embedding.weight" in weights
+    text = (run / "config.yaml").read_text().replace("d_model: 16", "d_model: 32")
+    (run / "config.yaml").write_text(text)
+    with pytest.raises(UserError, match="has shape .* do not belong together"):
+        load_run(run)
+
+
+def test_a_newer_format_is_refused(run):
+    path = run / "checkpoints/step-5/checkpoint.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"format": 99}))
+    with pytest.raises(UserError, match="newer"):
+        load_checkpoint(run, 5)
+
+
+def test_resuming_skips_a_damaged_checkpoint_and_says_so(run):
+    (run / "checkpoints/step-5/optimizer.safetensors").write_bytes(b"")
+    saved, facts = load_run(run, "last").config, load_run(run, "last").facts
+    assert facts.train_length == (1, 6)
+    trainer = Trainer(saved, open_source(saved), run, torch.device("cpu"), "fp32")
+    notes = trainer.resume()
+    assert "step-5" in notes[0] and "cut short or changed" in notes[0]
+    assert notes[1] == "resumed at step 4"
+
+
+def test_absent_devices_are_refused_with_those_that_exist():
+    with pytest.raises(UserError, match=r"device cuda:9 is not on this machine, which has cpu"):
+        choose_device("cuda:9")
+    assert choose_device("cpu") == torch.device("cpu")
+    assert str(choose_device("auto")).split(":")[0] in {d.split(":")[0] for d in devices()}
+
+
+def test_a_device_must_agree_with_the_cpu_and_leave_the_random_state_alone():
+    before = torch.get_rng_state()
+    assert agrees_with_cpu(torch.device("cpu"))
+    assert torch.equal(before, torch.get_rng_state())
+    assert not agrees_with_cpu(torch.device("meta")), "numbers that are not there do not agree"
+
+
+def test_auto_takes_mps_only_if_its_numbers_agree(monkeypatch):
+    from toytrans.training import devices as module
+
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(module, "devices", lambda: ["cpu", "mps"])
+    for agrees, expected in ((True, "mps"), (False, "cpu")):
+        monkeypatch.setattr(module, "agrees_with_cpu", lambda _, agrees=agrees: agrees)
+        assert str(choose_device("auto")) == expected
+
+
+def test_precision_auto_follows_the_device(monkeypatch):
+    from toytrans.training import devices as module
+
+    for able, expected in ((True, "bf16"), (False, "fp32")):
+        monkeypatch.setattr(module, "has_bf16_products", lambda _, able=able: able)
+        assert choose_precision("auto", torch.device("cpu")) == expected
+    assert choose_precision("fp64", torch.device("cpu")) == "fp64"
+    with pytest.raises(UserError, match="fp64 does not exist on mps"):
+        choose_precision("fp64", torch.device("mps"))

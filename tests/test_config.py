@@ -1,0 +1,711 @@
+"""Proves that a config means what it says: YAML 1.2 values, strict keys, messages that name the
+place and the remedy, values that follow from others, and a saved config that reads back equal."""
+
+import math
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, get_args
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from toytrans.config import (
+    Config,
+    PositionName,
+    Section,
+    TaskName,
+    check_config,
+    differences,
+    load_config,
+    save_config,
+)
+from toytrans.errors import UserError
+from toytrans.yaml_tree import Tree, read_yaml, write_yaml
+
+PLAIN = """\
+seed: 3
+data:
+  task: reverse
+  symbols: 10
+  train_length: [1, 25]
+model:
+  d_model: 64
+  n_heads: 4
+train:
+  max_steps: 1000
+"""
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder that the examples of one hypothesis test may share."""
+    return tmp_path_factory.mktemp("yaml")
+
+
+def write(folder: Path, text: str | bytes, name: str = "run.yaml") -> Path:
+    path = folder / name
+    path.write_bytes(text.encode() if isinstance(text, str) else text)
+    return path
+
+
+def load(folder: Path, text: str, *overrides: str, base: Config | None = None) -> Config:
+    return load_config(write(folder, text), overrides, base)
+
+
+def refusal(folder: Path, text: str | bytes, *overrides: str) -> str:
+    """What is said of a config that is refused."""
+    with pytest.raises(UserError) as caught:
+        load_config(write(folder, text), overrides)
+    message = str(caught.value)
+    assert "\n" not in message
+    return message
+
+
+def assert_says(message: str, fragments: tuple[str, ...]) -> None:
+    assert fragments
+    for fragment in fragments:
+        assert fragment in message
+
+
+@contextmanager
+def at_most(seconds: float) -> Iterator[None]:
+    """Fail, rather than wait, where the body takes longer."""
+
+    def stop(number: int, frame: Any) -> None:
+        raise TimeoutError(f"not done within {seconds} s")
+
+    before = signal.signal(signal.SIGALRM, stop)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
+# Values --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("1e-3", 0.001),
+        ("1e5", 100000.0),
+        ("-2.5E+1", -25.0),
+        (".5", 0.5),
+        ("5.", 5.0),
+        (".inf", math.inf),
+        ("-.INF", -math.inf),
+        ("0", 0),
+        ("+7", 7),
+        ("-12", -12),
+        ("010", 10),
+        ("true", True),
+        ("True", True),
+        ("FALSE", False),
+        ("~", None),
+        ("null", None),
+        ("Null", None),
+        ("NULL", None),
+        ("", None),
+        ("1:30", "1:30"),
+        ("190:20:30", "190:20:30"),
+        ("2001-12-14", "2001-12-14"),
+        ("1_000", "1_000"),
+        ("no", "no"),
+        ("Yes", "Yes"),
+        ("on", "on"),
+        ("off", "off"),
+        ("y", "y"),
+        ("tRUE", "tRUE"),
+        ("nULL", "nULL"),
+        ("1e", "1e"),
+        (".", "."),
+        ("1.0.0", "1.0.0"),
+        ("'5'", "5"),
+        ('"true"', "true"),
+        ("'~'", "~"),
+        ("[1, 2.0, no, ~]", [1, 2.0, "no", None]),
+        ("{a: 010}", {"a": 10}),
+    ],
+)
+def test_scalars_follow_yaml_1_2(tmp_path: Path, text: str, value: Any) -> None:
+    found = read_yaml(write(tmp_path, f"key: {text}\n")).values
+    assert repr(found) == repr({"key": value})  # repr tells 1 from 1.0 and from True
+
+
+def test_not_a_number_is_a_float(tmp_path: Path) -> None:
+    found = read_yaml(write(tmp_path, "key: .NaN\n")).values["key"]
+    assert isinstance(found, float) and math.isnan(found)
+
+
+def test_keys_are_words_whatever_they_look_like(tmp_path: Path) -> None:
+    found = read_yaml(write(tmp_path, "1: a\ntrue: b\n~: c\n")).values
+    assert list(found) == ["1", "true", "~"]
+
+
+def test_a_number_of_thousands_of_digits_is_no_accident(tmp_path: Path) -> None:
+    found = read_yaml(write(tmp_path, f"key: {'9' * 5000}\n")).values["key"]
+    assert found == math.inf
+    assert "seed" in refusal(tmp_path, f"data: {{task: copy}}\nseed: {'9' * 4000}\n")
+
+
+def test_a_byte_order_mark_is_no_part_of_the_first_key(tmp_path: Path) -> None:
+    assert read_yaml(write(tmp_path, b"\xef\xbb\xbfseed: 1\n")).values == {"seed": 1}
+
+
+SCALARS = (
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats(allow_nan=False)
+    | st.text(max_size=20)
+    | st.text("0123456789-+.eE:_ ~#'\"[]{}&*!|>%@`\n\t", max_size=8)
+    | st.sampled_from(
+        ["no", "null", "true", "1e-3", "010", "1:30", "=", "<<", "", "---", "...", "?"]
+    )
+)
+VALUES = st.recursive(
+    SCALARS,
+    lambda inner: (
+        st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=8), inner, max_size=4)
+    ),
+    max_leaves=12,
+)
+
+
+@given(st.dictionaries(st.text(max_size=8), VALUES, min_size=1, max_size=4))
+@example({"lr": 1e-05, "big": 1e16, "limit": math.inf})
+@example({"word": "no", "time": "1:30", "text": "1e-3", "padded": "010", "blank": " ", "": ""})
+@example({"lines": "a\n b\n", "deep": {"list": [{"a": None}, [], {}]}, "long": "x " * 100})
+@settings(max_examples=120, deadline=None)
+def test_written_yaml_reads_back_equal(folder: Path, values: dict[str, Any]) -> None:
+    found = read_yaml(write(folder, write_yaml(values), "round.yaml")).values
+    assert repr(found) == repr(values)
+
+
+def test_a_list_that_occurs_twice_is_written_out_twice(tmp_path: Path) -> None:
+    span = [1, 20]
+    text = write_yaml({"train_length": span, "valid_length": span})
+    found = read_yaml(write(tmp_path, text)).values
+    assert found == {"train_length": [1, 20], "valid_length": [1, 20]}
+
+
+# Files that are refused ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "fragments"),
+    [
+        ("data:\n  task: copy\n  task: sort\n", ("run.yaml:3", "data.task", "run.yaml:2", "twice")),
+        ("seed: 1\nseed: 1\n", ("run.yaml:2", "seed", "run.yaml:1", "twice")),
+        ("data: {task: copy}\nmodel: &m {d_model: 8}\n", ("run.yaml:2", "anchor")),
+        ("data: {task: copy}\nmodel: *m\n", ("run.yaml:2", "alias")),
+        ("seed: !!int 3\n", ("run.yaml:1", "tag")),
+        ("seed: 1\ndata: !python/object:os.system {}\n", ("run.yaml:2", "tag")),
+        ("data: {task: copy}\n? [1, 2]\n: 3\n", ("run.yaml:2", "key")),
+        ("data: [\n", ("run.yaml:", "not YAML")),
+        ("seed: 1\n data: 2\n", ("run.yaml:2", "not YAML")),
+        ("seed: 1\n\tdata: 2\n", ("run.yaml:2", "not YAML")),
+        ("seed: 1\n---\nseed: 2\n", ("run.yaml:2", "document")),
+        ("seed: 1\ndevice: a\x01b\n", ("run.yaml:2", "not YAML")),
+        ("seed: 1\ndevice: a\x00b\n", ("run.yaml:2", "not YAML")),
+        (b"seed: 1\ndevice: \xff\n", ("run.yaml", "UTF-8")),
+        ("seed: 1\n".encode("utf-16"), ("run.yaml", "UTF-8")),
+        ("", ("run.yaml", "empty", "data.task")),
+        ("# nothing but this\n", ("run.yaml", "empty", "data.task")),
+        ("- data\n- model\n", ("run.yaml", "a list at the top", "data:")),
+        ("reverse\n", ("run.yaml", "at the top", "data:")),
+    ],
+)
+def test_a_file_that_is_no_config_is_refused_with_its_line(
+    tmp_path: Path, text: str | bytes, fragments: tuple[str, ...]
+) -> None:
+    assert_says(refusal(tmp_path, text), fragments)
+
+
+def test_twenty_levels_are_read_and_one_more_is_refused(tmp_path: Path) -> None:
+    # the mapping at the top is level 1, so 19 lists within it reach level 20
+    inner = read_yaml(write(tmp_path, f"a: {'[' * 19}{']' * 19}\n")).values["a"]
+    levels = 1
+    while inner:
+        levels, inner = levels + 1, inner[0]
+    assert levels == 19
+    for levels in (20, 100_000):
+        message = refusal(tmp_path, f"seed: 1\na: {'[' * levels}{']' * levels}\n")
+        assert_says(message, ("run.yaml:2", "20 levels"))
+
+
+def test_blocks_nest_no_deeper_than_brackets(tmp_path: Path) -> None:
+    text = "".join(f"{' ' * level}k:\n" for level in range(40))
+    assert_says(refusal(tmp_path, text), ("run.yaml:", "20 levels"))
+
+
+def test_a_file_over_a_million_bytes_is_refused_unread(tmp_path: Path) -> None:
+    assert_says(refusal(tmp_path, b"#" * 1_000_001), ("run.yaml", "1,000,000 bytes"))
+    # a million bytes are read: the last one is found to be no text
+    assert "UTF-8" in refusal(tmp_path, b"#" * 999_999 + b"\xff")
+
+
+def test_a_missing_file_and_a_directory_are_told_apart(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"absent\.yaml: no such file; .*configs/"):
+        load_config(tmp_path / "absent.yaml")
+    with pytest.raises(UserError, match="is a directory; name a YAML file"):
+        load_config(tmp_path)
+
+
+# Messages ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("override", "fragments"),
+    [
+        ("lr=1", ("lr: unknown key", "did you mean train.lr?")),
+        ("heads=2", ("heads: unknown key", "did you mean model.n_heads?")),
+        ("model.max_steps=3", ("model.max_steps: unknown key", "did you mean train.max_steps?")),
+        ("train.lrr=1", ("train.lrr: unknown key", "did you mean train.lr?")),
+        ("modle.d_model=8", ("modle: unknown key", "did you mean model?")),
+        ("data.zzz=1", ("data.zzz: unknown key", "data has batch_tokens", "train_length")),
+        ("zzzzzz=1", ("zzzzzz: unknown key", "data, device, fault, model, seed, train")),
+        ("data.task=revers", ("data.task: found 'revers'", "addition", "did you mean reverse?")),
+        ("data.task=5", ("data.task: found 5", "addition", "sort")),
+        ("model.positions=learnt", ("model.positions", "'learnt'", "did you mean learned?")),
+        ("train.schedule=cos", ("train.schedule", "inverse_sqrt", "did you mean cosine?")),
+        ("train.lr=fast", ("train.lr: found 'fast', expected a number",)),
+        ("train.lr=0", ("train.lr: found 0, expected more than 0",)),
+        ("train.lr=.inf", ("train.lr: found inf", "finite")),
+        ("train.lr=.nan", ("train.lr: found nan", "finite")),
+        ("train.lr=true", ("train.lr: found true, expected a number",)),
+        ("train.lr=", ("train.lr: found null, expected a number",)),
+        ("train.lr.x=3", ("train.lr: found {'x': 3}, expected a number",)),
+        ("train.max_steps=1e3", ("train.max_steps: found 1000.0, expected a whole number",)),
+        ("train.max_steps=-1", ("train.max_steps: found -1, expected at least 0",)),
+        ("train.stop_at_exact_match=1.5", ("train.stop_at_exact_match", "1.5", "at most 1")),
+        ("train.precision=fp16", ("train.precision", "'fp16'", "auto, fp32, bf16 or fp64")),
+        ("model.dropout=1", ("model.dropout: found 1, expected less than 1",)),
+        ("model.n_heads=0", ("model.n_heads: found 0, expected at least 1",)),
+        ("model.n_heads='4'", ("model.n_heads: found '4', expected a whole number",)),
+        ("model.n_heads=true", ("model.n_heads: found true, expected a whole number",)),
+        ("model.share_layers=no", ("model.share_layers: found 'no', expected true or false",)),
+        ("model.share_layers=1", ("model.share_layers: found 1, expected true or false",)),
+        ("model.cross_anchors=start", ("model.cross_anchors: found 'start', expected a list",)),
+        ("model.cross_anchors=[start, stop]", ("model.cross_anchors.1: found 'stop'", "wrap")),
+        ("model=3", ("model: found 3, expected a section of keys",)),
+        ("data=~", ("data: found null, expected a section of keys",)),
+        ("data.train_length=5", ("data.train_length: found 5, expected a list, say [1, 20]",)),
+        ("data.train_length=[1]", ("data.train_length: found [1], expected a list of two",)),
+        ("data.train_length=[1, 2, 3]", ("data.train_length: found [1, 2, 3]", "a list of two")),
+        ("data.train_length=[-1, 4]", ("data.train_length.0: found -1, expected at least 0",)),
+        ("data.train_length=[1, 4.5]", ("data.train_length.1: found 4.5", "a whole number")),
+        ("data.disjoint=maybe", ("data.disjoint: found 'maybe', expected true or false",)),
+        ("device=gpu", ("device: found 'gpu', expected auto | cpu | cuda | cuda:N | mps",)),
+        ("seed=-1", ("seed: found -1, expected at least 0",)),
+        ("seed=2147483648", ("seed: found 2147483648, expected less than 2147483648",)),
+        ("fault=anything", ("fault: found 'anything', expected null",)),
+    ],
+)
+def test_an_override_that_is_refused_is_explained(
+    tmp_path: Path, override: str, fragments: tuple[str, ...]
+) -> None:
+    message = refusal(tmp_path, PLAIN, override)
+    assert message.startswith("--set")  # the file is innocent
+    assert_says(message, fragments)
+
+
+@pytest.mark.parametrize("override", ["x", "=3", "a b=3", "train.=3", ".lr=3", "train..lr=3"])
+def test_an_override_that_is_no_assignment_is_refused(tmp_path: Path, override: str) -> None:
+    message = refusal(tmp_path, PLAIN, override)
+    assert_says(message, (f"--set {override}", "section.key=value"))
+
+
+@pytest.mark.parametrize(
+    ("value", "fragment"),
+    [("[1", "not YAML"), ("&a 3", "anchor"), ("*a", "alias"), ("!!int 3", "tag")],
+)
+def test_an_override_obeys_the_rules_of_the_file(tmp_path: Path, value: str, fragment: str) -> None:
+    assert_says(refusal(tmp_path, PLAIN, f"seed={value}"), ("--set seed", fragment))
+
+
+@pytest.mark.parametrize(
+    ("was", "becomes", "fragments"),
+    [
+        ("seed: 3", "sead: 3", ("run.yaml:1: sead", "unknown key", "did you mean seed?")),
+        ("seed: 3", "lr: 3", ("run.yaml:1: lr", "unknown key", "did you mean train.lr?")),
+        ("task: reverse", "task: revers", ("run.yaml:3: data.task", "did you mean reverse?")),
+        ("[1, 25]", "[one, 25]", ("run.yaml:5: data.train_length.0", "'one'", "whole number")),
+        ("[1, 25]", "[25, 1]", ("run.yaml:5: data.train_length", "[25, 1]", "swap")),
+        ("n_heads: 4", "n_heads: 5", ("run.yaml:8: model.n_heads", "5 heads", "d_model 64")),
+        ("d_model: 64", "d_modle: 64", ("run.yaml:7: model.d_modle", "mean model.d_model?")),
+        ("max_steps: 1000", "max_steps: x", ("run.yaml:10: train.max_steps", "'x'", "whole")),
+        ("  max_steps: 1000", "", ("run.yaml:9: train", "found null", "section of keys")),
+        ("  task: reverse", "", ("run.yaml:2: data", "data.task or data.files")),
+    ],
+)
+def test_a_mistake_in_a_file_is_named_with_its_line(
+    tmp_path: Path, was: str, becomes: str, fragments: tuple[str, ...]
+) -> None:
+    assert PLAIN.count(was) == 1
+    message = refusal(tmp_path, PLAIN.replace(was, becomes))
+    assert message.startswith(str(tmp_path / "run.yaml:"))
+    assert_says(message, fragments)
+
+
+@pytest.mark.parametrize("key", ["no such", "train.lr", "str", "<<", "", "a-b", "\N{SNOWMAN}"])
+@pytest.mark.parametrize("section", ["", "model"])
+def test_an_unknown_key_is_named_however_it_is_spelt(
+    tmp_path: Path, key: str, section: str
+) -> None:
+    if section:
+        text = f"data: {{task: copy}}\nmodel:\n  '{key}': 3\n"
+        fragments = ("run.yaml:3", f"model.{key}", "unknown key")
+    else:
+        text = f"data: {{task: copy}}\nseed: 1\n'{key}': 3\n"
+        fragments = ("run.yaml:3", f": {key}", "unknown key")
+    assert_says(refusal(tmp_path, text), fragments)
+
+
+def test_a_config_without_data_is_told_what_to_add(tmp_path: Path) -> None:
+    assert_says(refusal(tmp_path, "seed: 3\n"), ("run.yaml", "data", "missing"))
+
+
+@pytest.mark.parametrize(
+    ("files", "fragments"),
+    [
+        ("{valid: a.tsv}", ("data.files.train", "missing")),
+        ("{train: [a, b, c]}", ("data.files.train", "found ['a', 'b', 'c']", "two")),
+        ("{train: 5}", ("data.files.train", "found 5", "text")),
+        ("{train: a, format: csv}", ("data.files.format", "'csv'", "text, tsv, jsonl or scan")),
+        ("{train: a, vaild: b}", ("data.files.vaild", "did you mean data.files.valid?")),
+        ("{}", ("data.files.train", "missing")),
+    ],
+)
+def test_a_mistake_in_the_files_is_named(
+    tmp_path: Path, files: str, fragments: tuple[str, ...]
+) -> None:
+    assert_says(
+        refusal(tmp_path, f"seed: 1\ndata:\n  files: {files}\n"), ("run.yaml:3", *fragments)
+    )
+
+
+# Contradictions ------------------------------------------------------------------------------
+
+TABLE = "model.positions=learned"
+
+
+@pytest.mark.parametrize(
+    ("overrides", "fragments"),
+    [
+        # 12 has the divisors 4 and 6 beside 5
+        (["model.d_model=12", "model.n_heads=5"], ("model.n_heads", "5", "12", "4", "6")),
+        (["model.d_model=7", "model.n_heads=7", "model.positions=sinusoidal"], ("even", "7")),
+        # a table of 512 holds 511 symbols and the EOS, or BOS
+        ([TABLE, "data.test_length=[1, 512]"], ("data.test_length: 512", "511", "512")),
+        ([TABLE, "data.valid_length=[1, 512]"], ("data.valid_length: 512", "511", "512")),
+        ([TABLE, "model.max_positions=25"], ("data.train_length: 25", "24", "max_positions 25")),
+        # twice 256 symbols are 512, and BOS comes before them
+        ([TABLE, "data.task=duplicate", "data.test_length=[1, 256]"], ("256", "255", "512")),
+        (["train.warmup_steps=1001"], ("train.warmup_steps: 1001", "train.max_steps 1000")),
+        (["train.max_steps=50", "train.warmup_steps=51"], ("train.warmup_steps: 51", "50")),
+        (["data.files={train: a.tsv}"], ("data", "task and files exclude each other")),
+        (["data.task=~"], ("data", "data.task or data.files")),
+        (["model.max_positions=100"], ("model.max_positions", "positions: learned")),
+        ([TABLE, "model.slope=1"], ("model.slope", "positions: anchored")),
+        ([TABLE, "model.bias_gain=1"], ("model.bias_gain", "positions: anchored")),
+        (
+            ["model.positions=none", "model.cross_anchors=[start, end, wrap, start]"],
+            ("model.cross_anchors", "positions: anchored"),
+        ),
+        (["model.cross_anchors=[start, end]"], ("model.cross_anchors: 2 anchors for 4 heads",)),
+        (["data.task=addition", "data.train_length=[1, 2]"], ("data.train_length", "3 symbols")),
+        (["data.test_length=[9, 8]"], ("data.test_length: [9, 8]", "swap")),
+    ],
+)
+def test_a_contradiction_is_refused_with_both_sides(
+    tmp_path: Path, overrides: list[str], fragments: tuple[str, ...]
+) -> None:
+    assert_says(refusal(tmp_path, PLAIN, *overrides), fragments)
+
+
+@pytest.mark.parametrize(
+    "key", ["symbols: 5", "train_length: [1, 5]", "test_length: [1, 5]", "train_examples: 5"]
+)
+def test_options_of_a_task_are_refused_beside_files(tmp_path: Path, key: str) -> None:
+    message = refusal(tmp_path, f"data:\n  files: {{train: a.tsv}}\n  {key}\n")
+    assert_says(message, ("run.yaml:3", f"data.{key.partition(':')[0]}", "data.files"))
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        ["model.d_model=12", "model.n_heads=6"],
+        ["model.d_model=7", "model.n_heads=7", "model.positions=none"],
+        [TABLE, "data.test_length=[1, 511]"],
+        [TABLE, "model.max_positions=26"],
+        [TABLE, "data.task=duplicate", "data.test_length=[1, 255]"],
+        ["train.warmup_steps=1000"],
+        ["model.slope=0", "model.bias_gain=1"],
+        ["model.cross_anchors=[end, end, end, end]"],
+        ["data.task=addition", "data.train_length=[1, 3]"],
+        ["train.max_steps=0"],
+    ],
+)
+def test_what_just_fits_is_accepted(tmp_path: Path, overrides: list[str]) -> None:
+    load(tmp_path, PLAIN, *overrides)
+
+
+def test_a_width_of_ten_digits_is_answered_at_once(tmp_path: Path) -> None:
+    with at_most(1.0):  # 1,000,000,007 is a prime, so 4 heads cannot divide it
+        assert "d_model" in refusal(tmp_path, PLAIN, "model.d_model=1000000007")
+
+
+# Values that follow from others --------------------------------------------------------------
+
+
+def test_lengths_follow_from_the_training_length(tmp_path: Path) -> None:
+    data = load(tmp_path, "data: {task: copy, train_length: [2, 25]}\n").data
+    assert (data.valid_length, data.test_length) == ((2, 25), (2, 30))
+    data = load(tmp_path, "data: {task: copy}\n").data
+    assert (data.symbols, data.train_length, data.test_length) == (10, (1, 20), (1, 25))
+    assert (data.train_examples, data.valid_examples, data.test_examples) == (None, 1000, 1000)
+
+
+@pytest.mark.parametrize(
+    ("task", "rows", "test_length"),
+    [
+        ("copy", 512, (1, 25)),
+        ("copy", 24, (1, 23)),  # 24 rows hold 23 symbols and the EOS
+        ("copy", 21, (1, 20)),
+        ("duplicate", 46, (1, 22)),  # twice 22 symbols and the BOS are 45, twice 23 are 47
+    ],
+)
+def test_the_test_length_stays_within_a_table(
+    tmp_path: Path, task: str, rows: int, test_length: tuple[int, int]
+) -> None:
+    text = f"data: {{task: {task}}}\nmodel: {{positions: learned, max_positions: {rows}}}\n"
+    assert load(tmp_path, text).data.test_length == test_length
+
+
+@pytest.mark.parametrize(
+    ("max_steps", "warmup_steps", "eval_every"),
+    [(1000, 100, 250), (301, 100, 75), (299, 99, 74), (30, 10, 7), (3, 1, 1), (0, 0, 1)],
+)
+def test_warm_up_and_evaluations_follow_from_the_steps(
+    tmp_path: Path, max_steps: int, warmup_steps: int, eval_every: int
+) -> None:
+    train = load(tmp_path, "data: {task: copy}\n", f"train.max_steps={max_steps}").train
+    assert train.max_steps == max_steps
+    assert (train.warmup_steps, train.eval_every) == (warmup_steps, eval_every)
+
+
+def test_three_steps_need_no_word_on_warm_up(tmp_path: Path) -> None:
+    assert "warmup" not in PLAIN
+    assert load(tmp_path, PLAIN, "train.max_steps=3").train.warmup_steps == 1
+
+
+def test_anchored_options_follow_from_the_heads(tmp_path: Path) -> None:
+    model = load(tmp_path, PLAIN, "model.d_model=60", "model.n_heads=6").model
+    assert model.positions == "anchored"
+    assert model.cross_anchors == ("start", "end", "wrap", "start", "start", "end")
+    assert (model.score_cap, model.bias_gain, model.slope) == (1.0, 16.0, 1.0)
+    assert model.max_positions is None
+
+
+@pytest.mark.parametrize(("positions", "rows"), [("learned", 512), ("sinusoidal", None)])
+def test_other_schemes_leave_the_anchored_options_out(
+    tmp_path: Path, positions: str, rows: int | None
+) -> None:
+    model = load(tmp_path, PLAIN, f"model.positions={positions}").model
+    assert (model.cross_anchors, model.bias_gain, model.slope) == (None, None, None)
+    assert (model.score_cap, model.max_positions) == (0.0, rows)
+
+
+def test_an_override_wins_over_the_file_and_the_last_one_over_the_first(tmp_path: Path) -> None:
+    config = load(tmp_path, PLAIN, "train.lr=1e-3", "seed=4", "train.lr=1e-4")
+    assert (config.seed, config.train.lr) == (4, 1e-4)
+    assert config.train.max_steps == 1000
+
+
+def test_paths_of_files_become_absolute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    config = load(tmp_path, "data: {files: {train: [a.src, b/a.tgt], valid: /v.tsv}}\n")
+    assert config.data.files is not None
+    assert config.data.files.train == (str(tmp_path / "a.src"), str(tmp_path / "b/a.tgt"))
+    assert (config.data.files.valid, config.data.files.test) == ("/v.tsv", None)
+
+
+# Saving and resuming -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("positions", get_args(PositionName))
+@pytest.mark.parametrize("task", get_args(TaskName))
+def test_a_saved_config_reads_back_equal(tmp_path: Path, task: str, positions: str) -> None:
+    config = load(tmp_path, PLAIN, f"data.task={task}", f"model.positions={positions}")
+    assert (config.data.task, config.model.positions) == (task, positions)
+    again = load(tmp_path, save_config(config))
+    assert again == config
+    assert save_config(again) == save_config(config)
+    assert differences(config, again) == []
+
+
+@pytest.mark.parametrize(
+    "override",
+    ["train.lr=1e-5", "train.weight_decay=1e-08", "train.max_seconds=1e16", "model.dropout=0.1"],
+)
+def test_a_saved_number_reads_back_equal_however_small(tmp_path: Path, override: str) -> None:
+    config = load(tmp_path, PLAIN, override)
+    assert load(tmp_path, save_config(config)) == config
+
+
+@pytest.mark.parametrize("train", ["a.tsv", "[a, b]", "'it''s: #1 ~.tsv'", "no.jsonl"])
+def test_a_saved_config_of_files_reads_back_equal(tmp_path: Path, train: str) -> None:
+    config = load(tmp_path, f"data: {{files: {{train: {train}}}}}\n")
+    assert load(tmp_path, save_config(config)) == config
+
+
+def test_a_saved_config_holds_every_value(tmp_path: Path) -> None:
+    config = load(tmp_path, PLAIN)
+    saved = read_yaml(write(tmp_path, save_config(config))).values
+    sections: tuple[tuple[dict[str, Any], Section], ...] = (
+        (saved, config),
+        (saved["data"], config.data),
+        (saved["model"], config.model),
+        (saved["train"], config.train),
+    )
+    for values, section in sections:
+        assert list(values) == list(type(section).model_fields)
+    assert saved["data"]["test_length"] == [1, 30]
+    assert (saved["train"]["warmup_steps"], saved["train"]["eval_every"]) == (100, 250)
+
+
+def test_what_was_derived_stays_when_only_a_limit_is_raised(tmp_path: Path) -> None:
+    saved = load(tmp_path, PLAIN, "train.max_steps=30")
+    assert (saved.train.warmup_steps, saved.train.eval_every) == (10, 7)
+    longer = "train.max_steps=600"
+    afresh = load(tmp_path, PLAIN, longer)
+    assert (afresh.train.warmup_steps, afresh.train.eval_every) == (100, 150)
+    resumed = load(tmp_path, PLAIN, longer, base=saved)
+    assert resumed.train.max_steps == 600
+    assert (resumed.train.warmup_steps, resumed.train.eval_every) == (10, 7)
+    assert differences(saved, resumed) == []
+    assert differences(saved, afresh) == [
+        "train.eval_every (7 -> 150)",
+        "train.warmup_steps (10 -> 100)",
+    ]
+
+
+def test_what_is_stated_wins_over_what_a_run_has_saved(tmp_path: Path) -> None:
+    saved = load(tmp_path, PLAIN)
+    stated = ["train.warmup_steps=5", "data.test_length=[1, 40]", "seed=4"]
+    assert differences(saved, load(tmp_path, PLAIN, *stated, base=saved)) == [
+        "data.test_length ((1, 30) -> (1, 40))",
+        "seed (3 -> 4)",
+        "train.warmup_steps (100 -> 5)",
+    ]
+
+
+def test_limits_and_the_device_may_change(tmp_path: Path) -> None:
+    saved = load(tmp_path, PLAIN)
+    limits = ["max_steps=2000", "max_seconds=60", "stop_at_exact_match=0.99", "patience=3"]
+    overrides = [f"train.{limit}" for limit in limits] + ["device=cpu"]
+    resumed = load(tmp_path, PLAIN, *overrides, base=saved)
+    assert resumed != saved
+    assert differences(saved, resumed) == []
+
+
+# The module itself ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("module", ["toytrans.config", "toytrans.cli.app"])
+def test_importing_it_does_not_import_torch(module: str) -> None:
+    code = f"import sys, {module}; print('{module}' in sys.modules, 'torch' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["True", "False"]
+
+
+NAMES = [
+    "seed",
+    "device",
+    "data",
+    "model",
+    "train",
+    "task",
+    "files",
+    "symbols",
+    "train_length",
+    "test_length",
+    "d_model",
+    "n_heads",
+    "positions",
+    "cross_anchors",
+    "max_positions",
+    "slope",
+    "share_layers",
+    "max_steps",
+    "lr",
+    "warmup_steps",
+    "eval_every",
+    "precision",
+    "str",
+]
+LEAVES = (
+    st.none()
+    | st.booleans()
+    | st.integers(-10, 100)
+    | st.integers(-(10**5), 10**5)
+    | st.floats()
+    | st.sampled_from([*get_args(TaskName), *get_args(PositionName), "auto", "fp32", "start"])
+    | st.text(max_size=5)
+)
+KEYS = st.sampled_from(NAMES) | st.text(max_size=5)
+PLAIN_VALUES = st.recursive(
+    LEAVES,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(KEYS, inner, max_size=4),
+    max_leaves=8,
+)
+
+
+def section(*names: str) -> st.SearchStrategy[Any]:
+    """A section with some of its own keys, so that its values are looked at too."""
+    return st.dictionaries(st.sampled_from(names), PLAIN_VALUES, max_size=4) | PLAIN_VALUES
+
+
+TREES = st.dictionaries(KEYS, PLAIN_VALUES, max_size=4) | st.fixed_dictionaries(
+    {"data": section(*NAMES[5:10]) | st.just({"task": "copy"})},
+    optional={
+        "model": section(*NAMES[10:17]),
+        "train": section(*NAMES[17:22]),
+        "seed": PLAIN_VALUES,
+        "device": PLAIN_VALUES,
+    },
+)
+
+
+def verdict(values: dict[str, Any]) -> str:
+    try:
+        check_config(Tree("tree.yaml", values))
+    except UserError as error:
+        assert str(error).startswith("tree.yaml: ")
+        return "refused"
+    return "accepted"
+
+
+@given(TREES)
+@example({})
+@example({"str": 1})
+@example({"": {"": ""}})
+@example({"data": {"task": "copy", "no such": 1}})
+@example({"data": {"task": ["copy"]}})
+@example({"data": {"task": "copy", "train_length": {"0": 1}}})
+@settings(max_examples=200, deadline=None)
+def test_no_tree_of_plain_values_raises_anything_but_a_user_error(values: dict[str, Any]) -> None:
+    assert verdict(values) in ("accepted", "refused")
+
+
+def test_the_verdict_on_trees_can_be_either() -> None:
+    assert verdict({"data": {"task": "copy"}}) == "accepted"
+    assert verdict({"data": {"task": "copies"}}) == "refused"

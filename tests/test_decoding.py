@@ -1,0 +1,152 @@
+"""Decoding: the cache changes nothing, beams find what exhaustive search finds."""
+
+import itertools
+
+import pytest
+import torch
+from conftest import VOCABULARY, model_of
+
+from toytrans.model import decoding
+from toytrans.model.decoding import beam_search, decode, greedy, token_limits
+from toytrans.tokens import BOS_ID, EOS_ID, PAD_ID, Vocabulary
+
+SRC = torch.tensor(
+    [[1, 5, 6, 7, 4, 2], [1, 8, 13, 2, 0, 0], [1, 2, 0, 0, 0, 0], [1, 9, 9, 9, 2, 0]]
+)
+POSITIONS = ["sinusoidal", "learned", "none", "anchored"]
+
+
+def lively(positions, **model):
+    """A model whose logits differ enough for rows to end at different places."""
+    built = model_of(VOCABULARY, positions=positions, **model)
+    with torch.no_grad():
+        for parameter in built.parameters():
+            parameter.mul_(2)
+    return built
+
+
+@torch.no_grad()
+def greedy_without_cache(model, src):
+    """One row at a time, one whole pass per token."""
+    rows = []
+    for row in src:
+        row = row[row != PAD_ID][None]
+        limit = 2 * int((row > 2).sum()) + 10
+        tgt_in = [BOS_ID]
+        while len(tgt_in) <= limit:
+            tgt_in.append(int(model(row, torch.tensor([tgt_in]))[0, -1].argmax()))
+            if tgt_in[-1] == EOS_ID:
+                break
+        rows.append(tgt_in[1:])
+    return rows
+
+
+@pytest.mark.parametrize("positions", POSITIONS)
+@pytest.mark.parametrize("norm", ["pre", "post"])
+def test_the_cache_gives_the_same_tokens_as_whole_passes(positions, norm):
+    for seed in range(3):
+        torch.manual_seed(seed)
+        model = lively(positions, norm=norm, share_layers=seed == 2)
+        with torch.no_grad():  # specials other than EOS cannot be said
+            model.output.weight[:2] = 0
+            model.output.weight[EOS_ID] *= 1.5
+        found = greedy(model, SRC).tokens.tolist()
+        expected = greedy_without_cache(model, SRC)
+        assert [[i for i in row if i != PAD_ID] for row in found] == [
+            [i for i in row if i != PAD_ID] for row in expected
+        ]
+
+
+@pytest.mark.parametrize("positions", POSITIONS)
+def test_step_by_step_logits_equal_one_parallel_pass(positions):
+    model = lively(positions)
+    tgt_in = torch.tensor([[1, 4, 7, 6, 5]]).expand(4, 5)
+    with torch.no_grad():
+        whole = model(SRC, tgt_in)
+        state = model.start(SRC, 5)
+        steps = [model.step(tgt_in[:, t], state) for t in range(5)]
+    assert torch.allclose(torch.stack(steps, 1), whole, atol=1e-12)
+
+
+def test_rows_end_at_different_places_and_leave_the_batch():
+    model = lively("sinusoidal")
+    tokens = greedy(model, SRC).tokens
+    lengths = {int((row != PAD_ID).sum()) for row in tokens}
+    assert len(lengths) > 1
+
+
+def test_limits_depend_on_the_source_alone():
+    assert token_limits(SRC, 2).tolist() == [18, 14, 10, 16]
+    assert token_limits(SRC, 6, longest=20).tolist() == [20, 20, 10, 20]
+
+
+def test_a_learned_table_bounds_decoding():
+    model = model_of(VOCABULARY, positions="learned", max_positions=8)
+    with torch.no_grad():
+        model.output.weight[EOS_ID] = 0
+        model.output.weight[5] *= 30
+    assert greedy(model, SRC).tokens.shape[1] <= 8
+
+
+def scored(model, src, sequence):
+    """Log-probability of a sequence, step by step."""
+    state, newest, total = model.start(src, len(sequence)), BOS_ID, 0.0
+    for token in sequence:
+        total += model.step(torch.tensor([newest]), state).log_softmax(-1)[0, token].item()
+        newest = token
+    return total
+
+
+@pytest.mark.parametrize("alpha", [0.0, 1.0])
+def test_wide_beams_find_the_best_of_all_sequences(monkeypatch, alpha):
+    monkeypatch.setattr(decoding, "SPARE_TOKENS", 2)
+    src = torch.tensor([[1, 3, 2], [1, 2, 0]])
+    for seed in range(4):
+        torch.manual_seed(seed)
+        model = model_of(Vocabulary(("a", "b")), n_encoder_layers=1, n_decoder_layers=1)
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter.mul_(2)
+        found = beam_search(model, src, width=300, alpha=alpha)
+        for row, limit in ((0, 4), (1, 2)):
+            alone = src[row : row + 1, : 3 - row]
+            with torch.no_grad():
+                best = max(
+                    (
+                        (scored(model, alone, (*middle, EOS_ID)) / (n + 1) ** alpha, middle)
+                        for n in range(limit)
+                        for middle in itertools.product((0, 1, 3, 4), repeat=n)
+                    ),
+                )
+            assert found.score[row].item() == pytest.approx(best[0], abs=1e-9)
+            tokens = [i for i in found.tokens[row].tolist()][: len(best[1]) + 1]
+            assert tokens == [*best[1], EOS_ID]
+
+
+def test_one_beam_is_greedy_search_where_sequences_end():
+    model = lively("anchored")
+    with torch.no_grad():
+        model.output.weight[:2] = 0
+    one, plain = beam_search(model, SRC, 1), greedy(model, SRC)
+    ended = (plain.tokens == EOS_ID).any(1)
+    assert ended.any()
+    for row in ended.nonzero()[:, 0].tolist():
+        width = min(one.tokens.shape[1], plain.tokens.shape[1])
+        assert one.tokens[row, :width].tolist() == plain.tokens[row, :width].tolist()
+        length = int((plain.tokens[row] != PAD_ID).sum())
+        assert one.score[row].item() == pytest.approx(plain.score[row].item() / length)
+
+
+@pytest.mark.parametrize("width", [2, 5])
+def test_beams_do_not_depend_on_the_batch(width):
+    model = lively("sinusoidal")
+    together = decode(model, SRC, beam=width)
+    for row in range(len(SRC)):
+        alone = decode(model, SRC[row : row + 1][:, SRC[row] != PAD_ID], beam=width)
+        real = alone.tokens.shape[1]
+        assert together.tokens[row, :real].tolist() == alone.tokens[0].tolist()
+        assert together.score[row].item() == pytest.approx(alone.score[0].item(), abs=1e-9)
+
+
+def test_no_rows_give_no_rows():
+    assert greedy(lively("none"), SRC[:0]).tokens.shape == (0, 0)

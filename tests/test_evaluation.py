@@ -1,0 +1,81 @@
+"""Counts, intervals, and the division at the end."""
+
+import math
+
+import pytest
+import torch
+from conftest import VOCABULARY, config_of, model_of
+from torch.nn import functional as F
+
+from toytrans.data import open_source
+from toytrans.data.batches import make_batch
+from toytrans.data.pairs import DataFacts
+from toytrans.evaluation import Counts, Report, evaluate, translate, wilson_interval
+from toytrans.model.decoding import greedy
+
+
+@pytest.mark.parametrize(
+    ("right", "total", "low", "high"),
+    [
+        # Newcombe 1998, Statistics in Medicine 17, table I, method 3 (score, no correction)
+        (81, 263, 0.2553, 0.3662),
+        (15, 148, 0.0624, 0.1605),
+        (0, 20, 0.0, 0.1611),
+        (1, 29, 0.0061, 0.1718),
+    ],
+)
+def test_wilson_intervals_are_the_published_ones(right, total, low, high):
+    assert wilson_interval(right, total) == (
+        pytest.approx(low, abs=5e-5),
+        pytest.approx(high, abs=5e-5),
+    )
+
+
+def test_an_interval_of_nothing_is_everything():
+    assert wilson_interval(0, 0) == (0.0, 1.0)
+
+
+def test_in_range_and_beyond_partition_the_lengths():
+    report = Report({n: Counts(examples=1, right_sequences=n % 2) for n in range(2, 12)})
+    assert report.total().examples == 10
+    assert report.in_range((4, 8)).examples == 5
+    assert report.out_of_range((4, 8)).examples == 5
+    assert report.out_of_range((4, 8)).right_sequences == 3  # lengths 3, 9 and 11
+
+
+def test_counts_are_those_of_one_row_at_a_time():
+    source = open_source(config_of("copy", data={"symbols": 10, "train_length": [0, 7]}))
+    pairs = source.pairs("test", torch.arange(60))
+    model = model_of(VOCABULARY, positions="sinusoidal").train()
+    facts = DataFacts(VOCABULARY, (0, 5))
+    report = evaluate(model, pairs, facts, both_ends=False, batch_tokens=300)
+    assert model.training, "the mode is left as it was"
+    model.eval()
+    tokens = right = exact = 0
+    loss = 0.0
+    for row in range(60):
+        batch = make_batch(pairs.take(torch.tensor([row])), both_ends=False)
+        with torch.no_grad():
+            logits = model(batch.src, batch.tgt_in)
+        loss += F.cross_entropy(logits[0], batch.tgt_out[0], reduction="sum").item()
+        right += int((logits.argmax(-1) == batch.tgt_out).sum())
+        tokens += batch.tgt_out.numel()
+        exact += greedy(model, batch.src).tokens.tolist() == batch.tgt_out.tolist()
+    total = report.total()
+    assert (total.examples, total.tokens, total.right_tokens) == (60, tokens, right)
+    assert total.right_sequences == exact
+    assert total.loss == pytest.approx(loss)
+    assert total.summary()["loss"] == pytest.approx(loss / tokens)
+    assert math.exp(total.summary()["loss"]) > 2, "an untrained model is uncertain"
+    assert sum(c.examples for c in report.by_length.values()) == 60
+    assert list(report.by_length) == sorted(report.by_length)
+
+
+def test_translations_come_in_the_order_of_the_questions():
+    model = model_of(VOCABULARY, positions="sinusoidal")
+    facts = DataFacts(VOCABULARY, (0, 5))
+    sequences = [["1"], [], ["4", "5", "6", "7", "8"], ["2", "+"]]
+    together = translate(model, sequences, facts, both_ends=False)
+    alone = [translate(model, [s], facts, both_ends=False)[0] for s in sequences]
+    assert together == alone
+    assert translate(model, [], facts, both_ends=False) == []

@@ -1,0 +1,128 @@
+"""Pairs from files: formats, vocabulary, splits, empty sequences."""
+
+import json
+
+import pytest
+import torch
+from conftest import config_of
+
+from toytrans.config import FilesConfig
+from toytrans.data import open_source
+from toytrans.data.files import FilePairs, read_pairs
+from toytrans.errors import UserError
+
+
+def sides(paths, format=None):
+    return [(pair.src, pair.tgt) for pair in read_pairs(paths, format)]
+
+
+PAIRS = [(["1", "2"], ["b", "a"]), ([], []), (["3"], ["c"])]
+
+
+def test_parallel_text_with_empty_lines_and_windows_line_ends(tmp_path):
+    src, tgt = tmp_path / "a.src", tmp_path / "a.tgt"
+    src.write_bytes("\ufeff1 2\r\n\r\n3".encode())
+    tgt.write_text("b a\n\nc\n")
+    assert sides((str(src), str(tgt))) == PAIRS
+
+
+def test_tsv(tmp_path):
+    path = tmp_path / "a.tsv"
+    path.write_text("1 2\tb a\n\t\n3\tc\n")
+    assert sides(str(path)) == PAIRS
+
+
+def test_jsonl_takes_numbers_and_words(tmp_path):
+    path = tmp_path / "a.jsonl"
+    path.write_text(
+        '{"src": [1, 2], "tgt": ["b", "a"]}\n{"src": [], "tgt": []}\n{"src": ["3"], "tgt": ["c"]}'
+    )
+    assert sides(str(path)) == PAIRS
+
+
+def test_scan(tmp_path):
+    path = tmp_path / "a.txt"
+    path.write_text("IN: jump twice OUT: I_JUMP I_JUMP\nIN: walk OUT: I_WALK\n")
+    assert sides(str(path), "scan") == [
+        (["jump", "twice"], ["I_JUMP", "I_JUMP"]),
+        (["walk"], ["I_WALK"]),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "says"),
+    [
+        ("a.tsv", "1 2\t3\n4 5\n", "a.tsv:2: 1 columns; expected source, tab, target"),
+        ("a.jsonl", "{}", 'a.jsonl:1: expected {"src": [...], "tgt": [...]}'),
+        ("a.jsonl", '{"src": [1.5], "tgt": []}', "src holds '1.5'"),
+        ("a.jsonl", '{"src": ["a b"], "tgt": []}', "src holds 'a b'"),
+        ("a.jsonl", '{"src": "1", "tgt": []}', "src is not a list"),
+        ("a.jsonl", "nonsense", "a.jsonl:1: not JSON"),
+        ("a.txt", "1\t2\n", "the ending does not tell the format"),
+        ("a.tsv", "\n\n", "holds no pairs"),
+    ],
+)
+def test_what_does_not_fit_a_format_is_named_with_its_line(tmp_path, name, text, says):
+    path = tmp_path / name
+    path.write_text(text)
+    with pytest.raises(UserError) as error:
+        read_pairs(str(path))
+    assert says in str(error.value) and "\n" not in str(error.value)
+
+
+def file_pairs(tmp_path, train, **others):
+    paths = {}
+    for name, pairs in {"train": train, **others}.items():
+        path = tmp_path / f"{name}.jsonl"
+        path.write_text("".join(json.dumps({"src": s, "tgt": t}) + "\n" for s, t in pairs))
+        paths[name] = str(path)
+    limits = {"train": None, "valid": None, "test": None}
+    return FilePairs(FilesConfig.model_validate(paths), 0, limits)
+
+
+def test_the_vocabulary_comes_from_training_alone(tmp_path):
+    source = file_pairs(
+        tmp_path, [([1, 10, 9], ["a"])], valid=[([9], ["a"])], test=[([9], []), ([7], [])]
+    )
+    assert source.facts.vocabulary.symbols == ("1", "9", "10", "a")
+    assert source.size("valid") == 1
+    with pytest.raises(UserError, match=r"test.jsonl:2: symbol '7' is not in the vocabulary"):
+        source.size("test")
+
+
+def test_without_a_valid_file_a_seeded_share_of_train_is_held_out(tmp_path):
+    train = [([k], [k]) for k in range(200)]
+    source = file_pairs(tmp_path, train)
+    held_out = source.pairs("valid", torch.arange(source.size("valid"))).src[:, 0].tolist()
+    trained = source.pairs("train", torch.arange(source.size("train"))).src[:, 0].tolist()
+    assert len(held_out) == 10
+    assert sorted(held_out + trained) == [k + 3 for k in range(200)]
+    assert "10 of 200 training pairs (5%" in source.notes[0]
+
+
+def test_decoding_may_grow_as_much_as_training_targets_do(tmp_path):
+    assert file_pairs(tmp_path, [([1, 2], [1]), ([1], [1, 2, 3, 4, 5])]).facts.target_growth == 5
+    assert file_pairs(tmp_path, [([1, 2], [1]), ([], [])]).facts.target_growth == 2
+
+
+def test_a_limit_takes_a_fixed_choice_of_a_file(tmp_path):
+    train = [([k], [k]) for k in range(50)]
+    for name in ("train", "valid", "test"):
+        (tmp_path / f"{name}.jsonl").write_text(
+            "".join(json.dumps({"src": s, "tgt": t}) + "\n" for s, t in train)
+        )
+    files = {name: str(tmp_path / f"{name}.jsonl") for name in ("train", "valid", "test")}
+    config = config_of(
+        data={
+            "task": None,
+            "symbols": None,
+            "train_length": None,
+            "files": files,
+            "test_examples": 20,
+        }
+    )
+    first, second = (
+        open_source(config).pairs("test", torch.arange(20)).src.tolist() for _ in range(2)
+    )
+    assert first == second
+    assert len({row[0] for row in first}) == 20

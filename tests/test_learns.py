@@ -1,0 +1,63 @@
+"""Learning is a feature: trained at a fixed seed, with padding, to a stated exact match."""
+
+import pytest
+import torch
+
+from toytrans.config import Config
+from toytrans.data import open_source
+from toytrans.evaluation import evaluate
+from toytrans.training.checkpoint import create_run
+from toytrans.training.devices import choose_precision
+from toytrans.training.trainer import Trainer, all_pairs
+
+CPU = torch.device("cpu")
+
+
+def trained(tmp_path, data, model=None, **train):
+    config = Config.model_validate(
+        {
+            "data": {"valid_examples": 50, "test_examples": 300, "batch_tokens": 2048, **data},
+            "model": {"d_model": 32, "d_ff": 128} | (model or {}),
+            "train": train,
+        }
+    )
+    source = open_source(config)
+    create_run(tmp_path / "run", config, source.facts, {})
+    precision = choose_precision("auto", CPU)
+    trainer = Trainer(config, source, tmp_path / "run", CPU, precision)
+    records = list(trainer.train())
+    assert 1.05 < records[-1]["padding"] < 1.5, "batches are padded"
+    pairs = all_pairs(source, "test")
+    assert len(pairs.src_length.unique()) > 5
+    report = evaluate(trainer.model, pairs, source.facts, both_ends=config.marks_both_ends)
+    counts = [part(source.facts.train_length) for part in (report.in_range, report.out_of_range)]
+    return [part.right_sequences / part.examples for part in counts]
+
+
+@pytest.mark.parametrize("task", ["copy", "reverse", "duplicate"])
+def test_anchored_positions_solve_a_task_and_go_beyond_its_lengths(tmp_path, task):
+    data = {"task": task, "symbols": 20, "train_length": [1, 12], "test_length": [1, 24]}
+    inside, beyond = trained(tmp_path, data, max_steps=150, lr=5e-3)
+    assert inside >= 0.99 and beyond >= 0.99
+
+
+def test_anchored_positions_add(tmp_path):
+    data = {"task": "addition", "train_length": [3, 13], "test_length": [3, 20]}
+    inside, beyond = trained(tmp_path, data, {"d_model": 32}, max_steps=300, lr=1e-2)
+    assert inside >= 0.9 and beyond >= 0.8
+
+
+def test_the_textbook_model_learns_short_copies_but_nothing_longer(tmp_path):
+    data = {"task": "copy", "symbols": 10, "train_length": [1, 6], "test_length": [1, 12]}
+    inside, beyond = trained(tmp_path, data, {"positions": "sinusoidal"}, max_steps=500, lr=3e-3)
+    assert inside >= 0.95
+    assert beyond < 0.5
+
+
+def test_without_positions_reverse_cannot_be_learned_but_sort_can(tmp_path):
+    none = {"positions": "none"}
+    data = {"symbols": 10, "train_length": [3, 6], "test_length": [3, 8]}
+    reverse, _ = trained(tmp_path / "a", {"task": "reverse", **data}, none, max_steps=150)
+    assert reverse < 0.2
+    sort, _ = trained(tmp_path / "b", {"task": "sort", **data}, none, max_steps=300, lr=5e-3)
+    assert sort > 0.8

@@ -1,0 +1,168 @@
+"""The training loop: one step against torch, accumulation, records, and reasons to stop."""
+
+import functools
+from itertools import islice
+
+import pytest
+import torch
+from conftest import VOCABULARY, config_of, model_of
+from torch.nn import functional as F
+
+from toytrans.data import open_source
+from toytrans.data.batches import Batch, make_batch, training_batches
+from toytrans.training.checkpoint import create_run, saved_steps
+from toytrans.training.trainer import Trainer, backward, read_metrics, summed_loss
+
+CPU = torch.device("cpu")
+
+
+def trainer_of(run, task="copy", precision="fp32", **sections):
+    data = {"batch_tokens": 256, "valid_examples": 30, "test_examples": 30}
+    config = config_of(task, **(sections | {"data": data | sections.get("data", {})}))
+    source = open_source(config)
+    create_run(run, config, source.facts, {})
+    return Trainer(config, source, run, CPU, precision)
+
+
+def test_the_loss_ignores_pads_and_smooths_as_torch_does():
+    logits = torch.randn(2, 3, 5)
+    tgt_out = torch.tensor([[3, 2, 0], [4, 4, 2]])
+    real = tgt_out != 0
+    expected = F.cross_entropy(logits[real], tgt_out[real], reduction="sum", label_smoothing=0.1)
+    assert summed_loss(logits, tgt_out, 0.1).item() == pytest.approx(expected.item(), rel=1e-6)
+    changed = logits.clone()
+    changed[0, 2] += 100
+    assert summed_loss(changed, tgt_out).item() == summed_loss(logits, tgt_out).item()
+
+
+def gradients(model):
+    found = torch.cat([p.grad.flatten() for p in model.parameters()])
+    model.zero_grad()
+    return found
+
+
+@pytest.mark.parametrize("positions", ["sinusoidal", "anchored"])
+def test_accumulation_equals_the_large_batch(positions):
+    source = open_source(config_of("copy", data={"symbols": 10, "train_length": [1, 9]}))
+    pairs = source.pairs("train", torch.arange(24))
+    model = model_of(VOCABULARY, positions=positions)
+    rows = torch.arange(24).split([5, 12, 7])
+    parts = [make_batch(pairs.take(r), both_ends=True) for r in rows]
+    whole = [make_batch(pairs, both_ends=True)]
+    assert len({part.target_tokens for part in parts}) == 3, "parts of unequal weight"
+    loss, tokens = backward(model, parts, CPU)
+    accumulated = gradients(model)
+    whole_loss, whole_tokens = backward(model, whole, CPU)
+    assert tokens == whole_tokens
+    assert loss.item() == pytest.approx(whole_loss.item(), abs=1e-9)
+    assert (accumulated - gradients(model)).abs().max() < 1e-9
+
+
+def test_steps_are_clipped_adamw_steps_at_the_scheduled_rate(tmp_path):
+    """Ten steps beside a loop written out with torch alone."""
+    train = {"max_steps": 10, "lr": 0.01, "warmup_steps": 4, "clip_norm": 0.5, "accumulate": 2}
+    trainer = trainer_of(tmp_path / "run", train=train | {"schedule": "constant"})
+    config = trainer.config
+    torch.manual_seed(config.seed)
+    from toytrans.model.transformer import Transformer
+
+    twin = Transformer(config.model, trainer.source.facts.vocabulary)
+    adamw = torch.optim.AdamW(twin.parameters(), betas=(0.9, 0.98), weight_decay=0)
+    stream = training_batches(trainer.source, 256, True, config.seed)
+    for step in range(1, 11):
+        batches = [batch for batch, _ in islice(stream, 2)]
+        tokens = sum(int((batch.tgt_out != 0).sum()) for batch in batches)
+        for batch in batches:
+            logits = twin(batch.src, batch.tgt_in).flatten(0, 1)
+            loss = F.cross_entropy(logits, batch.tgt_out.flatten(), ignore_index=0, reduction="sum")
+            (loss / tokens).backward()
+        torch.nn.utils.clip_grad_norm_(twin.parameters(), 0.5)
+        adamw.param_groups[0]["lr"] = 0.01 * min(1, step / 4)
+        adamw.step()
+        adamw.zero_grad()
+    list(trainer.train())
+    for ours, theirs in zip(trainer.model.parameters(), twin.parameters(), strict=True):
+        assert torch.allclose(ours, theirs, atol=1e-5)
+
+
+def test_records_hold_what_the_design_says(tmp_path):
+    trainer = trainer_of(tmp_path / "run", train={"max_steps": 7, "log_every": 2, "eval_every": 3})
+    yielded = list(trainer.train())
+    assert yielded == read_metrics(trainer.run)
+    assert [record["step"] for record in yielded] == [2, 3, 4, 6, 7]
+    always = ["step", "loss", "lr", "grad_norm", "padding", "target_tokens", "elapsed_s"]
+    valid = ["valid_exact_match", "valid_token_accuracy", "valid_loss"]
+    for record in yielded:
+        expected = always + valid if record["step"] in (3, 6, 7) else always
+        assert sorted(record) == sorted(expected)
+    assert trainer.stop_reason == "max_steps"
+    assert saved_steps(trainer.run) == sorted({6, 7, trainer.progress.best_step})
+    stream = training_batches(trainer.source, 256, True, 0)
+    batches = [batch for batch, _ in islice(stream, 7)]
+    assert yielded[-1]["target_tokens"] == sum(batch.target_tokens for batch in batches)
+    last = batches[-1]
+    assert yielded[-1]["padding"] == pytest.approx(last.padded_tokens / last.real_tokens)
+
+
+def test_the_first_loss_is_that_of_the_first_batches(tmp_path):
+    trainer = trainer_of(tmp_path / "run", train={"max_steps": 1})
+    batch: Batch = next(training_batches(trainer.source, 256, True, 0))[0]
+    with torch.no_grad():
+        expected = summed_loss(trainer.model(batch.src, batch.tgt_in), batch.tgt_out)
+    (record,) = trainer.train()
+    assert record["loss"] == pytest.approx(expected.item() / batch.target_tokens, rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("train", "reason"),
+    [
+        ({"max_steps": 3}, "max_steps"),
+        ({"max_steps": 10**6, "max_seconds": 0.2}, "max_seconds"),
+        ({"max_steps": 50, "eval_every": 2, "stop_at_exact_match": 0.0}, "stop_at_exact_match"),
+        ({"max_steps": 50, "eval_every": 1, "lr": 1e-30, "patience": 3}, "patience"),
+        ({"max_steps": 50, "lr": 1e30, "warmup_steps": 0, "clip_norm": None}, "diverged"),
+        ({"max_steps": 0}, "max_steps"),
+    ],
+)
+def test_every_reason_to_stop(tmp_path, train, reason):
+    trainer = trainer_of(tmp_path / "run", train={"log_every": 1} | train)
+    list(trainer.train())
+    assert trainer.stop_reason == reason
+    assert bool(saved_steps(trainer.run)) == (reason != "diverged")
+    if reason == "patience":
+        assert trainer.progress.step == 4
+    if reason == "stop_at_exact_match":
+        assert trainer.progress.step == 2
+
+
+def test_an_interruption_ends_after_the_running_step_and_saves(tmp_path):
+    trainer = trainer_of(tmp_path / "run", train={"max_steps": 50, "log_every": 2})
+    for record in trainer.train():
+        trainer.interrupted = record["step"] == 4
+    assert trainer.stop_reason == "interrupted"
+    assert trainer.progress.step == 4 and saved_steps(trainer.run) == [4]
+
+
+@pytest.mark.parametrize("precision", ["bf16", "fp64"])
+def test_other_precisions_train(tmp_path, precision):
+    trainer = trainer_of(tmp_path / "run", precision=precision, train={"max_steps": 30, "lr": 0.01})
+    losses = [record["loss"] for record in trainer.train()]
+    assert losses[-1] < losses[0]
+    dtype = {parameter.dtype for parameter in trainer.model.parameters()}
+    assert dtype == {torch.float64 if precision == "fp64" else torch.float32}
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_compiling_changes_no_number_beyond_rounding(tmp_path, monkeypatch):
+    """Captured as one graph; the code that inductor makes of the graph is torch's own affair."""
+    monkeypatch.setattr(torch, "compile", functools.partial(torch.compile, backend="aot_eager"))
+    records = []
+    for compiles in (False, True):
+        trainer = trainer_of(
+            tmp_path / str(compiles),
+            train={"max_steps": 2, "log_every": 1, "compile": compiles},
+            model={"n_encoder_layers": 1, "n_decoder_layers": 1, "positions": "sinusoidal"},
+            data={"train_length": [4, 4]},
+        )
+        records.append([record["loss"] for record in trainer.train()])
+    assert records[0] == pytest.approx(records[1], rel=1e-4)
