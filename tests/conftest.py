@@ -1,5 +1,9 @@
 """What several test files share."""
 
+import os
+
+os.environ.setdefault("GOMP_SPINCOUNT", "2000")  # as the command line does, before torch starts
+
 import pytest
 import torch
 

@@ -183,7 +183,8 @@ VALUES = st.recursive(
 @example({"lr": 1e-05, "big": 1e16, "limit": math.inf})
 @example({"word": "no", "time": "1:30", "text": "1e-3", "padded": "010", "blank": " ", "": ""})
 @example({"lines": "a\n b\n", "deep": {"list": [{"a": None}, [], {}]}, "long": "x " * 100})
-@settings(max_examples=120, deadline=None)
+@example({"next\x85line": "line\u2028separator"})
+@settings(max_examples=80, deadline=None)
 def test_written_yaml_reads_back_equal(folder: Path, values: dict[str, Any]) -> None:
     found = read_yaml(write(folder, write_yaml(values), "round.yaml")).values
     assert repr(found) == repr(values)
@@ -367,6 +368,11 @@ def test_an_unknown_key_is_named_however_it_is_spelt(
         text = f"data: {{task: copy}}\nseed: 1\n'{key}': 3\n"
         fragments = ("run.yaml:3", f": {key}", "unknown key")
     assert_says(refusal(tmp_path, text), fragments)
+
+
+def test_the_example_in_a_message_suits_its_key(tmp_path: Path) -> None:
+    assert "say [1, 20]" in refusal(tmp_path, PLAIN, "data.test_length=20")
+    assert "[1, 20]" not in refusal(tmp_path, PLAIN, "model.cross_anchors=start")
 
 
 def test_a_config_without_data_is_told_what_to_add(tmp_path: Path) -> None:

@@ -115,7 +115,7 @@ class DataConfig(Section):
 class ModelConfig(Section):
     """The transformer."""
 
-    d_model: Positive = Field(64, description="width D")
+    d_model: Positive = Field(64, le=2**16, description="width D")
     n_heads: Positive = Field(4, description="heads H; they divide d_model")
     n_encoder_layers: Positive = Field(2)
     n_decoder_layers: Positive = Field(2)
@@ -316,9 +316,10 @@ def _lay_over(tree: Tree, override: str) -> None:
     value = parse_value(text, f"--set {key}")
     *sections, name = key.split(".")
     values = tree.values
-    for section in sections:
+    for depth, section in enumerate(sections, 1):
         if not isinstance(values.get(section), dict):
             values[section] = {}
+            tree.places[".".join(sections[:depth])] = "--set"
         values = values[section]
     values[name] = value
     tree.places[key] = "--set"
@@ -347,11 +348,17 @@ def _explain(error: ValidationError, tree: Tree) -> str:
     problems = error.errors()
     problem = next((p for p in problems if p["type"] == "extra_forbidden"), problems[0])
     path = [str(part) for part in problem["loc"] if _is_key(part)]
+    last = problem["loc"][-1] if problem["loc"] else ""
+    if problem["type"] == "extra_forbidden" and not _is_key(last):
+        path.append(str(last))
     if problem["type"] == "value_error":
         name, _, message = str(problem["ctx"]["error"]).partition("|")
         path += [part for part in name.split(".") if part]
     elif problem["type"] == "extra_forbidden":
         message = f"unknown key{_nearest_key(path)}"
+    elif problem["type"] == "missing" and isinstance(last, int):
+        path.pop()
+        message = f"found {_shown(problem['input'])}, expected a list of two, say [1, 20]"
     elif problem["type"] == "missing":
         message = f"missing; add it, or give --set {'.'.join(path)}=..."
     else:
@@ -373,6 +380,10 @@ def _shown(value: Any) -> str:
 
 def _expected(problem: Any, path: Sequence[str]) -> str:
     kind, context = problem["type"], problem.get("ctx", {})
+    if path[:2] == ["data", "files"] and path[2:] and path[2] != "format":
+        return "text, or a list of two, say [a.src, a.tgt]"
+    if kind.startswith("tuple") and path[-1] == "cross_anchors":
+        return "a list, say [start, end]"
     if kind == "literal_error":
         return str(context["expected"]).replace("'", "") + _nearest_value(problem, path)
     bounds = {"ge": "at least", "gt": "more than", "le": "at most", "lt": "less than"}

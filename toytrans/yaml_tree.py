@@ -101,9 +101,12 @@ def write_yaml(values: dict[str, Any]) -> str:
 class _Dumper(yaml.SafeDumper):
     """SafeDumper that writes short lists on one line and quotes what YAML 1.2 would misread."""
 
+    def ignore_aliases(self, data: Any) -> bool:
+        return True
+
 
 def _represent_text(dumper: yaml.SafeDumper, text: str) -> yaml.Node:
-    quoted = not isinstance(_scalar(text), str) or text != text.strip()
+    quoted = not isinstance(_scalar(text), str) or text != text.strip() or not text.isprintable()
     return dumper.represent_scalar("tag:yaml.org,2002:str", text, style='"' if quoted else None)
 
 
@@ -112,7 +115,10 @@ def _represent_list(dumper: yaml.SafeDumper, values: list[Any]) -> yaml.Node:
 
 
 def _represent_float(dumper: yaml.SafeDumper, number: float) -> yaml.Node:
-    return dumper.represent_scalar("tag:yaml.org,2002:float", repr(number))
+    text = repr(number).replace("inf", ".inf").replace("nan", ".nan")
+    if "." not in text:  # else PyYAML, which follows YAML 1.1, writes a tag before it
+        text = text.replace("e", ".0e")
+    return dumper.represent_scalar("tag:yaml.org,2002:float", text)
 
 
 _Dumper.add_representer(str, _represent_text)
@@ -131,6 +137,9 @@ def _parse(text: str, name: str, places: dict[str, str]) -> Any:
         mark = error.problem_mark or error.context_mark
         line = f":{mark.line + 1}" if mark and not name.startswith("--set") else ""
         raise UserError(f"{name}{line}: not YAML: {error.problem or error.context}") from None
+    except yaml.reader.ReaderError as error:
+        line = "" if name.startswith("--set") else f":{text.count(chr(10), 0, error.position) + 1}"
+        raise UserError(f"{name}{line}: not YAML: a control character") from None
     except yaml.YAMLError as error:
         raise UserError(f"{name}: not YAML: {str(error).splitlines()[0]}") from None
     return None if node is None else _value(node, "", name, places)

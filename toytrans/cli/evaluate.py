@@ -104,7 +104,15 @@ def translate(
         for line in sys.stdin:
             _translate_all(loaded, [line], "line")
     else:
-        _translate_all(loaded, sys.stdin, "standard input, line")
+        _translate_all(loaded, _lines(), "standard input, line")
+
+
+def _lines() -> Iterable[str]:
+    for number, raw in enumerate(sys.stdin.buffer, 1):
+        try:
+            yield raw.decode()
+        except UnicodeDecodeError:
+            raise UserError(f"standard input, line {number}: not text in UTF-8") from None
 
 
 def _translate_all(run: "Run", sequences: Iterable[str], place: str) -> None:

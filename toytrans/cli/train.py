@@ -1,5 +1,6 @@
 """`toytrans train`."""
 
+import os
 import platform
 import shlex
 import shutil
@@ -60,7 +61,9 @@ def train(
         if split != "test" or settings.data.files is None or settings.data.files.test:
             source.size(split)
     if overwrite and path.exists():
-        shutil.rmtree(path)
+        folder = path.resolve()  # a link to a run keeps pointing at it
+        shutil.rmtree(folder)
+        folder.mkdir()
     create_run(path, settings, source.facts, _environment(place, precision))
     for sentence in (f"{path}: {place}, {precision}", *source.notes):
         note(sentence)
@@ -78,21 +81,30 @@ def _run_path(config: Path, out: Path | None, resume: bool, overwrite: bool) -> 
     """Where the run goes. Raises UserError rather than write into something else."""
     if out is None:
         taken = sorted(
-            (p for p in RUNS.glob(f"{config.stem}*") if _number(p.name, config.stem)),
+            (p for p in _entries(RUNS) if _number(p.name, config.stem)),
             key=lambda p: _number(p.name, config.stem),
         )
         if resume or overwrite:
-            return taken[-1] if taken else RUNS / config.stem
+            return _checked(taken[-1], True) if taken else RUNS / config.stem
         if not taken:
             return RUNS / config.stem
         return RUNS / f"{config.stem}-{_number(taken[-1].name, config.stem) + 1}"
-    if not out.exists():
+    return _checked(out, resume or overwrite)
+
+
+def _entries(folder: Path) -> list[Path]:
+    return list(folder.iterdir()) if folder.is_dir() else []
+
+
+def _checked(out: Path, may_exist: bool) -> Path:
+    """A path where a run may be written: nothing, an empty folder, or a run if it may exist."""
+    if not os.path.exists(out):
         return out
     if not out.is_dir():
         raise UserError(f"{out}: is a file; name a directory for the run")
     if not any(out.iterdir()):
         return out
-    if not (resume or overwrite):
+    if not may_exist:
         raise UserError(f"{out}: not empty; go on with --resume, replace it with --overwrite")
     if not (out / "config.yaml").is_file() or not (out / "data.json").is_file():
         raise UserError(f"{out}: not a run directory, so it is left alone; name another --out")
@@ -104,7 +116,7 @@ def _number(name: str, stem: str) -> int:
     if name == stem:
         return 1
     rest = name.removeprefix(f"{stem}-")
-    return int(rest) if rest != name and rest.isdigit() else 0
+    return int(rest) if rest != name and rest.isascii() and rest.isdigit() else 0
 
 
 def _settings_to_resume(config: Path, changes: list[str], path: Path) -> Config:
@@ -112,7 +124,10 @@ def _settings_to_resume(config: Path, changes: list[str], path: Path) -> Config:
     from toytrans.training.checkpoint import read_run
 
     saved, _ = read_run(path)
-    settings = load_config(config, changes, base=saved)
+    try:
+        settings = load_config(config, changes, base=saved)
+    except UserError:  # derived values of the saved run can contradict what the file now says
+        settings = load_config(config, changes)
     if changed := differences(saved, settings):
         raise UserError(
             f"{path}: cannot resume with other settings: {', '.join(changed)}; "

@@ -212,7 +212,7 @@ def _parse_tsv(line: str, place: str) -> Parsed:
 def _parse_jsonl(line: str, place: str) -> Parsed:
     try:
         value = json.loads(line)
-    except (json.JSONDecodeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:
         raise UserError(f"{place}: not JSON ({error})") from None
     if not isinstance(value, dict) or not {"src", "tgt"} <= value.keys():
         raise UserError(f'{place}: expected {{"src": [...], "tgt": [...]}}')
@@ -229,6 +229,10 @@ def _symbols(value: object, key: str, place: str) -> list[str]:
                 f"{place}: {key} holds {str(symbol)[:40]!r}; "
                 "a symbol is a whole number or a word without blanks"
             )
+        try:
+            str(symbol).encode()
+        except UnicodeEncodeError:
+            raise UserError(f"{place}: {key} holds half a character: {symbol!r}") from None
     return [str(symbol) for symbol in value]
 
 

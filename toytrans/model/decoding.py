@@ -40,7 +40,9 @@ def greedy(model: Transformer, src: Tensor, growth: int = 2) -> Decoded:
     score = torch.zeros(len(src), dtype=model.dtype, device=src.device)
     state = model.start(src, longest)
     newest = src.new_full((len(src),), BOS_ID)
+    used = 0
     for place in range(longest):
+        used = place + 1
         logits = model.step(newest, state)
         newest = logits.argmax(-1)
         tokens[rows, place] = newest
@@ -52,7 +54,6 @@ def greedy(model: Transformer, src: Tensor, growth: int = 2) -> Decoded:
                 break
             rows, newest = rows[kept], newest[kept]
             state.select(kept)
-    used = int((tokens != PAD_ID).sum(1).max()) if tokens.numel() else 0
     return Decoded(tokens[:, :used], score)
 
 
@@ -93,6 +94,7 @@ class _Beams:
         self.history = torch.full((sources, width, longest), PAD_ID, device=device)
         self.best_score = like.new_full((sources,), -torch.inf)
         self.best_tokens = torch.full((sources, longest), PAD_ID, device=device)
+        self.best_length = 0  # of the longest best hypothesis so far
 
     def advance(self, log_probs: Tensor, place: int, limits: Tensor) -> tuple[Tensor, Tensor]:
         """Log-probabilities (A W, V) of the next tokens -> which beam each open beam goes on
@@ -118,8 +120,7 @@ class _Beams:
         return rows.flatten(), token[kept].flatten()
 
     def best(self) -> Decoded:
-        used = int((self.best_tokens != PAD_ID).sum(1).max()) if self.best_tokens.numel() else 0
-        return Decoded(self.best_tokens[:, :used], self.best_score)
+        return Decoded(self.best_tokens[:, : self.best_length], self.best_score)
 
     def _end(self, totals: Tensor, parent: Tensor, token: Tensor, place: int, last: Tensor) -> None:
         """Take note of candidates that ended, and of open ones where the limit is reached and
@@ -136,6 +137,8 @@ class _Beams:
         tokens[:, place] = token[better, pick]
         self.best_score[sources] = score[better]
         self.best_tokens[sources] = tokens
+        if len(sources):
+            self.best_length = place + 1
 
     def _decided(self, limits: Tensor) -> Tensor:
         """Sources that no open beam can improve: (A,) bool. An open beam gains no probability;

@@ -37,9 +37,10 @@ class Transformer(nn.Module):
 
     Initialisation: embeddings are normal with standard deviation D^-0.5 and multiplied by D^0.5
     on the way in, so that what enters the first layer has unit variance while logits start with
-    unit variance too (tied ones all but that of the token just read); matrices are Xavier-uniform (query, key and value each as a D x D
-    matrix of its own), biases zero, norms one. Pre-norm has a final norm after either stack;
-    post-norm needs none. The output has no bias.
+    unit variance too (tied ones all but that of the token just read); matrices are
+    Xavier-uniform (query, key and value each as a D x D matrix of its own), biases zero, norms
+    one. Pre-norm has a final norm after either stack; post-norm needs none. The output has no
+    bias.
     """
 
     def __init__(self, model: ModelConfig, vocabulary: Vocabulary) -> None:

@@ -119,7 +119,7 @@ def save_checkpoint(run: Path, checkpoint: Checkpoint) -> None:
     keep = {*saved_steps(run)[-2:], checkpoint.progress.best_step}
     for entry in folder.iterdir():
         known = entry.name.removeprefix("step-")
-        if not known.isdigit() or int(known) not in keep:
+        if not (known.isascii() and known.isdigit()) or int(known) not in keep:
             shutil.rmtree(entry, ignore_errors=True)
 
 
@@ -162,9 +162,11 @@ def _saying_what_failed(run: Path, what: str) -> Iterator[None]:
 
 def saved_steps(run: Path) -> list[int]:
     """Steps of the finished checkpoints, in order."""
-    folder = run / CHECKPOINTS
-    names = [entry.name.removeprefix("step-") for entry in folder.glob("step-*")]
-    return sorted(int(name) for name in names if name.isdigit())
+    names: list[str] = []
+    with contextlib.suppress(OSError):
+        entries = os.listdir(run / CHECKPOINTS)
+        names = [name.removeprefix("step-") for name in entries if name.startswith("step-")]
+    return sorted(int(name) for name in names if name.isascii() and name.isdigit())
 
 
 def load_checkpoint(run: Path, step: int, *, training: bool = True) -> Checkpoint:
@@ -173,16 +175,7 @@ def load_checkpoint(run: Path, step: int, *, training: bool = True) -> Checkpoin
     Raises UserError for a file that is missing, cut short or changed.
     """
     folder = run / CHECKPOINTS / f"step-{step}"
-    try:
-        about = json.loads((folder / DESCRIPTION).read_bytes())
-        if about["format"] > FORMAT:
-            raise UserError(
-                f"{folder}: format {about['format']} is newer than this toytrans reads ({FORMAT}); "
-                "update toytrans"
-            )
-        progress, sums = Progress(**about["progress"]), dict(about["sha256"])
-    except (OSError, ValueError, KeyError, TypeError, RecursionError):
-        raise _damaged(run, step, DESCRIPTION, "missing or unreadable") from None
+    progress, sums = _read_description(run, step)
     tensors = {}
     for name in ("weights", "optimizer", "random"):
         if training or name == "weights":
@@ -195,11 +188,26 @@ def load_checkpoint(run: Path, step: int, *, training: bool = True) -> Checkpoin
                 raise _damaged(run, step, file, "cut short or changed (wrong checksum)")
             try:
                 tensors[name] = safetensors.torch.load(raw)
-            except (SafetensorError, ValueError):
+            except (SafetensorError, ValueError, KeyError):
                 raise _damaged(run, step, file, "not a safetensors file") from None
     return Checkpoint(
         progress, tensors["weights"], tensors.get("optimizer", {}), tensors.get("random", {})
     )
+
+
+def _read_description(run: Path, step: int) -> tuple[Progress, dict[str, str]]:
+    folder = run / CHECKPOINTS / f"step-{step}"
+    try:
+        about = json.loads((folder / DESCRIPTION).read_bytes())
+        if about["format"] > FORMAT:
+            raise UserError(
+                f"{folder}: format {about['format']} is newer than this toytrans reads ({FORMAT}); "
+                "update toytrans"
+            )
+        progress, sums = Progress(**about["progress"]), dict(about["sha256"])
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        raise _damaged(run, step, DESCRIPTION, "missing or unreadable") from None
+    return progress, sums
 
 
 class DamagedCheckpoint(UserError):
@@ -226,10 +234,10 @@ def pick_step(run: Path, which: str) -> int:
     if which == "best":
         for step in reversed(steps):
             with contextlib.suppress(DamagedCheckpoint):
-                best = load_checkpoint(run, step, training=False).progress.best_step
+                best = _read_description(run, step)[0].best_step
                 return best if best in steps else step
         return steps[-1]
-    if not which.isdigit() or int(which) not in steps:
+    if not (which.isascii() and which.isdigit()) or int(which) not in steps:
         raise UserError(
             f"{run}: no checkpoint {which}; there are best, last and the steps "
             f"{', '.join(map(str, steps))}"
@@ -243,7 +251,7 @@ def is_run(path: Path) -> bool:
 
 def read_run(path: Path) -> tuple[Config, DataFacts]:
     """Config and data facts of a run directory. Raises UserError."""
-    if not path.exists():
+    if not os.path.exists(path):
         raise UserError(f"{path}: no such run directory; `toytrans train` makes one")
     if not is_run(path):
         raise UserError(f"{path}: not a run directory (it lacks {CONFIG} and {DATA})")
@@ -252,7 +260,7 @@ def read_run(path: Path) -> tuple[Config, DataFacts]:
         low, high = data["train_length"]
         vocabulary = Vocabulary(tuple(data["symbols"]), tuple(data["separators"]))
         facts = DataFacts(vocabulary, (int(low), int(high)), int(data["target_growth"]))
-    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+    except (OSError, ValueError, KeyError, TypeError, RecursionError, OverflowError, UserError):
         raise UserError(f"{path / DATA}: damaged; the run cannot be read without it") from None
     return load_config(path / CONFIG), facts
 

@@ -174,6 +174,9 @@ class Trainer:
         self._saved_step = self.progress.step
 
     def _restore(self, checkpoint: Checkpoint) -> None:
+        if checkpoint.progress.window.keys() != self.progress.window.keys():
+            step = checkpoint.progress.step
+            raise DamagedCheckpoint(f"{self.run}: step {step}: checkpoint.json lacks its sums")
         load_weights(self.model, checkpoint.weights, str(self.run))
         for name, parameter in self.model.named_parameters():
             for key in ("step", "exp_avg", "exp_avg_sq"):
@@ -315,15 +318,18 @@ def _healthy(record: Record) -> bool:
 def read_metrics(run: Path) -> list[Record]:
     """The records of a run; a last line that is not whole is left out."""
     try:
-        lines = (run / METRICS).read_text().splitlines()
+        lines = (run / METRICS).read_text(errors="replace").splitlines()
     except FileNotFoundError:
         return []
     records = []
     for line in lines:
         try:
-            records.append(json.loads(line))
-        except json.JSONDecodeError:
+            record = json.loads(line)
+        except (ValueError, RecursionError):
             break
+        if not isinstance(record, dict) or not isinstance(record.get("step"), int):
+            break
+        records.append(record)
     return records
 
 
