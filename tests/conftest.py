@@ -4,9 +4,15 @@ import os
 
 os.environ.setdefault("GOMP_SPINCOUNT", "2000")  # as the command line does, before torch starts
 
+import signal
+import sys
+from collections.abc import Callable
+from typing import NamedTuple
+
 import pytest
 import torch
 
+from toytrans.cli.app import main
 from toytrans.config import Config
 from toytrans.model.transformer import Transformer
 from toytrans.tokens import Vocabulary
@@ -37,3 +43,42 @@ def model_of(vocabulary: Vocabulary, **model: object) -> Transformer:
 
 
 VOCABULARY = Vocabulary((*(str(k) for k in range(10)), "+"), separators=("+",))
+
+
+class Answer(NamedTuple):
+    """What a command left behind."""
+
+    code: int
+    out: str
+    err: str
+
+
+Command = Callable[..., Answer]
+
+
+def call(*arguments: str) -> int:
+    """The exit code of `toytrans ARGUMENTS` in this process, its signal handlers put back."""
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "argv", ["toytrans", *arguments])
+        try:
+            main()
+        except SystemExit as stop:
+            code = stop.code
+        finally:
+            for number, handler in handlers.items():
+                signal.signal(number, handler)
+    assert isinstance(code, int)
+    return code
+
+
+@pytest.fixture
+def command(capsys: pytest.CaptureFixture[str]) -> Command:
+    """Runs a command: its exit code, standard output and standard error."""
+
+    def run(*arguments: str) -> Answer:
+        capsys.readouterr()
+        code = call(*arguments)
+        return Answer(code, *capsys.readouterr())
+
+    return run

@@ -9,18 +9,17 @@ import json
 import os
 import pickletools
 import shutil
-import signal
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 import torch
+from conftest import Command, call
 
 import toytrans.data.tasks
-from toytrans.cli.app import main
 
 TINY = """\
 data:
@@ -45,33 +44,6 @@ WITH_FILES = "data:\n  files: {}\n" + TINY[TINY.index("model:") :]
 UNTRAINED = ("--set", "train.max_steps=0")
 
 
-class Answer(NamedTuple):
-    """What a command left behind."""
-
-    code: int
-    out: str
-    err: str
-
-
-Command = Callable[..., Answer]
-
-
-def call(*arguments: str) -> int:
-    """The exit code of `toytrans ARGUMENTS` in this process, its signal handlers put back."""
-    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sys, "argv", ["toytrans", *arguments])
-        try:
-            main()
-        except SystemExit as stop:
-            code = stop.code
-        finally:
-            for number, handler in handlers.items():
-                signal.signal(number, handler)
-    assert isinstance(code, int)
-    return code
-
-
 @pytest.fixture(autouse=True)
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Every test works in an empty folder, and reports of bugs go to another."""
@@ -83,18 +55,6 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.delenv("TOYTRANS_DEBUG", raising=False)
     torch.set_num_threads(1)  # the work is tiny, and threads would wait for each other
     return folder
-
-
-@pytest.fixture
-def command(capsys: pytest.CaptureFixture[str]) -> Command:
-    """Runs a command: its exit code, standard output and standard error."""
-
-    def run(*arguments: str) -> Answer:
-        capsys.readouterr()
-        code = call(*arguments)
-        return Answer(code, *capsys.readouterr())
-
-    return run
 
 
 @pytest.fixture

@@ -93,17 +93,17 @@ def test_killed_in_the_middle_of_a_checkpoint(tmp_path, straight):
     assert not (run / "checkpoints" / ".step-18").exists()
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_saves_and_says_how_to_go_on(tmp_path, straight, number):
+@pytest.mark.parametrize(("number", "step"), [(signal.SIGINT, 9), (signal.SIGTERM, 8)])
+def test_a_signal_saves_and_says_how_to_go_on(tmp_path, straight, number, step):
+    """In step 9, between two records and two checkpoints; in step 8, which makes a record."""
     (tmp_path / "c.yaml").write_text(CONFIG)
-    # the signal arrives during step 9, between two records and two checkpoints
     code = f"""
 import os
 from toytrans.cli import main
 from toytrans.training.trainer import Trainer
 step = Trainer._step
 def interrupted(self, batches):
-    if self.progress.step == 8:
+    if self.progress.step == {step} - 1:
         os.kill(os.getpid(), {int(number)})
     step(self, batches)
 Trainer._step = interrupted
@@ -113,11 +113,11 @@ main()
     stopped = toytrans(*command, code=code, folder=tmp_path)
     assert stopped.returncode == 128 + number
     line = stopped.stderr.splitlines()[-1]
-    expected = "stopped at step 9 and saved; go on with: toytrans train --config c.yaml"
+    expected = f"stopped at step {step} and saved; go on with: toytrans train --config c.yaml"
     assert line.startswith(expected) and line.endswith("--out run --resume")
     resumed = toytrans(*line.partition("toytrans ")[2].split(), folder=tmp_path)
     assert resumed.returncode == 0, resumed.stderr
-    assert "resumed at step 9" in resumed.stderr
+    assert f"resumed at step {step}" in resumed.stderr
     assert_same(tmp_path / "run", straight)
 
 

@@ -68,9 +68,9 @@ def interval(counts: dict[str, Any]) -> str:
 def results_table(title: str, rows: Sequence[tuple[str, dict[str, Any]]]) -> Table:
     """Summaries of counts as a table: (what was measured, summary)."""
     table = Table(title=title, box=SIMPLE_HEAD, title_justify="left", title_style="bold")
-    table.add_column("data, lengths", no_wrap=True)
-    for heading in ("pairs", "exact match", "95%", "token acc.", "loss"):
-        table.add_column(heading, justify="right")
+    table.add_column("\ndata, lengths", no_wrap=True)
+    for heading in ("\npairs", "exact\nmatch", "\n95%", "token\nacc.", "\nloss"):
+        table.add_column(heading, justify="right", no_wrap=True)
     for words, counts in rows:
         table.add_row(
             words,

@@ -102,7 +102,10 @@ def translate(
     if sys.stdin.isatty():
         note("one sequence a line, Ctrl-D ends:")
         for line in sys.stdin:
-            _translate_all(loaded, [line], "line")
+            try:
+                print(loaded.translate([line])[0], flush=True)
+            except UnseenSymbol as error:
+                note(f"toytrans: {error}")
     else:
         _translate_all(loaded, _lines(), "standard input, line")
 

@@ -17,7 +17,7 @@ from toytrans.config import Config, differences, load_config
 from toytrans.errors import UserError
 
 if TYPE_CHECKING:
-    from toytrans.data.pairs import PairSource, Split
+    from toytrans.data.pairs import DataFacts, PairSource, Split
     from toytrans.training.trainer import Record, Trainer
 
 SECONDS_BETWEEN_LINES = 5.0
@@ -46,8 +46,9 @@ def train(
     changes = [*(overrides or ()), *([f"device={device}"] if device else ())]
     settings = load_config(config, changes)
     path = _run_path(config, out, resume, overwrite)
+    known = None
     if resume and (path / "config.yaml").is_file():
-        settings = _settings_to_resume(config, changes, path)
+        settings, known = _settings_to_resume(config, changes, path)
 
     from toytrans.data import open_source
     from toytrans.training import devices
@@ -60,6 +61,11 @@ def train(
     for split in ("train", "valid", "test"):  # files are read now, before anything is written
         if split != "test" or settings.data.files is None or settings.data.files.test:
             source.size(split)
+    if known is not None and source.facts != known:
+        raise UserError(
+            f"{path}: the training data is not that of the saved run (other symbols or lengths); "
+            "put it back, or start another run with --out"
+        )
     if overwrite and path.exists():
         folder = path.resolve()  # a link to a run keeps pointing at it
         shutil.rmtree(folder)
@@ -119,11 +125,11 @@ def _number(name: str, stem: str) -> int:
     return int(rest) if rest != name and rest.isascii() and rest.isdigit() else 0
 
 
-def _settings_to_resume(config: Path, changes: list[str], path: Path) -> Config:
-    """The config, which may differ from the saved run's in its limits alone."""
+def _settings_to_resume(config: Path, changes: list[str], path: Path) -> "tuple[Config, DataFacts]":
+    """The config, which may differ from the saved run's in its limits alone; the run's data."""
     from toytrans.training.checkpoint import read_run
 
-    saved, _ = read_run(path)
+    saved, facts = read_run(path)
     try:
         settings = load_config(config, changes, base=saved)
     except UserError:  # derived values of the saved run can contradict what the file now says
@@ -133,7 +139,7 @@ def _settings_to_resume(config: Path, changes: list[str], path: Path) -> Config:
             f"{path}: cannot resume with other settings: {', '.join(changed)}; "
             "set them back, or start another run with --out"
         )
-    return settings
+    return settings, facts
 
 
 def _environment(place: Any, precision: str) -> dict[str, Any]:
@@ -213,9 +219,13 @@ def _report_stop(trainer: "Trainer", config: Path, changes: list[str], signals: 
     """Leave with the right code where training was interrupted or has diverged."""
     step, path = trainer.progress.step, trainer.run
     if trainer.stop_reason == "diverged":
+        from toytrans.training.checkpoint import saved_steps
+
+        good = saved_steps(path)
+        left = f"the last good checkpoint is step {good[-1]}" if good else "no checkpoint yet"
         note(
-            f"toytrans: training diverged: loss or gradient not finite by step {step}; the last "
-            f"good checkpoint is in {path}; lower train.lr or train.clip_norm"
+            f"toytrans: {path}: training diverged: loss or gradient not finite by step {step}; "
+            f"{left}; lower train.lr or train.clip_norm"
         )
         raise typer.Exit(1)
     if trainer.stop_reason == "interrupted":

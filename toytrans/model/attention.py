@@ -39,7 +39,7 @@ class Sight:
         # to look would make a GPU wait, and break a compiled graph
         looks = mask.device.type == "cpu" and not torch.compiler.is_compiling()
         all_open = looks and bool(open_rows.all())
-        additive = masks.additive(mask, dtype)
+        additive = masks.additive(mask, torch.promote_types(dtype, torch.float32))
         return Sight(mask, additive, None if all_open else open_rows, features)
 
 
@@ -194,7 +194,7 @@ class Attention(nn.Module):
         """(B, L, parts D) -> parts times (B, H, L, Dh)."""
         rows, length, width = x.shape
         parted = x.view(rows, length, parts, self.n_heads, width // parts // self.n_heads)
-        return parted.permute(2, 0, 3, 1, 4).unbind()
+        return parted.permute(2, 0, 3, 1, 4).contiguous().unbind()
 
     def _merge(self, context: Tensor) -> Tensor:
         """(B, H, Tq, Dh) -> (B, Tq, D)."""

@@ -129,6 +129,7 @@ class Anchored(Positions):
         return torch.cat(each, 1)  # (B, A 8, Tq, S)
 
     def bias(self, table: Tensor, features: Tensor) -> Tensor:
+        table = table.to(features.dtype)
         weights = nn.functional.pad(table, (0, 1), value=1.0)  # (H, 8); the slope is not learned
         if features.shape[1] > weights.shape[1] or len(features) > 1:
             weights = (self.chosen.to(table.dtype)[:, :, None] * weights[:, None]).flatten(1)

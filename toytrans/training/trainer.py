@@ -125,8 +125,13 @@ class Trainer:
                 continue
             self._cut_metrics()
             return [*notes, f"resumed at step {step}"]
+        if notes:
+            raise UserError(
+                f"{self.run}: none of its checkpoints can be read; nothing is changed; "
+                "start again with --overwrite, or elsewhere with --out"
+            )
         (self.run / METRICS).unlink(missing_ok=True)
-        return [*notes, "no checkpoint to resume from; starting at step 0"]
+        return ["no checkpoint to resume from; starting at step 0"]
 
     def train(self) -> Iterator[Record]:
         """Train to the first limit; a record every `log_every` steps and at evaluations."""
@@ -144,9 +149,8 @@ class Trainer:
         while reason is None:
             self._step([next(batches) for _ in range(train.accumulate)])
             reason = self._limit_reached(began)
-            if reason == "interrupted":
-                break
-            evaluates = reason is not None or self.progress.step % (train.eval_every or 1) == 0
+            ends = reason is not None and reason != "interrupted"
+            evaluates = ends or self.progress.step % (train.eval_every or 1) == 0
             if evaluates or self.progress.step % train.log_every == 0:
                 yield (record := self._record(evaluates))
                 reason = reason or self._judged(record) or self._limit_reached(began)
