@@ -1,6 +1,6 @@
 """Run every config in full and check the promise in its header.
 
-    python scripts/verify_configs.py [NAME ...] [--seeds N] [--scan DIR]
+    python scripts/verify_configs.py [NAME ...] [--seeds SEED ...] [--scan DIR]
 
 A header's line `# promise:  in_range 0.99, beyond 0.9, 15 s` is what is checked, on the test data
 with the best checkpoint: `toytrans train`, its wall time start-up included, then `toytrans eval
@@ -68,7 +68,7 @@ def share(part: dict | None) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("names", nargs="*", help="configs without .yaml; none: all")
-    parser.add_argument("--seeds", type=int, default=1)
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0])
     parser.add_argument("--scan", type=Path)
     options = parser.parse_args()
     names = options.names or sorted(path.stem for path in CONFIGS.glob("*.yaml"))
@@ -81,7 +81,7 @@ def main() -> None:
     for name in names:
         config = CONFIGS / f"{name}.yaml"
         promise = promise_of(config)
-        for seed in range(options.seeds):
+        for seed in options.seeds:
             seconds, found = run(config, seed, options.scan)
             inside, beyond = found["in_range"], found["out_of_range"]
             kept = inside["exact_match"] >= promise.in_range and seconds <= promise.seconds

@@ -6,7 +6,7 @@ import pytest
 import torch
 from conftest import VOCABULARY, model_of
 
-from toytrans.model.attention import Cache, Sight, attend_fused, attend_in_steps
+from toytrans.model.attention import Cache, Sight, attend_explicitly, attend_fused
 from toytrans.model.masks import decoder_self_mask
 
 
@@ -15,7 +15,7 @@ def test_two_by_two_by_hand():
     q = torch.tensor([[[[1.0, 0, 0, 0], [0, 0, 0, 0]]]])
     k = torch.tensor([[[[1.0, 0, 0, 0], [0, 1, 0, 0]]]])
     v = torch.tensor([[[[1.0, 0, 0, 0], [0, 10, 0, 0]]]])
-    steps = attend_in_steps(q, k, v, Sight.of(torch.ones(1, 1, 1, 2).bool(), None, q.dtype))
+    steps = attend_explicitly(q, k, v, Sight.of(torch.ones(1, 1, 1, 2).bool(), None, q.dtype))
     first = math.exp(0.5) / (math.exp(0.5) + 1)
     assert steps.scores[0, 0].tolist() == [[0.5, 0], [0, 0]]
     assert steps.weights[0, 0, 0].tolist() == pytest.approx([first, 1 - first])
@@ -40,7 +40,7 @@ def test_the_explicit_road_equals_torchs_kernel(bias):
     q, k, v = (heads(2, 3, 7, 5).requires_grad_() for _ in range(3))
     gradients = []
     outputs = []
-    for road in (attend_in_steps, attend_fused):
+    for road in (attend_explicitly, attend_fused):
         context = road(q, k, v, sight, added)
         context = context if isinstance(context, torch.Tensor) else context.context
         outputs.append(context.detach())
@@ -55,7 +55,7 @@ def test_the_explicit_road_equals_torchs_kernel(bias):
 
 def test_weights_sum_to_one_and_closed_keys_get_exactly_nothing():
     sight, added = sight_with_an_empty_row(True)
-    steps = attend_in_steps(*(heads(2, 3, 7, 5) for _ in range(3)), sight, added)
+    steps = attend_explicitly(*(heads(2, 3, 7, 5) for _ in range(3)), sight, added)
     open_rows = sight.mask.any(-1).expand(2, 3, 7)
     assert torch.allclose(steps.weights.sum(-1), open_rows.float(), atol=1e-6)
     assert (steps.weights[~sight.mask.expand_as(steps.weights)] == 0).all()
@@ -64,9 +64,9 @@ def test_weights_sum_to_one_and_closed_keys_get_exactly_nothing():
 def test_the_cap_bounds_scores_and_keeps_small_ones():
     q, k, v = (heads(1, 2, 5, 3) for _ in range(3))
     sight = Sight.of(torch.ones(1, 1, 1, 5).bool(), None, q.dtype)
-    steps = attend_in_steps(100 * q, k, v, sight, cap=2.0)
+    steps = attend_explicitly(100 * q, k, v, sight, cap=2.0)
     assert steps.scores.abs().max() > 2 and steps.capped.abs().max() <= 2
-    small = attend_in_steps(0.001 * q, k, v, sight, cap=2.0)
+    small = attend_explicitly(0.001 * q, k, v, sight, cap=2.0)
     assert torch.allclose(small.scores, small.capped, atol=1e-6)
 
 
@@ -81,7 +81,7 @@ def test_every_intermediate_accounts_for_the_output():
     sight = Sight.of(cross_mask(src, tgt_in), features, torch.float64)
     x, memory = torch.randn(2, 3, 24).double(), torch.randn(2, 5, 24).double()
     keys_values = layer.cross_attention.keys_values(memory)
-    steps, output = layer.cross_attention.steps(x, sight, keys_values)
+    steps, output = layer.cross_attention.intermediates(x, sight, keys_values)
     assert torch.equal(output, layer.cross_attention(x, sight, keys_values))
     assert torch.allclose(steps.weights @ keys_values[1], steps.context)
     assert torch.allclose(steps.masked.softmax(-1), steps.weights)

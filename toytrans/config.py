@@ -22,6 +22,7 @@ TaskName = Literal[
 ]
 PositionName = Literal["sinusoidal", "learned", "none", "anchored"]
 AnchorName = Literal["start", "end", "wrap"]
+PadMask = Literal["keys", "keys_and_queries"]
 FormatName = Literal["text", "tsv", "jsonl", "scan"]
 
 TARGET_GROWTH = {"duplicate": 2, "lexicon": 2}
@@ -137,7 +138,7 @@ class ModelConfig(Section):
     norm: Literal["pre", "post"] = Field("pre")
     activation: Literal["relu", "gelu", "gelu_tanh"] = Field("relu")
     tie_embeddings: bool = Field(True, description="one table for source, target and output")
-    pad_mask: Literal["keys", "keys_and_queries"] = Field("keys")
+    pad_mask: PadMask = Field("keys", description="pads closed as keys, or as queries too")
     backward: Literal["autograd"] = Field("autograd")
 
     @model_validator(mode="after")

@@ -13,7 +13,7 @@ from torch.nn import functional as F
 
 from toytrans.data.batches import Batch, evaluation_batches
 from toytrans.data.pairs import DataFacts, Pairs
-from toytrans.model.decoding import decode
+from toytrans.model.decoding import search
 from toytrans.model.transformer import Transformer
 from toytrans.tokens import PAD_ID, Vocabulary
 
@@ -117,12 +117,12 @@ def _count(model: Transformer, batch: Batch, growth: int, beam: int) -> Iterator
         logits.transpose(1, 2), batch.tgt_out, ignore_index=PAD_ID, reduction="none"
     )
     right_tokens = (logits.argmax(-1) == batch.tgt_out) & real
-    tokens = decode(model, batch.src, beam=beam, growth=growth).tokens
+    tokens = search(model, batch.src, beam=beam, growth=growth).tokens
     columns = zip(
         _same_rows(tokens, batch.tgt_out).tolist(),
         real.sum(1).tolist(),
         right_tokens.sum(1).tolist(),
-        losses.double().sum(1).tolist(),
+        losses.cpu().double().sum(1).tolist(),
         strict=True,
     )
     for same, real_tokens, right, loss in columns:
@@ -159,7 +159,7 @@ def translate(
     output: list[list[str]] = [[]] * len(rows)
     try:
         for batch, order in evaluation_batches(pairs, BATCH_TOKENS, both_ends):
-            found = decode(model, batch.src.to(device), beam=beam, growth=facts.target_growth)
+            found = search(model, batch.src.to(device), beam=beam, growth=facts.target_growth)
             for row, ids in zip(order.tolist(), found.tokens.tolist(), strict=True):
                 output[row] = vocabulary.decode(ids)
     finally:

@@ -7,11 +7,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from toytrans.config import Config
+from toytrans.config import Config, PadMask
 from toytrans.data import open_source
 from toytrans.data.batches import Batch, make_batch
 from toytrans.data.files import TextPair, encode_pairs
-from toytrans.model.masks import PadMask, causal_mask, make_masks, padding_mask
+from toytrans.model.masks import causal_mask, make_masks, padding_mask
 from toytrans.tokens import Vocabulary, vocabulary_of
 
 

@@ -43,13 +43,18 @@ class Sight:
         return Sight(mask, additive, None if all_open else open_rows, features)
 
 
-class Steps(NamedTuple):
-    """Every intermediate of one attention; all (B, H, Tq, Tk) but the context (B, H, Tq, Dh).
+class Intermediates(NamedTuple):
+    """Every intermediate of one attention, in its order.
 
-    scores: q k / root of Dh; capped: after the cap, if any; masked: with bias and mask added;
-    weights: softmax over the keys, zero in rows that see nothing; context: weights times values.
+    q (B, H, Tq, Dh), k and v (B, H, Tk, Dh): projected and split into heads. Then (B, H, Tq, Tk)
+    each: scores: q k / root of Dh; capped: after the cap, if any; masked: with bias and mask added;
+    weights: softmax over the keys, zero in rows that see nothing. context (B, H, Tq, Dh):
+    weights times values.
     """
 
+    q: Tensor
+    k: Tensor
+    v: Tensor
     scores: Tensor
     capped: Tensor
     masked: Tensor
@@ -57,7 +62,7 @@ class Steps(NamedTuple):
     context: Tensor
 
 
-def attend_in_steps(
+def attend_explicitly(
     q: Tensor,
     k: Tensor,
     v: Tensor,
@@ -65,7 +70,7 @@ def attend_in_steps(
     bias: Tensor | None = None,
     cap: float = 0.0,
     dropout: float = 0.0,
-) -> Steps:
+) -> Intermediates:
     """softmax(cap tanh(q k^T / sqrt(Dh) / cap) + bias + mask) v, one step at a time.
 
     q (B, H, Tq, Dh), k and v (B, H, Tk, Dh), bias (B or 1, H, Tq, Tk). Without cap and bias this
@@ -79,7 +84,7 @@ def attend_in_steps(
     if sight.open_rows is not None:
         weights = weights * sight.open_rows
     dropped = F.dropout(weights, dropout) if dropout else weights
-    return Steps(scores, capped, masked, weights, dropped.to(v.dtype) @ v)
+    return Intermediates(q, k, v, scores, capped, masked, weights, dropped.to(v.dtype) @ v)
 
 
 def attend_fused(
@@ -90,8 +95,14 @@ def attend_fused(
     bias: Tensor | None = None,
     dropout: float = 0.0,
 ) -> Tensor:
-    """The context (B, H, Tq, Dh) of `attend_in_steps` without a cap, by torch's fused kernel."""
-    mask = sight.mask if bias is None else (bias + sight.additive).to(q.dtype)
+    """The context (B, H, Tq, Dh) of `attend_explicitly` without a cap, by torch's fused kernel.
+
+    Rows that see nothing are opened for the kernel, which may make NaN of them, and set to zero
+    after it.
+    """
+    mask = sight.mask if sight.open_rows is None else sight.mask | ~sight.open_rows
+    if bias is not None:
+        mask = bias.to(q.dtype) + masks.additive(mask, q.dtype)
     context = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=dropout)
     return context if sight.open_rows is None else context.where(sight.open_rows, 0)
 
@@ -155,17 +166,17 @@ class Attention(nn.Module):
         if x.device.type == "cuda" and not self.cap:
             context = attend_fused(q, k, v, sight, bias, dropout)
         else:
-            context = attend_in_steps(q, k, v, sight, bias, self.cap, dropout).context
+            context = attend_explicitly(q, k, v, sight, bias, self.cap, dropout).context
         return self._merge(context)
 
-    def steps(
+    def intermediates(
         self, x: Tensor, sight: Sight, memory: KeysValues | None = None
-    ) -> tuple[Steps, Tensor]:
+    ) -> tuple[Intermediates, Tensor]:
         """Every intermediate, and the output (B, Tq, D), of a pass without dropout."""
-        steps = attend_in_steps(
+        found = attend_explicitly(
             *self._project(x, memory), sight, bias=self.bias(sight), cap=self.cap
         )
-        return steps, self._merge(steps.context)
+        return found, self._merge(found.context)
 
     def keys_values(self, memory: Tensor) -> KeysValues:
         """Keys and values of the encoder's output: (B, S, D) -> twice (B, H, S, Dh)."""

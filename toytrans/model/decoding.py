@@ -1,7 +1,8 @@
 """Greedy and beam search over `start` and `step`, with a key-value cache.
 
-Decoding ends at EOS, or after growth S + 10 tokens for a source of S symbols (growth is 2, or
-more where a training file's targets are longer than that). It never knows the target's length.
+PAD and BOS are never said. Decoding ends at EOS, or after growth S + 10 tokens for a source of S
+symbols (growth is 2, or more where a training file's targets are longer than that). It never knows
+the target's length.
 """
 
 from dataclasses import dataclass
@@ -30,6 +31,12 @@ def token_limits(src: Tensor, growth: int, longest: int | None = None) -> Tensor
     return limits if longest is None else limits.clamp(max=longest)
 
 
+def _sayable(logits: Tensor) -> Tensor:
+    """Logits (B, V) that leave PAD and BOS out: neither is ever the next token."""
+    logits[:, [PAD_ID, BOS_ID]] = -torch.inf
+    return logits
+
+
 @torch.no_grad()
 def greedy(model: Transformer, src: Tensor, growth: int = 2) -> Decoded:
     """The likeliest token at every step, for sources (B, S)."""
@@ -43,7 +50,7 @@ def greedy(model: Transformer, src: Tensor, growth: int = 2) -> Decoded:
     used = 0
     for place in range(longest):
         used = place + 1
-        logits = model.step(newest, state)
+        logits = _sayable(model.next_logits(newest, state))
         newest = logits.argmax(-1)
         tokens[rows, place] = newest
         score[rows] += (logits.amax(-1) - logits.logsumexp(-1)).to(score.dtype)
@@ -70,16 +77,16 @@ def beam_search(
     limits = token_limits(src, growth, model.longest)
     longest = int(limits.max()) if len(src) else 0
     state = model.start(src, longest)
-    search = _Beams(len(src), width, longest, alpha, state.memory[0][0])
+    beams = _Beams(len(src), width, longest, alpha, state.memory[0][0])
     state.select(torch.arange(len(src), device=src.device).repeat_interleave(width))
     newest = src.new_full((len(src) * width,), BOS_ID)
     for place in range(longest):
-        log_probs = model.step(newest, state).log_softmax(-1)
-        parents, newest = search.advance(log_probs, place, limits)
+        log_probs = _sayable(model.next_logits(newest, state)).log_softmax(-1)
+        parents, newest = beams.advance(log_probs, place, limits)
         if not len(newest):
             break
         state.select(parents)
-    return search.best()
+    return beams.best()
 
 
 class _Beams:
@@ -147,7 +154,7 @@ class _Beams:
         return bound <= self.best_score[self.sources]
 
 
-def decode(
+def search(
     model: Transformer, src: Tensor, *, beam: int = 1, growth: int = 2, alpha: float = 1.0
 ) -> Decoded:
     """Greedy search, or beam search where `beam` is more than 1."""

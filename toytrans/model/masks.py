@@ -6,14 +6,13 @@ Query rows run down, key columns across; an axis of size 1 stands for "the same 
 The decoder's pads are read from `tgt_in`; the loss ignores pads of `tgt_out`.
 """
 
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
+from toytrans.config import PadMask
 from toytrans.tokens import PAD_ID
-
-PadMask = Literal["keys", "keys_and_queries"]
 
 
 class Masks(NamedTuple):
@@ -34,6 +33,11 @@ def causal_mask(length: int, device: torch.device | None = None) -> Tensor:
     return torch.ones(length, length, dtype=torch.bool, device=device).tril()
 
 
+def newest_mask(length: int, device: torch.device | None = None) -> Tensor:
+    """(1, 1, 1, length): the last row of the triangle, for decoding one token at a time."""
+    return torch.ones(1, 1, 1, length, dtype=torch.bool, device=device)
+
+
 def encoder_self_mask(src: Tensor, pad_mask: PadMask = "keys") -> Tensor:
     """Source pads are closed as keys; as queries too if asked for."""
     return _closing_pads(padding_mask(src), padding_mask(src), pad_mask)
@@ -51,7 +55,7 @@ def cross_mask(src: Tensor, tgt_in: Tensor, pad_mask: PadMask = "keys") -> Tenso
 
 
 def make_masks(src: Tensor, tgt_in: Tensor, pad_mask: PadMask = "keys") -> Masks:
-    """The three masks of a batch, the very tensors that the model's attentions use."""
+    """The three masks of a batch, by the same functions that the model's passes call."""
     return Masks(
         encoder_self_mask(src, pad_mask),
         decoder_self_mask(tgt_in, pad_mask),

@@ -50,19 +50,22 @@ class Sinusoidal(Positions):
 
     def embed(self, x: Tensor, start: int = 0) -> Tensor:
         length, width = x.shape[1:]
-        return x + sinusoids(start, length, width, x.device).to(x.dtype)
+        return x + sinusoids(start, length, width).to(x.dtype).to(x.device)
 
 
-def sinusoids(start: int, length: int, width: int, device: torch.device | None = None) -> Tensor:
-    """Rows start .. start + length - 1 of the sinusoidal table: (length, width) in fp64."""
-    places = torch.arange(start, start + length, dtype=torch.float64, device=device)
-    even = torch.arange(0, width, 2, dtype=torch.float64, device=device)
+def sinusoids(start: int, length: int, width: int) -> Tensor:
+    """Rows start .. start + length - 1 of the sinusoidal table: (length, width), fp64, CPU."""
+    places = torch.arange(start, start + length, dtype=torch.float64)
+    even = torch.arange(0, width, 2, dtype=torch.float64)
     angles = places[:, None] * torch.exp(even * (-math.log(10_000.0) / width))
     return torch.stack((angles.sin(), angles.cos()), 2).flatten(1)
 
 
 class Learned(Positions):
-    """A learned vector per place (Gehring et al. 2017, section 3.1): nothing past its last row."""
+    """A learned vector per place (Gehring et al. 2017, section 3.1): nothing past its last row.
+
+    The table starts normal with standard deviation 0.1.
+    """
 
     def __init__(self, model: ModelConfig, separator_ids: tuple[int, ...]) -> None:
         super().__init__(model, separator_ids)
@@ -131,7 +134,7 @@ class Anchored(Positions):
     def bias(self, table: Tensor, features: Tensor) -> Tensor:
         table = table.to(features.dtype)
         weights = nn.functional.pad(table, (0, 1), value=1.0)  # (H, 8); the slope is not learned
-        if features.shape[1] > weights.shape[1] or len(features) > 1:
+        if features.shape[1] > weights.shape[1]:  # several anchors: each head takes its own
             weights = (self.chosen.to(table.dtype)[:, :, None] * weights[:, None]).flatten(1)
         with torch.autocast(features.device.type, enabled=False):
             bias: Tensor = weights @ features.flatten(2)

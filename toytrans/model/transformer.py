@@ -130,14 +130,14 @@ class Transformer(nn.Module):
             [Cache(rows, heads, places, head_width, memory) for _ in stack],
         )
 
-    def step(self, tokens: Tensor, state: DecoderState) -> Tensor:
+    def next_logits(self, tokens: Tensor, state: DecoderState) -> Tensor:
         """The newest token of each row (B,) -> logits of the next (B, V). Advances the state.
 
         Equal to the last row of `decode` over all tokens so far.
         """
         place = torch.tensor([state.place], device=tokens.device)
         so_far = torch.arange(state.place + 1, device=tokens.device)
-        seen = torch.ones(1, 1, 1, state.place + 1, dtype=torch.bool, device=tokens.device)
+        seen = masks.newest_mask(state.place + 1, tokens.device)
         features = self.positions.self_features(place, so_far)
         self_sight = Sight.of(seen, features, self.dtype)
         features = self.positions.cross_features(place, state.src)

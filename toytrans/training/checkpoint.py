@@ -161,7 +161,7 @@ def _saying_what_failed(run: Path, what: str) -> Iterator[None]:
 
 
 def saved_steps(run: Path) -> list[int]:
-    """Steps of the finished checkpoints, in order."""
+    """Intermediates of the finished checkpoints, in order."""
     names: list[str] = []
     with contextlib.suppress(OSError):
         entries = os.listdir(run / CHECKPOINTS)
