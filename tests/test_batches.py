@@ -82,9 +82,10 @@ def test_cuts_hold_every_pair_once_within_the_budget(lengths, budget, even_rows)
 
 
 def stream(task="reverse", budget=1024, dealt=0, count=60, **data):
-    config = config_of(task, data={"symbols": 20, "train_length": [1, 20], **data})
-    source = open_source(config)
-    return list(islice(training_batches(source, budget, True, 0, dealt), count))
+    config = config_of(
+        task, data={"symbols": 20, "train_length": [1, 20], "batch_tokens": budget} | data
+    )
+    return list(islice(training_batches(open_source(config), config, dealt), count))
 
 
 def test_few_shapes_and_little_padding():

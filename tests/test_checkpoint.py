@@ -12,14 +12,13 @@ from toytrans.errors import UserError
 from toytrans.training.checkpoint import (
     Checkpoint,
     Progress,
-    create_run,
     load_checkpoint,
-    load_run,
     pick_step,
     save_checkpoint,
     saved_steps,
 )
 from toytrans.training.devices import agrees_with_cpu, choose_device, choose_precision, devices
+from toytrans.training.run import create_run, load_run
 from toytrans.training.trainer import Trainer
 
 

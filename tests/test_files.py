@@ -126,3 +126,48 @@ def test_a_limit_takes_a_fixed_choice_of_a_file(tmp_path):
     )
     assert first == second
     assert len({row[0] for row in first}) == 20
+
+
+def test_sources_that_occur_twice_are_held_out_together_and_overlaps_are_counted(tmp_path):
+    train = [([k % 100], [k]) for k in range(200)]
+    source = file_pairs(tmp_path, train, test=[([3], []), ([4, 4], [])])
+    held_out = source.pairs("valid", torch.arange(source.size("valid"))).src[:, 0].tolist()
+    trained = source.pairs("train", torch.arange(source.size("train"))).src[:, 0].tolist()
+    assert len(held_out) == 10 and len(set(held_out)) == 5
+    assert not set(held_out) & set(trained)
+    known = 3 + 3 in trained  # symbol 3 has id 6
+    assert any("1 of 2 test sources are trained on too" in note for note in source.notes) == known
+    assert known, "the case occurs with this seed"
+
+
+def test_a_changed_training_file_is_noticed_where_it_matters(tmp_path):
+    source = file_pairs(tmp_path, [([k], [k]) for k in range(40)], test=[([1], [1])])
+    facts = source.facts
+    files = FilesConfig.model_validate(
+        {"train": str(tmp_path / "train.jsonl"), "test": str(tmp_path / "test.jsonl")}
+    )
+    limits = {"train": None, "valid": None, "test": None}
+    assert FilePairs(files, 0, limits, facts).size("valid") == 2
+    with (tmp_path / "train.jsonl").open("a") as file:
+        file.write('{"src": [1], "tgt": [2]}\n')
+    again = FilePairs(files, 0, limits, facts)
+    assert again.size("test") == 1
+    with pytest.raises(UserError, match="not the file that the run was trained on"):
+        again.size("valid")
+
+
+def test_sequences_past_a_learned_table_are_refused_before_training(tmp_path):
+    train = [([1] * k, [1]) for k in range(1, 9)]
+    (tmp_path / "train.jsonl").write_text(
+        "".join(json.dumps({"src": s, "tgt": t}) + "\n" for s, t in train)
+    )
+    data = {"task": None, "symbols": None, "train_length": None}
+    data["files"] = {"train": str(tmp_path / "train.jsonl")}
+    for rows, fits in ((9, True), (8, False)):
+        model = {"positions": "learned", "max_positions": rows}
+        config = config_of(data=data, model=model)
+        if fits:
+            check_splits(config, open_source(config))
+        else:
+            with pytest.raises(UserError, match="9 places, its end included, is longer than"):
+                check_splits(config, open_source(config))

@@ -5,10 +5,11 @@ import torch
 
 from toytrans.config import Config
 from toytrans.data import open_source
+from toytrans.data.pairs import all_pairs
 from toytrans.evaluation import evaluate
-from toytrans.training.checkpoint import create_run
 from toytrans.training.devices import choose_precision
-from toytrans.training.trainer import Trainer, all_pairs
+from toytrans.training.run import create_run
+from toytrans.training.trainer import Trainer
 
 CPU = torch.device("cpu")
 

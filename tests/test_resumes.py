@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from toytrans.training.checkpoint import load_checkpoint, saved_steps
-from toytrans.training.trainer import read_metrics
+from toytrans.training.run import read_records
 
 CONFIG = """
 data: {task: reverse, symbols: 9, train_length: [1, 8], batch_tokens: 512, valid_examples: 50}
@@ -26,7 +26,7 @@ from pathlib import Path
 from toytrans.cli import main
 from toytrans.training import checkpoint
 
-write = checkpoint._write
+write = checkpoint.write_file
 
 def write_half(path: Path, raw: bytes) -> None:
     if path.parent.name == ".step-18" and path.name == "optimizer.safetensors":
@@ -34,7 +34,7 @@ def write_half(path: Path, raw: bytes) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
     write(path, raw)
 
-checkpoint._write = write_half
+checkpoint.write_file = write_half
 main()
 """
 
@@ -53,7 +53,7 @@ def everything(run: Path) -> tuple[dict[str, torch.Tensor], list[dict]]:
         for part in ("weights", "optimizer", "random")
         for name, tensor in getattr(checkpoint, part).items()
     }
-    records = [{k: v for k, v in r.items() if k != "elapsed_s"} for r in read_metrics(run)]
+    records = [{k: v for k, v in r.items() if k != "elapsed_s"} for r in read_records(run)]
     return tensors, records
 
 
@@ -83,7 +83,7 @@ def test_killed_in_the_middle_of_a_checkpoint(tmp_path, straight):
     run = tmp_path / "run"
     assert saved_steps(run)[-1] == 12
     assert (run / "checkpoints" / ".step-18").is_dir(), "a half-written draft is left"
-    assert read_metrics(run)[-1]["step"] == 18, "records go beyond the checkpoint"
+    assert read_records(run)[-1]["step"] == 18, "records go beyond the checkpoint"
     with (run / "metrics.jsonl").open("a") as file:
         file.write('{"step": 20, "lo')
     resumed = toytrans(*command, "--resume", folder=tmp_path)
@@ -132,7 +132,7 @@ def test_a_raised_limit_goes_on_and_nothing_derived_changes(tmp_path):
     assert again.returncode == 0, again.stderr
     after = (tmp_path / "run" / "config.yaml").read_text()
     assert after == before.replace("max_steps: 6", "max_steps: 9")
-    assert read_metrics(tmp_path / "run")[-1]["step"] == 9
+    assert read_records(tmp_path / "run")[-1]["step"] == 9
 
 
 def test_resuming_nothing_starts_at_step_zero_and_says_so(tmp_path):

@@ -10,8 +10,9 @@ from torch.nn import functional as F
 
 from toytrans.data import open_source
 from toytrans.data.batches import Batch, make_batch, training_batches
-from toytrans.training.checkpoint import create_run, saved_steps
-from toytrans.training.trainer import Trainer, backward, read_metrics, summed_loss
+from toytrans.training.checkpoint import saved_steps
+from toytrans.training.run import create_run, read_records
+from toytrans.training.trainer import Trainer, backward, summed_loss
 
 CPU = torch.device("cpu")
 
@@ -68,7 +69,7 @@ def test_steps_are_clipped_adamw_steps_at_the_scheduled_rate(tmp_path):
 
     twin = Transformer(config.model, trainer.source.facts.vocabulary)
     adamw = torch.optim.AdamW(twin.parameters(), betas=(0.9, 0.98), weight_decay=0)
-    stream = training_batches(trainer.source, 256, True, config.seed)
+    stream = training_batches(trainer.source, config)
     for step in range(1, 11):
         batches = [batch for batch, _ in islice(stream, 2)]
         tokens = sum(int((batch.tgt_out != 0).sum()) for batch in batches)
@@ -88,7 +89,7 @@ def test_steps_are_clipped_adamw_steps_at_the_scheduled_rate(tmp_path):
 def test_records_hold_what_the_design_says(tmp_path):
     trainer = trainer_of(tmp_path / "run", train={"max_steps": 7, "log_every": 2, "eval_every": 3})
     yielded = list(trainer.train())
-    assert yielded == read_metrics(trainer.run)
+    assert yielded == read_records(trainer.run)
     assert [record["step"] for record in yielded] == [2, 3, 4, 6, 7]
     always = ["step", "loss", "lr", "grad_norm", "padding", "target_tokens", "elapsed_s"]
     valid = ["valid_exact_match", "valid_token_accuracy", "valid_loss"]
@@ -97,7 +98,7 @@ def test_records_hold_what_the_design_says(tmp_path):
         assert sorted(record) == sorted(expected)
     assert trainer.stop_reason == "max_steps"
     assert saved_steps(trainer.run) == sorted({6, 7, trainer.progress.best_step})
-    stream = training_batches(trainer.source, 256, True, 0)
+    stream = training_batches(trainer.source, trainer.config)
     batches = [batch for batch, _ in islice(stream, 7)]
     assert yielded[-1]["target_tokens"] == sum(batch.target_tokens for batch in batches)
     last = batches[-1]
@@ -106,7 +107,7 @@ def test_records_hold_what_the_design_says(tmp_path):
 
 def test_the_first_loss_is_that_of_the_first_batches(tmp_path):
     trainer = trainer_of(tmp_path / "run", train={"max_steps": 1})
-    batch: Batch = next(training_batches(trainer.source, 256, True, 0))[0]
+    batch: Batch = next(training_batches(trainer.source, trainer.config))[0]
     with torch.no_grad():
         expected = summed_loss(trainer.model(batch.src, batch.tgt_in), batch.tgt_out)
     (record,) = trainer.train()

@@ -14,7 +14,7 @@ __version__ = version("toytrans")
 
 def __getattr__(name: str) -> Any:
     if name == "load":  # torch is imported when it is first needed
-        from toytrans.training.checkpoint import load_run
+        from toytrans.training.run import load_run
 
         return load_run
     raise AttributeError(f"module 'toytrans' has no attribute {name!r}")

@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, Strict, ValidationError, model_validator
 
 from toytrans.errors import UserError
-from toytrans.explain import explain
+from toytrans.explain import explain, refusal
 from toytrans.yaml_tree import Tree, parse_value, read_yaml, write_yaml
 
 TaskName = Literal[
@@ -30,6 +30,9 @@ TARGET_GROWTH = {"duplicate": 2, "lexicon": 2}
 
 SHORTEST_SOURCE = {"addition": 3}
 """Source symbols that a task needs at least, where it is more than none."""
+
+FEWEST_SYMBOLS = {"addition": 2}
+"""The smallest data.symbols of a task, where it is more than one: no numbers in base 1."""
 
 ANCHOR_CYCLE: tuple[AnchorName, ...] = ("start", "end", "wrap", "start")
 
@@ -58,7 +61,7 @@ class Section(BaseModel):
     def _refuse(self, names: Sequence[str], reason: str) -> None:
         for name in names:
             if getattr(self, name) is not None:
-                raise ValueError(f"{name}|{reason}")
+                raise refusal(name, reason)
 
 
 class FilesConfig(Section):
@@ -79,7 +82,7 @@ class DataConfig(Section):
     train_length: Range | None = Field(None, description="source symbols (task); null = [1, 20]")
     valid_length: Range | None = Field(None, description="null = train_length")
     test_length: Range | None = Field(None, description="null = train_length and 5 beyond")
-    train_examples: Positive | None = Field(None, description="null = endless")
+    train_examples: Positive | None = Field(None, description="null = endless, or all of a file")
     valid_examples: Positive | None = Field(None, description="null = 1000, or all of a file")
     test_examples: Positive | None = Field(None, description="null = 1000, or all of a file")
     batch_tokens: Positive = Field(4096, description="rows x (S + T), padded")
@@ -89,22 +92,24 @@ class DataConfig(Section):
     def _resolve(self) -> Self:
         if (self.task is None) == (self.files is None):
             both = "task and files exclude each other" if self.task else "nothing to learn from"
-            raise ValueError(f"|{both}; name data.task or data.files")
+            raise refusal("", f"{both}; name data.task or data.files")
         if self.files:
-            lengths = ("train_length", "valid_length", "test_length", "train_examples")
-            self._refuse(("symbols", *lengths), "belongs to data.task, not to data.files")
+            of_tasks = ("symbols", "train_length", "valid_length", "test_length")
+            self._refuse(of_tasks, "belongs to data.task, not to data.files")
             return self
         self._fill(symbols=10, train_length=(1, 20), valid_examples=1000, test_examples=1000)
         assert self.task and self.train_length
         self._fill(valid_length=self.train_length)
+        if self.symbols is not None and self.symbols < FEWEST_SYMBOLS.get(self.task, 1):
+            raise refusal("symbols", f"{self.task} needs at least {FEWEST_SYMBOLS[self.task]}")
         shortest = SHORTEST_SOURCE.get(self.task, 0)
         for name in ("train_length", "valid_length", "test_length"):
             if (span := getattr(self, name)) is None:
                 continue
             if span[0] > span[1]:
-                raise ValueError(f"{name}|{list(span)} starts above its end; swap the two")
+                raise refusal(name, f"{list(span)} starts above its end; swap the two")
             if span[1] < shortest:
-                raise ValueError(f"{name}|{self.task} needs sources of {shortest} symbols or more")
+                raise refusal(name, f"{self.task} needs sources of {shortest} symbols or more")
         return self
 
     def longest(self) -> int:
@@ -146,12 +151,13 @@ class ModelConfig(Section):
         if self.d_model % self.n_heads:
             divisors = [h for h in range(1, self.d_model + 1) if self.d_model % h == 0]
             near = sorted(sorted(divisors, key=lambda h: abs(h - self.n_heads))[:3])
-            raise ValueError(
-                f"n_heads|{self.n_heads} heads do not divide d_model {self.d_model}; "
-                f"take {' or '.join(map(str, near))}"
+            raise refusal(
+                "n_heads",
+                f"{self.n_heads} heads do not divide d_model {self.d_model}; "
+                f"take {' or '.join(map(str, near))}",
             )
         if self.positions == "sinusoidal" and self.d_model % 2:
-            raise ValueError(f"d_model|sinusoidal positions need an even width, not {self.d_model}")
+            raise refusal("d_model", f"sinusoidal positions need an even width, not {self.d_model}")
         if self.positions == "learned":
             self._fill(max_positions=512)
         else:
@@ -164,9 +170,9 @@ class ModelConfig(Section):
             self._refuse(anchored, "belongs to positions: anchored")
             self._fill(score_cap=0.0)
         if self.cross_anchors is not None and len(self.cross_anchors) != self.n_heads:
-            raise ValueError(
-                f"cross_anchors|{len(self.cross_anchors)} anchors for {self.n_heads} heads; "
-                "name one per head"
+            raise refusal(
+                "cross_anchors",
+                f"{len(self.cross_anchors)} anchors for {self.n_heads} heads; name one per head",
             )
         return self
 
@@ -201,9 +207,10 @@ class TrainConfig(Section):
             eval_every=max(1, self.max_steps // 4),
         )
         if self.warmup_steps is not None and self.warmup_steps > self.max_steps:
-            raise ValueError(
-                f"warmup_steps|{self.warmup_steps} steps of warm-up are more than "
-                f"train.max_steps {self.max_steps}; lower it or leave it out"
+            raise refusal(
+                "warmup_steps",
+                f"{self.warmup_steps} steps of warm-up are more than "
+                f"train.max_steps {self.max_steps}; lower it or leave it out",
             )
         return self
 
@@ -233,10 +240,11 @@ class Config(Section):
             longest = self._longest_source(rows)
             for name in ("train_length", "valid_length", "test_length"):
                 if (span := getattr(data, name))[1] > longest:
-                    raise ValueError(
-                        f"data.{name}|{span[1]} symbols are more than the {longest} that "
+                    raise refusal(
+                        f"data.{name}",
+                        f"{span[1]} symbols are more than the {longest} that "
                         f"model.max_positions {rows} leaves room for; raise it, or take "
-                        "positions without a table"
+                        "positions without a table",
                     )
         return self
 
@@ -327,14 +335,13 @@ def _lay_over(tree: Tree, override: str) -> None:
 
 
 def _keep_derived(tree: Tree, base: Config) -> None:
-    for section in ("data", "model", "train"):
+    saved = base.model_dump(mode="json")
+    for section, model in (("data", DataConfig), ("model", ModelConfig), ("train", TrainConfig)):
         stated = tree.values.setdefault(section, {})
-        if not isinstance(stated, dict):
-            continue
-        saved: Section = getattr(base, section)
-        for name, field in type(saved).model_fields.items():
-            if field.default is None and name not in ("task", "files", *_limit_names()):
-                stated.setdefault(name, saved.model_dump(mode="json")[name])
+        if isinstance(stated, dict):
+            for name, field in model.model_fields.items():
+                if field.default is None and name not in ("task", "files", *_limit_names()):
+                    stated.setdefault(name, saved[section][name])
 
 
 def _limit_names() -> list[str]:

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from toytrans.data.batches import Batch, evaluation_batches
-from toytrans.data.pairs import DataFacts, Pairs
+from toytrans.data.pairs import DataFacts, Pairs, pad_rows
 from toytrans.model.decoding import search
 from toytrans.model.transformer import Transformer
 from toytrans.tokens import PAD_ID, Vocabulary
@@ -147,12 +147,10 @@ def translate(
 ) -> list[list[str]]:
     """Translations of sequences of symbols, in their order. Raises UnseenSymbol."""
     vocabulary: Vocabulary = facts.vocabulary
-    rows = [torch.tensor(vocabulary.encode(sequence), dtype=torch.long) for sequence in sequences]
+    rows = [vocabulary.encode(sequence) for sequence in sequences]
     if not rows:
         return []
-    length = torch.tensor([len(row) for row in rows])
-    src = torch.nn.utils.rnn.pad_sequence(rows, True, PAD_ID)
-    pairs = Pairs(src, length, src.new_zeros(len(rows), 0), torch.zeros_like(length))
+    pairs = Pairs(*pad_rows(rows), *pad_rows([[]] * len(rows)))
     device = next(model.parameters()).device
     training = model.training
     model.eval()

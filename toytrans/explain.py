@@ -10,6 +10,11 @@ from pydantic import BaseModel, ValidationError
 from toytrans.yaml_tree import Tree
 
 
+def refusal(key: str, reason: str) -> ValueError:
+    """What a validator raises for a key of its section (or a path from it); `explain` reads it."""
+    return ValueError(f"{key}|{reason}")
+
+
 def explain(error: ValidationError, tree: Tree, config: type[BaseModel]) -> str:
     """The first thing that is wrong, in one line: file, line, key, found, allowed."""
     fields = _fields(config)

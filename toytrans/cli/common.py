@@ -40,10 +40,12 @@ def plain(text: str) -> Text:
 
 
 def newest_run() -> Path:
-    """The run directory under runs/ that was written to last. Raises UserError."""
-    from toytrans.training.checkpoint import CONFIG, is_run
+    """The newest run directory under runs/ that has a checkpoint. Raises UserError."""
+    from toytrans.training.checkpoint import saved_steps
+    from toytrans.training.run import CONFIG, is_run
 
-    runs = [path for path in RUNS.glob("*") if is_run(path)] if RUNS.is_dir() else []
+    entries = list(RUNS.iterdir()) if RUNS.is_dir() else []
+    runs = [path for path in entries if is_run(path) and saved_steps(path)]
     if not runs:
         raise UserError(
             f"{RUNS}: no run here yet; train one with `toytrans train --config FILE`, "
@@ -67,7 +69,7 @@ def interval(counts: dict[str, Any]) -> str:
 
 def results_table(title: str, rows: Sequence[tuple[str, dict[str, Any]]]) -> Table:
     """Summaries of counts as a table: (what was measured, summary)."""
-    table = Table(title=title, box=SIMPLE_HEAD, title_justify="left", title_style="bold")
+    table = Table(title=plain(title), box=SIMPLE_HEAD, title_justify="left", title_style="bold")
     table.add_column("\ndata, lengths", no_wrap=True)
     for heading in ("\npairs", "exact\nmatch", "\n95%", "token\nacc.", "\nloss"):
         table.add_column(heading, justify="right", no_wrap=True)
@@ -86,14 +88,13 @@ def results_table(title: str, rows: Sequence[tuple[str, dict[str, Any]]]) -> Tab
 
 
 def ranges(data: str, report: "Report", facts: "DataFacts") -> list[tuple[str, dict[str, Any]]]:
-    """What a report found within and beyond the training lengths, where it found any."""
+    """What a report found within the training lengths, below and beyond, with those measured."""
     low, high = facts.train_length
-    inside, outside = report.in_range(facts.train_length), report.out_of_range(facts.train_length)
-    lengths = [n for n in report.by_length if not low <= n <= high]
+    parts = (("", low, high), (", below", 0, low - 1), (", beyond", high + 1, None))
     found = []
-    if inside.examples:
-        found.append((f"{data} {low} to {high}", inside.summary()))
-    if outside.examples:
-        span = f"{min(lengths)} to {max(lengths)}"
-        found.append((f"{data} {span}, beyond", outside.summary()))
+    for words, first, last in parts:
+        lengths = [n for n in report.by_length if n >= first and (last is None or n <= last)]
+        if lengths:
+            counts = report.total(first, last).summary()
+            found.append((f"{data} {min(lengths)} to {max(lengths)}{words}", counts))
     return found

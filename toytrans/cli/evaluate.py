@@ -23,7 +23,7 @@ from toytrans.errors import UnseenSymbol, UserError
 
 if TYPE_CHECKING:
     from toytrans.data.pairs import Pairs
-    from toytrans.training.checkpoint import Run
+    from toytrans.training.run import Run
 
 CHUNK = 512
 """Sequences translated at a time."""
@@ -88,14 +88,15 @@ def translate(
         list[str] | None, typer.Argument(help='Say "5 7 9"; none: one a line of standard input.')
     ] = None,
     run: Annotated[Path | None, typer.Option(help="A run directory; the newest one.")] = None,
+    checkpoint: Annotated[str, typer.Option(help="best | last | STEP")] = "best",
     device: Device = "auto",
 ) -> None:
-    """Translate sequences of symbols with a run's best checkpoint."""
+    """Translate sequences of symbols with a run."""
     path = run or newest_run()
 
     from toytrans import load
 
-    loaded: Run = load(path, device=device)
+    loaded: Run = load(path, checkpoint, device)
     if sequences:
         _translate_all(loaded, sequences, "argument")
         return
@@ -150,7 +151,7 @@ def _pairs_of_split(
     examples: int | None,
 ) -> "Pairs":
     from toytrans.data import open_source
-    from toytrans.training.trainer import all_pairs
+    from toytrans.data.pairs import all_pairs
 
     config = run.config
     changes: dict[str, Any] = {}

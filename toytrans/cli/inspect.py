@@ -24,6 +24,9 @@ def inspect_masks(
     config: Annotated[
         Path | None, typer.Option(help="Take the first training pairs of this config.")
     ] = None,
+    overrides: Annotated[
+        list[str] | None, typer.Option("--set", help="section.key=value, over the config's.")
+    ] = None,
     src: Annotated[
         list[str] | None, typer.Option(help='A source, say "5 7 9"; repeat for a padded batch.')
     ] = None,
@@ -41,7 +44,7 @@ def inspect_masks(
         raise UserError(f"{len(src)} --src and {len(tgt)} --tgt; give one --tgt for each --src")
     if config is None and not src:
         raise UserError('nothing to inspect; give --config FILE, or --src "5 7 9" --tgt "9 7 5"')
-    settings = load_config(config) if config else None
+    settings = load_config(config, overrides or ()) if config else None
 
     from toytrans.data import open_source
     from toytrans.insight import mask_panels
@@ -81,24 +84,27 @@ def _print_panel(console: "Console", panel: "Panel", of: str, closed: str) -> No
     """A matrix; keys that do not fit the width go on below."""
     console.print(f"\n[bold]{panel.name}[/bold], {of}: {panel.says}")
     console.print(f"  {panel.shape}")
+    from rich.cells import cell_len
+
     queries = [printable(token) for token in panel.queries]
     keys = [printable(token) for token in panel.keys]
-    left = max(map(len, queries)) + 2
+    widths = [cell_len(key) for key in keys]
+    left = max(map(cell_len, queries)) + 2
     lines: list[str] = []
     start = 0
     while start < len(keys):
-        stop, width = start + 1, left + len(keys[start]) + 1
-        while stop < len(keys) and width + len(keys[stop]) < console.width:
-            width += len(keys[stop]) + 1
+        stop, width = start + 1, left + widths[start] + 1
+        while stop < len(keys) and width + widths[stop] < console.width:
+            width += widths[stop] + 1
             stop += 1
         if start:
             lines.append(f"  keys {start} to {stop - 1} of {len(keys)}, continued:")
         part = slice(start, stop)
         lines.append(" " * left + "".join(f" {key}" for key in keys[part]))
         for query, row in zip(queries, panel.mask, strict=True):
-            cells = zip(row[part], keys[part], strict=True)
-            marks = "".join(f" {'1' if seen else closed:>{len(key)}}" for seen, key in cells)
-            lines.append(f"{query:>{left}}{marks}")
+            cells = zip(row[part], widths[part], strict=True)
+            marks = "".join(f" {'1' if seen else closed:>{width}}" for seen, width in cells)
+            lines.append(" " * (left - cell_len(query)) + query + marks)
         start = stop
     console.print("\n".join(lines), markup=False, soft_wrap=True)
 

@@ -1,24 +1,31 @@
 """`toytrans tasks` and `toytrans schema`: what there is to train on, and how to ask for it."""
 
 import json
+from pathlib import Path
 from typing import Annotated, get_args
 
 import typer
 
 from toytrans.cli.common import output, plain
-from toytrans.config import Config, TaskName
+from toytrans.config import Config, TaskName, load_config
 from toytrans.errors import UserError
 
 
 def tasks(
     name: Annotated[str | None, typer.Argument(help="One task's card; left out: the list.")] = None,
+    config: Annotated[Path | None, typer.Option(help="The card of this config's task.")] = None,
 ) -> None:
     """List the tasks, or show one task's card with samples."""
     names = get_args(TaskName)
-    if name is None:
+    settings = load_config(config) if config else None
+    if settings and name not in (None, settings.data.task):
+        raise UserError(f"{config}: its task is {settings.data.task}, not {name}; name one of them")
+    if settings:
+        _card(settings)
+    elif name is None:
         _list(names)
     elif name in names:
-        _card(name)
+        _card(_small(name, 10))
     else:
         import difflib
 
@@ -49,12 +56,15 @@ def _list(names: tuple[str, ...]) -> None:
     console.print("`toytrans tasks NAME` shows a card; a config names one as data.task.")
 
 
-def _card(name: str) -> None:
+def _card(config: Config) -> None:
+    if config.data.task is None:
+        raise UserError("this config reads files; only a task has a card")
+
     from rich.table import Table
 
     from toytrans.data.tasks import card
 
-    shown = card(_small(name, 10))
+    shown = card(config)
     console = output()
     grid = Table.grid(padding=(0, 2))
     (src, tgt), *samples = shown.samples
@@ -71,8 +81,8 @@ def _card(name: str) -> None:
     console.print(grid)
     if shown.dictionary:
         entries = ", ".join(f"{word} = {words}" for word, words in shown.dictionary)
-        console.print(f"[bold]dictionary[/bold] (of seed 0)  {entries}")
-    console.print(f"\nTrain on it: a config with [bold]data: {{task: {name}}}[/bold]")
+        console.print(f"[bold]dictionary[/bold] (of seed {config.seed})  {entries}")
+    console.print(f"\nTrain on it: a config with [bold]data: {{task: {shown.name}}}[/bold]")
 
 
 def _small(name: str, longest: int) -> Config:

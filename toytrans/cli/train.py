@@ -1,5 +1,6 @@
 """`toytrans train`."""
 
+import contextlib
 import os
 import platform
 import shlex
@@ -7,6 +8,7 @@ import shutil
 import signal
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -18,7 +20,8 @@ from toytrans.errors import UserError
 
 if TYPE_CHECKING:
     from toytrans.data.pairs import DataFacts, PairSource, Split
-    from toytrans.training.trainer import Record, Trainer
+    from toytrans.training.run import Record
+    from toytrans.training.trainer import Trainer
 
 SECONDS_BETWEEN_LINES = 5.0
 SAMPLES = 4
@@ -47,20 +50,21 @@ def train(
     settings = load_config(config, changes)
     path = _run_path(config, out, resume, overwrite)
     known = None
-    if resume and (path / "config.yaml").is_file():
-        settings, known = _settings_to_resume(config, changes, path)
 
-    from toytrans.data import open_source
+    from toytrans.data import check_splits, open_source
     from toytrans.training import devices
-    from toytrans.training.checkpoint import create_run
+    from toytrans.training.run import create_run, is_run, read_precision
     from toytrans.training.trainer import Trainer
 
+    wanted = settings.train.precision
+    if resume and is_run(path):
+        settings, known = _settings_to_resume(config, changes, path)
+        if wanted == "auto":  # what it chose once holds for the whole run
+            wanted = read_precision(path) or wanted
     place = devices.choose_device(settings.device)
-    precision = devices.choose_precision(settings.train.precision, place)
+    precision = devices.choose_precision(wanted, place)
     source = open_source(settings)
-    for split in ("train", "valid", "test"):  # files are read now, before anything is written
-        if split != "test" or settings.data.files is None or settings.data.files.test:
-            source.size(split)
+    check_splits(settings, source)
     if known is not None and source.facts != known:
         raise UserError(
             f"{path}: the training data is not that of the saved run (other symbols or lengths); "
@@ -70,6 +74,8 @@ def train(
         folder = path.resolve()  # a link to a run keeps pointing at it
         shutil.rmtree(folder)
         folder.mkdir()
+    elif not resume:
+        path = _claimed(config, out, path)
     create_run(path, settings, source.facts, _environment(place, precision))
     for sentence in (f"{path}: {place}, {precision}", *source.notes):
         note(sentence)
@@ -77,8 +83,8 @@ def train(
     if resume:
         for sentence in trainer.resume():
             note(sentence)
-    signals = _stop_on_signals(trainer)
-    _follow(trainer, settings.train.max_steps)
+    with _stopping_on_signals(trainer) as signals:
+        _follow(trainer, settings.train.max_steps)
     _report_stop(trainer, config, changes, signals)
     _report_results(trainer, source)
 
@@ -98,6 +104,20 @@ def _run_path(config: Path, out: Path | None, resume: bool, overwrite: bool) -> 
     return _checked(out, resume or overwrite)
 
 
+def _claimed(config: Path, out: Path | None, path: Path) -> Path:
+    """Make the run's folder; where another training was faster, the next free one."""
+    while True:
+        try:
+            path.mkdir(parents=True, exist_ok=out is not None)
+            return path
+        except FileExistsError:
+            path = _run_path(config, out, resume=False, overwrite=False)
+        except OSError as error:
+            raise UserError(
+                f"{path}: cannot be made ({error.strerror}); name another --out"
+            ) from None
+
+
 def _entries(folder: Path) -> list[Path]:
     return list(folder.iterdir()) if folder.is_dir() else []
 
@@ -112,7 +132,10 @@ def _checked(out: Path, may_exist: bool) -> Path:
         return out
     if not may_exist:
         raise UserError(f"{out}: not empty; go on with --resume, replace it with --overwrite")
-    if not (out / "config.yaml").is_file() or not (out / "data.json").is_file():
+
+    from toytrans.training.run import is_run
+
+    if not is_run(out):
         raise UserError(f"{out}: not a run directory, so it is left alone; name another --out")
     return out
 
@@ -127,7 +150,7 @@ def _number(name: str, stem: str) -> int:
 
 def _settings_to_resume(config: Path, changes: list[str], path: Path) -> "tuple[Config, DataFacts]":
     """The config, which may differ from the saved run's in its limits alone; the run's data."""
-    from toytrans.training.checkpoint import read_run
+    from toytrans.training.run import read_run
 
     saved, facts = read_run(path)
     try:
@@ -163,7 +186,8 @@ def _environment(place: Any, precision: str) -> dict[str, Any]:
     }
 
 
-def _stop_on_signals(trainer: "Trainer") -> list[int]:
+@contextlib.contextmanager
+def _stopping_on_signals(trainer: "Trainer") -> Iterator[list[int]]:
     """The first SIGINT or SIGTERM lets the step end and saves; a second leaves at once."""
     received: list[int] = []
 
@@ -173,9 +197,12 @@ def _stop_on_signals(trainer: "Trainer") -> list[int]:
         received.append(number)
         trainer.interrupted = True
 
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, stop)
-    return received
+    before = {n: signal.signal(n, stop) for n in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield received
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def _follow(trainer: "Trainer", max_steps: int) -> None:
@@ -212,7 +239,8 @@ def _follow(trainer: "Trainer", max_steps: int) -> None:
 
 def seconds_left(record: "Record", max_steps: int) -> float:
     """To max_steps, at the mean pace so far."""
-    return record["elapsed_s"] / max(record["step"], 1) * (max_steps - record["step"])
+    pace: float = record["elapsed_s"] / max(record["step"], 1)
+    return pace * (max_steps - record["step"])
 
 
 def _report_stop(trainer: "Trainer", config: Path, changes: list[str], signals: list[int]) -> None:
@@ -240,9 +268,9 @@ def _report_stop(trainer: "Trainer", config: Path, changes: list[str], signals: 
 def _report_results(trainer: "Trainer", source: "PairSource") -> None:
     """The table that ends a training: measured with the best checkpoint, like `toytrans eval`."""
     from toytrans import load
+    from toytrans.data.pairs import all_pairs
     from toytrans.evaluation import evaluate
     from toytrans.model.transformer import count_parameters
-    from toytrans.training.trainer import all_pairs
 
     run = load(trainer.run, "best", str(trainer.device))
     console, progress = output(), trainer.progress
@@ -273,12 +301,12 @@ def _report_results(trainer: "Trainer", source: "PairSource") -> None:
         expected = " ".join(decode(ids))
         verdict = "right" if answer == expected else f"wrong: {expected}"
         console.print(plain(f"  {' '.join(symbols)}  ->  {answer}  ({verdict})"))
-    example = " ".join(sources[0])
+    where, example = shlex.quote(str(trainer.run)), shlex.quote(" ".join(sources[0]))
     console.print("[bold]run[/bold]", plain(str(trainer.run)))
     console.print("[bold]next[/bold]")
     for command in (
-        f"toytrans eval {shlex.quote(str(trainer.run))}",
-        f'toytrans translate "{example}"',
+        f"toytrans eval {where}",
+        f"toytrans translate --run {where} {example}",
         f"toytrans inspect-masks --config {shlex.quote(str(trainer.run / 'config.yaml'))}",
     ):
         console.print(plain(f"  {command}"), soft_wrap=True)

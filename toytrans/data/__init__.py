@@ -2,8 +2,9 @@
 
 from toytrans.config import Config
 from toytrans.data.files import FilePairs
-from toytrans.data.pairs import SPLITS, DataFacts, PairSource
+from toytrans.data.pairs import SPLITS, DataFacts, PairSource, all_pairs
 from toytrans.data.tasks import TaskPairs
+from toytrans.errors import UserError
 
 
 def open_source(config: Config, facts: DataFacts | None = None) -> PairSource:
@@ -14,3 +15,23 @@ def open_source(config: Config, facts: DataFacts | None = None) -> PairSource:
     limits = (data.train_examples, data.valid_examples, data.test_examples)
     examples = dict(zip(SPLITS, limits, strict=True))
     return FilePairs(data.files, config.seed, examples, facts)
+
+
+def check_splits(config: Config, source: PairSource) -> None:
+    """Read every split now, before anything is trained or written. Raises UserError.
+
+    Tasks are checked by the config alone; files also for sequences past a learned position table.
+    """
+    files, rows = config.data.files, config.model.max_positions
+    if files is None:
+        return
+    for split in SPLITS:
+        if split == "test" and files.test is None:
+            continue
+        pairs = all_pairs(source, split)
+        longest = int(max(pairs.src_length.max(), pairs.tgt_length.max())) + 1
+        if rows is not None and longest > rows:
+            raise UserError(
+                f"data.files.{split}: a sequence of {longest} places, its end included, is longer "
+                f"than model.max_positions {rows}; raise it, or take positions without a table"
+            )

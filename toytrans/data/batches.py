@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
+from toytrans.config import Config
 from toytrans.data.pairs import Pairs, PairSource, permutation
 from toytrans.tokens import BOS_ID, EOS_ID, PAD_ID
 
@@ -70,11 +71,11 @@ def make_batch(pairs: Pairs, both_ends: bool, shape: tuple[int, int, int] | None
     tgt_in, tgt_out = shift_target(pairs.tgt, pairs.tgt_length)
     if shape is None:
         return Batch(src, tgt_in, tgt_out)
-    rows, width, height = shape
+    rows, src_width, tgt_width = shape
     return Batch(
         *(
             pad(ids, (0, columns - ids.shape[1], 0, rows - ids.shape[0]), value=PAD_ID)
-            for ids, columns in ((src, width), (tgt_in, height), (tgt_out, height))
+            for ids, columns in ((src, src_width), (tgt_in, tgt_width), (tgt_out, tgt_width))
         )
     )
 
@@ -86,16 +87,17 @@ def bucket(length: int) -> int:
 
 
 def training_batches(
-    source: PairSource, batch_tokens: int, both_ends: bool, seed: int, dealt: int = 0
+    source: PairSource, config: Config, dealt: int = 0
 ) -> Iterator[tuple[Batch, int]]:
     """Endless batches, each with the number of pairs dealt so far; goes on after `dealt`."""
-    size = max(batch_tokens, SMALLEST_POOL)
+    both_ends, budget = config.marks_both_ends, config.data.batch_tokens
+    size = max(budget, SMALLEST_POOL)
     while True:
         pool, past = divmod(dealt, size)
-        pairs = source.pairs("train", _stream(source, seed, pool * size, size))
-        order, cuts = cut(pairs, batch_tokens, both_ends)
+        pairs = source.pairs("train", _stream(source, config.seed, pool * size, size))
+        order, cuts = cut(pairs, budget, both_ends, longest=config.model.max_positions)
         passed = 0
-        for number in permutation(len(cuts), seed, 4, pool).tolist():
+        for number in permutation(len(cuts), config.seed, 4, pool).tolist():
             start, stop, shape = cuts[number]
             passed += stop - start
             if passed <= past:
@@ -132,23 +134,29 @@ Cut = tuple[int, int, tuple[int, int, int]]
 
 
 def cut(
-    pairs: Pairs, batch_tokens: int, both_ends: bool, even_rows: bool = True
+    pairs: Pairs,
+    batch_tokens: int,
+    both_ends: bool,
+    even_rows: bool = True,
+    longest: int | None = None,
 ) -> tuple[Tensor, list[Cut]]:
     """Sort pairs from long to short and cut them into batches of at most `batch_tokens`.
 
     even_rows: spread the rows that are left over at the end evenly, in place of one last small
-    batch whose few tokens would weigh as much as all of another's.
+    batch whose few tokens would weigh as much as all of another's. longest: buckets end there,
+    where a position table does.
     """
-    table = torch.tensor([bucket(n) for n in range(_widest(pairs) + 3)])
-    width = table[pairs.src_length + 1 + both_ends]
-    height = table[pairs.tgt_length + 1]
-    order = (-(height * (int(width.max()) + 1) + width)).argsort(stable=True)
-    widths, heights = width[order].tolist(), height[order].tolist()
-    cuts = _cut(widths, heights, batch_tokens, 1.0)
+    lengths = range(_longest(pairs) + 3)  # BOS and EOS included
+    table = torch.tensor([max(n, min(bucket(n), longest or bucket(n))) for n in lengths])
+    src_width = table[pairs.src_length + 1 + both_ends]
+    tgt_width = table[pairs.tgt_length + 1]
+    order = (-(tgt_width * (int(src_width.max()) + 1) + src_width)).argsort(stable=True)
+    src_widths, tgt_widths = src_width[order].tolist(), tgt_width[order].tolist()
+    cuts = _cut(src_widths, tgt_widths, batch_tokens, 1.0)
     low, high = 0.5, 1.0
     for _ in range(6 if even_rows else 0):
         middle = (low + high) / 2
-        thinner = _cut(widths, heights, batch_tokens, middle)
+        thinner = _cut(src_widths, tgt_widths, batch_tokens, middle)
         if len(thinner) > len(cuts):
             low = middle
         else:
@@ -156,24 +164,26 @@ def cut(
     return order, cuts
 
 
-def _cut(widths: list[int], heights: list[int], batch_tokens: int, fill: float) -> list[Cut]:
+def _cut(src_widths: list[int], tgt_widths: list[int], batch_tokens: int, fill: float) -> list[Cut]:
+    """Cuts of sorted pairs; `fill`: the share of each batch's rows that hold a pair."""
     cuts: list[Cut] = []
     start = 0
-    while start < len(widths):
-        height = heights[start]
-        rows = _rows(widths[start] + height, batch_tokens)
-        width = max(widths[start : start + rows])
-        rows = _rows(width + height, batch_tokens)
-        stop = min(start + max(1, int(rows * fill)), len(widths))
-        cuts.append((start, stop, (rows, width, height)))
+    while start < len(src_widths):
+        tgt_width = tgt_widths[start]
+        rows = _rows(src_widths[start] + tgt_width, batch_tokens)
+        src_width = max(src_widths[start : start + rows])
+        rows = _rows(src_width + tgt_width, batch_tokens)
+        stop = min(start + max(1, int(rows * fill)), len(src_widths))
+        cuts.append((start, stop, (rows, src_width, tgt_width)))
         start = stop
     return cuts
 
 
 def _rows(tokens: int, batch_tokens: int) -> int:
+    """Rows of so many tokens that fit the budget; in eights, which kernels like."""
     rows = max(1, batch_tokens // tokens)
     return rows - rows % 8 if rows > 8 else rows
 
 
-def _widest(pairs: Pairs) -> int:
+def _longest(pairs: Pairs) -> int:
     return int(max(pairs.src_length.max(), pairs.tgt_length.max()))

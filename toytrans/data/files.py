@@ -4,6 +4,7 @@ Symbols are what blanks separate. The vocabulary comes from the training file al
 it lacks is an error with file and line.
 """
 
+import hashlib
 import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -11,14 +12,12 @@ from functools import cached_property
 from itertools import zip_longest
 from pathlib import Path
 
-import torch
 from torch import Tensor
-from torch.nn.utils.rnn import pad_sequence
 
 from toytrans.config import FilesConfig, FormatName, Paths
-from toytrans.data.pairs import DataFacts, Pairs, Split, permutation
+from toytrans.data.pairs import SPARE_TOKENS, DataFacts, Pairs, Split, pad_rows, permutation
 from toytrans.errors import UnseenSymbol, UserError
-from toytrans.tokens import PAD_ID, Vocabulary, vocabulary_of
+from toytrans.tokens import Vocabulary, vocabulary_of
 
 HELD_OUT_SHARE = 0.05
 """Of train, for validation, where no valid file is named."""
@@ -55,18 +54,29 @@ class FilePairs:
         pairs = self._train_text
         lengths = [len(pair.src) for pair in pairs]
         vocabulary = vocabulary_of(side for pair in pairs for side in (pair.src, pair.tgt))
-        growth = max(-(-len(pair.tgt) // max(len(pair.src), 1)) for pair in pairs)
-        return DataFacts(vocabulary, (min(lengths), max(lengths)), max(growth, 2))
+        return DataFacts(
+            vocabulary, (min(lengths), max(lengths)), _growth(pairs), _sha256(self._files.train)
+        )
 
     @cached_property
     def notes(self) -> tuple[str, ...]:
-        if self._files.valid:
-            return ()
-        held_out, total = self.size("valid"), len(self._train_text)
-        return (
-            f"no valid file: {held_out:,} of {total:,} training pairs "
-            f"({held_out / total:.0%}, chosen by the seed) are held out for validation",
-        )
+        notes = []
+        train = self._text("train")
+        if not self._files.valid:
+            total = len(self._train_text)
+            held_out = total - len(train)
+            notes.append(
+                f"no valid file: {held_out:,} of {total:,} training pairs "
+                f"({held_out / total:.0%}, chosen by the seed) are held out for validation"
+            )
+        known = {tuple(pair.src) for pair in train}
+        for split in ("valid", "test"):
+            if getattr(self._files, split):
+                text = self._text(split)
+                again = sum(tuple(pair.src) in known for pair in text)
+                if again:
+                    notes.append(f"{again:,} of {len(text):,} {split} sources are trained on too")
+        return tuple(notes)
 
     def size(self, split: Split) -> int:
         return len(self._split(split))
@@ -76,6 +86,11 @@ class FilePairs:
 
     @cached_property
     def _train_text(self) -> list[TextPair]:
+        if self._facts and self._facts.train_sha256 != _sha256(self._files.train):
+            raise UserError(
+                f"{self._files.train}: not the file that the run was trained on; put it back, or "
+                "train again"
+            )
         return read_pairs(self._files.train, self._files.format)
 
     def _split(self, split: Split) -> Pairs:
@@ -100,15 +115,28 @@ class FilePairs:
         text = self._train_text
         if self._files.valid:
             return text
-        order = permutation(len(text), self._seed, 1)
-        held_out = max(1, round(HELD_OUT_SHARE * len(text)))
-        if len(text) < 2:
+        sources = list(dict.fromkeys(tuple(pair.src) for pair in text))
+        if len(sources) < 2:
             raise UserError(
-                f"{self._files.train}: one pair cannot be shared between train and validation; "
+                f"{self._files.train}: one source cannot be shared between train and validation; "
                 "name a data.files.valid"
             )
-        chosen = order[:held_out] if split == "valid" else order[held_out:]
-        return [text[i] for i in chosen.sort().values.tolist()]
+        order = permutation(len(sources), self._seed, 1).tolist()
+        chosen = {sources[i] for i in order[: max(1, round(HELD_OUT_SHARE * len(sources)))]}
+        return [pair for pair in text if (tuple(pair.src) in chosen) == (split == "valid")]
+
+
+def _growth(pairs: Sequence[TextPair]) -> int:
+    """The least growth, 2 or more, whose growth S + 10 tokens hold every target and its end."""
+    needs = (-(-(len(pair.tgt) + 1 - SPARE_TOKENS) // len(pair.src)) for pair in pairs if pair.src)
+    return max((2, *needs))
+
+
+def _sha256(paths: Paths) -> str:
+    digest = hashlib.sha256()
+    for path in (paths,) if isinstance(paths, str) else paths:
+        digest.update(_read(path))
+    return digest.hexdigest()
 
 
 def read_pairs(paths: Paths, format: FormatName | None = None) -> list[TextPair]:
@@ -134,20 +162,15 @@ def read_pairs(paths: Paths, format: FormatName | None = None) -> list[TextPair]
 
 def encode_pairs(text: Sequence[TextPair], vocabulary: Vocabulary) -> Pairs:
     """Padded ids of pairs. Raises UserError with file and line for an unseen symbol."""
-    sides: list[tuple[Tensor, Tensor]] = []
-    for side in ("src", "tgt"):
-        rows = []
+    sides: dict[str, list[list[int]]] = {"src": [], "tgt": []}
+    for side, rows in sides.items():
         for pair in text:
             try:
-                rows.append(torch.tensor(vocabulary.encode(getattr(pair, side))))
+                rows.append(vocabulary.encode(getattr(pair, side)))
             except UnseenSymbol as error:
                 place = getattr(pair, f"{side}_place")
                 raise UserError(f"{place}: {error}; it must occur in training") from None
-        length = torch.tensor([len(row) for row in rows])
-        ids = pad_sequence([row.long() for row in rows], True, PAD_ID)
-        sides.append((ids, length))
-    (src, src_length), (tgt, tgt_length) = sides
-    return Pairs(src, src_length, tgt, tgt_length)
+    return Pairs(*pad_rows(sides["src"]), *pad_rows(sides["tgt"]))
 
 
 def _parallel(src_path: str, tgt_path: str) -> Iterator[TextPair]:
@@ -161,16 +184,20 @@ def _parallel(src_path: str, tgt_path: str) -> Iterator[TextPair]:
         yield TextPair(src.split(), tgt.split(), src_place, tgt_place)
 
 
-def _lines(path: str) -> Iterator[tuple[str, str]]:
-    """`file:line` and text of every line."""
+def _read(path: str) -> bytes:
     try:
-        raw = Path(path).read_bytes()
+        return Path(path).read_bytes()
     except FileNotFoundError:
         raise UserError(f"{path}: no such file") from None
     except IsADirectoryError:
         raise UserError(f"{path}: is a directory; name a file") from None
     except (OSError, ValueError) as error:
         raise UserError(f"{path}: cannot be read ({error})") from None
+
+
+def _lines(path: str) -> Iterator[tuple[str, str]]:
+    """`file:line` and text of every line."""
+    raw = _read(path)
     if not raw:
         raise UserError(f"{path}: empty; an empty sequence is a blank line")
     if b"\0" in raw:

@@ -4,15 +4,20 @@ Nothing here keeps a state: a number is drawn by hashing its address. The same a
 same number on any device, in any batch, after a resume.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
 import torch
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 from toytrans.tokens import PAD_ID, Vocabulary
 
 Split = Literal["train", "valid", "test"]
+SPARE_TOKENS = 10
+"""Tokens that decoding may say beyond growth S, EOS included."""
+
 SPLITS: tuple[Split, ...] = ("train", "valid", "test")
 
 
@@ -45,11 +50,13 @@ class DataFacts:
 
     train_length: the shortest and the longest training source; they decide what is in range.
     target_growth: target symbols that decoding allows per source symbol, at least 2.
+    train_sha256: of the training file or files; empty for a task.
     """
 
     vocabulary: Vocabulary
     train_length: tuple[int, int]
     target_growth: int = 2
+    train_sha256: str = ""
 
 
 class PairSource(Protocol):
@@ -75,8 +82,22 @@ def real_places(length: Tensor, width: int) -> Tensor:
 
 
 def padded(values: Tensor, length: Tensor) -> Tensor:
-    """Values (N, W) with PAD_ID after each row's length. The one place that pads a tensor."""
+    """Values (N, W) with PAD_ID after each row's length."""
     return values.masked_fill(~real_places(length, values.shape[1]), PAD_ID)
+
+
+def pad_rows(rows: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor]:
+    """Ragged rows of ids -> (N, W) with PAD_ID after each row's end, and lengths (N,)."""
+    length = torch.tensor([len(row) for row in rows], dtype=torch.long)
+    tensors = [torch.tensor(row, dtype=torch.long) for row in rows]
+    return pad_sequence(tensors, batch_first=True, padding_value=PAD_ID), length
+
+
+def all_pairs(source: PairSource, split: Split) -> Pairs:
+    """Every pair of a split of limited size."""
+    size = source.size(split)
+    assert size is not None, f"{split} is endless"
+    return source.pairs(split, torch.arange(size))
 
 
 # Hashed numbers ------------------------------------------------------------------------------

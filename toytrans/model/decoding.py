@@ -10,10 +10,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from toytrans.data.pairs import SPARE_TOKENS
 from toytrans.model.transformer import Transformer
 from toytrans.tokens import BOS_ID, EOS_ID, FIRST_SYMBOL_ID, PAD_ID
-
-SPARE_TOKENS = 10
 
 
 @dataclass(frozen=True)

@@ -1,10 +1,6 @@
-"""Save and load a run, safely.
+"""Save and load checkpoints, safely.
 
-    runs/name/config.yaml       every value of the config
-    runs/name/data.json         vocabulary, training lengths: what a run remembers of its data
-    runs/name/environment.json  versions, device, threads, precision
-    runs/name/metrics.jsonl     one record a line
-    runs/name/checkpoints/step-N/{weights,optimizer,random}.safetensors, checkpoint.json
+    checkpoints/step-N/{weights,optimizer,random}.safetensors, checkpoint.json
 
 A checkpoint is written under another name, flushed and renamed, so a crash leaves the ones before
 it whole. Nothing that is read can run code; every file's SHA-256 is checked.
@@ -18,28 +14,16 @@ import shutil
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
 
 import safetensors.torch
 import torch
 from safetensors import SafetensorError
 from torch import Tensor
 
-from toytrans.config import Config, load_config, save_config
-from toytrans.data.pairs import DataFacts
 from toytrans.errors import UserError
-from toytrans.evaluation import translate
 from toytrans.model.transformer import Transformer
-from toytrans.tokens import Vocabulary
-from toytrans.training.devices import choose_device
 
 FORMAT = 1
-CONFIG, DATA, ENVIRONMENT, METRICS = (
-    "config.yaml",
-    "data.json",
-    "environment.json",
-    "metrics.jsonl",
-)
 CHECKPOINTS, DESCRIPTION = "checkpoints", "checkpoint.json"
 
 
@@ -54,7 +38,7 @@ class Progress:
     elapsed_s: float = 0.0
     best_step: int | None = None
     best_exact_match: float = -1.0
-    best_loss: float = float("inf")
+    best_loss: float | None = None
     evaluations_since_best: int = 0
     window: dict[str, float] = field(default_factory=dict)
     """sums since the last record"""
@@ -73,22 +57,6 @@ class Checkpoint:
 # Writing -------------------------------------------------------------------------------------
 
 
-def create_run(path: Path, config: Config, facts: DataFacts, environment: dict[str, Any]) -> None:
-    """Make a run directory, or renew the description of one that is resumed."""
-    vocabulary = facts.vocabulary
-    data = {
-        "symbols": vocabulary.symbols,
-        "separators": vocabulary.separators,
-        "train_length": facts.train_length,
-        "target_growth": facts.target_growth,
-    }
-    with _saying_what_failed(path, "the run's description"):
-        (path / CHECKPOINTS).mkdir(parents=True, exist_ok=True)
-        _write(path / DATA, (json.dumps(data, ensure_ascii=False) + "\n").encode())
-        _write(path / ENVIRONMENT, (json.dumps(environment, indent=1) + "\n").encode())
-        _write(path / CONFIG, save_config(config).encode())
-
-
 def save_checkpoint(run: Path, checkpoint: Checkpoint) -> None:
     """Write a checkpoint under a temporary name, flush it, rename it, drop those not needed.
 
@@ -98,7 +66,7 @@ def save_checkpoint(run: Path, checkpoint: Checkpoint) -> None:
     step = checkpoint.progress.step
     folder = run / CHECKPOINTS
     draft, final = folder / f".step-{step}", folder / f"step-{step}"
-    with _saying_what_failed(run, f"the checkpoint of step {step}"):
+    with saying_what_failed(run, f"the checkpoint of step {step}"):
         try:
             shutil.rmtree(draft, ignore_errors=True)
             draft.mkdir()
@@ -106,9 +74,11 @@ def save_checkpoint(run: Path, checkpoint: Checkpoint) -> None:
             for name in ("weights", "optimizer", "random"):
                 raw = safetensors.torch.save(_contiguous(getattr(checkpoint, name)))
                 sums[f"{name}.safetensors"] = hashlib.sha256(raw).hexdigest()
-                _write(draft / f"{name}.safetensors", raw)
+                write_file(draft / f"{name}.safetensors", raw)
             about = {"format": FORMAT, "sha256": sums, "progress": asdict(checkpoint.progress)}
-            _write(draft / DESCRIPTION, (json.dumps(about, indent=1) + "\n").encode())
+            write_file(
+                draft / DESCRIPTION, (json.dumps(about, indent=1, allow_nan=False) + "\n").encode()
+            )
             if final.exists():  # a damaged one that training has now passed again
                 final.rename(folder / f".old-step-{step}")
             draft.rename(final)
@@ -116,14 +86,15 @@ def save_checkpoint(run: Path, checkpoint: Checkpoint) -> None:
         except OSError:
             shutil.rmtree(draft, ignore_errors=True)
             raise
-    keep = {*saved_steps(run)[-2:], checkpoint.progress.best_step}
+    passed = [other for other in saved_steps(run) if other <= step]  # later ones were damaged
+    keep = {*passed[-2:], checkpoint.progress.best_step}
     for entry in folder.iterdir():
         known = entry.name.removeprefix("step-")
         if not (known.isascii() and known.isdigit()) or int(known) not in keep:
             shutil.rmtree(entry, ignore_errors=True)
 
 
-def _write(path: Path, raw: bytes) -> None:
+def write_file(path: Path, raw: bytes) -> None:
     """Write a file so that it is either old or new, never half."""
     draft = path.with_name(f".{path.name}.draft")
     with draft.open("wb") as file:
@@ -147,7 +118,8 @@ def _contiguous(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
 
 
 @contextlib.contextmanager
-def _saying_what_failed(run: Path, what: str) -> Iterator[None]:
+def saying_what_failed(run: Path, what: str) -> Iterator[None]:
+    """Turn the disk's refusal into a UserError that names the checkpoint to go on from."""
     try:
         yield
     except OSError as error:
@@ -228,7 +200,7 @@ def pick_step(run: Path, which: str) -> int:
     """The step of `best`, `last` or a number. Raises UserError naming those that exist."""
     steps = saved_steps(run)
     if not steps:
-        raise UserError(f"{run}: no checkpoint yet; train with --resume --out {run}")
+        raise UserError(f"{run}: no checkpoint yet; let `toytrans train` finish, or --resume it")
     if which == "last":
         return steps[-1]
     if which == "best":
@@ -245,26 +217,6 @@ def pick_step(run: Path, which: str) -> int:
     return int(which)
 
 
-def is_run(path: Path) -> bool:
-    return (path / CONFIG).is_file() and (path / DATA).is_file()
-
-
-def read_run(path: Path) -> tuple[Config, DataFacts]:
-    """Config and data facts of a run directory. Raises UserError."""
-    if not os.path.exists(path):
-        raise UserError(f"{path}: no such run directory; `toytrans train` makes one")
-    if not is_run(path):
-        raise UserError(f"{path}: not a run directory (it lacks {CONFIG} and {DATA})")
-    try:
-        data = json.loads((path / DATA).read_bytes())
-        low, high = data["train_length"]
-        vocabulary = Vocabulary(tuple(data["symbols"]), tuple(data["separators"]))
-        facts = DataFacts(vocabulary, (int(low), int(high)), int(data["target_growth"]))
-    except (OSError, ValueError, KeyError, TypeError, RecursionError, OverflowError, UserError):
-        raise UserError(f"{path / DATA}: damaged; the run cannot be read without it") from None
-    return load_config(path / CONFIG), facts
-
-
 def load_weights(model: Transformer, weights: dict[str, Tensor], place: str) -> None:
     """Copy weights into a model of the same shapes. Raises UserError naming the first misfit."""
     parameters = dict(model.named_parameters())
@@ -273,51 +225,9 @@ def load_weights(model: Transformer, weights: dict[str, Tensor], place: str) -> 
         theirs = tuple(weights[name].shape) if name in weights else None
         if ours != theirs:
             raise UserError(
-                f"{place}: tensor {name} has shape {theirs}, the model of {CONFIG} {ours}; "
+                f"{place}: tensor {name} has shape {theirs}, the model of config.yaml {ours}; "
                 "the two do not belong together"
             )
     with torch.no_grad():
         for name, parameter in parameters.items():
             parameter.copy_(weights[name])
-
-
-@dataclass(frozen=True)
-class Run:
-    """A trained model with what it takes to use it."""
-
-    path: Path
-    config: Config
-    facts: DataFacts
-    model: Transformer
-    step: int
-
-    @property
-    def vocabulary(self) -> Vocabulary:
-        return self.facts.vocabulary
-
-    def translate(self, sequences: list[str], beam: int = 1) -> list[str]:
-        """Translations of sequences such as "5 7 9". Raises UnseenSymbol."""
-        output = translate(
-            self.model,
-            [sequence.split() for sequence in sequences],
-            self.facts,
-            both_ends=self.config.marks_both_ends,
-            beam=beam,
-        )
-        return [" ".join(symbols) for symbols in output]
-
-
-def load_run(path: str | Path, checkpoint: str = "best", device: str = "auto") -> Run:
-    """The model of a run directory, in eval mode, in fp32 (fp64 where it was trained so).
-
-    checkpoint: best, last or a step. device: as in a config. Raises UserError.
-    """
-    path = Path(path)
-    config, facts = read_run(path)
-    step = pick_step(path, checkpoint)
-    loaded = load_checkpoint(path, step, training=False)
-    model = Transformer(config.model, facts.vocabulary)
-    if config.train.precision == "fp64":
-        model.double()
-    load_weights(model, loaded.weights, str(path / CHECKPOINTS / f"step-{step}"))
-    return Run(path, config, facts, model.eval().to(choose_device(device)), step)

@@ -6,14 +6,12 @@ Every number that a step depends on is in the config, the weights, the optimiser
 state or `Progress`, and all of them are in a checkpoint: a resumed run is the same run.
 """
 
-import json
 import math
-import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -21,13 +19,12 @@ from torch.nn import functional as F
 
 from toytrans.config import Config
 from toytrans.data.batches import Batch, training_batches
-from toytrans.data.pairs import Pairs, PairSource, Split
+from toytrans.data.pairs import Pairs, PairSource, all_pairs
 from toytrans.errors import UserError
 from toytrans.evaluation import evaluate
 from toytrans.model.transformer import Transformer
 from toytrans.tokens import PAD_ID
 from toytrans.training.checkpoint import (
-    METRICS,
     Checkpoint,
     DamagedCheckpoint,
     Progress,
@@ -38,8 +35,11 @@ from toytrans.training.checkpoint import (
 )
 from toytrans.training.devices import Precision
 from toytrans.training.optimizer import learning_rate, make_optimizer
+from toytrans.training.run import Record, append_record, cut_records
 
-Record = dict[str, float | int]
+SECONDS_BETWEEN_SAVES = 60.0
+"""A checkpoint is written with every evaluation, and at least this often."""
+
 StopReason = Literal[
     "max_steps", "max_seconds", "stop_at_exact_match", "patience", "interrupted", "diverged"
 ]
@@ -112,6 +112,7 @@ class Trainer:
         """Set from outside, by a signal say: training saves after the running step and stops."""
         self._valid: Pairs | None = None
         self._saved_step: int | None = None
+        self._saved_at = time.monotonic()
         self._clear_window()
 
     def resume(self) -> list[str]:
@@ -123,27 +124,21 @@ class Trainer:
             except DamagedCheckpoint as error:
                 notes.append(str(error).partition(";")[0] + "; the one before it is used")
                 continue
-            self._cut_metrics()
+            cut_records(self.run, step)
             return [*notes, f"resumed at step {step}"]
         if notes:
             raise UserError(
                 f"{self.run}: none of its checkpoints can be read; nothing is changed; "
                 "start again with --overwrite, or elsewhere with --out"
             )
-        (self.run / METRICS).unlink(missing_ok=True)
+        cut_records(self.run, 0)
         return ["no checkpoint to resume from; starting at step 0"]
 
     def train(self) -> Iterator[Record]:
         """Train to the first limit; a record every `log_every` steps and at evaluations."""
         train = self.config.train
         began = time.monotonic() - self.progress.elapsed_s
-        batches = training_batches(
-            self.source,
-            self.config.data.batch_tokens,
-            self.config.marks_both_ends,
-            self.config.seed,
-            self.progress.dealt,
-        )
+        batches = training_batches(self.source, self.config, self.progress.dealt)
         self.model.train()
         reason = self._limit_reached(began)
         while reason is None:
@@ -153,7 +148,12 @@ class Trainer:
             evaluates = ends or self.progress.step % (train.eval_every or 1) == 0
             if evaluates or self.progress.step % train.log_every == 0:
                 yield (record := self._record(evaluates))
-                reason = reason or self._judged(record) or self._limit_reached(began)
+                reason = reason or self._judged(record)
+            if reason is None and self.interrupted:
+                reason = "interrupted"
+            overdue = time.monotonic() - self._saved_at > SECONDS_BETWEEN_SAVES
+            if overdue and reason != "diverged":
+                self.save()
         self.stop_reason = reason
         if reason != "diverged" and self._saved_step != self.progress.step:
             if reason != "interrupted":
@@ -175,7 +175,7 @@ class Trainer:
         weights: dict[str, Tensor] = dict(self.model.named_parameters())
         self.progress.window["loss"] = float(self._loss_sum)
         save_checkpoint(self.run, Checkpoint(replace(self.progress), weights, optimizer, random))
-        self._saved_step = self.progress.step
+        self._saved_step, self._saved_at = self.progress.step, time.monotonic()
 
     def _restore(self, checkpoint: Checkpoint) -> None:
         if checkpoint.progress.window.keys() != self.progress.window.keys():
@@ -226,8 +226,9 @@ class Trainer:
     def _record(self, evaluates: bool) -> Record:
         """What happened since the last record, written to metrics.jsonl.
 
-        `loss` in nats per real target token; `padding` = padded / real tokens. With an
-        evaluation comes a checkpoint, unless training has diverged.
+        `loss` in nats per real target token, label smoothing included; `grad_norm` of the last
+        step, before clipping; `padding` = padded / real tokens; `valid_*` without smoothing.
+        With an evaluation comes a checkpoint, unless training has diverged.
         """
         window = self.progress.window
         record: Record = {
@@ -243,7 +244,7 @@ class Trainer:
         evaluates = evaluates and _healthy(record)
         if evaluates:
             record |= self._evaluate()
-        self._log(record)
+        append_record(self.run, record)
         if evaluates:
             self.save()
         return record
@@ -269,7 +270,8 @@ class Trainer:
         progress = self.progress
         progress.evaluations_since_best += 1
         quality = (counts["exact_match"], -counts["loss"])
-        if quality > (progress.best_exact_match, -progress.best_loss):
+        best_loss = math.inf if progress.best_loss is None else progress.best_loss
+        if quality > (progress.best_exact_match, -best_loss):
             progress.best_step, progress.evaluations_since_best = progress.step, 0
             progress.best_exact_match, progress.best_loss = counts["exact_match"], counts["loss"]
         return {f"valid_{key}": counts[key] for key in ("exact_match", "token_accuracy", "loss")}
@@ -297,48 +299,6 @@ class Trainer:
             return "patience"
         return None
 
-    def _log(self, record: dict[str, Any]) -> None:
-        try:
-            with (self.run / METRICS).open("a") as file:
-                file.write(json.dumps(record) + "\n")
-                file.flush()
-                os.fsync(file.fileno())
-        except OSError as error:
-            raise UserError(f"{self.run / METRICS}: cannot be written ({error.strerror})") from None
-
-    def _cut_metrics(self) -> None:
-        """Drop the records past the checkpoint, and a last line that a crash cut short."""
-        path = self.run / METRICS
-        kept = [record for record in read_metrics(self.run) if record["step"] <= self.progress.step]
-        draft = path.with_suffix(".draft")
-        draft.write_text("".join(json.dumps(record) + "\n" for record in kept))
-        draft.replace(path)
-
 
 def _healthy(record: Record) -> bool:
     return math.isfinite(record["loss"]) and math.isfinite(record["grad_norm"])
-
-
-def read_metrics(run: Path) -> list[Record]:
-    """The records of a run; a last line that is not whole is left out."""
-    try:
-        lines = (run / METRICS).read_text(errors="replace").splitlines()
-    except FileNotFoundError:
-        return []
-    records = []
-    for line in lines:
-        try:
-            record = json.loads(line)
-        except (ValueError, RecursionError):
-            break
-        if not isinstance(record, dict) or not isinstance(record.get("step"), int):
-            break
-        records.append(record)
-    return records
-
-
-def all_pairs(source: PairSource, split: Split) -> Pairs:
-    """Every pair of a split of limited size."""
-    size = source.size(split)
-    assert size is not None, f"{split} is endless"
-    return source.pairs(split, torch.arange(size))

@@ -1,0 +1,169 @@
+"""A run directory: what it holds, and the model in it.
+
+runs/name/config.yaml       every value of the config
+runs/name/data.json         vocabulary, training lengths: what a run remembers of its data
+runs/name/environment.json  versions, device, threads, precision
+runs/name/metrics.jsonl     one record a line
+runs/name/checkpoints/      see checkpoint.py
+"""
+
+import json
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from toytrans.config import Config, load_config, save_config
+from toytrans.data.pairs import DataFacts
+from toytrans.errors import UserError
+from toytrans.evaluation import translate
+from toytrans.model.transformer import Transformer
+from toytrans.tokens import Vocabulary
+from toytrans.training.checkpoint import (
+    CHECKPOINTS,
+    load_checkpoint,
+    load_weights,
+    pick_step,
+    saying_what_failed,
+    write_file,
+)
+from toytrans.training.devices import Precision, choose_device
+
+CONFIG, DATA, ENVIRONMENT, METRICS = (
+    "config.yaml",
+    "data.json",
+    "environment.json",
+    "metrics.jsonl",
+)
+Record = dict[str, Any]
+"""One line of metrics.jsonl."""
+
+
+def create_run(path: Path, config: Config, facts: DataFacts, environment: dict[str, Any]) -> None:
+    """Make a run directory, or renew the description of one that is resumed."""
+    vocabulary = facts.vocabulary
+    data = {
+        "symbols": vocabulary.symbols,
+        "separators": vocabulary.separators,
+        "train_length": facts.train_length,
+        "target_growth": facts.target_growth,
+        "train_sha256": facts.train_sha256,
+    }
+    with saying_what_failed(path, "the run's description"):
+        (path / CHECKPOINTS).mkdir(parents=True, exist_ok=True)
+        write_file(path / DATA, (json.dumps(data, ensure_ascii=False) + "\n").encode())
+        write_file(path / ENVIRONMENT, (json.dumps(environment, indent=1) + "\n").encode())
+        write_file(path / CONFIG, save_config(config).encode())
+
+
+def is_run(path: Path) -> bool:
+    """Whether a path is a run directory."""
+    return (path / CONFIG).is_file() and (path / DATA).is_file()
+
+
+def read_run(path: Path) -> tuple[Config, DataFacts]:
+    """Config and data facts of a run directory. Raises UserError."""
+    if not os.path.exists(path):
+        raise UserError(f"{path}: no such run directory; `toytrans train` makes one")
+    if not is_run(path):
+        raise UserError(f"{path}: not a run directory (it lacks {CONFIG} and {DATA})")
+    try:
+        data = json.loads((path / DATA).read_bytes())
+        low, high = data["train_length"]
+        vocabulary = Vocabulary(tuple(data["symbols"]), tuple(data["separators"]))
+        growth, digest = int(data["target_growth"]), str(data["train_sha256"])
+        facts = DataFacts(vocabulary, (int(low), int(high)), growth, digest)
+    except (OSError, ValueError, KeyError, TypeError, RecursionError, OverflowError, UserError):
+        raise UserError(f"{path / DATA}: damaged; the run cannot be read without it") from None
+    return load_config(path / CONFIG), facts
+
+
+def read_precision(path: Path) -> Precision | None:
+    """The precision that a run has been trained in, if its environment.json tells."""
+    try:
+        precision = json.loads((path / ENVIRONMENT).read_bytes())["precision"]
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        return None
+    return precision if precision in ("fp32", "bf16", "fp64") else None
+
+
+def append_record(path: Path, record: Record) -> None:
+    """Add a line to metrics.jsonl; numbers that JSON lacks become null."""
+    line = json.dumps({key: _finite(value) for key, value in record.items()}, allow_nan=False)
+    with saying_what_failed(path, METRICS), (path / METRICS).open("a") as file:
+        file.write(line + "\n")
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def read_records(path: Path) -> list[Record]:
+    """The records of a run; reading ends at a line that is not whole."""
+    try:
+        lines = (path / METRICS).read_text(errors="replace").splitlines()
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        raise UserError(f"{path / METRICS}: cannot be read ({error.strerror})") from None
+    records = []
+    for line in lines:
+        try:
+            record = json.loads(line)
+        except (ValueError, RecursionError):
+            break
+        if not isinstance(record, dict) or not isinstance(record.get("step"), int):
+            break
+        records.append(record)
+    return records
+
+
+def cut_records(path: Path, step: int) -> None:
+    """Drop the records past a step, and a last line that a crash cut short."""
+    kept = [record for record in read_records(path) if record["step"] <= step]
+    with saying_what_failed(path, METRICS):
+        write_file(path / METRICS, "".join(json.dumps(r) + "\n" for r in kept).encode())
+
+
+def _finite(value: float) -> float | None:
+    return value if abs(value) < float("inf") else None
+
+
+@dataclass(frozen=True)
+class Run:
+    """A trained model with what it takes to use it."""
+
+    path: Path
+    config: Config
+    facts: DataFacts
+    model: Transformer
+    step: int
+
+    @property
+    def vocabulary(self) -> Vocabulary:
+        return self.facts.vocabulary
+
+    def translate(self, sequences: list[str], beam: int = 1) -> list[str]:
+        """Translations of sequences such as "5 7 9". Raises UnseenSymbol."""
+        output = translate(
+            self.model,
+            [sequence.split() for sequence in sequences],
+            self.facts,
+            both_ends=self.config.marks_both_ends,
+            beam=beam,
+        )
+        return [" ".join(symbols) for symbols in output]
+
+
+def load_run(path: str | Path, checkpoint: str = "best", device: str = "auto") -> Run:
+    """The model of a run directory, in eval mode, in fp32 (fp64 where it was trained so).
+
+    checkpoint: best, last or a step. device: as in a config. Raises UserError.
+    """
+    path = Path(path)
+    config, facts = read_run(path)
+    step = pick_step(path, checkpoint)
+    loaded = load_checkpoint(path, step, training=False)
+    model = Transformer(config.model, facts.vocabulary)
+    if config.train.precision == "fp64":
+        model.double()
+    load_weights(model, loaded.weights, str(path / CHECKPOINTS / f"step-{step}"))
+    return Run(path, config, facts, model.eval().to(choose_device(device)), step)
