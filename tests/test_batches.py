@@ -139,6 +139,16 @@ def test_any_batch_size_deals_out_the_same_pairs():
     assert totals[0] == totals[1]
 
 
+def test_buckets_end_where_a_learned_table_does():
+    """Sources of 25 symbols and their end are 26 places; their bucket would be 28."""
+    assert bucket(26) == 28
+    data = {"symbols": 20, "train_length": [20, 25], "batch_tokens": 512}
+    config = config_of("copy", data=data, model={"positions": "learned", "max_positions": 26})
+    batches = [batch for batch, _ in islice(training_batches(open_source(config), config), 20)]
+    assert max(batch.src.shape[1] for batch in batches) == 26
+    assert max(batch.tgt_in.shape[1] for batch in batches) == 26
+
+
 def test_a_limited_split_goes_round_in_epochs():
     batches = stream(train_examples=256, budget=1024, count=100)
     kept = []

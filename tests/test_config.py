@@ -438,7 +438,7 @@ def test_a_contradiction_is_refused_with_both_sides(
 
 
 @pytest.mark.parametrize(
-    "key", ["symbols: 5", "train_length: [1, 5]", "test_length: [1, 5]", "train_examples: 5"]
+    "key", ["symbols: 5", "train_length: [1, 5]", "valid_length: [1, 5]", "test_length: [1, 5]"]
 )
 def test_options_of_a_task_are_refused_beside_files(tmp_path: Path, key: str) -> None:
     message = refusal(tmp_path, f"data:\n  files: {{train: a.tsv}}\n  {key}\n")

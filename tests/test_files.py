@@ -7,7 +7,7 @@ import torch
 from conftest import config_of
 
 from toytrans.config import FilesConfig
-from toytrans.data import open_source
+from toytrans.data import check_splits, open_source
 from toytrans.data.files import FilePairs, read_pairs
 from toytrans.errors import UserError
 
@@ -101,8 +101,10 @@ def test_without_a_valid_file_a_seeded_share_of_train_is_held_out(tmp_path):
 
 
 def test_decoding_may_grow_as_much_as_training_targets_do(tmp_path):
-    assert file_pairs(tmp_path, [([1, 2], [1]), ([1], [1, 2, 3, 4, 5])]).facts.target_growth == 5
-    assert file_pairs(tmp_path, [([1, 2], [1]), ([], [])]).facts.target_growth == 2
+    """growth S + 10 tokens: 12 symbols and their end need growth 3 for one source symbol."""
+    for length, growth in ((11, 2), (12, 3), (20, 11)):
+        source = file_pairs(tmp_path, [([1, 2], [1]), ([1], [1] * length), ([], [1] * 50)])
+        assert source.facts.target_growth == growth
 
 
 def test_a_limit_takes_a_fixed_choice_of_a_file(tmp_path):

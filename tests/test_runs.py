@@ -1,0 +1,174 @@
+"""Run directories: names, claims, what a resume keeps, what eval and translate find."""
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+from conftest import Command
+
+TINY = """
+data: {task: copy, symbols: 5, train_length: [1, 4], valid_examples: 9, test_examples: 40}
+model: {d_model: 16, n_heads: 2, n_encoder_layers: 1, n_decoder_layers: 1, d_ff: 32}
+train: {max_steps: 2, precision: fp32}
+"""
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    Path("copy.yaml").write_text(TINY)
+    return tmp_path
+
+
+TRAIN = ("train", "--config", "copy.yaml")
+
+
+def test_runs_are_named_after_their_config_and_counted(command: Command):
+    for expected in ("copy", "copy-2", "copy-3"):
+        assert f"runs/{expected}: cpu, fp32" in command(*TRAIN).err
+    assert sorted(os.listdir("runs")) == ["copy", "copy-2", "copy-3"]
+    assert "runs/copy-3" in command("eval").out, "the newest run is taken"
+    command(*TRAIN, "--resume", "--out", "runs/copy-2", "--set", "train.max_steps=3")
+    assert "runs/copy-2, step" in command("eval").out, "the one written to last"
+    assert "resumed at step 2" in command(*TRAIN, "--resume").err, "the last of this config"
+
+
+def test_a_folder_that_another_training_has_just_made_is_left_to_it(command, monkeypatch):
+    from toytrans.cli import train
+
+    first = train._run_path
+
+    def outrun(*arguments, **options):
+        path = first(*arguments, **options)
+        if path.name == "copy":
+            path.mkdir(parents=True)
+        return path
+
+    monkeypatch.setattr(train, "_run_path", outrun)
+    assert command(*TRAIN).code == 0
+    assert os.listdir("runs/copy") == [] and Path("runs/copy-2/config.yaml").is_file()
+
+
+def test_a_run_without_a_checkpoint_is_not_the_newest(command):
+    command(*TRAIN)
+    command(*TRAIN)
+    for path in Path("runs/copy-2/checkpoints").iterdir():
+        path.rename(f"elsewhere-{path.name}")
+    assert "runs/copy, step" in command("eval").out
+
+
+def test_what_a_run_directory_holds(command):
+    command(*TRAIN, "--out", "r")
+    held = sorted(os.listdir("r"))
+    assert held == ["checkpoints", "config.yaml", "data.json", "environment.json", "metrics.jsonl"]
+    environment = json.loads(Path("r/environment.json").read_text())
+    assert {"torch", "python", "device", "threads", "precision", "toytrans"} <= environment.keys()
+    config = Path("r/config.yaml").read_text()
+    assert "test_length: [1, 9]" in config and "valid_length: [1, 4]" in config
+    for line in Path("r/metrics.jsonl").read_text().splitlines():
+        json.loads(line)
+
+
+def test_auto_precision_stays_what_it_was_when_resumed(command, monkeypatch):
+    from toytrans.training import devices
+
+    auto = ("--set", "train.precision=auto")
+    monkeypatch.setattr(devices, "has_bf16_products", lambda _: False)
+    assert "cpu, fp32" in command(*TRAIN, *auto).err
+    monkeypatch.setattr(devices, "has_bf16_products", lambda _: True)
+    again = command(*TRAIN, *auto, "--resume", "--set", "train.max_steps=3")
+    assert again.code == 0 and "cpu, fp32" in again.err
+    assert "cpu, bf16" in command(*TRAIN, *auto).err
+
+
+def test_other_training_data_is_refused_on_resume(command):
+    Path("a.tsv").write_text("".join(f"{k}\t{k}\n" for k in range(40)))
+    Path("files.yaml").write_text("data: {files: {train: a.tsv}}" + TINY[TINY.index("\nmodel") :])
+    train = ("train", "--config", "files.yaml", "--out", "r")
+    assert command(*train).code == 0
+    before = Path("r/data.json").read_text()
+    with Path("a.tsv").open("a") as file:
+        file.write("1\t2\n")
+    again = command(*train, "--resume", "--set", "train.max_steps=3")
+    assert again.code == 2 and "not that of the saved run" in again.err
+    assert Path("r/data.json").read_text() == before
+    assert (
+        "not the file that the run was trained on" in command("eval", "r", "--split", "valid").err
+    )
+
+
+def test_eval_prints_the_documents_keys(command):
+    command(*TRAIN, "--out", "r")
+    found = json.loads(command("eval", "r", "--json", "--lengths", "3:8").out)
+    summary = ["examples", "exact_match", "low", "high", "token_accuracy", "loss"]
+    parts = ["in_range", "out_of_range", "by_length"]
+    assert sorted(found) == sorted(["split", "checkpoint", *summary, *parts])
+    assert sorted(found["in_range"]) == sorted(found["out_of_range"]) == sorted(summary)
+    lengths = [row["length"] for row in found["by_length"]]
+    assert lengths == sorted(lengths) and set(lengths) <= set(range(3, 9))
+    assert sorted(found["by_length"][0]) == sorted(["length", *summary[:-1]])
+    assert sum(row["examples"] for row in found["by_length"]) == found["examples"] == 40
+    inside = json.loads(command("eval", "r", "--json", "--lengths", "1:4").out)
+    assert inside["out_of_range"] is None and inside["in_range"]["examples"] == 40
+
+
+def test_eval_of_files_equals_eval_of_the_split_they_hold(command, tmp_path):
+    import toytrans
+    from toytrans.data import open_source
+    from toytrans.data.pairs import all_pairs
+
+    command(*TRAIN, "--out", "r")
+    run = toytrans.load("r")
+    pairs = all_pairs(open_source(run.config), "test")
+    for name, ids in (("s.txt", pairs.src), ("t.txt", pairs.tgt)):
+        lines = (" ".join(run.vocabulary.decode(row)) for row in ids.tolist())
+        Path(name).write_text("\n".join(lines) + "\n")
+    split = json.loads(command("eval", "r", "--json").out)
+    files = json.loads(
+        command("eval", "r", "--json", "--src-file", "s.txt", "--tgt-file", "t.txt").out
+    )
+    assert files.pop("split") == "files" and split.pop("split") == "test"
+    assert files == split
+    beam = json.loads(command("eval", "r", "--json", "--beam", "3", "--examples", "5").out)
+    assert beam["examples"] == 5
+
+
+def test_tables_name_the_lengths_that_were_measured(command):
+    command(*TRAIN, "--set", "data.train_length=[3,4]", "--out", "r")
+    out = command("eval", "r", "--lengths", "2:6", "--examples", "200").out
+    for words in ("test 2 to 2, below", "test 3 to 4 ", "test 5 to 6, beyond", "test, all"):
+        assert words in out
+    assert "\x1b" not in out, "no colours in a pipe"
+
+
+def test_tasks_shows_the_dictionary_of_a_config(command):
+    Path("words.yaml").write_text("seed: 5\ndata: {task: lexicon, symbols: 3}\n")
+    out = command("tasks", "--config", "words.yaml").out
+    assert "of seed 5" in out
+    from toytrans.data.tasks import TASKS, dictionary
+
+    symbols = TASKS["lexicon"].vocabulary(3, 5).symbols
+    for word, entry in enumerate(dictionary(3, 5)[:-1].tolist()):
+        assert f"{word} = {' '.join(symbols[k] for k in entry if k >= 0)}" in " ".join(out.split())
+    assert command("tasks", "copy", "--config", "words.yaml").code == 2
+
+
+def test_a_second_signal_is_not_needed_after_training(command, monkeypatch):
+    """The results' table can be interrupted: the handlers of training are gone by then."""
+    import signal
+
+    from toytrans.cli import train
+
+    seen = []
+    report = train._report_results
+    monkeypatch.setattr(
+        train,
+        "_report_results",
+        lambda *a: (seen.append(signal.getsignal(signal.SIGINT)), report(*a)),
+    )
+    monkeypatch.setattr(train, "_report_stop", lambda *a: seen.append(a[-1]))
+    assert command(*TRAIN).code == 0
+    with pytest.raises(SystemExit) as stop:
+        seen[1](signal.SIGINT, None)
+    assert stop.value.code == 130 and seen[0] == []
