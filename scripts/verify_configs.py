@@ -54,11 +54,17 @@ def run(config: Path, seed: int, scan: Path | None) -> tuple[float, dict]:
         options = [word for text in sets for word in ("--set", text)]
         began = time.monotonic()
         command = [*TOYTRANS, "train", "--config", str(config), "--out", out, *options]
-        subprocess.run(command, check=True, capture_output=True)
+        output_of(command)
         seconds = time.monotonic() - began
-        command = [*TOYTRANS, "eval", out, "--json"]
-        measured = subprocess.run(command, check=True, capture_output=True, text=True)
-    return seconds, json.loads(measured.stdout)
+        return seconds, json.loads(output_of([*TOYTRANS, "eval", out, "--json"]))
+
+
+def output_of(command: list[str]) -> str:
+    """Standard output of a command that must succeed."""
+    done = subprocess.run(command, capture_output=True, text=True)
+    if done.returncode:
+        raise SystemExit(f"{' '.join(command)}: exit code {done.returncode}\n{done.stderr}")
+    return done.stdout
 
 
 def share(part: dict | None) -> str:
@@ -75,7 +81,7 @@ def main() -> None:
     if options.scan is None and not options.names:
         names.remove("scan_simple")
         print("scan_simple left out: it needs --scan DIR")
-    broken = 0
+    broken = examples = errors = 0
     row = "{:<20} {:>4} {:>9} {:>9} {:>7} {:>9}  {}"
     print(row.format("config", "seed", "in range", "beyond", "wrong", "seconds", "promise"))
     for name in names:
@@ -84,14 +90,17 @@ def main() -> None:
         for seed in options.seeds:
             seconds, found = run(config, seed, options.scan)
             inside, beyond = found["in_range"], found["out_of_range"]
-            kept = inside["exact_match"] >= promise.in_range and seconds <= promise.seconds
+            kept = bool(inside) and inside["exact_match"] >= promise.in_range
+            kept = kept and seconds <= promise.seconds
             if promise.beyond is not None:
-                kept = kept and beyond["exact_match"] >= promise.beyond
+                kept = kept and bool(beyond) and beyond["exact_match"] >= promise.beyond
             broken += not kept
             wrong = round(found["examples"] * (1 - found["exact_match"]))
+            examples, errors = examples + found["examples"], errors + wrong
             verdict = "kept" if kept else f"BROKEN: {promise}"
             cells = (name, seed, share(inside), share(beyond), wrong, f"{seconds:.1f}", verdict)
             print(row.format(*cells), flush=True)
+    print(f"{errors} wrong in {examples:,} test pairs of all runs together")
     sys.exit(1 if broken else 0)
 
 

@@ -50,7 +50,7 @@ def test_anchored_positions_add(tmp_path):
 
 def test_the_textbook_model_learns_short_copies_but_nothing_longer(tmp_path):
     data = {"task": "copy", "symbols": 10, "train_length": [1, 6], "test_length": [1, 12]}
-    inside, beyond = trained(tmp_path, data, {"positions": "sinusoidal"}, max_steps=500, lr=3e-3)
+    inside, beyond = trained(tmp_path, data, {"positions": "sinusoidal"}, max_steps=400, lr=3e-3)
     assert inside >= 0.95
     assert beyond < 0.5
 
@@ -58,7 +58,7 @@ def test_the_textbook_model_learns_short_copies_but_nothing_longer(tmp_path):
 def test_without_positions_reverse_cannot_be_learned_but_sort_can(tmp_path):
     none = {"positions": "none"}
     data = {"symbols": 10, "train_length": [3, 6], "test_length": [3, 8]}
-    reverse, _ = trained(tmp_path / "a", {"task": "reverse", **data}, none, max_steps=150)
+    reverse, _ = trained(tmp_path / "a", {"task": "reverse", **data}, none, max_steps=100)
     assert reverse < 0.2
-    sort, _ = trained(tmp_path / "b", {"task": "sort", **data}, none, max_steps=300, lr=5e-3)
+    sort, _ = trained(tmp_path / "b", {"task": "sort", **data}, none, max_steps=250, lr=5e-3)
     assert sort > 0.8

@@ -1,6 +1,5 @@
 """A run that was killed and resumed is the run that was not, bit for bit."""
 
-import json
 import os
 import signal
 import subprocess
@@ -9,9 +8,11 @@ from pathlib import Path
 
 import pytest
 import torch
+from conftest import call
 
 from toytrans.training.checkpoint import load_checkpoint, saved_steps
 from toytrans.training.run import read_records
+from toytrans.training.trainer import Trainer
 
 CONFIG = """
 data: {task: reverse, symbols: 9, train_length: [1, 8], batch_tokens: 512, valid_examples: 50}
@@ -61,8 +62,8 @@ def everything(run: Path) -> tuple[dict[str, torch.Tensor], list[dict]]:
 def straight(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("straight")
     (folder / "c.yaml").write_text(CONFIG)
-    done = toytrans("train", "--config", "c.yaml", "--out", "run", folder=folder)
-    assert done.returncode == 0, done.stderr
+    config, run = str(folder / "c.yaml"), str(folder / "run")
+    assert call("train", "--config", config, "--out", run) == 0
     return folder / "run"
 
 
@@ -94,53 +95,26 @@ def test_killed_in_the_middle_of_a_checkpoint(tmp_path, straight):
 
 
 @pytest.mark.parametrize(("number", "step"), [(signal.SIGINT, 9), (signal.SIGTERM, 8)])
-def test_a_signal_saves_and_says_how_to_go_on(tmp_path, straight, number, step):
+def test_a_signal_saves_and_says_how_to_go_on(
+    tmp_path, monkeypatch, command, straight, number, step
+):
     """In step 9, between two records and two checkpoints; in step 8, which makes a record."""
-    (tmp_path / "c.yaml").write_text(CONFIG)
-    code = f"""
-import os
-from toytrans.cli import main
-from toytrans.training.trainer import Trainer
-step = Trainer._step
-def interrupted(self, batches):
-    if self.progress.step == {step} - 1:
-        os.kill(os.getpid(), {int(number)})
-    step(self, batches)
-Trainer._step = interrupted
-main()
-"""
-    command = ("train", "--config", "c.yaml", "--out", "run")
-    stopped = toytrans(*command, code=code, folder=tmp_path)
-    assert stopped.returncode == 128 + number
-    line = stopped.stderr.splitlines()[-1]
+    monkeypatch.chdir(tmp_path)
+    Path("c.yaml").write_text(CONFIG)
+    take_step = Trainer._step
+
+    def interrupted(self, batches):
+        if self.progress.step == step - 1:
+            os.kill(os.getpid(), number)
+        take_step(self, batches)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Trainer, "_step", interrupted)
+        stopped = command("train", "--config", "c.yaml", "--out", "run")
+    assert stopped.code == 128 + number
+    line = stopped.err.splitlines()[-1]
     expected = f"stopped at step {step} and saved; go on with: toytrans train --config c.yaml"
     assert line.startswith(expected) and line.endswith("--out run --resume")
-    resumed = toytrans(*line.partition("toytrans ")[2].split(), folder=tmp_path)
-    assert resumed.returncode == 0, resumed.stderr
-    assert f"resumed at step {step}" in resumed.stderr
+    resumed = command(*line.partition("toytrans ")[2].split())
+    assert resumed.code == 0 and f"resumed at step {step}" in resumed.err
     assert_same(tmp_path / "run", straight)
-
-
-def test_a_raised_limit_goes_on_and_nothing_derived_changes(tmp_path):
-    config = CONFIG.replace("max_steps: 24, eval_every: 6", "max_steps: 6")
-    (tmp_path / "c.yaml").write_text(config)
-    command = ("train", "--config", "c.yaml", "--out", "run")
-    assert toytrans(*command, folder=tmp_path).returncode == 0
-    before = (tmp_path / "run" / "config.yaml").read_text()
-    more = (*command, "--set", "train.max_steps=9", "--resume")
-    again = toytrans(*more, folder=tmp_path)
-    assert again.returncode == 0, again.stderr
-    after = (tmp_path / "run" / "config.yaml").read_text()
-    assert after == before.replace("max_steps: 6", "max_steps: 9")
-    assert read_records(tmp_path / "run")[-1]["step"] == 9
-
-
-def test_resuming_nothing_starts_at_step_zero_and_says_so(tmp_path):
-    (tmp_path / "c.yaml").write_text(CONFIG)
-    done = toytrans(
-        *("train", "--config", "c.yaml", "--resume", "--set", "train.max_steps=1"), folder=tmp_path
-    )
-    assert done.returncode == 0, done.stderr
-    assert "no checkpoint to resume from; starting at step 0" in done.stderr
-    assert json.loads((tmp_path / "runs/c/metrics.jsonl").read_text())["step"] == 1
-    assert os.listdir(tmp_path / "runs") == ["c"]

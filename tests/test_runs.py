@@ -35,9 +35,9 @@ def test_runs_are_named_after_their_config_and_counted(command: Command):
 
 
 def test_a_folder_that_another_training_has_just_made_is_left_to_it(command, monkeypatch):
-    from toytrans.cli import train
+    from toytrans.training import run
 
-    first = train._run_path
+    first = run.choose_folder
 
     def outrun(*arguments, **options):
         path = first(*arguments, **options)
@@ -45,7 +45,7 @@ def test_a_folder_that_another_training_has_just_made_is_left_to_it(command, mon
             path.mkdir(parents=True)
         return path
 
-    monkeypatch.setattr(train, "_run_path", outrun)
+    monkeypatch.setattr(run, "choose_folder", outrun)
     assert command(*TRAIN).code == 0
     assert os.listdir("runs/copy") == [] and Path("runs/copy-2/config.yaml").is_file()
 
@@ -161,10 +161,10 @@ def test_a_second_signal_is_not_needed_after_training(command, monkeypatch):
     from toytrans.cli import train
 
     seen = []
-    report = train._report_results
+    report = train.print_results
     monkeypatch.setattr(
         train,
-        "_report_results",
+        "print_results",
         lambda *a: (seen.append(signal.getsignal(signal.SIGINT)), report(*a)),
     )
     monkeypatch.setattr(train, "_report_stop", lambda *a: seen.append(a[-1]))
@@ -172,3 +172,19 @@ def test_a_second_signal_is_not_needed_after_training(command, monkeypatch):
     with pytest.raises(SystemExit) as stop:
         seen[1](signal.SIGINT, None)
     assert stop.value.code == 130 and seen[0] == []
+
+
+def test_a_raised_limit_goes_on_and_nothing_derived_changes(command):
+    assert command(*TRAIN, "--out", "r").code == 0
+    before = Path("r/config.yaml").read_text()
+    again = command(*TRAIN, "--out", "r", "--resume", "--set", "train.max_steps=40")
+    assert again.code == 0 and "resumed at step 2" in again.err
+    assert Path("r/config.yaml").read_text() == before.replace("max_steps: 2", "max_steps: 40")
+    steps = [json.loads(line)["step"] for line in Path("r/metrics.jsonl").read_text().splitlines()]
+    assert steps == sorted(set(steps)) and steps[-1] == 40
+
+
+def test_resuming_nothing_starts_at_step_zero_and_says_so(command):
+    done = command(*TRAIN, "--resume")
+    assert "no checkpoint to resume from; starting at step 0" in done.err
+    assert os.listdir("runs") == ["copy"]

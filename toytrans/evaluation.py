@@ -6,6 +6,7 @@ accuracy are teacher-forced: every token is predicted from the true tokens befor
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -69,6 +70,18 @@ class Report:
     def out_of_range(self, train_length: tuple[int, int]) -> Counts:
         low, high = train_length
         return self.total(high + 1) + self.total(0, low - 1)
+
+    def document(self, train_length: tuple[int, int]) -> dict[str, Any]:
+        """Everything as plain values: the total, in and out of range (or None), per length."""
+        inside, outside = self.in_range(train_length), self.out_of_range(train_length)
+        rows = [{"length": n} | counts.summary() for n, counts in self.by_length.items()]
+        for row in rows:
+            del row["loss"]
+        return self.total().summary() | {
+            "in_range": inside.summary() if inside.examples else None,
+            "out_of_range": outside.summary() if outside.examples else None,
+            "by_length": rows,
+        }
 
 
 def wilson_interval(right: int, total: int) -> tuple[float, float]:

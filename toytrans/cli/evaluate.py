@@ -10,15 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from toytrans.cli.common import (
-    interval,
-    newest_run,
-    note,
-    output,
-    ranges,
-    results_table,
-    share,
-)
+from toytrans.cli.common import note, output
+from toytrans.cli.results import length_table, ranges, results_table
 from toytrans.errors import UnseenSymbol, UserError
 
 if TYPE_CHECKING:
@@ -47,12 +40,12 @@ def evaluate(
     span = _span(lengths) if lengths else None
     if (src_file is None) != (tgt_file is None):
         raise UserError("--src-file and --tgt-file go together; give both")
-    path = run or newest_run()
 
     from toytrans import load
     from toytrans.evaluation import evaluate as measure
+    from toytrans.training.run import newest_run
 
-    loaded: Run = load(path, checkpoint, device)
+    loaded: Run = load(run or newest_run(), checkpoint, device)
     if src_file and tgt_file:
         pairs, data = _pairs_of_files(loaded, src_file, tgt_file, span, examples), "files"
     else:
@@ -60,18 +53,9 @@ def evaluate(
     report = measure(
         loaded.model, pairs, loaded.facts, both_ends=loaded.config.marks_both_ends, beam=beam
     )
-    by_length = [
-        {"length": length}
-        | {key: value for key, value in counts.summary().items() if key != "loss"}
-        for length, counts in report.by_length.items()
-    ]
+    found = report.document(loaded.facts.train_length)
     if as_json:
-        inside = report.in_range(loaded.facts.train_length)
-        outside = report.out_of_range(loaded.facts.train_length)
-        found = {"split": data, "checkpoint": loaded.step} | report.total().summary()
-        found["in_range"] = inside.summary() if inside.examples else None
-        found["out_of_range"] = outside.summary() if outside.examples else None
-        print(json.dumps(found | {"by_length": by_length}))
+        print(json.dumps({"split": data, "checkpoint": loaded.step} | found))
         return
     console = output()
     search = "greedy search" if beam == 1 else f"beam {beam}"
@@ -80,7 +64,7 @@ def evaluate(
     if len(rows) != 1:
         rows.append((f"{data}, all", report.total().summary()))
     console.print(results_table(title, rows))
-    console.print(_length_table(by_length))
+    console.print(length_table(found["by_length"]))
 
 
 def translate(
@@ -92,11 +76,11 @@ def translate(
     device: Device = "auto",
 ) -> None:
     """Translate sequences of symbols with a run."""
-    path = run or newest_run()
 
     from toytrans import load
+    from toytrans.training.run import newest_run
 
-    loaded: Run = load(path, checkpoint, device)
+    loaded: Run = load(run or newest_run(), checkpoint, device)
     if sequences:
         _translate_all(loaded, sequences, "argument")
         return
@@ -192,21 +176,3 @@ def _selected(pairs: "Pairs", span: tuple[int, int] | None, examples: int | None
     if not len(rows):
         raise UserError(f"--lengths {low}:{high}: the data holds no source of such a length")
     return pairs.take(rows[:examples])
-
-
-def _length_table(by_length: list[dict[str, Any]]) -> Any:
-    from rich.box import SIMPLE_HEAD
-    from rich.table import Table
-
-    table = Table(title="per source length", box=SIMPLE_HEAD, title_justify="left")
-    for heading in ("length", "pairs", "exact match", "95%", "token acc."):
-        table.add_column(heading, justify="right")
-    for row in by_length:
-        table.add_row(
-            str(row["length"]),
-            f"{row['examples']:,}",
-            share(row["exact_match"]),
-            interval(row),
-            share(row["token_accuracy"]),
-        )
-    return table

@@ -9,6 +9,7 @@ runs/name/checkpoints/      see checkpoint.py
 
 import json
 import os
+import shutil
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,7 @@ from toytrans.training.checkpoint import (
     load_checkpoint,
     load_weights,
     pick_step,
+    saved_steps,
     saying_what_failed,
     write_file,
 )
@@ -37,6 +39,88 @@ CONFIG, DATA, ENVIRONMENT, METRICS = (
 )
 Record = dict[str, Any]
 """One line of metrics.jsonl."""
+
+
+RUNS = Path("runs")
+"""Where runs go that are given no folder."""
+
+
+def choose_folder(stem: str, out: Path | None, *, resume: bool, overwrite: bool) -> Path:
+    """Where the run of a config named `stem` goes, or is. Raises UserError rather than let a run
+    be written into something else.
+
+    out left out: runs/stem, then -2, -3; the newest of these for resume and overwrite.
+    """
+    if out is not None:
+        return _writable(out, resume or overwrite)
+    names = os.listdir(RUNS) if RUNS.is_dir() else []
+    newest = max((_number(name, stem) for name in names), default=0)
+    if newest == 0:
+        return RUNS / stem
+    if resume or overwrite:
+        return _writable(RUNS / _name(stem, newest), True)
+    return RUNS / _name(stem, newest + 1)
+
+
+def claim_folder(stem: str, out: Path | None) -> Path:
+    """Make the folder of a new run; where another training was faster, the next free one."""
+    while True:
+        path = choose_folder(stem, out, resume=False, overwrite=False)
+        try:
+            path.mkdir(parents=True, exist_ok=out is not None)
+        except FileExistsError:
+            continue
+        except OSError as error:
+            reason = f"cannot be made ({error.strerror}); name another --out"
+            raise UserError(f"{path}: {reason}") from None
+        return path
+
+
+def clear_folder(path: Path) -> None:
+    """Remove a run to make room for another; a link to it keeps pointing there."""
+    folder = path.resolve()
+    with saying_what_failed(path, "the new run"):
+        shutil.rmtree(folder)
+        folder.mkdir()
+
+
+def _name(stem: str, number: int) -> str:
+    return stem if number == 1 else f"{stem}-{number}"
+
+
+def _number(name: str, stem: str) -> int:
+    """1 for stem, k for stem-k, 0 for other names."""
+    rest = name.removeprefix(f"{stem}-")
+    if name == stem or rest == name:
+        return int(name == stem)
+    return int(rest) if rest.isascii() and rest.isdigit() else 0
+
+
+def _writable(out: Path, may_exist: bool) -> Path:
+    """A path where a run may be written: nothing, an empty folder, or a run if it may exist."""
+    if not os.path.exists(out):
+        return out
+    if not out.is_dir():
+        raise UserError(f"{out}: is a file; name a directory for the run")
+    if not any(out.iterdir()):
+        return out
+    if not may_exist:
+        raise UserError(f"{out}: not empty; go on with --resume, replace it with --overwrite")
+    if not is_run(out):
+        raise UserError(f"{out}: not a run directory, so it is left alone; name another --out")
+    return out
+
+
+def newest_run() -> Path:
+    """The run under runs/ that was written to last and has a checkpoint. Raises UserError."""
+    entries = list(RUNS.iterdir()) if RUNS.is_dir() else []
+    runs = [path for path in entries if is_run(path) and saved_steps(path)]
+    if not runs:
+        raise UserError(
+            f"{RUNS}: no run here yet; train one with `toytrans train --config FILE`, "
+            "or name a run directory"
+        )
+    return max(runs, key=lambda path: (path / CONFIG).stat().st_mtime_ns)
 
 
 def create_run(path: Path, config: Config, facts: DataFacts, environment: dict[str, Any]) -> None:

@@ -1,0 +1,126 @@
+"""What `train` and `eval` print of a measurement."""
+
+import shlex
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.table import Table
+
+from toytrans.cli.common import output, plain, share
+
+if TYPE_CHECKING:
+    from toytrans.data.pairs import DataFacts, Pairs, PairSource, Split
+    from toytrans.evaluation import Report
+    from toytrans.training.run import Run
+    from toytrans.training.trainer import Trainer
+
+SAMPLES = 4
+SHORT = 10
+"""Translations of so many symbols fit a line."""
+
+
+def interval(counts: dict[str, Any]) -> str:
+    return f"{counts['low']:.3f}..{counts['high']:.3f}"
+
+
+def results_table(title: str, rows: Sequence[tuple[str, dict[str, Any]]]) -> Table:
+    """Summaries of counts as a table: (what was measured, summary)."""
+    table = Table(title=plain(title), box=SIMPLE_HEAD, title_justify="left", title_style="bold")
+    table.add_column("\ndata, lengths", no_wrap=True)
+    for heading in ("\npairs", "exact\nmatch", "\n95%", "token\nacc.", "\nloss"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    for words, counts in rows:
+        table.add_row(
+            words,
+            f"{counts['examples']:,}",
+            share(counts["exact_match"]),
+            interval(counts),
+            share(counts["token_accuracy"]),
+            f"{counts['loss']:.4f}",
+        )
+    table.caption = "exact match: free-running; token accuracy and loss (nats): teacher-forced"
+    table.caption_justify = "left"
+    return table
+
+
+def ranges(data: str, report: "Report", facts: "DataFacts") -> list[tuple[str, dict[str, Any]]]:
+    """What a report found within the training lengths, below and beyond, with those measured."""
+    low, high = facts.train_length
+    parts = (("", low, high), (", below", 0, low - 1), (", beyond", high + 1, None))
+    found = []
+    for words, first, last in parts:
+        lengths = [n for n in report.by_length if n >= first and (last is None or n <= last)]
+        if lengths:
+            counts = report.total(first, last).summary()
+            found.append((f"{data} {min(lengths)} to {max(lengths)}{words}", counts))
+    return found
+
+
+def length_table(by_length: Sequence[dict[str, Any]]) -> Table:
+    """Summaries per source length as a table."""
+    table = Table(title="per source length", box=SIMPLE_HEAD, title_justify="left")
+    for heading in ("length", "pairs", "exact match", "95%", "token acc."):
+        table.add_column(heading, justify="right")
+    for row in by_length:
+        table.add_row(
+            str(row["length"]),
+            f"{row['examples']:,}",
+            share(row["exact_match"]),
+            interval(row),
+            share(row["token_accuracy"]),
+        )
+    return table
+
+
+def print_results(trainer: "Trainer", source: "PairSource") -> None:
+    """The table that ends a training: measured with the best checkpoint, like `toytrans eval`."""
+    from toytrans import load
+    from toytrans.data.pairs import all_pairs
+    from toytrans.evaluation import evaluate
+    from toytrans.model.transformer import count_parameters
+
+    run = load(trainer.run, "best", str(trainer.device))
+    console, progress = output(), trainer.progress
+    reason = {
+        "stop_at_exact_match": ", stopped at the exact match asked for",
+        "patience": ", stopped for lack of progress",
+        "max_seconds": ", stopped at the seconds allowed",
+    }.get(trainer.stop_reason or "", "")
+    title = (
+        f"{count_parameters(run.model):,} parameters, {progress.step:,} steps in "
+        f"{progress.elapsed_s:.1f} s{reason}; measured: step {run.step}"
+    )
+    rows: list[tuple[str, dict[str, Any]]] = []
+    files = run.config.data.files
+    splits: list[Split] = ["valid", "test"] if files is None or files.test else ["valid"]
+    for split in splits:
+        pairs = all_pairs(source, split)
+        report = evaluate(run.model, pairs, run.facts, both_ends=run.config.marks_both_ends)
+        rows += ranges(split, report, run.facts)
+    console.print(results_table(title, rows))
+    _print_translations(console, run, pairs)
+
+
+def _print_translations(console: Console, run: "Run", pairs: "Pairs") -> None:
+    """A few translations, where the run lies and what to type next."""
+    console.print("[bold]translations[/bold]")
+    decode = run.vocabulary.decode
+    short = (pairs.src_length <= SHORT).nonzero()[:, 0]
+    shown = pairs.take(short[:SAMPLES] if len(short) else slice(SAMPLES))
+    sources = [decode(ids) for ids in shown.src.tolist()]
+    answers = run.translate([" ".join(symbols) for symbols in sources])
+    for symbols, answer, ids in zip(sources, answers, shown.tgt.tolist(), strict=True):
+        expected = " ".join(decode(ids))
+        verdict = "right" if answer == expected else f"wrong: {expected}"
+        console.print(plain(f"  {' '.join(symbols)}  ->  {answer}  ({verdict})"))
+    where, example = shlex.quote(str(run.path)), shlex.quote(" ".join(sources[0]))
+    console.print("[bold]run[/bold]", plain(str(run.path)))
+    console.print("[bold]next[/bold]")
+    for command in (
+        f"toytrans eval {where}",
+        f"toytrans translate --run {where} {example}",
+        f"toytrans inspect-masks --config {shlex.quote(str(run.path / 'config.yaml'))}",
+    ):
+        console.print(plain(f"  {command}"), soft_wrap=True)
