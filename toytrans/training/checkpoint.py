@@ -133,7 +133,7 @@ def saying_what_failed(run: Path, what: str) -> Iterator[None]:
 
 
 def saved_steps(run: Path) -> list[int]:
-    """Intermediates of the finished checkpoints, in order."""
+    """Steps of the finished checkpoints, in order."""
     names: list[str] = []
     with contextlib.suppress(OSError):
         entries = os.listdir(run / CHECKPOINTS)
