@@ -115,7 +115,7 @@ def _print_translations(console: Console, run: "Run", pairs: "Pairs") -> None:
         expected = " ".join(decode(ids))
         verdict = "right" if answer == expected else f"wrong: {expected}"
         console.print(plain(f"  {' '.join(symbols)}  ->  {answer}  ({verdict})"))
-    where, example = shlex.quote(str(run.path)), shlex.quote(" ".join(sources[0]))
+    where, example = shlex.quote(str(run.path)), shlex.quote(" ".join(max(sources, key=len)))
     console.print("[bold]run[/bold]", plain(str(run.path)))
     console.print("[bold]next[/bold]")
     for command in (

@@ -159,7 +159,7 @@ def _follow(trainer: "Trainer", max_steps: int) -> None:
         unit="step",
         disable=not terminal,
         dynamic_ncols=True,
-        bar_format="step {n_fmt}/{total_fmt} {bar} {postfix} {remaining} left",
+        bar_format="step {n_fmt}/{total_fmt} {bar} {desc} {remaining} left",
     )
     spoken, match = time.monotonic(), None
     before = (trainer.progress.target_tokens, trainer.progress.elapsed_s)
@@ -171,7 +171,7 @@ def _follow(trainer: "Trainer", max_steps: int) -> None:
         words = f"loss {record['loss']:.4f} {rate:,.0f} tok/s"
         if match is not None:
             words += f" exact match {share(match)}"
-        bar.set_postfix_str(words, refresh=False)
+        bar.set_description_str(words, refresh=False)
         bar.update(int(record["step"]) - bar.n)
         if not terminal and time.monotonic() - spoken >= SECONDS_BETWEEN_LINES:
             spoken = time.monotonic()
