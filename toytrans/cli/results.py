@@ -115,7 +115,8 @@ def _print_translations(console: Console, run: "Run", pairs: "Pairs") -> None:
         expected = " ".join(decode(ids))
         verdict = "right" if answer == expected else f"wrong: {expected}"
         console.print(plain(f"  {' '.join(symbols)}  ->  {answer}  ({verdict})"))
-    where, example = shlex.quote(str(run.path)), shlex.quote(" ".join(max(sources, key=len)))
+    telling: list[str] = max(sources, key=len)
+    where, example = shlex.quote(str(run.path)), shlex.quote(" ".join(telling))
     console.print("[bold]run[/bold]", plain(str(run.path)))
     console.print("[bold]next[/bold]")
     for command in (
