@@ -153,7 +153,7 @@ def test_other_precisions_train(tmp_path, precision):
     assert dtype == {torch.float64 if precision == "fp64" else torch.float32}
 
 
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore:Guards may run slower")
 def test_compiling_changes_no_number_beyond_rounding(tmp_path, monkeypatch):
     """Captured as one graph; the code that inductor makes of the graph is torch's own affair."""
     monkeypatch.setattr(torch, "compile", functools.partial(torch.compile, backend="aot_eager"))
