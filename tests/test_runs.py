@@ -188,3 +188,13 @@ def test_resuming_nothing_starts_at_step_zero_and_says_so(command):
     done = command(*TRAIN, "--resume")
     assert "no checkpoint to resume from; starting at step 0" in done.err
     assert os.listdir("runs") == ["copy"]
+
+
+def test_a_run_whose_checkpoints_are_all_damaged_is_left_as_it_is(command):
+    command(*TRAIN, "--out", "r")
+    for path in Path("r/checkpoints").glob("*/weights.safetensors"):
+        path.write_bytes(b"")
+    before = {path: path.read_bytes() for path in Path("r").rglob("*") if path.is_file()}
+    again = command(*TRAIN, "--out", "r", "--resume", "--set", "train.max_steps=9")
+    assert again.code == 2 and "none of its checkpoints can be read" in again.err
+    assert before == {path: path.read_bytes() for path in Path("r").rglob("*") if path.is_file()}

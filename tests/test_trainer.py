@@ -167,3 +167,18 @@ def test_compiling_changes_no_number_beyond_rounding(tmp_path, monkeypatch):
         )
         records.append([record["loss"] for record in trainer.train()])
     assert records[0] == pytest.approx(records[1], rel=1e-4)
+
+
+def test_a_checkpoint_is_written_at_least_every_minute(tmp_path, monkeypatch):
+    from toytrans.training import trainer as module
+
+    monkeypatch.setattr(module, "SECONDS_BETWEEN_SAVES", 0.0)
+    trainer = trainer_of(
+        tmp_path / "run", train={"max_steps": 9, "log_every": 100, "eval_every": 100}
+    )
+    steps = []
+    save = trainer.save
+    monkeypatch.setattr(trainer, "save", lambda: (steps.append(trainer.progress.step), save()))
+    list(trainer.train())
+    assert set(range(1, 10)) <= set(steps)
+    assert [record["step"] for record in read_records(trainer.run)] == [9]

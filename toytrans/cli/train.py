@@ -83,9 +83,9 @@ def _prepare(
         run.clear_folder(path)
     elif not resume:
         path = run.claim_folder(config.stem, out)
-    run.create_run(path, settings, source.facts, _environment(place, precision))
     trainer = Trainer(settings, source, path, place, precision)
     resumed = trainer.resume() if resume else []
+    run.create_run(path, settings, source.facts, _environment(place, precision))
     for sentence in (f"{path}: {place}, {precision}", *source.notes, *resumed):
         note(sentence)
     return trainer, source

@@ -202,6 +202,8 @@ def read_records(path: Path) -> list[Record]:
 
 def cut_records(path: Path, step: int) -> None:
     """Drop the records past a step, and a last line that a crash cut short."""
+    if not (path / METRICS).exists():
+        return
     kept = [record for record in read_records(path) if record["step"] <= step]
     with saying_what_failed(path, METRICS):
         write_file(path / METRICS, "".join(json.dumps(r) + "\n" for r in kept).encode())

@@ -152,7 +152,7 @@ class Trainer:
             if reason is None and self.interrupted:
                 reason = "interrupted"
             overdue = time.monotonic() - self._saved_at > SECONDS_BETWEEN_SAVES
-            if overdue and reason != "diverged":
+            if overdue and reason != "diverged" and bool(self._loss_sum.isfinite()):
                 self.save()
         self.stop_reason = reason
         if reason != "diverged" and self._saved_step != self.progress.step:
