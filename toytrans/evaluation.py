@@ -4,6 +4,7 @@ Exact match is free-running: greedy (or beam) output equals the target through E
 accuracy are teacher-forced: every token is predicted from the true tokens before it.
 """
 
+import contextlib
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -107,19 +108,25 @@ def evaluate(
     batch_tokens: int = BATCH_TOKENS,
 ) -> Report:
     """Decode and score every pair; leaves the model in the mode it was in."""
-    device = next(model.parameters()).device
-    training = model.training
-    model.eval()
     report = Report()
-    try:
+    with _in_eval_mode(model) as device:
         for batch, rows in evaluation_batches(pairs, batch_tokens, both_ends):
             counts = _count(model, batch.to(device), facts.target_growth, beam)
             for length, row in zip(pairs.src_length[rows].tolist(), counts, strict=True):
                 report.by_length[length] = report.by_length.get(length, Counts()) + row
-    finally:
-        model.train(training)
     report.by_length = dict(sorted(report.by_length.items()))
     return report
+
+
+@contextlib.contextmanager
+def _in_eval_mode(model: Transformer) -> Iterator[torch.device]:
+    """Dropout off, the mode as before afterwards; gives the model's device."""
+    training = model.training
+    model.eval()
+    try:
+        yield next(model.parameters()).device
+    finally:
+        model.train(training)
 
 
 def _count(model: Transformer, batch: Batch, growth: int, beam: int) -> Iterator[Counts]:
@@ -164,15 +171,10 @@ def translate(
     if not rows:
         return []
     pairs = Pairs(*pad_rows(rows), *pad_rows([[]] * len(rows)))
-    device = next(model.parameters()).device
-    training = model.training
-    model.eval()
     output: list[list[str]] = [[]] * len(rows)
-    try:
+    with _in_eval_mode(model) as device:
         for batch, order in evaluation_batches(pairs, BATCH_TOKENS, both_ends):
             found = search(model, batch.src.to(device), beam=beam, growth=facts.target_growth)
             for row, ids in zip(order.tolist(), found.tokens.tolist(), strict=True):
                 output[row] = vocabulary.decode(ids)
-    finally:
-        model.train(training)
     return output

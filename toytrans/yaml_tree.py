@@ -46,6 +46,7 @@ class _Loader(yaml.SafeLoader):
     depth = 0
 
     def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
+        """PyYAML's hook for every node. Raises MarkedYAMLError for what is refused."""
         event = self.peek_event()  # type: ignore[no-untyped-call]
         if isinstance(event, yaml.AliasEvent) or getattr(event, "anchor", None):
             raise _refused(event, "aliases and anchors are not supported; write the value out")

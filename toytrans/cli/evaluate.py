@@ -76,7 +76,6 @@ def translate(
     device: Device = "auto",
 ) -> None:
     """Translate sequences of symbols with a run."""
-
     from toytrans import load
     from toytrans.training.run import newest_run
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from toytrans.cli.common import output, printable
-from toytrans.config import load_config
+from toytrans.config import Config, load_config
 from toytrans.errors import UserError
 
 if TYPE_CHECKING:
@@ -46,17 +46,10 @@ def inspect_masks(
         raise UserError('nothing to inspect; give --config FILE, or --src "5 7 9" --tgt "9 7 5"')
     settings = load_config(config, overrides or ()) if config else None
 
-    from toytrans.data import open_source
     from toytrans.insight import mask_panels
 
     pad_mask = settings.model.pad_mask if settings else "keys"
-    if src:
-        vocabulary = open_source(settings).facts.vocabulary if settings else None
-        both_ends = settings.marks_both_ends if settings else False
-        batch, vocabulary = mask_panels.batch_of_sequences(src, tgt, vocabulary, both_ends)
-    else:
-        assert settings
-        batch, vocabulary = mask_panels.batch_of_config(settings, rows)
+    batch, vocabulary = _batch(settings, src, tgt, rows)
     if as_json:
         print(json.dumps(mask_panels.masks_as_data(batch, pad_mask)))
         return
@@ -66,6 +59,22 @@ def inspect_masks(
     for row in range(len(batch.src)):
         for panel in mask_panels.panels(batch, row, vocabulary, pad_mask):
             _print_panel(console, panel, f"pair {row + 1} of {len(batch.src)}", closed)
+
+
+def _batch(
+    settings: Config | None, src: list[str], tgt: list[str], rows: int
+) -> "tuple[Batch, Vocabulary]":
+    """The sequences given, in the config's vocabulary if there is one; else the config's pairs."""
+    from toytrans.data import open_source
+    from toytrans.insight.mask_panels import batch_of_config, batch_of_sequences
+
+    if not src:
+        assert settings
+        return batch_of_config(settings, rows)
+    if settings is None:
+        return batch_of_sequences(src, tgt)
+    vocabulary = open_source(settings).facts.vocabulary
+    return batch_of_sequences(src, tgt, vocabulary, settings.marks_both_ends)
 
 
 def _print_batch(console: "Console", batch: "Batch", vocabulary: "Vocabulary", closed: str) -> None:

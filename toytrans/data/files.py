@@ -44,6 +44,7 @@ class FilePairs:
         facts: DataFacts | None = None,
     ) -> None:
         self._files, self._seed, self._examples, self._facts = files, seed, examples, facts
+        self._texts: dict[Split, list[TextPair]] = {}
         self._encoded: dict[Split, Pairs] = {}
 
     @cached_property
@@ -60,6 +61,7 @@ class FilePairs:
 
     @cached_property
     def notes(self) -> tuple[str, ...]:
+        """What was held out, and how many sources of valid and test are trained on too."""
         notes = []
         train = self._text("train")
         if not self._files.valid:
@@ -104,6 +106,12 @@ class FilePairs:
         return self._encoded[split]
 
     def _text(self, split: Split) -> list[TextPair]:
+        if split not in self._texts:
+            self._texts[split] = self._read_text(split)
+        return self._texts[split]
+
+    def _read_text(self, split: Split) -> list[TextPair]:
+        """A split's pairs before any limit; without a valid file, its share of train."""
         paths: Paths | None = getattr(self._files, split)
         if paths is None and split == "test":
             raise UserError(

@@ -87,6 +87,7 @@ class TaskPairs:
         return self._sizes[split]
 
     def pairs(self, split: Split, indices: Tensor) -> Pairs:
+        """The pairs at some indices (N,) of a split, whatever else is asked for."""
         src, src_length = self._sources(split, indices)
         tgt, tgt_length = self.task.targets(src, src_length, self.symbols, self.seed)
         return Pairs(

@@ -119,6 +119,7 @@ class Anchored(Positions):
         return self._features(queries[:, None] - keys)[None]
 
     def cross_features(self, queries: Tensor, src: Tensor) -> Tensor:
+        """Eight features for each of the A anchors in use: (B, A 8, Tq, S)."""
         places = torch.arange(src.shape[1], device=src.device)
         symbols = (src != PAD_ID).sum(1)[:, None, None] - 2  # n, (B, 1, 1)
         t = queries[:, None]

@@ -218,7 +218,6 @@ class Trainer:
         progress.dealt = dealt[-1][1]
         progress.target_tokens += tokens
         self._loss_sum = self._loss_sum + loss
-        progress.window["steps"] += 1
         progress.window["tokens"] += tokens
         progress.window["padded"] += sum(batch.padded_tokens for batch in batches)
         progress.window["real"] += sum(batch.real_tokens for batch in batches)
@@ -251,7 +250,7 @@ class Trainer:
 
     def _clear_window(self) -> None:
         self._loss_sum = self._scalar(0.0)
-        self.progress.window = {"steps": 0, "tokens": 0, "padded": 0, "real": 0, "loss": 0.0}
+        self.progress.window = {"tokens": 0, "padded": 0, "real": 0, "loss": 0.0}
 
     def _scalar(self, value: float) -> Tensor:
         return torch.tensor(value, dtype=self.model.dtype, device=self.device)
