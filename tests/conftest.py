@@ -19,8 +19,11 @@ from toytrans.tokens import Vocabulary
 
 
 @pytest.fixture(autouse=True)
-def _few_threads() -> None:
+def _process_as_new() -> None:
+    """Commands that a test ran before in this process may have changed these."""
     torch.set_num_threads(2)
+    torch.set_flush_denormal(False)
+    torch.set_float32_matmul_precision("highest")
     torch.manual_seed(0)
 
 

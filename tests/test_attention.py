@@ -6,7 +6,13 @@ import pytest
 import torch
 from conftest import VOCABULARY, model_of
 
-from toytrans.model.attention import Cache, Sight, attend_explicitly, attend_fused
+from toytrans.model.attention import (
+    Cache,
+    Sight,
+    attend_explicitly,
+    attend_fused,
+    attend_leanly,
+)
 from toytrans.model.masks import decoder_self_mask
 
 
@@ -53,6 +59,46 @@ def test_the_explicit_road_equals_torchs_kernel(bias):
     assert outputs[0][0].abs().min() > 0
 
 
+@pytest.mark.parametrize("keys", [7, 20])
+@pytest.mark.parametrize("cap", [0.0, 1.5])
+@pytest.mark.parametrize("bias", [None, (1, 3, 7, 1), (2, 3, 7, 1)])
+def test_the_lean_road_equals_the_explicit_one(keys, cap, bias):
+    """Outputs and all gradients, empty rows included; below and above the width from which on
+    softmax takes another way."""
+    mask = torch.rand(2, 1, 7, keys) < 0.5
+    mask[1, :, 3:] = False
+    assert not mask.any(-1).all() and mask.any(-1).any()
+    sight = Sight.of(mask, None, torch.float64)
+    inputs = [torch.randn(2, 3, n, 5).double() for n in (7, keys, keys)]
+    if bias:
+        inputs.append(torch.randn(*bias[:3], keys).double())
+    given = [x.requires_grad_() for x in inputs]
+    explicit = attend_explicitly(*given[:3], sight, *given[3:], cap=cap).context
+    lean = attend_leanly(*given[:3], sight, *given[3:], cap=cap)
+    assert torch.allclose(explicit, lean, rtol=0, atol=1e-13)
+    outward = torch.randn_like(lean)
+    pairs = (torch.autograd.grad(context, given, outward) for context in (explicit, lean))
+    for ours, theirs in zip(*pairs, strict=True):
+        assert theirs.abs().max() > 0
+        assert torch.allclose(ours, theirs, rtol=0, atol=1e-12)
+
+
+def test_the_lean_road_drops_the_same_weights_forwards_and_backwards():
+    """With dropout both roads draw the same mask from the same random state."""
+    sight = Sight.of(torch.ones(1, 1, 1, 20).bool(), None, torch.float64)
+    given = [torch.randn(2, 3, 20, 5).double().requires_grad_() for _ in range(3)]
+    found = []
+    for road in (attend_explicitly, attend_leanly):
+        torch.manual_seed(5)
+        context = road(*given, sight, dropout=0.3)
+        context = context if isinstance(context, torch.Tensor) else context.context
+        found.append((context, *torch.autograd.grad(context.square().sum(), given)))
+    for ours, theirs in zip(*found, strict=True):
+        assert torch.allclose(ours, theirs, rtol=0, atol=1e-11)
+    undropped = attend_leanly(*given, sight)
+    assert not torch.allclose(found[0][0], undropped)
+
+
 def test_weights_sum_to_one_and_closed_keys_get_exactly_nothing():
     sight, added = sight_with_an_empty_row(True)
     steps = attend_explicitly(*(heads(2, 3, 7, 5) for _ in range(3)), sight, added)
@@ -77,12 +123,12 @@ def test_every_intermediate_accounts_for_the_output():
     tgt_in = torch.tensor([[1, 6, 5], [1, 4, 0]])
     from toytrans.model.masks import cross_mask
 
-    features = model.positions.cross_features(torch.arange(3), src)
+    features = model.positions.cross_features(range(3), src)
     sight = Sight.of(cross_mask(src, tgt_in), features, torch.float64)
     x, memory = torch.randn(2, 3, 24).double(), torch.randn(2, 5, 24).double()
     keys_values = layer.cross_attention.keys_values(memory)
     steps, output = layer.cross_attention.intermediates(x, sight, keys_values)
-    assert torch.equal(output, layer.cross_attention(x, sight, keys_values))
+    assert torch.allclose(output, layer.cross_attention(x, sight, keys_values), rtol=0, atol=1e-12)
     assert torch.allclose(steps.weights @ keys_values[1], steps.context)
     assert torch.allclose(steps.masked.softmax(-1), steps.weights)
 

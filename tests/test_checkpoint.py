@@ -1,4 +1,4 @@
-"""Checkpoints: what is kept, what is verified, and devices."""
+"""Checkpoints: what is kept, what is verified."""
 
 import json
 
@@ -17,7 +17,6 @@ from toytrans.training.checkpoint import (
     save_checkpoint,
     saved_steps,
 )
-from toytrans.training.devices import agrees_with_cpu, choose_device, choose_precision, devices
 from toytrans.training.run import create_run, load_run
 from toytrans.training.trainer import Trainer
 
@@ -111,38 +110,3 @@ def test_resuming_skips_a_damaged_checkpoint_and_says_so(run):
     notes = trainer.resume()
     assert "step-5" in notes[0] and "cut short or changed" in notes[0]
     assert notes[1] == "resumed at step 4"
-
-
-def test_absent_devices_are_refused_with_those_that_exist():
-    with pytest.raises(UserError, match=r"device cuda:9 is not on this machine, which has cpu"):
-        choose_device("cuda:9")
-    assert choose_device("cpu") == torch.device("cpu")
-    assert str(choose_device("auto")).split(":")[0] in {d.split(":")[0] for d in devices()}
-
-
-def test_a_device_must_agree_with_the_cpu_and_leave_the_random_state_alone():
-    before = torch.get_rng_state()
-    assert agrees_with_cpu(torch.device("cpu"))
-    assert torch.equal(before, torch.get_rng_state())
-    assert not agrees_with_cpu(torch.device("meta")), "numbers that are not there do not agree"
-
-
-def test_auto_takes_mps_only_if_its_numbers_agree(monkeypatch):
-    from toytrans.training import devices as module
-
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    monkeypatch.setattr(module, "devices", lambda: ["cpu", "mps"])
-    for agrees, expected in ((True, "mps"), (False, "cpu")):
-        monkeypatch.setattr(module, "agrees_with_cpu", lambda _, agrees=agrees: agrees)
-        assert str(choose_device("auto")) == expected
-
-
-def test_precision_auto_follows_the_device(monkeypatch):
-    from toytrans.training import devices as module
-
-    for able, expected in ((True, "bf16"), (False, "fp32")):
-        monkeypatch.setattr(module, "has_bf16_products", lambda _, able=able: able)
-        assert choose_precision("auto", torch.device("cpu")) == expected
-    assert choose_precision("fp64", torch.device("cpu")) == "fp64"
-    with pytest.raises(UserError, match="fp64 does not exist on mps"):
-        choose_precision("fp64", torch.device("mps"))

@@ -56,7 +56,7 @@ def test_anchored_bias_in_cross_attention():
     attention = model.decoder_layers[0].cross_attention
     with torch.no_grad():
         attention.bias_table.normal_()
-    features = model.positions.cross_features(torch.arange(11), src)
+    features = model.positions.cross_features(range(11), src)
     bias = model.positions.bias(attention.bias_table, features)
     assert bias.shape == (2, 4, 11, 8)
     anchors = model.config.cross_anchors
@@ -78,8 +78,8 @@ def test_anchored_bias_in_self_attention_counts_from_key_to_query(rows):
     attention = model.encoder_layers[0].self_attention
     with torch.no_grad():
         attention.bias_table.normal_()
-    places = torch.arange(9)
-    bias = model.positions.bias(attention.bias_table, model.positions.self_features(places, places))
+    features = model.positions.self_features(range(9), range(9), torch.device("cpu"))
+    bias = model.positions.bias(attention.bias_table, features)
     for head, i, j in [(0, 0, 8), (1, 4, 4), (0, 5, 3), (1, 8, 0), (1, 2, 3)]:
         expected = 16 * attention.bias_table[head, max(-3, min(3, i - j)) + 3] - abs(i - j)
         assert bias[0, head, i, j].item() == pytest.approx(expected.item(), abs=1e-9)
@@ -95,9 +95,7 @@ def test_heads_may_have_any_anchors(anchors):
     attention = model.decoder_layers[0].cross_attention
     with torch.no_grad():
         attention.bias_table.normal_()
-    bias = model.positions.bias(
-        attention.bias_table, model.positions.cross_features(torch.arange(4), src)
-    )
+    bias = model.positions.bias(attention.bias_table, model.positions.cross_features(range(4), src))
     for head, anchor in enumerate(anchors):
         expected = anchored_bias(anchor, attention.bias_table[head].tolist(), 2, 3, src[0].tolist())
         assert bias[0, head, 2, 3].item() == pytest.approx(expected, abs=1e-9)

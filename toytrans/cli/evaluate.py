@@ -41,11 +41,9 @@ def evaluate(
     if (src_file is None) != (tgt_file is None):
         raise UserError("--src-file and --tgt-file go together; give both")
 
-    from toytrans import load
     from toytrans.evaluation import evaluate as measure
-    from toytrans.training.run import newest_run
 
-    loaded: Run = load(run or newest_run(), checkpoint, device)
+    loaded = _load(run, checkpoint, device)
     if src_file and tgt_file:
         pairs, data = _pairs_of_files(loaded, src_file, tgt_file, span, examples), "files"
     else:
@@ -76,10 +74,7 @@ def translate(
     device: Device = "auto",
 ) -> None:
     """Translate sequences of symbols with a run."""
-    from toytrans import load
-    from toytrans.training.run import newest_run
-
-    loaded: Run = load(run or newest_run(), checkpoint, device)
+    loaded = _load(run, checkpoint, device)
     if sequences:
         _translate_all(loaded, sequences, "argument")
         return
@@ -92,6 +87,16 @@ def translate(
                 note(f"toytrans: {error}")
     else:
         _translate_all(loaded, _lines(), "standard input, line")
+
+
+def _load(path: Path | None, checkpoint: str, device: str) -> "Run":
+    from toytrans import load
+    from toytrans.training.devices import tune_process
+    from toytrans.training.run import newest_run
+
+    tune_process()
+    run: Run = load(path or newest_run(), checkpoint, device)
+    return run
 
 
 def _lines() -> Iterable[str]:

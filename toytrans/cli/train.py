@@ -44,6 +44,9 @@ def train(
         raise UserError("--resume goes on with a run and --overwrite replaces it; give one")
     changes = [*(overrides or ()), *([f"device={device}"] if device else ())]
     settings = load_config(config, changes)
+    from toytrans.training.devices import tune_process
+
+    tune_process()
     trainer, source = _prepare(config, out, changes, settings, resume, overwrite)
     with _stopping_on_signals(trainer) as signals:
         _follow(trainer, trainer.config.train.max_steps)

@@ -1,13 +1,12 @@
 """Scaled dot-product attention and multi-head attention.
 
-Two roads give the same numbers: torch's fused kernel, and an explicit one that returns every
-intermediate. The fused kernel is taken on a GPU when it can express the case (no cap on the
-scores, nobody asking for the weights). On a CPU the explicit road is five to ten times faster in
-bf16, two to three times faster in short decoding steps, and within a third either way in fp32.
+Three roads give the same numbers. `attend_explicitly` returns every intermediate. On a CPU
+`attend_leanly` does the same in fewer passes over memory, its gradient written by hand. On a GPU
+`attend_fused`, torch's kernel, is taken when it can express the case (no cap on the scores).
 """
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -15,6 +14,8 @@ from torch.nn import functional as F
 
 from toytrans.config import ModelConfig
 from toytrans.model import masks
+from toytrans.model.dropout import dropout as drop
+from toytrans.model.dropout import keep_mask
 from toytrans.model.positions import Positions
 
 KeysValues = tuple[Tensor, Tensor]
@@ -84,8 +85,99 @@ def attend_explicitly(
     weights = torch.softmax(masked, -1)
     if sight.open_rows is not None:
         weights = weights * sight.open_rows
-    dropped = F.dropout(weights, dropout) if dropout else weights
+    dropped = drop(weights, dropout)
     return Intermediates(q, k, v, scores, capped, masked, weights, dropped.to(v.dtype) @ v)
+
+
+def attend_leanly(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    sight: Sight,
+    bias: Tensor | None = None,
+    cap: float = 0.0,
+    dropout: float = 0.0,
+) -> Tensor:
+    """The context (B, H, Tq, Dh) of `attend_explicitly`, for a CPU.
+
+    Products run in the dtype of q, k and v, everything between them in fp32 or fp64.
+    """
+    context: Tensor = _Lean.apply(  # type: ignore[no-untyped-call]
+        q, k, v, sight.additive, bias, sight.open_rows, cap, dropout
+    )
+    return context
+
+
+class _Lean(torch.autograd.Function):
+    """Attention between its projections, with the backward pass by hand.
+
+    Softmax does not see a constant, so the cap is taken as cap tanh(x / cap) = 2 cap g - cap
+    with the gate g = sigmoid(2 x / cap), which a CPU computes several times faster. Backward,
+    with w the weights and G the gradient of the context: dv = w^T G; dw = G v^T;
+    dz = w (dw - sum over keys of w dw); through the cap ds = 4 g (1 - g) dz; dq = ds k and
+    dk = ds^T q, both over root Dh.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        additive: Tensor,
+        bias: Tensor | None,
+        open_rows: Tensor | None,
+        cap: float,
+        dropout: float,
+    ) -> Tensor:
+        scale = q.shape[-1] ** -0.5
+        flat_q, flat_k, flat_v = (x.flatten(0, 1) for x in (q, k, v))  # (B H, T, Dh)
+        scores = torch.bmm(flat_q, flat_k.mT).view(*q.shape[:3], k.shape[2])  # (B, H, Tq, Tk)
+        gate = None
+        if cap:
+            gate = (scores.to(additive.dtype) * (2 * scale / cap)).sigmoid_()
+            masked = torch.add(additive, gate, alpha=2 * cap)
+        else:
+            masked = torch.add(additive, scores, alpha=scale)
+        if bias is not None:
+            masked += bias
+        weights = _softmax(masked)
+        if open_rows is not None:
+            weights *= open_rows
+        keep = keep_mask(weights, dropout) if dropout else None
+        dropped = (weights if keep is None else weights * keep).to(v.dtype).flatten(0, 1)
+        context = torch.bmm(dropped, flat_v).view(q.shape)
+        ctx.save_for_backward(flat_q, flat_k, flat_v, weights, dropped, gate, keep)
+        ctx.scale, ctx.bias_shape = scale, None if bias is None else bias.shape
+        return context
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        q, k, v, weights, dropped, gate, keep = ctx.saved_tensors
+        shape, gradient = gradients[0].shape, gradients[0].flatten(0, 1)
+        d_v = torch.bmm(dropped.mT, gradient)
+        d_weights = torch.bmm(gradient, v.mT).view(weights.shape).to(weights.dtype)
+        if keep is not None:
+            d_weights *= keep
+        d_masked = d_weights.mul_(weights)
+        d_masked = torch.addcmul(d_masked, weights, d_masked.sum(-1, keepdim=True), value=-1)
+        d_bias = None if ctx.bias_shape is None else d_masked.sum_to_size(ctx.bias_shape)
+        scale = ctx.scale
+        if gate is not None:
+            d_masked, scale = torch.ops.aten.sigmoid_backward(d_masked, gate), 4 * scale
+        d_scores = (d_masked * scale).to(q.dtype).flatten(0, 1)
+        d_q, d_k = torch.bmm(d_scores, k).view(shape), torch.bmm(d_scores.mT, q)
+        like_k = (*shape[:2], weights.shape[-1], shape[-1])
+        return d_q, d_k.view(like_k), d_v.view(like_k), None, d_bias, None, None, None
+
+
+def _softmax(x: Tensor) -> Tensor:
+    """Softmax over the last axis; torch's is several times slower below 16 numbers, the width of
+    a CPU's vector of fp32."""
+    width = x.shape[-1]
+    if width >= 16:
+        return x.softmax(-1)
+    return F.pad(x, (0, 16 - width), value=-torch.inf).softmax(-1)[..., :width].contiguous()
 
 
 def attend_fused(
@@ -166,6 +258,8 @@ class Attention(nn.Module):
         bias, dropout = self.bias(sight), self.dropout if self.training else 0.0
         if x.device.type == "cuda" and not self.cap:
             context = attend_fused(q, k, v, sight, bias, dropout)
+        elif x.device.type == "cpu":
+            context = attend_leanly(q, k, v, sight, bias, self.cap, dropout)
         else:
             context = attend_explicitly(q, k, v, sight, bias, self.cap, dropout).context
         return self._merge(context)

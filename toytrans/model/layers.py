@@ -6,6 +6,7 @@ from torch import Tensor, nn
 
 from toytrans.config import ModelConfig
 from toytrans.model.attention import Attention, Cache, KeysValues, Sight
+from toytrans.model.dropout import Dropout
 from toytrans.model.positions import Positions
 
 ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
@@ -22,7 +23,7 @@ class FeedForward(nn.Sequential):
         super().__init__(
             nn.Linear(model.d_model, model.d_ff),
             ACTIVATIONS[model.activation](),
-            nn.Dropout(model.dropout),
+            Dropout(model.dropout),
             nn.Linear(model.d_ff, model.d_model),
         )
 
@@ -37,7 +38,7 @@ class Residual(nn.Module):
         super().__init__()
         self.pre = model.norm == "pre"
         self.norm = nn.LayerNorm(model.d_model)
-        self.drop = nn.Dropout(model.dropout)
+        self.drop = Dropout(model.dropout)
 
     def forward(self, x: Tensor, sublayer: Callable[[Tensor], Tensor]) -> Tensor:
         if self.pre:

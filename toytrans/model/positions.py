@@ -28,16 +28,16 @@ class Positions(nn.Module):
         """Embeddings (B, L, D) of places start .. start + L - 1, with their places."""
         return x
 
-    def self_features(self, queries: Tensor, keys: Tensor) -> Tensor | None:
-        """Places (Tq,) and (Tk,) -> features (1, F, Tq, Tk) for self-attention, or None."""
+    def self_features(self, queries: range, keys: range, device: torch.device) -> Tensor | None:
+        """Places Tq and Tk -> features (1, Tq, Tk, F) for self-attention, or None."""
         return None
 
-    def cross_features(self, queries: Tensor, src: Tensor) -> Tensor | None:
-        """Target places (Tq,) and source ids (B, S) -> features (B, F, Tq, S), or None."""
+    def cross_features(self, queries: range, src: Tensor) -> Tensor | None:
+        """Target places Tq and source ids (B, S) -> features (B, Tq, S, F), or None."""
         return None
 
     def bias(self, table: Tensor, features: Tensor) -> Tensor:
-        """What heads add to their scores: (H, W) and (B, F, Tq, Tk) -> (B, H, Tq, Tk)."""
+        """What heads add to their scores: (H, W) and (B, Tq, Tk, F) -> (B, H, Tq, Tk)."""
         raise NotImplementedError
 
 
@@ -114,32 +114,35 @@ class Anchored(Positions):
         chosen[torch.arange(model.n_heads), torch.tensor(picks)] = 1
         self.register_buffer("chosen", chosen, persistent=False)  # (H, A)
         self.chosen: Tensor
+        self._table = chosen.new_empty(0, self.bias_weights + 1)  # of as many distances as met
 
-    def self_features(self, queries: Tensor, keys: Tensor) -> Tensor:
-        return self._features(queries[:, None] - keys)[None]
+    def self_features(self, queries: range, keys: range, device: torch.device) -> Tensor:
+        distance = _arange(queries, device)[:, None] - _arange(keys, device)
+        return self._features(distance[None], max(queries.stop, keys.stop))  # (1, Tq, Tk, 8)
 
-    def cross_features(self, queries: Tensor, src: Tensor) -> Tensor:
-        """Eight features for each of the A anchors in use: (B, A 8, Tq, S)."""
+    def cross_features(self, queries: range, src: Tensor) -> Tensor:
+        """Eight features for each of the A anchors in use: (B, Tq, S, 8 A)."""
         places = torch.arange(src.shape[1], device=src.device)
         symbols = (src != PAD_ID).sum(1)[:, None, None] - 2  # n, (B, 1, 1)
-        t = queries[:, None]
+        t = _arange(queries, src.device)[:, None]
         distances = {
             "start": lambda: t - self._since_separator(src, places)[:, None, :],
             "end": lambda: t - (symbols + 1 - places),
             "wrap": lambda: t - symbols - places,
         }
         shape = (len(src), len(queries), len(places))
-        each = [self._features(distances[anchor]().expand(shape)) for anchor in self.anchors]
-        return torch.cat(each, 1)  # (B, A 8, Tq, S)
+        each = torch.stack([distances[anchor]().expand(shape) for anchor in self.anchors], -1)
+        return self._features(each, queries.stop + 2 * len(places)).flatten(3)
 
     def bias(self, table: Tensor, features: Tensor) -> Tensor:
         table = table.to(features.dtype)
         weights = nn.functional.pad(table, (0, 1), value=1.0)  # (H, 8); the slope is not learned
-        if features.shape[1] > weights.shape[1]:  # several anchors: each head takes its own
+        if features.shape[-1] > weights.shape[1]:  # several anchors: each head takes its own
             weights = (self.chosen.to(table.dtype)[:, :, None] * weights[:, None]).flatten(1)
         with torch.autocast(features.device.type, enabled=False):
-            bias: Tensor = weights @ features.flatten(2)
-        return bias.view(*bias.shape[:2], *features.shape[2:])
+            flat = features.flatten(1, 2).mT  # (B, F, Tq Tk)
+            bias = torch.bmm(weights.expand(len(flat), -1, -1), flat)
+        return bias.view(*bias.shape[:2], *features.shape[1:3])
 
     def _since_separator(self, src: Tensor, places: Tensor) -> Tensor:
         """p(j), (B, S)."""
@@ -149,12 +152,22 @@ class Anchored(Positions):
         last = torch.where(torch.isin(src, separators), places, 0).cummax(1).values
         return places - nn.functional.pad(last[:, :-1], (1, 0))
 
-    def _features(self, distance: Tensor) -> Tensor:
-        """Whole numbers (..., Tq, Tk) -> (..., 8, Tq, Tk): seven steps times gain, the slope."""
-        steps = torch.arange(-self.reach, self.reach + 1, device=distance.device)
-        near = distance.clamp(-self.reach, self.reach).unsqueeze(-3) == steps[:, None, None]
-        slope = -self.slope * distance.abs().unsqueeze(-3)
-        return torch.cat((self.gain * near, slope.to(self.chosen.dtype)), -3).to(self.chosen.dtype)
+    def _features(self, distance: Tensor, farthest: int) -> Tensor:
+        """Whole numbers (...), at most `farthest` from 0 -> (..., 8): gain at one of seven steps,
+        and the slope. Looked up, since most distances occur many times."""
+        reached = len(self._table) // 2
+        if reached < farthest or self._table.dtype != self.chosen.dtype:
+            reached = max(farthest, reached)
+            far = torch.arange(-reached, reached + 1)
+            steps = torch.arange(-self.reach, self.reach + 1)
+            near = far.clamp(-self.reach, self.reach)[:, None] == steps
+            table = torch.cat((self.gain * near, -self.slope * far.abs()[:, None]), 1)
+            self._table = table.to(self.chosen)
+        return nn.functional.embedding(distance + reached, self._table)
+
+
+def _arange(places: range, device: torch.device) -> Tensor:
+    return torch.arange(places.start, places.stop, device=device)
 
 
 POSITIONS: dict[PositionName, type[Positions]] = {

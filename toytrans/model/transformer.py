@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from toytrans.config import ModelConfig
 from toytrans.model import masks
 from toytrans.model.attention import Cache, KeysValues, Sight
+from toytrans.model.dropout import Dropout
 from toytrans.model.layers import DecoderLayer, EncoderLayer
 from toytrans.model.positions import POSITIONS
 from toytrans.tokens import Vocabulary
@@ -55,7 +56,7 @@ class Transformer(nn.Module):
         else:
             self.tgt_embedding = nn.Embedding(size, width)
         self.positions = POSITIONS[model.positions](model, vocabulary.separator_ids)
-        self.drop = nn.Dropout(model.dropout)
+        self.drop = Dropout(model.dropout)
         shared, n_enc, n_dec = model.share_layers, model.n_encoder_layers, model.n_decoder_layers
         self.encoder_layers = nn.ModuleList(
             EncoderLayer(model, self.positions) for _ in range(1 if shared else n_enc)
@@ -86,10 +87,10 @@ class Transformer(nn.Module):
 
     def encode(self, src: Tensor) -> Tensor:
         """Source ids (B, S) -> memory (B, S, D)."""
-        places = torch.arange(src.shape[1], device=src.device)
+        places = range(src.shape[1])
         sight = Sight.of(
             masks.encoder_self_mask(src, self.config.pad_mask),
-            self.positions.self_features(places, places),
+            self.positions.self_features(places, places, src.device),
             self.dtype,
         )
         x = self._embed(self.src_embedding, src)
@@ -100,10 +101,10 @@ class Transformer(nn.Module):
 
     def decode(self, tgt_in: Tensor, memory: Tensor, src: Tensor) -> Tensor:
         """Decoder input (B, T), memory (B, S, D) and its ids (B, S) -> logits (B, T, V)."""
-        places = torch.arange(tgt_in.shape[1], device=src.device)
+        places = range(tgt_in.shape[1])
         self_sight = Sight.of(
             masks.decoder_self_mask(tgt_in, self.config.pad_mask),
-            self.positions.self_features(places, places),
+            self.positions.self_features(places, places, src.device),
             self.dtype,
         )
         cross_sight = Sight.of(
@@ -135,10 +136,9 @@ class Transformer(nn.Module):
 
         Equal to the last row of `decode` over all tokens so far.
         """
-        place = torch.tensor([state.place], device=tokens.device)
-        so_far = torch.arange(state.place + 1, device=tokens.device)
+        place, so_far = range(state.place, state.place + 1), range(state.place + 1)
         seen = masks.newest_mask(state.place + 1, tokens.device)
-        features = self.positions.self_features(place, so_far)
+        features = self.positions.self_features(place, so_far, tokens.device)
         self_sight = Sight.of(seen, features, self.dtype)
         features = self.positions.cross_features(place, state.src)
         cross_sight = Sight.of(state.cross_mask, features, self.dtype)

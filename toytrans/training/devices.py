@@ -1,5 +1,7 @@
-"""Which device computes, and in which precision."""
+"""Which device computes, in which precision, and what makes a CPU quick at it."""
 
+import ctypes
+import sys
 from typing import Literal
 
 import torch
@@ -96,3 +98,35 @@ def has_bf16_products(device: torch.device) -> bool:
         return False
     known = torch.cpu.get_capabilities() if hasattr(torch.cpu, "get_capabilities") else {}
     return bool(known.get("avx512_bf16") or known.get("amx_bf16"))
+
+
+def tune_process() -> None:
+    """Settings of the whole process with which a CPU trains faster; a program calls it once.
+
+    Memory that is freed stays with the process (glibc only): to get it back costs a page fault
+    for every 4 KiB, a fifth of a small model's step. Numbers too small for a normal exponent,
+    with which a CPU computes many times slower, become zero. And products of fp32 matrices are
+    oneDNN's, up to twice as fast as MKL's, where that rounds nothing to bf16 on the way.
+    """
+    if sys.platform == "linux" and hasattr(libc := ctypes.CDLL(None), "mallopt"):
+        trim_threshold, mmap_threshold = -1, -3  # names of malloc.h
+        libc.mallopt(trim_threshold, 2**31 - 1)
+        libc.mallopt(mmap_threshold, 2**30)
+    torch.set_flush_denormal(True)
+    if onednn_keeps_fp32():
+        torch.set_float32_matmul_precision("medium")
+
+
+def onednn_keeps_fp32() -> bool:
+    """Whether fp32 products are as exact when torch may choose how to compute them; leaves the
+    setting as it was. Decided by the error alone, so that a machine always decides alike."""
+    before = torch.get_float32_matmul_precision()
+    generator = torch.Generator().manual_seed(0)
+    a, b = (torch.randn(256, 256, generator=generator) for _ in range(2))
+    exact = a.double() @ b.double()
+    errors = {}
+    for setting in ("highest", "medium"):
+        torch.set_float32_matmul_precision(setting)
+        errors[setting] = float((a @ b - exact).abs().max())
+    torch.set_float32_matmul_precision(before)
+    return errors["medium"] <= 4 * errors["highest"]

@@ -1,0 +1,42 @@
+"""Dropout cut from random words: how much falls out, what stays, and what it depends on."""
+
+import pytest
+import torch
+
+from toytrans.model.dropout import Dropout, dropout, keep_mask
+
+
+@pytest.mark.parametrize("rate", [0.1, 0.5, 0.9])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
+def test_the_rate_falls_out_and_the_rest_makes_up_for_it(rate, dtype):
+    mask = keep_mask(torch.empty(400, 501, dtype=dtype), rate)
+    assert mask.dtype == dtype and mask.shape == (400, 501)
+    kept = mask != 0
+    # five standard deviations of a share of 200,400 draws
+    assert kept.double().mean().item() == pytest.approx(1 - rate, abs=5 * 0.5 / 200_400**0.5)
+    assert mask[kept].double().mean().item() == pytest.approx(1 / (1 - rate), rel=5e-3)
+    assert len(mask[kept].unique()) == 1
+
+
+def test_neighbours_fall_out_independently():
+    kept = (keep_mask(torch.empty(1_000_000), 0.3) != 0).double() - 0.7
+    for shift in (1, 2, 3, 4, 8, 16):
+        together = (kept[:-shift] * kept[shift:]).mean().item()
+        assert abs(together) < 5 * 0.21 / 1000, shift
+
+
+def test_the_same_random_state_gives_the_same_mask():
+    x = torch.ones(7, 5, requires_grad=True)
+    masks = []
+    for _ in range(2):
+        torch.manual_seed(3)
+        masks.append(dropout(x, 0.5))
+    assert torch.equal(*masks) and not torch.equal(masks[0], dropout(x, 0.5))
+    (gradient,) = torch.autograd.grad(masks[0].sum(), x)
+    assert torch.equal(gradient, masks[0].detach())
+
+
+def test_nothing_falls_out_at_rate_0_or_in_evaluation():
+    x = torch.ones(50)
+    assert torch.equal(Dropout(0.0)(x), x) and torch.equal(Dropout(0.5).eval()(x), x)
+    assert (Dropout(0.5)(x) == 0).any()
