@@ -133,14 +133,14 @@ def test_every_intermediate_accounts_for_the_output():
     assert torch.allclose(steps.masked.softmax(-1), steps.weights)
 
 
-def test_a_cache_keeps_what_was_appended_and_the_rows_selected():
-    cache = Cache(3, 2, 4, 5, torch.zeros(1))
-    parts = [torch.randn(3, 2, 1, 5) for _ in range(3)]
+def test_a_cache_keeps_what_was_appended_and_the_sources_selected():
+    cache = Cache(3, 2, 8, 5, torch.zeros(1))
+    parts = [torch.randn(3, 2, 2, 5) for _ in range(3)]  # two beams
     for part in parts[:2]:
         cache.extend(part, -part)
-    cache.select(torch.tensor([2, 2, 0]))
-    k, v = cache.extend(parts[2], -parts[2])
-    expected = torch.cat((*(part[[2, 2, 0]] for part in parts[:2]), parts[2]), 2)
+    cache.select(torch.tensor([0, 2]))
+    k, v = cache.extend(parts[2][:2], -parts[2][:2])
+    expected = torch.cat((*(part[[0, 2]] for part in parts[:2]), parts[2][:2]), 2)
     assert torch.equal(k, expected) and torch.equal(v, -expected)
 
 

@@ -63,8 +63,8 @@ def test_step_by_step_logits_equal_one_parallel_pass(positions):
     with torch.no_grad():
         whole = model(SRC, tgt_in)
         state = model.start(SRC, 5)
-        steps = [model.next_logits(tgt_in[:, t], state) for t in range(5)]
-    assert torch.allclose(torch.stack(steps, 1), whole, atol=1e-12)
+        steps = [model.next_logits(tgt_in[:, t : t + 1], state) for t in range(5)]
+    assert torch.allclose(torch.cat(steps, 1), whole, atol=1e-12)
 
 
 def test_rows_end_at_different_places_and_leave_the_batch():
@@ -91,8 +91,8 @@ def scored(model, src, sequence):
     """Log-probability of a sequence, step by step."""
     state, newest, total = model.start(src, len(sequence)), BOS_ID, 0.0
     for token in sequence:
-        logits = model.next_logits(torch.tensor([newest]), state)[0, 2:]  # without PAD and BOS
-        total += logits.log_softmax(-1)[token - 2].item()
+        logits = model.next_logits(torch.tensor([[newest]]), state)[0, 0]
+        total += logits.log_softmax(-1)[token].item()
         newest = token
     return total
 
@@ -129,10 +129,10 @@ def test_one_beam_is_greedy_search_where_sequences_end():
     ended = (plain.tokens == EOS_ID).any(1)
     assert ended.any()
     for row in ended.nonzero()[:, 0].tolist():
-        width = min(one.tokens.shape[1], plain.tokens.shape[1])
-        assert one.tokens[row, :width].tolist() == plain.tokens[row, :width].tolist()
-        length = int((plain.tokens[row] != PAD_ID).sum())
-        assert one.score[row].item() == pytest.approx(plain.score[row].item() / length)
+        said = plain.tokens[row][plain.tokens[row] != PAD_ID].tolist()
+        assert one.tokens[row, : len(said)].tolist() == said
+        alone = SRC[row : row + 1][:, SRC[row] != PAD_ID]
+        assert one.score[row].item() == pytest.approx(scored(model, alone, said) / len(said))
 
 
 @pytest.mark.parametrize("width", [2, 5])
@@ -144,6 +144,29 @@ def test_beams_do_not_depend_on_the_batch(width):
         real = alone.tokens.shape[1]
         assert together.tokens[row, :real].tolist() == alone.tokens[0].tolist()
         assert together.score[row].item() == pytest.approx(alone.score[0].item(), abs=1e-9)
+
+
+@torch.no_grad()
+def test_beams_sharing_a_cache_see_their_own_past_alone():
+    """Logits of beams that change places step by step equal those of whole passes over what each
+    has said."""
+    model = lively("anchored")
+    state = model.start(SRC, 4, width=3)
+    said = torch.full((4, 3, 1), BOS_ID)
+    for step in range(4):
+        logits = model.next_logits(said[:, :, -1], state)
+        for beam in range(3):
+            whole = model(SRC, said[:, beam])[:, -1]
+            assert torch.allclose(logits[:, beam], whole, atol=1e-12)
+        parents = torch.randint(3, (4, 3))
+        assert (parents.sort(1).values != torch.arange(3)).any(), "some beam ends, one divides"
+        said = torch.cat(
+            (said.gather(1, parents[..., None].expand_as(said)), torch.randint(3, 9, (4, 3, 1))), 2
+        )
+        state.select_beams(parents)
+        if step == 1:
+            kept = torch.tensor([0, 1, 2, 3])
+            state.select_sources(kept)
 
 
 def test_no_rows_give_no_rows():

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from toytrans.data.pairs import Pairs
     from toytrans.training.run import Run
 
-CHUNK = 512
-"""Sequences translated at a time."""
+CHUNK = 4096
+"""Sequences translated at a time; no more than these are held in memory."""
 
 Device = Annotated[str, typer.Option(help="auto | cpu | cuda | cuda:N | mps")]
 
@@ -109,19 +109,24 @@ def _lines() -> Iterable[str]:
 
 def _translate_all(run: "Run", sequences: Iterable[str], place: str) -> None:
     """Translate and print in chunks; a symbol that is not known is named with its place."""
+    from tqdm import tqdm
+
     waiting, number = iter(sequences), 0
-    while chunk := list(islice(waiting, CHUNK)):
-        try:
-            done = run.translate(chunk)
-        except UnseenSymbol:
-            for offset, sequence in enumerate(chunk):
-                try:
-                    print(run.translate([sequence])[0], flush=True)
-                except UnseenSymbol as error:
-                    raise UserError(f"{place} {number + offset + 1}: {error}") from None
-        else:
-            print("\n".join(done), flush=True)
-        number += len(chunk)
+    watched = sys.stderr.isatty() and not sys.stdout.isatty()
+    with tqdm(unit=" sequences", disable=not watched, dynamic_ncols=True) as bar:
+        while chunk := list(islice(waiting, CHUNK)):
+            try:
+                done = run.translate(chunk)
+            except UnseenSymbol:
+                for offset, sequence in enumerate(chunk):
+                    try:
+                        print(run.translate([sequence])[0], flush=True)
+                    except UnseenSymbol as error:
+                        raise UserError(f"{place} {number + offset + 1}: {error}") from None
+            else:
+                print("\n".join(done), flush=True)
+            number += len(chunk)
+            bar.update(len(chunk))
 
 
 def _span(text: str) -> tuple[int, int]:

@@ -5,6 +5,8 @@ Three roads give the same numbers. `attend_explicitly` returns every intermediat
 `attend_fused`, torch's kernel, is taken when it can express the case (no cap on the scores).
 """
 
+import contextlib
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -26,14 +28,15 @@ KeysValues = tuple[Tensor, Tensor]
 class Sight:
     """What each query may look at and how far away it is: made once, used by every layer.
 
-    mask (B, 1, Tq or 1, Tk) bool; additive: the same as numbers to add; open_rows (B, 1, Tq, 1)
-    or None where every query sees something; features (B or 1, F, Tq, Tk) of the position scheme.
+    mask (B, 1, Tq or 1, Tk) bool; additive: the same as numbers to add; both None where all is
+    open. open_rows (B, 1, Tq, 1), or None where every query sees something; features
+    (B or 1, Tq, Tk, F) of the position scheme.
     """
 
-    mask: Tensor
-    additive: Tensor
-    open_rows: Tensor | None
-    features: Tensor | None
+    mask: Tensor | None = None
+    additive: Tensor | None = None
+    open_rows: Tensor | None = None
+    features: Tensor | None = None
 
     @staticmethod
     def of(mask: Tensor, features: Tensor | None, dtype: torch.dtype) -> "Sight":
@@ -43,6 +46,11 @@ class Sight:
         all_open = looks and bool(open_rows.all())
         additive = masks.additive(mask, torch.promote_types(dtype, torch.float32))
         return Sight(mask, additive, None if all_open else open_rows, features)
+
+    def select(self, rows: Tensor) -> "Sight":
+        """That of some rows of the batch (R,), in that order; without features."""
+        parts = (self.mask, self.additive, self.open_rows)
+        return Sight(*(None if part is None else part[rows] for part in parts))
 
 
 class Intermediates(NamedTuple):
@@ -81,7 +89,8 @@ def attend_explicitly(
     """
     scores = (q * q.shape[-1] ** -0.5) @ k.transpose(-2, -1)  # (B, H, Tq, Tk)
     capped = cap * torch.tanh(scores / cap) if cap else scores
-    masked = (capped if bias is None else capped + bias) + sight.additive
+    masked = capped if bias is None else capped + bias
+    masked = masked if sight.additive is None else masked + sight.additive
     weights = torch.softmax(masked, -1)
     if sight.open_rows is not None:
         weights = weights * sight.open_rows
@@ -102,53 +111,79 @@ def attend_leanly(
 
     Products run in the dtype of q, k and v, everything between them in fp32 or fp64.
     """
+    if not torch.is_grad_enabled():
+        with _library_for(q.shape[2]):
+            return _lean(q, k, v, sight.additive, bias, sight.open_rows, cap, dropout)[0]
     context: Tensor = _Lean.apply(  # type: ignore[no-untyped-call]
         q, k, v, sight.additive, bias, sight.open_rows, cap, dropout
     )
     return context
 
 
-class _Lean(torch.autograd.Function):
-    """Attention between its projections, with the backward pass by hand.
+@contextlib.contextmanager
+def _library_for(queries: int) -> Iterator[None]:
+    """Products of a few queries, as in decoding, are quicker without oneDNN, which copies its
+    operands into a layout of its own (see `training.devices.tune_process`)."""
+    setting = torch.get_float32_matmul_precision()
+    if queries > 8 or setting == "highest":
+        yield
+        return
+    torch.set_float32_matmul_precision("highest")
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(setting)
+
+
+def _lean(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    additive: Tensor | None,
+    bias: Tensor | None,
+    open_rows: Tensor | None,
+    cap: float,
+    dropout: float,
+) -> tuple[Tensor, tuple[Tensor | None, ...]]:
+    """The context (B, H, Tq, Dh), and what its gradient needs.
 
     Softmax does not see a constant, so the cap is taken as cap tanh(x / cap) = 2 cap g - cap
-    with the gate g = sigmoid(2 x / cap), which a CPU computes several times faster. Backward,
-    with w the weights and G the gradient of the context: dv = w^T G; dw = G v^T;
-    dz = w (dw - sum over keys of w dw); through the cap ds = 4 g (1 - g) dz; dq = ds k and
-    dk = ds^T q, both over root Dh.
+    with the gate g = sigmoid(2 x / cap), which a CPU computes several times faster.
+    """
+    scale, wide = q.shape[-1] ** -0.5, torch.promote_types(q.dtype, torch.float32)
+    flat_q, flat_k, flat_v = (x.flatten(0, 1) for x in (q, k, v))  # (B H, T, Dh)
+    scores = torch.bmm(flat_q, flat_k.mT).view(*q.shape[:3], k.shape[2])  # (B, H, Tq, Tk)
+    gate = (scores.to(wide) * (2 * scale / cap)).sigmoid_() if cap else None
+    logits, factor = (scores, scale) if gate is None else (gate, 2 * cap)
+    if additive is None:
+        masked = logits.to(wide) * factor
+    else:
+        masked = torch.add(additive, logits, alpha=factor)
+    if bias is not None:
+        masked += bias
+    weights = _softmax(masked)
+    if open_rows is not None:
+        weights *= open_rows
+    keep = keep_mask(weights, dropout) if dropout else None
+    dropped = (weights if keep is None else weights * keep).to(v.dtype).flatten(0, 1)
+    context = torch.bmm(dropped, flat_v).view(q.shape)
+    return context, (flat_q, flat_k, flat_v, weights, dropped, gate, keep)
+
+
+class _Lean(torch.autograd.Function):
+    """`_lean` with its backward pass by hand.
+
+    With w the weights, G the gradient of the context and g the gate of the cap: dv = w^T G;
+    dw = G v^T; dz = w (dw - sum over keys of w dw); through the cap ds = 4 g (1 - g) dz;
+    dq = ds k and dk = ds^T q, both over root Dh.
     """
 
     @staticmethod
-    def forward(
-        ctx: Any,
-        q: Tensor,
-        k: Tensor,
-        v: Tensor,
-        additive: Tensor,
-        bias: Tensor | None,
-        open_rows: Tensor | None,
-        cap: float,
-        dropout: float,
-    ) -> Tensor:
-        scale = q.shape[-1] ** -0.5
-        flat_q, flat_k, flat_v = (x.flatten(0, 1) for x in (q, k, v))  # (B H, T, Dh)
-        scores = torch.bmm(flat_q, flat_k.mT).view(*q.shape[:3], k.shape[2])  # (B, H, Tq, Tk)
-        gate = None
-        if cap:
-            gate = (scores.to(additive.dtype) * (2 * scale / cap)).sigmoid_()
-            masked = torch.add(additive, gate, alpha=2 * cap)
-        else:
-            masked = torch.add(additive, scores, alpha=scale)
-        if bias is not None:
-            masked += bias
-        weights = _softmax(masked)
-        if open_rows is not None:
-            weights *= open_rows
-        keep = keep_mask(weights, dropout) if dropout else None
-        dropped = (weights if keep is None else weights * keep).to(v.dtype).flatten(0, 1)
-        context = torch.bmm(dropped, flat_v).view(q.shape)
-        ctx.save_for_backward(flat_q, flat_k, flat_v, weights, dropped, gate, keep)
-        ctx.scale, ctx.bias_shape = scale, None if bias is None else bias.shape
+    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, *others: Any) -> Tensor:
+        context, needed = _lean(q, k, v, *others)
+        ctx.save_for_backward(*needed)
+        bias = others[1]
+        ctx.scale, ctx.bias_shape = q.shape[-1] ** -0.5, None if bias is None else bias.shape
         return context
 
     @staticmethod
@@ -193,31 +228,39 @@ def attend_fused(
     Rows that see nothing are opened for the kernel, which may make NaN of them, and set to zero
     after it.
     """
-    mask = sight.mask if sight.open_rows is None else sight.mask | ~sight.open_rows
+    mask = sight.mask
+    if mask is not None and sight.open_rows is not None:
+        mask = mask | ~sight.open_rows
     if bias is not None:
-        mask = bias.to(q.dtype) + masks.additive(mask, q.dtype)
+        added = bias.to(q.dtype)
+        mask = added if mask is None else added + masks.additive(mask, q.dtype)
     context = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=dropout)
     return context if sight.open_rows is None else context.where(sight.open_rows, 0)
 
 
 class Cache:
-    """Keys and values of the places decoded so far, in memory that is allocated once."""
+    """Keys and values of the places decoded so far, in memory that is allocated once.
 
-    def __init__(self, rows: int, heads: int, places: int, width: int, like: Tensor) -> None:
-        self.keys = like.new_empty(rows, heads, places, width)
+    Each of A sources has W beams, which share one cache: place t of beam w is key t W + w.
+    """
+
+    def __init__(self, sources: int, heads: int, keys: int, width: int, like: Tensor) -> None:
+        self.keys = like.new_empty(sources, heads, keys, width)
         self.values = torch.empty_like(self.keys)
         self.length = 0
 
     def extend(self, k: Tensor, v: Tensor) -> KeysValues:
-        """Append k and v (B, H, 1, Dh); the keys and values of all places so far."""
+        """Append k and v (A, H, W, Dh) of one place; those of all places so far."""
         start, self.length = self.length, self.length + k.shape[2]
         self.keys[:, :, start : self.length] = k
         self.values[:, :, start : self.length] = v
         return self.keys[:, :, : self.length], self.values[:, :, : self.length]
 
-    def select(self, rows: Tensor) -> None:
-        """Keep some rows (R,), in that order."""
-        self.keys, self.values = self.keys[rows], self.values[rows]
+    def select(self, sources: Tensor) -> None:
+        """Keep some sources (A',), in that order, in the memory that they have."""
+        for memory in (self.keys, self.values):
+            memory[: len(sources), :, : self.length] = memory[sources, :, : self.length]
+        self.keys, self.values = self.keys[: len(sources)], self.values[: len(sources)]
 
 
 class Attention(nn.Module):
@@ -252,8 +295,10 @@ class Attention(nn.Module):
 
         cache: of the places before x, when decoding step by step.
         """
-        q, k, v = self._project(x, memory)
-        if cache is not None:
+        if cache is None:
+            q, k, v = self._project(x, memory)
+        else:
+            q, k, v = self._heads(self.in_proj(x), 3).unbind()
             k, v = cache.extend(k, v)
         bias, dropout = self.bias(sight), self.dropout if self.training else 0.0
         if x.device.type == "cuda" and not self.cap:
@@ -297,10 +342,14 @@ class Attention(nn.Module):
         return q, *memory
 
     def _split(self, x: Tensor, parts: int) -> tuple[Tensor, ...]:
-        """(B, L, parts D) -> parts times (B, H, L, Dh)."""
+        """(B, L, parts D) -> parts times (B, H, L, Dh), each in one piece."""
+        return self._heads(x, parts).contiguous().unbind()
+
+    def _heads(self, x: Tensor, parts: int) -> Tensor:
+        """(B, L, parts D) -> (parts, B, H, L, Dh), a view."""
         rows, length, width = x.shape
         parted = x.view(rows, length, parts, self.n_heads, width // parts // self.n_heads)
-        return parted.permute(2, 0, 3, 1, 4).contiguous().unbind()
+        return parted.permute(2, 0, 3, 1, 4)
 
     def _merge(self, context: Tensor) -> Tensor:
         """(B, H, Tq, Dh) -> (B, Tq, D)."""

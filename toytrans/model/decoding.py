@@ -17,11 +17,11 @@ from toytrans.tokens import BOS_ID, EOS_ID, FIRST_SYMBOL_ID, PAD_ID
 
 @dataclass(frozen=True)
 class Decoded:
-    """tokens (B, L): ids up to and with EOS, then PAD; score (B,): log-probability in nats,
-    summed by greedy search, divided by length^alpha by beam search."""
+    """tokens (B, L): ids up to and with EOS, then PAD; score (B,) of beam search: log-probability
+    in nats, divided by length^alpha."""
 
     tokens: Tensor
-    score: Tensor
+    score: Tensor | None = None
 
 
 def token_limits(src: Tensor, growth: int, longest: int | None = None) -> Tensor:
@@ -30,37 +30,36 @@ def token_limits(src: Tensor, growth: int, longest: int | None = None) -> Tensor
     return limits if longest is None else limits.clamp(max=longest)
 
 
-def _sayable(logits: Tensor) -> Tensor:
-    """Logits (B, V) that leave PAD and BOS out: neither is ever the next token."""
-    logits[:, [PAD_ID, BOS_ID]] = -torch.inf
-    return logits
+def _worth_leaving(ended: int, rows: int) -> bool:
+    """Whether so many of the rows have ended that copying the others together pays: an eighth."""
+    return ended * 8 >= rows
 
 
 @torch.no_grad()
 def greedy(model: Transformer, src: Tensor, growth: int = 2) -> Decoded:
     """The likeliest token at every step, for sources (B, S)."""
-    rows = torch.arange(len(src), device=src.device)  # which source each active row belongs to
+    rows = torch.arange(len(src), device=src.device)  # which source each row still here belongs to
+    going = torch.ones_like(rows, dtype=torch.bool)
     limits = token_limits(src, growth, model.longest)
     longest = int(limits.max()) if len(src) else 0
     tokens = src.new_full((len(src), longest), PAD_ID)
-    score = torch.zeros(len(src), dtype=model.dtype, device=src.device)
     state = model.start(src, longest)
     newest = src.new_full((len(src),), BOS_ID)
     used = 0
     for place in range(longest):
         used = place + 1
-        logits = _sayable(model.next_logits(newest, state))
-        newest = logits.argmax(-1)
-        tokens[rows, place] = newest
-        score[rows] += (logits.amax(-1) - logits.logsumexp(-1)).to(score.dtype)
-        going = (newest != EOS_ID) & (limits[rows] > place + 1)
-        if not bool(going.all()):
+        logits = model.next_logits(newest[:, None], state)[:, 0]
+        newest = logits[:, EOS_ID:].argmax(-1) + EOS_ID  # neither PAD nor BOS
+        tokens[rows, place] = newest.where(going, PAD_ID)
+        going &= (newest != EOS_ID) & (limits[rows] > place + 1)
+        left = int(going.sum())
+        if not left:
+            break
+        if _worth_leaving(len(rows) - left, len(rows)):
             kept = going.nonzero()[:, 0]
-            if not len(kept):
-                break
-            rows, newest = rows[kept], newest[kept]
-            state.select(kept)
-    return Decoded(tokens[:, :used], score)
+            rows, newest, going = rows[kept], newest[kept], going[kept]
+            state.select_sources(kept)
+    return Decoded(tokens[:, :used])
 
 
 @torch.no_grad()
@@ -75,16 +74,21 @@ def beam_search(
     """
     limits = token_limits(src, growth, model.longest)
     longest = int(limits.max()) if len(src) else 0
-    state = model.start(src, longest)
+    state = model.start(src, longest, width)
     beams = _Beams(len(src), width, longest, alpha, state.memory[0][0])
-    state.select(torch.arange(len(src), device=src.device).repeat_interleave(width))
-    newest = src.new_full((len(src) * width,), BOS_ID)
+    newest = src.new_full((len(src), width), BOS_ID)
     for place in range(longest):
-        log_probs = _sayable(model.next_logits(newest, state)).log_softmax(-1)
+        log_probs = model.next_logits(newest, state).log_softmax(-1)
+        log_probs[..., :EOS_ID] = -torch.inf  # neither PAD nor BOS
         parents, newest = beams.advance(log_probs, place, limits)
-        if not len(newest):
+        done = int(beams.done.sum())
+        if done == len(beams.sources):
             break
-        state.select(parents)
+        if _worth_leaving(done, len(beams.sources)):
+            kept = beams.leave()
+            parents, newest = parents[kept], newest[kept]
+            state.select_sources(kept)
+        state.select_beams(parents)
     return beams.best()
 
 
@@ -94,7 +98,8 @@ class _Beams:
     def __init__(self, sources: int, width: int, longest: int, alpha: float, like: Tensor) -> None:
         device = like.device
         self.width, self.alpha = width, alpha
-        self.sources = torch.arange(sources, device=device)  # still searched, (A,)
+        self.sources = torch.arange(sources, device=device)  # still here, (A,)
+        self.done = torch.zeros(sources, dtype=torch.bool, device=device)  # (A,)
         self.log_prob = like.new_full((sources, width), -torch.inf)
         self.log_prob[:, 0] = 0  # all beams start equal; one of them counts
         self.history = torch.full((sources, width, longest), PAD_ID, device=device)
@@ -103,10 +108,10 @@ class _Beams:
         self.best_length = 0  # of the longest best hypothesis so far
 
     def advance(self, log_probs: Tensor, place: int, limits: Tensor) -> tuple[Tensor, Tensor]:
-        """Log-probabilities (A W, V) of the next tokens -> which beam each open beam goes on
-        from (rows of log_probs), and with which token: both (A' W,)."""
-        active, vocabulary = len(self.sources), log_probs.shape[-1]
-        totals = self.log_prob[..., None] + log_probs.view(active, self.width, vocabulary)
+        """Log-probabilities (A, W, V) of the next tokens -> which beam of its source each open
+        beam goes on from, and with which token: both (A, W). Sources that are done do no harm."""
+        vocabulary = log_probs.shape[-1]
+        totals = self.log_prob[..., None] + log_probs
         found = totals.flatten(1).topk(min(2 * self.width, self.width * vocabulary), 1)
         parent, token = found.indices // vocabulary, found.indices % vocabulary
         last = limits[self.sources] == place + 1
@@ -114,16 +119,20 @@ class _Beams:
         order = found.values.masked_fill(token == EOS_ID, -torch.inf).topk(self.width, 1).indices
         parent, token = parent.gather(1, order), token.gather(1, order)
         log_prob = found.values.gather(1, order)
-        self.history = self.history.gather(
-            1, parent[..., None].expand(-1, -1, self.history.shape[2])
-        )
+        said = self.history[:, :, :place]
+        self.history[:, :, :place] = said.gather(1, parent[..., None].expand_as(said))
         self.history[:, :, place] = token
         self.log_prob = log_prob.masked_fill(token == EOS_ID, -torch.inf)
-        kept = (~last & ~self._decided(limits)).nonzero()[:, 0]
-        rows = kept[:, None] * self.width + parent[kept]
+        self.done |= last | self._decided(limits)
+        self.log_prob[self.done] = -torch.inf
+        return parent, token
+
+    def leave(self) -> Tensor:
+        """Drop the sources that are done; the places (A',) of the others."""
+        kept = (~self.done).nonzero()[:, 0]
         self.sources, self.history = self.sources[kept], self.history[kept]
-        self.log_prob = self.log_prob[kept]
-        return rows.flatten(), token[kept].flatten()
+        self.log_prob, self.done = self.log_prob[kept], self.done[kept]
+        return kept
 
     def best(self) -> Decoded:
         return Decoded(self.best_tokens[:, : self.best_length], self.best_score)

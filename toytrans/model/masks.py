@@ -33,11 +33,6 @@ def causal_mask(length: int, device: torch.device | None = None) -> Tensor:
     return torch.ones(length, length, dtype=torch.bool, device=device).tril()
 
 
-def newest_mask(length: int, device: torch.device | None = None) -> Tensor:
-    """(1, 1, 1, length): the last row of the triangle, for decoding one token at a time."""
-    return torch.ones(1, 1, 1, length, dtype=torch.bool, device=device)
-
-
 def encoder_self_mask(src: Tensor, pad_mask: PadMask = "keys") -> Tensor:
     """Source pads are closed as keys; as queries too if asked for."""
     return _closing_pads(padding_mask(src), padding_mask(src), pad_mask)

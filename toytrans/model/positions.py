@@ -48,9 +48,15 @@ class Sinusoidal(Positions):
     Attention Is All You Need, section 3.5). There is no longest sequence.
     """
 
+    def __init__(self, model: ModelConfig, separator_ids: tuple[int, ...]) -> None:
+        super().__init__(model, separator_ids)
+        self._table = torch.empty(0, model.d_model)  # of as many places as were met
+
     def embed(self, x: Tensor, start: int = 0) -> Tensor:
-        length, width = x.shape[1:]
-        return x + sinusoids(start, length, width).to(x.dtype).to(x.device)
+        stop, table = start + x.shape[1], self._table
+        if len(table) < stop or table.dtype != x.dtype or table.device != x.device:
+            table = self._table = sinusoids(0, max(stop, len(table)), x.shape[2]).to(x)
+        return x + table[start:stop]
 
 
 def sinusoids(start: int, length: int, width: int) -> Tensor:
@@ -156,13 +162,17 @@ class Anchored(Positions):
         """Whole numbers (...), at most `farthest` from 0 -> (..., 8): gain at one of seven steps,
         and the slope. Looked up, since most distances occur many times."""
         reached = len(self._table) // 2
-        if reached < farthest or self._table.dtype != self.chosen.dtype:
+        like = self.chosen
+        if reached < farthest or (self._table.dtype, self._table.device) != (
+            like.dtype,
+            like.device,
+        ):
             reached = max(farthest, reached)
             far = torch.arange(-reached, reached + 1)
             steps = torch.arange(-self.reach, self.reach + 1)
             near = far.clamp(-self.reach, self.reach)[:, None] == steps
             table = torch.cat((self.gain * near, -self.slope * far.abs()[:, None]), 1)
-            self._table = table.to(self.chosen)
+            self._table = table.to(like)
         return nn.functional.embedding(distance + reached, self._table)
 
 

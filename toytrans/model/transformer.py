@@ -1,6 +1,6 @@
 """The encoder-decoder transformer: encode, decode, forward, and one step of decoding."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -17,20 +17,43 @@ from toytrans.tokens import Vocabulary
 
 @dataclass
 class DecoderState:
-    """What decoding carries from step to step for each of its rows."""
+    """What decoding carries from step to step for A sources of W beams each.
+
+    src (A, S) and the sight of it; keys and values of memory, and caches, for each layer. lineage
+    (A, W, places x W) bool, None for one beam: beams share their source's cache and are never
+    moved in it; this tells which of its keys are a beam's own past.
+    """
 
     src: Tensor
-    cross_mask: Tensor
+    cross_sight: Sight
     memory: list[KeysValues]
     caches: list[Cache]
+    lineage: Tensor | None
     place: int = 0
 
-    def select(self, rows: Tensor) -> None:
-        """Keep some rows (R,), in that order: ended ones leave, beams are rearranged."""
-        self.src, self.cross_mask = self.src[rows], self.cross_mask[rows]
-        self.memory = [(k[rows], v[rows]) for k, v in self.memory]
+    def select_beams(self, parents: Tensor) -> None:
+        """Beam w of a source goes on from its beam parents[a, w]: (A, W)."""
+        if self.lineage is not None:
+            wanted = parents[..., None].expand_as(self.lineage)
+            self.lineage = self.lineage.gather(1, wanted)
+
+    def select_sources(self, sources: Tensor) -> None:
+        """Keep some sources (A',), in that order."""
+        self.src, self.cross_sight = self.src[sources], self.cross_sight.select(sources)
+        self.memory = [(k[sources], v[sources]) for k, v in self.memory]
+        self.lineage = None if self.lineage is None else self.lineage[sources]
         for cache in self.caches:
-            cache.select(rows)
+            cache.select(sources)
+
+    def past(self) -> Tensor | None:
+        """The lineage after the newest tokens, each of them in its own: (A, 1, W, keys)."""
+        if self.lineage is None:
+            return None
+        width, start = self.lineage.shape[1], self.place * self.lineage.shape[1]
+        self.lineage[:, :, start : start + width] = torch.eye(width, dtype=torch.bool).to(
+            self.lineage.device
+        )
+        return self.lineage[:, None, :, : start + width]
 
 
 class Transformer(nn.Module):
@@ -118,37 +141,45 @@ class Transformer(nn.Module):
         logits: Tensor = self.output(self.decoder_norm(x))
         return logits
 
-    def start(self, src: Tensor, places: int) -> DecoderState:
-        """Encode src (B, S) and make room for decoding up to `places` tokens a row."""
-        memory = self.encode(src)
-        stack = self.decoder_stack()
-        rows, heads, head_width = len(src), self.config.n_heads, memory.shape[-1]
-        head_width //= heads
+    def start(self, src: Tensor, places: int, width: int = 1) -> DecoderState:
+        """Encode src (A, S) and make room for decoding up to `places` tokens in each of `width`
+        beams a source."""
+        memory, stack = self.encode(src), self.decoder_stack()
+        sizes = (len(src), self.config.n_heads, places * width)
+        head_width = memory.shape[-1] // self.config.n_heads
+        lineage = src.new_zeros(len(src), width, places * width, dtype=torch.bool)
         return DecoderState(
             src,
-            masks.cross_mask(src, src[:, :1]),
+            Sight.of(masks.cross_mask(src, src[:, :1]), None, self.dtype),
             [layer.cross_attention.keys_values(memory) for layer in stack],
-            [Cache(rows, heads, places, head_width, memory) for _ in stack],
+            [Cache(*sizes, head_width, memory) for _ in stack],
+            lineage if width > 1 else None,
         )
 
     def next_logits(self, tokens: Tensor, state: DecoderState) -> Tensor:
-        """The newest token of each row (B,) -> logits of the next (B, V). Advances the state.
+        """The newest token of each beam (A, W) -> logits of the next (A, W, V). Advances the state.
 
         Equal to the last row of `decode` over all tokens so far.
         """
         place, so_far = range(state.place, state.place + 1), range(state.place + 1)
-        seen = masks.newest_mask(state.place + 1, tokens.device)
         features = self.positions.self_features(place, so_far, tokens.device)
-        self_sight = Sight.of(seen, features, self.dtype)
+        if features is not None:
+            features = features.repeat_interleave(tokens.shape[1], 2)
+        past = state.past()
+        # one beam's past is all that there is
+        self_sight = (
+            Sight(features=features) if past is None else Sight.of(past, features, self.dtype)
+        )
         features = self.positions.cross_features(place, state.src)
-        cross_sight = Sight.of(state.cross_mask, features, self.dtype)
-        x = self._embed(self.tgt_embedding, tokens[:, None], state.place)
+        cross_sight = replace(state.cross_sight, features=features)
+        x = self._embed(self.tgt_embedding, tokens.reshape(-1, 1), state.place)
+        x = x.view(*tokens.shape, -1)  # (A, W, D): the beams of a source as its queries
         for layer, memory, cache in zip(
             self.decoder_stack(), state.memory, state.caches, strict=True
         ):
             x = layer(x, self_sight, cross_sight, memory, cache)
         state.place += 1
-        logits: Tensor = self.output(self.decoder_norm(x))[:, 0]
+        logits: Tensor = self.output(self.decoder_norm(x))
         return logits
 
     def encoder_stack(self) -> list[EncoderLayer]:
