@@ -74,6 +74,21 @@ def test_rows_end_at_different_places_and_leave_the_batch():
     assert len(lengths) > 1
 
 
+def test_ended_rows_leave_in_few_sizes():
+    """Every row still going stays, in order; ended ones fill up the size."""
+    sizes = set()
+    for left in range(1, 300):
+        going = torch.zeros(300, dtype=torch.bool)
+        going[torch.randperm(300)[:left]] = True
+        kept = decoding._who_stays(going)
+        if kept is not None:
+            assert kept.tolist() == sorted(set(kept.tolist()))
+            assert set(going.nonzero()[:, 0].tolist()) <= set(kept.tolist())
+            sizes.add(len(kept))
+    assert len(sizes) < 30 and max(sizes) < 300
+    assert decoding._who_stays(torch.ones(300, dtype=torch.bool)) is None
+
+
 def test_limits_depend_on_the_source_alone():
     assert token_limits(SRC, 2).tolist() == [18, 14, 10, 16]
     assert token_limits(SRC, 6, longest=20).tolist() == [20, 20, 10, 20]

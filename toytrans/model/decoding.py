@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from toytrans.data.batches import bucket
 from toytrans.data.pairs import SPARE_TOKENS
 from toytrans.model.transformer import Transformer
 from toytrans.tokens import BOS_ID, EOS_ID, FIRST_SYMBOL_ID, PAD_ID
@@ -30,9 +31,13 @@ def token_limits(src: Tensor, growth: int, longest: int | None = None) -> Tensor
     return limits if longest is None else limits.clamp(max=longest)
 
 
-def _worth_leaving(ended: int, rows: int) -> bool:
-    """Whether so many of the rows have ended that copying the others together pays: an eighth."""
-    return ended * 8 >= rows
+def _who_stays(going: Tensor) -> Tensor | None:
+    """Which rows (R,) stay in the batch: those still going (B,), and as many ended ones as fill
+    one of few sizes, since each new size costs a CPU freshly generated kernels. None: all."""
+    rows = bucket(int(going.sum()))
+    if rows >= len(going):
+        return None
+    return going.int().argsort(descending=True, stable=True)[:rows].sort().values
 
 
 @torch.no_grad()
@@ -52,11 +57,9 @@ def greedy(model: Transformer, src: Tensor, growth: int = 2) -> Decoded:
         newest = logits[:, EOS_ID:].argmax(-1) + EOS_ID  # neither PAD nor BOS
         tokens[rows, place] = newest.where(going, PAD_ID)
         going &= (newest != EOS_ID) & (limits[rows] > place + 1)
-        left = int(going.sum())
-        if not left:
+        if not bool(going.any()):
             break
-        if _worth_leaving(len(rows) - left, len(rows)):
-            kept = going.nonzero()[:, 0]
+        if (kept := _who_stays(going)) is not None:
             rows, newest, going = rows[kept], newest[kept], going[kept]
             state.select_sources(kept)
     return Decoded(tokens[:, :used])
@@ -81,11 +84,10 @@ def beam_search(
         log_probs = model.next_logits(newest, state).log_softmax(-1)
         log_probs[..., :EOS_ID] = -torch.inf  # neither PAD nor BOS
         parents, newest = beams.advance(log_probs, place, limits)
-        done = int(beams.done.sum())
-        if done == len(beams.sources):
+        if bool(beams.done.all()):
             break
-        if _worth_leaving(done, len(beams.sources)):
-            kept = beams.leave()
+        if (kept := _who_stays(~beams.done)) is not None:
+            beams.keep(kept)
             parents, newest = parents[kept], newest[kept]
             state.select_sources(kept)
         state.select_beams(parents)
@@ -127,12 +129,10 @@ class _Beams:
         self.log_prob[self.done] = -torch.inf
         return parent, token
 
-    def leave(self) -> Tensor:
-        """Drop the sources that are done; the places (A',) of the others."""
-        kept = (~self.done).nonzero()[:, 0]
+    def keep(self, kept: Tensor) -> None:
+        """Drop all sources but some (A',), which are done."""
         self.sources, self.history = self.sources[kept], self.history[kept]
         self.log_prob, self.done = self.log_prob[kept], self.done[kept]
-        return kept
 
     def best(self) -> Decoded:
         return Decoded(self.best_tokens[:, : self.best_length], self.best_score)
