@@ -83,7 +83,7 @@ def _print_batch(console: "Console", batch: "Batch", vocabulary: "Vocabulary", c
     )
     for row in range(len(batch.src)):
         console.print(f"\n[bold]pair {row + 1}[/bold]")
-        for name, ids in batch._asdict().items():
+        for name, ids in batch.named().items():
             words = " ".join(printable(vocabulary.name(i)) for i in ids[row].tolist())
             console.print(f"  {name:<8}{words}", markup=False)
     console.print("\nThe decoder's pads are read from tgt_in; the loss ignores pads of tgt_out.")

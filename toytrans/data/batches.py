@@ -5,10 +5,14 @@
 A pool is a stretch of the endless stream of training pairs. Every batch of a shape holds the same
 number of rows (a few of them empty), so that few shapes ever occur: each new one costs a CPU a
 freshly generated kernel. The state of the stream is one integer, the number of pairs dealt.
+
+A pool is made on the device that trains. Its lengths come back to the host once; every number
+that a batch is asked for follows from them, so that no step waits for a GPU.
 """
 
+import contextlib
 from collections.abc import Iterator
-from typing import NamedTuple
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -21,30 +25,48 @@ from toytrans.tokens import BOS_ID, EOS_ID, PAD_ID
 SMALLEST_POOL = 1024
 
 
-class Batch(NamedTuple):
-    """src (B, S), tgt_in (B, T), tgt_out (B, T): int64 ids, PAD_ID after each row's end."""
+@dataclass(frozen=True)
+class Batch:
+    """src (B, S), tgt_in (B, T), tgt_out (B, T): int64 ids, PAD_ID after each row's end.
+
+    known: how many ids of src and of tgt_out are real, where that was known when it was made.
+    """
 
     src: Tensor
     tgt_in: Tensor
     tgt_out: Tensor
+    known: tuple[int, int] | None = None
+
+    def __iter__(self) -> Iterator[Tensor]:
+        return iter((self.src, self.tgt_in, self.tgt_out))
+
+    def named(self) -> dict[str, Tensor]:
+        return {"src": self.src, "tgt_in": self.tgt_in, "tgt_out": self.tgt_out}
 
     def to(self, device: torch.device | str) -> "Batch":
-        return Batch(*(ids.to(device, non_blocking=True) for ids in self))
+        src, tgt_in, tgt_out = (ids.to(device, non_blocking=True) for ids in self)
+        return Batch(src, tgt_in, tgt_out, self.known)
 
     @property
     def target_tokens(self) -> int:
         """Real target tokens, EOS included."""
-        return int((self.tgt_out != PAD_ID).sum())
+        return self._real()[1]
 
     @property
     def real_tokens(self) -> int:
         """Real tokens of source and target."""
-        return int((self.src != PAD_ID).sum()) + self.target_tokens
+        return sum(self._real())
 
     @property
     def padded_tokens(self) -> int:
         """rows x (S + T)."""
         return self.src.numel() + self.tgt_out.numel()
+
+    def _real(self) -> tuple[int, int]:
+        return self.known or (
+            int((self.src != PAD_ID).sum()),
+            int((self.tgt_out != PAD_ID).sum()),
+        )
 
 
 def shift_target(tgt: Tensor, length: Tensor) -> tuple[Tensor, Tensor]:
@@ -73,11 +95,15 @@ def make_batch(pairs: Pairs, both_ends: bool, shape: tuple[int, int, int] | None
         return Batch(src, tgt_in, tgt_out)
     rows, src_width, tgt_width = shape
     return Batch(
-        *(
-            pad(ids, (0, columns - ids.shape[1], 0, rows - ids.shape[0]), value=PAD_ID)
-            for ids, columns in ((src, src_width), (tgt_in, tgt_width), (tgt_out, tgt_width))
-        )
+        _filled(src, rows, src_width),
+        _filled(tgt_in, rows, tgt_width),
+        _filled(tgt_out, rows, tgt_width),
     )
+
+
+def _filled(ids: Tensor, rows: int, width: int) -> Tensor:
+    """Ids filled up with PAD to (rows, width), or cut off there."""
+    return pad(ids, (0, width - ids.shape[1], 0, rows - ids.shape[0]), value=PAD_ID)
 
 
 def bucket(length: int) -> int:
@@ -87,30 +113,81 @@ def bucket(length: int) -> int:
 
 
 def training_batches(
-    source: PairSource, config: Config, dealt: int = 0
+    source: PairSource, config: Config, dealt: int = 0, device: torch.device | str = "cpu"
 ) -> Iterator[tuple[Batch, int]]:
-    """Endless batches, each with the number of pairs dealt so far; goes on after `dealt`."""
-    both_ends, budget = config.marks_both_ends, config.data.batch_tokens
-    size = max(budget, SMALLEST_POOL)
+    """Endless batches, each with the number of pairs dealt so far; goes on after `dealt`.
+
+    device: where they are made, the same ones on any.
+    """
+    device = torch.device(device)
+    stream = torch.cuda.Stream(device) if device.type == "cuda" else None
+    size = max(config.data.batch_tokens, SMALLEST_POOL)
     while True:
-        pool, past = divmod(dealt, size)
-        pairs = source.pairs("train", _stream(source, config.seed, pool * size, size))
-        order, cuts = cut(pairs, budget, both_ends, longest=config.model.max_positions)
+        number, past = divmod(dealt, size)
+        indices = _stream(source, config.seed, number * size, size)
+        with _aside(stream):
+            pool = Pool.of(source.pairs("train", indices.to(device)), config)
+        if stream is not None:
+            for ids in pool.whole:  # else its memory is given away before the steps have read it
+                ids.record_stream(torch.cuda.current_stream(device))
         passed = 0
-        for number in permutation(len(cuts), config.seed, 4, pool).tolist():
-            start, stop, shape = cuts[number]
+        for chosen in permutation(len(pool.cuts), config.seed, 4, number).tolist():
+            start, stop, _ = pool.cuts[chosen]
             passed += stop - start
             if passed <= past:
                 continue
             dealt += stop - start
-            yield make_batch(pairs.take(order[start:stop]), both_ends, shape), dealt
+            yield pool.batch(chosen), dealt
+
+
+@dataclass(frozen=True)
+class Pool:
+    """Pairs as one large batch, its rows in the order in which they are cut, on any device; on
+    the host how many ids of each row's source and target are real, (2, N), and the cuts."""
+
+    whole: Batch
+    real: Tensor
+    cuts: list["Cut"]
+
+    @staticmethod
+    def of(pairs: Pairs, config: Config) -> "Pool":
+        both_ends, lengths = config.marks_both_ends, pairs.lengths_on_host()
+        longest = config.model.max_positions
+        order, cuts = cut(lengths, config.data.batch_tokens, both_ends, longest=longest)
+        _, widths, heights = zip(*(shape for _, _, shape in cuts), strict=True)
+        whole = make_batch(pairs, both_ends, (len(pairs), max(widths), max(heights)))
+        there = order.to(pairs.src.device)
+        src, tgt_in, tgt_out = (ids[there] for ids in whole)
+        ends = torch.tensor([[1 + both_ends], [1]])
+        return Pool(Batch(src, tgt_in, tgt_out), (lengths + ends)[:, order], cuts)
+
+    def batch(self, number: int) -> Batch:
+        start, stop, (rows, src_width, tgt_width) = self.cuts[number]
+        src, tgt_in, tgt_out = (ids[start:stop] for ids in self.whole)
+        sources, targets = self.real[:, start:stop].sum(1).tolist()
+        return Batch(
+            _filled(src, rows, src_width),
+            _filled(tgt_in, rows, tgt_width),
+            _filled(tgt_out, rows, tgt_width),
+            (sources, targets),
+        )
+
+
+@contextlib.contextmanager
+def _aside(stream: torch.cuda.Stream | None) -> Iterator[None]:
+    """On a GPU, work on a stream of its own: what the host reads meanwhile (how wide, which
+    sources to draw again) waits for that stream alone, while the steps in the queue go on."""
+    with torch.cuda.stream(stream):
+        yield
+    if stream is not None:
+        torch.cuda.current_stream(stream.device).wait_stream(stream)
 
 
 def evaluation_batches(
     pairs: Pairs, batch_tokens: int, both_ends: bool
 ) -> Iterator[tuple[Batch, Tensor]]:
     """Every pair once, in batches of like length, each with the rows (B,) it was made of."""
-    order, cuts = cut(pairs, batch_tokens, both_ends, even_rows=False)
+    order, cuts = cut(pairs.lengths_on_host(), batch_tokens, both_ends, even_rows=False)
     for start, stop, _ in cuts:
         rows = order[start:stop]
         yield make_batch(pairs.take(rows), both_ends), rows
@@ -134,7 +211,7 @@ Cut = tuple[int, int, tuple[int, int, int]]
 
 
 def cut(
-    pairs: Pairs,
+    lengths: Tensor,
     batch_tokens: int,
     both_ends: bool,
     even_rows: bool = True,
@@ -142,14 +219,13 @@ def cut(
 ) -> tuple[Tensor, list[Cut]]:
     """Sort pairs from long to short and cut them into batches of at most `batch_tokens`.
 
-    even_rows: spread the rows that are left over at the end evenly, in place of one last small
-    batch whose few tokens would weigh as much as all of another's. longest: buckets end there,
-    where a position table does.
+    lengths (2, N): of their sources and targets, on the host. even_rows: spread the rows that are
+    left over at the end evenly, in place of one last small batch whose few tokens would weigh as
+    much as all of another's. longest: buckets end there, where a position table does.
     """
-    lengths = range(_longest(pairs) + 3)  # BOS and EOS included
-    table = torch.tensor([max(n, min(bucket(n), longest or bucket(n))) for n in lengths])
-    src_width = table[pairs.src_length + 1 + both_ends]
-    tgt_width = table[pairs.tgt_length + 1]
+    places = range(int(lengths.max()) + 3)  # BOS and EOS included
+    table = torch.tensor([max(n, min(bucket(n), longest or bucket(n))) for n in places])
+    src_width, tgt_width = table[lengths[0] + 1 + both_ends], table[lengths[1] + 1]
     order = (-(tgt_width * (int(src_width.max()) + 1) + src_width)).argsort(stable=True)
     src_widths, tgt_widths = src_width[order].tolist(), tgt_width[order].tolist()
     cuts = _cut(src_widths, tgt_widths, batch_tokens, 1.0)
@@ -183,7 +259,3 @@ def _rows(tokens: int, batch_tokens: int) -> int:
     """Rows of so many tokens that fit the budget; in eights, which kernels like."""
     rows = max(1, batch_tokens // tokens)
     return rows - rows % 8 if rows > 8 else rows
-
-
-def _longest(pairs: Pairs) -> int:
-    return int(max(pairs.src_length.max(), pairs.tgt_length.max()))

@@ -84,7 +84,10 @@ class FilePairs:
         return len(self._split(split))
 
     def pairs(self, split: Split, indices: Tensor) -> Pairs:
-        return self._split(split).take(indices)
+        table = self._split(split)
+        if table.src.device != indices.device:
+            table = self._encoded[split] = table.to(indices.device)
+        return table.take(indices)
 
     @cached_property
     def _train_text(self) -> list[TextPair]:

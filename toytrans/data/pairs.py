@@ -36,6 +36,14 @@ class Pairs:
     def __len__(self) -> int:
         return self.src.shape[0]
 
+    def to(self, device: torch.device) -> "Pairs":
+        columns = (self.src, self.src_length, self.tgt, self.tgt_length)
+        return Pairs(*(column.to(device) for column in columns))
+
+    def lengths_on_host(self) -> Tensor:
+        """Those of the sources and of the targets, (2, N), in one transfer."""
+        return torch.stack((self.src_length, self.tgt_length)).cpu()
+
     def take(self, rows: Tensor | slice) -> "Pairs":
         """Some of the pairs, no wider than they need."""
         src_length, tgt_length = self.src_length[rows], self.tgt_length[rows]

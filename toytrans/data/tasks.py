@@ -124,7 +124,8 @@ class TaskPairs:
             return torch.ones_like(length, dtype=torch.bool)
         lot = fingerprint(src, length, self.seed) % HELD_OUT_ONE_IN
         mine = {"train": lot > 1, "valid": lot == 0, "test": lot == 1}[split]
-        return mine | self._shared.to(length.device)[length]
+        self._shared = self._shared.to(length.device)
+        return mine | self._shared[length]
 
 
 # Parts of tasks ------------------------------------------------------------------------------

@@ -82,7 +82,7 @@ def masks_as_data(batch: Batch, pad_mask: PadMask = "keys") -> dict[str, Any]:
         name: getattr(masks, name)[:, 0].expand(shape).int().tolist()
         for name, shape in shapes.items()
     }
-    return {name: ids.tolist() for name, ids in batch._asdict().items()} | whole
+    return {name: ids.tolist() for name, ids in batch.named().items()} | whole
 
 
 def panels(batch: Batch, row: int, vocabulary: Vocabulary, pad_mask: PadMask) -> list[Panel]:
