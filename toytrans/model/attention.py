@@ -1,7 +1,8 @@
 """Scaled dot-product attention and multi-head attention.
 
-Three roads give the same numbers. `attend_explicitly` returns every intermediate. On a CPU
-`attend_leanly` does the same in fewer passes over memory, its gradient written by hand. On a GPU
+Three roads give the same numbers. `attend_explicitly` returns every intermediate, and is the one
+to compile. On a CPU `attend_leanly` does the same in fewer passes over memory, its gradient
+written by hand. On a GPU
 `attend_fused`, torch's kernel, is taken when it can express the case (no cap on the scores).
 """
 
@@ -303,7 +304,7 @@ class Attention(nn.Module):
         bias, dropout = self.bias(sight), self.dropout if self.training else 0.0
         if x.device.type == "cuda" and not self.cap:
             context = attend_fused(q, k, v, sight, bias, dropout)
-        elif x.device.type == "cpu":
+        elif x.device.type == "cpu" and not torch.compiler.is_compiling():
             context = attend_leanly(q, k, v, sight, bias, self.cap, dropout)
         else:
             context = attend_explicitly(q, k, v, sight, bias, self.cap, dropout).context

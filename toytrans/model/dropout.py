@@ -29,7 +29,7 @@ def dropout(x: Tensor, rate: float, training: bool = True) -> Tensor:
     """x with elements zeroed with probability `rate` and the others made up for it."""
     if not training or not rate:
         return x
-    if x.device.type != "cpu":
+    if x.device.type != "cpu" or torch.compiler.is_compiling():
         return F.dropout(x, rate)
     return x * keep_mask(x, rate)
 

@@ -54,15 +54,17 @@ class Sinusoidal(Positions):
 
     def embed(self, x: Tensor, start: int = 0) -> Tensor:
         stop, table = start + x.shape[1], self._table
+        if torch.compiler.is_compiling() and x.device.type != "mps":  # a graph keeps no table
+            return x + sinusoids(start, x.shape[1], x.shape[2], x.device).to(x)
         if len(table) < stop or table.dtype != x.dtype or table.device != x.device:
             table = self._table = sinusoids(0, max(stop, len(table)), x.shape[2]).to(x)
         return x + table[start:stop]
 
 
-def sinusoids(start: int, length: int, width: int) -> Tensor:
-    """Rows start .. start + length - 1 of the sinusoidal table: (length, width), fp64, CPU."""
-    places = torch.arange(start, start + length, dtype=torch.float64)
-    even = torch.arange(0, width, 2, dtype=torch.float64)
+def sinusoids(start: int, length: int, width: int, device: torch.device | str = "cpu") -> Tensor:
+    """Rows start .. start + length - 1 of the sinusoidal table: (length, width), fp64."""
+    places = torch.arange(start, start + length, dtype=torch.float64, device=device)
+    even = torch.arange(0, width, 2, dtype=torch.float64, device=device)
     angles = places[:, None] * torch.exp(even * (-math.log(10_000.0) / width))
     return torch.stack((angles.sin(), angles.cos()), 2).flatten(1)
 
@@ -114,7 +116,8 @@ class Anchored(Positions):
         assert model.cross_anchors and model.bias_gain and model.slope is not None
         self.gain, self.slope = model.bias_gain, model.slope
         self.anchors = tuple(dict.fromkeys(model.cross_anchors))
-        self.separator_ids = separator_ids
+        self.register_buffer("separators", torch.tensor(separator_ids).long(), persistent=False)
+        self.separators: Tensor
         picks = [self.anchors.index(anchor) for anchor in model.cross_anchors]
         chosen = torch.zeros(model.n_heads, len(self.anchors))
         chosen[torch.arange(model.n_heads), torch.tensor(picks)] = 1
@@ -152,15 +155,17 @@ class Anchored(Positions):
 
     def _since_separator(self, src: Tensor, places: Tensor) -> Tensor:
         """p(j), (B, S)."""
-        if not self.separator_ids:
+        if not len(self.separators):
             return places.expand(src.shape)
-        separators = torch.tensor(self.separator_ids, device=src.device)
-        last = torch.where(torch.isin(src, separators), places, 0).cummax(1).values
+        separates = (src[..., None] == self.separators).any(-1)
+        last = torch.where(separates, places, 0).cummax(1).values
         return places - nn.functional.pad(last[:, :-1], (1, 0))
 
     def _features(self, distance: Tensor, farthest: int) -> Tensor:
         """Whole numbers (...), at most `farthest` from 0 -> (..., 8): gain at one of seven steps,
         and the slope. Looked up, since most distances occur many times."""
+        if torch.compiler.is_compiling():  # a graph keeps no table
+            return self._measure(distance)
         reached = len(self._table) // 2
         like = self.chosen
         if reached < farthest or (self._table.dtype, self._table.device) != (
@@ -168,12 +173,14 @@ class Anchored(Positions):
             like.device,
         ):
             reached = max(farthest, reached)
-            far = torch.arange(-reached, reached + 1)
-            steps = torch.arange(-self.reach, self.reach + 1)
-            near = far.clamp(-self.reach, self.reach)[:, None] == steps
-            table = torch.cat((self.gain * near, -self.slope * far.abs()[:, None]), 1)
-            self._table = table.to(like)
+            self._table = self._measure(_arange(range(-reached, reached + 1), like.device))
         return nn.functional.embedding(distance + reached, self._table)
+
+    def _measure(self, distance: Tensor) -> Tensor:
+        steps = _arange(range(-self.reach, self.reach + 1), distance.device)
+        near = distance.clamp(-self.reach, self.reach)[..., None] == steps
+        features = torch.cat((self.gain * near, -self.slope * distance.abs()[..., None]), -1)
+        return features.to(self.chosen.dtype)
 
 
 def _arange(places: range, device: torch.device) -> Tensor:

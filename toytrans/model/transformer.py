@@ -50,9 +50,8 @@ class DecoderState:
         if self.lineage is None:
             return None
         width, start = self.lineage.shape[1], self.place * self.lineage.shape[1]
-        self.lineage[:, :, start : start + width] = torch.eye(width, dtype=torch.bool).to(
-            self.lineage.device
-        )
+        beams = torch.arange(width, device=self.lineage.device)
+        self.lineage[:, :, start : start + width] = beams[:, None] == beams
         return self.lineage[:, None, :, : start + width]
 
 

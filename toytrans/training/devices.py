@@ -2,6 +2,7 @@
 
 import ctypes
 import sys
+from collections.abc import Callable
 from typing import Literal
 
 import torch
@@ -16,6 +17,9 @@ from toytrans.model.transformer import Transformer
 from toytrans.tokens import BOS_ID, EOS_ID, PAD_ID, Vocabulary
 
 Precision = Literal["fp32", "bf16", "fp64"]
+
+MOST_SHAPES = 1024
+"""Shapes of batches that are compiled; buckets leave far fewer, and torch's own limit is 8."""
 
 
 def choose_device(name: str) -> torch.device:
@@ -81,6 +85,23 @@ def _numbers(model: Transformer, device: torch.device) -> Tensor:
     return torch.cat((loss.detach()[None], *gradients, tokens)).cpu()
 
 
+def compiled(model: Transformer, device: torch.device) -> Callable[[Tensor, Tensor], Tensor]:
+    """The model's forward, compiled once for each shape of a batch; on a GPU one CUDA graph each,
+    so that a step costs a few launches. What it returns is overwritten by its next call."""
+    dynamo = torch._dynamo.config
+    dynamo.recompile_limit = max(dynamo.recompile_limit, MOST_SHAPES)
+    dynamo.accumulated_recompile_limit = max(dynamo.accumulated_recompile_limit, MOST_SHAPES)
+    mode = "reduce-overhead" if device.type == "cuda" else None
+    quick = torch.compile(model, mode=mode, dynamic=False)
+
+    def forward(src: Tensor, tgt_in: Tensor) -> Tensor:
+        torch.compiler.cudagraph_mark_step_begin()
+        logits: Tensor = quick(src, tgt_in)
+        return logits
+
+    return forward
+
+
 def choose_precision(name: Precision | Literal["auto"], device: torch.device) -> Precision:
     """The precision of a config. `auto`: bf16 where the device multiplies bf16, else fp32."""
     if name == "fp64" and device.type == "mps":
@@ -106,14 +127,15 @@ def tune_process() -> None:
     Memory that is freed stays with the process (glibc only): to get it back costs a page fault
     for every 4 KiB, a fifth of a small model's step. Numbers too small for a normal exponent,
     with which a CPU computes many times slower, become zero. And products of fp32 matrices are
-    oneDNN's, up to twice as fast as MKL's, where that rounds nothing to bf16 on the way.
+    oneDNN's, up to twice as fast as MKL's, where that rounds nothing to bf16 on the way; not where
+    there is a GPU, for which the same setting would mean TF32.
     """
     if sys.platform == "linux" and hasattr(libc := ctypes.CDLL(None), "mallopt"):
         trim_threshold, mmap_threshold = -1, -3  # names of malloc.h
         libc.mallopt(trim_threshold, 2**31 - 1)
         libc.mallopt(mmap_threshold, 2**30)
     torch.set_flush_denormal(True)
-    if onednn_keeps_fp32():
+    if not torch.cuda.is_available() and onednn_keeps_fp32():
         torch.set_float32_matmul_precision("medium")
 
 

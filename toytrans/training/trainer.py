@@ -33,7 +33,7 @@ from toytrans.training.checkpoint import (
     save_checkpoint,
     saved_steps,
 )
-from toytrans.training.devices import Precision
+from toytrans.training.devices import Precision, compiled
 from toytrans.training.optimizer import learning_rate, make_optimizer
 from toytrans.training.run import Record, append_record, cut_records
 
@@ -103,8 +103,16 @@ class Trainer:
         model = Transformer(config.model, source.facts.vocabulary)
         self.model = model.double().to(device) if precision == "fp64" else model.to(device)
         self._forward: Callable[[Tensor, Tensor], Tensor] = (
-            torch.compile(self.model) if config.train.compile else self.model
+            compiled(self.model, device) if config.train.compile else self.model
         )
+        # Gradients that add up over several batches cannot lie in a CUDA graph's memory, which the
+        # next batch overwrites; those of one batch can. The loss is summed outside of the graphs.
+        self._owns_gradients = (
+            config.train.compile and device.type == "cuda" and config.train.accumulate > 1
+        )
+        if self._owns_gradients:
+            for parameter in self.model.parameters():
+                parameter.grad = torch.zeros_like(parameter)
         self.optimizer = make_optimizer(self.model, config.train)
         self.progress = Progress()
         self.stop_reason: StopReason | None = None
@@ -138,7 +146,7 @@ class Trainer:
         """Train to the first limit; a record every `log_every` steps and at evaluations."""
         train = self.config.train
         began = time.monotonic() - self.progress.elapsed_s
-        batches = training_batches(self.source, self.config, self.progress.dealt)
+        batches = training_batches(self.source, self.config, self.progress.dealt, self.device)
         self.model.train()
         reason = self._limit_reached(began)
         while reason is None:
@@ -203,7 +211,7 @@ class Trainer:
         rate = learning_rate(progress.step + 1, train)
         for group in self.optimizer.param_groups:
             group["lr"] = rate
-        self.optimizer.zero_grad()
+        self.optimizer.zero_grad(set_to_none=not self._owns_gradients)
         loss, tokens = backward(
             self._forward,
             batches,
@@ -253,7 +261,7 @@ class Trainer:
         self.progress.window = {"tokens": 0, "padded": 0, "real": 0, "loss": 0.0}
 
     def _scalar(self, value: float) -> Tensor:
-        return torch.tensor(value, dtype=self.model.dtype, device=self.device)
+        return torch.full((), value, dtype=self.model.dtype, device=self.device)
 
     def _evaluate(self) -> Record:
         """Measure the validation data, and remember whether this step is the best so far."""
