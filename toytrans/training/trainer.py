@@ -105,14 +105,9 @@ class Trainer:
         self._forward: Callable[[Tensor, Tensor], Tensor] = (
             compiled(self.model, device) if config.train.compile else self.model
         )
-        # Gradients that add up over several batches cannot lie in a CUDA graph's memory, which the
-        # next batch overwrites; those of one batch can. The loss is summed outside of the graphs.
-        self._owns_gradients = (
-            config.train.compile and device.type == "cuda" and config.train.accumulate > 1
-        )
-        if self._owns_gradients:
-            for parameter in self.model.parameters():
-                parameter.grad = torch.zeros_like(parameter)
+        self._owns_gradients = False
+        if config.train.compile and device.type == "cuda" and config.train.accumulate > 1:
+            self._own_gradients()
         self.optimizer = make_optimizer(self.model, config.train)
         self.progress = Progress()
         self.stop_reason: StopReason | None = None
@@ -229,6 +224,14 @@ class Trainer:
         progress.window["tokens"] += tokens
         progress.window["padded"] += sum(batch.padded_tokens for batch in batches)
         progress.window["real"] += sum(batch.real_tokens for batch in batches)
+
+    def _own_gradients(self) -> None:
+        """Keep the gradients' memory from step to step. A CUDA graph's next run overwrites what
+        its last one made: harmless for one batch a step, whose gradients are used up by then, but
+        not where they add up over several. The loss is summed outside of the graphs."""
+        self._owns_gradients = True
+        for parameter in self.model.parameters():
+            parameter.grad = torch.zeros_like(parameter)
 
     def _record(self, evaluates: bool) -> Record:
         """What happened since the last record, written to metrics.jsonl.
