@@ -110,7 +110,7 @@ def evaluate(
     """Decode and score every pair; leaves the model in the mode it was in."""
     report = Report()
     with _in_eval_mode(model) as device:
-        for batch, rows in evaluation_batches(pairs, batch_tokens, both_ends):
+        for batch, rows in evaluation_batches(pairs, batch_tokens, both_ends, model.longest):
             counts = _count(model, batch.to(device), facts.target_growth, beam)
             for length, row in zip(pairs.src_length[rows].tolist(), counts, strict=True):
                 report.by_length[length] = report.by_length.get(length, Counts()) + row
@@ -173,7 +173,7 @@ def translate(
     pairs = Pairs(*pad_rows(rows), *pad_rows([[]] * len(rows)))
     output: list[list[str]] = [[]] * len(rows)
     with _in_eval_mode(model) as device:
-        for batch, order in evaluation_batches(pairs, BATCH_TOKENS, both_ends):
+        for batch, order in evaluation_batches(pairs, BATCH_TOKENS, both_ends, model.longest):
             found = search(model, batch.src.to(device), beam=beam, growth=facts.target_growth)
             for row, ids in zip(order.tolist(), found.tokens.tolist(), strict=True):
                 output[row] = vocabulary.decode(ids)

@@ -22,7 +22,9 @@ from toytrans.config import Config
 from toytrans.data.pairs import Pairs, PairSource, permutation
 from toytrans.tokens import BOS_ID, EOS_ID, PAD_ID
 
-SMALLEST_POOL = 1024
+SMALLEST_POOL = 4096
+"""Pairs; at least, and at least twice as many as a batch has tokens: the more pairs there are to
+sort, the fewer pads."""
 
 
 @dataclass(frozen=True)
@@ -121,7 +123,7 @@ def training_batches(
     """
     device = torch.device(device)
     stream = torch.cuda.Stream(device) if device.type == "cuda" else None
-    size = max(config.data.batch_tokens, SMALLEST_POOL)
+    size = max(2 * config.data.batch_tokens, SMALLEST_POOL)
     while True:
         number, past = divmod(dealt, size)
         indices = _stream(source, config.seed, number * size, size)
@@ -184,13 +186,14 @@ def _aside(stream: torch.cuda.Stream | None) -> Iterator[None]:
 
 
 def evaluation_batches(
-    pairs: Pairs, batch_tokens: int, both_ends: bool
+    pairs: Pairs, batch_tokens: int, both_ends: bool, longest: int | None = None
 ) -> Iterator[tuple[Batch, Tensor]]:
     """Every pair once, in batches of like length, each with the rows (B,) it was made of."""
-    order, cuts = cut(pairs.lengths_on_host(), batch_tokens, both_ends, even_rows=False)
-    for start, stop, _ in cuts:
+    lengths = pairs.lengths_on_host()
+    order, cuts = cut(lengths, batch_tokens, both_ends, even_rows=False, longest=longest)
+    for start, stop, (_, src_width, tgt_width) in cuts:
         rows = order[start:stop]
-        yield make_batch(pairs.take(rows), both_ends), rows
+        yield make_batch(pairs.take(rows), both_ends, (len(rows), src_width, tgt_width)), rows
 
 
 def _stream(source: PairSource, seed: int, start: int, count: int) -> Tensor:
