@@ -16,8 +16,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
 from toytrans.config import Config
-from toytrans.data import open_source
-from toytrans.data.batches import Batch, training_batches
+from toytrans.data import batches, open_source
+from toytrans.data.batches import Batch, Pool, training_batches
 from toytrans.model.attention import Sight, attend_fused
 from toytrans.tokens import PAD_ID
 from toytrans.training import devices
@@ -94,7 +94,7 @@ class Sends(TorchDispatchMode):
 
 def configs() -> dict[str, dict]:
     found = {
-        task: {"task": task, "symbols": 9, "train_length": [3, 14], "batch_tokens": 1024}
+        task: {"task": task, "symbols": 9, "train_length": [3, 14], "batch_tokens": 512}
         for task in TASKS
     }
     return found | {"limited": found["copy"] | {"train_examples": 500}}
@@ -105,16 +105,18 @@ def stream_config(name: str, folder: Any) -> Config:
         return config_of(data=configs()[name])
     path = folder / "pairs.tsv"
     path.write_text("".join(f"{'a ' * (n % 7)}b\t{'c ' * (n % 11)}\n" for n in range(300)))
-    data = {"files": {"train": str(path)}, "batch_tokens": 1024}
+    data = {"files": {"train": str(path)}, "batch_tokens": 512}
     return Config.model_validate({"data": data, "model": {"d_model": 16, "n_heads": 2}})
 
 
 @pytest.mark.parametrize("name", [*configs(), "file"])
-def test_pools_are_made_on_the_device_and_read_back_once(tmp_path, name):
+def test_pools_are_made_on_the_device_and_read_back_once(tmp_path, monkeypatch, name):
+    monkeypatch.setattr(batches, "SMALLEST_POOL", 512)
     config = stream_config(name, tmp_path)
     source = open_source(config)
-    expected = list(islice(training_batches(source, config), 60))
-    pools, reads, sent = 0, [], []
+    expected = list(islice(training_batches(source, config), 100))
+    made, pools, reads, sent = Pool.of, [], [], []
+    monkeypatch.setattr(Pool, "of", lambda *what: (pools.append(what), made(*what))[1])
     with OtherDevice() as other:
         for (batch, dealt), (like, like_dealt) in zip(
             training_batches(source, config, device=META), expected, strict=False
@@ -124,10 +126,8 @@ def test_pools_are_made_on_the_device_and_read_back_once(tmp_path, name):
             assert dealt == like_dealt and batch.known == like.known is not None
             reads.append(len(other.reads))
             sent.append(len(other.sent))
-            pools = max(pools, -(-dealt // 1024))
-    assert pools > 1, "the stream went on to other pools"
-    assert len(set(reads)) == pools, "read only when a pool was made"
-    assert len(set(sent)) == pools, "sent only when a pool was made"
+    assert len(set(reads)) == len(pools) > 1, "read only when a pool was made"
+    assert len(set(sent)) == len(pools), "sent only when a pool was made"
 
 
 @pytest.mark.parametrize("name", [*configs(), "file"])
