@@ -3,10 +3,11 @@
 import math
 
 import pytest
+import torch
 from conftest import VOCABULARY, model_of
 
 from toytrans.config import TrainConfig
-from toytrans.training.optimizer import learning_rate, make_optimizer
+from toytrans.training.optimizer import AdamW, learning_rate
 
 
 def rates(schedule, steps, **train):
@@ -39,10 +40,33 @@ def test_no_warm_up_starts_at_the_peak():
 
 def test_only_matrices_are_decayed():
     model = model_of(VOCABULARY, positions="anchored")
-    optimizer = make_optimizer(model, TrainConfig(weight_decay=0.1))
-    decayed, others = optimizer.param_groups
+    optimizer = AdamW(model, weight_decay=0.1)
     names = {id(parameter): name for name, parameter in model.named_parameters()}
-    assert decayed["weight_decay"] == 0.1 and others["weight_decay"] == 0
-    assert all(p.dim() == 2 for p in decayed["params"])
-    assert all("bias" in names[id(p)] or "norm" in names[id(p)] for p in others["params"])
-    assert len(decayed["params"]) + len(others["params"]) == len(names)
+    assert all(p.dim() == 2 for p in optimizer.decayed)
+    assert all("bias" in names[id(p)] or "norm" in names[id(p)] for p in optimizer.others)
+    assert len(optimizer.decayed) + len(optimizer.others) == len(names)
+
+
+def test_updates_are_those_of_torchs_class():
+    """Five updates with decay, at changing rates, one parameter without a gradient in two."""
+    ours, theirs = (torch.nn.Linear(4, 3) for _ in range(2))
+    theirs.load_state_dict(ours.state_dict())
+    adamw = AdamW(ours, weight_decay=0.1)
+    groups = [
+        {"params": [theirs.weight], "weight_decay": 0.1},
+        {"params": [theirs.bias], "weight_decay": 0.0},
+    ]
+    reference = torch.optim.AdamW(groups, betas=(0.9, 0.98), fused=True)
+    for step in range(5):
+        adamw.zero_grad()
+        reference.zero_grad()
+        x = torch.randn(7, 4)
+        for model in (ours, theirs):
+            y = model(x) if step % 2 else torch.nn.functional.linear(x, model.weight)
+            y.square().sum().backward()
+        for group in reference.param_groups:
+            group["lr"] = 0.1 / (step + 1)
+        adamw.step(0.1 / (step + 1))
+        reference.step()
+        assert torch.equal(ours.weight, theirs.weight) and torch.equal(ours.bias, theirs.bias)
+    assert not torch.equal(ours.bias, torch.nn.Linear(4, 3).bias)

@@ -97,7 +97,9 @@ def print_results(trainer: "Trainer", source: "PairSource") -> None:
     splits: list[Split] = ["valid", "test"] if files is None or files.test else ["valid"]
     for split in splits:
         pairs = all_pairs(source, split)
-        report = evaluate(run.model, pairs, run.facts, both_ends=run.config.marks_both_ends)
+        step, report = (split == "valid" and trainer.best_report) or (None, None)
+        if report is None or step != run.step:
+            report = evaluate(run.model, pairs, run.facts, both_ends=run.config.marks_both_ends)
         rows += ranges(split, report, run.facts)
     console.print(results_table(title, rows))
     _print_translations(console, run, pairs)

@@ -3,7 +3,8 @@
 import math
 
 import torch
-from torch import nn
+from torch import Tensor, nn
+from torch.optim.adamw import adamw
 
 from toytrans.config import TrainConfig
 
@@ -11,22 +12,63 @@ FLOOR = 0.02
 """Where linear and cosine decay end, as a share of the peak."""
 
 
-def make_optimizer(model: nn.Module, train: TrainConfig) -> torch.optim.AdamW:
+class AdamW:
     """AdamW (Loshchilov and Hutter 2019), betas 0.9 and 0.98 as in Vaswani et al. 2017.
 
-    Weight decay applies to matrices only, not to biases, norms and position tables.
+    Weight decay applies to matrices only, not to biases, norms and position tables. The update is
+    torch's function `adamw`; torch's class around it first imports a compiler, for most of a
+    second.
     """
-    matrices: list[nn.Parameter] = []
-    others: list[nn.Parameter] = []
-    for name, parameter in model.named_parameters():
-        decays = parameter.dim() == 2 and "bias" not in name and "positions" not in name
-        (matrices if decays else others).append(parameter)
-    groups = [
-        {"params": matrices, "weight_decay": train.weight_decay},
-        {"params": others, "weight_decay": 0.0},
-    ]
-    fused = next(model.parameters()).device.type in ("cpu", "cuda")
-    return torch.optim.AdamW(groups, lr=train.lr, betas=(0.9, 0.98), fused=fused)
+
+    def __init__(self, model: nn.Module, weight_decay: float) -> None:
+        self.decayed: list[nn.Parameter] = []
+        self.others: list[nn.Parameter] = []
+        for name, parameter in model.named_parameters():
+            decays = parameter.dim() == 2 and "bias" not in name and "positions" not in name
+            (self.decayed if decays else self.others).append(parameter)
+        self.weight_decay = weight_decay
+        device = next(model.parameters()).device
+        self.fused = device.type in ("cpu", "cuda")
+        counting = device if self.fused else "cpu"  # the others read the count on the host
+        self.state: dict[nn.Parameter, dict[str, Tensor]] = {
+            parameter: {
+                "step": torch.zeros((), device=counting),
+                "exp_avg": torch.zeros_like(parameter),
+                "exp_avg_sq": torch.zeros_like(parameter),
+            }
+            for parameter in model.parameters()
+        }
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Forget the gradients, or make them zero where their memory is to stay."""
+        for parameter in self.state:
+            if set_to_none:
+                parameter.grad = None
+            elif parameter.grad is not None:
+                parameter.grad.zero_()
+
+    @torch.no_grad()
+    def step(self, lr: float) -> None:
+        """One update of every parameter that has a gradient."""
+        for parameters, decay in ((self.decayed, self.weight_decay), (self.others, 0.0)):
+            moved = [parameter for parameter in parameters if parameter.grad is not None]
+            states = [self.state[parameter] for parameter in moved]
+            adamw(
+                moved,  # type: ignore[arg-type]
+                [parameter.grad for parameter in moved if parameter.grad is not None],
+                [state["exp_avg"] for state in states],
+                [state["exp_avg_sq"] for state in states],
+                [],
+                [state["step"] for state in states],
+                fused=self.fused,
+                amsgrad=False,
+                beta1=0.9,
+                beta2=0.98,
+                lr=lr,
+                weight_decay=decay,
+                eps=1e-8,
+                maximize=False,
+            )
 
 
 def learning_rate(step: int, train: TrainConfig) -> float:

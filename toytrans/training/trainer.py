@@ -21,7 +21,7 @@ from toytrans.config import Config
 from toytrans.data.batches import Batch, training_batches
 from toytrans.data.pairs import Pairs, PairSource, all_pairs
 from toytrans.errors import UserError
-from toytrans.evaluation import evaluate
+from toytrans.evaluation import Report, evaluate
 from toytrans.model.transformer import Transformer
 from toytrans.tokens import PAD_ID
 from toytrans.training.checkpoint import (
@@ -34,7 +34,7 @@ from toytrans.training.checkpoint import (
     saved_steps,
 )
 from toytrans.training.devices import Precision, compiled
-from toytrans.training.optimizer import learning_rate, make_optimizer
+from toytrans.training.optimizer import AdamW, learning_rate
 from toytrans.training.run import Record, append_record, cut_records
 
 SECONDS_BETWEEN_SAVES = 60.0
@@ -108,11 +108,13 @@ class Trainer:
         self._owns_gradients = False
         if config.train.compile and device.type == "cuda" and config.train.accumulate > 1:
             self._own_gradients()
-        self.optimizer = make_optimizer(self.model, config.train)
+        self.optimizer = AdamW(self.model, config.train.weight_decay)
         self.progress = Progress()
         self.stop_reason: StopReason | None = None
         self.interrupted = False
         """Set from outside, by a signal say: training saves after the running step and stops."""
+        self.best_report: tuple[int, Report] | None = None
+        """Step and validation report of the best checkpoint, if it was measured here."""
         self._valid: Pairs | None = None
         self._saved_step: int | None = None
         self._saved_at = time.monotonic()
@@ -168,7 +170,7 @@ class Trainer:
         optimizer = {
             f"{name}/{key}": value
             for name, parameter in self.model.named_parameters()
-            for key, value in self.optimizer.state.get(parameter, {}).items()
+            for key, value in self.optimizer.state[parameter].items()
         }
         random = {"cpu": torch.get_rng_state()}
         if self.device.type == "cuda":
@@ -189,7 +191,8 @@ class Trainer:
             for key in ("step", "exp_avg", "exp_avg_sq"):
                 value = checkpoint.optimizer.get(f"{name}/{key}")
                 if value is not None:
-                    self.optimizer.state[parameter][key] = value.to(self.device)
+                    state = self.optimizer.state[parameter]
+                    state[key] = value.to(state[key].device)
         torch.set_rng_state(checkpoint.random["cpu"])
         if self.device.type == "cuda" and "cuda" in checkpoint.random:
             torch.cuda.set_rng_state(checkpoint.random["cuda"], self.device)
@@ -203,9 +206,6 @@ class Trainer:
         """One optimiser update from some batches."""
         train, progress = self.config.train, self.progress
         batches = [batch for batch, _ in dealt]
-        rate = learning_rate(progress.step + 1, train)
-        for group in self.optimizer.param_groups:
-            group["lr"] = rate
         self.optimizer.zero_grad(set_to_none=not self._owns_gradients)
         loss, tokens = backward(
             self._forward,
@@ -216,7 +216,7 @@ class Trainer:
         )
         limit = train.clip_norm or math.inf
         self._grad_norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(), limit)
-        self.optimizer.step()
+        self.optimizer.step(learning_rate(progress.step + 1, train))
         progress.step += 1
         progress.dealt = dealt[-1][1]
         progress.target_tokens += tokens
@@ -283,6 +283,7 @@ class Trainer:
         best_loss = math.inf if progress.best_loss is None else progress.best_loss
         if quality > (progress.best_exact_match, -best_loss):
             progress.best_step, progress.evaluations_since_best = progress.step, 0
+            self.best_report = progress.step, report
             progress.best_exact_match, progress.best_loss = counts["exact_match"], counts["loss"]
         return {f"valid_{key}": counts[key] for key in ("exact_match", "token_accuracy", "loss")}
 
