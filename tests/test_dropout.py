@@ -6,16 +6,18 @@ import torch
 from toytrans.model.dropout import Dropout, dropout, keep_mask
 
 
-@pytest.mark.parametrize("rate", [0.1, 0.5, 0.9])
+@pytest.mark.parametrize("rate", [0.001, 0.1, 0.5, 0.9, 0.999])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
 def test_the_rate_falls_out_and_the_rest_makes_up_for_it(rate, dtype):
-    mask = keep_mask(torch.empty(400, 501, dtype=dtype), rate)
-    assert mask.dtype == dtype and mask.shape == (400, 501)
+    masks = [keep_mask(torch.empty(40, 51, dtype=dtype), rate) for _ in range(300)]
+    mask = torch.stack(masks)
+    assert mask.dtype == dtype and mask.shape == (300, 40, 51)
     kept = mask != 0
-    # five standard deviations of a share of 200,400 draws
-    assert kept.double().mean().item() == pytest.approx(1 - rate, abs=5 * 0.5 / 200_400**0.5)
-    assert mask[kept].double().mean().item() == pytest.approx(1 / (1 - rate), rel=5e-3)
-    assert len(mask[kept].unique()) == 1
+    # five standard deviations: of 612,000 draws, and of 300 thresholds rounded to 1 / 256
+    spread = 5 * ((rate * (1 - rate) / 612_000) + 0.25 / 256**2 / 300) ** 0.5
+    assert kept.double().mean().item() == pytest.approx(1 - rate, abs=spread)
+    assert len(mask[kept].unique()) == 1, "what is kept weighs the same"
+    assert mask[kept][0].item() == pytest.approx(1 / (1 - rate), rel=5e-3)
 
 
 def test_neighbours_fall_out_independently():
