@@ -42,9 +42,11 @@ def promise_of(config: Path) -> Promise:
     return Promise(float(found[1]), float(found[2]) if found[2] else None, float(found[3]))
 
 
-def run(config: Path, seed: int, scan: Path | None) -> tuple[float, dict]:
+def run(
+    config: Path, seed: int, scan: Path | None, overrides: tuple[str, ...] = ()
+) -> tuple[float, dict]:
     """Wall seconds of the training command, and what eval says."""
-    sets = [f"seed={seed}"]
+    sets = [f"seed={seed}", *overrides]
     if "format: scan" in config.read_text():
         if scan is None:
             raise SystemExit(f"{config}: needs --scan DIR")

@@ -115,18 +115,23 @@ def _translate_all(run: "Run", sequences: Iterable[str], place: str) -> None:
     watched = sys.stderr.isatty() and not sys.stdout.isatty()
     with tqdm(unit=" sequences", disable=not watched, dynamic_ncols=True) as bar:
         while chunk := list(islice(waiting, CHUNK)):
-            try:
-                done = run.translate(chunk)
-            except UnseenSymbol:
-                for offset, sequence in enumerate(chunk):
-                    try:
-                        print(run.translate([sequence])[0], flush=True)
-                    except UnseenSymbol as error:
-                        raise UserError(f"{place} {number + offset + 1}: {error}") from None
-            else:
-                print("\n".join(done), flush=True)
-            number += len(chunk)
+            known, error = _known(run, chunk)
+            if known:
+                print("\n".join(run.translate(known)), flush=True)
+            number += len(known)
+            if error:
+                raise UserError(f"{place} {number + 1}: {error}")
             bar.update(len(chunk))
+
+
+def _known(run: "Run", sequences: list[str]) -> tuple[list[str], UnseenSymbol | None]:
+    """The sequences before the first with a symbol that is not known, and what is wrong there."""
+    for number, sequence in enumerate(sequences):
+        try:
+            run.vocabulary.encode(sequence.split())
+        except UnseenSymbol as error:
+            return sequences[:number], error
+    return sequences, None
 
 
 def _span(text: str) -> tuple[int, int]:

@@ -23,8 +23,8 @@ from toytrans.data.pairs import Pairs, PairSource, permutation
 from toytrans.tokens import BOS_ID, EOS_ID, PAD_ID
 
 SMALLEST_POOL = 4096
-"""Pairs; at least, and at least twice as many as a batch has tokens: the more pairs there are to
-sort, the fewer pads."""
+"""Pairs, if no batch has room for half as many tokens. The more pairs there are to sort, the
+fewer pads."""
 
 
 @dataclass(frozen=True)

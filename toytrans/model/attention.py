@@ -2,8 +2,8 @@
 
 Three roads give the same numbers. `attend_explicitly` returns every intermediate, and is the one
 to compile. On a CPU `attend_leanly` does the same in fewer passes over memory, its gradient
-written by hand. On a GPU
-`attend_fused`, torch's kernel, is taken when it can express the case (no cap on the scores).
+written by hand. On a GPU `attend_fused`, torch's kernel, is taken when it can express the case (no
+cap on the scores).
 """
 
 import contextlib
@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
 from toytrans.config import ModelConfig
@@ -188,6 +189,7 @@ class _Lean(torch.autograd.Function):
         return context
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         q, k, v, weights, dropped, gate, keep = ctx.saved_tensors
         shape, gradient = gradients[0].shape, gradients[0].flatten(0, 1)

@@ -1,4 +1,4 @@
-"""Greedy and beam search over `start` and `step`, with a key-value cache.
+"""Greedy and beam search over `start` and `next_logits`, with a key-value cache.
 
 PAD and BOS are never said. Decoding ends at EOS, or after growth S + 10 tokens for a source of S
 symbols (growth is 2, or more where a training file's targets are longer than that). It never knows
@@ -130,7 +130,7 @@ class _Beams:
         return parent, token
 
     def keep(self, kept: Tensor) -> None:
-        """Drop all sources but some (A',), which are done."""
+        """Keep some sources (A',), in that order."""
         self.sources, self.history = self.sources[kept], self.history[kept]
         self.log_prob, self.done = self.log_prob[kept], self.done[kept]
 

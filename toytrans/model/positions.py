@@ -57,7 +57,7 @@ class Sinusoidal(Positions):
         if torch.compiler.is_compiling() and x.device.type != "mps":  # a graph keeps no table
             return x + sinusoids(start, x.shape[1], x.shape[2], x.device).to(x)
         if len(table) < stop or table.dtype != x.dtype or table.device != x.device:
-            table = self._table = sinusoids(0, max(stop, len(table)), x.shape[2]).to(x)
+            table = self._table = sinusoids(0, max(stop, 2 * len(table)), x.shape[2]).to(x)
         return x + table[start:stop]
 
 
@@ -172,7 +172,7 @@ class Anchored(Positions):
             like.dtype,
             like.device,
         ):
-            reached = max(farthest, reached)
+            reached = max(farthest, 2 * reached)
             self._table = self._measure(_arange(range(-reached, reached + 1), like.device))
         return nn.functional.embedding(distance + reached, self._table)
 

@@ -143,7 +143,8 @@ class Trainer:
         """Train to the first limit; a record every `log_every` steps and at evaluations."""
         train = self.config.train
         began = time.monotonic() - self.progress.elapsed_s
-        batches = training_batches(self.source, self.config, self.progress.dealt, self.device)
+        made_on = self.device if self.device.type == "cuda" else "cpu"
+        batches = training_batches(self.source, self.config, self.progress.dealt, made_on)
         self.model.train()
         reason = self._limit_reached(began)
         while reason is None:

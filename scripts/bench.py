@@ -1,0 +1,303 @@
+"""Measure toytrans and its peers in one run, interleaved (A B A B); medians and ratios.
+
+    python scripts/bench.py [--only training decoding solve precision] [--quick] [--json]
+    python scripts/bench.py --growth [PICTURE]
+
+Needs the extra `bench`. The peers: PyTorch's tutorial trainer around nn.Transformer and Hugging
+Face's BART in training, CTranslate2 and Hugging Face's Marian in decoding. Every contender is a
+process of its own (contenders.py), and all rates are real target tokens a second over whole
+steps: data, forward, backward, clip, optimiser. On a shared machine only ratios within one run
+mean much.
+"""
+
+import argparse
+import itertools
+import json
+import os
+import platform
+import random
+import statistics
+import sys
+import tempfile
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+from contenders import SIZES, Contender, Decoding, Size, Training
+from rich.console import Console
+from rich.table import Table
+from verify_configs import CONFIGS, TOYTRANS, output_of
+from verify_configs import run as run_config
+
+PEERS = ("nn.Transformer", "BART")
+THREADS = len(os.sched_getaffinity(0))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
+    names = ("training", "decoding", "solve", "precision")
+    parser.add_argument("--only", nargs="+", choices=names, default=names)
+    parser.add_argument("--growth", nargs="?", type=Path, const=Path("growth.png"))
+    parser.add_argument("--quick", action="store_true", help="smallest size, one short repetition")
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--seconds", type=float, default=4.0, help="of one stretch of training")
+    parser.add_argument("--json", action="store_true", help="one document on standard output")
+    options = parser.parse_args()
+    if options.quick:
+        options.repeats, options.seconds = 1, 0.5
+    console = Console(stderr=options.json, width=None if sys.stdout.isatty() else 110)
+    found: dict[str, Any] = {"machine": machine()}
+    if options.growth:
+        from growth import draw_growth, exponents, measure_growth
+
+        rows = measure_growth(options.quick)
+        draw_growth(rows, options.growth)
+        found["growth"] = {"rows": rows, "exponents": exponents(rows)}
+        console.print(growth_table(found["growth"]["exponents"]))
+        options.only = ()
+    parts = {"training": training, "decoding": decoding, "solve": solve, "precision": precision}
+    for name in options.only:
+        found[name] = parts[name](options, console)
+    if options.json:
+        print(json.dumps(found))
+
+
+def machine() -> dict[str, Any]:
+    import torch
+
+    return {"torch": torch.__version__, "cpus": THREADS, "platform": platform.platform()}
+
+
+# Training ------------------------------------------------------------------------------------
+
+
+def training(options: argparse.Namespace, console: Console) -> list[dict[str, Any]]:
+    """The four tables, and what a step's time goes into."""
+    found = []
+    sizes = SIZES[:1] if options.quick else SIZES
+    for title, specs_of in (
+        (
+            "as people run them: peers 64 random rows, fp32, dropout 0.1; ours the defaults "
+            "(buckets, no dropout, precision auto), anchored and sinusoidal",
+            as_run,
+        ),
+        ("same work: the very same padded batches of 64 rows, fp32, dropout 0.1", same_work),
+        ("same work without dropout", lambda size: same_work(size, 0.0)),
+        ("each at its best: dropout 0.1; rows, precision and buckets of the sweep's best", None),
+    ):
+        table = Table("size", "who", "tokens/s", "range", "ours to it", title=title)
+        for size in sizes:
+            specs = at_best(size, options, console) if specs_of is None else specs_of(size)
+            rates = race(specs, options)
+            for spec, answers in zip(specs, rates, strict=True):
+                each = [answer["rate"] for answer in answers]
+                ratios = [a["rate"] / b["rate"] for a, b in zip(rates[0], answers, strict=True)]
+                table.add_row(
+                    size.name,
+                    label(spec, specs_of is None),
+                    f"{statistics.median(each):,.0f}",
+                    f"{min(each):,.0f}..{max(each):,.0f}",
+                    f"{statistics.median(ratios):.2f}",
+                )
+                found.append(asdict(spec) | {"table": title, "answers": answers})
+        console.print(table)
+    found += profile(sizes, console)
+    return found
+
+
+def as_run(size: Size) -> list[Training]:
+    ours = [
+        Training("ours", size, None, "auto", 0.0, positions=positions)
+        for positions in ("anchored", "sinusoidal")
+    ]
+    return [*ours, *(Training(who, size) for who in PEERS)]
+
+
+def same_work(size: Size, dropout: float = 0.1) -> list[Training]:
+    return [Training(who, size, dropout=dropout, same=True) for who in ("ours", *PEERS)]
+
+
+def at_best(size: Size, options: argparse.Namespace, console: Console) -> list[Training]:
+    """The quickest of every combination for each side, tried once."""
+    best = []
+    rows = (64,) if options.quick else (64, 256, 1024)
+    for who in ("ours", *PEERS):
+        tried = []
+        for spec in (
+            Training(who, size, n, precision, bucketed=bucketed)
+            for n, precision, bucketed in itertools.product(rows, ("fp32", "bf16"), (False, True))
+        ):
+            tried.append((once(spec, options.seconds / 2), spec))
+        tried.sort(key=lambda pair: -pair[0])
+        if who != "ours":
+            tuned = replace(tried[0][1], tuned=True)
+            tried.append((once(tuned, options.seconds / 2), tuned))
+            tried.sort(key=lambda pair: -pair[0])
+        listing = ", ".join(f"{label(spec, True)} {rate:,.0f}" for rate, spec in tried)
+        console.print(f"{size.name}, sweep: {listing}", style="dim")
+        best.append(tried[0][1])
+    return best
+
+
+def once(spec: Training, seconds: float) -> float:
+    """Tokens a second of one stretch after another to warm up."""
+    contender = Contender(spec, THREADS)
+    contender.ask("steps", seconds)
+    rate: float = contender.ask("steps", seconds)["rate"]
+    contender.close()
+    return rate
+
+
+def race(specs: list[Training], options: argparse.Namespace) -> list[list[dict[str, float]]]:
+    """Answers of every repetition for each contender, in turn after a warm-up."""
+    contenders = [Contender(spec, THREADS) for spec in specs]
+    for contender in contenders:
+        contender.ask("steps", options.seconds)
+    answers: list[list[dict[str, float]]] = [[] for _ in specs]
+    for _ in range(options.repeats):
+        for contender, so_far in zip(contenders, answers, strict=True):
+            so_far.append(contender.ask("steps", options.seconds))
+    for contender in contenders:
+        contender.close()
+    return answers
+
+
+def label(spec: Training, swept: bool) -> str:
+    words = [f"{spec.who} {spec.positions}" if spec.who == "ours" else spec.who]
+    if swept:
+        words += [f"{spec.rows} rows", spec.precision, "buckets" if spec.bucketed else "random"]
+        words += ["tuned"] if spec.tuned else []
+    return " ".join(words)
+
+
+def profile(sizes: tuple[Size, ...], console: Console) -> list[dict[str, Any]]:
+    """Shares of the step of the shipped defaults."""
+    title = "what a step's time goes into (ours, defaults); shares of the step, and of the peak"
+    table = Table("size", "positions", "data", "products alone", "of the bf16 peak", title=title)
+    found = []
+    for size in sizes:
+        for spec in as_run(size)[:2]:
+            contender = Contender(spec, THREADS)
+            contender.ask("steps", 2.0)
+            data = contender.ask("steps", 3.0)["data"]
+            shares = contender.ask("shares", 0)
+            contender.close()
+            cells = (f"{share:.1%}" for share in (data, shares["products"], shares["peak"]))
+            table.add_row(size.name, spec.positions, *cells)
+            found.append(asdict(spec) | shares | {"data": data})
+    console.print(table)
+    return found
+
+
+# Decoding ------------------------------------------------------------------------------------
+
+DECODERS = ("ours", "CTranslate2 float32", "CTranslate2 int8", "HF generate")
+
+DECODING_CONFIG = """
+data: {task: reverse, symbols: 100, train_length: [1, 20], batch_tokens: 2048}
+model: {d_model: 128, positions: sinusoidal, norm: post}
+train: {max_steps: STEPS, lr: 1e-3, warmup_steps: 300}
+"""
+
+
+def decoding(options: argparse.Namespace, console: Console) -> dict[str, Any]:
+    """The same trained weights in every runtime: equal tokens and scores, then speed."""
+    with tempfile.TemporaryDirectory() as folder:
+        config, run = Path(folder) / "decoding.yaml", Path(folder) / "run"
+        config.write_text(DECODING_CONFIG.replace("STEPS", "400" if options.quick else "4000"))
+        output_of([*TOYTRANS, "train", "--config", str(config), "--out", str(run)])
+        contenders = {who: Contender(Decoding(who, str(run), folder), THREADS) for who in DECODERS}
+        found = {"agreement": agreement(contenders, console), "speed": []}
+        table = Table("rows", "search", "who", "tokens/s", "range", "ours to it")
+        table.title = "decoding rows of 20 tokens: the same weights, d 128, 2+2"
+        for rows, how in itertools.product((64, 512), ("greedy", "beam")):
+            sources, rates = random_sources(rows, 20, 20), {who: [] for who in DECODERS}
+            for repeat in range(options.repeats + 1):
+                for who, contender in contenders.items():
+                    _, _, rate = contender.ask(how, sources, 50, 1.0)
+                    if repeat:
+                        rates[who].append(rate)
+            for who, each in rates.items():
+                ratios = [a / b for a, b in zip(rates["ours"], each, strict=True)]
+                cells = (f"{statistics.median(each):,.0f}", f"{min(each):,.0f}..{max(each):,.0f}")
+                table.add_row(str(rows), how, who, *cells, f"{statistics.median(ratios):.2f}")
+                found["speed"].append({"rows": rows, "search": how, "who": who, "rates": each})
+        console.print(table)
+        for contender in contenders.values():
+            contender.close()
+    return found
+
+
+def random_sources(rows: int, low: int, high: int) -> list[list[int]]:
+    draw = random.Random(rows)
+    lengths = [draw.randint(low, high) for _ in range(rows)]
+    return [[draw.randint(3, 102) for _ in range(length)] + [2] for length in lengths]
+
+
+def agreement(contenders: dict[str, Contender], console: Console) -> dict[str, Any]:
+    """How many of 512 sources give our tokens, and how far the beams' scores are from ours."""
+    sources = random_sources(512, 1, 20)
+    expected, _, _ = contenders["ours"].ask("greedy", sources, 50)
+    right = sum(row == [*source[-2::-1], 2] for row, source in zip(expected, sources, strict=True))
+    hypotheses, scores, _ = contenders["ours"].ask("beam", sources, 50)
+    table = Table("who", "greedy tokens equal", "beam 5 tokens equal", "largest score difference")
+    table.title = f"agreement on 512 sources of 1 to 20 symbols; {right} of ours are right"
+    found: dict[str, Any] = {"right": right}
+    for who in DECODERS[1:]:
+        greedy, _, _ = contenders[who].ask("greedy", sources, 50)
+        rows, theirs, _ = contenders[who].ask("beam", sources, 50)
+        far = max(abs(a - b) for a, b in zip(scores, theirs, strict=True))
+        equal = [sum(map(list.__eq__, *pair)) for pair in ((greedy, expected), (rows, hypotheses))]
+        table.add_row(who, *(f"{n} of 512" for n in equal), f"{far:.1e}")
+        found[who] = {"greedy_equal": equal[0], "beam_equal": equal[1], "score_difference": far}
+    console.print(table)
+    return found
+
+
+# Time to solve -------------------------------------------------------------------------------
+
+
+def solve(options: argparse.Namespace, console: Console) -> list[dict[str, Any]]:
+    """Whole commands, start-up included, and their exact match on fresh pairs."""
+    table = Table("config", "seed", "seconds", "wrong", "in range", title="time to solve")
+    found = []
+    seeds = range(1) if options.quick else range(5)
+    for name, seed in itertools.product(("joeynmt_reverse", "reverse_sinusoidal"), seeds):
+        seconds, report = run_config(CONFIGS / f"{name}.yaml", seed, None)
+        pairs, share = report["examples"], report["exact_match"]
+        wrong, in_range = round(pairs * (1 - share)), report["in_range"]["exact_match"]
+        row = {"config": name, "seed": seed, "seconds": seconds, "wrong": wrong, "pairs": pairs}
+        table.add_row(name, str(seed), f"{seconds:.1f}", f"{wrong} of {pairs}", f"{in_range:.4f}")
+        found.append(row | {"in_range": in_range})
+    console.print(table)
+    return found
+
+
+def precision(options: argparse.Namespace, console: Console) -> list[dict[str, Any]]:
+    """The same config and steps in fp32 and bf16: exact match of each seed."""
+    title = "exact match after the same steps (test pairs, in range)"
+    table = Table("config", "seed", "fp32", "bf16", title=title)
+    found = []
+    seeds = range(1) if options.quick else range(5)
+    for name, seed in itertools.product(("joeynmt_reverse", "reverse_sinusoidal"), seeds):
+        matches = {}
+        for kind in ("fp32", "bf16"):
+            _, report = run_config(
+                CONFIGS / f"{name}.yaml", seed, None, (f"train.precision={kind}",)
+            )
+            matches[kind] = report["in_range"]["exact_match"]
+        table.add_row(name, str(seed), *(f"{match:.4f}" for match in matches.values()))
+        found.append({"config": name, "seed": seed} | matches)
+    console.print(table)
+    return found
+
+
+def growth_table(slopes: dict[str, tuple[float, float]]) -> Table:
+    table = Table("axis", "step time", "memory", title="growth: exponents of the upper half")
+    for axis, (step, memory) in slopes.items():
+        table.add_row(axis, f"{step:.2f}", f"{memory:.2f}")
+    return table
+
+
+if __name__ == "__main__":
+    main()

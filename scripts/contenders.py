@@ -1,0 +1,348 @@
+"""What bench.py times: each contender in a process of its own, asked for one stretch at a time.
+
+Only one contender works at any moment. A process of its own keeps apart what holds for a whole
+process: ours sets how memory is given back and which library multiplies fp32 (see
+`toytrans.training.devices.tune_process`), the peers run as torch comes.
+"""
+
+import itertools
+import multiprocessing
+import os
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+# torch is imported by the processes, after their environment is set
+
+
+@dataclass(frozen=True)
+class Size:
+    """One of the three models, and the lengths it is trained on."""
+
+    d_model: int
+    layers: int
+    heads: int
+    longest: int
+
+    @property
+    def name(self) -> str:
+        return f"d {self.d_model}, {self.layers}+{self.layers}, 1..{self.longest}"
+
+
+SIZES = (Size(64, 2, 4, 25), Size(128, 2, 4, 20), Size(256, 3, 8, 40))
+
+
+@dataclass(frozen=True)
+class Training:
+    """Who trains on what. who: ours | nn.Transformer | BART. rows: None = the config's own
+    batches; bucketed: batches of like length with about so many rows. same: the very same padded
+    batches whoever asks. positions: of ours. tuned: a peer with our settings of the process and
+    a fused optimiser."""
+
+    who: str
+    size: Size
+    rows: int | None = 64
+    precision: str = "fp32"
+    dropout: float = 0.1
+    bucketed: bool = False
+    same: bool = False
+    positions: str = "sinusoidal"
+    tuned: bool = False
+
+
+@dataclass(frozen=True)
+class Decoding:
+    """Who decodes the weights of a run. who: ours | CTranslate2 float32 | CTranslate2 int8 |
+    HF generate."""
+
+    who: str
+    run: str
+    folder: str
+
+
+class Contender:
+    """A process that does one thing; `ask` has it do that and waits."""
+
+    def __init__(self, spec: Training | Decoding, threads: int) -> None:
+        context = multiprocessing.get_context("spawn")
+        self._line, other = context.Pipe()
+        self.spec = spec
+        self._process = context.Process(target=_serve, args=(other, spec, threads), daemon=True)
+        self._process.start()
+        other.close()
+
+    def ask(self, *question: Any) -> Any:
+        """The answer to a question; its process ends with an error it cannot answer."""
+        self._line.send(question)
+        return self._line.recv()
+
+    def close(self) -> None:
+        self._line.close()
+        self._process.join(10)
+        self._process.kill()
+
+
+def _serve(line: Any, spec: Training | Decoding, threads: int) -> None:
+    tuned = spec.who == "ours" or (isinstance(spec, Training) and spec.tuned)
+    if tuned:
+        os.environ["GOMP_SPINCOUNT"] = "2000"  # as the command line does
+    os.environ["OMP_NUM_THREADS"] = str(threads)
+    import torch
+
+    torch.manual_seed(0)
+    if tuned:
+        from toytrans.training.devices import tune_process
+
+        tune_process()
+    answer = _trainer(spec) if isinstance(spec, Training) else _decoder(spec, threads)
+    while True:
+        try:
+            question = line.recv()
+        except EOFError:
+            return
+        line.send(answer(*question))
+
+
+# Training ------------------------------------------------------------------------------------
+
+
+def config_of(spec: Training, **train: Any) -> Any:
+    """The config of a size: reverse, 100 symbols, everything else by default."""
+    from toytrans.config import check_config
+    from toytrans.yaml_tree import Tree
+
+    size = spec.size
+    model: dict[str, Any] = {
+        "d_model": size.d_model,
+        "d_ff": 4 * size.d_model,
+        "n_heads": size.heads,
+        "n_encoder_layers": size.layers,
+        "n_decoder_layers": size.layers,
+        "positions": spec.positions,
+        "dropout": spec.dropout,
+    }
+    data: dict[str, Any] = {"task": "reverse", "symbols": 100, "train_length": [1, size.longest]}
+    if spec.rows is not None:
+        data["batch_tokens"] = spec.rows * (size.longest + 3)  # S + T of a pair of mean length
+    train = {"max_steps": 10**6, "precision": spec.precision} | train
+    return check_config(Tree("bench", {"data": data, "model": model, "train": train}))
+
+
+def _batches(spec: Training, config: Any, source: Any) -> Iterator[Any]:
+    """Endless batches, made as they are asked for; `same`: a hundred made beforehand."""
+    import torch
+    from peers import loader
+
+    from toytrans.data.batches import training_batches
+
+    if spec.rows is None or spec.bucketed:
+        return (dealt[0] for dealt in training_batches(source, config))
+    pairs = source.pairs("train", torch.arange(100 * spec.rows))
+    batches = loader(pairs, spec.rows, seed=0)
+    return itertools.cycle(list(itertools.islice(batches, 100))) if spec.same else batches
+
+
+def _trainer(spec: Training) -> Callable[..., Any]:
+    """Answers ("steps", seconds) and, for ours, ("shares", 0)."""
+    import torch
+
+    from toytrans.data import open_source
+
+    config = config_of(spec)
+    source = open_source(config)
+    batches = _batches(spec, config, source)
+    step = _our_step(config) if spec.who == "ours" else _peer_step(spec, config)
+
+    def answer(question: str, argument: float) -> Any:
+        if question == "shares":
+            return _shares(step, batches)
+        tokens, steps, waited = 0, 0, 0.0
+        began = time.perf_counter()
+        while steps < 2 or time.perf_counter() - began < argument:
+            asked = time.perf_counter()
+            batch = next(batches)
+            waited += time.perf_counter() - asked
+            step(batch)
+            tokens += int((batch.tgt_out != 0).sum())
+            steps += 1
+        seconds = time.perf_counter() - began
+        return {
+            "rate": tokens / seconds,
+            "step_ms": 1e3 * seconds / steps,
+            "data": waited / seconds,
+        }
+
+    torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
+    return answer
+
+
+def _our_step(config: Any) -> Callable[[Any], None]:
+    """The step of `Trainer`: forward, loss, backward, clip, AdamW."""
+    import torch
+
+    from toytrans.data import open_source
+    from toytrans.model.transformer import Transformer
+    from toytrans.training.devices import choose_precision
+    from toytrans.training.optimizer import AdamW
+    from toytrans.training.trainer import backward
+
+    cpu = torch.device("cpu")
+    precision = choose_precision(config.train.precision, cpu)
+    model = Transformer(config.model, open_source(config).facts.vocabulary).train()
+    optimizer = AdamW(model, config.train.weight_decay)
+
+    def step(batch: Any) -> None:
+        optimizer.zero_grad()
+        backward(model, [batch], cpu, precision=precision)
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step(1e-4)
+
+    return step
+
+
+def _peer_step(spec: Training, config: Any) -> Callable[[Any], None]:
+    import peers
+
+    from toytrans.data import open_source
+
+    make = peers.bart if spec.who == "BART" else peers.TutorialTransformer
+    vocabulary = len(open_source(config).facts.vocabulary)
+    model = make(config.model, vocabulary, spec.dropout)
+    trainer = peers.PeerTrainer(model, spec.precision, fused=spec.same or spec.tuned)
+    return lambda batch: trainer.step(*batch)
+
+
+def bf16_rate() -> float:
+    """The machine's own 2048 x 2048 x 2048 bf16 product, FLOP a second; the best of several."""
+    import torch
+
+    a, b = (torch.randn(2048, 2048).bfloat16() for _ in range(2))
+    return 2 * 2048**3 / _best(lambda: a @ b, 10)
+
+
+def _best(work: Callable[[], Any], times: int) -> float:
+    taken = []
+    for _ in range(times + 2):
+        began = time.perf_counter()
+        work()
+        taken.append(time.perf_counter() - began)
+    return min(taken[2:])
+
+
+def _shares(step: Callable[[Any], None], batches: Iterator[Any]) -> Any:
+    """What a step's time is spent on: the products' own time, and real tokens' arithmetic.
+
+    The products of one step of each of twenty batches, forward and backward, are recorded with
+    shapes and strides, and timed alone. Arithmetic counts the bf16 ones, 2 M N K each, times the
+    share of real tokens among padded ones, squared for attention's; peak: that of the machine's
+    large bf16 product. Data is not in these steps.
+    """
+    import torch
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    names = {"aten.mm.default", "aten.addmm.default", "aten.bmm.default"}
+
+    class Recorder(TorchDispatchMode):
+        """Notes every product on its way."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.found: list[tuple[Any, list[Any]]] = []
+
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None):
+            if str(func) in names:
+                layout = [(x.shape, x.stride(), x.dtype) for x in args]
+                self.found.append((func, layout))
+            return func(*args, **(kwargs or {}))
+
+    chosen = list(itertools.islice(batches, 20))
+    rate, whole, alone, work = bf16_rate(), 0.0, 0.0, 0.0
+    for batch in chosen:
+        whole += statistics.median(_times(lambda batch=batch: step(batch), 5))
+        recorder = Recorder()
+        with recorder:
+            step(batch)
+        real = batch.real_tokens / batch.padded_tokens
+        for func, layout in recorder.found:
+            operands = [
+                torch.randn(_span(shape, stride)).to(dtype).as_strided(shape, stride)
+                for shape, stride, dtype in layout
+            ]
+            alone += statistics.median(_times(lambda f=func, o=operands: f(*o), 5))
+            *_, left, right = (shape for shape, _, _ in layout)
+            if layout[-1][2] == torch.bfloat16:
+                share = real**2 if "bmm" in str(func) else real
+                work += 2 * left.numel() * right[-1] * share
+    return {"products": alone / whole, "peak": work / whole / rate, "bf16_flops": rate}
+
+
+def _span(shape: Any, stride: Any) -> int:
+    """Elements of memory that a tensor reaches over."""
+    return 1 + sum((n - 1) * step for n, step in zip(shape, stride, strict=True))
+
+
+def _times(work: Callable[[], Any], times: int) -> list[float]:
+    work()
+    taken = []
+    for _ in range(times):
+        began = time.perf_counter()
+        work()
+        taken.append(time.perf_counter() - began)
+    return taken
+
+
+# Decoding ------------------------------------------------------------------------------------
+
+
+def _decoder(spec: Decoding, threads: int) -> Callable[..., Any]:
+    """Answers ("greedy" | "beam", sources, most tokens, seconds): tokens, scores, tokens a second
+    over as many repetitions as take that long."""
+    import torch
+
+    import toytrans
+
+    torch.set_num_threads(threads)
+    model = toytrans.load(spec.run, "last", "cpu").model.eval()
+    if spec.who == "ours":
+        decode = _our_decoder(model)
+    else:
+        import peers
+
+        if spec.who == "HF generate":
+            peer: Any = peers.Marian(peers.to_marian(model))
+        else:
+            folder = Path(tempfile.mkdtemp(dir=spec.folder))
+            peers.to_ctranslate2(model, folder)
+            kind: Any = spec.who.split()[1]
+            peer = peers.CTranslate2(folder, kind, threads)
+
+        def decode(how: str, sources: list[list[int]], most: int) -> Any:
+            if how == "greedy":
+                return peer.greedy(sources, most), None
+            return peer.beam(sources, 5, 1.0, most)
+
+    def answer(how: str, sources: list[list[int]], most: int, least: float = 0.0) -> Any:
+        time.sleep(0.2)  # until the threads of the one before have stopped to spin
+        began, tokens = time.perf_counter(), 0
+        while not tokens or time.perf_counter() - began < least:
+            rows, scores = decode(how, sources, most)
+            tokens += sum(map(len, rows))
+        return rows, scores, tokens / (time.perf_counter() - began)
+
+    return answer
+
+
+def _our_decoder(model: Any) -> Callable[..., Any]:
+    from toytrans.data.pairs import pad_rows
+    from toytrans.model.decoding import search
+
+    def decode(how: str, sources: list[list[int]], most: int) -> Any:
+        found = search(model, pad_rows(sources)[0], beam=5 if how == "beam" else 1)
+        rows = [[token for token in row if token] for row in found.tokens.tolist()]
+        return rows, None if found.score is None else found.score.tolist()
+
+    return decode
