@@ -37,6 +37,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     names = ("training", "decoding", "solve", "precision")
     parser.add_argument("--only", nargs="+", choices=names, default=names)
+    widths = [size.d_model for size in SIZES]
+    parser.add_argument("--sizes", nargs="+", type=int, choices=widths, default=widths)
+    parser.add_argument("--tables", nargs="+", choices=TABLES, default=list(TABLES))
     parser.add_argument("--growth", nargs="?", type=Path, const=Path("growth.png"))
     parser.add_argument("--quick", action="store_true", help="smallest size, one short repetition")
     parser.add_argument("--repeats", type=int, default=3)
@@ -70,38 +73,47 @@ def machine() -> dict[str, Any]:
 
 # Training ------------------------------------------------------------------------------------
 
+TABLES = {
+    "as-run": "as people run them: peers 64 random rows, fp32, dropout 0.1; ours the defaults "
+    "(buckets, no dropout, precision auto), anchored and sinusoidal",
+    "same-work": "same work: the very same padded batches of 64 rows, fp32, dropout 0.1",
+    "no-dropout": "same work without dropout",
+    "best": "each at its best: dropout 0.1; rows, precision and buckets of the sweep's best",
+    "profile": "what a step's time goes into (ours, defaults); shares of the step, and of the peak",
+}
+
 
 def training(options: argparse.Namespace, console: Console) -> list[dict[str, Any]]:
-    """The four tables, and what a step's time goes into."""
-    found = []
-    sizes = SIZES[:1] if options.quick else SIZES
-    for title, specs_of in (
-        (
-            "as people run them: peers 64 random rows, fp32, dropout 0.1; ours the defaults "
-            "(buckets, no dropout, precision auto), anchored and sinusoidal",
-            as_run,
-        ),
-        ("same work: the very same padded batches of 64 rows, fp32, dropout 0.1", same_work),
-        ("same work without dropout", lambda size: same_work(size, 0.0)),
-        ("each at its best: dropout 0.1; rows, precision and buckets of the sweep's best", None),
-    ):
-        table = Table("size", "who", "tokens/s", "range", "ours to it", title=title)
+    """Four tables of rates, and what a step's time goes into."""
+    found: list[dict[str, Any]] = []
+    chosen = SIZES[:1] if options.quick else SIZES
+    sizes = [size for size in chosen if size.d_model in options.sizes]
+    specs_of = {
+        "as-run": as_run,
+        "same-work": same_work,
+        "no-dropout": lambda size: same_work(size, 0.0),
+        "best": lambda size: at_best(size, options, console),
+    }
+    for name in options.tables:
+        if name == "profile":
+            found += profile(sizes, console)
+            continue
+        table = Table("size", "who", "tokens/s", "range", "ours to it", title=TABLES[name])
         for size in sizes:
-            specs = at_best(size, options, console) if specs_of is None else specs_of(size)
+            specs = specs_of[name](size)
             rates = race(specs, options)
             for spec, answers in zip(specs, rates, strict=True):
                 each = [answer["rate"] for answer in answers]
                 ratios = [a["rate"] / b["rate"] for a, b in zip(rates[0], answers, strict=True)]
                 table.add_row(
                     size.name,
-                    label(spec, specs_of is None),
+                    label(spec, name == "best"),
                     f"{statistics.median(each):,.0f}",
                     f"{min(each):,.0f}..{max(each):,.0f}",
                     f"{statistics.median(ratios):.2f}",
                 )
-                found.append(asdict(spec) | {"table": title, "answers": answers})
+                found.append(asdict(spec) | {"table": name, "answers": answers})
         console.print(table)
-    found += profile(sizes, console)
     return found
 
 
@@ -170,10 +182,10 @@ def label(spec: Training, swept: bool) -> str:
     return " ".join(words)
 
 
-def profile(sizes: tuple[Size, ...], console: Console) -> list[dict[str, Any]]:
+def profile(sizes: list[Size], console: Console) -> list[dict[str, Any]]:
     """Shares of the step of the shipped defaults."""
-    title = "what a step's time goes into (ours, defaults); shares of the step, and of the peak"
-    table = Table("size", "positions", "data", "products alone", "of the bf16 peak", title=title)
+    columns = ("size", "positions", "data", "products alone", "of the bf16 peak")
+    table = Table(*columns, title=TABLES["profile"])
     found = []
     for size in sizes:
         for spec in as_run(size)[:2]:

@@ -188,7 +188,7 @@ def _our_step(config: Any) -> Callable[[Any], None]:
     from toytrans.model.transformer import Transformer
     from toytrans.training.devices import choose_precision
     from toytrans.training.optimizer import AdamW
-    from toytrans.training.trainer import backward
+    from toytrans.training.trainer import update
 
     cpu = torch.device("cpu")
     precision = choose_precision(config.train.precision, cpu)
@@ -197,9 +197,7 @@ def _our_step(config: Any) -> Callable[[Any], None]:
 
     def step(batch: Any) -> None:
         optimizer.zero_grad()
-        backward(model, [batch], cpu, precision=precision)
-        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimizer.step(1e-4)
+        update(model, optimizer, [batch], cpu, config.train, lr=1e-4, precision=precision)
 
     return step
 

@@ -31,14 +31,14 @@ from unittest.mock import patch
 
 import torch
 
-from toytrans.config import ModelConfig
+from toytrans.config import ModelConfig, TrainConfig
 from toytrans.data.batches import make_batch
 from toytrans.data.pairs import Pairs
 from toytrans.model.transformer import Transformer, count_parameters
 from toytrans.tokens import FIRST_SYMBOL_ID, Vocabulary
 from toytrans.training.devices import choose_precision, tune_process
 from toytrans.training.optimizer import AdamW
-from toytrans.training.trainer import backward
+from toytrans.training.trainer import update
 
 Row = dict[str, Any]
 """axis, value, tokens, step_ms, memory_mib, parameters."""
@@ -141,9 +141,8 @@ class _Training:
         """Seconds of one step."""
         began = time.perf_counter()
         self.optimizer.zero_grad()
-        backward(self.model, [self.batch], self.device, precision=self.precision)
-        torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
-        self.optimizer.step(1e-4)
+        given = (self.model, self.optimizer, [self.batch], self.device, TrainConfig())
+        update(*given, lr=1e-4, precision=self.precision)
         return time.perf_counter() - began
 
 

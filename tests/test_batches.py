@@ -119,16 +119,16 @@ def trimmed(counter: Counter) -> Counter:
 
 
 def test_any_batch_size_deals_out_the_same_pairs():
-    small, large = stream(budget=1024, count=400), stream(budget=2048, count=400)
+    small, large = stream(budget=1024, count=700), stream(budget=6144, count=400)  # two pools, one
     totals = []
     for batches in (small, large):
         taken, kept = 0, []
         for batch, dealt in batches:
             taken = dealt
             kept.append(batch)
-            if taken == 4096:
+            if taken == 8192:
                 break
-        assert taken == 4096
+        assert taken == 8192
         totals.append(trimmed(rows_of(kept)))
     assert totals[0] == totals[1]
 

@@ -8,6 +8,7 @@ from conftest import VOCABULARY, model_of
 
 from toytrans.model import decoding
 from toytrans.model.decoding import beam_search, greedy, search, token_limits
+from toytrans.model.transformer import DecoderState
 from toytrans.tokens import BOS_ID, EOS_ID, PAD_ID, Vocabulary
 
 SRC = torch.tensor(
@@ -188,6 +189,28 @@ def test_beams_sharing_a_cache_see_their_own_past_alone():
             kept = torch.tensor([2, 0, 3])
             state.select_sources(kept)
             said, src = said[kept], SRC[kept]
+
+
+@pytest.mark.parametrize("width", [1, 3])
+def test_rows_leave_and_the_others_do_not_notice(width, monkeypatch):
+    """Thirty padded sources together and one by one, with the batch shrinking on the way."""
+    model = lively("anchored")
+    sources = [torch.randint(3, 9, (n % 7 + 1,)).tolist() for n in range(30)]
+    rows = [[BOS_ID, *source, EOS_ID] for source in sources]
+    src = torch.tensor([row + [PAD_ID] * (9 - len(row)) for row in rows])
+    sizes = []
+    select = DecoderState.select_sources
+
+    def noted(state, kept):
+        sizes.append(len(kept))
+        select(state, kept)
+
+    monkeypatch.setattr(DecoderState, "select_sources", noted)
+    together = search(model, src, beam=width).tokens
+    assert sizes and sizes == sorted(sizes, reverse=True) and sizes[-1] < 30
+    for ids, row in zip(together, rows, strict=True):
+        alone = search(model, torch.tensor([row]), beam=width).tokens[0].tolist()
+        assert ids[: len(alone)].tolist() == alone and not ids[len(alone) :].any()
 
 
 def test_no_rows_give_no_rows():

@@ -97,8 +97,8 @@ def print_results(trainer: "Trainer", source: "PairSource") -> None:
     splits: list[Split] = ["valid", "test"] if files is None or files.test else ["valid"]
     for split in splits:
         pairs = all_pairs(source, split)
-        step, report = (split == "valid" and trainer.best_report) or (None, None)
-        if report is None or step != run.step:
+        report = trainer.reports.get(run.step) if split == "valid" else None
+        if report is None:
             report = evaluate(run.model, pairs, run.facts, both_ends=run.config.marks_both_ends)
         rows += ranges(split, report, run.facts)
     console.print(results_table(title, rows))

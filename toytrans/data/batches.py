@@ -23,8 +23,8 @@ from toytrans.data.pairs import Pairs, PairSource, permutation
 from toytrans.tokens import BOS_ID, EOS_ID, PAD_ID
 
 SMALLEST_POOL = 4096
-"""Pairs, if no batch has room for half as many tokens. The more pairs there are to sort, the
-fewer pads."""
+BATCHES_OF_A_POOL = 32
+"""About so many, but no fewer than 4,096 pairs: the more there are to sort, the fewer pads."""
 
 
 @dataclass(frozen=True)
@@ -123,7 +123,7 @@ def training_batches(
     """
     device = torch.device(device)
     stream = torch.cuda.Stream(device) if device.type == "cuda" else None
-    size = max(2 * config.data.batch_tokens, SMALLEST_POOL)
+    size = _pool_size(source, config)
     while True:
         number, past = divmod(dealt, size)
         indices = _stream(source, config.seed, number * size, size)
@@ -140,6 +140,13 @@ def training_batches(
                 continue
             dealt += stop - start
             yield pool.batch(chosen), dealt
+
+
+def _pool_size(source: PairSource, config: Config) -> int:
+    """Pairs of a pool: no more than there are, so that none is twice in a batch."""
+    pair_tokens = sum(source.facts.train_length) + 3  # S + T of a middling source with its ends
+    size = max(BATCHES_OF_A_POOL * config.data.batch_tokens // pair_tokens, SMALLEST_POOL)
+    return min(size, source.size("train") or size)
 
 
 @dataclass(frozen=True)

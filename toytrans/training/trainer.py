@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from toytrans.config import Config
+from toytrans.config import Config, TrainConfig
 from toytrans.data.batches import Batch, training_batches
 from toytrans.data.pairs import Pairs, PairSource, all_pairs
 from toytrans.errors import UserError
@@ -86,6 +86,31 @@ def backward(
     return total, tokens
 
 
+def update(
+    forward: Callable[[Tensor, Tensor], Tensor],
+    optimizer: AdamW,
+    batches: Sequence[Batch],
+    device: torch.device,
+    train: TrainConfig,
+    *,
+    lr: float,
+    precision: Precision,
+) -> tuple[Tensor, int, Tensor]:
+    """One update from some batches: forward, loss, backward, clip, AdamW. Gradients start empty.
+
+    Returns the summed loss, the number of real target tokens and the norm of the gradient before
+    clipping.
+    """
+    smoothing = train.label_smoothing
+    loss, tokens = backward(
+        forward, batches, device, label_smoothing=smoothing, precision=precision
+    )
+    limit = train.clip_norm or math.inf
+    norm = torch.nn.utils.clip_grad_norm_(optimizer.state, limit)
+    optimizer.step(lr)
+    return loss, tokens, norm
+
+
 class Trainer:
     """One training run in a run directory."""
 
@@ -113,8 +138,8 @@ class Trainer:
         self.stop_reason: StopReason | None = None
         self.interrupted = False
         """Set from outside, by a signal say: training saves after the running step and stops."""
-        self.best_report: tuple[int, Report] | None = None
-        """Step and validation report of the best checkpoint, if it was measured here."""
+        self.reports: dict[int, Report] = {}
+        """The validation report of the best checkpoint under its step, if it was measured here."""
         self._valid: Pairs | None = None
         self._saved_step: int | None = None
         self._saved_at = time.monotonic()
@@ -208,16 +233,15 @@ class Trainer:
         train, progress = self.config.train, self.progress
         batches = [batch for batch, _ in dealt]
         self.optimizer.zero_grad(set_to_none=not self._owns_gradients)
-        loss, tokens = backward(
+        loss, tokens, self._grad_norm = update(
             self._forward,
+            self.optimizer,
             batches,
             self.device,
-            label_smoothing=train.label_smoothing,
+            train,
+            lr=learning_rate(progress.step + 1, train),
             precision=self.precision,
         )
-        limit = train.clip_norm or math.inf
-        self._grad_norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(), limit)
-        self.optimizer.step(learning_rate(progress.step + 1, train))
         progress.step += 1
         progress.dealt = dealt[-1][1]
         progress.target_tokens += tokens
@@ -284,7 +308,7 @@ class Trainer:
         best_loss = math.inf if progress.best_loss is None else progress.best_loss
         if quality > (progress.best_exact_match, -best_loss):
             progress.best_step, progress.evaluations_since_best = progress.step, 0
-            self.best_report = progress.step, report
+            self.reports = {progress.step: report}
             progress.best_exact_match, progress.best_loss = counts["exact_match"], counts["loss"]
         return {f"valid_{key}": counts[key] for key in ("exact_match", "token_accuracy", "loss")}
 
