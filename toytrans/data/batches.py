@@ -160,6 +160,7 @@ class Pool:
 
     @staticmethod
     def of(pairs: Pairs, config: Config) -> "Pool":
+        """Sort pairs, cut them into batches and bring their lengths to the host, once."""
         both_ends, lengths = config.marks_both_ends, pairs.lengths_on_host()
         longest = config.model.max_positions
         order, cuts = cut(lengths, config.data.batch_tokens, both_ends, longest=longest)
@@ -171,6 +172,7 @@ class Pool:
         return Pool(Batch(src, tgt_in, tgt_out), (lengths + ends)[:, order], cuts)
 
     def batch(self, number: int) -> Batch:
+        """The batch of one cut: a slice, filled up with PAD to its bucket's shape."""
         start, stop, (rows, src_width, tgt_width) = self.cuts[number]
         src, tgt_in, tgt_out = (ids[start:stop] for ids in self.whole)
         sources, targets = self.real[:, start:stop].sum(1).tolist()

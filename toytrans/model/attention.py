@@ -191,6 +191,7 @@ class _Lean(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        """G (B, H, Tq, Dh) -> gradients of q, k, v and bias; None for what is not learned."""
         q, k, v, weights, dropped, gate, keep = ctx.saved_tensors
         shape, gradient = gradients[0].shape, gradients[0].flatten(0, 1)
         d_v = torch.bmm(dropped.mT, gradient)

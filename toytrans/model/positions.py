@@ -144,6 +144,7 @@ class Anchored(Positions):
         return self._features(each, queries.stop + 2 * len(places)).flatten(3)
 
     def bias(self, table: Tensor, features: Tensor) -> Tensor:
+        """T_h (H, 7) and features (B or 1, Tq, Tk, 8 or 8 A) -> (B or 1, H, Tq, Tk)."""
         table = table.to(features.dtype)
         weights = nn.functional.pad(table, (0, 1), value=1.0)  # (H, 8); the slope is not learned
         if features.shape[-1] > weights.shape[1]:  # several anchors: each head takes its own
