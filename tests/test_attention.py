@@ -13,7 +13,7 @@ from toytrans.model.attention import (
     attend_fused,
     attend_leanly,
 )
-from toytrans.model.masks import decoder_self_mask
+from toytrans.model.masks import MaskMaker
 
 
 def test_two_by_two_by_hand():
@@ -35,7 +35,7 @@ def heads(*shape: int) -> torch.Tensor:
 
 def sight_with_an_empty_row(bias: bool) -> tuple[Sight, torch.Tensor | None]:
     tgt_in = torch.tensor([[1, 5, 6, 7, 0, 0, 0], [0] * 7])
-    mask = decoder_self_mask(tgt_in)
+    mask = MaskMaker().decoder_self(tgt_in)
     assert not mask[1].any(), "the second row of the batch sees nothing"
     return Sight.of(mask, None, torch.float32), torch.randn(1, 3, 7, 7) if bias else None
 
@@ -136,10 +136,9 @@ def test_every_intermediate_accounts_for_the_output():
     layer = model.decoder_layers[0]
     src = torch.tensor([[1, 5, 6, 2, 0], [1, 4, 2, 0, 0]])
     tgt_in = torch.tensor([[1, 6, 5], [1, 4, 0]])
-    from toytrans.model.masks import cross_mask
 
     features = model.positions.cross_features(range(3), src)
-    sight = Sight.of(cross_mask(src, tgt_in), features, torch.float64)
+    sight = Sight.of(MaskMaker().cross(src, tgt_in), features, torch.float64)
     x, memory = torch.randn(2, 3, 24).double(), torch.randn(2, 5, 24).double()
     keys_values = layer.cross_attention.keys_values(memory)
     steps, output = layer.cross_attention.intermediates(x, sight, keys_values)

@@ -12,19 +12,19 @@ TGT = torch.tensor([[1, 5, 0], [1, 7, 6]])
 
 
 def test_encoder_self_attention_closes_source_pads():
-    found = masks.encoder_self_mask(SRC)
+    found = masks.MaskMaker().encoder_self(SRC)
     assert found.shape == (2, 1, 1, 4)
     assert found.int().tolist() == [[[[1, 1, 1, 0]]], [[[1, 1, 1, 1]]]]
 
 
 def test_decoder_self_attention_closes_target_pads_and_the_future():
-    found = masks.decoder_self_mask(TGT).int().tolist()
+    found = masks.MaskMaker().decoder_self(TGT).int().tolist()
     assert found[0] == [[[1, 0, 0], [1, 1, 0], [1, 1, 0]]]
     assert found[1] == [[[1, 0, 0], [1, 1, 0], [1, 1, 1]]]
 
 
 def test_cross_attention_closes_source_pads_alone():
-    found = masks.cross_mask(SRC, TGT)
+    found = masks.MaskMaker().cross(SRC, TGT)
     assert found.expand(2, 1, 3, 4)[0, 0].int().tolist() == [[1, 1, 1, 0]] * 3
 
 
@@ -37,7 +37,7 @@ def test_keys_and_queries_closes_pad_rows_too():
 
 
 def test_closed_places_are_finite_numbers_in_every_precision():
-    mask = masks.encoder_self_mask(SRC)
+    mask = masks.MaskMaker().encoder_self(SRC)
     for dtype in (torch.float16, torch.bfloat16, torch.float32, torch.float64):
         numbers = masks.additive(mask, dtype)
         assert numbers.isfinite().all() and numbers[0, 0, 0].tolist()[:3] == [0, 0, 0]

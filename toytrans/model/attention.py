@@ -82,14 +82,17 @@ def attend_explicitly(
     bias: Tensor | None = None,
     cap: float = 0.0,
     dropout: float = 0.0,
+    scale: float | None = None,
 ) -> Intermediates:
     """softmax(cap tanh(q k^T / sqrt(Dh) / cap) + bias + mask) v, one step at a time.
 
     q (B, H, Tq, Dh), k and v (B, H, Tk, Dh), bias (B or 1, H, Tq, Tk). Without cap and bias this
     is equation 1 of Vaswani et al. 2017; the scale is the root of the head's width, not the
-    model's. dropout: rate on the weights, common practice though not in the formula.
+    model's; another one can be given. dropout: rate on the weights, common practice though not in
+    the formula.
     """
-    scores = (q * q.shape[-1] ** -0.5) @ k.transpose(-2, -1)  # (B, H, Tq, Tk)
+    scale = q.shape[-1] ** -0.5 if scale is None else scale
+    scores = (q * scale) @ k.transpose(-2, -1)  # (B, H, Tq, Tk)
     capped = cap * torch.tanh(scores / cap) if cap else scores
     masked = capped if bias is None else capped + bias
     masked = masked if sight.additive is None else masked + sight.additive
@@ -108,16 +111,18 @@ def attend_leanly(
     bias: Tensor | None = None,
     cap: float = 0.0,
     dropout: float = 0.0,
+    scale: float | None = None,
 ) -> Tensor:
     """The context (B, H, Tq, Dh) of `attend_explicitly`, for a CPU.
 
     Products run in the dtype of q, k and v, everything between them in fp32 or fp64.
     """
+    scale = q.shape[-1] ** -0.5 if scale is None else scale
     if not torch.is_grad_enabled():
         with _library_for(q.shape[2]):
-            return _lean(q, k, v, sight.additive, bias, sight.open_rows, cap, dropout)[0]
+            return _lean(q, k, v, sight.additive, bias, sight.open_rows, scale, cap, dropout)[0]
     context: Tensor = _Lean.apply(  # type: ignore[no-untyped-call]
-        q, k, v, sight.additive, bias, sight.open_rows, cap, dropout
+        q, k, v, sight.additive, bias, sight.open_rows, scale, cap, dropout
     )
     return context
 
@@ -144,6 +149,7 @@ def _lean(
     additive: Tensor | None,
     bias: Tensor | None,
     open_rows: Tensor | None,
+    scale: float,
     cap: float,
     dropout: float,
 ) -> tuple[Tensor, tuple[Tensor | None, ...]]:
@@ -152,7 +158,7 @@ def _lean(
     Softmax does not see a constant, so the cap is taken as cap tanh(x / cap) = 2 cap g - cap
     with the gate g = sigmoid(2 x / cap), which a CPU computes several times faster.
     """
-    scale, wide = q.shape[-1] ** -0.5, torch.promote_types(q.dtype, torch.float32)
+    wide = torch.promote_types(q.dtype, torch.float32)
     flat_q, flat_k, flat_v = (x.flatten(0, 1) for x in (q, k, v))  # (B H, T, Dh)
     scores = torch.bmm(flat_q, flat_k.mT).view(*q.shape[:3], k.shape[2])  # (B, H, Tq, Tk)
     gate = (scores.to(wide) * (2 * scale / cap)).sigmoid_() if cap else None
@@ -177,15 +183,15 @@ class _Lean(torch.autograd.Function):
 
     With w the weights, G the gradient of the context and g the gate of the cap: dv = w^T G;
     dw = G v^T; dz = w (dw - sum over keys of w dw); through the cap ds = 4 g (1 - g) dz;
-    dq = ds k and dk = ds^T q, both over root Dh.
+    dq = ds k and dk = ds^T q, both times the scale, 1 / root Dh.
     """
 
     @staticmethod
     def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, *others: Any) -> Tensor:
         context, needed = _lean(q, k, v, *others)
         ctx.save_for_backward(*needed)
-        bias = others[1]
-        ctx.scale, ctx.bias_shape = q.shape[-1] ** -0.5, None if bias is None else bias.shape
+        bias, ctx.scale = others[1], others[3]
+        ctx.bias_shape = None if bias is None else bias.shape
         return context
 
     @staticmethod
@@ -207,7 +213,7 @@ class _Lean(torch.autograd.Function):
         d_scores = (d_masked * scale).to(q.dtype).flatten(0, 1)
         d_q, d_k = torch.bmm(d_scores, k).view(shape), torch.bmm(d_scores.mT, q)
         like_k = (*shape[:2], weights.shape[-1], shape[-1])
-        return d_q, d_k.view(like_k), d_v.view(like_k), None, d_bias, None, None, None
+        return d_q, d_k.view(like_k), d_v.view(like_k), None, d_bias, *[None] * 4
 
 
 def _softmax(x: Tensor) -> Tensor:
@@ -226,6 +232,7 @@ def attend_fused(
     sight: Sight,
     bias: Tensor | None = None,
     dropout: float = 0.0,
+    scale: float | None = None,
 ) -> Tensor:
     """The context (B, H, Tq, Dh) of `attend_explicitly` without a cap, by torch's fused kernel.
 
@@ -238,7 +245,9 @@ def attend_fused(
     if bias is not None:
         added = bias.to(q.dtype)
         mask = added if mask is None else added + masks.additive(mask, q.dtype)
-    context = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=dropout)
+    context = F.scaled_dot_product_attention(
+        q, k, v, attn_mask=mask, dropout_p=dropout, scale=scale
+    )
     return context if sight.open_rows is None else context.where(sight.open_rows, 0)
 
 
@@ -277,6 +286,7 @@ class Attention(nn.Module):
     def __init__(self, model: ModelConfig, positions: Positions) -> None:
         super().__init__()
         self.n_heads = model.n_heads
+        self.scale = (model.d_model // model.n_heads) ** -0.5
         self.cap = model.score_cap or 0.0
         self.dropout = model.dropout
         self.in_proj = nn.Linear(model.d_model, 3 * model.d_model)
@@ -306,11 +316,12 @@ class Attention(nn.Module):
             k, v = cache.extend(k, v)
         bias, dropout = self.bias(sight), self.dropout if self.training else 0.0
         if x.device.type == "cuda" and not self.cap:
-            context = attend_fused(q, k, v, sight, bias, dropout)
+            context = attend_fused(q, k, v, sight, bias, dropout, self.scale)
         elif x.device.type == "cpu" and not torch.compiler.is_compiling():
-            context = attend_leanly(q, k, v, sight, bias, self.cap, dropout)
+            context = attend_leanly(q, k, v, sight, bias, self.cap, dropout, self.scale)
         else:
-            context = attend_explicitly(q, k, v, sight, bias, self.cap, dropout).context
+            found = attend_explicitly(q, k, v, sight, bias, self.cap, dropout, self.scale)
+            context = found.context
         return self._merge(context)
 
     def intermediates(
@@ -318,7 +329,7 @@ class Attention(nn.Module):
     ) -> tuple[Intermediates, Tensor]:
         """Every intermediate, and the output (B, Tq, D), of a pass without dropout."""
         found = attend_explicitly(
-            *self._project(x, memory), sight, bias=self.bias(sight), cap=self.cap
+            *self._project(x, memory), sight, self.bias(sight), self.cap, scale=self.scale
         )
         return found, self._merge(found.context)
 

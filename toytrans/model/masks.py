@@ -33,29 +33,42 @@ def causal_mask(length: int, device: torch.device | None = None) -> Tensor:
     return torch.ones(length, length, dtype=torch.bool, device=device).tril()
 
 
-def encoder_self_mask(src: Tensor, pad_mask: PadMask = "keys") -> Tensor:
-    """Source pads are closed as keys; as queries too if asked for."""
-    return _closing_pads(padding_mask(src), padding_mask(src), pad_mask)
+class MaskMaker:
+    """Makes the masks of one model: the only one that its passes ask."""
 
+    def __init__(self, pad_mask: PadMask = "keys") -> None:
+        self.pad_mask: PadMask = pad_mask
 
-def decoder_self_mask(tgt_in: Tensor, pad_mask: PadMask = "keys") -> Tensor:
-    """Target pads are closed, and so is the future."""
-    real = padding_mask(tgt_in)
-    return _closing_pads(real, real, pad_mask) & causal_mask(tgt_in.shape[1], tgt_in.device)
+    def encoder_self(self, src: Tensor) -> Tensor:
+        """Source pads are closed as keys; as queries too if asked for."""
+        real = padding_mask(src)
+        return self._closing_pads(real, real)
 
+    def decoder_self(self, tgt_in: Tensor) -> Tensor:
+        """Target pads are closed, and so is the future."""
+        real = padding_mask(tgt_in)
+        return self._closing_pads(real, real) & causal_mask(tgt_in.shape[1], tgt_in.device)
 
-def cross_mask(src: Tensor, tgt_in: Tensor, pad_mask: PadMask = "keys") -> Tensor:
-    """Source pads are closed. Target pads play no part as keys, and the source has no future."""
-    return _closing_pads(padding_mask(tgt_in), padding_mask(src), pad_mask)
+    def cross(self, src: Tensor, tgt_in: Tensor) -> Tensor:
+        """Source pads are closed. Target pads play no part as keys, and the source has no
+        future."""
+        return self._closing_pads(padding_mask(tgt_in), padding_mask(src))
+
+    def all(self, src: Tensor, tgt_in: Tensor) -> Masks:
+        """The three masks of a batch."""
+        cross = self.cross(src, tgt_in)
+        return Masks(self.encoder_self(src), self.decoder_self(tgt_in), cross)
+
+    def _closing_pads(self, queries: Tensor, keys: Tensor) -> Tensor:
+        mask = keys[:, None, None, :]  # (B, 1, 1, Tk)
+        if self.pad_mask == "keys_and_queries":
+            mask = mask & queries[:, None, :, None]  # (B, 1, Tq, Tk)
+        return mask
 
 
 def make_masks(src: Tensor, tgt_in: Tensor, pad_mask: PadMask = "keys") -> Masks:
-    """The three masks of a batch, by the same functions that the model's passes call."""
-    return Masks(
-        encoder_self_mask(src, pad_mask),
-        decoder_self_mask(tgt_in, pad_mask),
-        cross_mask(src, tgt_in, pad_mask),
-    )
+    """The three masks of a batch, as a model with this `pad_mask` makes them."""
+    return MaskMaker(pad_mask).all(src, tgt_in)
 
 
 def additive(mask: Tensor, dtype: torch.dtype) -> Tensor:
@@ -70,10 +83,3 @@ def additive(mask: Tensor, dtype: torch.dtype) -> Tensor:
 def open_rows(mask: Tensor) -> Tensor:
     """(B, 1, Tq, Tk) -> (B, 1, Tq, 1): True for queries that see at least one key."""
     return mask.any(-1, keepdim=True)
-
-
-def _closing_pads(queries: Tensor, keys: Tensor, pad_mask: PadMask) -> Tensor:
-    mask = keys[:, None, None, :]  # (B, 1, 1, Tk)
-    if pad_mask == "keys_and_queries":
-        mask = mask & queries[:, None, :, None]  # (B, 1, Tq, Tk)
-    return mask

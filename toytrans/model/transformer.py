@@ -69,6 +69,7 @@ class Transformer(nn.Module):
     def __init__(self, model: ModelConfig, vocabulary: Vocabulary) -> None:
         super().__init__()
         self.config = model
+        self.masks = masks.MaskMaker(model.pad_mask)
         size, width = len(vocabulary), model.d_model
         self.src_embedding = nn.Embedding(size, width)
         self.tgt_embedding = self.src_embedding
@@ -111,7 +112,7 @@ class Transformer(nn.Module):
         """Source ids (B, S) -> memory (B, S, D)."""
         places = range(src.shape[1])
         sight = Sight.of(
-            masks.encoder_self_mask(src, self.config.pad_mask),
+            self.masks.encoder_self(src),
             self.positions.self_features(places, places, src.device),
             self.dtype,
         )
@@ -125,12 +126,12 @@ class Transformer(nn.Module):
         """Decoder input (B, T), memory (B, S, D) and its ids (B, S) -> logits (B, T, V)."""
         places = range(tgt_in.shape[1])
         self_sight = Sight.of(
-            masks.decoder_self_mask(tgt_in, self.config.pad_mask),
+            self.masks.decoder_self(tgt_in),
             self.positions.self_features(places, places, src.device),
             self.dtype,
         )
         cross_sight = Sight.of(
-            masks.cross_mask(src, tgt_in, self.config.pad_mask),
+            self.masks.cross(src, tgt_in),
             self.positions.cross_features(places, src),
             self.dtype,
         )
@@ -149,7 +150,7 @@ class Transformer(nn.Module):
         lineage = src.new_zeros(len(src), width, places * width, dtype=torch.bool)
         return DecoderState(
             src,
-            Sight.of(masks.cross_mask(src, src[:, :1]), None, self.dtype),
+            Sight.of(self.masks.cross(src, src[:, :1]), None, self.dtype),
             [layer.cross_attention.keys_values(memory) for layer in stack],
             [Cache(*sizes, head_width, memory) for _ in stack],
             lineage if width > 1 else None,
