@@ -12,7 +12,8 @@ from toytrans.data import open_source
 from toytrans.data.batches import Batch, make_batch, training_batches
 from toytrans.training.checkpoint import saved_steps
 from toytrans.training.run import create_run, read_records
-from toytrans.training.trainer import Trainer, backward, summed_loss
+from toytrans.training.objective import summed_loss
+from toytrans.training.trainer import Trainer, backward
 
 CPU = torch.device("cpu")
 

@@ -23,6 +23,23 @@ TaskName = Literal[
 PositionName = Literal["sinusoidal", "learned", "none", "anchored"]
 AnchorName = Literal["start", "end", "wrap"]
 PadMask = Literal["keys", "keys_and_queries"]
+FaultName = Literal[
+    "no_causal",
+    "triangle_off_by_one",
+    "pad_visible",
+    "mask_flipped",
+    "labels_not_shifted",
+    "pad_is_eos",
+    "wrong_start",
+    "wrong_scale",
+    "no_scale",
+    "no_position",
+    "loss_on_pads",
+    "batch_mean_of_means",
+    "no_residual",
+    "no_norm",
+    "no_feed_forward",
+]
 FormatName = Literal["text", "tsv", "jsonl", "scan"]
 
 TARGET_GROWTH = {"duplicate": 2, "lexicon": 2}
@@ -222,7 +239,7 @@ class Config(Section):
     device: Annotated[str, Field(pattern=r"^(auto|cpu|cuda|cuda:\d+|mps)$")] = Field(
         "auto", description="auto | cpu | cuda | cuda:N | mps"
     )
-    fault: None = Field(None, description="null: nothing is broken on purpose")
+    fault: FaultName | None = Field(None, description="a mistake made on purpose; null = none")
     data: DataConfig = Field(description="which pairs")
     model: ModelConfig = Field(default_factory=lambda: ModelConfig(), description="transformer")
     train: TrainConfig = Field(default_factory=lambda: TrainConfig(), description="training")

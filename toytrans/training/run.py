@@ -30,6 +30,7 @@ from toytrans.training.checkpoint import (
     write_file,
 )
 from toytrans.training.devices import Precision, choose_device
+from toytrans.training.faults import build_model
 
 CONFIG, DATA, ENVIRONMENT, METRICS = (
     "config.yaml",
@@ -248,7 +249,7 @@ def load_run(path: str | Path, checkpoint: str = "best", device: str = "auto") -
     config, facts = read_run(path)
     step = pick_step(path, checkpoint)
     loaded = load_checkpoint(path, step, training=False)
-    model = Transformer(config.model, facts.vocabulary)
+    model = build_model(config, facts.vocabulary)
     if config.train.precision == "fp64":
         model.double()
     load_weights(model, loaded.weights, str(path / CHECKPOINTS / f"step-{step}"))

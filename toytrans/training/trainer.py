@@ -15,15 +15,12 @@ from typing import Literal
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 from toytrans.config import Config, TrainConfig
 from toytrans.data.batches import Batch, training_batches
 from toytrans.data.pairs import Pairs, PairSource, all_pairs
 from toytrans.errors import UserError
 from toytrans.evaluation import Report, evaluate
-from toytrans.model.transformer import Transformer
-from toytrans.tokens import PAD_ID
 from toytrans.training.checkpoint import (
     Checkpoint,
     DamagedCheckpoint,
@@ -34,6 +31,8 @@ from toytrans.training.checkpoint import (
     saved_steps,
 )
 from toytrans.training.devices import Precision, compiled
+from toytrans.training.faults import build_model, objective_of
+from toytrans.training.objective import SOUND, Objective
 from toytrans.training.optimizer import AdamW, learning_rate
 from toytrans.training.run import Record, append_record, cut_records
 
@@ -45,27 +44,12 @@ StopReason = Literal[
 ]
 
 
-def summed_loss(logits: Tensor, tgt_out: Tensor, label_smoothing: float = 0.0) -> Tensor:
-    """Cross entropy in nats, summed over real target tokens: (B, T, V), (B, T) -> a scalar.
-
-    PAD labels are ignored; the sum is divided once, by the tokens of the whole step.
-    """
-    if logits.dtype == torch.bfloat16:
-        logits = logits.float()
-    return F.cross_entropy(
-        logits.flatten(0, 1),
-        tgt_out.flatten(),
-        ignore_index=PAD_ID,
-        reduction="sum",
-        label_smoothing=label_smoothing,
-    )
-
-
 def backward(
     forward: Callable[[Tensor, Tensor], Tensor],
     batches: Sequence[Batch],
     device: torch.device,
     *,
+    objective: Objective = SOUND,
     label_smoothing: float = 0.0,
     precision: Precision = "fp32",
 ) -> tuple[Tensor, int]:
@@ -74,13 +58,14 @@ def backward(
     Equal to those of one large batch that holds all the rows. Returns the summed loss, a scalar
     tensor, and the number of real target tokens.
     """
-    tokens = sum(batch.target_tokens for batch in batches)
+    batches = [objective.batch(batch) for batch in batches]
+    tokens = sum(objective.tokens(batch) for batch in batches)
     total = torch.zeros((), device=device)
     for batch in batches:
         src, tgt_in, tgt_out = batch.to(device)
         with torch.autocast(device.type, torch.bfloat16, enabled=precision == "bf16"):
             logits = forward(src, tgt_in)
-        loss = summed_loss(logits, tgt_out, label_smoothing)
+        loss = objective.loss(logits, tgt_out, label_smoothing)
         (loss / tokens).backward()
         total = total + loss.detach()
     return total, tokens
@@ -95,15 +80,20 @@ def update(
     *,
     lr: float,
     precision: Precision,
+    objective: Objective = SOUND,
 ) -> tuple[Tensor, int, Tensor]:
     """One update from some batches: forward, loss, backward, clip, AdamW. Gradients start empty.
 
     Returns the summed loss, the number of real target tokens and the norm of the gradient before
     clipping.
     """
-    smoothing = train.label_smoothing
     loss, tokens = backward(
-        forward, batches, device, label_smoothing=smoothing, precision=precision
+        forward,
+        batches,
+        device,
+        objective=objective,
+        label_smoothing=train.label_smoothing,
+        precision=precision,
     )
     limit = train.clip_norm or math.inf
     norm = torch.nn.utils.clip_grad_norm_(optimizer.state, limit)
@@ -125,7 +115,8 @@ class Trainer:
         torch.manual_seed(config.seed)
         self.config, self.source, self.run, self.device = config, source, run, device
         self.precision = precision
-        model = Transformer(config.model, source.facts.vocabulary)
+        model = build_model(config, source.facts.vocabulary)
+        self.objective = objective_of(config.fault)
         self.model = model.double().to(device) if precision == "fp64" else model.to(device)
         self._forward: Callable[[Tensor, Tensor], Tensor] = (
             compiled(self.model, device) if config.train.compile else self.model
@@ -241,6 +232,7 @@ class Trainer:
             train,
             lr=learning_rate(progress.step + 1, train),
             precision=self.precision,
+            objective=self.objective,
         )
         progress.step += 1
         progress.dealt = dealt[-1][1]

@@ -1,0 +1,174 @@
+"""Break it on purpose: one mistake, planted into a model or into what it learns from.
+
+A run's config has one key, `fault`. Whoever builds a model from a config does it here, so that a
+broken run stays broken wherever it is loaded. Measurements are never broken: a fault changes what
+is trained, and evaluation shows what becomes of it.
+"""
+
+from functools import partial
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from toytrans.config import Config, FaultName
+from toytrans.data.batches import Batch
+from toytrans.model.attention import Attention
+from toytrans.model.layers import DecoderLayer, EncoderLayer, Residual
+from toytrans.model.masks import MaskMaker, padding_mask
+from toytrans.model.positions import Positions
+from toytrans.model.transformer import Transformer
+from toytrans.tokens import BOS_ID, EOS_ID, PAD_ID, Vocabulary
+from toytrans.training.objective import SOUND, Objective
+
+
+def build_model(config: Config, vocabulary: Vocabulary) -> Transformer:
+    """The model of a config, with the config's fault in it."""
+    model = Transformer(config.model, vocabulary)
+    if config.fault is not None:
+        plant(config.fault, model)
+    return model
+
+
+def plant(fault: FaultName, model: Transformer) -> None:
+    """Break a model in place; faults of the batch or of the loss leave it as it is."""
+    model.masks = MASKS.get(fault, MaskMaker)(model.config.pad_mask)
+    scales = {"wrong_scale": model.config.d_model**-0.5, "no_scale": 1.0}
+    for module in list(model.modules()):
+        if isinstance(module, Attention):
+            module.scale = scales.get(fault, module.scale)
+        elif isinstance(module, Residual) and fault == "no_residual":
+            module.forward = partial(_without_residual, module)  # type: ignore[method-assign]
+        elif isinstance(module, EncoderLayer | DecoderLayer) and fault == "no_feed_forward":
+            module.feed_forward = Silence()  # type: ignore[assignment]
+        if fault == "no_norm":
+            for name, child in module.named_children():
+                if isinstance(child, nn.LayerNorm):
+                    setattr(module, name, nn.Identity())
+    if fault == "no_position":
+        model.positions = Positions(model.config, ())
+
+
+def objective_of(fault: FaultName | None) -> Objective:
+    """What training learns from under a fault; evaluation never does."""
+    return OBJECTIVES.get(fault, SOUND)
+
+
+class _NoCausal(MaskMaker):
+    """Pads are closed in the decoder, the future is not."""
+
+    def decoder_self(self, tgt_in: Tensor) -> Tensor:
+        real = padding_mask(tgt_in)
+        return self._closing_pads(real, real)
+
+
+class _OffByOne(_NoCausal):
+    """Query t may look at keys 0 .. t + 1."""
+
+    def decoder_self(self, tgt_in: Tensor) -> Tensor:
+        pads, length = super().decoder_self(tgt_in), tgt_in.shape[1]
+        return pads & torch.ones(length, length, device=tgt_in.device).tril(1).bool()
+
+
+class _PadVisible(MaskMaker):
+    """The triangle alone: pads are keys like any other."""
+
+    def encoder_self(self, src: Tensor) -> Tensor:
+        return torch.ones_like(super().encoder_self(src))
+
+    def decoder_self(self, tgt_in: Tensor) -> Tensor:
+        open_to_all = torch.full_like(tgt_in, BOS_ID)
+        return super().decoder_self(open_to_all)
+
+    def cross(self, src: Tensor, tgt_in: Tensor) -> Tensor:
+        return torch.ones_like(super().cross(src, tgt_in))
+
+
+class _Flipped(MaskMaker):
+    """Every mask the wrong way round."""
+
+    def encoder_self(self, src: Tensor) -> Tensor:
+        return ~super().encoder_self(src)
+
+    def decoder_self(self, tgt_in: Tensor) -> Tensor:
+        return ~super().decoder_self(tgt_in)
+
+    def cross(self, src: Tensor, tgt_in: Tensor) -> Tensor:
+        return ~super().cross(src, tgt_in)
+
+
+MASKS: dict[FaultName, type[MaskMaker]] = {
+    "no_causal": _NoCausal,
+    "triangle_off_by_one": _OffByOne,
+    "pad_visible": _PadVisible,
+    "mask_flipped": _Flipped,
+}
+
+
+class Silence(nn.Module):
+    """A sub-layer that adds nothing."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.zeros_like(x)
+
+
+def _without_residual(residual: Residual, x: Tensor, sublayer: nn.Module) -> Tensor:
+    if residual.pre:
+        output: Tensor = residual.drop(sublayer(residual.norm(x)))
+    else:
+        output = residual.norm(residual.drop(sublayer(x)))
+    return output
+
+
+def _unshifted(batch: Batch) -> Batch:
+    """Labels are the tokens just read."""
+    return Batch(batch.src, batch.tgt_in, batch.tgt_in, batch.known)
+
+
+def _pad_as_end(batch: Batch) -> Batch:
+    """One id for both, as where a tokenizer has no pad of its own: the end is ignored with them."""
+    end = batch.tgt_out.masked_fill(batch.tgt_out == EOS_ID, PAD_ID)
+    return Batch(batch.src, batch.tgt_in, end)
+
+
+def _starting_with_end(batch: Batch) -> Batch:
+    """Training starts targets with EOS, as BART does; decoding starts with BOS."""
+    start = batch.tgt_in.masked_fill(batch.tgt_in == BOS_ID, EOS_ID)
+    return Batch(batch.src, start, batch.tgt_out, batch.known)
+
+
+def loss_with_pads(logits: Tensor, tgt_out: Tensor, label_smoothing: float = 0.0) -> Tensor:
+    """`summed_loss` without ignoring PAD labels."""
+    losses = _losses(logits, tgt_out, label_smoothing, ignored=-1)
+    return losses.sum()
+
+
+def loss_of_means(logits: Tensor, tgt_out: Tensor, label_smoothing: float = 0.0) -> Tensor:
+    """The mean of each row's mean, times the tokens, so that dividing by these gives that mean."""
+    losses = _losses(logits, tgt_out, label_smoothing, ignored=PAD_ID)
+    tokens = tgt_out.ne(PAD_ID).sum(1)
+    means = losses.sum(1) / tokens.clamp(min=1)
+    rows = tokens.gt(0).sum()  # those that fill a batch up are none
+    return means.sum() / rows * tokens.sum()
+
+
+def _losses(logits: Tensor, tgt_out: Tensor, label_smoothing: float, ignored: int) -> Tensor:
+    """(B, T, V), (B, T) -> (B, T) in nats."""
+    if logits.dtype == torch.bfloat16:
+        logits = logits.float()
+    return F.cross_entropy(
+        logits.mT,
+        tgt_out,
+        ignore_index=ignored,
+        reduction="none",
+        label_smoothing=label_smoothing,
+    )
+
+
+OBJECTIVES: dict[FaultName | None, Objective] = {
+    "labels_not_shifted": Objective(batch=_unshifted),
+    "pad_is_eos": Objective(batch=_pad_as_end),
+    "wrong_start": Objective(batch=_starting_with_end),
+    "loss_on_pads": Objective(loss=loss_with_pads, tokens=lambda batch: batch.tgt_out.numel()),
+    "batch_mean_of_means": Objective(loss=loss_of_means),
+}
