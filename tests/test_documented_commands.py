@@ -52,7 +52,8 @@ def test_readme_names_the_commands_that_this_file_runs():
     commands = [command for _, block in BLOCKS for command in documented(block)]
     names = {shlex.split(command)[1] for command in commands}
     assert {"train", "inspect-masks", "translate", "schema"} <= names
-    for command in ("train", "tasks", "eval", "translate", "inspect-masks", "schema"):
+    every = ("train", "tasks", "eval", "translate", "inspect-masks", "schema", "check", "faults")
+    for command in every:
         assert f"toytrans {command}" in README
 
 
@@ -74,10 +75,17 @@ def test_the_python_of_the_readme(place, command, monkeypatch, capsys):
     monkeypatch.chdir(place)
     if not (place / "runs/reverse").exists():
         command("train", "--config", "configs/reverse.yaml")
-    (code,) = [block for language, block in BLOCKS if language == "python"]
-    exec(compile(code, "README.md", "exec"), {})
-    out = capsys.readouterr().out.splitlines()
-    assert out[0] == "['9 7 5']" and out[-1].endswith("103")
+    codes = [block for language, block in BLOCKS if language == "python"]
+    assert len(codes) == 4
+    shown = []
+    for code in codes:
+        exec(compile(code, "README.md", "exec"), {})
+        shown.append(capsys.readouterr().out)
+    assert shown[0].startswith("['9 7 5']") and shown[0].rstrip().endswith("103")
+    assert "FAIL" not in shown[1] and shown[1].count("PASS") == 15, "BART"
+    for code, text in zip(codes[2:], shown[2:], strict=True):
+        promised = re.findall(r"\((\w)\)", re.search(r"# (\(.*)FAIL", code)[1])
+        assert re.findall(r"\((\w)\) FAIL", text) == promised
 
 
 def test_the_configuration_of_the_readme(tmp_path):

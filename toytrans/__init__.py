@@ -4,6 +4,7 @@ import toytrans
 run = toytrans.load("runs/reverse")
 run.translate(["5 7 9"])            # ["9 7 5"]
 run.model, run.vocabulary           # a torch.nn.Module, and symbols <-> ids
+print(toytrans.check(run))          # the proofs, on a run or on anybody's model
 """
 
 from importlib.metadata import version
@@ -17,8 +18,12 @@ def __getattr__(name: str) -> Any:
         from toytrans.training.run import load_run
 
         return load_run
+    if name == "check":
+        from toytrans.insight.proofs import check
+
+        return check
     raise AttributeError(f"module 'toytrans' has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
-    return ["__version__", "load"]
+    return ["__version__", "check", "load"]

@@ -247,6 +247,10 @@ class Config(Section):
     @model_validator(mode="after")
     def _resolve(self) -> Self:
         data, rows = self.data, self.model.max_positions
+        if self.fault == "wrong_scale" and self.model.n_heads == 1:
+            raise refusal("fault", "wrong_scale is no fault with one head; take model.n_heads 2")
+        if self.fault == "no_position" and self.model.positions == "none":
+            raise refusal("fault", "no_position takes nothing from model.positions: none")
         if data.train_length is not None:
             low, high = data.train_length
             beyond = high + 5

@@ -1,9 +1,18 @@
 """What several commands share: how they print."""
 
 import sys
+from typing import Annotated
 
+import typer
 from rich.console import Console
 from rich.text import Text
+
+from toytrans.config import FaultName
+
+Break = Annotated[
+    FaultName | None,
+    typer.Option("--break", metavar="FAULT", help="Plant a mistake; see `toytrans faults`."),
+]
 
 
 def output() -> Console:
@@ -14,6 +23,17 @@ def output() -> Console:
 def note(message: str) -> None:
     """One line on standard error."""
     print(printable(message), file=sys.stderr, flush=True)
+
+
+def warn_of_fault(fault: str | None) -> None:
+    """Say that a model is broken on purpose, wherever one is shown."""
+    if fault is not None:
+        note(f"broken on purpose: {fault} (what that does: toytrans faults {fault})")
+
+
+def broken(fault: str | None) -> str:
+    """What a title says of a fault: nothing, or that it is there."""
+    return f"; broken on purpose: {fault}" if fault else ""
 
 
 def printable(text: str) -> str:

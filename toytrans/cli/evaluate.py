@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from toytrans.cli.common import note, output
+from toytrans.cli.common import broken, note, output, warn_of_fault
 from toytrans.cli.results import length_table, ranges, results_table
 from toytrans.errors import UnseenSymbol, UserError
 
@@ -53,11 +53,12 @@ def evaluate(
     )
     found = report.document(loaded.facts.train_length)
     if as_json:
-        print(json.dumps({"split": data, "checkpoint": loaded.step} | found))
+        document = {"split": data, "checkpoint": loaded.step, "fault": loaded.config.fault}
+        print(json.dumps(document | found))
         return
     console = output()
     search = "greedy search" if beam == 1 else f"beam {beam}"
-    title = f"{loaded.path}, step {loaded.step}, {search}"
+    title = f"{loaded.path}, step {loaded.step}, {search}{broken(loaded.config.fault)}"
     rows = ranges(data, report, loaded.facts)
     if len(rows) != 1:
         rows.append((f"{data}, all", report.total().summary()))
@@ -96,6 +97,7 @@ def _load(path: Path | None, checkpoint: str, device: str) -> "Run":
 
     tune_process()
     run: Run = load(path or newest_run(), checkpoint, device)
+    warn_of_fault(run.config.fault)
     return run
 
 

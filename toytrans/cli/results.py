@@ -8,7 +8,7 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
-from toytrans.cli.common import output, plain, share
+from toytrans.cli.common import broken, output, plain, share
 
 if TYPE_CHECKING:
     from toytrans.data.pairs import DataFacts, Pairs, PairSource, Split
@@ -91,6 +91,7 @@ def print_results(trainer: "Trainer", source: "PairSource") -> None:
     title = (
         f"{count_parameters(run.model):,} parameters, {progress.step:,} steps in "
         f"{progress.elapsed_s:.1f} s{reason}; measured: step {run.step}"
+        f"{broken(run.config.fault)}"
     )
     rows: list[tuple[str, dict[str, Any]]] = []
     files = run.config.data.files

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from toytrans.cli.common import note, share
+from toytrans.cli.common import Break, note, share, warn_of_fault
 from toytrans.cli.results import print_results
 from toytrans.config import Config, differences, load_config
 from toytrans.errors import UserError
@@ -36,6 +36,7 @@ def train(
     overrides: Annotated[
         list[str] | None, typer.Option("--set", help="section.key=value, over the config's.")
     ] = None,
+    fault: Break = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with a run.")] = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a run.")] = False,
 ) -> None:
@@ -43,9 +44,11 @@ def train(
     if resume and overwrite:
         raise UserError("--resume goes on with a run and --overwrite replaces it; give one")
     changes = [*(overrides or ()), *([f"device={device}"] if device else ())]
+    changes += [f"fault={fault}"] if fault else []
     settings = load_config(config, changes)
     from toytrans.training.devices import tune_process
 
+    warn_of_fault(settings.fault)
     tune_process()
     trainer, source = _prepare(config, out, changes, settings, resume, overwrite)
     with _stopping_on_signals(trainer) as signals:

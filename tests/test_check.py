@@ -1,0 +1,474 @@
+"""The proofs: sound models pass, every fault is found, and bad models are refused in one line."""
+
+import importlib.util
+import json
+import sys
+from pathlib import Path
+from typing import get_args
+
+import pytest
+import torch
+from conftest import VOCABULARY, config_of
+from torch import nn
+
+import toytrans
+from toytrans.config import FaultName, PositionName
+from toytrans.errors import UserError
+from toytrans.insight.adapters import TorchTransformer
+from toytrans.insight.examples import TOLERANCE, Examples
+from toytrans.insight.fault_cards import CARDS
+from toytrans.insight.proofs import PROOFS, check_own
+from toytrans.training.faults import build_model
+
+pytestmark = pytest.mark.filterwarnings("ignore:.*ested.tensor:UserWarning")
+
+FAULTS = get_args(FaultName)
+SIZES = {"pad_id": 0, "vocabulary_size": 20}
+
+
+def failing(report) -> set[str]:
+    return {finding.letter for finding in report.failures}
+
+
+def finding(report, letter: str):
+    return next(found for found in report.findings if found.letter == letter)
+
+
+def our_report(fault=None, **model):
+    torch.manual_seed(1)
+    config = config_of(model=model, fault=fault)
+    return check_own(build_model(config, VOCABULARY), config, VOCABULARY, "ours")
+
+
+class Places(nn.Module):
+    """Embeddings of tokens and of at most 64 places."""
+
+    def __init__(self, vocabulary: int = 20, width: int = 16) -> None:
+        super().__init__()
+        self.tokens = nn.Embedding(vocabulary, width)
+        self.places = nn.Parameter(torch.randn(64, width))
+
+    def forward(self, ids):
+        return self.tokens(ids) + self.places[: ids.shape[1]]
+
+
+def around_torch(**options) -> TorchTransformer:
+    transformer = nn.Transformer(16, 2, 2, 2, 32, batch_first=True, **options)
+    return TorchTransformer(transformer, Places(), Places(), nn.Linear(16, 20))
+
+
+# Sound models --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("norm", ["pre", "post"])
+@pytest.mark.parametrize("positions", sorted(set(get_args(PositionName)) - {"none"}))
+def test_every_proof_applies_to_a_sound_model_of_ours_and_passes(positions, norm):
+    report = our_report(positions=positions, norm=norm, dropout=0.1)
+    assert [found.verdict for found in report.findings] == ["PASS"] * 17
+    assert {found.letter for found in report.findings} == set("abcdefghijklmnopq")
+    assert report.precision == "float64" and report.passed
+
+
+@pytest.mark.parametrize(
+    "model",
+    [{"share_layers": True}, {"tie_embeddings": False}, {"pad_mask": "keys_and_queries"}],
+    ids=str,
+)
+def test_variants_of_the_model_pass(model):
+    assert not failing(our_report(**model))
+
+
+def test_a_trained_run_passes(tmp_path, command, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("c.yaml").write_text("data: {task: copy}\ntrain: {max_steps: 3}\n")
+    assert command("train", "--config", "c.yaml").code == 0
+    report = toytrans.check(toytrans.load("runs/c"))
+    assert report.passed and report.subject == "runs/c"
+    done = command("check", "runs/c")
+    assert done.code == 0 and "17 passed, 0 failed" in done.out and "step 3" in done.out
+
+
+def test_pad_rows_do_no_harm_with_numbers():
+    found = finding(our_report(positions="sinusoidal"), "g")
+    assert found.difference <= 1e-12
+    assert "gradients apart by at most" in found.words and "loss" in found.words
+
+
+@pytest.mark.parametrize("norm_first", [False, True])
+def test_torchs_transformer_passes_and_stays_as_it_is(norm_first):
+    model = around_torch(norm_first=norm_first).train()
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    report = toytrans.check(model, **SIZES, start_id=1, eos_id=2)
+    assert report.passed and report.precision == "float64"
+    assert {found.letter for found in report.findings if found.verdict == "PASS"} == set(
+        "abcdeijkopq"
+    )
+    assert model.training and model.output.weight.dtype == torch.float32
+    assert all(torch.equal(before[name], value) for name, value in model.state_dict().items())
+
+
+def hugging_face_models():
+    from transformers import (
+        BartConfig,
+        BartForConditionalGeneration,
+        BertConfig,
+        EncoderDecoderConfig,
+        EncoderDecoderModel,
+        MarianConfig,
+        MarianMTModel,
+        T5Config,
+        T5ForConditionalGeneration,
+    )
+
+    sizes = {"vocab_size": 30, "d_model": 16, "max_position_embeddings": 40}
+    for side in ("encoder", "decoder"):
+        sizes |= {f"{side}_layers": 2, f"{side}_attention_heads": 2, f"{side}_ffn_dim": 32}
+    bert = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2}
+    encoder, decoder = (BertConfig(vocab_size=v, intermediate_size=32, **bert) for v in (30, 25))
+    two = EncoderDecoderConfig.from_encoder_decoder_configs(encoder, decoder)
+    t5 = {"d_kv": 8, "d_ff": 32, "num_layers": 2, "num_heads": 2, "decoder_start_token_id": 0}
+    marian = MarianConfig(**sizes, pad_token_id=29, decoder_start_token_id=29)
+    return {
+        "bart": (BartForConditionalGeneration(BartConfig(**sizes)), {}),
+        "t5": (T5ForConditionalGeneration(T5Config(vocab_size=30, d_model=16, **t5)), {}),
+        "marian": (MarianMTModel(marian), {}),
+        "two berts": (EncoderDecoderModel(two), {"start_id": 1, "eos_id": 2}),
+    }
+
+
+def test_hugging_faces_encoder_decoders_pass():
+    for name, (model, given) in hugging_face_models().items():
+        report = toytrans.check(model, **given)
+        assert report.passed, (name, str(report))
+        passed = {found.letter for found in report.findings if found.verdict == "PASS"}
+        assert passed >= set("abcdehijlmnopq"), name
+        assert ("k" in passed) == (name in ("bart", "marian")), "where projections have names"
+
+
+def test_what_a_hugging_face_config_lacks_is_asked_for():
+    model, _ = hugging_face_models()["two berts"]
+    with pytest.raises(UserError, match="start_id=..."):
+        toytrans.check(model)
+
+
+def test_a_plain_function_gets_what_can_be_told_from_outside():
+    model = around_torch().eval()
+    report = toytrans.check(lambda src, tgt_in: model(src, tgt_in), **SIZES)
+    verdicts = {found.letter: found.verdict for found in report.findings}
+    assert {letter for letter, verdict in verdicts.items() if verdict == "PASS"} == set("abdeij")
+    assert all(verdict != "FAIL" for verdict in verdicts.values())
+    for found in report.findings:
+        assert found.verdict == "PASS" or found.words.startswith("needs"), found
+    assert report.precision == "float32"
+
+
+# Broken ones ---------------------------------------------------------------------------------
+
+
+def test_every_fault_has_a_card_with_proofs_that_exist():
+    assert set(CARDS) == set(FAULTS)
+    for fault, card in CARDS.items():
+        assert card.proofs and set(card.proofs) <= set(PROOFS), fault
+        assert "#" in card.threads and card.what, fault
+
+
+@pytest.mark.parametrize("norm", ["pre", "post"])
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_fault_fails_the_proofs_on_its_card(fault, norm):
+    found = failing(our_report(fault, norm=norm, positions="sinusoidal"))
+    assert set(CARDS[fault].proofs) <= found
+    harmless = set("abcdef") - set(CARDS[fault].proofs)
+    if fault != "mask_flipped":
+        assert not found & harmless, "masks are blamed for nothing else"
+
+
+def test_the_cause_is_named():
+    def words(fault, letter):
+        return finding(our_report(fault, positions="sinusoidal"), letter).words
+
+    assert "places 0..6 change when token 7 changes" in words("no_causal", "b")
+    assert "sees the future; is the causal mask passed" in words("no_causal", "b")
+    assert "off by one" in words("triangle_off_by_one", "b")
+    assert "pads are seen as keys" in words("pad_visible", "a")
+    assert "not shifted" in words("labels_not_shifted", "l")
+    assert "never learns to stop" in words("pad_is_eos", "m")
+    assert "decoding with 1" in words("wrong_start", "m")
+    assert "not of d_model" in words("wrong_scale", "k")
+
+
+def fault_matrix():
+    path = Path(__file__).parent.parent / "scripts" / "fault_matrix.py"
+    spec = importlib.util.spec_from_file_location("fault_matrix", path)
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["fault_matrix"] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_one_round_of_the_fault_matrix():
+    matrix = fault_matrix()
+    found = matrix.run(1, seed=7)
+    assert len(found) == 17 and len(found["no_causal"]) == 4
+    for fault, row in found.items():
+        for model, counts in row.items():
+            words = matrix.cell(fault, model, counts, 1)
+            assert "MISSED" not in words and "FALSE" not in words, (fault, model, words)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_leak_of_a_thousandth_stands_above_rounding(seed):
+    matrix = fault_matrix()
+    shape = matrix.draw_shape(seed, 3)
+    for check in (matrix.check_torch, matrix.check_function):
+        sound, leaking = check(shape, None), check(shape, matrix.LEAK)
+        assert sound.passed
+        healthy, broken = finding(sound, "b"), finding(leaking, "b")
+        assert healthy.difference <= healthy.tolerance / 10
+        assert broken.difference > 10 * broken.tolerance
+    assert finding(matrix.check_torch(shape, matrix.LEAK), "e").difference > 0
+
+
+def test_rounding_in_single_precision_stays_far_below_the_tolerance():
+    for seed in range(10):
+        torch.manual_seed(seed)
+        model = around_torch().eval()
+        report = toytrans.check(lambda s, t: model(s, t), **SIZES, seed=seed)  # noqa: B023
+        for letter in "abdi":
+            found = finding(report, letter)
+            assert found.difference <= found.tolerance / 3, (seed, letter)
+    assert TOLERANCE[torch.float32] == 1e-5
+
+
+# Bad input -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("model", "given", "fragments"),
+    [
+        (5, {}, ["int cannot be called", "f(src, tgt_in)"]),
+        (lambda s, t: t, {"vocabulary_size": 9}, ["needs pad_id"]),
+        (lambda s, t: t, {"pad_id": 0}, ["needs vocabulary_size"]),
+        (lambda s, t: t, SIZES, ["gave torch.int64", "expected logits"]),
+        (lambda s, t: [1], SIZES, ["gave a list", "expected logits"]),
+        (lambda s, t: torch.zeros(1, 2, 3), SIZES, ["gave shape (1, 2, 3)", "batch first"]),
+        (lambda s, t: torch.full((*t.shape, 20), torch.nan), SIZES, ["NaN in every row"]),
+        (lambda s, t: torch.rand(*t.shape, 20), SIZES, ["twice", "model.eval()"]),
+        (lambda s, t: 1 / 0, SIZES, ["raised ZeroDivisionError"]),
+        (lambda s, t: t, SIZES | {"vocabulary_size": 3}, ["2 symbols are left", "need three"]),
+        (lambda s, t: t, SIZES | {"limit": 5}, ["takes 5 places", "smaller length"]),
+        (lambda s, t: t, SIZES | {"length": 3}, ["length 3", "4 symbols or more"]),
+        (lambda s, t: t, SIZES | {"embedding": 3}, ["embedding is a torch.nn.Module"]),
+        (lambda s, t: t, SIZES | {"batch": lambda p: 1 / 0}, ["batch maker raised"]),
+        (lambda s, t: t, SIZES | {"batch": lambda p: 5}, ["batch maker gave something else"]),
+    ],
+    ids=lambda value: str(value)[:30] if isinstance(value, list) else "",
+)
+def test_a_model_that_cannot_be_checked_is_refused_in_one_line(model, given, fragments):
+    with pytest.raises(UserError) as refusal:
+        toytrans.check(model, **given)
+    message = str(refusal.value)
+    assert "\n" not in message
+    for fragment in fragments:
+        assert fragment in message
+
+
+def test_a_table_of_places_that_is_too_short_is_named_as_likely_cause():
+    table = nn.Parameter(torch.randn(9, 20))
+
+    def model(src, tgt_in):
+        return table[torch.arange(tgt_in.shape[1])] + src.sum(1)[:, None, None]
+
+    with pytest.raises(UserError, match="raised IndexError.*smaller length"):
+        toytrans.check(model, **SIZES, length=8)
+
+
+def test_a_learned_position_table_refuses_with_its_limit():
+    with pytest.raises(UserError, match="takes 9 places and the proofs need 11"):
+        config = config_of(
+            data={"train_length": [1, 6]}, model={"positions": "learned", "max_positions": 9}
+        )
+        check_own(build_model(config, VOCABULARY), config, VOCABULARY, "ours")
+
+
+@pytest.mark.parametrize(
+    ("loss", "fragment"),
+    [
+        (lambda logits, labels: 1 / 0, "the loss function raised ZeroDivisionError"),
+        (lambda logits, labels: logits, r"the loss function gave \(4"),
+        (lambda logits, labels: torch.tensor(1.0), "without a gradient"),
+    ],
+)
+def test_a_loss_that_is_none_is_refused(loss, fragment):
+    def batch(pairs):
+        rows = torch.tensor([[1, 3, 4], [1, 5, 0]]).repeat(9, 1)[: len(pairs)]
+        return rows, rows, rows
+
+    def model(src, tgt_in):
+        return tgt_in[..., None].double() * torch.arange(20)
+
+    report = None
+    with pytest.raises(UserError, match=fragment):
+        report = toytrans.check(model, **SIZES, batch=batch, loss=loss)
+    assert report is None
+
+
+def test_embeddings_that_are_not_used_prove_nothing():
+    model = around_torch().eval()
+    report = toytrans.check(lambda s, t: model(s, t), **SIZES, embedding=nn.Embedding(20, 16))
+    found = finding(report, "c")
+    assert found.verdict == "does not apply" and "not what the model embeds" in found.words
+
+
+def test_examples_hold_pads_on_both_sides_and_no_equal_neighbours():
+    from toytrans.insight.adapters import subject_of
+
+    model = around_torch().eval()
+    x = Examples(subject_of(model, **SIZES, start_id=1, eos_id=2), 7, 0)
+    assert (x.src == 0).any(1).sum() >= 2 and (~x.real).any(1).sum() >= 2
+    assert all(a != b for source, _ in x.pairs for a, b in zip(source, source[1:], strict=False))
+
+
+# The commands --------------------------------------------------------------------------------
+
+CONFIG = "data: {task: copy}\nmodel: {d_model: 16, n_heads: 2, d_ff: 32}\ntrain: {max_steps: 2}\n"
+
+MODELS = """
+import torch
+from torch import nn
+
+def function():
+    table = torch.randn(20, 20)
+    def f(src, tgt_in):
+        weights = torch.ones(tgt_in.shape[1], tgt_in.shape[1]).tril()
+        place = torch.arange(1, src.shape[1] + 1)
+        seen = (table[src] * (place * (src != 0))[..., None]).sum(1)
+        return weights @ table[tgt_in] + seen[:, None]
+    return {"model": f, "pad_id": 0, "vocabulary_size": 20}
+
+def leaking():
+    given = function()
+    inner = given["model"]
+    return given | {"model": lambda s, t: inner(s, t) + inner(s, t).roll(-1, 1)}
+
+def without_model():
+    return {"pad_id": 0}
+
+def misspelt():
+    return function() | {"vocabulary": 20}
+
+def raising():
+    raise RuntimeError("no such weights")
+
+number = 5
+"""
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "c.yaml").write_text(CONFIG)
+    (tmp_path / "mine.py").write_text(MODELS)
+    yield tmp_path
+    sys.modules.pop("mine", None)
+
+
+def test_check_a_config_as_json(folder, command):
+    done = command("check", "--config", "c.yaml", "--json")
+    assert done.code == 0
+    found = json.loads(done.out)
+    assert found["passed"] and found["fault"] is None and found["precision"] == "float64"
+    assert [proof["proof"] for proof in found["proofs"]] == list("abcdefghijklmnopq")
+    assert set(found["proofs"][0]) == {
+        "proof", "title", "verdict", "difference", "tolerance", "must_change", "words",
+    }  # fmt: skip
+
+
+def test_check_breaks_on_purpose_and_says_so(folder, command):
+    done = command("check", "--config", "c.yaml", "--break", "no_causal")
+    assert done.code == 1
+    assert "broken on purpose: no_causal" in done.err
+    assert "failed (b) (e) (f)" in done.out and "pytorch/tutorials#719" in done.out
+    as_json = command("check", "--config", "c.yaml", "--break", "no_causal", "--json")
+    assert as_json.code == 1 and json.loads(as_json.out)["fault"] == "no_causal"
+
+
+def test_a_broken_run_stays_broken_and_says_so_everywhere(folder, command):
+    done = command("train", "--config", "c.yaml", "--break", "no_norm")
+    assert done.code == 0
+    assert "broken on purpose: no_norm" in done.err and "broken on purpose" in done.out
+    run = toytrans.load("runs/c")
+    assert run.config.fault == "no_norm"
+    assert not any(isinstance(part, nn.LayerNorm) for part in run.model.modules())
+    for words in (
+        ("eval",),
+        ("translate", "5 7 9"),
+        ("check",),
+    ):
+        shown = command(*words)
+        assert "broken on purpose: no_norm" in shown.err + shown.out, words
+    assert json.loads(command("eval", "--json").out)["fault"] == "no_norm"
+    assert failing(toytrans.check(run)) == {"p"}
+    refused = command("check", "runs/c", "--break", "no_causal")
+    assert refused.code == 2 and "broken already" in refused.err
+    healed = command("train", "--config", "c.yaml", "--out", "runs/c", "--resume")
+    assert healed.code == 2 and "fault (no_norm -> None)" in healed.err
+
+
+def test_faults_can_be_planted_in_a_sound_run(folder, command):
+    assert command("train", "--config", "c.yaml").code == 0
+    for fault in ("no_residual", "wrong_start"):
+        done = command("check", "runs/c", "--break", fault, "--json")
+        assert done.code == 1
+        failed = {p["proof"] for p in json.loads(done.out)["proofs"] if p["verdict"] == "FAIL"}
+        assert failed >= set(CARDS[fault].proofs)
+
+
+def test_faults_are_listed_and_shown(folder, command):
+    listed = command("faults").out
+    assert all(fault in listed for fault in FAULTS)
+    card = command("faults", "wrong_scale").out
+    assert "symptom" in card and "(k)" in card and "vit-pytorch#65" in card
+
+
+def test_check_somebody_elses_model(folder, command):
+    sound = command("check", "--model", "mine:function")
+    assert sound.code == 0 and "do not apply" in sound.out, sound.out
+    leaking = command("check", "--model", "mine:leaking")
+    assert leaking.code == 1
+    assert "place 6 change" in leaking.out or "off by one" in leaking.out
+
+
+@pytest.mark.parametrize(
+    ("words", "fragments"),
+    [
+        (["--model", "mine"], ["write it as package.module:function"]),
+        (["--model", "nowhere:f"], ["nowhere cannot be imported", "ModuleNotFoundError"]),
+        (["--model", "mine:absent"], ["mine has no function absent"]),
+        (["--model", "mine:number"], ["mine has no function number"]),
+        (["--model", "mine:raising"], ["raising() failed: RuntimeError: no such weights"]),
+        (["--model", "mine:without_model"], ["lacks 'model'"]),
+        (["--model", "mine:misspelt"], ["'vocabulary'", "known are"]),
+        (["--model", "mine:function", "--break", "no_causal"], ["--break plants faults"]),
+        (["--model", "mine:function", "--config", "c.yaml"], ["exclude each other"]),
+        (["runs/x", "--config", "c.yaml"], ["exclude each other"]),
+        (["runs/x"], ["no such run directory"]),
+        (["--set", "model.d_ff=3"], ["give --config"]),
+        ([], ["no run here yet"]),
+        (["--config", "c.yaml", "--set", "fault=no_casual"], ["did you mean no_causal?"]),
+        (
+            ["--config", "c.yaml", "--break", "wrong_scale", "--set", "model.n_heads=1"],
+            ["wrong_scale is no fault with one head"],
+        ),
+        (
+            ["--config", "c.yaml", "--break", "no_position", "--set", "model.positions=none"],
+            ["no_position takes nothing"],
+        ),
+    ],
+    ids=lambda value: " ".join(value)[:40],
+)
+def test_bad_words_are_refused_in_one_line(folder, command, words, fragments):
+    done = command("check", *words)
+    assert done.code == 2 and not done.out
+    assert len(done.err.strip().splitlines()) == 1, done.err
+    for fragment in fragments:
+        assert fragment in done.err
