@@ -1,5 +1,6 @@
 """What several commands share: how they print."""
 
+import os
 import sys
 from typing import Annotated
 
@@ -16,8 +17,9 @@ Break = Annotated[
 
 
 def output() -> Console:
-    """Standard output."""
-    return Console(highlight=False, soft_wrap=False)
+    """Standard output; where NO_COLOR is set without any escape codes, bold and dim included."""
+    plain = bool(os.environ.get("NO_COLOR"))
+    return Console(highlight=False, color_system=None if plain else "auto")
 
 
 def note(message: str) -> None:

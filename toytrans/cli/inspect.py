@@ -1,23 +1,23 @@
 """`toytrans inspect-masks`: who may look at what."""
 
+import csv
 import json
-import os
 import sys
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from toytrans.cli.common import output, printable
+from toytrans.cli.common import output, warn_of_fault
+from toytrans.cli.panels import fitting, print_html, print_panels, step_through
 from toytrans.config import Config, load_config
 from toytrans.errors import UserError
 
 if TYPE_CHECKING:
-    from rich.console import Console
+    from toytrans.insight.panel import Panel, View
 
-    from toytrans.data.batches import Batch
-    from toytrans.insight.mask_panels import Panel
-    from toytrans.tokens import Vocabulary
+Library = Literal["torch-mha", "torch-sdpa", "additive", "hf", "x-transformers", "sockeye", "t2t"]
 
 
 def inspect_masks(
@@ -27,97 +27,145 @@ def inspect_masks(
     overrides: Annotated[
         list[str] | None, typer.Option("--set", help="section.key=value, over the config's.")
     ] = None,
+    run: Annotated[
+        Path | None, typer.Option(help="A run directory: its config, vocabulary and weights.")
+    ] = None,
     src: Annotated[
         list[str] | None, typer.Option(help='A source, say "5 7 9"; repeat for a padded batch.')
     ] = None,
     tgt: Annotated[list[str] | None, typer.Option(help="Its target; as many as --src.")] = None,
-    rows: Annotated[int, typer.Option(min=1, help="Pairs to take from the config.")] = 2,
+    rows: Annotated[int, typer.Option(min=1, help="Pairs to take from the config or run.")] = 2,
+    steps: Annotated[
+        bool, typer.Option("--steps", help="Walk through a pass of a tiny model, a key a step.")
+    ] = False,
+    library: Annotated[
+        Library | None, typer.Option("--as", help="The masks as this library takes them.")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON document.")] = False,
+    as_csv: Annotated[bool, typer.Option("--csv", help="One CSV document, a row a cell.")] = False,
+    as_html: Annotated[bool, typer.Option("--html", help="One HTML document.")] = False,
 ) -> None:
-    """Show the masks of a padded batch as matrices: 1 = may look.
+    """Show the masks of a padded batch, and what they do: 1 = may look.
 
-    From a config's first training pairs, or from sequences given with --src and --tgt; with both,
-    the config decides the vocabulary.
+    From a config's or a run's first training pairs, or from sequences given with --src and --tgt;
+    with both, the config or the run decides the vocabulary.
     """
     src, tgt = src or [], tgt or []
-    if len(src) != len(tgt):
-        raise UserError(f"{len(src)} --src and {len(tgt)} --tgt; give one --tgt for each --src")
-    if config is None and not src:
-        raise UserError('nothing to inspect; give --config FILE, or --src "5 7 9" --tgt "9 7 5"')
+    _one_form({"--json": as_json, "--csv": as_csv, "--html": as_html, "--steps": steps}, library)
+    _one_source(config, run, overrides or [], src, tgt, steps)
     settings = load_config(config, overrides or ()) if config else None
 
-    from toytrans.insight import mask_panels
-
-    pad_mask = settings.model.pad_mask if settings else "keys"
-    batch, vocabulary = _batch(settings, src, tgt, rows)
-    if as_json:
-        print(json.dumps(mask_panels.masks_as_data(batch, pad_mask)))
+    if steps:
+        _walk(settings, run, src, tgt, rows)
         return
-    console = output()
-    closed = _closed_mark()
-    _print_batch(console, batch, vocabulary, closed)
-    for row in range(len(batch.src)):
-        for panel in mask_panels.panels(batch, row, vocabulary, pad_mask):
-            _print_panel(console, panel, f"pair {row + 1} of {len(batch.src)}", closed)
+    view = _view(settings, run, src, tgt, rows)
+    if as_json:
+        from toytrans.insight.mask_panels import masks_as_data
+
+        print(json.dumps(masks_as_data(view)))
+    elif as_csv:
+        _print_csv(view)
+    elif as_html:
+        print_html(_panels(view, library), "toytrans inspect-masks")
+    else:
+        print_panels(output(), _panels(view, library))
 
 
-def _batch(
-    settings: Config | None, src: list[str], tgt: list[str], rows: int
-) -> "tuple[Batch, Vocabulary]":
-    """The sequences given, in the config's vocabulary if there is one; else the config's pairs."""
+def _one_form(forms: dict[str, bool], library: str | None) -> None:
+    given = [name for name, wanted in forms.items() if wanted]
+    if len(given) > 1:
+        raise UserError(f"{' and '.join(given)} are different forms of output; give one of them")
+    if library and given and given != ["--html"]:
+        raise UserError(f"--as {library} is for people to read, not for {given[0]}; leave one out")
+
+
+def _one_source(
+    config: Path | None,
+    run: Path | None,
+    overrides: list[str],
+    src: list[str],
+    tgt: list[str],
+    steps: bool,
+) -> None:
+    if len(src) != len(tgt):
+        raise UserError(f"{len(src)} --src and {len(tgt)} --tgt; give one --tgt for each --src")
+    if config and run:
+        raise UserError(f"--config {config} and --run {run}: a run has its own config; give one")
+    if overrides and not config:
+        raise UserError(f"--set {overrides[0]}: changes a config; give --config FILE with it")
+    if not (config or run or src or steps):
+        raise UserError(
+            'nothing to inspect; give --config FILE, --run RUN, or --src "5 7 9" --tgt "9 7 5"'
+        )
+
+
+def _view(
+    settings: Config | None, run: Path | None, src: list[str], tgt: list[str], rows: int
+) -> "View":
+    """The pairs given, or those of the config or run; and the model that reads them."""
+    from toytrans.config import ModelConfig
     from toytrans.data import open_source
     from toytrans.insight.mask_panels import batch_of_config, batch_of_sequences
+    from toytrans.insight.panel import View, fresh
+    from toytrans.model.transformer import Transformer
+    from toytrans.training.faults import build_model
 
-    if not src:
-        assert settings
-        return batch_of_config(settings, rows)
+    loaded = None
+    if run is not None:
+        from toytrans import load
+
+        loaded = load(run, "best", "cpu")
+        settings = loaded.config
+    warn_of_fault(settings.fault if settings else None)
     if settings is None:
-        return batch_of_sequences(src, tgt)
-    vocabulary = open_source(settings).facts.vocabulary
-    return batch_of_sequences(src, tgt, vocabulary, settings.marks_both_ends)
+        batch, vocabulary = batch_of_sequences(src, tgt)
+        small = ModelConfig(positions="sinusoidal", n_encoder_layers=1, n_decoder_layers=1)
+        model = fresh(lambda: Transformer(small, vocabulary), 0)
+        return View(batch, vocabulary, model, "fresh weights")
+    facts = loaded.facts if loaded else None
+    if src:
+        vocabulary = (facts or open_source(settings).facts).vocabulary
+        batch, _ = batch_of_sequences(src, tgt, vocabulary, settings.marks_both_ends)
+    else:
+        batch, vocabulary = batch_of_config(settings, rows, facts)
+    if loaded:
+        return View(batch, vocabulary, loaded.model, f"weights of {run}, step {loaded.step}")
+    model = fresh(lambda: build_model(settings, vocabulary), settings.seed)
+    return View(batch, vocabulary, model, f"fresh weights, seed {settings.seed}")
 
 
-def _print_batch(console: "Console", batch: "Batch", vocabulary: "Vocabulary", closed: str) -> None:
-    console.print(
-        f"[bold]Masks[/bold]: 1 = may look, {closed} = may not; queries down, keys across"
-    )
-    for row in range(len(batch.src)):
-        console.print(f"\n[bold]pair {row + 1}[/bold]")
-        for name, ids in batch.named().items():
-            words = " ".join(printable(vocabulary.name(i)) for i in ids[row].tolist())
-            console.print(f"  {name:<8}{words}", markup=False)
-    console.print("\nThe decoder's pads are read from tgt_in; the loss ignores pads of tgt_out.")
+def _panels(view: "View", library: str | None) -> "Iterator[Panel]":
+    from toytrans.insight import mask_panels, softmax_panels
+
+    if library is None:
+        yield from mask_panels.panels(view)
+        yield from softmax_panels.panels(view)
+    else:
+        yield from mask_panels.batch_panels(view)
+        for row in range(len(view.batch.src)):
+            yield from mask_panels.converted(view, row, library)
+    yield mask_panels.polarity()
 
 
-def _print_panel(console: "Console", panel: "Panel", of: str, closed: str) -> None:
-    """A matrix; keys that do not fit the width go on below."""
-    console.print(f"\n[bold]{panel.name}[/bold], {of}: {panel.says}")
-    console.print(f"  {panel.shape}")
-    from rich.cells import cell_len
+def _print_csv(view: "View") -> None:
+    from toytrans.insight.mask_panels import COLUMNS, masks_as_rows
 
-    queries = [printable(token) for token in panel.queries]
-    keys = [printable(token) for token in panel.keys]
-    widths = [cell_len(key) for key in keys]
-    left = max(map(cell_len, queries)) + 2
-    lines: list[str] = []
-    start = 0
-    while start < len(keys):
-        stop, width = start + 1, left + widths[start] + 1
-        while stop < len(keys) and width + widths[stop] < console.width:
-            width += widths[stop] + 1
-            stop += 1
-        if start:
-            lines.append(f"  keys {start} to {stop - 1} of {len(keys)}, continued:")
-        part = slice(start, stop)
-        lines.append(" " * left + "".join(f" {key}" for key in keys[part]))
-        for query, row in zip(queries, panel.mask, strict=True):
-            cells = zip(row[part], widths[part], strict=True)
-            marks = "".join(f" {'1' if seen else closed:>{width}}" for seen, width in cells)
-            lines.append(" " * (left - cell_len(query)) + query + marks)
-        start = stop
-    console.print("\n".join(lines), markup=False, soft_wrap=True)
+    writer = csv.writer(sys.stdout, lineterminator="\n")
+    writer.writerow(COLUMNS)
+    for row in masks_as_rows(view):
+        writer.writerow([fitting(cell) if isinstance(cell, str) else cell for cell in row])
 
 
-def _closed_mark() -> str:
-    unicode = (sys.stdout.encoding or "").lower().startswith("utf")
-    return "·" if unicode and os.environ.get("TERM") != "dumb" else "."
+def _walk(
+    settings: Config | None, run: Path | None, src: list[str], tgt: list[str], rows: int
+) -> None:
+    """The pairs given, or those of the config or run, through a tiny model of the walk's own."""
+    from toytrans.insight import walk
+
+    pairs, origin = walk.PAIRS, ""
+    if settings or run:
+        pairs = walk.pairs_of(_view(settings, run, src, tgt, rows))
+        origin = "The pairs are those asked for, the model is not. "
+    elif src:
+        pairs = [(s.split(), t.split()) for s, t in zip(src, tgt, strict=True)]
+    step_through(output(), walk.steps(pairs, origin))

@@ -125,6 +125,7 @@ def _print_translations(console: Console, run: "Run", pairs: "Pairs") -> None:
     for command in (
         f"toytrans eval {where}",
         f"toytrans translate --run {where} {example}",
-        f"toytrans inspect-masks --config {shlex.quote(str(run.path / 'config.yaml'))}",
+        f"toytrans inspect-masks --run {where}",
+        f"toytrans check {where}",
     ):
         console.print(plain(f"  {command}"), soft_wrap=True)

@@ -1,7 +1,7 @@
 """What each fault is, how it shows, which proof finds it, and where people met it.
 
-Symptoms were measured with `toytrans train --config configs/reverse_sinusoidal.yaml --break FAULT`, and
-with configs/reverse.yaml where it is named; EXPERIMENTS.md has the runs.
+Symptoms were measured with `toytrans train --break FAULT` on configs/reverse_sinusoidal.yaml, and on
+configs/reverse.yaml where it is named; EXPERIMENTS.md has the runs.
 """
 
 from dataclasses import dataclass
