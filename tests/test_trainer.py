@@ -11,8 +11,8 @@ from torch.nn import functional as F
 from toytrans.data import open_source
 from toytrans.data.batches import Batch, make_batch, training_batches
 from toytrans.training.checkpoint import saved_steps
-from toytrans.training.run import create_run, read_records
 from toytrans.training.objective import summed_loss
+from toytrans.training.run import create_run, read_records
 from toytrans.training.trainer import Trainer, backward
 
 CPU = torch.device("cpu")

@@ -23,6 +23,7 @@ TaskName = Literal[
 PositionName = Literal["sinusoidal", "learned", "none", "anchored"]
 AnchorName = Literal["start", "end", "wrap"]
 PadMask = Literal["keys", "keys_and_queries"]
+Backward = Literal["autograd", "by_hand"]
 FaultName = Literal[
     "no_causal",
     "triangle_off_by_one",
@@ -161,7 +162,7 @@ class ModelConfig(Section):
     activation: Literal["relu", "gelu", "gelu_tanh"] = Field("relu")
     tie_embeddings: bool = Field(True, description="one table for source, target and output")
     pad_mask: PadMask = Field("keys", description="pads closed as keys, or as queries too")
-    backward: Literal["autograd"] = Field("autograd")
+    backward: Backward = Field("autograd", description="by_hand: slower, and derived in full")
 
     @model_validator(mode="after")
     def _resolve(self) -> Self:
@@ -247,6 +248,8 @@ class Config(Section):
     @model_validator(mode="after")
     def _resolve(self) -> Self:
         data, rows = self.data, self.model.max_positions
+        if self.model.backward == "by_hand":
+            self._resolve_by_hand()
         if self.fault == "wrong_scale" and self.model.n_heads == 1:
             raise refusal("fault", "wrong_scale is no fault with one head; take model.n_heads 2")
         if self.fault == "no_position" and self.model.positions == "none":
@@ -268,6 +271,15 @@ class Config(Section):
                         "positions without a table",
                     )
         return self
+
+    def _resolve_by_hand(self) -> None:
+        """What is computed by hand is computed in fp32 or fp64, and as it stands."""
+        if self.train.precision == "bf16":
+            raise refusal("train.precision", "model.backward: by_hand takes fp32 or fp64, not bf16")
+        if self.train.compile:
+            raise refusal("train.compile", "model.backward: by_hand is not compiled; take false")
+        if self.train.precision == "auto":
+            self.train.__dict__["precision"] = "fp32"
 
     def _longest_source(self, rows: int) -> int:
         """Source symbols whose source and target both fit a table of `rows`, EOS included."""

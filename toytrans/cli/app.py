@@ -9,7 +9,7 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from toytrans.cli import check, evaluate, inspect, tasks, train
+from toytrans.cli import check, evaluate, gradients, inspect, tasks, train
 from toytrans.cli.common import note
 from toytrans.errors import UserError
 
@@ -29,6 +29,7 @@ app.command("schema", rich_help_panel=TRAIN)(tasks.schema)
 app.command("inspect-masks", rich_help_panel=SEE)(inspect.inspect_masks)
 app.command("check", rich_help_panel=SEE)(check.check)
 app.command("faults", rich_help_panel=SEE)(check.faults)
+app.command("gradients", rich_help_panel=SEE)(gradients.gradients)
 app.command("translate", rich_help_panel=SEE)(evaluate.translate)
 app.command("eval", rich_help_panel=MEASURE)(evaluate.evaluate)
 

@@ -170,7 +170,7 @@ def subject_of(model: Any, **given: Any) -> Subject:
 def own(model: Transformer, config: Config, vocabulary: Vocabulary, name: str) -> Subject:
     """A toytrans model with what it learns from, faults included; the model is copied to fp64."""
     model = copy.deepcopy(model).double().eval().cpu()
-    objective = objective_of(config.fault)
+    objective = objective_of(config.fault, config.model.backward)
 
     def batch(pairs: Symbols) -> tuple[Tensor, Tensor, Tensor]:
         sources, targets = [s for s, _ in pairs], [t for _, t in pairs]

@@ -3,7 +3,7 @@
 Three roads give the same numbers. `attend_explicitly` returns every intermediate, and is the one
 to compile. On a CPU `attend_leanly` does the same in fewer passes over memory, its gradient
 written by hand. On a GPU `attend_fused`, torch's kernel, is taken when it can express the case (no
-cap on the scores).
+cap on the scores). With `model.backward: by_hand` none of them is: see `layers_by_hand`.
 """
 
 import contextlib
@@ -74,6 +74,28 @@ class Intermediates(NamedTuple):
     context: Tensor
 
 
+class Heads(NamedTuple):
+    """A projection on its way into heads, its parts being some of query, key and value.
+
+    projected (B, L, parts D); parted (B, L, parts, H, Dh) and transposed (parts, B, H, L, Dh) are
+    views of it; pieces: the latter in one piece.
+    """
+
+    projected: Tensor
+    parted: Tensor
+    transposed: Tensor
+    pieces: Tensor
+
+
+class Inside(NamedTuple):
+    """A pass from end to end. heads: of its input; merged (B, Tq, D): contexts side by side."""
+
+    heads: Heads
+    steps: Intermediates
+    merged: Tensor
+    output: Tensor
+
+
 def attend_explicitly(
     q: Tensor,
     k: Tensor,
@@ -86,10 +108,11 @@ def attend_explicitly(
 ) -> Intermediates:
     """softmax(cap tanh(q k^T / sqrt(Dh) / cap) + bias + mask) v, one step at a time.
 
-    q (B, H, Tq, Dh), k and v (B, H, Tk, Dh), bias (B or 1, H, Tq, Tk). Without cap and bias this
-    is equation 1 of Vaswani et al. 2017; the scale is the root of the head's width, not the
-    model's; another one can be given. dropout: rate on the weights, common practice though not in
-    the formula.
+    q (B, H, Tq, Dh), k and v (B, H, Tk, Dh), bias (B or 1, H, Tq, Tk). The axis of heads may be
+    left out, of the sight's masks too, and values may have a width of their own. Without cap and
+    bias this is equation 1 of Vaswani et al. 2017; the scale is the root of the head's width, not
+    the model's; another one can be given. dropout: rate on the weights, common practice though
+    not in the formula.
     """
     scale = q.shape[-1] ** -0.5 if scale is None else scale
     scores = (q * scale) @ k.transpose(-2, -1)  # (B, H, Tq, Tk)
@@ -310,35 +333,44 @@ class Attention(nn.Module):
         cache: of the places before x, when decoding step by step.
         """
         if cache is None:
-            q, k, v = self._project(x, memory)
+            _, q, k, v = self._project(x, memory)
         else:
-            q, k, v = self._heads(self.in_proj(x), 3).unbind()
+            q, k, v = self._split(self.in_proj(x), 3)[1].unbind()
             k, v = cache.extend(k, v)
-        bias, dropout = self.bias(sight), self.dropout if self.training else 0.0
-        if x.device.type == "cuda" and not self.cap:
-            context = attend_fused(q, k, v, sight, bias, dropout, self.scale)
-        elif x.device.type == "cpu" and not torch.compiler.is_compiling():
-            context = attend_leanly(q, k, v, sight, bias, self.cap, dropout, self.scale)
-        else:
-            found = attend_explicitly(q, k, v, sight, bias, self.cap, dropout, self.scale)
-            context = found.context
-        return self._merge(context)
+        dropout = self.dropout if self.training else 0.0
+        context = self._attend(q, k, v, sight, self.bias(sight), dropout)
+        output: Tensor = self.out_proj(self._merge(context))
+        return output
 
     def intermediates(
         self, x: Tensor, sight: Sight, memory: KeysValues | None = None
     ) -> tuple[Intermediates, Tensor]:
         """Every intermediate, and the output (B, Tq, D), of a pass without dropout."""
-        found = attend_explicitly(
-            *self._project(x, memory), sight, self.bias(sight), self.cap, scale=self.scale
-        )
-        return found, self._merge(found.context)
+        found = self.inside(x, sight, memory)
+        return found.steps, found.output
+
+    def inside(self, x: Tensor, sight: Sight, memory: KeysValues | None = None) -> Inside:
+        """The same with what comes before and after: how heads are made, and merged again."""
+        heads, *qkv = self._project(x, memory)
+        steps = attend_explicitly(*qkv, sight, self.bias(sight), self.cap, scale=self.scale)
+        merged = self._merge(steps.context)
+        return Inside(heads, steps, merged, self.out_proj(merged))
 
     def keys_values(self, memory: Tensor) -> KeysValues:
         """Keys and values of the encoder's output: (B, S, D) -> twice (B, H, S, Dh)."""
-        d_model = memory.shape[-1]
-        weight, bias = self.in_proj.weight[d_model:], self.in_proj.bias[d_model:]
-        k, v = self._split(F.linear(memory, weight, bias), 2)
+        k, v = self.heads(memory, 1, 3).pieces.unbind()
         return k, v
+
+    def heads(self, x: Tensor, start: int, stop: int) -> Heads:
+        """x (B, L, D) by parts start .. stop - 1 of `in_proj` (0 query, 1 key, 2 value), and split
+        into heads."""
+        if stop - start == 3:
+            projected = self.in_proj(x)
+        else:
+            rows = slice(start * x.shape[-1], stop * x.shape[-1])
+            projected = self._linear(x, self.in_proj.weight[rows], self.in_proj.bias[rows])
+        parted, transposed = self._split(projected, stop - start)
+        return Heads(projected, parted, transposed, transposed.contiguous())
 
     def bias(self, sight: Sight) -> Tensor | None:
         """What the position scheme adds to the scores: (B or 1, H, Tq, Tk), or None."""
@@ -347,26 +379,35 @@ class Attention(nn.Module):
         bias: Tensor = self._bias(self.bias_table, sight.features)
         return bias
 
-    def _project(self, x: Tensor, memory: KeysValues | None) -> tuple[Tensor, Tensor, Tensor]:
-        if memory is None:
-            q, k, v = self._split(self.in_proj(x), 3)
-            return q, k, v
-        d_model = x.shape[-1]
-        weight, bias = self.in_proj.weight[:d_model], self.in_proj.bias[:d_model]
-        (q,) = self._split(F.linear(x, weight, bias), 1)
-        return q, *memory
+    def _attend(
+        self, q: Tensor, k: Tensor, v: Tensor, sight: Sight, bias: Tensor | None, dropout: float
+    ) -> Tensor:
+        """The context (B, H, Tq, Dh), by the quickest road."""
+        if q.device.type == "cuda" and not self.cap:
+            return attend_fused(q, k, v, sight, bias, dropout, self.scale)
+        if q.device.type == "cpu" and not torch.compiler.is_compiling():
+            return attend_leanly(q, k, v, sight, bias, self.cap, dropout, self.scale)
+        return attend_explicitly(q, k, v, sight, bias, self.cap, dropout, self.scale).context
 
-    def _split(self, x: Tensor, parts: int) -> tuple[Tensor, ...]:
-        """(B, L, parts D) -> parts times (B, H, L, Dh), each in one piece."""
-        return self._heads(x, parts).contiguous().unbind()
+    def _project(
+        self, x: Tensor, memory: KeysValues | None
+    ) -> tuple[Heads, Tensor, Tensor, Tensor]:
+        """Heads of x, and queries, keys and values."""
+        heads = self.heads(x, 0, 1 if memory else 3)
+        pieces = heads.pieces.unbind()
+        q, k, v = (pieces[0], *memory) if memory else pieces
+        return heads, q, k, v
 
-    def _heads(self, x: Tensor, parts: int) -> Tensor:
-        """(B, L, parts D) -> (parts, B, H, L, Dh), a view."""
+    def _linear(self, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+        """By a part of `in_proj`."""
+        return F.linear(x, weight, bias)
+
+    def _split(self, x: Tensor, parts: int) -> tuple[Tensor, Tensor]:
+        """(B, L, parts D) -> two views of it: (B, L, parts, H, Dh), (parts, B, H, L, Dh)."""
         rows, length, width = x.shape
         parted = x.view(rows, length, parts, self.n_heads, width // parts // self.n_heads)
-        return parted.permute(2, 0, 3, 1, 4)
+        return parted, parted.permute(2, 0, 3, 1, 4)
 
     def _merge(self, context: Tensor) -> Tensor:
         """(B, H, Tq, Dh) -> (B, Tq, D)."""
-        output: Tensor = self.out_proj(context.transpose(1, 2).flatten(2))
-        return output
+        return context.transpose(1, 2).flatten(2)

@@ -10,11 +10,13 @@ from torch.nn import functional as F
 
 
 def keep_mask(x: Tensor, rate: float) -> Tensor:
-    """0 with probability `rate`, else 1 / (1 - rate), like x on a CPU: x times it is dropout.
+    """0 with probability `rate`, else 1 / (1 - rate), like x: x times it is dropout.
 
-    Of the 256 values of a random byte, the lowest 256 rate drop an element; that number is rounded
-    up or down at random for each mask, so that the rate holds on average.
+    On a CPU: of the 256 values of a random byte, the lowest 256 rate drop an element; that number
+    is rounded up or down at random for each mask, so that the rate holds on average.
     """
+    if x.device.type != "cpu":
+        return F.dropout(torch.ones_like(x), rate)
     lowest = int(256 * rate + float(torch.rand(())))
     scale = 1 / (1 - rate)
     if lowest in (0, 256):

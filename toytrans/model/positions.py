@@ -6,6 +6,7 @@ into a bias on its scores with the few numbers per head that it learns (`bias`).
 """
 
 import math
+from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
@@ -13,6 +14,16 @@ from torch import Tensor, nn
 from toytrans.config import ModelConfig, PositionName
 from toytrans.errors import UserError
 from toytrans.tokens import PAD_ID
+
+Product = Callable[[Tensor, Tensor], Tensor]
+
+
+def bias_product(weights: Tensor, features: Tensor) -> Tensor:
+    """Each head's weights (H, F) times the features (B, Tq, Tk, F) -> (B, H, Tq, Tk)."""
+    with torch.autocast(features.device.type, enabled=False):
+        flat = features.flatten(1, 2).mT  # (B, F, Tq Tk)
+        bias = torch.bmm(weights.expand(len(flat), -1, -1), flat)
+    return bias.view(*bias.shape[:2], *features.shape[1:3])
 
 
 class Positions(nn.Module):
@@ -36,7 +47,7 @@ class Positions(nn.Module):
         """Target places Tq and source ids (B, S) -> features (B, Tq, S, F), or None."""
         return None
 
-    def bias(self, table: Tensor, features: Tensor) -> Tensor:
+    def bias(self, table: Tensor, features: Tensor, product: Product = bias_product) -> Tensor:
         """What heads add to their scores: (H, W) and (B, Tq, Tk, F) -> (B, H, Tq, Tk)."""
         raise NotImplementedError
 
@@ -143,16 +154,13 @@ class Anchored(Positions):
         each = torch.stack([distances[anchor]().expand(shape) for anchor in self.anchors], -1)
         return self._features(each, queries.stop + 2 * len(places)).flatten(3)
 
-    def bias(self, table: Tensor, features: Tensor) -> Tensor:
+    def bias(self, table: Tensor, features: Tensor, product: Product = bias_product) -> Tensor:
         """T_h (H, 7) and features (B or 1, Tq, Tk, 8 or 8 A) -> (B or 1, H, Tq, Tk)."""
         table = table.to(features.dtype)
         weights = nn.functional.pad(table, (0, 1), value=1.0)  # (H, 8); the slope is not learned
         if features.shape[-1] > weights.shape[1]:  # several anchors: each head takes its own
             weights = (self.chosen.to(table.dtype)[:, :, None] * weights[:, None]).flatten(1)
-        with torch.autocast(features.device.type, enabled=False):
-            flat = features.flatten(1, 2).mT  # (B, F, Tq Tk)
-            bias = torch.bmm(weights.expand(len(flat), -1, -1), flat)
-        return bias.view(*bias.shape[:2], *features.shape[1:3])
+        return product(weights, features)
 
     def _since_separator(self, src: Tensor, places: Tensor) -> Tensor:
         """p(j), (B, S)."""

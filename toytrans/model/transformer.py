@@ -11,6 +11,7 @@ from toytrans.model import masks
 from toytrans.model.attention import Cache, KeysValues, Sight
 from toytrans.model.dropout import Dropout
 from toytrans.model.layers import DecoderLayer, EncoderLayer
+from toytrans.model.layers_by_hand import take_over
 from toytrans.model.positions import POSITIONS
 from toytrans.tokens import Vocabulary
 
@@ -90,6 +91,8 @@ class Transformer(nn.Module):
         final = nn.LayerNorm if model.norm == "pre" else nn.Identity
         self.encoder_norm, self.decoder_norm = final(width), final(width)
         self._initialise()
+        if model.backward == "by_hand":
+            take_over(self)
 
     def _initialise(self) -> None:
         width = self.config.d_model

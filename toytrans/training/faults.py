@@ -11,15 +11,16 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from toytrans.config import Config, FaultName
+from toytrans.config import Backward, Config, FaultName
 from toytrans.data.batches import Batch
 from toytrans.model.attention import Attention
 from toytrans.model.layers import DecoderLayer, EncoderLayer, Residual
+from toytrans.model.layers_by_hand import cross_entropy
 from toytrans.model.masks import MaskMaker, padding_mask
 from toytrans.model.positions import Positions
 from toytrans.model.transformer import Transformer
 from toytrans.tokens import BOS_ID, EOS_ID, PAD_ID, Vocabulary
-from toytrans.training.objective import SOUND, Objective
+from toytrans.training.objective import SOUND, CrossEntropy, Objective
 
 
 def build_model(config: Config, vocabulary: Vocabulary) -> Transformer:
@@ -49,9 +50,12 @@ def plant(fault: FaultName, model: Transformer) -> None:
         model.positions = Positions(model.config, ())
 
 
-def objective_of(fault: FaultName | None) -> Objective:
+def objective_of(fault: FaultName | None, backward: Backward = "autograd") -> Objective:
     """What training learns from under a fault; evaluation never does."""
-    return OBJECTIVES.get(fault, SOUND)
+    objective = OBJECTIVES.get(fault, SOUND)
+    if backward == "by_hand":
+        return objective._replace(loss=partial(objective.loss, cross_entropy=cross_entropy))
+    return objective
 
 
 class _NoCausal(MaskMaker):
@@ -137,32 +141,49 @@ def _starting_with_end(batch: Batch) -> Batch:
     return Batch(batch.src, start, batch.tgt_out, batch.known)
 
 
-def loss_with_pads(logits: Tensor, tgt_out: Tensor, label_smoothing: float = 0.0) -> Tensor:
+def loss_with_pads(
+    logits: Tensor,
+    tgt_out: Tensor,
+    label_smoothing: float = 0.0,
+    cross_entropy: CrossEntropy = F.cross_entropy,
+) -> Tensor:
     """`summed_loss` without ignoring PAD labels."""
-    losses = _losses(logits, tgt_out, label_smoothing, ignored=-1)
+    losses = _losses(logits, tgt_out, label_smoothing, -1, cross_entropy)
     return losses.sum()
 
 
-def loss_of_means(logits: Tensor, tgt_out: Tensor, label_smoothing: float = 0.0) -> Tensor:
+def loss_of_means(
+    logits: Tensor,
+    tgt_out: Tensor,
+    label_smoothing: float = 0.0,
+    cross_entropy: CrossEntropy = F.cross_entropy,
+) -> Tensor:
     """The mean of each row's mean, times the tokens, so that dividing by these gives that mean."""
-    losses = _losses(logits, tgt_out, label_smoothing, ignored=PAD_ID)
+    losses = _losses(logits, tgt_out, label_smoothing, PAD_ID, cross_entropy)
     tokens = tgt_out.ne(PAD_ID).sum(1)
     means = losses.sum(1) / tokens.clamp(min=1)
     rows = tokens.gt(0).sum()  # those that fill a batch up are none
     return means.sum() / rows * tokens.sum()
 
 
-def _losses(logits: Tensor, tgt_out: Tensor, label_smoothing: float, ignored: int) -> Tensor:
+def _losses(
+    logits: Tensor,
+    tgt_out: Tensor,
+    label_smoothing: float,
+    ignored: int,
+    cross_entropy: CrossEntropy,
+) -> Tensor:
     """(B, T, V), (B, T) -> (B, T) in nats."""
     if logits.dtype == torch.bfloat16:
         logits = logits.float()
-    return F.cross_entropy(
-        logits.mT,
-        tgt_out,
+    losses = cross_entropy(
+        logits.flatten(0, 1),
+        tgt_out.flatten(),
         ignore_index=ignored,
         reduction="none",
         label_smoothing=label_smoothing,
     )
+    return losses.view_as(tgt_out)
 
 
 OBJECTIVES: dict[FaultName | None, Objective] = {

@@ -10,15 +10,23 @@ from torch.nn import functional as F
 from toytrans.data.batches import Batch
 from toytrans.tokens import PAD_ID
 
+CrossEntropy = Callable[..., Tensor]
+"""`F.cross_entropy`, or the same by hand."""
 
-def summed_loss(logits: Tensor, tgt_out: Tensor, label_smoothing: float = 0.0) -> Tensor:
+
+def summed_loss(
+    logits: Tensor,
+    tgt_out: Tensor,
+    label_smoothing: float = 0.0,
+    cross_entropy: CrossEntropy = F.cross_entropy,
+) -> Tensor:
     """Cross entropy in nats, summed over real target tokens: (B, T, V), (B, T) -> a scalar.
 
     PAD labels are ignored; the sum is divided once, by the tokens of the whole step.
     """
     if logits.dtype == torch.bfloat16:
         logits = logits.float()
-    return F.cross_entropy(
+    return cross_entropy(
         logits.flatten(0, 1),
         tgt_out.flatten(),
         ignore_index=PAD_ID,
@@ -32,7 +40,7 @@ class Objective(NamedTuple):
     the summed loss; tokens: by how many it is divided."""
 
     batch: Callable[[Batch], Batch] = lambda batch: batch
-    loss: Callable[[Tensor, Tensor, float], Tensor] = summed_loss
+    loss: Callable[..., Tensor] = summed_loss
     tokens: Callable[[Batch], int] = lambda batch: batch.target_tokens
 
     def mean(self, logits: Tensor, batch: Batch) -> Tensor:

@@ -116,7 +116,7 @@ class Trainer:
         self.config, self.source, self.run, self.device = config, source, run, device
         self.precision = precision
         model = build_model(config, source.facts.vocabulary)
-        self.objective = objective_of(config.fault)
+        self.objective = objective_of(config.fault, config.model.backward)
         self.model = model.double().to(device) if precision == "fp64" else model.to(device)
         self._forward: Callable[[Tensor, Tensor], Tensor] = (
             compiled(self.model, device) if config.train.compile else self.model

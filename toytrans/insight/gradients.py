@@ -1,0 +1,320 @@
+"""Is the backward pass by hand right? Every gradient of `by_hand` beside autograd's of torch.
+
+Sizes are distinct primes, so that swapped axes cannot pass; masks have pads and a query that sees
+nothing; everything is fp64.
+"""
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from toytrans.config import Backward, ModelConfig
+from toytrans.model import by_hand
+from toytrans.model.attention import Attention, Sight, attend_explicitly
+from toytrans.model.masks import MaskMaker
+from toytrans.model.transformer import Transformer
+from toytrans.tokens import PAD_ID, Vocabulary
+from toytrans.training.faults import objective_of
+
+TOLERANCE = 1e-10
+
+B, TQ, TK, H, DH = 2, 7, 5, 3, 11
+"""Rows, queries, keys, heads and the width of one head."""
+
+IN, OUT, V = 13, 17, 19
+"""Widths into and out of a linear layer, and ids."""
+
+OUTPUT = "(output)"
+
+
+class Comparison(NamedTuple):
+    """The largest difference between two gradients; relative: to the largest number of
+    autograd's. of: the input whose gradient it is, or OUTPUT for what the forward pass gives."""
+
+    operation: str
+    of: str
+    shape: tuple[int, ...]
+    absolute: float
+    relative: float
+
+    @property
+    def passed(self) -> bool:
+        """NaN is no pass."""
+        return self.absolute < TOLERANCE and self.relative < TOLERANCE
+
+    def document(self) -> dict[str, Any]:
+        """Plain values; numbers that JSON lacks become null."""
+        numbers = {"absolute": self.absolute, "relative": self.relative}
+        return {
+            "operation": self.operation,
+            "of": self.of,
+            "shape": list(self.shape),
+            **{name: x if math.isfinite(x) else None for name, x in numbers.items()},
+            "passed": self.passed,
+        }
+
+
+Pair = tuple[Callable[..., Any], Callable[..., Any]]
+"""An operation of `by_hand` and its backward."""
+
+
+class Case(NamedTuple):
+    """One operation on one set of numbers.
+
+    pair: by hand; theirs: the same by torch. Both take the inputs, which have gradients and names,
+    and then the settings.
+    """
+
+    operation: str
+    pair: Pair
+    theirs: Callable[..., Tensor]
+    inputs: dict[str, Tensor]
+    settings: Sequence[Any] = ()
+
+
+def compare(seeds: int) -> list[Comparison]:
+    """Every operation, the worst of seeds 0 .. seeds - 1."""
+    runs = [list(_compare_seed(seed)) for seed in range(seeds)]
+    return [_worst(same) for same in zip(*runs, strict=True)]
+
+
+def compare_case(case: Case, draw: torch.Generator) -> Iterator[Comparison]:
+    """The output, and the gradient of every input, for a random gradient of the output."""
+    forward, backward = case.pair
+    inputs = list(case.inputs.values())
+    with torch.no_grad():
+        output, needed = forward(*inputs, *case.settings)
+        gradient = torch.randn(output.shape, dtype=output.dtype, generator=draw)
+        ours = backward(gradient, needed)
+    given = [each.detach().requires_grad_() for each in inputs]
+    expected = case.theirs(*given, *case.settings)
+    theirs = torch.autograd.grad(expected, given, gradient)
+    names = (OUTPUT, *case.inputs)
+    for name, one, other in zip(names, (output, *ours), (expected, *theirs), strict=True):
+        assert one.shape == other.shape, (case.operation, name, one.shape, other.shape)
+        shape = tuple(other.shape)
+        yield Comparison(case.operation, name, shape, *difference(one, other.detach()))
+
+
+def difference(ours: Tensor, theirs: Tensor) -> tuple[float, float]:
+    """The largest absolute difference, and its share of the largest of theirs."""
+    largest = (ours - theirs).abs().max()
+    return float(largest), float(largest / theirs.abs().max())
+
+
+def _compare_seed(seed: int) -> Iterator[Comparison]:
+    draw = torch.Generator().manual_seed(seed)
+    for case in (*layers(draw), *attentions(draw), *losses(draw)):
+        yield from compare_case(case, draw)
+    yield from _whole_model(seed)
+
+
+def _worst(same: Sequence[Comparison]) -> Comparison:
+    numbers = torch.tensor([[each.absolute, each.relative] for each in same], dtype=torch.float64)
+    absolute, relative = numbers.amax(0).tolist()  # NaN, if there is one
+    return same[0]._replace(absolute=absolute, relative=relative)
+
+
+def layers(draw: torch.Generator) -> Iterator[Case]:
+    """What works on each place alone."""
+    numbers = _numbers(draw)
+    x = {"x": numbers(B, TQ, IN)}
+    dense = {"weight": numbers(OUT, IN), "bias": numbers(OUT)}
+    yield Case("linear", (by_hand.linear, by_hand.linear_backward), F.linear, x | dense)
+    norm: Pair = by_hand.layer_norm, by_hand.layer_norm_backward
+    scales = {"weight": numbers(IN), "bias": numbers(IN)}
+    yield Case("LayerNorm", norm, _torchs_norm, x | scales, (1e-5,))
+    small = {"x": 1e-3 * x["x"]}  # so that epsilon, not the variance, decides
+    yield Case("LayerNorm, small x", norm, _torchs_norm, small | scales, (1e-5,))
+    yield Case("ReLU", (by_hand.relu, by_hand.relu_backward), F.relu, x)
+    yield Case("GELU", (by_hand.gelu, by_hand.gelu_backward), F.gelu, x)
+    tanh: Pair = by_hand.gelu_tanh, by_hand.gelu_tanh_backward
+    yield Case("GELU, tanh form", tanh, partial(F.gelu, approximate="tanh"), x)
+    yield Case(
+        "softmax", (by_hand.softmax, by_hand.softmax_backward), partial(F.softmax, dim=-1), x
+    )
+    table, ids = {"table": numbers(V, IN)}, torch.randint(V, (B, TQ), generator=draw)
+    rows: Pair = by_hand.embedding, by_hand.embedding_backward
+    yield Case("embedding", rows, lambda table, ids: F.embedding(ids, table), table, (ids,))
+    keep = (torch.rand(B, TQ, IN, generator=draw) < 0.7) / 0.7
+    drop: Pair = by_hand.dropout, by_hand.dropout_backward
+    yield Case("dropout", drop, torch.mul, x, (keep,))
+
+
+def attentions(draw: torch.Generator) -> Iterator[Case]:
+    """What looks from place to place, with pads, a closed future and an empty row."""
+    numbers = _numbers(draw)
+    src, tgt = ids_with_pads(TK, draw), ids_with_pads(TQ, draw)
+    maker = MaskMaker("keys_and_queries")  # so pad queries see nothing
+    cross, own = (
+        Sight.of(mask, None, torch.float64)
+        for mask in (maker.cross(src, tgt), maker.decoder_self(tgt))
+    )
+    assert cross.open_rows is not None and own.open_rows is not None
+    pair: Pair = by_hand.attention, by_hand.attention_backward
+    inputs = {"q": numbers(B, H, TQ, DH), "k": numbers(B, H, TK, DH), "v": numbers(B, H, TK, DH)}
+    inputs["bias"] = numbers(1, H, TQ, TK)
+    seen = cross.additive, cross.open_rows
+    yield Case("attention", pair, _torchs_attention, inputs, seen)
+    keep = (torch.rand(B, H, TQ, TK, generator=draw) < 0.7) / 0.7
+    yield Case("capped, dropped out", pair, _step_by_step, inputs, (*seen, keep, 0.5, 2.0))
+    weights = {
+        "in_weight": numbers(3 * H * DH, H * DH) / 5,
+        "in_bias": numbers(3 * H * DH),
+        "out_weight": numbers(H * DH, H * DH) / 5,
+        "out_bias": numbers(H * DH),
+    }
+    x = {"x": numbers(B, TQ, H * DH)}
+    both = x | {"memory": numbers(B, TK, H * DH)}
+    itself: Pair = _self_attention, _self_attention_backward
+    other: Pair = by_hand.multi_head, by_hand.multi_head_backward
+    for name, pair, theirs, given, sight in (
+        ("multi-head, self", itself, _torchs_self, x, own),
+        ("multi-head, cross", other, _torchs_multi_head, both, cross),
+    ):
+        yield Case(name, pair, theirs, given | weights, (H, sight.additive, sight.open_rows))
+
+
+def losses(draw: torch.Generator) -> Iterator[Case]:
+    """Cross entropy of each place; pads are ignored."""
+    pair: Pair = by_hand.cross_entropy, by_hand.cross_entropy_backward
+    labels = ids_with_pads(TQ, draw).flatten()
+    logits = {"logits": 3 * _numbers(draw)(B * TQ, V)}
+    for name, smoothing in (("cross entropy", 0.0), ("cross entropy, smoothed", 0.1)):
+        yield Case(name, pair, _torchs_cross_entropy, logits, (labels, PAD_ID, smoothing))
+
+
+def ids_with_pads(length: int, draw: torch.Generator) -> Tensor:
+    """Ids (B, length): the first row full, the second with at least one pad."""
+    ids = torch.randint(1, V, (B, length), generator=draw)
+    real = int(torch.randint(1, length, (), generator=draw))
+    ids[1, real:] = PAD_ID
+    return ids
+
+
+def _numbers(draw: torch.Generator) -> Callable[..., Tensor]:
+    return lambda *shape: torch.randn(*shape, dtype=torch.float64, generator=draw)
+
+
+def _torchs_norm(x: Tensor, weight: Tensor, bias: Tensor, epsilon: float) -> Tensor:
+    return F.layer_norm(x, x.shape[-1:], weight, bias, epsilon)
+
+
+def _torchs_attention(
+    q: Tensor, k: Tensor, v: Tensor, bias: Tensor, additive: Tensor, open_rows: Tensor
+) -> Tensor:
+    """Torch's attention; rows that see nothing become zeros after it."""
+    context = F.scaled_dot_product_attention(q, k, v, attn_mask=bias + additive)
+    return context.where(open_rows, 0)
+
+
+def _step_by_step(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    bias: Tensor,
+    additive: Tensor,
+    open_rows: Tensor,
+    keep: Tensor,
+    scale: float,
+    cap: float,
+) -> Tensor:
+    """Torch's attention knows no cap."""
+    scores = cap * torch.tanh(torch.einsum("bhqd,bhkd->bhqk", q, k) * scale / cap)
+    weights = F.softmax(scores + bias + additive, -1).where(open_rows, 0) * keep
+    return torch.einsum("bhqk,bhkd->bhqd", weights, v)
+
+
+def _self_attention(x: Tensor, *others: Any) -> Any:
+    return by_hand.multi_head(x, None, *others)
+
+
+def _self_attention_backward(gradient: Tensor, needed: by_hand.Needed) -> by_hand.Gradients:
+    d_x, _, *others = by_hand.multi_head_backward(gradient, needed)  # there is no memory
+    return d_x, *others
+
+
+def _torchs_self(x: Tensor, *others: Any) -> Tensor:
+    return _torchs_multi_head(x, x, *others)
+
+
+def _torchs_multi_head(
+    x: Tensor,
+    memory: Tensor,
+    in_weight: Tensor,
+    in_bias: Tensor,
+    out_weight: Tensor,
+    out_bias: Tensor,
+    heads: int,
+    additive: Tensor,
+    open_rows: Tensor,
+) -> Tensor:
+    """Torch's multi-head attention, which wants length before rows; a query that sees nothing
+    gets the bias of the output alone."""
+    q, kv = x.transpose(0, 1), memory.transpose(0, 1)
+    none_and_zero = None, None, False, 0.0
+    found, _ = F.multi_head_attention_forward(
+        *(q, kv, kv, x.shape[-1], heads, in_weight, in_bias, *none_and_zero, out_weight, out_bias),
+        need_weights=False,
+        attn_mask=additive.expand(len(x), heads, *additive.shape[2:]).flatten(0, 1),
+    )
+    return found.transpose(0, 1).where(open_rows[:, 0], out_bias)
+
+
+def _torchs_cross_entropy(logits: Tensor, labels: Tensor, ignored: int, smoothing: float) -> Tensor:
+    return F.cross_entropy(
+        logits, labels, ignore_index=ignored, reduction="none", label_smoothing=smoothing
+    )
+
+
+def _whole_model(seed: int) -> Iterator[Comparison]:
+    """Loss and gradients of a small transformer, run by hand and by autograd."""
+    draw = torch.Generator().manual_seed(seed)
+    src, tgt_in, tgt_out = (ids_with_pads(length, draw) for length in (TK, TQ, TQ))
+    found = []
+    backwards: tuple[Backward, ...] = ("by_hand", "autograd")
+    for backward in backwards:
+        config = ModelConfig(
+            d_model=H * DH, n_heads=H, n_encoder_layers=1, d_ff=37, backward=backward
+        )
+        model = Transformer(config, Vocabulary(tuple(map(str, range(V - 3))))).double()
+        if backward == "autograd":
+            _leave_to_autograd(model)
+        _shake(model, torch.Generator().manual_seed(seed))
+        loss = objective_of(None, backward).loss(model(src, tgt_in), tgt_out, 0.1)
+        found.append((loss, torch.autograd.grad(loss, list(model.parameters()))))
+    (loss, ours), (expected, theirs) = found
+    yield Comparison("whole model", OUTPUT, (), *difference(loss.detach(), expected.detach()))
+    pairs = [difference(*pair) for pair in zip(ours, theirs, strict=True)]
+    absolute, relative = torch.tensor(pairs, dtype=torch.float64).amax(0).tolist()
+    total = sum(gradient.numel() for gradient in theirs)
+    yield Comparison("whole model", f"{len(theirs)} parameters", (total,), absolute, relative)
+
+
+def _leave_to_autograd(model: Transformer) -> None:
+    """Also what `attend_leanly` derives by hand on a CPU."""
+    for module in model.modules():
+        if isinstance(module, Attention):
+            module.__class__ = _Explicit
+
+
+class _Explicit(Attention):
+    def _attend(
+        self, q: Tensor, k: Tensor, v: Tensor, sight: Sight, bias: Tensor | None, dropout: float
+    ) -> Tensor:
+        return attend_explicitly(q, k, v, sight, bias, self.cap, dropout, self.scale).context
+
+
+@torch.no_grad()
+def _shake(model: Transformer, draw: torch.Generator) -> None:
+    """Weights of normal numbers, norms and biases moved away from 1 and 0."""
+    for parameter in model.parameters():
+        spread = parameter.shape[-1] ** -0.5 if parameter.dim() == 2 else 0.1
+        base = parameter if parameter.dim() == 1 else torch.zeros_like(parameter)
+        noise = torch.randn(parameter.shape, dtype=parameter.dtype, generator=draw)
+        parameter.copy_(base + spread * noise)

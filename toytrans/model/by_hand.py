@@ -1,0 +1,301 @@
+"""Forward and backward of every operation, derived by hand: autograd has no part in it.
+
+Each operation is a pair of plain functions:
+
+    operation(inputs...) -> output, needed          needed: what its backward needs
+    operation_backward(G, needed) -> gradients      of the first inputs, in their order
+
+G is the gradient of the loss L with respect to the output, and d_x that with respect to an input
+x. Every derivation reads the same way: a small change dx of the input changes L by
+dL = <G, dy> = sum of G dy over all elements; write dy through dx, and whatever then stands beside
+dx is d_x. `layers_by_hand` makes a model of these.
+"""
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+
+Needed = tuple[Any, ...]
+"""Tensors and settings that a forward function leaves for its backward function."""
+
+Gradients = tuple[Tensor | None, ...]
+"""Of the first inputs in their order; None for one that was not given."""
+
+
+def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> tuple[Tensor, Needed]:
+    """y = x W^T + b: x (..., I), W (O, I), b (O) -> (..., O)."""
+    y = x @ weight.mT
+    return y if bias is None else y + bias, (x, weight, bias is not None)
+
+
+def linear_backward(gradient: Tensor, needed: Needed) -> Gradients:
+    """dy = dx W^T + x dW^T + db, so with one row for each place of G and of x
+
+    d_x = G W        d_W = G^T x        d_b = the rows of G, summed
+
+    since W and b serve every place, and each place adds its share.
+    """
+    x, weight, has_bias = needed
+    rows = gradient.flatten(0, -2)  # (N, O)
+    d_weight = rows.mT @ x.flatten(0, -2)
+    return gradient @ weight, d_weight, rows.sum(0) if has_bias else None
+
+
+def softmax(x: Tensor) -> tuple[Tensor, Needed]:
+    """w_i = exp(x_i) / sum over j of exp(x_j), over the last axis.
+
+    The largest is taken away first: that changes no w, and nothing overflows.
+    """
+    powers = torch.exp(x - x.amax(-1, keepdim=True))
+    weights = powers / powers.sum(-1, keepdim=True)
+    return weights, (weights,)
+
+
+def softmax_backward(gradient: Tensor, needed: Needed) -> tuple[Tensor]:
+    """d_x = (diag(w) - w w^T) G = w (G - <w, G>).
+
+    The trap: the Jacobian of softmax is not w (1 - w) element by element. That is its diagonal
+    alone; as the weights sum to one, each x_j moves every w_i:
+    dw_i / dx_j = w_i (1 if i = j else 0) - w_i w_j.
+    """
+    (weights,) = needed
+    return (weights * (gradient - (weights * gradient).sum(-1, keepdim=True)),)
+
+
+def attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    bias: Tensor | None = None,
+    additive: Tensor | None = None,
+    open_rows: Tensor | None = None,
+    keep: Tensor | None = None,
+    scale: float | None = None,
+    cap: float = 0.0,
+) -> tuple[Tensor, Needed]:
+    """context = (keep softmax(c(s q k^T) + bias + mask)) v (Vaswani et al. 2017, equation 1).
+
+    q (..., Tq, Dh), k and v (..., Tk, Dh) -> (..., Tq, Dh). s: scale, else 1 / root of Dh, the
+    width of one head. c(z) = cap tanh(z / cap), or z without a cap. bias: learned, added to the
+    scores; additive: the mask as numbers; open_rows: False for queries that see nothing, whose
+    weights become zeros; keep: dropout's mask on the weights. These four broadcast to
+    (..., Tq, Tk).
+    """
+    scale = q.shape[-1] ** -0.5 if scale is None else scale
+    scores = scale * (q @ k.mT)  # (..., Tq, Tk)
+    tanh = torch.tanh(scores / cap) if cap else None
+    masked = scores if tanh is None else cap * tanh
+    for added in (bias, additive):
+        masked = masked if added is None else masked + added
+    weights, _ = softmax(masked)
+    weights = weights if open_rows is None else weights * open_rows
+    kept = weights if keep is None else weights * keep
+    bias_shape = None if bias is None else bias.shape
+    return kept @ v, (q, k, v, weights, kept, keep, tanh, scale, bias_shape)
+
+
+def attention_backward(gradient: Tensor, needed: Needed) -> Gradients:
+    """From the last step to the first. With w the weights, P = keep w and Z the masked scores:
+
+    context = P v:          d_v = P^T G, d_P = G v^T, and d_w = keep d_P
+    w = softmax(Z):         d_Z = (diag(w) - w w^T) d_w, row by row
+    Z = c(S) + bias + mask: d_S = (1 - tanh^2) d_Z; d_bias = d_Z, summed where it broadcasts
+    S = s q k^T:            dS = s (dq k^T + q dk^T), so d_q = s d_S k and d_k = s d_S^T q
+
+    The trap: the gradient of k takes the transpose of d_S, Tk rows for Tq columns; without it the
+    shapes fit all the same wherever Tq = Tk, as in self-attention. Rows that see nothing have
+    w = 0, hence d_Z = 0.
+    """
+    q, k, v, weights, kept, keep, tanh, scale, bias_shape = needed
+    d_v = kept.mT @ gradient
+    d_weights = gradient @ v.mT
+    d_weights = d_weights if keep is None else d_weights * keep
+    (d_masked,) = softmax_backward(d_weights, (weights,))
+    d_bias = None if bias_shape is None else d_masked.sum_to_size(bias_shape)
+    d_scores = d_masked if tanh is None else d_masked * (1 - tanh * tanh)
+    return scale * (d_scores @ k), scale * (d_scores.mT @ q), d_v, d_bias
+
+
+def multi_head(
+    x: Tensor,
+    memory: Tensor | None,
+    in_weight: Tensor,
+    in_bias: Tensor,
+    out_weight: Tensor,
+    out_bias: Tensor,
+    heads: int,
+    additive: Tensor | None = None,
+    open_rows: Tensor | None = None,
+) -> tuple[Tensor, Needed]:
+    """Multi-head attention of x (B, Tq, D) to itself, or to memory (B, Tk, D) -> (B, Tq, D).
+
+    in_weight (3D, D) and in_bias (3D) hold the projections to Q, K and V below each other
+    (Vaswani et al. 2017, section 3.2.2).
+    """
+    source = x if memory is None else memory
+    parts = zip((x, source, source), in_weight.chunk(3), in_bias.chunk(3), strict=True)
+    projections = [linear(*part) for part in parts]
+    q, k, v = (split_heads(projected, heads) for projected, _ in projections)
+    context, attended = attention(q, k, v, None, additive, open_rows)
+    output, merged = linear(merge_heads(context), out_weight, out_bias)
+    projected = [part for _, part in projections]
+    return output, (memory is not None, heads, projected, attended, merged)
+
+
+def multi_head_backward(gradient: Tensor, needed: Needed) -> Gradients:
+    """The steps of the forward pass in reverse; heads split where they were merged.
+
+    The trap: x went into Q, K and V, and what is used three times gets the sum of three gradients,
+    d_x = d_Q W_Q + d_K W_K + d_V W_V. In cross-attention x gets the first alone, and memory the
+    sum of the other two.
+    """
+    is_cross, heads, projected, attended, merged = needed
+    d_merged, d_out_weight, d_out_bias = linear_backward(gradient, merged)
+    assert d_merged is not None
+    d_heads = attention_backward(split_heads(d_merged, heads), attended)[:3]
+    found = [
+        linear_backward(merge_heads(d_head), part)
+        for d_head, part in zip(d_heads, projected, strict=True)
+        if d_head is not None
+    ]
+    (from_q, from_k, from_v), d_weights, d_biases = zip(*found, strict=True)
+    d_memory = from_k + from_v
+    d_x, d_memory = (from_q, d_memory) if is_cross else (from_q + d_memory, None)
+    return d_x, d_memory, torch.cat(d_weights), torch.cat(d_biases), d_out_weight, d_out_bias
+
+
+def split_heads(x: Tensor, heads: int) -> Tensor:
+    """(B, L, D) -> (B, H, L, Dh). Its backward is `merge_heads`, and the other way round: both
+    only move numbers."""
+    parted: Tensor = x.unflatten(-1, (heads, -1))
+    return parted.transpose(1, 2)
+
+
+def merge_heads(x: Tensor) -> Tensor:
+    """(B, H, L, Dh) -> (B, L, D)."""
+    return x.transpose(1, 2).flatten(2)
+
+
+def layer_norm(x: Tensor, weight: Tensor, bias: Tensor, epsilon: float) -> tuple[Tensor, Needed]:
+    """y = n weight + bias with n = (x - mean) r and r = 1 / root of (variance + epsilon), over the
+    last axis (Ba et al. 2016); the variance divides by D, not by D - 1."""
+    centred = x - x.mean(-1, keepdim=True)
+    variance = (centred * centred).mean(-1, keepdim=True)
+    inverse = torch.rsqrt(variance + epsilon)
+    normal = centred * inverse
+    return normal * weight + bias, (normal, inverse, weight)
+
+
+def layer_norm_backward(gradient: Tensor, needed: Needed) -> Gradients:
+    """d_weight = sum of G n over all places, d_bias = sum of G, and through n with g = G weight:
+
+    d_x = r (g - mean(g) - n mean(g n))
+
+    because dn = r (dx - mean(dx)) + (x - mean) dr, and from r = (variance + epsilon)^(-1/2)
+    dr = -r^3 dvariance / 2 = -r^3 mean((x - mean) dx). The trap: the same r, with epsilon in it,
+    stands in forward and backward. Without it the gradient is off by a factor that grows as the
+    variance shrinks, and a row of equal numbers divides by zero.
+    """
+    normal, inverse, weight = needed
+    g = gradient * weight
+    shift = g.mean(-1, keepdim=True)
+    stretch = normal * (g * normal).mean(-1, keepdim=True)
+    places = tuple(range(gradient.dim() - 1))
+    d_x = inverse * (g - shift - stretch)
+    return d_x, (gradient * normal).sum(places), gradient.sum(places)
+
+
+def relu(x: Tensor) -> tuple[Tensor, Needed]:
+    """y = max(x, 0)."""
+    return x.clamp(min=0), (x,)
+
+
+def relu_backward(gradient: Tensor, needed: Needed) -> tuple[Tensor]:
+    """dy = dx where x > 0, else 0; at 0, where there is no derivative, 0 as torch takes it."""
+    (x,) = needed
+    return (gradient * (x > 0),)
+
+
+def gelu(x: Tensor) -> tuple[Tensor, Needed]:
+    """y = x F(x), F the normal distribution: F(x) = (1 + erf(x / root 2)) / 2 (Hendrycks and
+    Gimpel 2016)."""
+    below = (1 + torch.erf(x * math.sqrt(0.5))) / 2
+    return x * below, (x, below)
+
+
+def gelu_backward(gradient: Tensor, needed: Needed) -> tuple[Tensor]:
+    """y' = F(x) + x f(x) with the density f(x) = F'(x) = exp(-x^2 / 2) / root of 2 pi."""
+    x, below = needed
+    density = torch.exp(-x * x / 2) / math.sqrt(2 * math.pi)
+    return (gradient * (below + x * density),)
+
+
+STRETCH, CUBIC = math.sqrt(2 / math.pi), 0.044715
+
+
+def gelu_tanh(x: Tensor) -> tuple[Tensor, Needed]:
+    """y = x (1 + t) / 2 with t = tanh(c (x + a x^3)), c = root of 2 / pi, a = 0.044715 (Hendrycks
+    and Gimpel 2016)."""
+    tanh = torch.tanh(STRETCH * (x + CUBIC * x**3))
+    return x * (1 + tanh) / 2, (x, tanh)
+
+
+def gelu_tanh_backward(gradient: Tensor, needed: Needed) -> tuple[Tensor]:
+    """y' = (1 + t) / 2 + x t' / 2 with t' = (1 - t^2) c (1 + 3 a x^2)."""
+    x, tanh = needed
+    slope = (1 - tanh * tanh) * STRETCH * (1 + 3 * CUBIC * x * x)
+    return (gradient * ((1 + tanh) / 2 + x * slope / 2),)
+
+
+def embedding(table: Tensor, ids: Tensor) -> tuple[Tensor, Needed]:
+    """Row ids[...] of the table (V, D): ids (...) -> (..., D)."""
+    return table[ids], (ids, len(table))
+
+
+def embedding_backward(gradient: Tensor, needed: Needed) -> tuple[Tensor]:
+    """The same as linear on one-hot rows: row i of the table gets the sum of G over all places
+    where id i stood."""
+    ids, rows = needed
+    d_table = gradient.new_zeros(rows, gradient.shape[-1])
+    return (d_table.index_add_(0, ids.flatten(), gradient.flatten(0, -2)),)
+
+
+def dropout(x: Tensor, keep: Tensor) -> tuple[Tensor, Needed]:
+    """y = x keep, where keep is 0 or 1 / (1 - rate) (Srivastava et al. 2014)."""
+    return x * keep, (keep,)
+
+
+def dropout_backward(gradient: Tensor, needed: Needed) -> tuple[Tensor]:
+    """dy = keep dx: what fell out forwards falls out backwards, by the same draw."""
+    (keep,) = needed
+    return (gradient * keep,)
+
+
+def cross_entropy(
+    logits: Tensor, labels: Tensor, ignore_index: int = -100, label_smoothing: float = 0.0
+) -> tuple[Tensor, Needed]:
+    """L_n = -sum over c of t_nc log p_nc with p = softmax(logits): (N, V), (N) -> (N) in nats.
+
+    t: 1 at the label and 0 elsewhere; smoothed by e it is 1 - e + e / V and e / V (Szegedy et al.
+    2016). Places whose label is ignore_index lose nothing and teach nothing: t = 0 and L = 0.
+    """
+    real = labels.ne(ignore_index)
+    shifted = logits - logits.amax(-1, keepdim=True)
+    log_p = shifted - shifted.exp().sum(-1, keepdim=True).log()
+    spread = label_smoothing / logits.shape[-1]
+    wanted = torch.full_like(logits, spread)
+    wanted.scatter_(-1, labels.where(real, 0)[:, None], 1 - label_smoothing + spread)
+    losses = -(wanted * log_p).sum(-1)
+    return losses.where(real, 0), (log_p, wanted, real)
+
+
+def cross_entropy_backward(gradient: Tensor, needed: Needed) -> tuple[Tensor]:
+    """d_logits = G (p - t), and 0 at ignored labels.
+
+    log p_c = x_c - log sum of exp(x), so d log p_c / dx_k = [c = k] - p_k; weighted by t_c, which
+    sum to one, and with the sign turned: p_k - t_k. G (N) is a number a place.
+    """
+    log_p, wanted, real = needed
+    return ((gradient * real)[:, None] * (log_p.exp() - wanted),)

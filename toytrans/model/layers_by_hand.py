@@ -1,0 +1,148 @@
+"""A model whose gradients are derived by hand: `model.backward: by_hand`.
+
+`take_over` gives every layer that computes its twin from here: a subclass with the same weights
+under the same names, whose forward runs a pair of functions of `by_hand`. Autograd then only walks
+from one to the next. Left to it is the glue: residual sums, a weight used in several places,
+embeddings times the root of D, position vectors added to them, slices, reshapes and transposes,
+and in the loss the sum over places. Multi-head attention as one pair (`by_hand.multi_head`) is
+proven in `toytrans gradients`; the model composes the same parts, since its keys and values may
+come from a cache.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+
+from toytrans.model import by_hand
+from toytrans.model.attention import Attention, Sight
+from toytrans.model.dropout import Dropout, keep_mask
+
+Forward = Callable[..., tuple[Tensor, by_hand.Needed]]
+Backward = Callable[[Tensor, by_hand.Needed], by_hand.Gradients]
+
+
+def run(forward: Forward, backward: Backward, *inputs: Any) -> Tensor:
+    """What `forward` gives for the inputs; its gradients will be what `backward` gives."""
+    output: Tensor = _Pair.apply(forward, backward, *inputs)  # type: ignore[no-untyped-call]
+    return output
+
+
+class _Pair(torch.autograd.Function):
+    """A pair of functions, where autograd would have recorded an operation of its own."""
+
+    @staticmethod
+    def forward(ctx: Any, forward: Forward, backward: Backward, *inputs: Any) -> Tensor:
+        output, needed = forward(*inputs)
+        ctx.save_for_backward(*(x if isinstance(x, Tensor) else None for x in needed))
+        ctx.settings = [None if isinstance(x, Tensor) else x for x in needed]
+        ctx.derived, ctx.inputs = backward, len(inputs)
+        return output
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        """None for the two functions and for inputs after those that have gradients."""
+        pairs = zip(ctx.saved_tensors, ctx.settings, strict=True)
+        needed = tuple(setting if saved is None else saved for saved, setting in pairs)
+        found = ctx.derived(gradients[0], needed)
+        return None, None, *found, *[None] * (ctx.inputs - len(found))
+
+
+def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """`torch.nn.functional.linear` by hand."""
+    return run(by_hand.linear, by_hand.linear_backward, x, weight, bias)
+
+
+def cross_entropy(
+    logits: Tensor,
+    labels: Tensor,
+    *,
+    ignore_index: int = -100,
+    reduction: str = "sum",
+    label_smoothing: float = 0.0,
+) -> Tensor:
+    """`torch.nn.functional.cross_entropy` by hand: (N, V), (N) -> a sum, or (N) for "none"."""
+    pair = by_hand.cross_entropy, by_hand.cross_entropy_backward
+    losses = run(*pair, logits, labels, ignore_index, label_smoothing)
+    return losses.sum() if reduction == "sum" else losses
+
+
+class LinearByHand(nn.Linear):
+    def forward(self, x: Tensor) -> Tensor:
+        return linear(x, self.weight, self.bias)
+
+
+class LayerNormByHand(nn.LayerNorm):
+    def forward(self, x: Tensor) -> Tensor:
+        pair = by_hand.layer_norm, by_hand.layer_norm_backward
+        return run(*pair, x, self.weight, self.bias, self.eps)
+
+
+class EmbeddingByHand(nn.Embedding):
+    def forward(self, ids: Tensor) -> Tensor:
+        return run(by_hand.embedding, by_hand.embedding_backward, self.weight, ids)
+
+
+class ReLUByHand(nn.ReLU):
+    def forward(self, x: Tensor) -> Tensor:
+        return run(by_hand.relu, by_hand.relu_backward, x)
+
+
+class GELUByHand(nn.GELU):
+    def forward(self, x: Tensor) -> Tensor:
+        if self.approximate == "tanh":
+            return run(by_hand.gelu_tanh, by_hand.gelu_tanh_backward, x)
+        return run(by_hand.gelu, by_hand.gelu_backward, x)
+
+
+class DropoutByHand(Dropout):
+    def forward(self, x: Tensor) -> Tensor:
+        if not self.training or not self.rate:
+            return x
+        return run(by_hand.dropout, by_hand.dropout_backward, x, keep_mask(x, self.rate))
+
+
+class AttentionByHand(Attention):
+    """Projections, attention and the product of the position bias by hand."""
+
+    def bias(self, sight: Sight) -> Tensor | None:
+        if self.bias_table is None or sight.features is None:
+            return None
+        bias: Tensor = self._bias(self.bias_table, sight.features, _bias_product)
+        return bias
+
+    def _attend(
+        self, q: Tensor, k: Tensor, v: Tensor, sight: Sight, bias: Tensor | None, dropout: float
+    ) -> Tensor:
+        keep = keep_mask(q.new_empty(*q.shape[:3], k.shape[2]), dropout) if dropout else None
+        given = q, k, v, bias, sight.additive, sight.open_rows, keep, self.scale, self.cap
+        return run(by_hand.attention, by_hand.attention_backward, *given)
+
+    def _linear(self, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+        return linear(x, weight, bias)
+
+
+def _bias_product(weights: Tensor, features: Tensor) -> Tensor:
+    """(H, F) and (B, Tq, Tk, F) -> (B, H, Tq, Tk)."""
+    return linear(features, weights).permute(0, 3, 1, 2)
+
+
+TWINS: dict[type[nn.Module], type[nn.Module]] = {
+    nn.Linear: LinearByHand,
+    nn.LayerNorm: LayerNormByHand,
+    nn.Embedding: EmbeddingByHand,
+    nn.ReLU: ReLUByHand,
+    nn.GELU: GELUByHand,
+    Dropout: DropoutByHand,
+    Attention: AttentionByHand,
+}
+
+
+def take_over(model: nn.Module) -> None:
+    """Every layer of a model becomes its twin, in place: weights and their names stay."""
+    for module in model.modules():
+        if twin := TWINS.get(type(module)):
+            module.__class__ = twin
