@@ -20,7 +20,10 @@ from toytrans.insight.fault_cards import CARDS
 from toytrans.insight.proofs import PROOFS, check_own
 from toytrans.training.faults import build_model
 
-pytestmark = pytest.mark.filterwarnings("ignore:.*ested.tensor:UserWarning")
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:.*ested.tensor:UserWarning"),
+    pytest.mark.filterwarnings("ignore:Version v4.12.0 introduces:FutureWarning"),
+]
 
 FAULTS = get_args(FaultName)
 SIZES = {"pad_id": 0, "vocabulary_size": 20}
@@ -239,6 +242,176 @@ def test_rounding_in_single_precision_stays_far_below_the_tolerance():
     assert TOLERANCE[torch.float32] == 1e-5
 
 
+# Models that are odd and sound, or look sound and are not -------------------------------------
+
+
+class Own(nn.Module):
+    """A small model of one attention, to be spoilt in one place."""
+
+    def __init__(self, closed: float = -1e9, half: bool = False) -> None:
+        super().__init__()
+        self.tokens, self.places = nn.Embedding(20, 16), nn.Embedding(64, 16)
+        self.ask, self.out = nn.Linear(16, 16), nn.Linear(16, 20)
+        self.closed, self.half = closed, half
+
+    def attend(self, x, memory, mask):
+        scores = self.ask(x) @ memory.mT + torch.zeros(mask.shape).masked_fill(~mask, self.closed)
+        if self.half:  # the usual way to keep softmax exact in half precision
+            scores = scores.float()
+        return scores.softmax(-1).to(x.dtype) @ memory
+
+    def forward(self, src, tgt_in):
+        def embed(ids):
+            return self.tokens(ids) + self.places(torch.arange(ids.shape[1]))
+
+        length = tgt_in.shape[1]
+        past = torch.ones(length, length, dtype=torch.bool).tril()
+        memory, y = embed(src), embed(tgt_in)
+        y = y + self.attend(y, y, past & (tgt_in != 0)[:, None] | torch.eye(length).bool())
+        return self.out(y + self.attend(y, memory, (src != 0)[:, None].expand(-1, length, -1)))
+
+
+def ask(model, **given):
+    return toytrans.check(model, **(SIZES | given))
+
+
+def test_a_row_of_pads_alone_that_turns_into_nan_is_found_where_it_can_come():
+    sound, spoilt = Own(), Own(closed=-torch.inf)
+    assert finding(ask(sound), "i").verdict == "PASS"
+    found = finding(ask(spoilt), "i")
+    assert found.verdict == "FAIL" and "every key closed" in found.words
+    with_end = finding(ask(spoilt, eos_id=2), "i")  # sources then end with it
+    assert with_end.verdict == "PASS" and "would spoil it" in with_end.words
+
+
+def test_an_id_that_is_ruled_out_hides_no_leak():
+    for ruled_out in (-1e9, -torch.inf):
+        model = around_torch().eval()
+
+        def leaking(src, tgt_in, model=model, ruled_out=ruled_out):
+            logits = model(src, tgt_in)
+            logits = logits + 1e-3 * logits.roll(-1, 1)
+            logits[..., 0] = ruled_out
+            return logits
+
+        report = ask(leaking)
+        assert {"b", "e"} <= failing(report)
+        assert "sees the future" in finding(report, "b").words
+        sound = ask(lambda s, t, model=model: leaking(s, t) - 1e-3 * model(s, t).roll(-1, 1))
+        assert "b" not in failing(sound)
+
+
+@pytest.mark.parametrize("length", [7, 12, 20])
+def test_what_rounds_to_single_precision_inside_is_measured_as_such(length):
+    report = ask(Own(half=True), length=length, eos_id=2)
+    assert report.precision == "float32" and not failing(report)
+    model = around_torch().eval()
+    report = ask(lambda s, t: model(s, t).double(), length=length)
+    assert report.precision == "float32" and not failing(report)
+    assert ask(Own(), eos_id=2).precision == "float64"
+
+
+def test_half_precision_is_not_asked_for_the_order():
+    model = around_torch().eval()
+    report = ask(lambda s, t: model(s, t).bfloat16())
+    assert finding(report, "j").verdict == "does not apply"
+    assert "half precision" in finding(report, "j").words
+
+
+def test_a_model_without_gradients_is_checked_like_any_other():
+    frozen = around_torch().requires_grad_(False)
+    assert toytrans.check(frozen, **SIZES, start_id=1, eos_id=2).passed
+    assert not any(parameter.requires_grad for parameter in frozen.parameters())
+
+    model = around_torch().eval()
+
+    @torch.inference_mode()
+    def inferring(src, tgt_in):
+        return model(src, tgt_in)
+
+    def batch(pairs):
+        rows = torch.tensor([[1, 3, 4], [1, 5, 0]]).repeat(9, 1)[: len(pairs)]
+        return rows, rows, rows
+
+    def loss(logits, labels):
+        return nn.functional.cross_entropy(logits.mT, labels, ignore_index=0)
+
+    assert finding(ask(inferring, batch=batch, loss=loss), "h").verdict == "PASS"
+
+
+def test_an_embedding_that_is_not_batch_first_does_not_apply():
+    class Turned(Own):
+        def __init__(self):
+            super().__init__()
+            self.turned = nn.Module()
+            self.turned.forward = lambda ids: self.tokens(ids).transpose(0, 1)
+
+        def forward(self, src, tgt_in):
+            self.turned(src), self.turned(tgt_in)
+            return super().forward(src, tgt_in)
+
+    model = Turned()
+    found = finding(ask(lambda s, t: model(s, t), embedding=model.turned), "c")
+    assert found.verdict == "does not apply" and "batch first" in found.words
+
+
+def test_a_model_that_changes_later_is_refused():
+    model, calls = around_torch().eval(), []
+
+    def drifting(src, tgt_in):
+        calls.append(1)
+        return model(src, tgt_in) + (len(calls) > 20)
+
+    with pytest.raises(UserError, match="after some more calls"):
+        ask(drifting)
+
+
+def test_what_cannot_be_copied_is_left_as_it_is():
+    class Locked(Own):
+        def __deepcopy__(self, memo):
+            raise ValueError("not me")
+
+    model = Locked()
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    seen = []
+    model.register_forward_hook(
+        lambda *_: seen.append(float(model.out.weight.detach().abs().sum()))
+    )
+    report = ask(model, eos_id=2)
+    assert len(set(seen)) == 1 and report.precision == "float32"
+    assert all(torch.equal(before[name], value) for name, value in model.state_dict().items())
+
+
+def test_hugging_faces_own_loss_is_what_is_proved():
+    from transformers import BartForConditionalGeneration
+
+    class Summing(BartForConditionalGeneration):
+        def forward(self, *args, labels=None, **named):
+            found = super().forward(*args, labels=labels, **named)
+            if labels is not None:
+                found.loss = found.loss * labels.ne(-100).sum() / labels.numel()
+            return found
+
+    model, _ = hugging_face_models()["bart"]
+    broken = Summing(model.config)
+    assert failing(toytrans.check(broken)) == {"h", "n"}
+    assert "own loss" in finding(toytrans.check(broken), "h").words
+
+
+def test_a_pad_that_is_also_the_end_is_named_and_nothing_else():
+    from transformers import BartConfig, BartForConditionalGeneration
+
+    model, _ = hugging_face_models()["bart"]
+    values = model.config.to_dict() | {"pad_token_id": 2, "eos_token_id": 2}
+    report = toytrans.check(BartForConditionalGeneration(BartConfig(**values)))
+    assert failing(report) == {"m"} and "both 2" in finding(report, "m").words
+
+
+def test_a_loss_of_a_broken_run_names_the_fault_wherever_it_is_printed():
+    assert "broken on purpose: no_norm" in str(our_report("no_norm"))
+    assert "broken on purpose: no_norm" in our_report("no_norm").document()["model"]
+
+
 # Bad input -----------------------------------------------------------------------------------
 
 
@@ -254,9 +427,14 @@ def test_rounding_in_single_precision_stays_far_below_the_tolerance():
         (lambda s, t: torch.full((*t.shape, 20), torch.nan), SIZES, ["NaN in every row"]),
         (lambda s, t: torch.rand(*t.shape, 20), SIZES, ["twice", "model.eval()"]),
         (lambda s, t: 1 / 0, SIZES, ["raised ZeroDivisionError"]),
-        (lambda s, t: t, SIZES | {"vocabulary_size": 3}, ["2 symbols are left", "need three"]),
+        (lambda s, t: t, SIZES | {"vocabulary_size": 2}, ["1 symbols are left", "need two"]),
         (lambda s, t: t, SIZES | {"limit": 5}, ["takes 5 places", "smaller length"]),
         (lambda s, t: t, SIZES | {"length": 3}, ["length 3", "4 symbols or more"]),
+        (lambda s, t: t, SIZES | {"vocabulary_size": "20"}, ["vocabulary_size '20'", "whole"]),
+        (lambda s, t: t, SIZES | {"pad_id": 50}, ["pad_id 50 is not below vocabulary_size 20"]),
+        (lambda s, t: t, SIZES | {"limit": "9"}, ["limit '9'", "whole number"]),
+        (lambda s, t: t, SIZES | {"length": 5.5}, ["length 5.5"]),
+        (lambda s, t: torch.zeros(5)[t.shape[1]], SIZES, ["IndexError", "take 10 places?"]),
         (lambda s, t: t, SIZES | {"embedding": 3}, ["embedding is a torch.nn.Module"]),
         (lambda s, t: t, SIZES | {"batch": lambda p: 1 / 0}, ["batch maker raised"]),
         (lambda s, t: t, SIZES | {"batch": lambda p: 5}, ["batch maker gave something else"]),
@@ -306,10 +484,8 @@ def test_a_loss_that_is_none_is_refused(loss, fragment):
     def model(src, tgt_in):
         return tgt_in[..., None].double() * torch.arange(20)
 
-    report = None
     with pytest.raises(UserError, match=fragment):
-        report = toytrans.check(model, **SIZES, batch=batch, loss=loss)
-    assert report is None
+        toytrans.check(model, **SIZES, batch=batch, loss=loss)
 
 
 def test_embeddings_that_are_not_used_prove_nothing():
@@ -454,6 +630,7 @@ def test_check_somebody_elses_model(folder, command):
         (["runs/x", "--config", "c.yaml"], ["exclude each other"]),
         (["runs/x"], ["no such run directory"]),
         (["--set", "model.d_ff=3"], ["give --config"]),
+        (["--config", "c.yaml", "--checkpoint", "last"], ["is one of a run's"]),
         ([], ["no run here yet"]),
         (["--config", "c.yaml", "--set", "fault=no_casual"], ["did you mean no_causal?"]),
         (

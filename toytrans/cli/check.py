@@ -50,6 +50,8 @@ def check(
     """
     if sum(given is not None for given in (run, config, model)) > 1:
         raise UserError("a RUN, --config and --model exclude each other; give one")
+    if checkpoint != "best" and (config or model):
+        raise UserError(f"--checkpoint {checkpoint} is one of a run's; give a RUN with it")
     if overrides and config is None:
         raise UserError("--set changes a config; give --config FILE with it")
     if model is not None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from toytrans.cli.common import output, warn_of_fault
+from toytrans.cli.common import broken, output, warn_of_fault
 from toytrans.cli.panels import fitting, print_html, print_panels, step_through
 from toytrans.config import Config, load_config
 from toytrans.errors import UserError
@@ -58,11 +58,12 @@ def inspect_masks(
     if steps:
         _walk(settings, run, src, tgt, rows)
         return
-    view = _view(settings, run, src, tgt, rows)
+    view = view_of(settings, run, src, tgt, rows)
     if as_json:
         from toytrans.insight.mask_panels import masks_as_data
 
-        print(json.dumps(masks_as_data(view)))
+        fault = {"weights": view.weights} if "broken on purpose" in view.weights else {}
+        print(json.dumps(masks_as_data(view) | fault))
     elif as_csv:
         _print_csv(view)
     elif as_html:
@@ -99,7 +100,7 @@ def _one_source(
         )
 
 
-def _view(
+def view_of(
     settings: Config | None, run: Path | None, src: list[str], tgt: list[str], rows: int
 ) -> "View":
     """The pairs given, or those of the config or run; and the model that reads them."""
@@ -129,9 +130,11 @@ def _view(
     else:
         batch, vocabulary = batch_of_config(settings, rows, facts)
     if loaded:
-        return View(batch, vocabulary, loaded.model, f"weights of {run}, step {loaded.step}")
+        weights = f"weights of {run}, step {loaded.step}{broken(settings.fault)}"
+        return View(batch, vocabulary, loaded.model, weights)
     model = fresh(lambda: build_model(settings, vocabulary), settings.seed)
-    return View(batch, vocabulary, model, f"fresh weights, seed {settings.seed}")
+    weights = f"fresh weights, seed {settings.seed}{broken(settings.fault)}"
+    return View(batch, vocabulary, model, weights)
 
 
 def _panels(view: "View", library: str | None) -> "Iterator[Panel]":
@@ -164,7 +167,7 @@ def _walk(
 
     pairs, origin = walk.PAIRS, ""
     if settings or run:
-        pairs = walk.pairs_of(_view(settings, run, src, tgt, rows))
+        pairs = walk.pairs_of(view_of(settings, run, src, tgt, rows))
         origin = "The pairs are those asked for, the model is not. "
     elif src:
         pairs = [(s.split(), t.split()) for s, t in zip(src, tgt, strict=True)]

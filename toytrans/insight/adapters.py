@@ -41,7 +41,7 @@ ATTENTION_END = re.compile(r"(out_proj|Attention\.o|attention\.output\.dense)$")
 FEED_FORWARD_END = re.compile(
     r"(feed_forward\.3|linear2|fc2|DenseReluDense\.wo|(?<!attention)\.output\.dense)$"
 )
-CROSS = re.compile(r"cross_?attention|multihead_attn|encoder_attn|EncDecAttention")
+CROSS = re.compile(r"cross_?att|multihead_attn|encoder_attn|src_attn|EncDecAttention")
 
 
 @dataclass(frozen=True)
@@ -69,10 +69,19 @@ class Layers:
         attentions = {
             name: module
             for name, module in modules.items()
-            if isinstance(module, Attention | nn.MultiheadAttention)
-            or all(hasattr(module, part) for part in ("q_proj", "k_proj", "v_proj", "out_proj"))
+            if isinstance(module, Attention) or _is_plain(module)
         }
         return Layers(attentions, ends, forward)
+
+
+def _is_plain(module: nn.Module) -> bool:
+    """Whether an attention's projections are at hand: torch's, of one width, or BART's kin."""
+    if isinstance(module, nn.MultiheadAttention):
+        return module.in_proj_weight is not None and module.bias_k is None
+    parts = ("q_proj", "k_proj", "v_proj", "out_proj")
+    return all(isinstance(getattr(module, part, None), nn.Module) for part in parts) and isinstance(
+        getattr(module, "num_heads", None), int
+    )
 
 
 @dataclass(frozen=True)
@@ -82,7 +91,8 @@ class Subject:
     call (src (B, S), tgt_in (B, T)) -> logits (B, T, V). embeddings: of source and target ids.
     decoding_start: the id that decoding starts with; start_id: the one that tgt_in starts with.
     source_size: ids of the source, where they are not `vocabulary_size`. limit: the most places.
-    module: what holds the weights; ours and config: where it is a toytrans model.
+    ignored: labels that stand for pads. module: what holds the weights; ours: where it is a
+    toytrans model. has_own_loss: `call.loss_of` is the model's own, which `loss` should equal.
     """
 
     name: str
@@ -100,6 +110,8 @@ class Subject:
     layers: Layers | None = None
     module: nn.Module | None = None
     ours: Transformer | None = None
+    ignored: tuple[int, ...] | None = None
+    has_own_loss: bool = False
 
     def symbols(self) -> list[int]:
         """Ids that may stand anywhere in source and target."""
@@ -126,7 +138,8 @@ class Subject:
         return real
 
     def real_labels(self, tgt_out: Tensor) -> Tensor:
-        return (tgt_out != self.pad_id) & (tgt_out != HF_IGNORED)
+        ignored = self.ignored or (self.pad_id, HF_IGNORED)
+        return ~torch.isin(tgt_out, torch.tensor(ignored))
 
 
 def padded(rows: list[list[int]], value: int) -> Tensor:
@@ -142,6 +155,7 @@ def subject_of(model: Any, **given: Any) -> Subject:
     Raises UserError where something is missing.
     """
     known = {name: value for name, value in given.items() if value is not None}
+    _check_numbers(known)
     embedding = known.pop("embedding", None)
     if embedding is not None:
         pair = embedding if isinstance(embedding, tuple | list) else (embedding, embedding)
@@ -167,6 +181,19 @@ def subject_of(model: Any, **given: Any) -> Subject:
     return _in_fp64(Subject(name=name, call=model, module=module, layers=layers, **known))
 
 
+def _check_numbers(known: dict[str, Any]) -> None:
+    """Raises UserError for numbers that are none, and ids that the vocabulary does not have."""
+    names = ("vocabulary_size", "source_size", "limit", "pad_id", "start_id", "eos_id")
+    for name in names:
+        value = known.get(name, 0)
+        if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+            raise UserError(f"{name} {value!r}: give a whole number, 0 or more")
+    size = known.get("vocabulary_size")
+    for name in names[3:]:
+        if size is not None and known.get(name, -1) >= size:
+            raise UserError(f"{name} {known[name]} is not below vocabulary_size {size}")
+
+
 def own(model: Transformer, config: Config, vocabulary: Vocabulary, name: str) -> Subject:
     """A toytrans model with what it learns from, faults included; the model is copied to fp64."""
     model = copy.deepcopy(model).double().eval().cpu()
@@ -182,7 +209,7 @@ def own(model: Transformer, config: Config, vocabulary: Vocabulary, name: str) -
         return objective.mean(logits, Batch(tgt_out, tgt_out, tgt_out))
 
     return Subject(
-        name=name,
+        name=name + (f", broken on purpose: {config.fault}" if config.fault else ""),
         call=model,
         pad_id=PAD_ID,
         vocabulary_size=len(vocabulary),
@@ -252,12 +279,14 @@ def hugging_face(model: Any, **given: Any) -> Subject:
 
     def look_up(name: str, *places: Any) -> Any:
         found = (getattr(place, name, None) for place in places)
-        return next((value for value in found if value is not None), None)
+        value = next((value for value in found if value is not None), None)
+        return value[0] if isinstance(value, list) else value  # several ends: the first
 
     starts = look_up("decoder_start_token_id", generation, config)
     known = {
         "pad_id": look_up("pad_token_id", config, *parts),
-        "vocabulary_size": look_up("vocab_size", parts[0], config),
+        "vocabulary_size": look_up("decoder_vocab_size", config)
+        or look_up("vocab_size", parts[0], config),
         "source_size": look_up("vocab_size", parts[1], config),
         "start_id": look_up("decoder_start_token_id", config),
         "eos_id": look_up("eos_token_id", config),
@@ -298,6 +327,9 @@ def hugging_face(model: Any, **given: Any) -> Subject:
         ),
         "loss": _mean_loss,
         "batch": batch,
+        "has_own_loss": "loss" not in known,
+        # a pad that is also the end can only be told by its place: HF then ignores -100 alone
+        "ignored": (HF_IGNORED,) if pad_id == known.get("eos_id") else None,
     }
     return Subject(call=call, module=call, layers=Layers.of(call), **(usual | known))
 
@@ -324,38 +356,57 @@ class HuggingFaceCall(nn.Module):
         }
 
     def forward(self, src: Tensor, tgt_in: Tensor) -> Any:
-        found = self.model(
+        return self._ask(src, tgt_in).logits
+
+    def loss_of(self, src: Tensor, tgt_in: Tensor, tgt_out: Tensor) -> Any:
+        """The model's own loss."""
+        return self._ask(src, tgt_in, labels=tgt_out).loss
+
+    def _ask(self, src: Tensor, tgt_in: Tensor, **labels: Tensor) -> Any:
+        return self.model(
             input_ids=src,
             decoder_input_ids=tgt_in,
             use_cache=False,
+            return_dict=True,
             **self.masks(src, tgt_in),
+            **labels,
         )
-        return found.logits
 
 
 def _in_fp64(subject: Subject) -> Subject:
     """A copy in eval mode and fp64, with the copy's embeddings and layers; in the precision that
-    it has where it runs in no other, and the very object where nothing can be copied."""
+    it has where it runs in no other. What cannot be copied is asked as it is, from outside."""
     if subject.module is None:
         return subject
     names = {module: name for name, module in subject.module.named_modules()}
     if any(part not in names for part in subject.embeddings or ()):
-        return subject  # embeddings outside of the module: a copy would not use them
+        return replace(subject, layers=None)  # a copy would not use these embeddings
+    copied = _copied(subject, names)
+    if copied is None:
+        return replace(subject, layers=None)
+    assert copied.module is not None
     try:
-        module = copy.deepcopy(subject.module).eval().cpu()
-    except (RuntimeError, TypeError):  # tensors inside a graph, locks: what cannot be copied
-        return subject
+        symbols = copied.symbols()
+        src, tgt_in, _ = copied.make_batch([(symbols[:2], symbols[:1])])
+        with torch.no_grad():
+            copied.module.double()(src, tgt_in)
+    except Exception:  # whatever a foreign model says to fp64: a copy in its own precision
+        return _copied(subject, names) or subject
+    return copied
+
+
+def _copied(subject: Subject, names: dict[nn.Module, str]) -> Subject | None:
+    """The subject on a copy of its module, all weights with gradients; None if it has no copy."""
+    try:
+        module = copy.deepcopy(subject.module)
+    except Exception:  # tensors inside a graph, locks, open files: anything may refuse
+        return None
+    assert module is not None
+    module = module.eval().cpu()
+    for parameter in module.parameters():
+        parameter.requires_grad_(parameter.is_floating_point())
     modules = dict(module.named_modules())
     embeddings = subject.embeddings and tuple(modules[names[part]] for part in subject.embeddings)
-    copied = replace(
+    return replace(
         subject, call=module, module=module, embeddings=embeddings, layers=Layers.of(module)
     )
-    src, tgt_in, _ = copied.make_batch([(subject.symbols()[:2], subject.symbols()[:1])])
-    before = {name: tensor.dtype for name, tensor in module.state_dict().items()}
-    try:
-        with torch.no_grad():
-            module.double()(src, tgt_in)
-    except Exception:  # whatever a foreign model says to fp64: it stays in its own precision
-        for name, tensor in module.state_dict(keep_vars=True).items():
-            tensor.data = tensor.data.to(before[name])
-    return copied

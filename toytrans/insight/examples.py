@@ -1,8 +1,9 @@
 """A padded batch of random symbols, and a model's answers to it, checked.
 
 Differences are of logits, in the model's own precision: fp64 wherever it runs in it, so that a
-leak of a thousandth in one layer stands far above rounding. The tolerance is a share of the
-largest logit, by precision.
+leak of a thousandth in one layer stands far above rounding. The tolerance is a share of how large
+logits are, by precision: the median over the vocabulary of each id's largest, so that an id that is
+ruled out by -1e9 does not count.
 """
 
 import math
@@ -15,6 +16,7 @@ from torch.nn import functional as F
 
 from toytrans.errors import UserError
 from toytrans.insight.adapters import Subject, Symbols
+from toytrans.insight.findings import NotApplicable
 
 TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-5}
 """Of the largest logit. Rounding in sound models stays below 3e-15 and 5e-7 of it, a leak of a
@@ -22,6 +24,9 @@ thousandth in one layer moves it by 1e-5 and more (scripts/fault_matrix.py, 20 s
 
 COARSE = 2e-2
 """The tolerance of half precision."""
+
+SHORTEST = 4
+"""Symbols that the longest sequence of the proofs has at least."""
 
 
 class NoAnswer(UserError):
@@ -35,10 +40,10 @@ class Examples:
         self.subject = subject
         self.random = torch.Generator().manual_seed(seed)
         symbols = torch.tensor(subject.symbols())
-        if len(symbols) < 3:
+        if len(symbols) < 2:
             raise UserError(
                 f"{len(symbols)} symbols are left of a vocabulary of {subject.vocabulary_size} "
-                "beside pad, start and end; the proofs need three"
+                "beside pad, start and end; the proofs need two"
             )
         self.symbols = symbols
         lengths = ((length, 2), (1, length), (length - 1, 1), (2, length - 1))
@@ -47,13 +52,16 @@ class Examples:
         self.real = subject.real_inputs(self.tgt_in)
         self.needs = max(self.src.shape[1], self.tgt_in.shape[1]) + 3
         if subject.limit is not None and self.needs > subject.limit:
+            smaller = "give a smaller length, or " if length > SHORTEST else ""
             raise UserError(
                 f"{subject.name} takes {subject.limit} places and the proofs need {self.needs}; "
-                "give a smaller length, or build the model with more"
+                f"{smaller}build the model with more"
             )
         self.logits = self._first_answer()
-        self.size = float(self.logits[self.real].nan_to_num().abs().max())
-        self.tolerance = TOLERANCE.get(self.logits.dtype, COARSE) * max(self.size, 1e-30)
+        finite = self.logits[self.real].nan_to_num(0.0, 0.0, 0.0).abs()
+        self.size = max(float(finite.amax(0).median()), 1e-30)
+        self.dtype = self._true_precision()
+        self.tolerance = TOLERANCE.get(self.dtype, COARSE) * self.size
 
     def _row(self, length: int) -> list[int]:
         """Symbols of which no two neighbours are equal."""
@@ -99,9 +107,60 @@ class Examples:
     def noise(self, like: Tensor) -> Tensor:
         return torch.randn(like.shape, generator=self.random, dtype=torch.float64).to(like.dtype)
 
+    def own_loss(self, rows: slice) -> float | None:
+        """What the model itself calls its loss on some rows of the batch, if it does."""
+        if not self.subject.has_own_loss or self.tgt_out is None:
+            return None
+        of: Any = self.subject.call
+        given = (self.src[rows], self.tgt_in[rows], self.tgt_out[rows])
+        try:
+            with torch.no_grad():
+                return float(foreign(self.subject, "the model's own loss", of.loss_of, *given))
+        except UserError:  # it has none
+            return None
+
     def loss_tolerance(self, loss: Tensor | float) -> float:
         """Of losses and their gradients, as `tolerance` is of logits."""
-        return TOLERANCE.get(self.logits.dtype, COARSE) * max(abs(float(loss)), 1.0)
+        return TOLERANCE.get(self.dtype, COARSE) * max(abs(float(loss)), 1.0)
+
+    def ask_again(self) -> None:
+        """Raises UserError where the first batch is now answered otherwise."""
+        by = largest(apart(self.ask(self.src, self.tgt_in), self.logits))
+        if by > 0:
+            raise UserError(
+                f"{self.subject.name} answers the same input otherwise after some more calls, by "
+                f"{by:.2g}; what does it keep from call to call?"
+            )
+
+    def _true_precision(self) -> torch.dtype:
+        """The dtype of the logits, or fp32 where something inside is rounded to it: where fp32
+        holds the logits without loss, or where they do not follow the weights smoothly."""
+        logits = self.logits
+        if logits.dtype != torch.float64:
+            return logits.dtype
+        if torch.equal(logits.float().double().nan_to_num(), logits.nan_to_num()):
+            return torch.float32
+        if self.subject.module is None:
+            return logits.dtype
+        first, second = (self._nudged(step) for step in (1e-8, 2e-8))
+        bent = apart(second, first) - apart(first, logits)  # 1e-16 of it where nothing rounds
+        rounds = largest(bent[self.real].nan_to_num()) > TOLERANCE[torch.float64] / 100 * self.size
+        return torch.float32 if rounds else logits.dtype
+
+    def _nudged(self, step: float) -> Tensor:
+        """Logits with each weight moved by about `step` of itself, always the same way."""
+        assert self.subject.module is not None
+        parameters = [p for p in self.subject.module.parameters() if p.is_floating_point()]
+        kept = [parameter.detach().clone() for parameter in parameters]
+        random = torch.Generator().manual_seed(0)
+        for parameter in parameters:
+            way = torch.randn(parameter.shape, generator=random, dtype=torch.float64)
+            parameter.data += step * way.to(parameter.dtype) * parameter.data
+        try:
+            return self.ask(self.src, self.tgt_in)
+        finally:
+            for parameter, value in zip(parameters, kept, strict=True):
+                parameter.data.copy_(value)
 
     @torch.no_grad()
     def ask(self, src: Tensor, tgt_in: Tensor) -> Tensor:
@@ -121,7 +180,11 @@ class Examples:
     def _first_answer(self) -> Tensor:
         """Logits of the batch, asked for twice, after the widest batch that any proof asks for."""
         name, pad = self.subject.name, self.subject.pad_id
-        first, again = (self.ask(self.src, self.tgt_in) for _ in range(2))
+        try:
+            first, again = (self.ask(self.src, self.tgt_in) for _ in range(2))
+        except NoAnswer as error:
+            hint = f"; does it take {self.needs} places?" if "IndexError" in str(error) else ""
+            raise UserError(f"{error}{hint}") from error
         try:
             self.ask(F.pad(self.src, (0, 3), value=pad), F.pad(self.tgt_in, (0, 2), value=pad))
         except NoAnswer as error:
@@ -134,8 +197,8 @@ class Examples:
                 f"{name} answers an ordinary padded batch with NaN in every row; the proofs need "
                 "numbers (a diverged checkpoint, or a mask that closes every key?)"
             )
-        if not torch.equal(first.nan_to_num(), again.nan_to_num()):
-            by = float((first - again).nan_to_num().abs().max())
+        by = largest(apart(first, again).nan_to_num())
+        if by > 0:
             raise UserError(
                 f"{name} answers the same input twice with logits that differ by {by:.2g}; "
                 "is dropout left on? call model.eval() first"
@@ -159,6 +222,7 @@ def answer(subject: Subject, src: Tensor, tgt_in: Tensor) -> Tensor:
             f"{asked} gave shape {tuple(logits.shape)}; expected {wanted}: batch first, places, "
             "vocabulary"
         )
+    logits = logits.clone() if logits.is_inference() else logits
     return logits.cpu()
 
 
@@ -168,9 +232,16 @@ def foreign(subject: Subject, what: str, function: Callable[..., Any], *given: A
         return function(*given)
     try:
         return function(*given)
+    except NotApplicable:  # said by a hook of ours
+        raise
     except Exception as error:
         first = (str(error).splitlines() or [""])[0][:200]
         raise UserError(f"{what} raised {type(error).__name__}: {first}") from error
+
+
+def apart(a: Tensor, b: Tensor) -> Tensor:
+    """a - b, where equal infinities are 0 apart."""
+    return torch.where(a == b, torch.zeros_like(a), a - b)
 
 
 def largest(difference: Tensor) -> float:

@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 from toytrans.config import PadMask
 from toytrans.insight.adapters import Layers
-from toytrans.insight.examples import Examples, answer, largest, worst
+from toytrans.insight.examples import Examples, answer, apart, largest, worst
 from toytrans.insight.findings import NotApplicable, Outcome
 from toytrans.model.attention import Attention, Sight
 from toytrans.model.transformer import Transformer
@@ -33,6 +33,11 @@ def embeddings_changed(x: Examples, change: Change) -> Iterator[None]:
 
     def hook(module: nn.Module, given: Any, named: Any, output: Tensor) -> Tensor:
         ids = next(value for value in (*given, *named.values()) if isinstance(value, Tensor))
+        if output.shape[:2] != ids.shape:
+            raise NotApplicable(
+                f"the embedding makes {tuple(output.shape)} of ids {tuple(ids.shape)}; needs one "
+                "that is batch first"
+            )
         shared = source is target
         is_source = torch.equal(ids, x.src) if shared else module is source
         met.append("src" if is_source else "tgt")
@@ -63,7 +68,7 @@ def pads_hold_anything(x: Examples) -> Outcome:
         found = x.ask(x.src, x.tgt_in)
     count = int(pads["src"].sum() + pads["tgt"].sum())
     return Outcome(
-        largest((found - x.logits)[x.real]),
+        largest(apart(found, x.logits)[x.real]),
         x.tolerance,
         f"noise a hundred times as large in the place of {count} pads moves no real output",
         "real outputs change with what the embedding of a pad holds: pads are seen as keys; are "
@@ -163,7 +168,8 @@ def attention_is_scaled(x: Examples) -> Outcome:
     by: dict[str, float] = {}
     size = 0.0
     with contextlib.ExitStack() as stack, torch.enable_grad():  # with it torch takes no shortcut
-        calls = {name: _Call(module, stack) for name, module in layers.attentions.items()}
+        pads = src == x.subject.pad_id  # there are some where the end is a pad
+        calls = {name: _Call(module, stack, pads) for name, module in layers.attentions.items()}
         answer(x.subject, src, tgt_in)
     with torch.no_grad():
         for name, call in calls.items():
@@ -185,8 +191,8 @@ def attention_is_scaled(x: Examples) -> Outcome:
 class _Call:
     """What an attention was asked and what it answered, and what the textbook answers."""
 
-    def __init__(self, module: nn.Module, stack: contextlib.ExitStack) -> None:
-        self.module, self.met = module, False
+    def __init__(self, module: nn.Module, stack: contextlib.ExitStack, pads: Tensor) -> None:
+        self.module, self.met, self.pads = module, False, pads
         self.given: tuple[Any, ...] = ()
         self.named: dict[str, Any] = {}
         self.parts: dict[str, Tensor] = {}
@@ -218,9 +224,12 @@ class _Call:
         q, k, v = (self.parts[name] for name in ("q_proj", "k_proj", "v_proj"))
         heads = int(self.module.num_heads)  # type: ignore[arg-type]
         triangle = torch.ones(q.shape[1], k.shape[1], dtype=torch.bool).tril()
+        masks = [None, triangle]
+        if self.pads.shape[1] == k.shape[1]:
+            masks.append(~self.pads[:, None, None])
         return [
             softmax_attention(_heads(q, heads), _heads(k, heads), _heads(v, heads), mask)
-            for mask in (None, triangle)
+            for mask in masks
         ]
 
 
@@ -295,11 +304,15 @@ def _textbook_of_torch(
         for x, w, b in zip(given, weights, biases, strict=True)
     )
     added = torch.zeros(q.shape[-2], k.shape[-2], dtype=q.dtype)
+    if attn_mask is not None and attn_mask.dim() == 3:  # (B H, Tq, Tk)
+        attn_mask = attn_mask.unflatten(0, (len(q), -1))
     for mask in (attn_mask, None if key_padding_mask is None else key_padding_mask[:, None, None]):
-        if mask is not None:  # torch's own polarity: True = blocked
-            blocked = mask if mask.dtype == torch.bool else mask == -math.inf
-            added = added + torch.zeros_like(mask, dtype=q.dtype).masked_fill(blocked, -math.inf)
-    merged = softmax_attention(q, k, v, added == 0)
+        if mask is None:
+            continue
+        if mask.dtype == torch.bool:  # torch's own polarity: True = blocked
+            mask = torch.zeros_like(mask, dtype=q.dtype).masked_fill(mask, -math.inf)
+        added = added + mask
+    merged = softmax_attention(q, k, v, None, added)
     output: Tensor = module.out_proj(merged if module.batch_first else merged.transpose(0, 1))
     return output
 
@@ -309,6 +322,8 @@ def input_passes_by(x: Examples) -> Outcome:
     carry it past (He et al. 2016; Vaswani et al. 2017, section 3.1)."""
     layers = _layers(x)
     ends = layers.attention_ends | layers.feed_forward_ends
+    if {_side(name) for name in ends} != {"encoder", "decoder"}:
+        raise NotApplicable("needs an encoder and a decoder whose layers have known names")
     by = {}
     other_src, other_tgt = x.src.clone(), x.tgt_in.clone()
     inside = torch.isin(x.src, x.symbols)
@@ -321,9 +336,9 @@ def input_passes_by(x: Examples) -> Outcome:
         with silenced(chosen):
             before = x.ask(x.src, x.tgt_in)
             if side == "encoder":
-                moved = (x.ask(other_src, x.tgt_in) - before)[x.real]
+                moved = apart(x.ask(other_src, x.tgt_in), before)[x.real]
             else:
-                moved = (x.ask(x.src, other_tgt) - before)[changed]
+                moved = apart(x.ask(x.src, other_tgt), before)[changed]
         by[side] = largest(moved)
     least = min(by, key=lambda side: by[side])
     return Outcome(
@@ -367,9 +382,9 @@ def feed_forward_at_work(x: Examples) -> Outcome:
     by = {}
     for name, module in ends.items():
         with silenced([module]):
-            by[name] = largest((x.ask(x.src, x.tgt_in) - x.logits)[x.real])
+            by[name] = largest(apart(x.ask(x.src, x.tgt_in), x.logits)[x.real])
     least = min(by, key=lambda name: by[name], default="none of the layers has one;")
-    missing = len(ends) < layers.count
+    missing = x.subject.ours is not None and len(ends) < layers.count
     return Outcome(
         0.0 if missing else by[least],
         x.tolerance,
@@ -396,7 +411,9 @@ def silenced(modules: Iterable[nn.Module]) -> Iterator[None]:
 
 def _side(name: str) -> str:
     """Which half of the model a module belongs to, by what its name says first."""
-    encoder, decoder = name.find("encoder"), name.find("decoder")
+    encoder, decoder = name.find("enc"), name.find("dec")
+    if encoder < 0 and decoder < 0:
+        raise NotApplicable(f"needs names that tell encoder from decoder; {name} does not")
     return "decoder" if decoder >= 0 and (encoder < 0 or decoder < encoder) else "encoder"
 
 

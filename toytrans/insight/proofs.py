@@ -15,7 +15,7 @@ from torch.nn import functional as F
 from toytrans.config import Config
 from toytrans.errors import UserError
 from toytrans.insight.adapters import Subject, own, subject_of
-from toytrans.insight.examples import Examples, NoAnswer, largest, worst
+from toytrans.insight.examples import SHORTEST, TOLERANCE, Examples, NoAnswer, apart, largest, worst
 from toytrans.insight.findings import Finding, NotApplicable, Outcome, Report
 from toytrans.insight.inner_proofs import INNER_PROOFS, exact_gradients
 from toytrans.model.transformer import Transformer
@@ -57,6 +57,9 @@ def check(
     at the second call, an exception of its own, fewer places than needed.
     """
     if isinstance(model, Run):
+        given = (pad_id, vocabulary_size, source_size, start_id, eos_id, embedding, loss, batch)
+        if any(value is not None for value in (*given, limit)):
+            raise UserError("of a run all is known; give check nothing but length and seed")
         name = str(model.path)
         return check_own(model.model, model.config, model.vocabulary, name, length, seed)
     subject = subject_of(
@@ -88,8 +91,8 @@ def check_own(
 
 def prove(subject: Subject, length: int = LENGTH, seed: int = 0) -> Report:
     """Every proof on a subject, on one batch of random symbols."""
-    if length < 4:
-        raise UserError(f"length {length}: the proofs need sequences of 4 symbols or more")
+    if not isinstance(length, int) or length < SHORTEST:
+        raise UserError(f"length {length}: the proofs need sequences of {SHORTEST} symbols or more")
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         examples = Examples(subject, length, seed)
@@ -101,7 +104,8 @@ def prove(subject: Subject, length: int = LENGTH, seed: int = 0) -> Report:
                 findings.append(Finding(letter, title, "FAIL", str(error), math.nan))
             except NotApplicable as reason:
                 findings.append(Finding(letter, title, "does not apply", str(reason)))
-    precision = str(examples.logits.dtype).removeprefix("torch.")
+        examples.ask_again()
+    precision = str(examples.dtype).removeprefix("torch.")
     return Report(subject.name, precision, tuple(findings))
 
 
@@ -132,7 +136,7 @@ def pads_appended(x: Examples) -> Outcome:
         "the target": x.ask(x.src, tgt_in)[:, :width],
         "both": x.ask(src, tgt_in)[:, :width],
     }
-    by = {side: largest((found - x.logits)[x.real]) for side, found in asked.items()}
+    by = {side: largest(apart(found, x.logits)[x.real]) for side, found in asked.items()}
     side = next((side for side, found in by.items() if not found <= x.tolerance), "both")
     where = {
         "the source": "is the source's pad mask passed to the encoder and to cross-attention",
@@ -157,7 +161,7 @@ def future_changed(x: Examples) -> Outcome:
     after = before.clone()
     for number, place in enumerate(places):
         after[number, place] = x.other(before[number, place])
-    moved = (x.ask(src, after) - x.ask(src, before)).abs().amax(-1)  # (J, T)
+    moved = apart(x.ask(src, after), x.ask(src, before)).abs().amax(-1)  # (J, T)
     earlier = torch.arange(moved.shape[1]) < torch.tensor(places)[:, None]
     seen = earlier & ~(moved <= x.tolerance)
     return Outcome(
@@ -190,8 +194,9 @@ def one_at_a_time(x: Examples) -> Outcome:
     by = []
     for row, pair in enumerate(x.pairs):
         src, tgt_in, _ = x.make_batch([pair])
+        real = x.subject.real_inputs(tgt_in)[0]
         together = x.logits[row, : tgt_in.shape[1]]
-        by.append(largest(x.ask(src, tgt_in)[0] - together))
+        by.append(largest(apart(x.ask(src, tgt_in)[0], together)[real]))
     return Outcome(
         worst(by),
         x.tolerance,
@@ -211,38 +216,59 @@ def sees_nothing_closed(x: Examples) -> Outcome:
     for place in range(longest - 1):
         changed = x.tgt_in.clone()
         changed[:, place + 1 :] = x.other(changed[:, place + 1 :])
-        moved = (x.ask(x.src, changed) - x.logits)[:, : place + 1]
+        moved = apart(x.ask(x.src, changed), x.logits)[:, : place + 1]
         by.append(largest(moved[x.real[:, : place + 1]]))
     return Outcome(
         worst(by),
         x.tolerance,
-        "all that follows a place replaced at once, pads by symbols: no output moves "
-        "(by finite change; give the embedding for exact gradients)",
+        "all that follows a place replaced at once, target pads by symbols: no output moves (by "
+        "finite change; source pads and exact gradients need the embedding)",
         "outputs move with what follows them: the decoder sees the future or target pads; "
         f"are the causal mask and the target's pad mask passed, and {POLARITY}",
     )
 
 
 def empty_row(x: Examples) -> Outcome:
-    """(i) A pair without symbols gives numbers, and leaves the other rows as they are."""
-    count = len(x.pairs)
-    src, tgt_in, _ = x.make_batch([*x.pairs, ([], [])])
+    """(i) A pair without symbols gives numbers, and leaves the other rows as they are; so does a
+    source of nothing but pads, whose own outputs may be NaN where such a row never comes, as the
+    source ends with EOS."""
+    count, pad = len(x.pairs), x.subject.pad_id
+    try:
+        src, tgt_in, _ = x.make_batch([*x.pairs, ([], [])])
+    except UserError as error:
+        raise NotApplicable(
+            f"needs a batch maker that takes a pair without symbols: {error}"
+        ) from None
     logits = x.ask(src, tgt_in)
-    own = logits[count, 0]
-    others = largest((logits[:count] - x.logits)[x.real])
-    difference = others if bool(own.isfinite().all()) else math.nan
+    others = largest(apart(logits[:count, : x.logits.shape[1]], x.logits)[x.real])
+    own = not bool(logits[count, 0].isnan().any())
+    all_pads = _takes_pads_alone(x, torch.cat((src, torch.full_like(src[:1], pad))), tgt_in)
+    needed = own and (all_pads or x.subject.ours is None)
     what = "its own outputs" if others <= x.tolerance else "those of other rows"
+    note = "" if all_pads else "; a source of pads alone, which never comes here, would spoil it"
     return Outcome(
-        difference,
+        others if needed else math.nan,
         x.tolerance,
-        "a pair without symbols gives numbers and changes no other row",
+        f"a pair without symbols gives numbers and changes no other row{note}",
         f"a pair without symbols spoils {what}: a row of attention with every key closed "
         "turns into NaN after softmax over -inf alone; give such rows zeros",
     )
 
 
+def _takes_pads_alone(x: Examples, src: Tensor, tgt_in: Tensor) -> bool:
+    """Whether a last row of nothing but pads gives numbers and leaves the others alone."""
+    try:
+        logits = x.ask(src, torch.cat((tgt_in, tgt_in[-1:])))
+    except NoAnswer:
+        return False
+    others = apart(logits[: len(x.logits), : x.logits.shape[1]], x.logits)[x.real]
+    return largest(others) <= x.tolerance and not bool(logits[-1, 0].isnan().any())
+
+
 def order_seen(x: Examples) -> Outcome:
     """(j) Swapping two different source symbols changes the logits."""
+    if x.dtype not in TOLERANCE:
+        raise NotApplicable("needs fp32 or fp64: half precision rounds as much as a swap may move")
     row, length = 0, len(x.pairs[0][0])
     swapped = []
     for place in range(length - 1):
@@ -252,13 +278,14 @@ def order_seen(x: Examples) -> Outcome:
     pairs = [x.pairs[row], *swapped]
     src, tgt_in, _ = x.make_batch(pairs)
     logits = x.ask(src, tgt_in)
-    by = [largest((found - logits[0])[x.real[row, : found.shape[0]]]) for found in logits[1:]]
+    by = [largest(apart(found, logits[0])[x.real[row, : found.shape[0]]]) for found in logits[1:]]
     return Outcome(
-        min(by),
+        max(by),
         x.tolerance,
-        f"{len(by)} swaps of neighbours in a source, each changes the logits",
-        f"swapping source symbols {by.index(min(by))} and {by.index(min(by)) + 1} changes "
-        "nothing: the encoder does not see order; are positions added to the embeddings?",
+        f"{len(by)} swaps of neighbours in a source; places {by.index(max(by))} and "
+        f"{by.index(max(by)) + 1} change the logits most",
+        f"none of {len(by)} swaps of neighbours in a source changes anything: the encoder does "
+        "not see order; are positions added to the embeddings?",
         must_change=True,
     )
 
@@ -272,6 +299,13 @@ def pad_labels_ignored(x: Examples) -> Outcome:
     gradient = x.loss_gradient(tgt_out)
     ignored = int(tgt_out[~real][0])
     once = float(loss(x.logits, tgt_out))
+    if (own := x.own_loss(slice(None))) is not None and abs(own - once) > x.loss_tolerance(once):
+        return Outcome(
+            abs(own - once),
+            x.loss_tolerance(once),
+            "",
+            f"the model's own loss is {own:.4f}, the mean over labels that are no pads {once:.4f}",
+        )
     twice = float(
         loss(
             torch.cat((x.logits, x.noise(x.logits)), 1),
@@ -345,24 +379,26 @@ def ends_agree(x: Examples) -> Outcome:
 def halves_add_up(x: Examples) -> Outcome:
     """(n) The loss of a batch = the summed losses of its halves over their tokens."""
     loss, tgt_out = x.loss, _needs_loss(x)
-    whole, real = float(loss(x.logits, tgt_out)), x.subject.real_labels(tgt_out)
-    half = len(tgt_out) // 2
-    parts = [
-        (float(loss(x.logits[rows], tgt_out[rows])), int(real[rows].sum()))
-        for rows in (slice(half), slice(half, None))
-    ]
+    real, half = x.subject.real_labels(tgt_out), len(tgt_out) // 2
+
+    def mean(rows: slice) -> float:
+        own = x.own_loss(rows)
+        return float(loss(x.logits[rows], tgt_out[rows])) if own is None else own
+
+    whole = mean(slice(None))
+    parts = [(mean(rows), int(real[rows].sum())) for rows in (slice(half), slice(half, None))]
     tokens = sum(count for _, count in parts)
-    mean = sum(value * count for value, count in parts) / tokens
+    expected = sum(value * count for value, count in parts) / tokens
     cause = (
         "is it a sum? divide by the real labels"
         if abs(whole - sum(value for value, _ in parts)) <= x.loss_tolerance(whole)
         else ("a mean of means weighs short rows more; sum first, divide once by the real labels")
     )
     return Outcome(
-        abs(whole - mean),
+        abs(whole - expected),
         x.loss_tolerance(whole),
         f"loss {whole:.4f} = its halves over {tokens} tokens",
-        f"the loss is {whole:.4f}, its halves over their tokens {mean:.4f}: {cause}",
+        f"the loss is {whole:.4f}, its halves over their tokens {expected:.4f}: {cause}",
     )
 
 
