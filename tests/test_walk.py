@@ -103,8 +103,8 @@ def test_the_conclusion_is_a_measurement(monkeypatch) -> None:
     # were the other mask to close a real key, the difference would be seen
     whole = MaskMaker.encoder_self
 
-    def closing_one_more(self: MaskMaker, src: torch.Tensor) -> torch.Tensor:
-        mask = whole(self, src).clone()
+    def closing_one_more(self: MaskMaker, src: torch.Tensor, *rest: object) -> torch.Tensor:
+        mask = whole(self, src, *rest).clone()
         if self.pad_mask == "keys_and_queries":
             mask[..., 0] = False
         return mask

@@ -9,7 +9,7 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from toytrans.cli import check, evaluate, gradients, inspect, tasks, train
+from toytrans.cli import attention, check, evaluate, gradients, inspect, tasks, trace, train
 from toytrans.cli.common import note
 from toytrans.errors import UserError
 
@@ -27,6 +27,8 @@ app.command("train", rich_help_panel=TRAIN)(train.train)
 app.command("tasks", rich_help_panel=TRAIN)(tasks.tasks)
 app.command("schema", rich_help_panel=TRAIN)(tasks.schema)
 app.command("inspect-masks", rich_help_panel=SEE)(inspect.inspect_masks)
+app.command("trace", rich_help_panel=SEE)(trace.trace)
+app.command("attention", rich_help_panel=SEE)(attention.attention)
 app.command("check", rich_help_panel=SEE)(check.check)
 app.command("faults", rich_help_panel=SEE)(check.faults)
 app.command("gradients", rich_help_panel=SEE)(gradients.gradients)
