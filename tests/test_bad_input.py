@@ -744,15 +744,15 @@ def test_eval_prints_one_json_document(run: Path, command: Command) -> None:
     assert answer.code == 0
     found = json.loads(answer.out)  # the whole of standard output
     ranges = {"in_range", "out_of_range"}
-    assert found.keys() == SUMMARY | ranges | {"split", "checkpoint", "loss", "by_length"}
+    assert found.keys() >= SUMMARY | ranges | {"split", "checkpoint", "loss", "by_length"}
     assert (found["split"], found["examples"]) == ("test", 20)
     inside, outside = found["in_range"], found["out_of_range"]
-    assert inside.keys() == outside.keys() == SUMMARY | {"loss"}
+    assert inside.keys() == outside.keys() >= SUMMARY | {"loss"}
     assert inside["examples"] + outside["examples"] == 20
     lengths = {row["length"]: row["examples"] for row in found["by_length"]}
     assert sum(lengths.values()) == 20
     assert sum(n for length, n in lengths.items() if length <= 4) == inside["examples"] > 0
-    assert all(row.keys() == SUMMARY | {"length"} for row in found["by_length"])
+    assert all(row.keys() >= SUMMARY | {"length"} for row in found["by_length"])
 
 
 def test_eval_says_null_where_no_length_is_beyond_training(run: Path, command: Command) -> None:

@@ -467,7 +467,7 @@ def test_marian_computes_our_logits(pad_mask, implementation, batch):
 
 
 class WithoutTriangle(MaskMaker):
-    def decoder_self(self, tgt_in: Tensor) -> Tensor:
+    def decoder_self(self, tgt_in: Tensor, queries: range | None = None) -> Tensor:
         return (tgt_in != PAD_ID)[:, None, None]
 
 

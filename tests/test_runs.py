@@ -103,11 +103,11 @@ def test_eval_prints_the_documents_keys(command):
     found = json.loads(command("eval", "r", "--json", "--lengths", "3:8").out)
     summary = ["examples", "exact_match", "low", "high", "token_accuracy", "loss"]
     parts = ["in_range", "out_of_range", "by_length"]
-    assert sorted(found) == sorted(["split", "checkpoint", *summary, *parts])
-    assert sorted(found["in_range"]) == sorted(found["out_of_range"]) == sorted(summary)
+    assert {"split", "checkpoint", *summary, *parts} <= found.keys()
+    assert found["in_range"].keys() == found["out_of_range"].keys() >= set(summary)
     lengths = [row["length"] for row in found["by_length"]]
     assert lengths == sorted(lengths) and set(lengths) <= set(range(3, 9))
-    assert sorted(found["by_length"][0]) == sorted(["length", *summary[:-1]])
+    assert {"length", *summary[:-1]} <= found["by_length"][0].keys()
     assert sum(row["examples"] for row in found["by_length"]) == found["examples"] == 40
     inside = json.loads(command("eval", "r", "--json", "--lengths", "1:4").out)
     assert inside["out_of_range"] is None and inside["in_range"]["examples"] == 40

@@ -1,64 +1,136 @@
 """Evaluation: counts first, one division at the end.
 
-Exact match is free-running: greedy (or beam) output equals the target through EOS. Loss and token
-accuracy are teacher-forced: every token is predicted from the true tokens before it.
+Two ways of reading. Free-running: the model reads its own greedy (or beam) output; exact match is
+the share of outputs that equal the target through EOS. Teacher-forced: every token is predicted
+from the true tokens before it; loss and token accuracy are measured so. A greedy output is right
+exactly where every teacher-forced token is, so that both ways give one exact match, up to rounding.
 """
 
 import contextlib
-from collections.abc import Iterator
-from dataclasses import dataclass, field
-from typing import Any
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, fields
+from itertools import count, groupby
+from statistics import fmean, median
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 from toytrans.data.batches import Batch, evaluation_batches
-from toytrans.data.pairs import DataFacts, Pairs, pad_rows
+from toytrans.data.pairs import DataFacts, Pairs, Side, pad_rows
+from toytrans.data.selection import first_of_each
 from toytrans.model.decoding import search
 from toytrans.model.transformer import Transformer
-from toytrans.tokens import PAD_ID, Vocabulary
+from toytrans.tokens import EOS_ID, PAD_ID, Vocabulary
 
 BATCH_TOKENS = 16_384
+MOST_SCORES = 2**22
+"""Scores of one attention that are in memory at once: 16 MiB of them."""
+
+MOST_SPANS = 25
+"""Rows of lengths that a table may have."""
+
+SHARES = (
+    "exact_match",
+    "forced_exact_match",
+    "exact_match_difference",
+    "token_accuracy",
+    "free_token_accuracy",
+    "token_accuracy_difference",
+)
+"""What is averaged over runs."""
+
+Columns = dict[str, Tensor]
+"""One number a pair, (B,), for fields of Counts."""
 
 
 @dataclass
 class Counts:
-    """Sums over some examples."""
+    """Sums over some pairs. The first five are teacher-forced and of all pairs; the others are of
+    the pairs that were decoded too.
+
+    right_tokens: real target tokens, EOS included, that were predicted. forced_sequences: targets
+    of which every token was; PAD and BOS are left out there, since decoding never says them.
+    free_tokens: tokens of an output that equal the target's at the same place; those past the
+    target's end do not count. early, late, never: outputs whose EOS came before the target's, after
+    it, or not within the tokens allowed. first_errors: how many outputs went wrong first at each
+    place, the first token being at place 1.
+    """
 
     examples: int = 0
-    right_sequences: int = 0
+    forced_sequences: int = 0
     tokens: int = 0
     right_tokens: int = 0
     loss: float = 0.0
+    decoded: int = 0
+    right_sequences: int = 0
+    decoded_forced_sequences: int = 0
+    decoded_tokens: int = 0
+    decoded_right_tokens: int = 0
+    free_tokens: int = 0
+    early: int = 0
+    late: int = 0
+    never: int = 0
+    first_errors: Counter[int] = field(default_factory=Counter)
 
     def __add__(self, other: "Counts") -> "Counts":
-        return Counts(
-            self.examples + other.examples,
-            self.right_sequences + other.right_sequences,
-            self.tokens + other.tokens,
-            self.right_tokens + other.right_tokens,
-            self.loss + other.loss,
-        )
+        return Counts(*(getattr(self, f.name) + getattr(other, f.name) for f in fields(Counts)))
 
-    def summary(self) -> dict[str, float | int]:
-        """Exact match with its 95% interval, token accuracy, loss in nats per real token."""
-        low, high = wilson_interval(self.right_sequences, self.examples)
+    def summary(self) -> dict[str, Any]:
+        """Shares, loss in nats per real token, and errors as plain values.
+
+        exact_match has its 95% interval. A difference is free-running less teacher-forced, both
+        over the decoded pairs. Places of first errors are None where nothing is wrong.
+        """
+        low, high = wilson_interval(self.right_sequences, self.decoded)
+        errors = self.first_errors
         return {
             "examples": self.examples,
-            "exact_match": self.right_sequences / max(self.examples, 1),
+            "exact_match": self.right_sequences / max(self.decoded, 1),
             "low": low,
             "high": high,
             "token_accuracy": self.right_tokens / max(self.tokens, 1),
             "loss": self.loss / max(self.tokens, 1),
+            "decoded": self.decoded,
+            "forced_exact_match": self.forced_sequences / max(self.examples, 1),
+            "exact_match_difference": (self.right_sequences - self.decoded_forced_sequences)
+            / max(self.decoded, 1),
+            "free_token_accuracy": self.free_tokens / max(self.decoded_tokens, 1),
+            "token_accuracy_difference": (self.free_tokens - self.decoded_right_tokens)
+            / max(self.decoded_tokens, 1),
+            "wrong": self.decoded - self.right_sequences,
+            "first_error_median": median(errors.elements()) if errors else None,
+            "first_error_earliest": min(errors, default=None),
+            "eos_early": self.early,
+            "eos_late": self.late,
+            "eos_never": self.never,
         }
 
 
 @dataclass
 class Report:
-    """Counts per source length."""
+    """Counts per length: of the source, or of the target where that was asked for."""
 
     by_length: dict[int, Counts] = field(default_factory=dict)
+
+    def add(self, lengths: Tensor, columns: Columns, first_errors: Tensor | None = None) -> None:
+        """Add what was counted of pairs of some lengths (B,)."""
+        every, group = lengths.unique(return_inverse=True)
+        for name, column in columns.items():
+            sums = torch.zeros(len(every), dtype=torch.float64)
+            sums.index_add_(0, group, column.double())
+            for length, value in zip(every.tolist(), sums.tolist(), strict=True):
+                counts = self.by_length.setdefault(length, Counts())
+                kind = type(getattr(counts, name))
+                setattr(counts, name, getattr(counts, name) + kind(value))
+        if first_errors is not None:
+            wrong = first_errors > 0
+            for length, place in zip(
+                lengths[wrong].tolist(), first_errors[wrong].tolist(), strict=True
+            ):
+                self.by_length[length].first_errors[place] += 1
 
     def total(self, low: int = 0, high: int | None = None) -> Counts:
         """The counts of lengths low .. high together."""
@@ -85,6 +157,52 @@ class Report:
         }
 
 
+class Span(NamedTuple):
+    """Neighbouring lengths that were measured, low .. high, all within training or all beyond."""
+
+    low: int
+    high: int
+    in_range: bool
+
+
+def spans(lengths: Iterable[int], train_length: tuple[int, int]) -> list[Span]:
+    """Lengths in at most 25 spans, each within steps of 1, 2, 5, 10, 20, 50 and so on, and none
+    across an end of the training lengths."""
+    low, high = train_length
+    ordered = sorted(lengths)
+    steps = (digit * 10**power for power in count() for digit in (1, 2, 5))
+    for step in steps:
+        keys = {n: ((n > high) - (n < low), (n - 1) // step) for n in ordered}
+        if len(set(keys.values())) <= MOST_SPANS:
+            break
+    groups = [list(group) for _, group in groupby(ordered, keys.__getitem__)]
+    return [Span(group[0], group[-1], low <= group[0] <= high) for group in groups]
+
+
+def over_runs(summaries: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Of several runs' summaries the mean, the lowest and the highest of every share."""
+    columns = {name: [summary[name] for summary in summaries] for name in SHARES}
+    return {"runs": len(summaries)} | {
+        name: {"mean": fmean(column), "min": min(column), "max": max(column)}
+        for name, column in columns.items()
+    }
+
+
+def document_over_runs(documents: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """What several runs' documents say together: of the whole, in and out of range (or None), and
+    per length."""
+    found = over_runs(documents)
+    for part in ("in_range", "out_of_range"):
+        there = [document[part] for document in documents if document[part] is not None]
+        found[part] = over_runs(there) if there else None
+    rows: dict[int, list[dict[str, Any]]] = {}
+    for document in documents:
+        for row in document["by_length"]:
+            rows.setdefault(row["length"], []).append(row)
+    found["by_length"] = [{"length": n} | over_runs(rows[n]) for n in sorted(rows)]
+    return found
+
+
 def wilson_interval(right: int, total: int) -> tuple[float, float]:
     """The 95% score interval of a share (Wilson 1927); (0, 1) where nothing was counted."""
     if total == 0:
@@ -106,54 +224,82 @@ def evaluate(
     both_ends: bool,
     beam: int = 1,
     batch_tokens: int = BATCH_TOKENS,
+    decode: int | None = None,
+    side: Side = "src",
 ) -> Report:
-    """Decode and score every pair; leaves the model in the mode it was in."""
-    report = Report()
+    """Score every pair, and decode the first `decode` pairs of each length (None = all); leaves the
+    model as it was. side: whose length counts."""
+    report, lengths = Report(), pairs.length(side).cpu()
+    chosen = first_of_each(lengths, decode)
+    also_decoded = torch.zeros(len(pairs), dtype=torch.bool)
+    also_decoded[chosen] = True
     with _in_eval_mode(model) as device:
         for batch, rows in evaluation_batches(pairs, batch_tokens, both_ends, model.longest):
-            counts = _count(model, batch.to(device), facts.target_growth, beam)
-            for length, row in zip(pairs.src_length[rows].tolist(), counts, strict=True):
-                report.by_length[length] = report.by_length.get(length, Counts()) + row
+            report.add(lengths[rows], _forced(model, batch.to(device), also_decoded[rows]))
+        some, lengths = pairs.take(chosen), lengths[chosen]
+        for batch, rows in evaluation_batches(some, batch_tokens, both_ends, model.longest):
+            batch = batch.to(device)
+            tokens = search(model, batch.src, beam=beam, growth=facts.target_growth).tokens
+            report.add(lengths[rows], *_free(tokens, batch.tgt_out))
     report.by_length = dict(sorted(report.by_length.items()))
     return report
 
 
 @contextlib.contextmanager
 def _in_eval_mode(model: Transformer) -> Iterator[torch.device]:
-    """Dropout off, the mode as before afterwards; gives the model's device."""
-    training = model.training
+    """Dropout off and long attention in blocks, all as before afterwards; gives the device."""
+    training, most_scores = model.training, model.most_scores
     model.eval()
+    model.most_scores = MOST_SCORES
     try:
         yield next(model.parameters()).device
     finally:
         model.train(training)
+        model.most_scores = most_scores
 
 
-def _count(model: Transformer, batch: Batch, growth: int, beam: int) -> Iterator[Counts]:
-    """The counts of each row of a batch."""
+def _forced(model: Transformer, batch: Batch, also_decoded: Tensor) -> Columns:
+    """What teacher forcing counts of each row of a batch; also_decoded (B,): rows to count once
+    more, for the comparison with free running."""
     logits = model(batch.src, batch.tgt_in)
     real = batch.tgt_out != PAD_ID
     losses = F.cross_entropy(
         logits.transpose(1, 2), batch.tgt_out, ignore_index=PAD_ID, reduction="none"
     )
-    right_tokens = (logits.argmax(-1) == batch.tgt_out) & real
-    tokens = search(model, batch.src, beam=beam, growth=growth).tokens
-    columns = zip(
-        _same_rows(tokens, batch.tgt_out).tolist(),
-        real.sum(1).tolist(),
-        right_tokens.sum(1).tolist(),
-        losses.cpu().double().sum(1).tolist(),
-        strict=True,
-    )
-    for same, real_tokens, right, loss in columns:
-        yield Counts(1, int(same), real_tokens, right, loss)
+    tokens, right = real.sum(1).cpu(), ((logits.argmax(-1) == batch.tgt_out) & real).sum(1).cpu()
+    said = logits[..., EOS_ID:].argmax(-1) + EOS_ID  # decoding says neither PAD nor BOS
+    whole = ((said == batch.tgt_out) | ~real).all(1).cpu()
+    return {
+        "examples": torch.ones_like(tokens),
+        "forced_sequences": whole,
+        "tokens": tokens,
+        "right_tokens": right,
+        "loss": losses.cpu().double().sum(1),
+        "decoded_forced_sequences": whole & also_decoded,
+        "decoded_tokens": tokens * also_decoded,
+        "decoded_right_tokens": right * also_decoded,
+    }
 
 
-def _same_rows(tokens: Tensor, expected: Tensor) -> Tensor:
-    """Which rows of (B, L) equal those of (B, T), PAD after their ends: (B,) bool."""
+def _free(tokens: Tensor, expected: Tensor) -> tuple[Columns, Tensor]:
+    """Outputs (B, L) beside targets (B, T), PAD after their ends -> what free running counts of
+    each row, and the place (B,) of its first error, from 1; 0 = none."""
     width = max(tokens.shape[1], expected.shape[1])
-    tokens, expected = (F.pad(x, (0, width - x.shape[1]), value=PAD_ID) for x in (tokens, expected))
-    return (tokens == expected).all(1)
+    tokens, expected = (
+        F.pad(x.cpu(), (0, width - x.shape[1]), value=PAD_ID) for x in (tokens, expected)
+    )
+    same, real = tokens == expected, expected != PAD_ID
+    right, ended = same.all(1), (tokens == EOS_ID).any(1)
+    surplus = (tokens != PAD_ID).sum(1) - real.sum(1)
+    columns = {
+        "decoded": torch.ones_like(surplus),
+        "right_sequences": right,
+        "free_tokens": (same & real).sum(1),
+        "early": ended & (surplus < 0),
+        "late": ended & (surplus > 0),
+        "never": ~ended,
+    }
+    return columns, (same.int().argmin(1) + 1).where(~right, 0)
 
 
 @torch.no_grad()

@@ -3,19 +3,20 @@
 import json
 import re
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from toytrans.cli.common import broken, note, output, warn_of_fault
-from toytrans.cli.results import length_table, ranges, results_table
+from toytrans.cli.common import note, output, warn_of_fault
+from toytrans.cli.lengths import Measured, print_one, print_several
 from toytrans.errors import UnseenSymbol, UserError
 
 if TYPE_CHECKING:
-    from toytrans.data.pairs import Pairs
+    from toytrans.data.pairs import Split
+    from toytrans.data.selection import Selection
     from toytrans.training.run import Run
 
 CHUNK = 4096
@@ -25,45 +26,98 @@ Device = Annotated[str, typer.Option(help="auto | cpu | cuda | cuda:N | mps")]
 
 
 def evaluate(
-    run: Annotated[Path | None, typer.Argument(help="A run directory; the newest one.")] = None,
+    runs: Annotated[
+        list[Path] | None,
+        typer.Argument(metavar="RUN", help="Run directories; the newest one."),
+    ] = None,
     split: Annotated[Literal["valid", "test"], typer.Option()] = "test",
     src_file: Annotated[Path | None, typer.Option(help="Sources, one a line.")] = None,
     tgt_file: Annotated[Path | None, typer.Option(help="Their targets.")] = None,
-    lengths: Annotated[str | None, typer.Option(help="Source lengths, say 1:400.")] = None,
+    lengths: Annotated[str | None, typer.Option(help="Lengths, say 1:400.")] = None,
+    length_of: Annotated[
+        Literal["src", "tgt"], typer.Option(help="Whose symbols a length counts.")
+    ] = "src",
     examples: Annotated[int | None, typer.Option(min=1, help="Pairs.")] = None,
+    decode: Annotated[
+        int | None, typer.Option(min=1, help="Pairs to decode of each length; all.")
+    ] = None,
     beam: Annotated[int, typer.Option(min=1, help="Beams; 1 = greedy search.")] = 1,
     checkpoint: Annotated[str, typer.Option(help="best | last | STEP")] = "best",
     device: Device = "auto",
     as_json: Annotated[bool, typer.Option("--json", help="One JSON document.")] = False,
 ) -> None:
-    """Measure a run: exact match with its interval, per length, in range and beyond."""
+    """Measure a run: exact match with its interval, per length, in range and beyond.
+
+    Several runs, say of one config with different seeds: each, their mean and range.
+    """
     span = _span(lengths) if lengths else None
     if (src_file is None) != (tgt_file is None):
         raise UserError("--src-file and --tgt-file go together; give both")
+    files = (src_file, tgt_file) if src_file and tgt_file else None
 
+    from toytrans.data.selection import Selection
+
+    paths: list[Path | None] = [*runs] if runs else [None]
+    loaded = [_load(path, checkpoint, device) for path in paths]
+    wanted = Selection(span, examples, length_of)
+    measured = list(_measure(loaded, files or split, wanted, decode, beam))
+    if as_json:
+        print(json.dumps(_document(measured)))
+    else:
+        _print(measured, "greedy search" if beam == 1 else f"beam {beam}")
+
+
+def _measure(
+    runs: "list[Run]",
+    pairs_of: "Split | tuple[Path, Path]",
+    wanted: "Selection",
+    decode: int | None,
+    beam: int,
+) -> Iterator[Measured]:
+    """Measure runs that were trained on the same lengths. Raises UserError."""
+    from toytrans.data.selection import pairs_of_files, pairs_of_split, trained_lengths
     from toytrans.evaluation import evaluate as measure
 
-    loaded = _load(run, checkpoint, device)
-    if src_file and tgt_file:
-        pairs, data = _pairs_of_files(loaded, src_file, tgt_file, span, examples), "files"
+    ranges = [trained_lengths(run.config, run.facts, wanted.side) for run in runs]
+    for run, trained in zip(runs, ranges, strict=True):
+        if trained != ranges[0]:
+            raise UserError(
+                f"{run.path} was trained on lengths {trained[0]} to {trained[1]}, {runs[0].path} "
+                f"on {ranges[0][0]} to {ranges[0][1]}: a mean over both would say nothing; "
+                "measure them apart"
+            )
+    for run, trained in zip(runs, ranges, strict=True):
+        if isinstance(pairs_of, tuple):
+            pairs, data = pairs_of_files(*pairs_of, run.facts, wanted), "files"
+        else:
+            pairs, data = pairs_of_split(run.config, run.facts, pairs_of, wanted), pairs_of
+        report = measure(
+            run.model,
+            pairs,
+            run.facts,
+            both_ends=run.config.marks_both_ends,
+            beam=beam,
+            decode=decode,
+            side=wanted.side,
+        )
+        yield Measured(run, report, trained, data, wanted.side)
+
+
+def _print(several: list[Measured], search: str) -> None:
+    if len(several) == 1:
+        print_one(output(), several[0], search)
     else:
-        pairs, data = _pairs_of_split(loaded, split, span, examples), split
-    report = measure(
-        loaded.model, pairs, loaded.facts, both_ends=loaded.config.marks_both_ends, beam=beam
-    )
-    found = report.document(loaded.facts.train_length)
-    if as_json:
-        document = {"split": data, "checkpoint": loaded.step, "fault": loaded.config.fault}
-        print(json.dumps(document | found))
-        return
-    console = output()
-    search = "greedy search" if beam == 1 else f"beam {beam}"
-    title = f"{loaded.path}, step {loaded.step}, {search}{broken(loaded.config.fault)}"
-    rows = ranges(data, report, loaded.facts)
-    if len(rows) != 1:
-        rows.append((f"{data}, all", report.total().summary()))
-    console.print(results_table(title, rows))
-    console.print(length_table(found["by_length"]))
+        print_several(output(), several, search)
+
+
+def _document(several: list[Measured]) -> dict[str, Any]:
+    """One run's document; those of several, and what they say together."""
+    from toytrans.evaluation import document_over_runs
+
+    documents = [measured.document() for measured in several]
+    if len(documents) == 1:
+        return documents[0]
+    return {"runs": documents, "over_runs": document_over_runs(documents)}
 
 
 def translate(
@@ -142,53 +196,3 @@ def _span(text: str) -> tuple[int, int]:
     if low > high:
         raise UserError(f"--lengths {text}: write it as FROM:TO, say 1:400, or as one length")
     return low, high
-
-
-def _pairs_of_split(
-    run: "Run",
-    split: Literal["valid", "test"],
-    span: tuple[int, int] | None,
-    examples: int | None,
-) -> "Pairs":
-    from toytrans.data import open_source
-    from toytrans.data.pairs import all_pairs
-
-    config = run.config
-    changes: dict[str, Any] = {}
-    if config.data.task is not None:
-        if span:
-            changes[f"{split}_length"] = list(span)
-        if examples:
-            changes[f"{split}_examples"] = examples
-    config = _changed(run, changes)
-    pairs = all_pairs(open_source(config, run.facts), split)
-    return pairs if config.data.task is not None else _selected(pairs, span, examples)
-
-
-def _changed(run: "Run", changes: dict[str, Any]) -> Any:
-    """The run's config with other data settings, checked like any config."""
-    from toytrans.config import check_config
-    from toytrans.yaml_tree import Tree
-
-    values = run.config.model_dump(mode="json")
-    values["data"] |= changes
-    return check_config(Tree(str(run.path), values))
-
-
-def _pairs_of_files(
-    run: "Run", src: Path, tgt: Path, span: tuple[int, int] | None, examples: int | None
-) -> "Pairs":
-    from toytrans.data.files import encode_pairs, read_pairs
-
-    text = read_pairs((str(src), str(tgt)), "text")
-    return _selected(encode_pairs(text, run.vocabulary), span, examples)
-
-
-def _selected(pairs: "Pairs", span: tuple[int, int] | None, examples: int | None) -> "Pairs":
-    import torch
-
-    low, high = span or (0, torch.iinfo(torch.int64).max)
-    rows = ((pairs.src_length >= low) & (pairs.src_length <= high)).nonzero()[:, 0]
-    if not len(rows):
-        raise UserError(f"--lengths {low}:{high}: the data holds no source of such a length")
-    return pairs.take(rows[:examples])

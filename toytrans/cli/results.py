@@ -11,7 +11,7 @@ from rich.table import Table
 from toytrans.cli.common import broken, output, plain, share
 
 if TYPE_CHECKING:
-    from toytrans.data.pairs import DataFacts, Pairs, PairSource, Split
+    from toytrans.data.pairs import Pairs, PairSource, Split
     from toytrans.evaluation import Report
     from toytrans.training.run import Run
     from toytrans.training.trainer import Trainer
@@ -27,14 +27,18 @@ def interval(counts: dict[str, Any]) -> str:
 
 def results_table(title: str, rows: Sequence[tuple[str, dict[str, Any]]]) -> Table:
     """Summaries of counts as a table: (what was measured, summary)."""
+    some = any(counts["decoded"] < counts["examples"] for _, counts in rows)
     table = Table(title=plain(title), box=SIMPLE_HEAD, title_justify="left", title_style="bold")
+    table.padding = (0, 1, 0, 0 if some else 1)
     table.add_column("\ndata, lengths", no_wrap=True)
-    for heading in ("\npairs", "exact\nmatch", "\n95%", "token\nacc.", "\nloss"):
+    headings = ("\npairs", *["\ndecoded"] * some, "exact\nmatch", "\n95%", "token\nacc.", "\nloss")
+    for heading in headings:
         table.add_column(heading, justify="right", no_wrap=True)
     for words, counts in rows:
         table.add_row(
             words,
             f"{counts['examples']:,}",
+            *[f"{counts['decoded']:,}"] * some,
             share(counts["exact_match"]),
             interval(counts),
             share(counts["token_accuracy"]),
@@ -45,9 +49,11 @@ def results_table(title: str, rows: Sequence[tuple[str, dict[str, Any]]]) -> Tab
     return table
 
 
-def ranges(data: str, report: "Report", facts: "DataFacts") -> list[tuple[str, dict[str, Any]]]:
+def ranges(
+    data: str, report: "Report", train_length: tuple[int, int]
+) -> list[tuple[str, dict[str, Any]]]:
     """What a report found within the training lengths, below and beyond, with those measured."""
-    low, high = facts.train_length
+    low, high = train_length
     parts = (("", low, high), (", below", 0, low - 1), (", beyond", high + 1, None))
     found = []
     for words, first, last in parts:
@@ -56,22 +62,6 @@ def ranges(data: str, report: "Report", facts: "DataFacts") -> list[tuple[str, d
             counts = report.total(first, last).summary()
             found.append((f"{data} {min(lengths)} to {max(lengths)}{words}", counts))
     return found
-
-
-def length_table(by_length: Sequence[dict[str, Any]]) -> Table:
-    """Summaries per source length as a table."""
-    table = Table(title="per source length", box=SIMPLE_HEAD, title_justify="left")
-    for heading in ("length", "pairs", "exact match", "95%", "token acc."):
-        table.add_column(heading, justify="right")
-    for row in by_length:
-        table.add_row(
-            str(row["length"]),
-            f"{row['examples']:,}",
-            share(row["exact_match"]),
-            interval(row),
-            share(row["token_accuracy"]),
-        )
-    return table
 
 
 def print_results(trainer: "Trainer", source: "PairSource") -> None:
@@ -101,7 +91,7 @@ def print_results(trainer: "Trainer", source: "PairSource") -> None:
         report = trainer.reports.get(run.step) if split == "valid" else None
         if report is None:
             report = evaluate(run.model, pairs, run.facts, both_ends=run.config.marks_both_ends)
-        rows += ranges(split, report, run.facts)
+        rows += ranges(split, report, run.facts.train_length)
     console.print(results_table(title, rows))
     _print_translations(console, run, pairs)
 

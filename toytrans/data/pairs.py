@@ -15,6 +15,7 @@ from torch.nn.utils.rnn import pad_sequence
 from toytrans.tokens import PAD_ID, Vocabulary
 
 Split = Literal["train", "valid", "test"]
+Side = Literal["src", "tgt"]
 SPARE_TOKENS = 10
 """Tokens that decoding may say beyond growth S, EOS included."""
 
@@ -35,6 +36,10 @@ class Pairs:
 
     def __len__(self) -> int:
         return self.src.shape[0]
+
+    def length(self, side: Side) -> Tensor:
+        """Symbols of each source or of each target: (N,)."""
+        return self.src_length if side == "src" else self.tgt_length
 
     def to(self, device: torch.device) -> "Pairs":
         columns = (self.src, self.src_length, self.tgt, self.tgt_length)

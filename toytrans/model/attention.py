@@ -7,7 +7,7 @@ cap on the scores). With `model.backward: by_hand` none of them is: see `layers_
 """
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -53,6 +53,15 @@ class Sight:
         """That of some rows of the batch (R,), in that order; without features."""
         parts = (self.mask, self.additive, self.open_rows)
         return Sight(*(None if part is None else part[rows] for part in parts))
+
+
+@dataclass(frozen=True)
+class Blocks:
+    """The sight of many queries, made for one block of them after the other, so that neither
+    scores nor features of all queries are ever there at once. sight: that of a block."""
+
+    queries: tuple[range, ...]
+    sight: Callable[[range], Sight]
 
 
 class Intermediates(NamedTuple):
@@ -324,7 +333,7 @@ class Attention(nn.Module):
     def forward(
         self,
         x: Tensor,
-        sight: Sight,
+        sight: Sight | Blocks,
         memory: KeysValues | None = None,
         cache: Cache | None = None,
     ) -> Tensor:
@@ -337,9 +346,7 @@ class Attention(nn.Module):
         else:
             q, k, v = self._split(self.in_proj(x), 3)[1].unbind()
             k, v = cache.extend(k, v)
-        dropout = self.dropout if self.training else 0.0
-        context = self._attend(q, k, v, sight, self.bias(sight), dropout)
-        output: Tensor = self.out_proj(self._merge(context))
+        output: Tensor = self.out_proj(self._merge(self._context(q, k, v, sight)))
         return output
 
     def intermediates(
@@ -351,8 +358,8 @@ class Attention(nn.Module):
 
     def inside(self, x: Tensor, sight: Sight, memory: KeysValues | None = None) -> Inside:
         """The same with what comes before and after: how heads are made, and merged again."""
-        heads, *qkv = self._project(x, memory)
-        steps = attend_explicitly(*qkv, sight, self.bias(sight), self.cap, scale=self.scale)
+        heads, q, k, v = self._project(x, memory)
+        steps = attend_explicitly(q, k, v, sight, self.bias(sight), self.cap, scale=self.scale)
         merged = self._merge(steps.context)
         return Inside(heads, steps, merged, self.out_proj(merged))
 
@@ -378,6 +385,17 @@ class Attention(nn.Module):
             return None
         bias: Tensor = self._bias(self.bias_table, sight.features)
         return bias
+
+    def _context(self, q: Tensor, k: Tensor, v: Tensor, sight: Sight | Blocks) -> Tensor:
+        """The context (B, H, Tq, Dh), of all queries at once or block by block."""
+        if isinstance(sight, Blocks):
+            pieces = [
+                self._context(q[:, :, block.start : block.stop], k, v, sight.sight(block))
+                for block in sight.queries
+            ]
+            return torch.cat(pieces, 2)
+        dropout = self.dropout if self.training else 0.0
+        return self._attend(q, k, v, sight, self.bias(sight), dropout)
 
     def _attend(
         self, q: Tensor, k: Tensor, v: Tensor, sight: Sight, bias: Tensor | None, dropout: float

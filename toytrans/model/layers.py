@@ -5,7 +5,7 @@ from collections.abc import Callable
 from torch import Tensor, nn
 
 from toytrans.config import ModelConfig
-from toytrans.model.attention import Attention, Cache, KeysValues, Sight
+from toytrans.model.attention import Attention, Blocks, Cache, KeysValues, Sight
 from toytrans.model.dropout import Dropout
 from toytrans.model.positions import Positions
 
@@ -57,7 +57,7 @@ class EncoderLayer(nn.Module):
         self.feed_forward = FeedForward(model)
         self.residuals = nn.ModuleList(Residual(model) for _ in range(2))
 
-    def forward(self, x: Tensor, sight: Sight) -> Tensor:
+    def forward(self, x: Tensor, sight: Sight | Blocks) -> Tensor:
         """(B, S, D) -> (B, S, D)."""
         x = self.residuals[0](x, lambda y: self.self_attention(y, sight))
         x = self.residuals[1](x, self.feed_forward)
@@ -77,8 +77,8 @@ class DecoderLayer(nn.Module):
     def forward(
         self,
         x: Tensor,
-        self_sight: Sight,
-        cross_sight: Sight,
+        self_sight: Sight | Blocks,
+        cross_sight: Sight | Blocks,
         memory: KeysValues,
         cache: Cache | None = None,
     ) -> Tensor:

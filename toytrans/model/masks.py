@@ -28,41 +28,50 @@ def padding_mask(ids: Tensor) -> Tensor:
     return ids != PAD_ID
 
 
-def causal_mask(length: int, device: torch.device | None = None) -> Tensor:
-    """(T, T): query t may look at keys 0 .. t."""
-    return torch.ones(length, length, dtype=torch.bool, device=device).tril()
+def causal_mask(
+    length: int, device: torch.device | None = None, queries: range | None = None
+) -> Tensor:
+    """(T, T), or the rows of some queries: query t may look at keys 0 .. t."""
+    rows = range(length) if queries is None else queries
+    return torch.ones(len(rows), length, dtype=torch.bool, device=device).tril(rows.start)
 
 
 class MaskMaker:
-    """Makes the masks of one model: the only one that its passes ask."""
+    """Makes the masks of one model: the only one that its passes ask.
+
+    queries: the places of some queries, whose rows alone are made; None = all.
+    """
 
     def __init__(self, pad_mask: PadMask = "keys") -> None:
         self.pad_mask: PadMask = pad_mask
 
-    def encoder_self(self, src: Tensor) -> Tensor:
+    def encoder_self(self, src: Tensor, queries: range | None = None) -> Tensor:
         """Source pads are closed as keys; as queries too if asked for."""
         real = padding_mask(src)
-        return self._closing_pads(real, real)
+        return self._closing_pads(real, real, queries)
 
-    def decoder_self(self, tgt_in: Tensor) -> Tensor:
+    def decoder_self(self, tgt_in: Tensor, queries: range | None = None) -> Tensor:
         """Target pads are closed, and so is the future."""
         real = padding_mask(tgt_in)
-        return self._closing_pads(real, real) & causal_mask(tgt_in.shape[1], tgt_in.device)
+        causal = causal_mask(tgt_in.shape[1], tgt_in.device, queries)
+        return self._closing_pads(real, real, queries) & causal
 
-    def cross(self, src: Tensor, tgt_in: Tensor) -> Tensor:
+    def cross(self, src: Tensor, tgt_in: Tensor, queries: range | None = None) -> Tensor:
         """Source pads are closed. Target pads play no part as keys, and the source has no
         future."""
-        return self._closing_pads(padding_mask(tgt_in), padding_mask(src))
+        return self._closing_pads(padding_mask(tgt_in), padding_mask(src), queries)
 
     def all(self, src: Tensor, tgt_in: Tensor) -> Masks:
         """The three masks of a batch."""
         cross = self.cross(src, tgt_in)
         return Masks(self.encoder_self(src), self.decoder_self(tgt_in), cross)
 
-    def _closing_pads(self, queries: Tensor, keys: Tensor) -> Tensor:
+    def _closing_pads(self, real: Tensor, keys: Tensor, queries: range | None = None) -> Tensor:
+        """real (B, Tq) and keys (B, Tk): which places hold a token."""
         mask = keys[:, None, None, :]  # (B, 1, 1, Tk)
         if self.pad_mask == "keys_and_queries":
-            mask = mask & queries[:, None, :, None]  # (B, 1, Tq, Tk)
+            rows = real if queries is None else real[:, queries.start : queries.stop]
+            mask = mask & rows[:, None, :, None]  # (B, 1, Tq, Tk)
         return mask
 
 

@@ -1,5 +1,6 @@
 """The encoder-decoder transformer: encode, decode, forward, and one step of decoding."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -8,7 +9,7 @@ from torch import Tensor, nn
 
 from toytrans.config import ModelConfig
 from toytrans.model import masks
-from toytrans.model.attention import Cache, KeysValues, Sight
+from toytrans.model.attention import Blocks, Cache, KeysValues, Sight
 from toytrans.model.dropout import Dropout
 from toytrans.model.layers import DecoderLayer, EncoderLayer
 from toytrans.model.layers_by_hand import take_over
@@ -65,12 +66,16 @@ class Transformer(nn.Module):
     Xavier-uniform (query, key and value each as a D x D matrix of its own), biases zero, norms
     one. Pre-norm has a final norm after either stack; post-norm needs none. The output has no
     bias.
+
+    most_scores: where one attention would make more of them, it takes its queries in blocks, to
+    the same result; memory is then linear in the length. None: no limit, as in training.
     """
 
     def __init__(self, model: ModelConfig, vocabulary: Vocabulary) -> None:
         super().__init__()
         self.config = model
         self.masks = masks.MaskMaker(model.pad_mask)
+        self.most_scores: int | None = None
         size, width = len(vocabulary), model.d_model
         self.src_embedding = nn.Embedding(size, width)
         self.tgt_embedding = self.src_embedding
@@ -114,10 +119,14 @@ class Transformer(nn.Module):
     def encode(self, src: Tensor) -> Tensor:
         """Source ids (B, S) -> memory (B, S, D)."""
         places = range(src.shape[1])
-        sight = Sight.of(
-            self.masks.encoder_self(src),
-            self.positions.self_features(places, places, src.device),
-            self.dtype,
+        sight = self._sight(
+            src,
+            src,
+            lambda queries: Sight.of(
+                self.masks.encoder_self(src, queries),
+                self.positions.self_features(queries, places, src.device),
+                self.dtype,
+            ),
         )
         x = self._embed(self.src_embedding, src)
         for layer in self.encoder_stack():
@@ -128,15 +137,23 @@ class Transformer(nn.Module):
     def decode(self, tgt_in: Tensor, memory: Tensor, src: Tensor) -> Tensor:
         """Decoder input (B, T), memory (B, S, D) and its ids (B, S) -> logits (B, T, V)."""
         places = range(tgt_in.shape[1])
-        self_sight = Sight.of(
-            self.masks.decoder_self(tgt_in),
-            self.positions.self_features(places, places, src.device),
-            self.dtype,
+        self_sight = self._sight(
+            tgt_in,
+            tgt_in,
+            lambda queries: Sight.of(
+                self.masks.decoder_self(tgt_in, queries),
+                self.positions.self_features(queries, places, src.device),
+                self.dtype,
+            ),
         )
-        cross_sight = Sight.of(
-            self.masks.cross(src, tgt_in),
-            self.positions.cross_features(places, src),
-            self.dtype,
+        cross_sight = self._sight(
+            tgt_in,
+            src,
+            lambda queries: Sight.of(
+                self.masks.cross(src, tgt_in, queries),
+                self.positions.cross_features(queries, src),
+                self.dtype,
+            ),
         )
         x = self._embed(self.tgt_embedding, tgt_in)
         for layer in self.decoder_stack():
@@ -206,6 +223,18 @@ class Transformer(nn.Module):
     def longest(self) -> int | None:
         """Places that the position scheme has room for; None = any number."""
         return self.config.max_positions
+
+    def _sight(self, asking: Tensor, asked: Tensor, of: Callable[[range], Sight]) -> Sight | Blocks:
+        """What ids (B, Tq) see of ids (B, Tk): whole, or in blocks under `most_scores`.
+
+        of: that of some of the queries.
+        """
+        places = range(asking.shape[1])
+        scores = self.config.n_heads * asked.numel()  # of one place, in every row
+        if self.most_scores is None or scores * len(places) <= self.most_scores:
+            return of(places)
+        size = max(1, self.most_scores // scores)
+        return Blocks(tuple(places[start : start + size] for start in places[::size]), of)
 
     def _embed(self, embedding: nn.Embedding, ids: Tensor, start: int = 0) -> Tensor:
         x: Tensor = self.drop(

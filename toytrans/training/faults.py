@@ -61,44 +61,47 @@ def objective_of(fault: FaultName | None, backward: Backward = "autograd") -> Ob
 class _NoCausal(MaskMaker):
     """Pads are closed in the decoder, the future is not."""
 
-    def decoder_self(self, tgt_in: Tensor) -> Tensor:
+    def decoder_self(self, tgt_in: Tensor, queries: range | None = None) -> Tensor:
         real = padding_mask(tgt_in)
-        return self._closing_pads(real, real)
+        return self._closing_pads(real, real, queries)
 
 
 class _OffByOne(_NoCausal):
     """Query t may look at keys 0 .. t + 1."""
 
-    def decoder_self(self, tgt_in: Tensor) -> Tensor:
-        pads, length = super().decoder_self(tgt_in), tgt_in.shape[1]
-        return pads & torch.ones(length, length, device=tgt_in.device).tril(1).bool()
+    def decoder_self(self, tgt_in: Tensor, queries: range | None = None) -> Tensor:
+        pads, length = super().decoder_self(tgt_in, queries), tgt_in.shape[1]
+        rows = range(length) if queries is None else queries
+        return (
+            pads & torch.ones(len(rows), length, device=tgt_in.device).tril(rows.start + 1).bool()
+        )
 
 
 class _PadVisible(MaskMaker):
     """The triangle alone: pads are keys like any other."""
 
-    def encoder_self(self, src: Tensor) -> Tensor:
-        return torch.ones_like(super().encoder_self(src))
+    def encoder_self(self, src: Tensor, queries: range | None = None) -> Tensor:
+        return torch.ones_like(super().encoder_self(src, queries))
 
-    def decoder_self(self, tgt_in: Tensor) -> Tensor:
+    def decoder_self(self, tgt_in: Tensor, queries: range | None = None) -> Tensor:
         open_to_all = torch.full_like(tgt_in, BOS_ID)
-        return super().decoder_self(open_to_all)
+        return super().decoder_self(open_to_all, queries)
 
-    def cross(self, src: Tensor, tgt_in: Tensor) -> Tensor:
-        return torch.ones_like(super().cross(src, tgt_in))
+    def cross(self, src: Tensor, tgt_in: Tensor, queries: range | None = None) -> Tensor:
+        return torch.ones_like(super().cross(src, tgt_in, queries))
 
 
 class _Flipped(MaskMaker):
     """Every mask the wrong way round."""
 
-    def encoder_self(self, src: Tensor) -> Tensor:
-        return ~super().encoder_self(src)
+    def encoder_self(self, src: Tensor, queries: range | None = None) -> Tensor:
+        return ~super().encoder_self(src, queries)
 
-    def decoder_self(self, tgt_in: Tensor) -> Tensor:
-        return ~super().decoder_self(tgt_in)
+    def decoder_self(self, tgt_in: Tensor, queries: range | None = None) -> Tensor:
+        return ~super().decoder_self(tgt_in, queries)
 
-    def cross(self, src: Tensor, tgt_in: Tensor) -> Tensor:
-        return ~super().cross(src, tgt_in)
+    def cross(self, src: Tensor, tgt_in: Tensor, queries: range | None = None) -> Tensor:
+        return ~super().cross(src, tgt_in, queries)
 
 
 MASKS: dict[FaultName, type[MaskMaker]] = {

@@ -1,0 +1,126 @@
+"""Which pairs a run is measured on: of a split or of files, by length, and how many."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from toytrans.config import SHORTEST_SOURCE, Config, check_config
+from toytrans.data import open_source
+from toytrans.data.files import encode_pairs, read_pairs
+from toytrans.data.pairs import DataFacts, Pairs, PairSource, Side, Split, all_pairs
+from toytrans.errors import UserError
+from toytrans.yaml_tree import Tree
+
+MOST_DRAWS = 64
+"""A task's targets of certain lengths are looked for among so many times the pairs wanted."""
+
+WATCHED = 10_000
+"""Pairs of a task from which the lengths of its training targets are read."""
+
+WORDS: dict[Side, str] = {"src": "source", "tgt": "target"}
+
+
+@dataclass(frozen=True)
+class Selection:
+    """lengths: the shortest and the longest, None = all; examples: at most so many pairs, None =
+    as many as there are; side: the sequence whose symbols a length counts."""
+
+    lengths: tuple[int, int] | None = None
+    examples: int | None = None
+    side: Side = "src"
+
+
+def pairs_of_split(config: Config, facts: DataFacts, split: Split, wanted: Selection) -> Pairs:
+    """Pairs of valid or test of a run. A task draws as many as are asked for, of the lengths asked
+    for; files have what they have. Raises UserError."""
+    if config.data.task is None:
+        return _selected(all_pairs(open_source(config, facts), split), wanted)
+    changes: dict[str, Any] = {}
+    if wanted.examples:
+        changes[f"{split}_examples"] = wanted.examples
+    if wanted.lengths and wanted.side == "src":
+        changes[f"{split}_length"] = list(wanted.lengths)
+    elif wanted.lengths:
+        own = getattr(config.data, f"{split}_length")
+        shortest = SHORTEST_SOURCE.get(config.data.task, 0)
+        changes[f"{split}_length"] = [shortest, max(own[1], wanted.lengths[1])]
+    source = open_source(_changed(config, changes), facts)
+    if wanted.lengths and wanted.side == "tgt":
+        return source.pairs(split, _with_targets(source, split, wanted))
+    return all_pairs(source, split)
+
+
+def pairs_of_files(src: Path, tgt: Path, facts: DataFacts, wanted: Selection) -> Pairs:
+    """Pairs of two files of parallel text. Raises UserError."""
+    text = read_pairs((str(src), str(tgt)), "text")
+    return _selected(encode_pairs(text, facts.vocabulary), wanted)
+
+
+def trained_lengths(config: Config, facts: DataFacts, side: Side) -> tuple[int, int]:
+    """The shortest and the longest training sequence of one side: they decide what is in range.
+    Those of a task's targets are read from its first pairs. Raises UserError."""
+    if side == "src":
+        return facts.train_length
+    source = open_source(config, facts)
+    size = source.size("train")
+    if config.data.task is not None:
+        size = min(size or WATCHED, WATCHED)
+    assert size is not None, "files end"
+    lengths = source.pairs("train", torch.arange(size)).tgt_length
+    return int(lengths.min()), int(lengths.max())
+
+
+def first_of_each(lengths: Tensor, count: int | None) -> Tensor:
+    """The rows (M,) of the first pairs of each length (N,), at most `count` of each; None = all."""
+    if count is None:
+        return torch.arange(len(lengths))
+    order = lengths.argsort(stable=True)
+    ordered = lengths[order]
+    starts = torch.searchsorted(ordered, ordered)  # where each one's length begins
+    return order[torch.arange(len(order)) - starts < count].sort().values
+
+
+def _changed(config: Config, changes: dict[str, Any]) -> Config:
+    """A run's config with other data settings, checked like any config."""
+    values = config.model_dump(mode="json")
+    values["data"] |= changes
+    return check_config(Tree("--lengths", values))
+
+
+def _with_targets(source: PairSource, split: Split, wanted: Selection) -> Tensor:
+    """Indices of the first pairs whose targets have the lengths asked for."""
+    size = source.size(split)
+    assert size is not None and wanted.lengths
+    found = torch.empty(0, dtype=torch.long)
+    for start in range(0, MOST_DRAWS * size, size):
+        indices = torch.arange(start, start + size)
+        fits = _within(source.pairs(split, indices).tgt_length, wanted.lengths)
+        found = torch.cat((found, indices[fits]))[:size]
+        if len(found) == size:
+            break
+    if not len(found):
+        raise _nothing(wanted)
+    return found
+
+
+def _selected(pairs: Pairs, wanted: Selection) -> Pairs:
+    if wanted.lengths is None:
+        return pairs.take(slice(wanted.examples))
+    rows = _within(pairs.length(wanted.side), wanted.lengths).nonzero()[:, 0]
+    if not len(rows):
+        raise _nothing(wanted)
+    return pairs.take(rows[: wanted.examples])
+
+
+def _within(lengths: Tensor, span: tuple[int, int]) -> Tensor:
+    return (lengths >= span[0]) & (lengths <= span[1])
+
+
+def _nothing(wanted: Selection) -> UserError:
+    low, high = wanted.lengths or (0, 0)
+    return UserError(
+        f"--lengths {low}:{high}: the data holds no {WORDS[wanted.side]} of such a length"
+    )
