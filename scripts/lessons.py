@@ -84,17 +84,20 @@ def measure_all(seeds: int, processes: int, results: Path) -> list[dict]:
     known = (
         [json.loads(line) for line in results.read_text().splitlines()] if results.exists() else []
     )
+    settings = [CONFIG, SMALLER, VARIANTS]
+    if any(row["settings"] != json.loads(json.dumps(settings)) for row in known):
+        raise SystemExit(f"{results}: measured with other settings; remove it, or name another")
     have = {(row["variant"], row["seed"]) for row in known}
     wanted = [(variant, seed) for seed in range(seeds) for variant in VARIANTS]
     with ThreadPoolExecutor(processes) as pool, results.open("a") as file:
         for row in pool.map(
             lambda pair: measure(*pair), [pair for pair in wanted if pair not in have]
         ):
-            file.write(json.dumps(row) + "\n")
+            file.write(json.dumps(row | {"settings": settings}) + "\n")
             file.flush()
             known.append(row)
             print(
-                f"{row['variant']}, seed {row['seed']}: {row['exact_match'][-1]:.3f}",
+                f"{row['variant']}, seed {row['seed']}: {max(row['exact_match'], default=0.0):.3f}",
                 file=sys.stderr,
             )
     return [row for row in known if (row["variant"], row["seed"]) in wanted]
@@ -109,7 +112,7 @@ def table(rows: list[dict]) -> Table:
         found = sorted((r for r in rows if r["variant"] == variant), key=lambda row: row["seed"])
         if not found:
             continue
-        solved = [row["steps"][-1] for row in found if row["exact_match"][-1] >= 0.99]
+        solved = [row["steps"][-1] for row in found if max(row["exact_match"], default=0.0) >= 0.99]
         steps = f"{statistics.median(solved):,.0f}" if len(solved) == len(found) else "-"
         if solved and len(solved) < len(found):
             steps = f"{len(solved)} of {len(found)} seeds"

@@ -46,7 +46,8 @@ WORDS = {
 MEANING = """\
 measured on {basis}. share: of the queries that are a symbol (in the decoder read, in
 cross-attention said; {queries}), those whose largest weight is on the key of the rule; weight: the
-mean one there; chance: the share of a key picked at random. mirror place: n + 1 - t of n symbols.
+mean one there; chance: the share of a key picked at random. mirror place: n + 1 - t of n symbols;
+before and after mirror: the places beside it.
 no rule: the interval of the best rule is not above the middle between chance and 1"""
 
 INCHES = 0.19
@@ -173,11 +174,11 @@ class _Maps:
             yield f"weight: blank {scale}, {CLOSED} closed"
         else:
             yield "weight: in tenths, blank below 0.05, 9 from 0.85, . closed"
-        yield "queries down, keys across"
+        yield "queries down, keys across; from one pass over the finished translation"
         if self.marks == MARKS:
             yield ", ".join(f"{mark} {name}" for mark, name in zip(MARKS, SPECIALS, strict=True))
         if self.cut:
-            yield "~ goes on"
+            yield "~ letters left out"
         yield "below a label its share of the queries, and in brackets the mean weight there"
         if (largest := self.found.largest_on_a_pad()) is not None:
             yield f"rows of pads are left out, the largest weight on a pad is {largest:.2g}"
@@ -204,7 +205,9 @@ class _Maps:
 
 
 def _cut(name: str) -> str:
-    return name if len(name) <= LONGEST else f"{name[: LONGEST - 1]}~"
+    """A long name without its middle: names that differ mostly do so at an end."""
+    half = LONGEST // 2
+    return name if len(name) <= LONGEST else f"{name[:half]}~{name[1 - half :]}"
 
 
 def _cell_width(keys: list[str], room: int) -> int:

@@ -24,10 +24,9 @@ from toytrans.insight.trace import (
 )
 from toytrans.insight.trace_panels import entropy, leaks
 from toytrans.model.attention import Attention, Intermediates, Sight, attend_explicitly
-from toytrans.model.masks import padding_mask
+from toytrans.model.masks import MaskMaker, causal_mask, padding_mask
 from toytrans.model.transformer import Transformer
 from toytrans.tokens import EOS_ID, PAD_ID, Vocabulary
-from toytrans.training.faults import MASKS
 
 LENGTHS = (16, 5, 11, 2, 5, 5, 1, 20, 16, 14)
 """Of the ten lists of lesson 5; the longest is 20, and EOS makes 21."""
@@ -314,7 +313,7 @@ def decoding(view: View, row: int) -> Sheet:
     """Logits of one parallel pass under the triangle, and of decoding token by token, in fp64."""
     model = copy.deepcopy(view.model).double()
     without = copy.deepcopy(model)
-    without.masks = MASKS["no_causal"](model.config.pad_mask)
+    without.masks = _with_the_future(model.masks)
     src, tgt_in, _ = view.batch
     with torch.no_grad():
         parallel, no_triangle = model(src, tgt_in), without(src, tgt_in)
@@ -337,6 +336,20 @@ def decoding(view: View, row: int) -> Sheet:
     return Sheet(panels, view.batch.named() | tensors, facts)
 
 
+def _with_the_future(masks: MaskMaker) -> MaskMaker:
+    """The model's own masks, but for the future, which is open to the decoder."""
+    whole, seen = copy.copy(masks), masks.decoder_self
+
+    def decoder_self(tgt_in: Tensor, queries: range | None = None) -> Tensor:
+        length = tgt_in.shape[1]
+        future = ~causal_mask(length, tgt_in.device, queries)
+        real = padding_mask(tgt_in)[:, None, None, :]
+        return seen(tgt_in, queries) | (future & real)
+
+    whole.decoder_self = decoder_self  # type: ignore[method-assign]
+    return whole
+
+
 def _both(view: View, row: int, parallel: Tensor, stepwise: Tensor) -> Panel:
     """The likeliest token of each place, and its logit."""
     real = int(padding_mask(view.batch.tgt_in[row]).sum())
@@ -344,7 +357,10 @@ def _both(view: View, row: int, parallel: Tensor, stepwise: Tensor) -> Panel:
     rows = []
     for name, logits in (("one pass", parallel), ("steps", stepwise)):
         best = logits[row, :real].max(-1)
-        rows += [(f"{name}: says", view.names(best.indices)), ("logit", numbers(best.values, 5))]
+        rows += [
+            (f"{name}: likeliest", view.names(best.indices)),
+            ("logit", numbers(best.values, 5)),
+        ]
     return Panel(
         "1",
         f"Pair {row + 1}: what comes after each token read, {view.weights}",

@@ -93,8 +93,14 @@ def trace(view: View, part: Part, layer: int) -> Trace:
     embedded = 0 if part == "encoder" else -1  # tables may be shared; the source comes first
     turns = {"embedding": embedded, "embedded": embedded, "memory": -1}
     met = {name: found[turns.get(name, turn)] for name, found in calls.items() if found}
-    tensors = dict(_tensors(view, part, met))
     call = met["attention"]
+    assert call.inside is not None
+    if not bool(call.inside.steps.weights.isfinite().all()):
+        raise UserError(
+            f"{view.weights}: the attention weights of {part}, layer {layer}, are not finite; "
+            "take a checkpoint from before training diverged"
+        )
+    tensors = dict(_tensors(view, part, met))
     assert call.quick is not None
     one = Pass(attention, call.given["x"], call.given["sight"], call.given.get("memory"))
     return Trace(view, part, layer, tensors, one, module, distance(call.output, call.quick))
@@ -298,11 +304,18 @@ def memory_panels(tensors: dict[str, Tensor], step: int, title: str) -> Iterator
             "To transpose changes strides, not memory: transposed is projected in another order, "
             "context transposed is context in another order.",
             attempt("transposed", before, *outer, length * width),
-            "So pieces is a copy in one piece, and q is pieces[0].",
+            _copied("pieces", tensors["pieces"], before, "; q is its first part"),
             attempt("context_transposed", after, *tensors["merged"].shape),
-            "So merged is a copy again: contiguous() and view, or flatten, which does both.",
+            _copied("merged", tensors["merged"], after, ": contiguous() and view, or flatten"),
         ),
     )
+
+
+def _copied(name: str, tensor: Tensor, source: Tensor, how: str) -> str:
+    """Whether a tensor is a copy of what it was made from, or the same memory."""
+    if tensor.untyped_storage().data_ptr() == source.untyped_storage().data_ptr():
+        return f"Here {name} is the same memory, since one head or part leaves nothing to reorder."
+    return f"So {name} is a copy in one piece{how}."
 
 
 def matrix(

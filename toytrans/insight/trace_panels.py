@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from toytrans.errors import UserError
 from toytrans.insight import mask_panels
 from toytrans.insight.panel import CLOSED, Panel, number, numbers, shape_of
 from toytrans.insight.trace import (
@@ -311,6 +312,12 @@ def sharpness(found: Trace) -> Sheet:
     rows = seen.any(-1)  # (B, H, Tq)
     heads = range(seen.shape[1])
 
+    if int(seen[:, 0].sum()) < 2:
+        raise UserError(
+            f"--no-scale: {found.title}: {int(seen[:, 0].sum())} scores of real tokens have no "
+            "variance; give longer sequences"
+        )
+
     def mean(values: Tensor) -> Tensor:
         return torch.stack([values[:, h][rows[:, h]].mean() for h in heads])
 
@@ -330,7 +337,8 @@ def sharpness(found: Trace) -> Sheet:
         f"The scale here is {number(one.module.scale, 4)}; entropies are means over real queries, "
         "in nats. Equal weights would have the log of the keys seen.",
     )
-    return Sheet([panel], tensors, {"part": found.part, "layer": found.layer})
+    facts = {"weights": found.view.weights, "part": found.part, "layer": found.layer}
+    return Sheet([panel], tensors, facts)
 
 
 def scales() -> Sheet:
