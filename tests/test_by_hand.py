@@ -29,6 +29,10 @@ TGT_OUT = torch.tensor([[4, 7, 6, 5, 2], [8, 9, 2, 0, 0], [2, 0, 0, 0, 0]])
 VARIANTS = [
     {"activation": "gelu", "dropout": 0.3},
     {"activation": "gelu_tanh", "positions": "sinusoidal", "norm": "post"},
+    {"positions": "rotary"},
+    {"positions": "alibi"},
+    {"positions": "t5"},
+    {"positions": "relative", "cross_positions": "anchored"},
     {"pad_mask": "keys_and_queries", "share_layers": True, "dropout": 0.3},
     {"positions": "learned", "tie_embeddings": False, "score_cap": 2.0},
 ]
@@ -93,7 +97,7 @@ def test_no_autograd_inside(monkeypatch):
 def test_every_function_says_how_it_is_derived():
     functions = dict(inspect.getmembers(by_hand, inspect.isfunction))
     backwards = [name for name in functions if name.endswith("_backward")]
-    assert len(backwards) == 11
+    assert len(backwards) == 12
     for name in backwards:
         assert name.removesuffix("_backward") in functions
         assert len(functions[name].__doc__) > 60

@@ -409,6 +409,7 @@ TABLE = "model.positions=learned"
         # 12 has the divisors 4 and 6 beside 5
         (["model.d_model=12", "model.n_heads=5"], ("model.n_heads", "5", "12", "4", "6")),
         (["model.d_model=7", "model.n_heads=7", "model.positions=sinusoidal"], ("even", "7")),
+        (["model.d_model=6", "model.n_heads=2", "model.positions=rotary"], ("even width", "3")),
         # a table of 512 holds 511 symbols and the EOS, or BOS
         ([TABLE, "data.test_length=[1, 512]"], ("data.test_length: 512", "511", "512")),
         ([TABLE, "data.valid_length=[1, 512]"], ("data.valid_length: 512", "511", "512")),

@@ -1,11 +1,13 @@
 """Decoding: the cache changes nothing, beams find what exhaustive search finds."""
 
 import itertools
+from typing import get_args
 
 import pytest
 import torch
 from conftest import VOCABULARY, model_of
 
+from toytrans.config import PositionName
 from toytrans.model import decoding
 from toytrans.model.decoding import beam_search, greedy, search, token_limits
 from toytrans.model.transformer import DecoderState
@@ -14,7 +16,7 @@ from toytrans.tokens import BOS_ID, EOS_ID, PAD_ID, Vocabulary
 SRC = torch.tensor(
     [[1, 5, 6, 7, 4, 2], [1, 8, 13, 2, 0, 0], [1, 2, 0, 0, 0, 0], [1, 9, 9, 9, 2, 0]]
 )
-POSITIONS = ["sinusoidal", "learned", "none", "anchored"]
+POSITIONS = get_args(PositionName)
 
 
 def lively(positions, **model):

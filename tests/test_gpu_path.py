@@ -135,7 +135,10 @@ def test_tokens_known_beforehand_are_those_that_are_there(tmp_path, name):
     config = stream_config(name, tmp_path)
     for both_ends in (True, False):
         model = config.model.model_copy(
-            update={"positions": "anchored" if both_ends else "sinusoidal"}
+            update={
+                "positions": "anchored" if both_ends else "sinusoidal",
+                "cross_positions": "anchored" if both_ends else "none",
+            }
         )
         config = config.model_copy(update={"model": model})
         assert config.marks_both_ends == both_ends
@@ -147,7 +150,7 @@ def test_tokens_known_beforehand_are_those_that_are_there(tmp_path, name):
             assert batch.real_tokens == counted.real_tokens > batch.target_tokens
 
 
-@pytest.mark.parametrize("positions", ["anchored", "sinusoidal", "learned", "none"])
+@pytest.mark.parametrize("positions", ["anchored", "sinusoidal", "learned", "none", "rotary", "t5"])
 @pytest.mark.parametrize("task", ["addition", "copy"])
 def test_a_step_reads_nothing_back_and_sends_nothing(tmp_path, monkeypatch, positions, task):
     """Forward, loss, backward, clipping and AdamW of two batches, all without numbers."""

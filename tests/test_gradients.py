@@ -28,6 +28,7 @@ OPERATIONS = {
     "GELU",
     "GELU, tanh form",
     "softmax",
+    "turn (rotary)",
     "embedding",
     "dropout",
     "attention",
@@ -155,7 +156,7 @@ def test_the_table_fits_80_columns(command, monkeypatch):
     lines = answer.out.splitlines()
     assert answer.code == 0 and not answer.err
     assert max(map(len, lines)) <= 80 and "…" not in answer.out
-    assert sum("PASS" in line for line in lines) == 53 + 1 and "53 passed, 0 failed" in lines[-1]
+    assert sum("PASS" in line for line in lines) == 55 + 1 and "55 passed, 0 failed" in lines[-1]
     for operation in OPERATIONS:
         assert operation in answer.out
 

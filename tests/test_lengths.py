@@ -4,6 +4,7 @@ import json
 import re
 from collections import Counter
 from pathlib import Path
+from typing import get_args
 
 import pytest
 import torch
@@ -12,6 +13,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from toytrans import evaluation
 from toytrans.cli.lengths import plot_lines
+from toytrans.config import PositionName
 from toytrans.data import open_source
 from toytrans.data.pairs import DataFacts, Pairs, pad_rows
 from toytrans.data.selection import (
@@ -26,7 +28,7 @@ from toytrans.model.attention import Blocks
 from toytrans.tokens import BOS_ID, EOS_ID
 from toytrans.training.faults import MASKS
 
-POSITIONS = ["sinusoidal", "learned", "none", "anchored"]
+POSITIONS = get_args(PositionName)
 A, B, C = 5, 6, 7
 
 

@@ -101,9 +101,101 @@ def test_heads_may_have_any_anchors(anchors):
         assert bias[0, head, 2, 3].item() == pytest.approx(expected, abs=1e-9)
 
 
+def self_bias(model, length):
+    """(H, Tq, Tk) of the first encoder layer, its table shaken."""
+    attention = model.encoder_layers[0].self_attention
+    if attention.bias_table is not None:
+        with torch.no_grad():
+            attention.bias_table.normal_()
+    places = range(length)
+    features = model.positions.self_features(places, places, torch.device("cpu"))
+    return attention, model.positions.bias(attention.bias_table, features)[0]
+
+
+def test_alibi_follows_the_paper():
+    model = model_of(VOCABULARY, d_model=32, n_heads=8, positions="alibi")
+    attention, bias = self_bias(model, 9)
+    assert attention.bias_table is None
+    for head, slope in enumerate([2.0**-k for k in range(1, 9)]):  # the paper's for 8 heads
+        for i, j in ((0, 8), (8, 0), (4, 4), (2, 7)):
+            assert bias[head, i, j].item() == pytest.approx(-slope * abs(i - j), abs=1e-12)
+
+
+def test_t5_buckets_are_those_of_t5():
+    from transformers.models.t5.modeling_t5 import T5Attention
+
+    model = model_of(VOCABULARY, positions="t5")
+    attention, bias = self_bias(model, 300)
+    keys_less_queries = torch.arange(300)[None] - torch.arange(300)[:, None]
+    theirs = T5Attention._relative_position_bucket(keys_less_queries, True, 32, 128)
+    # both number the same buckets, but each its own way
+    ours = model.positions.describe(-keys_less_queries).argmax(-1)
+    pairs = set(zip(ours.flatten().tolist(), theirs.flatten().tolist(), strict=True))
+    assert len(pairs) == len({a for a, _ in pairs}) == len({b for _, b in pairs}) > 25
+    assert torch.allclose(bias, attention.bias_table[:, ours])
+
+
+def test_relative_positions_are_clipped():
+    model = model_of(VOCABULARY, positions="relative")
+    attention, bias = self_bias(model, 40)
+    for i, j in ((0, 0), (3, 1), (1, 3), (39, 0), (0, 39), (20, 3), (3, 20)):
+        wanted = attention.bias_table[:, max(-16, min(16, i - j)) + 16]
+        assert torch.equal(bias[:, i, j], wanted)
+
+
+def test_rotary_turns_pairs_and_leaves_the_distance_alone():
+    model = model_of(VOCABULARY, positions="rotary")  # heads of width 8
+    x = torch.randn(1, 3, 7, 8).double()
+    turned = model.positions.turn(x, range(5, 12))
+    for t in range(7):
+        for i in range(4):
+            pair = torch.complex(x[..., t, i], x[..., t, i + 4])
+            angle = torch.tensor(1j * (5 + t) / 10_000 ** (2 * i / 8))
+            expected = pair * torch.exp(angle)
+            assert torch.allclose(turned[..., t, i], expected.real)
+            assert torch.allclose(turned[..., t, i + 4], expected.imag)
+    q, k = x[..., :1, :], x[..., 1:2, :]
+
+    def score(i, j):
+        turn = model.positions.turn
+        return (turn(q, range(i, i + 1)) * turn(k, range(j, j + 1))).sum(-1)
+
+    assert torch.allclose(score(3, 1), score(503, 501))
+    assert not torch.allclose(score(3, 1), score(3, 2), rtol=1e-3)
+
+
+def test_cross_attention_may_have_a_scheme_of_its_own():
+    model = model_of(VOCABULARY, positions="rotary", cross_positions="anchored")
+    assert (
+        model.config.cross_anchors
+        and config_of(model={"positions": "rotary", "cross_positions": "anchored"}).marks_both_ends
+    )
+    layer = model.decoder_layers[0]
+    assert layer.self_attention.bias_table is None and layer.cross_attention.bias_table is not None
+    alone = model_of(VOCABULARY, positions="anchored", cross_positions="none")
+    assert alone.decoder_layers[0].cross_attention.bias_table is None
+    src = torch.tensor([[BOS_ID, 5, 6, 7, EOS_ID], [BOS_ID, 8, EOS_ID, PAD_ID, PAD_ID]])
+    tgt_in = torch.tensor([[BOS_ID, 7, 6], [BOS_ID, 8, PAD_ID]])
+    for each in (model, alone):
+        parallel, state = each(src, tgt_in), each.start(src, 3)
+        steps = [each.next_logits(tokens[:, None], state)[:, 0] for tokens in tgt_in.T]
+        assert torch.allclose(parallel[0], torch.stack(steps, 1)[0], atol=1e-12)
+
+
+def test_beams_are_turned_to_one_place():
+    model = model_of(VOCABULARY, positions="rotary")
+    src = torch.tensor([[5, 6, 7, EOS_ID]])
+    state = model.start(src, 4, width=3)
+    model.next_logits(torch.full((1, 3), BOS_ID), state)
+    second = model.next_logits(torch.tensor([[4, 5, 6]]), state)
+    for beam, token in enumerate((4, 5, 6)):
+        alone = model(src, torch.tensor([[BOS_ID, token]]))[0, 1]
+        assert torch.allclose(second[0, beam], alone, atol=1e-12)
+
+
 def test_only_anchored_sources_carry_both_ends():
     marks = {
         name: config_of(model={"positions": name}).marks_both_ends
         for name in get_args(PositionName)
     }
-    assert marks == {"sinusoidal": False, "learned": False, "none": False, "anchored": True}
+    assert {name for name, both in marks.items() if both} == {"anchored"}

@@ -1,15 +1,17 @@
 """The whole model: torch's own layers with the same weights, and what must not change."""
 
+from typing import get_args
+
 import pytest
 import torch
 from conftest import VOCABULARY, model_of
 from torch import nn
 
-from toytrans.config import ModelConfig
+from toytrans.config import ModelConfig, PositionName
 from toytrans.model.transformer import Transformer, count_parameters
 from toytrans.tokens import Vocabulary
 
-POSITIONS = ["sinusoidal", "learned", "none", "anchored"]
+POSITIONS = get_args(PositionName)
 SRC = torch.tensor([[1, 5, 6, 7, 4, 2], [1, 8, 13, 2, 0, 0], [1, 2, 0, 0, 0, 0]])
 TGT_IN = torch.tensor([[1, 4, 7, 6, 5], [1, 8, 9, 0, 0], [1, 0, 0, 0, 0]])
 REAL = TGT_IN != 0

@@ -20,7 +20,10 @@ from toytrans.yaml_tree import Tree, parse_value, read_yaml, write_yaml
 TaskName = Literal[
     "addition", "copy", "duplicate", "lexicon", "odds_first", "reverse", "shift", "sort"
 ]
-PositionName = Literal["sinusoidal", "learned", "none", "anchored"]
+PositionName = Literal[
+    "sinusoidal", "learned", "none", "rotary", "alibi", "t5", "relative", "anchored"
+]
+CrossPositionName = Literal["none", "anchored"]
 AnchorName = Literal["start", "end", "wrap"]
 PadMask = Literal["keys", "keys_and_queries"]
 Backward = Literal["autograd", "by_hand"]
@@ -147,7 +150,10 @@ class ModelConfig(Section):
     dropout: Annotated[float, Field(ge=0, lt=1)] = Field(
         0.0, description="on embeddings, sub-layers and attention weights"
     )
-    positions: PositionName = Field("anchored")
+    positions: PositionName = Field("anchored", description="of embeddings and self-attention")
+    cross_positions: CrossPositionName | None = Field(
+        None, description="of cross-attention; null = anchored if positions are, else none"
+    )
     cross_anchors: Annotated[tuple[AnchorName, ...], Strict(False)] | None = Field(
         None, description="anchored: one per head; null = start, end, wrap, start, and so on"
     )
@@ -180,12 +186,17 @@ class ModelConfig(Section):
             self._fill(max_positions=512)
         else:
             self._refuse(("max_positions",), "belongs to positions: learned")
-        if self.positions == "anchored":
+        if self.positions == "rotary" and self.d_model // self.n_heads % 2:
+            width = self.d_model // self.n_heads
+            raise refusal("positions", f"rotary turns pairs: heads of even width, not {width}")
+        self._fill(cross_positions="anchored" if self.positions == "anchored" else "none")
+        if self.is_anchored:
             cycle = tuple(ANCHOR_CYCLE[h % len(ANCHOR_CYCLE)] for h in range(self.n_heads))
-            self._fill(cross_anchors=cycle, score_cap=1.0, bias_gain=16.0, slope=1.0)
+            cap = 1.0 if self.positions == "anchored" else 0.0
+            self._fill(cross_anchors=cycle, score_cap=cap, bias_gain=16.0, slope=1.0)
         else:
             anchored = ("cross_anchors", "bias_gain", "slope")
-            self._refuse(anchored, "belongs to positions: anchored")
+            self._refuse(anchored, "belongs to positions: anchored, or to such cross_positions")
             self._fill(score_cap=0.0)
         if self.cross_anchors is not None and len(self.cross_anchors) != self.n_heads:
             raise refusal(
@@ -193,6 +204,11 @@ class ModelConfig(Section):
                 f"{len(self.cross_anchors)} anchors for {self.n_heads} heads; name one per head",
             )
         return self
+
+    @property
+    def is_anchored(self) -> bool:
+        """Whether any attention counts from the ends of the source."""
+        return "anchored" in (self.positions, self.cross_positions)
 
 
 class TrainConfig(Section):
@@ -288,7 +304,7 @@ class Config(Section):
     @property
     def marks_both_ends(self) -> bool:
         """Whether sources start with BOS: the anchored positions count from either end."""
-        return self.model.positions == "anchored"
+        return self.model.is_anchored
 
 
 def load_config(path: Path, overrides: Sequence[str] = (), base: Config | None = None) -> Config:

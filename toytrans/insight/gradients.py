@@ -17,6 +17,7 @@ from toytrans.config import Backward, ModelConfig
 from toytrans.model import by_hand
 from toytrans.model.attention import Attention, Sight, attend_explicitly
 from toytrans.model.masks import MaskMaker
+from toytrans.model.positions import turned
 from toytrans.model.transformer import Transformer
 from toytrans.tokens import PAD_ID, Vocabulary
 from toytrans.training.faults import objective_of
@@ -138,6 +139,10 @@ def layers(draw: torch.Generator) -> Iterator[Case]:
     yield Case(
         "softmax", (by_hand.softmax, by_hand.softmax_backward), partial(F.softmax, dim=-1), x
     )
+    angle = numbers(TQ, H)
+    spun: Pair = by_hand.turn, by_hand.turn_backward
+    pairs = {"x": numbers(B, TQ, 2 * H)}
+    yield Case("turn (rotary)", spun, turned, pairs, (angle.cos(), angle.sin()))
     table, ids = {"table": numbers(V, IN)}, torch.randint(V, (B, TQ), generator=draw)
     rows: Pair = by_hand.embedding, by_hand.embedding_backward
     yield Case("embedding", rows, lambda table, ids: F.embedding(ids, table), table, (ids,))

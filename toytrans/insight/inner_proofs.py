@@ -278,6 +278,8 @@ def _textbook_of_ours(
     )
     if memory is not None:
         k, v = memory
+    else:
+        q, k = (module.turn(part, range(x.shape[1])) for part in (q, k))
     merged = softmax_attention(q, k, v, sight.mask, module.bias(sight), module.cap)
     output: Tensor = module.out_proj(merged)
     return output

@@ -304,7 +304,7 @@ def memory_panels(tensors: dict[str, Tensor], step: int, title: str) -> Iterator
             "To transpose changes strides, not memory: transposed is projected in another order, "
             "context transposed is context in another order.",
             attempt("transposed", before, *outer, length * width),
-            _copied("pieces", tensors["pieces"], before, "; q is its first part"),
+            _copied("pieces", tensors["pieces"], before, "; q is its first part, turned if rotary"),
             attempt("context_transposed", after, *tensors["merged"].shape),
             _copied("merged", tensors["merged"], after, ": contiguous() and view, or flatten"),
         ),

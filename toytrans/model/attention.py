@@ -323,12 +323,13 @@ class Attention(nn.Module):
         self.dropout = model.dropout
         self.in_proj = nn.Linear(model.d_model, 3 * model.d_model)
         self.out_proj = nn.Linear(model.d_model, model.d_model)
-        self._bias = positions.bias
-        self.bias_table = (
-            nn.Parameter(torch.zeros(model.n_heads, positions.bias_weights))
-            if positions.bias_weights
-            else None
-        )
+        self._bias, self._turn = positions.bias, positions.turn
+        self.bias_table: nn.Parameter | None = None
+        if positions.bias_weights:
+            table = torch.zeros(model.n_heads, positions.bias_weights)
+            if positions.bias_deviation:
+                table.normal_(0, positions.bias_deviation)
+            self.bias_table = nn.Parameter(table)
 
     def forward(
         self,
@@ -345,6 +346,8 @@ class Attention(nn.Module):
             _, q, k, v = self._project(x, memory)
         else:
             q, k, v = self._split(self.in_proj(x), 3)[1].unbind()
+            place = cache.length // x.shape[1]  # beams of a source stand beside each other
+            q, k = (self.turn(part, range(place, place + 1)) for part in (q, k))
             k, v = cache.extend(k, v)
         output: Tensor = self.out_proj(self._merge(self._context(q, k, v, sight)))
         return output
@@ -381,10 +384,15 @@ class Attention(nn.Module):
 
     def bias(self, sight: Sight) -> Tensor | None:
         """What the position scheme adds to the scores: (B or 1, H, Tq, Tk), or None."""
-        if self.bias_table is None or sight.features is None:
+        if sight.features is None:
             return None
         bias: Tensor = self._bias(self.bias_table, sight.features)
         return bias
+
+    def turn(self, x: Tensor, places: range) -> Tensor:
+        """Queries or keys of self-attention (B, H, L, Dh) as the position scheme turns them."""
+        output: Tensor = self._turn(x, places)
+        return output
 
     def _context(self, q: Tensor, k: Tensor, v: Tensor, sight: Sight | Blocks) -> Tensor:
         """The context (B, H, Tq, Dh), of all queries at once or block by block."""
@@ -412,9 +420,12 @@ class Attention(nn.Module):
     ) -> tuple[Heads, Tensor, Tensor, Tensor]:
         """Heads of x, and queries, keys and values."""
         heads = self.heads(x, 0, 1 if memory else 3)
-        pieces = heads.pieces.unbind()
-        q, k, v = (pieces[0], *memory) if memory else pieces
-        return heads, q, k, v
+        if memory:
+            (q,) = heads.pieces.unbind()
+            return heads, q, *memory
+        q, k, v = heads.pieces.unbind()
+        places = range(x.shape[1])
+        return heads, self.turn(q, places), self.turn(k, places), v
 
     def _linear(self, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
         """By a part of `in_proj`."""

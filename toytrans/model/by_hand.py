@@ -118,6 +118,19 @@ def attention_backward(gradient: Tensor, needed: Needed) -> Gradients:
     return scale * (d_scores @ k), scale * (d_scores.mT @ q), d_v, d_bias
 
 
+def turn(x: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Needed]:
+    """Pairs (a, b) = numbers i and i + Dh / 2 of x (..., L, Dh), turned by an angle each, given by
+    its cosine and sine (L, Dh / 2): (a cos - b sin, b cos + a sin) (Su et al. 2021)."""
+    first, second = x.chunk(2, -1)
+    return torch.cat((first * cos - second * sin, second * cos + first * sin), -1), (cos, sin)
+
+
+def turn_backward(gradient: Tensor, needed: Needed) -> tuple[Tensor]:
+    """A turn is an orthogonal matrix R: dy = R dx, so d_x = R^T G, the turn by the angle back."""
+    cos, sin = needed
+    return (turn(gradient, cos, -sin)[0],)
+
+
 def multi_head(
     x: Tensor,
     memory: Tensor | None,

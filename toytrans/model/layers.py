@@ -67,10 +67,12 @@ class EncoderLayer(nn.Module):
 class DecoderLayer(nn.Module):
     """Masked self-attention over the target, cross-attention to memory, feed-forward."""
 
-    def __init__(self, model: ModelConfig, positions: Positions) -> None:
+    def __init__(
+        self, model: ModelConfig, positions: Positions, cross_positions: Positions
+    ) -> None:
         super().__init__()
         self.self_attention = Attention(model, positions)
-        self.cross_attention = Attention(model, positions)
+        self.cross_attention = Attention(model, cross_positions)
         self.feed_forward = FeedForward(model)
         self.residuals = nn.ModuleList(Residual(model) for _ in range(3))
 

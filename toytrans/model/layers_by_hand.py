@@ -109,10 +109,14 @@ class AttentionByHand(Attention):
     """Projections, attention and the product of the position bias by hand."""
 
     def bias(self, sight: Sight) -> Tensor | None:
-        if self.bias_table is None or sight.features is None:
+        if sight.features is None:
             return None
         bias: Tensor = self._bias(self.bias_table, sight.features, _bias_product)
         return bias
+
+    def turn(self, x: Tensor, places: range) -> Tensor:
+        output: Tensor = self._turn(x, places, _turned)
+        return output
 
     def _attend(
         self, q: Tensor, k: Tensor, v: Tensor, sight: Sight, bias: Tensor | None, dropout: float
@@ -123,6 +127,11 @@ class AttentionByHand(Attention):
 
     def _linear(self, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
         return linear(x, weight, bias)
+
+
+def _turned(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """`positions.turned` by hand."""
+    return run(by_hand.turn, by_hand.turn_backward, x, cos, sin)
 
 
 def _bias_product(weights: Tensor, features: Tensor) -> Tensor:

@@ -1,8 +1,9 @@
 """Where a token stands: one class per scheme.
 
-A scheme may add something to the embeddings (`embed`), and may tell every attention how far its
-keys are from its queries (`self_features`, `cross_features`); an attention turns those features
-into a bias on its scores with the few numbers per head that it learns (`bias`).
+A scheme may add something to the embeddings (`embed`), may turn queries and keys (`turn`), and may
+tell every attention how far its keys are from its queries (`self_features`, `cross_features`); an
+attention makes of those features a bias on its scores, with the few numbers per head that it learns
+(`bias`).
 """
 
 import math
@@ -16,6 +17,7 @@ from toytrans.errors import UserError
 from toytrans.tokens import PAD_ID
 
 Product = Callable[[Tensor, Tensor], Tensor]
+Turn = Callable[[Tensor, Tensor, Tensor], Tensor]
 
 
 def bias_product(weights: Tensor, features: Tensor) -> Tensor:
@@ -26,11 +28,21 @@ def bias_product(weights: Tensor, features: Tensor) -> Tensor:
     return bias.view(*bias.shape[:2], *features.shape[1:3])
 
 
+def turned(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """Pairs (i, i + Dh / 2) of x (..., L, Dh) turned by the angles of (L, Dh / 2)."""
+    first, second = x.chunk(2, -1)
+    return torch.cat((first * cos - second * sin, second * cos + first * sin), -1)
+
+
 class Positions(nn.Module):
     """No positions at all: attention then cannot tell one order of its keys from another."""
 
     bias_weights = 0
     """Numbers per head that an attention learns for its bias."""
+
+    bias_deviation = 0.0
+    """The standard deviation that they start with; where they are all that tells places apart, it
+    is not 0, so that even a fresh model sees the order of its source."""
 
     def __init__(self, model: ModelConfig, separator_ids: tuple[int, ...]) -> None:
         super().__init__()
@@ -47,9 +59,17 @@ class Positions(nn.Module):
         """Target places Tq and source ids (B, S) -> features (B, Tq, S, F), or None."""
         return None
 
-    def bias(self, table: Tensor, features: Tensor, product: Product = bias_product) -> Tensor:
-        """What heads add to their scores: (H, W) and (B, Tq, Tk, F) -> (B, H, Tq, Tk)."""
+    def bias(
+        self, table: Tensor | None, features: Tensor, product: Product = bias_product
+    ) -> Tensor:
+        """What heads add to their scores: (H, W) and (B, Tq, Tk, F) -> (B, H, Tq, Tk). table: what
+        an attention has learned; None where a scheme has `bias_weights` 0."""
         raise NotImplementedError
+
+    def turn(self, x: Tensor, places: range, turned: Turn = turned) -> Tensor:
+        """Queries or keys (B, H, L, Dh) of L places, or all of one place, in self-attention, as the
+        scheme turns them."""
+        return x
 
 
 class Sinusoidal(Positions):
@@ -101,7 +121,119 @@ class Learned(Positions):
         return x + self.table[start:last]
 
 
-class Anchored(Positions):
+class Rotary(Positions):
+    """Queries and keys of self-attention turned by their place (Su et al. 2021, RoFormer, section
+    3.2): pair i of a head's numbers, i and i + Dh / 2, by the angle t / 10000^(2i / Dh). A score
+    then depends on the distance alone. There is no longest sequence; angles beyond those of
+    training are new.
+    """
+
+    def __init__(self, model: ModelConfig, separator_ids: tuple[int, ...]) -> None:
+        super().__init__(model, separator_ids)
+        self.width = model.d_model // model.n_heads
+
+    def turn(self, x: Tensor, places: range, turned: Turn = turned) -> Tensor:
+        even = torch.arange(0, self.width, 2, dtype=torch.float64, device=x.device)
+        rates = torch.exp(even * (-math.log(10_000.0) / self.width))
+        angles = _arange(places, x.device)[:, None] * rates
+        return turned(x, angles.cos().to(x.dtype), angles.sin().to(x.dtype))  # (L, Dh / 2) each
+
+
+class Relative(Positions):
+    """What schemes share whose self-attention adds a bias by the distance d = i - j of query i and
+    key j: each describes d by F numbers, weighed by each head. Cross-attention has no bias. There
+    is no longest sequence."""
+
+    def __init__(self, model: ModelConfig, separator_ids: tuple[int, ...]) -> None:
+        super().__init__(model, separator_ids)
+        self.register_buffer("like", torch.empty(0), persistent=False)  # dtype and device
+        self.like: Tensor
+        self._table = torch.empty(0, 0)  # of as many distances as were met
+
+    def self_features(self, queries: range, keys: range, device: torch.device) -> Tensor:
+        distance = _arange(queries, device)[:, None] - _arange(keys, device)
+        return self.features(distance[None], max(queries.stop, keys.stop))  # (1, Tq, Tk, F)
+
+    def bias(
+        self, table: Tensor | None, features: Tensor, product: Product = bias_product
+    ) -> Tensor:
+        """(H, F) and (B or 1, Tq, Tk, F) -> (B or 1, H, Tq, Tk)."""
+        assert table is not None
+        return product(table.to(features.dtype), features)
+
+    def describe(self, distance: Tensor) -> Tensor:
+        """Whole numbers (...) -> (..., F)."""
+        raise NotImplementedError
+
+    def features(self, distance: Tensor, farthest: int) -> Tensor:
+        """Whole numbers (...), at most `farthest` from 0 -> (..., F). Looked up, since most
+        distances occur many times."""
+        if torch.compiler.is_compiling():  # a graph keeps no table
+            return self.describe(distance).to(self.like.dtype)
+        reached, like = len(self._table) // 2, self.like
+        known = (self._table.dtype, self._table.device) == (like.dtype, like.device)
+        if reached < farthest or not known:
+            reached = max(farthest, 2 * reached)
+            every = _arange(range(-reached, reached + 1), like.device)
+            self._table = self.describe(every).to(like.dtype)
+        return nn.functional.embedding(distance + reached, self._table)
+
+
+class Alibi(Relative):
+    """- m_h |d| on the scores of head h = 1 .. H, with m_h = 2^(-8h / H) (Press et al. 2022, Train
+    Short, Test Long; section 3), both ways in the encoder. Nothing is learned."""
+
+    def __init__(self, model: ModelConfig, separator_ids: tuple[int, ...]) -> None:
+        super().__init__(model, separator_ids)
+        heads = torch.arange(1, model.n_heads + 1)
+        self.register_buffer(
+            "slopes", 2.0 ** (-8.0 * heads / model.n_heads)[:, None], persistent=False
+        )
+        self.slopes: Tensor
+
+    def bias(
+        self, table: Tensor | None, features: Tensor, product: Product = bias_product
+    ) -> Tensor:
+        return super().bias(self.slopes, features, product)
+
+    def describe(self, distance: Tensor) -> Tensor:
+        return -distance.abs()[..., None]
+
+
+class T5Buckets(Relative):
+    """A number learned by each head for each of 32 buckets of distances (Raffel et al. 2020, T5,
+    section 2.1): 16 either way, of which 8 hold one distance each and 8 grow as its logarithm, the
+    last from 128 on. One table a layer here, where T5 has one for all; the decoder leaves the
+    buckets of the future unused. Normal at first, with standard deviation 0.1.
+    """
+
+    bias_weights, bias_deviation = 32, 0.1
+    near, farthest = 8, 128
+
+    def describe(self, distance: Tensor) -> Tensor:
+        far = distance.abs().clamp(min=self.near).double() / self.near
+        steps = far.log() / math.log(self.farthest / self.near) * self.near
+        bucket = torch.where(distance.abs() < self.near, distance.abs(), self.near + steps.long())
+        bucket = bucket.clamp(max=2 * self.near - 1) + 2 * self.near * (distance < 0)
+        return nn.functional.one_hot(bucket, self.bias_weights)
+
+
+class Clipped(Relative):
+    """A number learned by each head for each distance, clipped to -16 .. 16: the clipped relative
+    positions of Shaw et al. 2018 (Self-Attention with Relative Position Representations, section
+    3.2) as a bias on the scores in place of their vectors on keys and values. Normal at first, with
+    standard deviation 0.1.
+    """
+
+    reach = 16
+    bias_weights, bias_deviation = 2 * reach + 1, 0.1
+
+    def describe(self, distance: Tensor) -> Tensor:
+        place = distance.clamp(-self.reach, self.reach) + self.reach
+        return nn.functional.one_hot(place, self.bias_weights)
+
+
+class Anchored(Relative):
     """Distances from anchors, clipped to seven learned steps, and a slope without end.
 
     A head adds gain T_h[clip(d, -3, 3)] - slope |d| to its scores. In self-attention d = i - j.
@@ -134,11 +266,6 @@ class Anchored(Positions):
         chosen[torch.arange(model.n_heads), torch.tensor(picks)] = 1
         self.register_buffer("chosen", chosen, persistent=False)  # (H, A)
         self.chosen: Tensor
-        self._table = chosen.new_empty(0, self.bias_weights + 1)  # of as many distances as met
-
-    def self_features(self, queries: range, keys: range, device: torch.device) -> Tensor:
-        distance = _arange(queries, device)[:, None] - _arange(keys, device)
-        return self._features(distance[None], max(queries.stop, keys.stop))  # (1, Tq, Tk, 8)
 
     def cross_features(self, queries: range, src: Tensor) -> Tensor:
         """Eight features for each of the A anchors in use: (B, Tq, S, 8 A)."""
@@ -152,10 +279,13 @@ class Anchored(Positions):
         }
         shape = (len(src), len(queries), len(places))
         each = torch.stack([distances[anchor]().expand(shape) for anchor in self.anchors], -1)
-        return self._features(each, queries.stop + 2 * len(places)).flatten(3)
+        return self.features(each, queries.stop + 2 * len(places)).flatten(3)
 
-    def bias(self, table: Tensor, features: Tensor, product: Product = bias_product) -> Tensor:
+    def bias(
+        self, table: Tensor | None, features: Tensor, product: Product = bias_product
+    ) -> Tensor:
         """T_h (H, 7) and features (B or 1, Tq, Tk, 8 or 8 A) -> (B or 1, H, Tq, Tk)."""
+        assert table is not None
         table = table.to(features.dtype)
         weights = nn.functional.pad(table, (0, 1), value=1.0)  # (H, 8); the slope is not learned
         if features.shape[-1] > weights.shape[1]:  # several anchors: each head takes its own
@@ -170,26 +300,11 @@ class Anchored(Positions):
         last = torch.where(separates, places, 0).cummax(1).values
         return places - nn.functional.pad(last[:, :-1], (1, 0))
 
-    def _features(self, distance: Tensor, farthest: int) -> Tensor:
-        """Whole numbers (...), at most `farthest` from 0 -> (..., 8): gain at one of seven steps,
-        and the slope. Looked up, since most distances occur many times."""
-        if torch.compiler.is_compiling():  # a graph keeps no table
-            return self._measure(distance)
-        reached = len(self._table) // 2
-        like = self.chosen
-        if reached < farthest or (self._table.dtype, self._table.device) != (
-            like.dtype,
-            like.device,
-        ):
-            reached = max(farthest, 2 * reached)
-            self._table = self._measure(_arange(range(-reached, reached + 1), like.device))
-        return nn.functional.embedding(distance + reached, self._table)
-
-    def _measure(self, distance: Tensor) -> Tensor:
+    def describe(self, distance: Tensor) -> Tensor:
+        """Eight numbers: gain at one of seven steps, and the slope."""
         steps = _arange(range(-self.reach, self.reach + 1), distance.device)
         near = distance.clamp(-self.reach, self.reach)[..., None] == steps
-        features = torch.cat((self.gain * near, -self.slope * distance.abs()[..., None]), -1)
-        return features.to(self.chosen.dtype)
+        return torch.cat((self.gain * near, -self.slope * distance.abs()[..., None]), -1)
 
 
 def _arange(places: range, device: torch.device) -> Tensor:
@@ -200,5 +315,9 @@ POSITIONS: dict[PositionName, type[Positions]] = {
     "none": Positions,
     "sinusoidal": Sinusoidal,
     "learned": Learned,
+    "rotary": Rotary,
+    "alibi": Alibi,
+    "t5": T5Buckets,
+    "relative": Clipped,
     "anchored": Anchored,
 }

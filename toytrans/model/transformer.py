@@ -85,13 +85,20 @@ class Transformer(nn.Module):
         else:
             self.tgt_embedding = nn.Embedding(size, width)
         self.positions = POSITIONS[model.positions](model, vocabulary.separator_ids)
+        cross = model.cross_positions or "none"
+        self.cross_positions = (
+            self.positions
+            if cross == model.positions
+            else POSITIONS[cross](model, vocabulary.separator_ids)
+        )
         self.drop = Dropout(model.dropout)
         shared, n_enc, n_dec = model.share_layers, model.n_encoder_layers, model.n_decoder_layers
         self.encoder_layers = nn.ModuleList(
             EncoderLayer(model, self.positions) for _ in range(1 if shared else n_enc)
         )
         self.decoder_layers = nn.ModuleList(
-            DecoderLayer(model, self.positions) for _ in range(1 if shared else n_dec)
+            DecoderLayer(model, self.positions, self.cross_positions)
+            for _ in range(1 if shared else n_dec)
         )
         final = nn.LayerNorm if model.norm == "pre" else nn.Identity
         self.encoder_norm, self.decoder_norm = final(width), final(width)
@@ -151,7 +158,7 @@ class Transformer(nn.Module):
             src,
             lambda queries: Sight.of(
                 self.masks.cross(src, tgt_in, queries),
-                self.positions.cross_features(queries, src),
+                self.cross_positions.cross_features(queries, src),
                 self.dtype,
             ),
         )
@@ -190,7 +197,7 @@ class Transformer(nn.Module):
         self_sight = (
             Sight(features=features) if past is None else Sight.of(past, features, self.dtype)
         )
-        features = self.positions.cross_features(place, state.src)
+        features = self.cross_positions.cross_features(place, state.src)
         cross_sight = replace(state.cross_sight, features=features)
         x = self._embed(self.tgt_embedding, tokens.reshape(-1, 1), state.place)
         x = x.view(*tokens.shape, -1)  # (A, W, D): the beams of a source as its queries

@@ -47,7 +47,10 @@ def plant(fault: FaultName, model: Transformer) -> None:
                 if isinstance(child, nn.LayerNorm):
                     setattr(module, name, nn.Identity())
     if fault == "no_position":
-        model.positions = Positions(model.config, ())
+        model.positions = model.cross_positions = blind = Positions(model.config, ())
+        for module in model.modules():
+            if isinstance(module, Attention):
+                module._turn = blind.turn
 
 
 def objective_of(fault: FaultName | None, backward: Backward = "autograd") -> Objective:
