@@ -31,7 +31,7 @@ LEVELS = (0.05, 0.25, 0.5, 0.75)
 """Weights at which a darker block begins."""
 
 BLOCKS = " ░▒▓█"
-STYLES = ("", "blue", "cyan", "green", "bold yellow")
+STYLES = ("", "blue", "cyan", "magenta", "bold")
 MARKS = ("_", "^", "$")
 """PAD, BOS and EOS on the axes, unless a symbol is one of these."""
 
