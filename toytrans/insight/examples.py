@@ -19,8 +19,8 @@ from toytrans.insight.adapters import Subject, Symbols
 from toytrans.insight.findings import NotApplicable
 
 TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-5}
-"""Of the largest logit. Rounding in sound models stays below 3e-15 and 5e-7 of it, a leak of a
-thousandth in one layer moves it by 1e-5 and more (scripts/fault_matrix.py, 20 shapes)."""
+"""Of how large logits are. Rounding in sound models stays below 6e-15 and 1e-6 of it, a leak of
+a thousandth in one layer moves it by 3e-5 and more (scripts/fault_matrix.py, 20 shapes)."""
 
 COARSE = 2e-2
 """The tolerance of half precision."""
