@@ -274,26 +274,7 @@ def is_hugging_face(model: Any) -> bool:
 
 def hugging_face(model: Any, **given: Any) -> Subject:
     """A Hugging Face encoder-decoder model with its own start, shift and ignored labels."""
-    config, generation = model.config, getattr(model, "generation_config", None)
-    parts = [getattr(config, name, None) for name in ("decoder", "encoder")]
-
-    def look_up(name: str, *places: Any) -> Any:
-        found = (getattr(place, name, None) for place in places)
-        value = next((value for value in found if value is not None), None)
-        return value[0] if isinstance(value, list) else value  # several ends: the first
-
-    starts = look_up("decoder_start_token_id", generation, config)
-    known = {
-        "pad_id": look_up("pad_token_id", config, *parts),
-        "vocabulary_size": look_up("decoder_vocab_size", config)
-        or look_up("vocab_size", parts[0], config),
-        "source_size": look_up("vocab_size", parts[1], config),
-        "start_id": look_up("decoder_start_token_id", config),
-        "eos_id": look_up("eos_token_id", config),
-        "decoding_start": starts,
-        "limit": look_up("max_position_embeddings", config, *parts),
-    }
-    known = {name: value for name, value in known.items() if value is not None} | given
+    known = _known_of(model) | given
     known.setdefault("decoding_start", known.get("start_id"))
     known.setdefault("start_id", known.get("decoding_start"))
     if known["start_id"] is None or "pad_id" not in known:
@@ -305,9 +286,8 @@ def hugging_face(model: Any, **given: Any) -> Subject:
 
     def shifted(labels: Tensor) -> Tensor:
         """The model's own shift where it has one and knows its start; else the usual one."""
-        if look_up("decoder_start_token_id", config) is not None and hasattr(
-            model, "prepare_decoder_input_ids_from_labels"
-        ):
+        says_start = getattr(model.config, "decoder_start_token_id", None) is not None
+        if says_start and hasattr(model, "prepare_decoder_input_ids_from_labels"):
             inputs: Tensor = model.prepare_decoder_input_ids_from_labels(labels=labels)
             return inputs
         moved = F.pad(labels[:, :-1], (1, 0), value=start_id)
@@ -332,6 +312,29 @@ def hugging_face(model: Any, **given: Any) -> Subject:
         "ignored": (HF_IGNORED,) if pad_id == known.get("eos_id") else None,
     }
     return Subject(call=call, module=call, layers=Layers.of(call), **(usual | known))
+
+
+def _known_of(model: Any) -> dict[str, Any]:
+    """What a Hugging Face model's configs say of it."""
+    config, generation = model.config, getattr(model, "generation_config", None)
+    decoder, encoder = (getattr(config, name, None) for name in ("decoder", "encoder"))
+
+    def look_up(name: str, *places: Any) -> Any:
+        found = (getattr(place, name, None) for place in places)
+        value = next((value for value in found if value is not None), None)
+        return value[0] if isinstance(value, list) else value  # several ends: the first
+
+    known = {
+        "pad_id": look_up("pad_token_id", config, decoder, encoder),
+        "vocabulary_size": look_up("decoder_vocab_size", config)
+        or look_up("vocab_size", decoder, config),
+        "source_size": look_up("vocab_size", encoder, config),
+        "start_id": look_up("decoder_start_token_id", config),
+        "eos_id": look_up("eos_token_id", config),
+        "decoding_start": look_up("decoder_start_token_id", generation, config),
+        "limit": look_up("max_position_embeddings", config, decoder, encoder),
+    }
+    return {name: value for name, value in known.items() if value is not None}
 
 
 def _mean_loss(logits: Tensor, tgt_out: Tensor) -> Tensor:
