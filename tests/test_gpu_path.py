@@ -6,7 +6,7 @@ is to mix one with a tensor of the host; `Far` ones claim to be on it and do hol
 
 import contextlib
 from itertools import islice
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 import torch
@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
-from toytrans.config import Config
+from toytrans.config import Config, TaskName
 from toytrans.data import batches, open_source
 from toytrans.data.batches import Batch, Pool, training_batches
 from toytrans.model.attention import Sight, attend_fused
@@ -25,7 +25,7 @@ from toytrans.training.run import create_run
 from toytrans.training.trainer import Trainer
 
 META = torch.device("meta")
-TASKS = ["copy", "reverse", "shift", "sort", "duplicate", "odds_first", "addition", "lexicon"]
+TASKS = get_args(TaskName)
 
 
 class Far(Tensor):

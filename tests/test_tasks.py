@@ -1,5 +1,7 @@
 """Every task against its rule in plain Python, and the deal of pairs to splits."""
 
+import operator
+from collections.abc import Callable
 from typing import get_args
 
 import pytest
@@ -31,6 +33,20 @@ def number(digits: list[str]) -> int:
     return int("".join(reversed(digits)))
 
 
+def digits_of(value: int, base: int) -> list[int]:
+    """Of a number above 0, least significant first."""
+    digits = []
+    while value:
+        value, digit = divmod(value, base)
+        digits.append(digit)
+    return digits
+
+
+def calculated(src: list[str], sign: str, operation: Callable[[int, int], int]) -> list[str]:
+    place = src.index(sign)
+    return list(str(operation(number(src[:place]), number(src[place + 1 :])))[::-1])
+
+
 def translated(words: list[str], seed: int) -> list[str]:
     """lexicon's rule, one word at a time."""
     vocabulary = TASKS["lexicon"].vocabulary(10, seed)
@@ -50,9 +66,8 @@ RULES = {
     "sort": lambda s: sorted(s, key=int),
     "duplicate": lambda s: s + s,
     "odds_first": lambda s: s[1::2] + s[::2],
-    "addition": lambda s: list(
-        reversed(str(number(s[: s.index("+")]) + number(s[s.index("+") + 1 :])))
-    ),
+    "addition": lambda s: calculated(s, "+", operator.add),
+    "multiplication": lambda s: calculated(s, "*", operator.mul),
     "lexicon": lambda s: translated(s, seed=3),
 }
 
@@ -99,16 +114,42 @@ def test_addition_carries_any_distance(numbers):
         assert n == len(str(expected))
 
 
-def test_operands_are_as_long_as_the_board_says():
-    source = source_of("addition", train_length=[1, 20])
+@settings(max_examples=40, deadline=None)
+@given(
+    st.integers(2, 13),
+    st.lists(st.tuples(st.integers(1, 10**40), st.integers(1, 10**40)), min_size=1, max_size=8),
+)
+def test_multiplication_in_any_base(base, numbers):
+    assert_products(base, [*numbers, (base**30 - 1, base**30 - 1), (base**20, base - 1), (1, 1)])
+
+
+def test_products_of_hundreds_of_digits_are_exact():
+    largest = (10**400 - 1, 10**400 - 1)  # the fullest columns, and a carry through all of them
+    assert_products(10, [largest, (3**700, 7**500), (10**399 + 1, 10**399)])
+    assert_products(2, [(2**500 - 1, 2**500 - 1), (2**500 - 1, 2**250 + 1)])
+
+
+def assert_products(base: int, numbers: list[tuple[int, int]]) -> None:
+    rows = [[*digits_of(a, base), base, *digits_of(b, base)] for a, b in numbers]
+    length = torch.tensor([len(row) for row in rows])
+    src = torch.tensor([row + [1] * (max(length) - len(row)) for row in rows])
+    products, product_length = TASKS["multiplication"].targets(src, length, base, 0)
+    found = [row[:n] for row, n in zip(products.tolist(), product_length.tolist(), strict=True)]
+    assert found == [digits_of(a * b, base) for a, b in numbers]
+
+
+@pytest.mark.parametrize(("task", "sign"), [("addition", "+"), ("multiplication", "*")])
+def test_operands_are_as_long_as_the_board_says(task, sign):
+    source = source_of(task, train_length=[1, 20])
+    assert source.facts.vocabulary.separators == (sign,)
     lengths = set()
     for src, _ in as_symbols(source, source.pairs("train", torch.arange(3000))):
-        a, b = src.index("+"), len(src) - src.index("+") - 1
+        a, b = src.index(sign), len(src) - src.index(sign) - 1
         assert 1 <= a <= 10 and 1 <= b <= 20 - a - 1
         assert src[a - 1] != "0" and src[-1] != "0"
         lengths.add((a, b))
     assert len(lengths) == sum(20 - a - 1 for a in range(1, 11))
-    exact = source_of("addition", train_length=[1, 20], test_length=[40, 40])
+    exact = source_of(task, train_length=[1, 20], test_length=[40, 40])
     assert set(exact.pairs("test", torch.arange(200)).src_length.tolist()) == {40}
 
 

@@ -18,7 +18,15 @@ from toytrans.explain import explain, refusal
 from toytrans.yaml_tree import Tree, parse_value, read_yaml, write_yaml
 
 TaskName = Literal[
-    "addition", "copy", "duplicate", "lexicon", "odds_first", "reverse", "shift", "sort"
+    "addition",
+    "copy",
+    "duplicate",
+    "lexicon",
+    "multiplication",
+    "odds_first",
+    "reverse",
+    "shift",
+    "sort",
 ]
 PositionName = Literal[
     "sinusoidal", "learned", "none", "rotary", "alibi", "t5", "relative", "anchored"
@@ -49,10 +57,10 @@ FormatName = Literal["text", "tsv", "jsonl", "scan"]
 TARGET_GROWTH = {"duplicate": 2, "lexicon": 2}
 """Target symbols that one source symbol can become, where it is more than one."""
 
-SHORTEST_SOURCE = {"addition": 3}
+SHORTEST_SOURCE = {"addition": 3, "multiplication": 3}
 """Source symbols that a task needs at least, where it is more than none."""
 
-FEWEST_SYMBOLS = {"addition": 2}
+FEWEST_SYMBOLS = {"addition": 2, "multiplication": 2}
 """The smallest data.symbols of a task, where it is more than one: no numbers in base 1."""
 
 ANCHOR_CYCLE: tuple[AnchorName, ...] = ("start", "end", "wrap", "start")

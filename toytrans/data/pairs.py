@@ -21,6 +21,9 @@ SPARE_TOKENS = 10
 
 SPLITS: tuple[Split, ...] = ("train", "valid", "test")
 
+Sequences = tuple[Tensor, Tensor]
+"""Symbols (N, W), of which those past each row's length mean nothing, and lengths (N,)."""
+
 
 @dataclass(frozen=True)
 class Pairs:

@@ -12,10 +12,12 @@ import torch
 from torch import Tensor
 
 from toytrans.config import Config, DataConfig, TaskName
+from toytrans.data import arithmetic
 from toytrans.data.pairs import (
     SPLITS,
     DataFacts,
     Pairs,
+    Sequences,
     Split,
     draw,
     fingerprint,
@@ -32,9 +34,6 @@ HELD_OUT_ONE_IN = 16
 
 FEWEST_SOURCES = 10_000
 """Lengths with fewer possible sources than this are shared by all splits."""
-
-Sequences = tuple[Tensor, Tensor]
-"""Symbols (N, W), of which those past each row's length mean nothing, and lengths (N,)."""
 
 
 @dataclass(frozen=True)
@@ -179,65 +178,6 @@ def _odds_first(src: Tensor, length: Tensor, symbols: int, seed: int) -> Sequenc
     return src.gather(1, order.clamp(0, max(src.shape[1] - 1, 0))), length
 
 
-# Addition: digits 0 .. symbols - 1, then the separator ----------------------------------------
-
-
-def _addition_vocabulary(symbols: int, seed: int) -> Vocabulary:
-    return Vocabulary((*(str(k) for k in range(symbols)), "+"), separators=("+",))
-
-
-def _operand_lengths(keys: Tensor, span: tuple[int, int]) -> Tensor:
-    """Lengths (N, 2) of the two numbers: a in 1 .. M/2, b in 1 .. M - a - 1, M the span's end.
-
-    Where the span starts above 3, b is long enough for the whole to reach the start.
-    """
-    low, high = span
-    first = 1 + draw(keys, 1, high // 2 if high > 3 else 1)
-    least = (low - 1 - first).clamp(min=1)
-    second = least + draw(keys ^ 1, 1, high - first - least)
-    return torch.cat((first, second), 1)
-
-
-def _sums(keys: Tensor, sizes: Tensor, symbols: int) -> Sequences:
-    first, length = sizes[:, :1], sizes.sum(1) + 1
-    width = int(length.max()) if len(length) else 0
-    places = torch.arange(width, device=keys.device)
-    digits = draw(keys, width, symbols)
-    top = (places == first - 1) | (places == length[:, None] - 1)
-    nonzero = 1 + draw(keys ^ 2, width, max(symbols - 1, 1))
-    return torch.where(places == first, symbols, torch.where(top, nonzero, digits)), length
-
-
-def _add(src: Tensor, length: Tensor, symbols: int, seed: int) -> Sequences:
-    """a + b, least significant digit first.
-
-    The carry into a column comes from the nearest column to its left that does not merely pass
-    a carry on (whose digits do not add up to symbols - 1), found by a running maximum.
-    """
-    places = torch.arange(src.shape[1] + 1, device=src.device)
-    src = torch.nn.functional.pad(src, (0, 1))
-    plus = ((src == symbols) & real_places(length, src.shape[1])).int().argmax(1, keepdim=True)
-    second = (places + plus + 1).clamp(max=src.shape[1] - 1)
-    lengths = plus[:, 0], length - plus[:, 0] - 1
-    a = src.masked_fill(places >= plus, 0)
-    b = src.gather(1, second).masked_fill(places >= lengths[1][:, None], 0)
-    column = a + b
-    decided = torch.where(column != symbols - 1, places, -1).cummax(1).values
-    carries = column.gather(1, decided.clamp(min=0)).ge(symbols) & (decided >= 0)
-    carry_in = torch.nn.functional.pad(carries[:, :-1], (1, 0))
-    longest = torch.maximum(*lengths)
-    overflow = carries.gather(1, longest[:, None] - 1)[:, 0]
-    total = longest + overflow
-    return ((column + carry_in) % symbols)[:, : int(total.max()) if len(total) else 0], total
-
-
-def _count_sums(symbols: int, length: int) -> int:
-    if length < 3:
-        return 0
-    count = int((length - 2) * max(symbols - 1, 1) ** 2 * symbols ** (length - 3))
-    return min(count, FEWEST_SOURCES)
-
-
 # Lexicon: words 0 .. symbols - 1, the marker, then words of the target language ---------------
 
 SWAP = "~"
@@ -303,6 +243,20 @@ def _plain(rule: str, targets: Callable[[Tensor, Tensor, int, int], Sequences]) 
     return Task(rule, _numbers, _uniform_length, _uniform_symbols, targets, _power)
 
 
+def _arithmetic(
+    sign: str, result: str, targets: Callable[[Tensor, Tensor, int, int], Sequences]
+) -> Task:
+    return Task(
+        f"Two numbers and a {sign} between them become their {result}; the least significant digit "
+        "comes first, in base data.symbols.",
+        arithmetic.digits_and(sign),
+        arithmetic.operand_lengths,
+        arithmetic.expressions,
+        targets,
+        arithmetic.count_expressions,
+    )
+
+
 TASKS: dict[TaskName, Task] = {
     "copy": _plain("The target is the source.", _copy),
     "reverse": _plain("The target is the source from its end to its start.", _reverse),
@@ -319,15 +273,8 @@ TASKS: dict[TaskName, Task] = {
     "odds_first": _plain(
         "The symbols at places 1, 3, 5, ..., then those at places 0, 2, 4, ...", _odds_first
     ),
-    "addition": Task(
-        "Two numbers and a + between them become their sum; the least significant digit comes "
-        "first, in base data.symbols.",
-        _addition_vocabulary,
-        _operand_lengths,
-        _sums,
-        _add,
-        _count_sums,
-    ),
+    "addition": _arithmetic("+", "sum", arithmetic.add),
+    "multiplication": _arithmetic("*", "product", arithmetic.multiply),
     "lexicon": Task(
         "A made-up language pair: each word becomes one or two words of the target language, and "
         f"the two neighbours of a {SWAP} change places.",
