@@ -428,7 +428,15 @@ TABLE = "model.positions=learned"
             ("model.cross_anchors", "positions: anchored"),
         ),
         (["model.cross_anchors=[start, end]"], ("model.cross_anchors: 2 anchors for 4 heads",)),
-        (["data.task=addition", "data.train_length=[1, 2]"], ("data.train_length", "3 symbols")),
+        (["data.task=addition", "data.train_length=[1, 2]"], ("data.train_length", "3 or more")),
+        (
+            ["data.task=multiplication", "data.test_length=[1, 2]"],
+            ("data.test_length", "3 or more"),
+        ),
+        (["data.task=parity", "data.valid_length=[0, 0]"], ("data.valid_length", "1 or more")),
+        (["data.task=multiplication", "data.symbols=1"], ("data.symbols", "at least 2")),
+        (["data.task=parity", "data.symbols=1"], ("data.symbols", "at least 2")),
+        (["data.task=stack", "data.symbols=1"], ("data.symbols", "at least 2")),
         (["data.test_length=[9, 8]"], ("data.test_length: [9, 8]", "swap")),
     ],
 )

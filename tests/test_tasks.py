@@ -1,6 +1,7 @@
 """Every task against its rule in plain Python, and the deal of pairs to splits."""
 
 import operator
+from collections import Counter
 from collections.abc import Callable
 from typing import get_args
 
@@ -10,7 +11,7 @@ from conftest import config_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from toytrans.config import TaskName
+from toytrans.config import Config, TaskName
 from toytrans.data.pairs import Pairs, mix
 from toytrans.data.tasks import SWAP, TASKS, TaskPairs, card, dictionary
 
@@ -47,6 +48,17 @@ def calculated(src: list[str], sign: str, operation: Callable[[int, int], int]) 
     return list(str(operation(number(src[:place]), number(src[place + 1 :])))[::-1])
 
 
+def left_on_stack(src: list[str]) -> list[str]:
+    """stack's rule, one action at a time."""
+    held: list[str] = []
+    for symbol in src:
+        if symbol != "POP":
+            held.append(symbol.removeprefix("PUSH"))
+        elif held:
+            held.pop()
+    return held[::-1]
+
+
 def translated(words: list[str], seed: int) -> list[str]:
     """lexicon's rule, one word at a time."""
     vocabulary = TASKS["lexicon"].vocabulary(10, seed)
@@ -68,6 +80,8 @@ RULES = {
     "odds_first": lambda s: s[1::2] + s[::2],
     "addition": lambda s: calculated(s, "+", operator.add),
     "multiplication": lambda s: calculated(s, "*", operator.mul),
+    "parity": lambda s: [str(sum(map(int, s)) % 10)],
+    "stack": lambda s: left_on_stack(s),
     "lexicon": lambda s: translated(s, seed=3),
 }
 
@@ -136,6 +150,48 @@ def assert_products(base: int, numbers: list[tuple[int, int]]) -> None:
     products, product_length = TASKS["multiplication"].targets(src, length, base, 0)
     found = [row[:n] for row, n in zip(products.tolist(), product_length.tolist(), strict=True)]
     assert found == [digits_of(a * b, base) for a, b in numbers]
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.lists(st.sampled_from(["0", "1", *["POP"] * 3, "PUSH0", "PUSH1"])), min_size=1))
+def test_stacks_of_any_actions_are_those_of_a_list(rows):
+    names = {name: k for k, name in enumerate(TASKS["stack"].vocabulary(2, 0).symbols)}
+    length = torch.tensor([len(row) for row in rows])
+    src = torch.tensor([[*map(names.get, row), *[3] * (max(length) - len(row))] for row in rows])
+    left, left_length = TASKS["stack"].targets(src.long(), length, 2, 0)
+    found = [row[:n] for row, n in zip(left.tolist(), left_length.tolist(), strict=True)]
+    assert found == [[int(symbol) for symbol in left_on_stack(row)] for row in rows]
+
+
+def test_stacks_and_actions_are_drawn_as_on_the_board():
+    source = source_of("stack", symbols=2, train_length=[9, 9])
+    sources = [src for src, _ in as_symbols(source, source.pairs("train", torch.arange(8000)))]
+    heights = torch.tensor([sum(s in "01" for s in src) for src in sources]).bincount()
+    assert heights[0] == 0 and len(heights) == 9, "a stack, and at least one action"
+    assert (heights[1:] - 1000).abs().max() < 5 * 1000**0.5
+    for src in sources:
+        assert not any(s in "01" for s in src[sum(s in "01" for s in src) :])
+    actions = Counter(s for src in sources for s in src if s not in "01")
+    assert actions.keys() == {"POP", "PUSH0", "PUSH1"}
+    assert max(actions.values()) < 1.06 * min(actions.values())
+    short = source_of("stack", symbols=2, train_length=[0, 1])
+    assert {tuple(src) for src, _ in as_symbols(short, short.pairs("train", torch.arange(50)))} == {
+        (),
+        ("0",),
+        ("1",),
+    }
+
+
+@pytest.mark.parametrize(
+    ("task", "shortest"), [("addition", 3), ("multiplication", 3), ("parity", 1), ("stack", 0)]
+)
+def test_sources_of_a_length_are_counted_right(task, shortest):
+    source = source_of(task, symbols=2, train_length=[shortest, 10])
+    sources = {
+        tuple(src) for src, _ in as_symbols(source, source.pairs("train", torch.arange(9000)))
+    }
+    for length in range(shortest, shortest + 3):
+        assert sum(len(src) == length for src in sources) == TASKS[task].count(2, length)
 
 
 @pytest.mark.parametrize(("task", "sign"), [("addition", "+"), ("multiplication", "*")])
@@ -224,3 +280,8 @@ def test_cards_show_the_tasks_own_pairs(task):
         assert all(tgt == RULES[task](src) for src, tgt in shown.samples)
     else:
         assert len(shown.dictionary) == 10
+
+
+@pytest.mark.parametrize(("task", "symbols"), [("copy", 10), ("parity", 2), ("stack", 2)])
+def test_symbols_that_a_config_leaves_out_are_as_many_as_usual(task, symbols):
+    assert Config.model_validate({"data": {"task": task}}).data.symbols == symbols

@@ -24,9 +24,11 @@ TaskName = Literal[
     "lexicon",
     "multiplication",
     "odds_first",
+    "parity",
     "reverse",
     "shift",
     "sort",
+    "stack",
 ]
 PositionName = Literal[
     "sinusoidal", "learned", "none", "rotary", "alibi", "t5", "relative", "anchored"
@@ -57,11 +59,14 @@ FormatName = Literal["text", "tsv", "jsonl", "scan"]
 TARGET_GROWTH = {"duplicate": 2, "lexicon": 2}
 """Target symbols that one source symbol can become, where it is more than one."""
 
-SHORTEST_SOURCE = {"addition": 3, "multiplication": 3}
+SHORTEST_SOURCE = {"addition": 3, "multiplication": 3, "parity": 1}
 """Source symbols that a task needs at least, where it is more than none."""
 
-FEWEST_SYMBOLS = {"addition": 2, "multiplication": 2}
+FEWEST_SYMBOLS = {"addition": 2, "multiplication": 2, "parity": 2, "stack": 2}
 """The smallest data.symbols of a task, where it is more than one: no numbers in base 1."""
+
+USUAL_SYMBOLS = {"parity": 2, "stack": 2}
+"""data.symbols where a config does not say it, where it is not 10."""
 
 ANCHOR_CYCLE: tuple[AnchorName, ...] = ("start", "end", "wrap", "start")
 
@@ -107,7 +112,7 @@ class DataConfig(Section):
 
     task: TaskName | None = Field(None, description="a synthetic task")
     files: FilesConfig | None = Field(None, description="files in place of a task")
-    symbols: Positive | None = Field(None, description="how many symbols (task); null = 10")
+    symbols: Positive | None = Field(None, description="how many (task); null = 10; parity, stack: 2")
     train_length: Range | None = Field(None, description="source symbols (task); null = [1, 20]")
     valid_length: Range | None = Field(None, description="null = train_length")
     test_length: Range | None = Field(None, description="null = train_length and 5 beyond")
@@ -126,8 +131,9 @@ class DataConfig(Section):
             of_tasks = ("symbols", "train_length", "valid_length", "test_length")
             self._refuse(of_tasks, "belongs to data.task, not to data.files")
             return self
-        self._fill(symbols=10, train_length=(1, 20), valid_examples=1000, test_examples=1000)
+        self._fill(train_length=(1, 20), valid_examples=1000, test_examples=1000)
         assert self.task and self.train_length
+        self._fill(symbols=USUAL_SYMBOLS.get(self.task, 10))
         self._fill(valid_length=self.train_length)
         if self.symbols is not None and self.symbols < FEWEST_SYMBOLS.get(self.task, 1):
             raise refusal("symbols", f"{self.task} needs at least {FEWEST_SYMBOLS[self.task]}")
@@ -138,7 +144,7 @@ class DataConfig(Section):
             if span[0] > span[1]:
                 raise refusal(name, f"{list(span)} starts above its end; swap the two")
             if span[1] < shortest:
-                raise refusal(name, f"{self.task} needs sources of {shortest} symbols or more")
+                raise refusal(name, f"{self.task} needs a source length of {shortest} or more")
         return self
 
     def longest(self) -> int:

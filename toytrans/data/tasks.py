@@ -1,8 +1,9 @@
 """Synthetic tasks: a rule, a card, a vectorised sampler.
 
 A task works on symbols numbered from 0; `TaskPairs` turns them into ids and deals out the splits.
-Definitions follow tensor2tensor's algorithmic generators (copy, reverse, shift, sort, addition),
-Ontanon et al. 2022 (duplicate) and the Chomsky-hierarchy suite (odds_first).
+Definitions follow tensor2tensor's algorithmic generators (copy, reverse, shift, sort, addition,
+multiplication), Ontanon et al. 2022 (duplicate) and the Chomsky-hierarchy suite (odds_first,
+parity, stack).
 """
 
 from collections.abc import Callable
@@ -12,7 +13,7 @@ import torch
 from torch import Tensor
 
 from toytrans.config import Config, DataConfig, TaskName
-from toytrans.data import arithmetic
+from toytrans.data import arithmetic, stack
 from toytrans.data.pairs import (
     SPLITS,
     DataFacts,
@@ -178,6 +179,11 @@ def _odds_first(src: Tensor, length: Tensor, symbols: int, seed: int) -> Sequenc
     return src.gather(1, order.clamp(0, max(src.shape[1] - 1, 0))), length
 
 
+def _parity(src: Tensor, length: Tensor, symbols: int, seed: int) -> Sequences:
+    total = src.masked_fill(~real_places(length, src.shape[1]), 0).sum(1, keepdim=True)
+    return total % symbols, torch.ones_like(length)
+
+
 # Lexicon: words 0 .. symbols - 1, the marker, then words of the target language ---------------
 
 SWAP = "~"
@@ -275,6 +281,16 @@ TASKS: dict[TaskName, Task] = {
     ),
     "addition": _arithmetic("+", "sum", arithmetic.add),
     "multiplication": _arithmetic("*", "product", arithmetic.multiply),
+    "parity": _plain("The sum of the source's symbols modulo data.symbols, one symbol.", _parity),
+    "stack": Task(
+        "A stack from bottom to top, then what is done to it: POP, or PUSH and a symbol; the "
+        "target is what is left, from the top.",
+        stack.vocabulary,
+        stack.heights,
+        stack.sources,
+        stack.final_stacks,
+        stack.count,
+    ),
     "lexicon": Task(
         "A made-up language pair: each word becomes one or two words of the target language, and "
         f"the two neighbours of a {SWAP} change places.",

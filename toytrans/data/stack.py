@@ -1,0 +1,65 @@
+"""Stack manipulation: a stack from bottom to top, then what is done to it -> the stack, top first.
+
+For k symbols: 0 .. k - 1 stand for themselves, k for POP, and k + 1 + s for pushing symbol s.
+"""
+
+import torch
+from torch import Tensor
+
+from toytrans.data.pairs import Sequences, draw, real_places
+from toytrans.tokens import Vocabulary
+
+
+def vocabulary(symbols: int, seed: int) -> Vocabulary:
+    names = [str(k) for k in range(symbols)]
+    return Vocabulary((*names, "POP", *(f"PUSH{name}" for name in names)))
+
+
+def heights(keys: Tensor, span: tuple[int, int]) -> Tensor:
+    """Lengths of sources and of the stacks at their start, (N, 2).
+
+    A stack takes one place or more and leaves one or more to actions, but a length of one is all
+    stack, as in the original.
+    """
+    low, high = span
+    length = low + draw(keys, 1, high - low + 1)
+    height = 1 + draw(keys ^ 1, 1, (length - 1).clamp(min=1))
+    return torch.cat((length, height), 1)
+
+
+def sources(keys: Tensor, sizes: Tensor, symbols: int) -> Sequences:
+    """Stacks of uniform symbols, then uniform actions."""
+    length, height = sizes[:, 0], sizes[:, 1:]
+    width = int(length.max()) if len(length) else 0
+    places = torch.arange(width, device=keys.device)
+    actions = symbols + draw(keys ^ 2, width, symbols + 1)
+    return torch.where(places < height, draw(keys, width, symbols), actions), length
+
+
+def final_stacks(src: Tensor, length: Tensor, symbols: int, seed: int) -> Sequences:
+    """What is left, from the top. POP does nothing to an empty stack.
+
+    The stack at the start counts as pushed. Without a floor, the height after each place would be
+    a running sum; the floor lifts it by how far that sum has ever been below zero. A push lasts
+    where the stack is never lower again than just after it.
+    """
+    real = real_places(length, src.shape[1])
+    pop = (src == symbols) & real
+    push = real & ~pop
+    free = torch.nn.functional.pad(push.long() - pop.long(), (1, 0)).cumsum(1)
+    height = (free - free.cummin(1).values)[:, 1:]
+    lowest_from_here = height.flip(1).cummin(1).values.flip(1)
+    lasts = push & (height == lowest_from_here)
+    from_top = lasts.flip(1).cumsum(1).flip(1)
+    total = lasts.sum(1)
+    values = torch.where(src > symbols, src - symbols - 1, src)
+    tgt = src.new_zeros(len(src), src.shape[1] + 1)
+    tgt.scatter_(1, from_top.masked_fill(~lasts, 0), values)  # place 0 collects the others
+    return tgt[:, 1 : 1 + (int(total.max()) if len(total) else 0)], total
+
+
+def count(symbols: int, length: int) -> int:
+    """How many sources of a length there are: the sum of k^h (k + 1)^(n - h) over heights h."""
+    if length < 2:
+        return int(symbols**length)
+    return int(symbols * (symbols + 1) * ((symbols + 1) ** (length - 1) - symbols ** (length - 1)))
