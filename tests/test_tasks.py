@@ -74,6 +74,7 @@ def translated(words: list[str], seed: int) -> list[str]:
 RULES = {
     "copy": lambda s: s,
     "reverse": lambda s: s[::-1],
+    "reverse_nlplike": lambda s: s[::-1],
     "shift": lambda s: [str(int(x) + 10) for x in s],
     "sort": lambda s: sorted(s, key=int),
     "duplicate": lambda s: s + s,
@@ -223,7 +224,7 @@ def test_a_pair_depends_on_seed_split_and_index_alone(task):
 
 @pytest.mark.parametrize("task", NAMES)
 def test_no_source_of_valid_or_test_is_trained_on(task):
-    source = source_of(task, train_length=[1, 7])
+    source = source_of(task, train_length=[1, 7], test_length=[1, 7])
     seen = {}
     for split, count in (("train", 4000), ("valid", 1000), ("test", 1000)):
         pairs = source.pairs(split, torch.arange(count))
@@ -261,6 +262,26 @@ def test_lengths_and_symbols_are_uniform():
     assert (symbols - symbols.float().mean()).abs().max() < 5 * symbols.float().mean() ** 0.5
 
 
+def test_nlplike_sources_are_shaped_as_the_board_says():
+    source = source_of("reverse_nlplike", symbols=8000, train_length=[1, 70], test_length=[35, 70])
+    pairs = source.pairs("train", torch.arange(20_000))
+    lengths = pairs.src_length.double()
+    assert lengths.mean() == pytest.approx(35.5, abs=0.2)  # a normal number of mean 35, rounded up
+    assert lengths.std() == pytest.approx(7, abs=0.15)
+    middle = ((lengths > 28) & (lengths <= 42)).double().mean()
+    assert middle == pytest.approx(0.683, abs=0.015), "one standard deviation to either side"
+    counts = pairs.src[pairs.src > 0].sub(3).bincount(minlength=8000)
+    shares = [k**-1.3 for k in range(1, 8001)]
+    for symbol in (0, 1, 2, 9, 99):
+        expected = counts.sum().item() * shares[symbol] / sum(shares)
+        assert counts[symbol].item() == pytest.approx(expected, abs=5 * expected**0.5)
+    tail = counts[4000:].sum().item()
+    assert tail == pytest.approx(counts.sum().item() * sum(shares[4000:]) / sum(shares), rel=0.05)
+    clipped = source.pairs("test", torch.arange(2000)).src_length.bincount(minlength=36)
+    assert clipped[:35].sum() == 0
+    assert clipped[35].item() == pytest.approx(1000, abs=120), "all that were shorter"
+
+
 def test_mixing_is_a_bijection_that_changes_half_of_the_bits():
     numbers = torch.arange(100_000)
     mixed = mix(numbers)
@@ -282,6 +303,8 @@ def test_cards_show_the_tasks_own_pairs(task):
         assert len(shown.dictionary) == 10
 
 
-@pytest.mark.parametrize(("task", "symbols"), [("copy", 10), ("parity", 2), ("stack", 2)])
+@pytest.mark.parametrize(
+    ("task", "symbols"), [("copy", 10), ("parity", 2), ("stack", 2), ("reverse_nlplike", 8000)]
+)
 def test_symbols_that_a_config_leaves_out_are_as_many_as_usual(task, symbols):
     assert Config.model_validate({"data": {"task": task}}).data.symbols == symbols

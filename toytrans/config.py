@@ -18,17 +18,8 @@ from toytrans.explain import explain, refusal
 from toytrans.yaml_tree import Tree, parse_value, read_yaml, write_yaml
 
 TaskName = Literal[
-    "addition",
-    "copy",
-    "duplicate",
-    "lexicon",
-    "multiplication",
-    "odds_first",
-    "parity",
-    "reverse",
-    "shift",
-    "sort",
-    "stack",
+    Literal["addition", "copy", "duplicate", "lexicon", "multiplication", "odds_first"],
+    Literal["parity", "reverse", "reverse_nlplike", "shift", "sort", "stack"],
 ]
 PositionName = Literal[
     "sinusoidal", "learned", "none", "rotary", "alibi", "t5", "relative", "anchored"
@@ -65,7 +56,7 @@ SHORTEST_SOURCE = {"addition": 3, "multiplication": 3, "parity": 1}
 FEWEST_SYMBOLS = {"addition": 2, "multiplication": 2, "parity": 2, "stack": 2}
 """The smallest data.symbols of a task, where it is more than one: no numbers in base 1."""
 
-USUAL_SYMBOLS = {"parity": 2, "stack": 2}
+USUAL_SYMBOLS = {"parity": 2, "stack": 2, "reverse_nlplike": 8000}
 """data.symbols where a config does not say it, where it is not 10."""
 
 ANCHOR_CYCLE: tuple[AnchorName, ...] = ("start", "end", "wrap", "start")
@@ -112,7 +103,7 @@ class DataConfig(Section):
 
     task: TaskName | None = Field(None, description="a synthetic task")
     files: FilesConfig | None = Field(None, description="files in place of a task")
-    symbols: Positive | None = Field(None, description="how many (task); null = 10; parity, stack: 2")
+    symbols: Positive | None = Field(None, description="how many (task); null = 10, or as usual")
     train_length: Range | None = Field(None, description="source symbols (task); null = [1, 20]")
     valid_length: Range | None = Field(None, description="null = train_length")
     test_length: Range | None = Field(None, description="null = train_length and 5 beyond")
@@ -133,8 +124,7 @@ class DataConfig(Section):
             return self
         self._fill(train_length=(1, 20), valid_examples=1000, test_examples=1000)
         assert self.task and self.train_length
-        self._fill(symbols=USUAL_SYMBOLS.get(self.task, 10))
-        self._fill(valid_length=self.train_length)
+        self._fill(symbols=USUAL_SYMBOLS.get(self.task, 10), valid_length=self.train_length)
         if self.symbols is not None and self.symbols < FEWEST_SYMBOLS.get(self.task, 1):
             raise refusal("symbols", f"{self.task} needs at least {FEWEST_SYMBOLS[self.task]}")
         shortest = SHORTEST_SOURCE.get(self.task, 0)

@@ -1,9 +1,9 @@
 """Synthetic tasks: a rule, a card, a vectorised sampler.
 
 A task works on symbols numbered from 0; `TaskPairs` turns them into ids and deals out the splits.
-Definitions follow tensor2tensor's algorithmic generators (copy, reverse, shift, sort, addition,
-multiplication), Ontanon et al. 2022 (duplicate) and the Chomsky-hierarchy suite (odds_first,
-parity, stack).
+Definitions follow tensor2tensor's algorithmic generators (copy, reverse, reverse_nlplike, shift,
+sort, addition, multiplication), Ontanon et al. 2022 (duplicate) and the Chomsky-hierarchy suite
+(odds_first, parity, stack).
 """
 
 from collections.abc import Callable
@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from toytrans.config import Config, DataConfig, TaskName
-from toytrans.data import arithmetic, stack
+from toytrans.data import arithmetic, stack, zipf
 from toytrans.data.pairs import (
     SPLITS,
     DataFacts,
@@ -266,6 +266,16 @@ def _arithmetic(
 TASKS: dict[TaskName, Task] = {
     "copy": _plain("The target is the source.", _copy),
     "reverse": _plain("The target is the source from its end to its start.", _reverse),
+    "reverse_nlplike": Task(
+        "The target is the source from its end to its start. As in a language, the k-th most "
+        f"frequent symbol has a share in proportion to k^-{zipf.EXPONENT}, and lengths are about "
+        "normal, around half of the longest.",
+        _numbers,
+        zipf.normal_length,
+        zipf.zipf_symbols,
+        _reverse,
+        _power,
+    ),
     "shift": Task(
         "Every symbol k becomes symbol k + n, n being data.symbols.",
         lambda symbols, seed: _numbers(2 * symbols, seed),
