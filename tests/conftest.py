@@ -7,13 +7,13 @@ os.environ.setdefault("GOMP_SPINCOUNT", "2000")  # as the command line does, bef
 import signal
 import sys
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import NamedTuple, get_args
 
 import pytest
 import torch
 
 from toytrans.cli.app import main
-from toytrans.config import Config
+from toytrans.config import AnchorName, Config, PositionName
 from toytrans.model.transformer import Transformer
 from toytrans.tokens import Vocabulary
 
@@ -44,6 +44,14 @@ def model_of(vocabulary: Vocabulary, **model: object) -> Transformer:
                 parameter.add_(torch.randn_like(parameter) * 0.1)
     return built
 
+
+EVERY_ANCHOR = {"n_heads": 7, "d_model": 56, "cross_anchors": list(get_args(AnchorName))}
+SCHEMES = [
+    *({"positions": name} for name in get_args(PositionName)),
+    {"positions": "anchored", **EVERY_ANCHOR},
+    {"positions": "sinusoidal", "random_positions": True},
+]
+"""What a model's positions may be."""
 
 VOCABULARY = Vocabulary((*(str(k) for k in range(10)), "+"), separators=("+",))
 

@@ -1,13 +1,11 @@
 """Decoding: the cache changes nothing, beams find what exhaustive search finds."""
 
 import itertools
-from typing import get_args
 
 import pytest
 import torch
-from conftest import VOCABULARY, model_of
+from conftest import EVERY_ANCHOR, SCHEMES, VOCABULARY, model_of
 
-from toytrans.config import PositionName
 from toytrans.model import decoding
 from toytrans.model.decoding import beam_search, greedy, search, token_limits
 from toytrans.model.transformer import DecoderState
@@ -16,12 +14,13 @@ from toytrans.tokens import BOS_ID, EOS_ID, PAD_ID, Vocabulary
 SRC = torch.tensor(
     [[1, 5, 6, 7, 4, 2], [1, 8, 13, 2, 0, 0], [1, 2, 0, 0, 0, 0], [1, 9, 9, 9, 2, 0]]
 )
-POSITIONS = get_args(PositionName)
 
 
 def lively(positions, **model):
-    """A model whose logits differ enough for rows to end at different places."""
-    built = model_of(VOCABULARY, positions=positions, **model)
+    """A model whose logits differ enough for rows to end at different places. positions: a scheme,
+    or its name."""
+    scheme = positions if isinstance(positions, dict) else {"positions": positions}
+    built = model_of(VOCABULARY, **scheme, **model)
     with torch.no_grad():
         for parameter in built.parameters():
             parameter.mul_(2)
@@ -44,7 +43,7 @@ def greedy_without_cache(model, src):
     return rows
 
 
-@pytest.mark.parametrize("positions", POSITIONS)
+@pytest.mark.parametrize("positions", SCHEMES, ids=str)
 @pytest.mark.parametrize("norm", ["pre", "post"])
 def test_the_cache_gives_the_same_tokens_as_whole_passes(positions, norm):
     for seed in range(3):
@@ -59,7 +58,7 @@ def test_the_cache_gives_the_same_tokens_as_whole_passes(positions, norm):
         ]
 
 
-@pytest.mark.parametrize("positions", POSITIONS)
+@pytest.mark.parametrize("positions", SCHEMES, ids=str)
 def test_step_by_step_logits_equal_one_parallel_pass(positions):
     model = lively(positions)
     tgt_in = torch.tensor([[1, 4, 7, 6, 5]]).expand(4, 5)
@@ -164,11 +163,12 @@ def test_beams_do_not_depend_on_the_batch(width):
         assert together.score[row].item() == pytest.approx(alone.score[0].item(), abs=1e-9)
 
 
+@pytest.mark.parametrize("model", [{}, EVERY_ANCHOR], ids=["default", "every_anchor"])
 @torch.no_grad()
-def test_beams_sharing_a_cache_see_their_own_past_alone():
+def test_beams_sharing_a_cache_see_their_own_past_alone(model):
     """Logits of beams that change places step by step equal those of whole passes over what each
     has said."""
-    model = lively("anchored")
+    model = lively("anchored", **model)
     src = SRC
     state = model.start(src, 4, width=3)
     said = torch.full((4, 3, 1), BOS_ID)
@@ -193,10 +193,11 @@ def test_beams_sharing_a_cache_see_their_own_past_alone():
             said, src = said[kept], SRC[kept]
 
 
+@pytest.mark.parametrize("model", [{}, EVERY_ANCHOR], ids=["default", "every_anchor"])
 @pytest.mark.parametrize("width", [1, 3])
-def test_rows_leave_and_the_others_do_not_notice(width, monkeypatch):
+def test_rows_leave_and_the_others_do_not_notice(model, width, monkeypatch):
     """Thirty padded sources together and one by one, with the batch shrinking on the way."""
-    model = lively("anchored")
+    model = lively("anchored", **model)
     sources = [torch.randint(3, 9, (n % 7 + 1,)).tolist() for n in range(30)]
     rows = [[BOS_ID, *source, EOS_ID] for source in sources]
     src = torch.tensor([row + [PAD_ID] * (9 - len(row)) for row in rows])

@@ -4,16 +4,14 @@ import json
 import re
 from collections import Counter
 from pathlib import Path
-from typing import get_args
 
 import pytest
 import torch
-from conftest import VOCABULARY, Command, call, config_of, model_of
+from conftest import SCHEMES, VOCABULARY, Command, call, config_of, model_of
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from toytrans import evaluation
 from toytrans.cli.lengths import plot_lines
-from toytrans.config import PositionName
 from toytrans.data import open_source
 from toytrans.data.pairs import DataFacts, Pairs, pad_rows
 from toytrans.data.selection import (
@@ -28,7 +26,6 @@ from toytrans.model.attention import Blocks
 from toytrans.tokens import BOS_ID, EOS_ID
 from toytrans.training.faults import MASKS
 
-POSITIONS = get_args(PositionName)
 A, B, C = 5, 6, 7
 
 
@@ -47,9 +44,9 @@ def ragged(rows: int, width: int) -> torch.Tensor:
 
 @pytest.mark.parametrize("backward", ["autograd", "by_hand"])
 @pytest.mark.parametrize("pad_mask", ["keys", "keys_and_queries"])
-@pytest.mark.parametrize("positions", POSITIONS)
-def test_blocks_give_what_the_whole_gives(positions, pad_mask, backward, monkeypatch):
-    model = model_of(VOCABULARY, positions=positions, pad_mask=pad_mask, backward=backward)
+@pytest.mark.parametrize("scheme", SCHEMES, ids=str)
+def test_blocks_give_what_the_whole_gives(scheme, pad_mask, backward, monkeypatch):
+    model = model_of(VOCABULARY, **{"n_heads": 3, **scheme}, pad_mask=pad_mask, backward=backward)
     src, tgt_in = ragged(3, 17), ragged(3, 13)
     assert (src == 0).any() and (tgt_in == 0).any(), "there are pads"
     with torch.no_grad():
@@ -59,7 +56,12 @@ def test_blocks_give_what_the_whole_gives(positions, pad_mask, backward, monkeyp
         monkeypatch.setattr(
             Blocks, "__init__", lambda self, queries, of: made(self, sizes_of(sizes, queries), of)
         )
-        for most in (3 * 3 * 17 * 5, 3 * 3 * 17, 1):  # 5 queries at once; 1; 1 though too many
+        heads = model.config.n_heads
+        for most in (
+            3 * heads * 17 * 5,
+            3 * heads * 17,
+            1,
+        ):  # 5 queries at once; 1; 1 though too many
             model.most_scores = most
             assert torch.allclose(model(src, tgt_in), whole, rtol=0, atol=1e-12)
     assert {1, 5} <= set(sizes) and set(sizes) <= {1, 2, 3, 5, 6}, "whole blocks and their rests"

@@ -7,9 +7,9 @@ import pytest
 import torch
 from conftest import VOCABULARY, config_of, model_of
 
-from toytrans.config import PositionName
+from toytrans.config import AnchorName, PositionName
 from toytrans.errors import UserError
-from toytrans.model.positions import POSITIONS, sinusoids
+from toytrans.model.positions import POSITIONS, Read, sinusoids
 from toytrans.tokens import BOS_ID, EOS_ID, PAD_ID
 
 
@@ -29,11 +29,37 @@ def test_sinusoids_follow_the_paper():
 def test_a_learned_table_ends_where_it_ends():
     model = model_of(VOCABULARY, positions="learned", max_positions=7)
     model(torch.tensor([[3] * 6 + [2]]), torch.tensor([[1, 3]]))
-    with pytest.raises(UserError, match="8 places is longer than the learned position table of 7"):
+    with pytest.raises(
+        UserError, match="8 places is longer than the position table has room for: 7"
+    ):
         model(torch.tensor([[3] * 7 + [2]]), torch.tensor([[1, 3]]))
 
 
-def anchored_bias(anchor, table, t, j, src):
+@pytest.mark.parametrize("positions", ["sinusoidal", "learned"])
+def test_random_places_are_sorted_drawn_anew_and_fixed_outside_of_training(positions):
+    model = model_of(VOCABULARY, positions=positions, random_positions=True, max_positions=400)
+    scheme, x = model.positions, torch.zeros(1, 20, 24, dtype=torch.float64)
+    table = scheme.vectors(range(400), x)
+
+    def places():
+        added = scheme.embed(x)[0]
+        return torch.cdist(added, table).argmin(1).tolist()
+
+    still = places()
+    assert still == places() == sorted(set(still)) and len(still) == 20
+    assert torch.equal(scheme.embed(x[:, :7], start=3), scheme.embed(x)[:, 3:10])
+    model.train()
+    drawn = [places() for _ in range(50)]
+    assert all(row == sorted(set(row)) for row in drawn)
+    assert len({tuple(row) for row in drawn}) == 50
+    seen = {place for row in drawn for place in row}
+    assert min(seen) < 20 and max(seen) >= 380 and len(seen) > 300, "the whole range is met"
+    model.eval()
+    with pytest.raises(UserError, match="101 places is longer .* 100 .model.max_positions 400"):
+        scheme.embed(torch.zeros(1, 101, 24, dtype=torch.float64))
+
+
+def anchored_bias(anchor, table, t, j, src, tgt_in=()):
     """The docstring's formula for one head, one target place t and one source place j."""
     gain, slope, plus = 16.0, 1.0, VOCABULARY.encode(["+"])[0]
     n = sum(i not in (PAD_ID, BOS_ID, EOS_ID) for i in src)
@@ -42,8 +68,21 @@ def anchored_bias(anchor, table, t, j, src):
         d = t - (j - separators[-1] if separators else j)
     elif anchor == "end":
         d = t - (n + 1 - j)
-    else:
+    elif anchor == "wrap":
         d = t - n - j
+    elif anchor == "double":
+        separators = [k for k in range(1, j) if src[k] == plus]
+        d = 2 * t - (j - separators[-1] if separators else j)
+    elif anchor == "double_wrap":
+        d = 2 * (t - n // 2) - j
+    elif anchor == "first":
+        d = -src[:j].count(src[j])
+    else:
+        before, total = tgt_in[:t].count(tgt_in[t]), src.count(tgt_in[t])
+        if src[j] == EOS_ID:
+            d = before - total
+        else:
+            d = before - src[:j].count(src[j]) if src[j] == tgt_in[t] else n + 2
     return gain * table[max(-3, min(3, d)) + 3] - slope * abs(d)
 
 
@@ -99,6 +138,30 @@ def test_heads_may_have_any_anchors(anchors):
     for head, anchor in enumerate(anchors):
         expected = anchored_bias(anchor, attention.bias_table[head].tolist(), 2, 3, src[0].tolist())
         assert bias[0, head, 2, 3].item() == pytest.approx(expected, abs=1e-9)
+
+
+def test_every_anchor_in_cross_attention():
+    anchors = list(get_args(AnchorName))
+    model = model_of(VOCABULARY, d_model=56, n_heads=7, positions="anchored", cross_anchors=anchors)
+    plus = VOCABULARY.encode(["+"])[0]
+    src = torch.tensor(
+        [[BOS_ID, 5, 6, plus, 5, plus, 5, EOS_ID], [BOS_ID, 4, 4, 5, EOS_ID, *[PAD_ID] * 3]]
+    )
+    tgt_in = torch.tensor([[BOS_ID, 5, 6, 5, 5, 5, 9], [BOS_ID, 4, 5, 4, 4, 6, 5]])
+    attention = model.decoder_layers[0].cross_attention
+    with torch.no_grad():
+        attention.bias_table.normal_()
+    features = model.positions.cross_features(range(7), src, Read.of(tgt_in))
+    bias = model.positions.bias(attention.bias_table, features)
+    for row, ids in enumerate(src.tolist()):
+        for head, anchor in enumerate(anchors):
+            table = attention.bias_table[head].tolist()
+            for t in range(7):
+                for j in (j for j in range(8) if ids[j] != PAD_ID):
+                    said = tgt_in[row].tolist()
+                    padded = [i for i in ids if i != PAD_ID] + [PAD_ID] * ids.count(PAD_ID)
+                    expected = anchored_bias(anchor, table, t, j, padded, said)
+                    assert bias[row, head, t, j].item() == pytest.approx(expected, abs=1e-9)
 
 
 def self_bias(model, length):

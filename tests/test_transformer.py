@@ -1,17 +1,14 @@
 """The whole model: torch's own layers with the same weights, and what must not change."""
 
-from typing import get_args
-
 import pytest
 import torch
-from conftest import VOCABULARY, model_of
+from conftest import SCHEMES, VOCABULARY, model_of
 from torch import nn
 
-from toytrans.config import ModelConfig, PositionName
+from toytrans.config import ModelConfig
 from toytrans.model.transformer import Transformer, count_parameters
 from toytrans.tokens import Vocabulary
 
-POSITIONS = get_args(PositionName)
 SRC = torch.tensor([[1, 5, 6, 7, 4, 2], [1, 8, 13, 2, 0, 0], [1, 2, 0, 0, 0, 0]])
 TGT_IN = torch.tensor([[1, 4, 7, 6, 5], [1, 8, 9, 0, 0], [1, 0, 0, 0, 0]])
 REAL = TGT_IN != 0
@@ -89,10 +86,10 @@ def test_torchs_transformer_with_the_same_weights_gives_the_same_outputs(norm, a
     assert torch.allclose(logits[REAL], ours.output(hidden)[REAL], atol=1e-12)
 
 
-@pytest.mark.parametrize("positions", POSITIONS)
+@pytest.mark.parametrize("scheme", SCHEMES, ids=str)
 @pytest.mark.parametrize("pad_mask", ["keys", "keys_and_queries"])
-def test_more_pads_and_more_rows_change_nothing_at_real_places(positions, pad_mask):
-    model = model_of(VOCABULARY, positions=positions, pad_mask=pad_mask)
+def test_more_pads_and_more_rows_change_nothing_at_real_places(scheme, pad_mask):
+    model = model_of(VOCABULARY, **scheme, pad_mask=pad_mask)
     with torch.no_grad():
         expected = model(SRC, TGT_IN)
         wider = model(nn.functional.pad(SRC, (0, 3)), nn.functional.pad(TGT_IN, (0, 2)))
@@ -106,9 +103,9 @@ def test_more_pads_and_more_rows_change_nothing_at_real_places(positions, pad_ma
     assert taller.isfinite().all(), "rows that are all pad give finite numbers"
 
 
-@pytest.mark.parametrize("positions", POSITIONS)
-def test_the_future_has_no_influence(positions):
-    model = model_of(VOCABULARY, positions=positions)
+@pytest.mark.parametrize("scheme", SCHEMES, ids=str)
+def test_the_future_has_no_influence(scheme):
+    model = model_of(VOCABULARY, **scheme)
     changed = TGT_IN.clone()
     changed[0, 3] = 9
     with torch.no_grad():

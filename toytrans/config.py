@@ -25,7 +25,7 @@ PositionName = Literal[
     "sinusoidal", "learned", "none", "rotary", "alibi", "t5", "relative", "anchored"
 ]
 CrossPositionName = Literal["none", "anchored"]
-AnchorName = Literal["start", "end", "wrap"]
+AnchorName = Literal["start", "end", "wrap", "double", "double_wrap", "repeat", "first"]
 PadMask = Literal["keys", "keys_and_queries"]
 Backward = Literal["autograd", "by_hand"]
 FaultName = Literal[
@@ -161,7 +161,12 @@ class ModelConfig(Section):
     cross_anchors: Annotated[tuple[AnchorName, ...], Strict(False)] | None = Field(
         None, description="anchored: one per head; null = start, end, wrap, start, and so on"
     )
-    max_positions: Positive | None = Field(None, description="learned: rows; null = 512")
+    random_positions: bool = Field(
+        False, description="sinusoidal, learned: sorted random places in place of 0, 1, 2"
+    )
+    max_positions: Positive | None = Field(
+        None, description="learned: rows, null = 512; random places: their range, null = 2048"
+    )
     score_cap: Annotated[float, Field(ge=0)] | None = Field(
         None, description="scores become cap tanh(score / cap); 0 = off; null = 1 if anchored"
     )
@@ -186,10 +191,16 @@ class ModelConfig(Section):
             )
         if self.positions == "sinusoidal" and self.d_model % 2:
             raise refusal("d_model", f"sinusoidal positions need an even width, not {self.d_model}")
-        if self.positions == "learned":
+        if self.random_positions and self.positions not in ("sinusoidal", "learned"):
+            raise refusal("random_positions", "belongs to positions: sinusoidal or learned")
+        if self.random_positions:
+            self._fill(max_positions=2048)
+        elif self.positions == "learned":
             self._fill(max_positions=512)
         else:
-            self._refuse(("max_positions",), "belongs to positions: learned")
+            self._refuse(
+                ("max_positions",), "belongs to positions: learned, and to random_positions"
+            )
         if self.positions == "rotary" and self.d_model // self.n_heads % 2:
             width = self.d_model // self.n_heads
             raise refusal("positions", f"rotary turns pairs: heads of even width, not {width}")
@@ -208,6 +219,13 @@ class ModelConfig(Section):
                 f"{len(self.cross_anchors)} anchors for {self.n_heads} heads; name one per head",
             )
         return self
+
+    @property
+    def room(self) -> int | None:
+        """Places that a sequence may have; None = any number. Random places leave gaps."""
+        if self.max_positions is None or not self.random_positions:
+            return self.max_positions
+        return self.max_positions // 4
 
     @property
     def is_anchored(self) -> bool:
@@ -267,7 +285,7 @@ class Config(Section):
 
     @model_validator(mode="after")
     def _resolve(self) -> Self:
-        data, rows = self.data, self.model.max_positions
+        data, rows = self.data, self.model.room
         if self.model.backward == "by_hand":
             self._resolve_by_hand()
         if self.fault == "wrong_scale" and self.model.n_heads == 1:
@@ -287,7 +305,8 @@ class Config(Section):
                     raise refusal(
                         f"data.{name}",
                         f"{span[1]} symbols are more than the {longest} that "
-                        f"model.max_positions {rows} leaves room for; raise it, or take "
+                        f"model.max_positions {self.model.max_positions} leaves room for; raise "
+                        "it, or take "
                         "positions without a table",
                     )
         return self

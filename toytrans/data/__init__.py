@@ -22,7 +22,7 @@ def check_splits(config: Config, source: PairSource) -> None:
 
     Tasks are checked by the config alone; files also for sequences past a learned position table.
     """
-    files, rows = config.data.files, config.model.max_positions
+    files, rows = config.data.files, config.model.room
     if files is None:
         return
     for split in SPLITS:
@@ -33,5 +33,6 @@ def check_splits(config: Config, source: PairSource) -> None:
         if rows is not None and longest > rows:
             raise UserError(
                 f"data.files.{split}: a sequence of {longest} places, its end included, is longer "
-                f"than model.max_positions {rows}; raise it, or take positions without a table"
+                f"than model.max_positions {config.model.max_positions} leaves room for; raise it, "
+                "or take positions without a table"
             )

@@ -8,13 +8,15 @@ attention makes of those features a bias on its scores, with the few numbers per
 
 import math
 from collections.abc import Callable
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from toytrans.config import ModelConfig, PositionName
+from toytrans.data.pairs import permutation
 from toytrans.errors import UserError
-from toytrans.tokens import PAD_ID
+from toytrans.tokens import EOS_ID, PAD_ID
 
 Product = Callable[[Tensor, Tensor], Tensor]
 Turn = Callable[[Tensor, Tensor, Tensor], Tensor]
@@ -34,11 +36,38 @@ def turned(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     return torch.cat((first * cos - second * sin, second * cos + first * sin), -1)
 
 
+class Read(NamedTuple):
+    """Tokens (B, Tq) that queries stand at, and how often each has come before, (B, Tq)."""
+
+    tokens: Tensor
+    repeats: Tensor
+
+    @staticmethod
+    def of(tgt_in: Tensor) -> "Read":
+        return Read(tgt_in, repeats_of(tgt_in))
+
+    def part(self, queries: range) -> "Read":
+        return Read(*(column[:, queries.start : queries.stop] for column in self))
+
+
+def repeats_of(ids: Tensor) -> Tensor:
+    """How often the id of each place has come before it in its row: (B, L) -> (B, L)."""
+    order = ids.argsort(dim=1, stable=True)
+    alike = ids.gather(1, order)
+    places = torch.arange(ids.shape[1], device=ids.device).expand(ids.shape)
+    begins = nn.functional.pad(alike[:, 1:] != alike[:, :-1], (1, 0), value=True)
+    start = torch.where(begins, places, 0).cummax(1).values  # of the run of each id
+    return torch.empty_like(order).scatter(1, order, places - start)
+
+
 class Positions(nn.Module):
     """No positions at all: attention then cannot tell one order of its keys from another."""
 
     bias_weights = 0
     """Numbers per head that an attention learns for its bias."""
+
+    reads_tokens = False
+    """Whether cross-attention asks which tokens its queries stand at."""
 
     bias_deviation = 0.0
     """The standard deviation that they start with; where they are all that tells places apart, it
@@ -55,8 +84,14 @@ class Positions(nn.Module):
         """Places Tq and Tk -> features (1, Tq, Tk, F) for self-attention, or None."""
         return None
 
-    def cross_features(self, queries: range, src: Tensor) -> Tensor | None:
-        """Target places Tq and source ids (B, S) -> features (B, Tq, S, F), or None."""
+    def cross_features(
+        self, queries: range, src: Tensor, read: Read | None = None
+    ) -> Tensor | None:
+        """Target places Tq and source ids (B, S) -> features (B, Tq, S, F), or None.
+
+        read: the tokens of the queries, where a scheme `reads_tokens`; of one place there may be
+        several, those of a source's beams.
+        """
         return None
 
     def bias(
@@ -72,7 +107,45 @@ class Positions(nn.Module):
         return x
 
 
-class Sinusoidal(Positions):
+class Absolute(Positions):
+    """What schemes share that add a vector of its place to each embedding.
+
+    With `model.random_positions` places are not counted but drawn (Ruoss et al. 2023, Randomized
+    Positional Encodings Boost Length Generalization of Transformers, section 3): in training the
+    L places of a batch are L different numbers below N = max_positions, in order, drawn anew each
+    time; otherwise the first L of N / 4 that are fixed, so that a token keeps its place whatever
+    follows it. Places far beyond those of training sequences have then been seen in training.
+    """
+
+    def __init__(self, model: ModelConfig, separator_ids: tuple[int, ...]) -> None:
+        super().__init__(model, separator_ids)
+        self.rows, self.room = model.max_positions, model.room
+        self.drawn = model.random_positions
+        fixed = permutation(model.max_positions or 0, 0x4A)[: model.room or 0].sort().values
+        self.register_buffer("fixed", fixed, persistent=False)
+        self.fixed: Tensor
+
+    def embed(self, x: Tensor, start: int = 0) -> Tensor:
+        stop = start + x.shape[1]
+        if self.room is not None and stop > self.room:
+            raise UserError(
+                f"a sequence of {stop} places is longer than the position table has room for: "
+                f"{self.room} (model.max_positions {self.rows}); shorten it, or train with more"
+            )
+        if not self.drawn:
+            return x + self.vectors(range(start, stop), x)
+        assert self.rows
+        places = self.fixed[start:stop]
+        if self.training:
+            places = torch.randperm(self.rows, device=x.device)[: x.shape[1]].sort().values
+        return x + self.vectors(range(self.rows), x)[places]
+
+    def vectors(self, places: range, like: Tensor) -> Tensor:
+        """The vectors of some places, (L, D), of the dtype and device of `like`."""
+        raise NotImplementedError
+
+
+class Sinusoidal(Absolute):
     """Sines and cosines of the place at D / 2 wavelengths from 2 pi to 10,000 times that.
 
     PE(t, 2i) = sin(t / 10000^(2i / D)), PE(t, 2i + 1) = cos of the same (Vaswani et al. 2017,
@@ -83,13 +156,15 @@ class Sinusoidal(Positions):
         super().__init__(model, separator_ids)
         self._table = torch.empty(0, model.d_model)  # of as many places as were met
 
-    def embed(self, x: Tensor, start: int = 0) -> Tensor:
-        stop, table = start + x.shape[1], self._table
-        if torch.compiler.is_compiling() and x.device.type != "mps":  # a graph keeps no table
-            return x + sinusoids(start, x.shape[1], x.shape[2], x.device).to(x)
-        if len(table) < stop or table.dtype != x.dtype or table.device != x.device:
-            table = self._table = sinusoids(0, max(stop, 2 * len(table)), x.shape[2]).to(x)
-        return x + table[start:stop]
+    def vectors(self, places: range, like: Tensor) -> Tensor:
+        table, width = self._table, like.shape[-1]
+        if torch.compiler.is_compiling() and like.device.type != "mps":  # a graph keeps no table
+            return sinusoids(places.start, len(places), width, like.device).to(like)
+        known = (table.dtype, table.device) == (like.dtype, like.device)
+        if len(table) < places.stop or not known:
+            rows = max(places.stop, 2 * len(table))
+            table = self._table = sinusoids(0, rows, width).to(like)
+        return table[places.start : places.stop]
 
 
 def sinusoids(start: int, length: int, width: int, device: torch.device | str = "cpu") -> Tensor:
@@ -100,7 +175,7 @@ def sinusoids(start: int, length: int, width: int, device: torch.device | str = 
     return torch.stack((angles.sin(), angles.cos()), 2).flatten(1)
 
 
-class Learned(Positions):
+class Learned(Absolute):
     """A learned vector per place (Gehring et al. 2017, section 3.1): nothing past its last row.
 
     The table starts normal with standard deviation 0.1.
@@ -111,14 +186,8 @@ class Learned(Positions):
         assert model.max_positions
         self.table = nn.Parameter(torch.randn(model.max_positions, model.d_model) * 0.1)
 
-    def embed(self, x: Tensor, start: int = 0) -> Tensor:
-        rows, last = len(self.table), start + x.shape[1]
-        if last > rows:
-            raise UserError(
-                f"a sequence of {last} places is longer than the learned position table of "
-                f"{rows} (model.max_positions); shorten it, or train with more rows"
-            )
-        return x + self.table[start:last]
+    def vectors(self, places: range, like: Tensor) -> Tensor:
+        return self.table[places.start : places.stop]
 
 
 class Rotary(Positions):
@@ -240,9 +309,14 @@ class Anchored(Relative):
     In cross-attention, t being the decoder's place and j the source's (BOS is place 0 in both,
     n symbols in the source), each head has one anchor:
 
-        start  d = t - p(j), p(j) = places since the last separator before j, or since BOS
-        end    d = t - (n + 1 - j)
-        wrap   d = t - n - j
+        start        d = t - p(j), p(j) = places since the last separator before j, or since BOS
+        end          d = t - (n + 1 - j)
+        wrap         d = t - n - j
+        double       d = 2t - p(j): two places of the source for one of the target
+        double_wrap  d = 2(t - floor(n / 2)) - j
+        repeat       d = r(t) - r(j), r = how often the token of a place has come before it,
+                     where j holds the token of t; EOS follows the last of these; others: n + 2
+        first        d = - r(j): whatever t is, the first of each symbol
 
     T_h starts at zero. The clipped table is that of Shaw et al. 2018 (Self-Attention with
     Relative Position Representations) as a bias, the slope that of Press et al. 2022 (ALiBi):
@@ -259,6 +333,7 @@ class Anchored(Relative):
         assert model.cross_anchors and model.bias_gain and model.slope is not None
         self.gain, self.slope = model.bias_gain, model.slope
         self.anchors = tuple(dict.fromkeys(model.cross_anchors))
+        self.reads_tokens = "repeat" in self.anchors
         self.register_buffer("separators", torch.tensor(separator_ids).long(), persistent=False)
         self.separators: Tensor
         picks = [self.anchors.index(anchor) for anchor in model.cross_anchors]
@@ -267,7 +342,7 @@ class Anchored(Relative):
         self.register_buffer("chosen", chosen, persistent=False)  # (H, A)
         self.chosen: Tensor
 
-    def cross_features(self, queries: range, src: Tensor) -> Tensor:
+    def cross_features(self, queries: range, src: Tensor, read: Read | None = None) -> Tensor:
         """Eight features for each of the A anchors in use: (B, Tq, S, 8 A)."""
         places = torch.arange(src.shape[1], device=src.device)
         symbols = (src != PAD_ID).sum(1)[:, None, None] - 2  # n, (B, 1, 1)
@@ -276,10 +351,15 @@ class Anchored(Relative):
             "start": lambda: t - self._since_separator(src, places)[:, None, :],
             "end": lambda: t - (symbols + 1 - places),
             "wrap": lambda: t - symbols - places,
+            "double": lambda: 2 * t - self._since_separator(src, places)[:, None, :],
+            "double_wrap": lambda: 2 * (t - symbols // 2) - places,
+            "repeat": lambda: self._since_same(read, src, symbols + 2),
+            "first": lambda: -repeats_of(src)[:, None, :],
         }
-        shape = (len(src), len(queries), len(places))
+        rows = len(queries) if read is None else read.tokens.shape[1]
+        shape = (len(src), rows, len(places))
         each = torch.stack([distances[anchor]().expand(shape) for anchor in self.anchors], -1)
-        return self.features(each, queries.stop + 2 * len(places)).flatten(3)
+        return self.features(each, 2 * (queries.stop + len(places))).flatten(3)
 
     def bias(
         self, table: Tensor | None, features: Tensor, product: Product = bias_product
@@ -291,6 +371,17 @@ class Anchored(Relative):
         if features.shape[-1] > weights.shape[1]:  # several anchors: each head takes its own
             weights = (self.chosen.to(table.dtype)[:, :, None] * weights[:, None]).flatten(1)
         return product(weights, features)
+
+    @staticmethod
+    def _since_same(read: Read | None, src: Tensor, far: Tensor) -> Tensor:
+        """Occurrences of a query's token between its own and place j's, (B, Tq, S); `far`
+        (B, 1, 1), where place j holds another."""
+        assert read is not None
+        same = read.tokens[..., None] == src[:, None, :]
+        distance = read.repeats[..., None] - repeats_of(src)[:, None, :]
+        past_all = read.repeats[..., None] - same.sum(-1, keepdim=True)
+        distance = distance.where(same, far)
+        return torch.where(src[:, None, :] == EOS_ID, past_all, distance)
 
     def _since_separator(self, src: Tensor, places: Tensor) -> Tensor:
         """p(j), (B, S)."""

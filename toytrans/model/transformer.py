@@ -13,7 +13,7 @@ from toytrans.model.attention import Blocks, Cache, KeysValues, Sight
 from toytrans.model.dropout import Dropout
 from toytrans.model.layers import DecoderLayer, EncoderLayer
 from toytrans.model.layers_by_hand import take_over
-from toytrans.model.positions import POSITIONS
+from toytrans.model.positions import POSITIONS, Read
 from toytrans.tokens import Vocabulary
 
 
@@ -23,7 +23,8 @@ class DecoderState:
 
     src (A, S) and the sight of it; keys and values of memory, and caches, for each layer. lineage
     (A, W, places x W) bool, None for one beam: beams share their source's cache and are never
-    moved in it; this tells which of its keys are a beam's own past.
+    moved in it; this tells which of its keys are a beam's own past. said (A, W, V): how often each
+    beam has read each token, where cross-attention asks for that.
     """
 
     src: Tensor
@@ -31,6 +32,7 @@ class DecoderState:
     memory: list[KeysValues]
     caches: list[Cache]
     lineage: Tensor | None
+    said: Tensor | None
     place: int = 0
 
     def select_beams(self, parents: Tensor) -> None:
@@ -38,14 +40,25 @@ class DecoderState:
         if self.lineage is not None:
             wanted = parents[..., None].expand_as(self.lineage)
             self.lineage = self.lineage.gather(1, wanted)
+        if self.said is not None:
+            self.said = self.said.gather(1, parents[..., None].expand_as(self.said))
 
     def select_sources(self, sources: Tensor) -> None:
         """Keep some sources (A',), in that order."""
         self.src, self.cross_sight = self.src[sources], self.cross_sight.select(sources)
         self.memory = [(k[sources], v[sources]) for k, v in self.memory]
         self.lineage = None if self.lineage is None else self.lineage[sources]
+        self.said = None if self.said is None else self.said[sources]
         for cache in self.caches:
             cache.select(sources)
+
+    def read(self, tokens: Tensor) -> Read | None:
+        """Each beam's newest token (A, W), counted, if tokens are."""
+        if self.said is None:
+            return None
+        before = self.said.gather(2, tokens[..., None])
+        self.said.scatter_(2, tokens[..., None], before + 1)
+        return Read(tokens, before.squeeze(2))
 
     def past(self) -> Tensor | None:
         """The lineage after the newest tokens, each of them in its own: (A, 1, W, keys)."""
@@ -153,12 +166,13 @@ class Transformer(nn.Module):
                 self.dtype,
             ),
         )
+        read = Read.of(tgt_in) if self.cross_positions.reads_tokens else None
         cross_sight = self._sight(
             tgt_in,
             src,
             lambda queries: Sight.of(
                 self.masks.cross(src, tgt_in, queries),
-                self.cross_positions.cross_features(queries, src),
+                self.cross_positions.cross_features(queries, src, read and read.part(queries)),
                 self.dtype,
             ),
         )
@@ -175,12 +189,14 @@ class Transformer(nn.Module):
         sizes = (len(src), self.config.n_heads, places * width)
         head_width = memory.shape[-1] // self.config.n_heads
         lineage = src.new_zeros(len(src), width, places * width, dtype=torch.bool)
+        said = src.new_zeros(len(src), width, len(self.src_embedding.weight))
         return DecoderState(
             src,
             Sight.of(self.masks.cross(src, src[:, :1]), None, self.dtype),
             [layer.cross_attention.keys_values(memory) for layer in stack],
             [Cache(*sizes, head_width, memory) for _ in stack],
             lineage if width > 1 else None,
+            said if self.cross_positions.reads_tokens else None,
         )
 
     def next_logits(self, tokens: Tensor, state: DecoderState) -> Tensor:
@@ -197,7 +213,8 @@ class Transformer(nn.Module):
         self_sight = (
             Sight(features=features) if past is None else Sight.of(past, features, self.dtype)
         )
-        features = self.cross_positions.cross_features(place, state.src)
+        read = state.read(tokens)
+        features = self.cross_positions.cross_features(place, state.src, read)
         cross_sight = replace(state.cross_sight, features=features)
         x = self._embed(self.tgt_embedding, tokens.reshape(-1, 1), state.place)
         x = x.view(*tokens.shape, -1)  # (A, W, D): the beams of a source as its queries
@@ -229,7 +246,7 @@ class Transformer(nn.Module):
     @property
     def longest(self) -> int | None:
         """Places that the position scheme has room for; None = any number."""
-        return self.config.max_positions
+        return self.config.room
 
     def _sight(self, asking: Tensor, asked: Tensor, of: Callable[[range], Sight]) -> Sight | Blocks:
         """What ids (B, Tq) see of ids (B, Tk): whole, or in blocks under `most_scores`.
