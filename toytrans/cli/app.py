@@ -9,7 +9,7 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from toytrans.cli import attention, check, evaluate, gradients, inspect, tasks, trace, train
+from toytrans.cli import attention, board, check, evaluate, gradients, inspect, tasks, trace, train
 from toytrans.cli.common import note
 from toytrans.errors import UserError
 
@@ -34,6 +34,7 @@ app.command("faults", rich_help_panel=SEE)(check.faults)
 app.command("gradients", rich_help_panel=SEE)(gradients.gradients)
 app.command("translate", rich_help_panel=SEE)(evaluate.translate)
 app.command("eval", rich_help_panel=MEASURE)(evaluate.evaluate)
+app.command("board", rich_help_panel=MEASURE)(board.board)
 
 
 def _version(wanted: bool) -> None:

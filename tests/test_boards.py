@@ -1,0 +1,200 @@
+"""Boards: what they say, that they train in processes of their own and go on where they stopped."""
+
+import json
+import math
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from conftest import Command
+
+from toytrans.boards import definition, jobs, results
+from toytrans.boards.definition import Board, Measure, board_names, load_board
+from toytrans.errors import UserError
+
+SCAN_FILES = [
+    f"tasks_{split}_{name}.txt" for split in ("train", "test") for name in ("simple", "length")
+]
+
+TINY = """
+title: a tiny board
+source: nowhere
+knows: nothing
+config:
+  data: {symbols: 4, train_length: [1, 3], test_length: [1, 4], valid_examples: 20}
+  model: {d_model: 16, n_heads: 4, d_ff: 16, n_encoder_layers: 1, n_decoder_layers: 1}
+  train: {max_steps: 30}
+control:
+  model: {positions: sinusoidal}
+quick:
+  train: {max_steps: 20}
+tasks:
+  copy:
+    config: {data: {task: copy}}
+    measures:
+      short: {lengths: [1, 4], pairs: 60, decode: null, published: {somebody: 0.25}, aim: 0.5}
+      perplexity: {lengths: [1, 4], pairs: 60, decode: null, metric: perplexity}
+      long: {lengths: [9, 9], pairs: 10, decode: 2, metric: free_token_accuracy}
+"""
+
+
+@pytest.fixture
+def tiny(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with one small board, which is where commands run."""
+    (tmp_path / "tiny.yaml").write_text(TINY)
+    monkeypatch.setattr(definition, "FOLDER", tmp_path)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.fixture
+def scan_files(tmp_path: Path) -> Path:
+    for name in SCAN_FILES:
+        (tmp_path / name).write_text("IN: walk OUT: I_WALK\n")
+    return tmp_path
+
+
+@pytest.mark.parametrize("name", ["chomsky", "joeynmt", "ontanon", "scan", "sockeye", "t2t"])
+def test_every_board_trains_one_model_beside_a_sinusoidal_one(name, scan_files):
+    assert name in board_names()
+    board = load_board(name)
+    todo = jobs.jobs_of(name, board, quick=False, files=scan_files)
+    assert len(todo) == len({job.path for job in todo}) == 10 * len(board.tasks)
+    ours = [job.config for job in todo if job.variant == "ours"]
+    assert len({config.model.model_dump_json() for config in ours}) == 1, "one model for all tasks"
+    for one, other in zip(todo[::2], todo[1::2], strict=True):
+        assert (one.variant, other.variant, one.task) == ("ours", "control", other.task)
+        assert one.config.data == other.config.data, "the same data"
+        assert one.config.train == other.config.train, "the same budget"
+        assert other.config.model.positions == "sinusoidal" != one.config.model.positions
+    for job in todo:
+        for measure in job.measures.values():
+            if measure.lengths and name != "sockeye":
+                assert measure.pairs * 5 >= 100
+    assert {job.config.seed for job in todo} == {0, 1, 2, 3, 4}
+    quick = jobs.jobs_of(name, board, quick=True, files=scan_files)
+    assert {job.config.seed for job in quick} == {0}
+    assert max(job.config.train.max_steps for job in quick) <= 200
+    assert not {job.path for job in quick} & {job.path for job in todo}
+
+
+def test_a_board_that_does_not_exist_is_refused_with_the_names(command: Command):
+    answer = command("board", "t2")
+    assert answer.code == 2 and "no board 't2'; there are chomsky, joeynmt" in answer.err
+
+
+def test_the_boards_are_listed(command: Command):
+    out = command("board").out
+    assert all(name in out for name in board_names())
+
+
+@pytest.mark.parametrize(
+    ("data", "fragment"),
+    [([], "this board needs tasks_test_simple.txt"), (["--data", "."], "no such file")],
+)
+def test_missing_files_are_named_with_where_they_come_from(data, fragment, command, tmp_path):
+    code, _, err = command("board", "scan", *data)
+    assert (
+        code == 2
+        and fragment in err
+        and "github.com/brendenlake/SCAN" in err
+        and "--data DIR" in err
+    )
+
+
+def test_a_board_trains_writes_and_is_not_trained_twice(tiny, command: Command, monkeypatch):
+    monkeypatch.setattr(jobs, "SEEDS", (0, 1))
+    about = json.loads(command("board", "tiny", "--json").out)
+    assert json.loads((tiny / "results" / "tiny.json").read_text()) == about
+    runs = about["tasks"]["copy"]["runs"]
+    assert [(run["variant"], run["seed"]) for run in runs] == [
+        ("ours", 0),
+        ("control", 0),
+        ("ours", 1),
+        ("control", 1),
+    ]
+    for run in runs:
+        short, perplexity, long = (run["measures"][key] for key in ("short", "perplexity", "long"))
+        assert run["steps"] == 30 and len(run["config_sha256"]) == 64
+        assert short["value"] == short["exact_match"] and short["decoded"] == 60
+        assert perplexity["value"] == pytest.approx(math.exp(short["loss"]))
+        assert (long["examples"], long["decoded"]) == (10, 2)
+        assert long["value"] == long["free_token_accuracy"]
+    again = command("board", "tiny")
+    assert "4 of 4 runs are there already" in again.err
+    assert "somebody" in again.out and "copy, lengths 1 to 4: exact match (aim 0.5)" in again.out
+    assert again.out.count("toytrans, anchored") == again.out.count("toytrans, sinusoidal") == 3
+    one = jobs.jobs_of("tiny", load_board("tiny"), quick=False, files=None)[0]
+    measured = one.result()["measures"]
+    (one.path / "result.json").unlink()
+    assert "3 of 4 runs are there already" in command("board", "tiny").err
+    assert one.result()["measures"] == measured, "measured again, to the same numbers"
+
+
+def test_a_stopped_board_saves_and_goes_on(tiny):
+    (tiny / "tiny.yaml").write_text(TINY.replace("max_steps: 20", "max_steps: 3000"))
+    program = (
+        "from pathlib import Path\nfrom toytrans.boards import definition\n"
+        f"definition.FOLDER = Path({str(tiny)!r})\n"
+        "from toytrans.cli.app import main\n"
+        "if __name__ == '__main__': main()\n"
+    )
+    (tiny / "run.py").write_text(program)
+    line = [sys.executable, "run.py", "board", "tiny", "--quick"]
+    with subprocess.Popen(line, cwd=tiny, stderr=subprocess.PIPE, text=True) as process:
+        board = load_board("tiny")
+        ours = jobs.jobs_of("tiny", board, quick=True, files=None)[0]
+        for _ in range(600):
+            if ours.steps() >= 10:
+                break
+            time.sleep(0.1)
+        os.kill(process.pid, signal.SIGTERM)
+        process.communicate(timeout=60)
+        assert process.returncode == 143
+    assert ours.result() is None
+    saved = [int(path.name[5:]) for path in (ours.path / "checkpoints").glob("step-*")]
+    assert saved and max(saved) >= 10, "the training has saved"
+
+
+def test_a_process_that_is_killed_or_refuses_is_reported(tiny):
+    todo = jobs.jobs_of("tiny", load_board("tiny"), quick=True, files=None)
+    with pytest.raises(UserError, match="killed by signal 9 .*goes on where it stopped"):
+        jobs._complain(todo[0], -9, _Complaints([]))
+    with pytest.raises(UserError, match="the disk is full"):
+        jobs._complain(todo[0], 2, _Complaints(["the disk is full"]))
+    with pytest.raises(RuntimeError, match="exit code 1"):
+        jobs._complain(todo[0], 1, _Complaints([]))
+
+
+class _Complaints(list):
+    def empty(self) -> bool:
+        return not self
+
+    def get(self) -> str:
+        return self.pop()
+
+
+def test_means_are_over_seeds_and_published_numbers_stand_below(tiny, monkeypatch):
+    board = load_board("tiny")
+    todo = jobs.jobs_of("tiny", board, quick=False, files=None)
+    values = {job.path: 0.1 * k for k, job in enumerate(todo)}
+    names = ("short", "perplexity", "long")
+    monkeypatch.setattr(
+        jobs.Job,
+        "result",
+        lambda job: {"measures": {name: {"value": values[job.path]} for name in names}},
+    )
+    short = results.blocks(board, todo)[0]
+    assert [line.who for line in short.lines] == [
+        "toytrans, anchored",
+        "toytrans, sinusoidal",
+        "somebody",
+    ]
+    assert [line.mean for line in short.lines] == pytest.approx([0.4, 0.5, 0.25])
+    assert short.lines[0].values == pytest.approx([0.0, 0.2, 0.4, 0.6, 0.8])
+    assert short.measure.aim == 0.5
+    assert isinstance(board, Board) and isinstance(short.measure, Measure)

@@ -1,0 +1,110 @@
+"""What a board is: other people's tasks, the numbers that they published, and our configs for them.
+
+One YAML file a board, beside this module. A board's `config` holds for all its tasks; a task lays
+what is its own over it, and `control` lays over that what makes it the plain model to compare with.
+"""
+
+from copy import deepcopy
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
+
+from toytrans.config import Config, Positive, Range, Section, check_config
+from toytrans.errors import UserError
+from toytrans.yaml_tree import Tree, read_yaml
+
+FOLDER = Path(__file__).parent
+SEEDS = (0, 1, 2, 3, 4)
+
+Metric = Literal["exact_match", "token_accuracy", "free_token_accuracy", "perplexity"]
+Variant = Literal["ours", "control"]
+
+
+class Measure(Section):
+    """What is measured on test pairs of some lengths. No choice is ever made by them.
+
+    exact_match is teacher-forced, which gives the same number as free running (the pairs that are
+    decoded too prove it), or free-running where all pairs are decoded; token_accuracy is
+    teacher-forced, free_token_accuracy free-running, over the decoded pairs.
+    """
+
+    lengths: Range | None = Field(None, description="source symbols; null = the test file's")
+    pairs: Positive = Field(1000, description="a seed")
+    decode: Annotated[int, Field(ge=0)] | None = Field(
+        1, description="of each length, so many pairs are decoded too; null = all"
+    )
+    metric: Metric = "exact_match"
+    aim: float | None = None
+    published: dict[str, float] = {}
+
+
+class BoardTask(Section):
+    """One task: what its config says beyond the board's, and what is measured."""
+
+    config: dict[str, Any] = {}
+    measures: dict[str, Measure]
+
+
+class Board(Section):
+    """A board. knows: what our position scheme knows of the tasks. notes: where we differ from the
+    definition. files_from: who gives out the files that tasks name."""
+
+    title: str
+    source: str
+    knows: str
+    notes: tuple[str, ...] = Field((), strict=False)
+    files_from: str | None = None
+    config: dict[str, Any]
+    control: dict[str, Any]
+    quick: dict[str, Any]
+    tasks: dict[str, BoardTask]
+
+
+def board_names() -> list[str]:
+    """The boards that there are."""
+    return sorted(path.stem for path in FOLDER.glob("*.yaml"))
+
+
+def load_board(name: str) -> Board:
+    """The board of a name. Raises UserError naming those that there are."""
+    if name not in board_names():
+        raise UserError(f"no board {name!r}; there are {', '.join(board_names())}")
+    return Board.model_validate(read_yaml(FOLDER / f"{name}.yaml").values)
+
+
+def config_of(
+    board: Board, task: str, variant: Variant, seed: int, *, quick: bool, files: Path | None
+) -> Config:
+    """The config of one training. files: the folder of the files that tasks name.
+
+    Raises UserError where a task's files are missing.
+    """
+    layers = [board.config, board.tasks[task].config]
+    layers += [board.control] * (variant == "control") + [board.quick] * quick
+    values: dict[str, Any] = {}
+    for layer in layers:
+        values = _laid_over(values, layer)
+    if "files" in values["data"]:
+        values["data"]["files"] = _found(board, values["data"]["files"], files)
+    return check_config(Tree(f"board task {task}", values | {"seed": seed}))
+
+
+def _laid_over(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
+    merged = deepcopy(below)
+    for key, value in above.items():
+        both = isinstance(value, dict) and isinstance(merged.get(key), dict)
+        merged[key] = _laid_over(merged[key], value) if both else deepcopy(value)
+    return merged
+
+
+def _found(board: Board, files: dict[str, Any], folder: Path | None) -> dict[str, Any]:
+    """The files with the folder before their names."""
+    names = {part: name for part, name in files.items() if part != "format"}
+    remedy = f"they come from {board.files_from}; name their folder with --data DIR"
+    if folder is None:
+        raise UserError(f"this board needs {', '.join(sorted(set(names.values())))}: {remedy}")
+    for name in names.values():
+        if not (folder / name).is_file():
+            raise UserError(f"{folder / name}: no such file; {remedy}")
+    return files | {part: str(folder / name) for part, name in names.items()}

@@ -1,0 +1,241 @@
+"""The trainings of a board: one process each, as many at once as there are cores.
+
+    Job -> runs/boards/NAME/TASK-VARIANT-SEED-HASH/ -> result.json
+
+A job that has its result is done; one that was interrupted goes on from its last checkpoint. The
+hash is that of the config and the measures, so that a board that has changed starts anew.
+"""
+
+import contextlib
+import hashlib
+import json
+import math
+import multiprocessing
+import os
+import signal
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from multiprocessing.connection import wait
+from multiprocessing.context import SpawnProcess
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from toytrans.boards.definition import SEEDS, Board, Measure, Variant, config_of
+from toytrans.config import Config, save_config
+from toytrans.data import check_splits, open_source
+from toytrans.data.pairs import all_pairs
+from toytrans.errors import UserError
+from toytrans.evaluation import evaluate
+from toytrans.model.transformer import count_parameters
+from toytrans.training import devices
+from toytrans.training.checkpoint import write_file
+from toytrans.training.run import RUNS, create_run, is_run, read_records
+from toytrans.training.trainer import Trainer
+
+QUICK_PAIRS = 50
+"""Pairs of a measure under --quick, at most."""
+
+EVALUATION_TOKENS = 4096
+"""Padded tokens of one batch of an evaluation: several processes share the memory."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """One training and what is measured of it."""
+
+    task: str
+    variant: Variant
+    config: Config
+    measures: dict[str, Measure]
+    folder: Path
+    """of the board's runs"""
+
+    @property
+    def config_sha256(self) -> str:
+        return hashlib.sha256(save_config(self.config).encode()).hexdigest()
+
+    @property
+    def path(self) -> Path:
+        """The run directory."""
+        asked = [measure.model_dump_json() for measure in self.measures.values()]
+        key = hashlib.sha256("\n".join((self.config_sha256, *asked)).encode()).hexdigest()[:8]
+        return self.folder / f"{self.task}-{self.variant}-{self.config.seed}-{key}"
+
+    def result(self) -> dict[str, Any] | None:
+        """What was measured, if it has been."""
+        with contextlib.suppress(OSError, ValueError):
+            found: dict[str, Any] = json.loads((self.path / "result.json").read_bytes())
+            return found
+        return None
+
+    def steps(self) -> int:
+        """Steps trained so far."""
+        if self.result() is not None:
+            return self.config.train.max_steps
+        records = read_records(self.path)
+        return int(records[-1]["step"]) if records else 0
+
+
+def jobs_of(name: str, board: Board, *, quick: bool, files: Path | None) -> list[Job]:
+    """All trainings of a board, seed by seed. Raises UserError where files are missing."""
+    folder = RUNS / "boards" / (f"{name}-quick" if quick else name)
+    variants: tuple[Variant, ...] = ("ours", "control")
+    return [
+        Job(
+            task,
+            variant,
+            config_of(board, task, variant, seed, quick=quick, files=files),
+            {key: _at_most(measure, quick) for key, measure in entry.measures.items()},
+            folder,
+        )
+        for seed in (SEEDS[:1] if quick else SEEDS)
+        for task, entry in board.tasks.items()
+        for variant in variants
+    ]
+
+
+def _at_most(measure: Measure, quick: bool) -> Measure:
+    pairs = min(measure.pairs, QUICK_PAIRS) if quick else measure.pairs
+    return measure.model_copy(update={"pairs": pairs})
+
+
+def workers_for(jobs: Sequence[Job]) -> int:
+    """Processes at once: one a core, or one where a GPU computes."""
+    on_cpu = all(devices.choose_device(job.config.device).type == "cpu" for job in jobs[:1])
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    return min(len(jobs), (cores or 1) if on_cpu else 1)
+
+
+def run_jobs(jobs: Sequence[Job]) -> Iterator[list[Job]]:
+    """Do the jobs that have no result yet; gives those that are running, about once a second.
+
+    Left early, it lets every training save. Raises UserError where one cannot go on.
+    """
+    waiting = [job for job in jobs if job.result() is None]
+    context = multiprocessing.get_context("spawn")
+    complaints = context.SimpleQueue()
+    running: dict[SpawnProcess, Job] = {}
+    try:
+        while waiting or running:
+            while waiting and len(running) < workers_for(jobs):
+                process = context.Process(target=_work, args=(waiting[0], complaints))
+                process.start()
+                running[process] = waiting.pop(0)
+            wait([process.sentinel for process in running], timeout=1.0)
+            for process in [process for process in running if not process.is_alive()]:
+                job = running.pop(process)
+                if process.exitcode:
+                    _complain(job, process.exitcode, complaints)
+            yield list(running.values())
+    finally:
+        for process in running:
+            process.terminate()
+        for process in running:
+            process.join()
+
+
+def _complain(job: Job, code: int, complaints: Any) -> None:
+    """Say why a process has ended without a result."""
+    if not complaints.empty():
+        raise UserError(complaints.get())
+    if code < 0:
+        raise UserError(
+            f"{job.path}: its process was killed by signal {-code} (out of memory?); "
+            "the same command goes on where it stopped"
+        )
+    raise RuntimeError(f"{job.path}: exit code {code}")
+
+
+def _work(job: Job, complaints: Any) -> None:
+    """What a process does. A terminal's Ctrl-C reaches it too: the first process decides."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        train_and_measure(job)
+    except UserError as error:
+        complaints.put(str(error))
+        sys.exit(2)
+
+
+def train_and_measure(job: Job) -> None:
+    """Train a job on one core, or go on with it, and write its result.
+
+    On SIGTERM the training saves and there is no result yet. What is measured is the model of the
+    last step: nothing is chosen.
+    """
+    torch.set_num_threads(1)
+    devices.tune_process()
+    config, began = job.config, time.process_time()
+    place = devices.choose_device(config.device)
+    precision = devices.choose_precision(config.train.precision, place)
+    source = open_source(config)
+    check_splits(config, source)
+    job.path.mkdir(parents=True, exist_ok=True)
+    trainer = Trainer(config, source, job.path, place, precision)
+    if is_run(job.path):
+        trainer.resume()
+    environment = {"device": str(place), "precision": precision, "threads": 1}
+    create_run(job.path, config, source.facts, environment)
+
+    def stop(number: int, _: Any) -> None:
+        trainer.interrupted = True
+
+    before = signal.signal(signal.SIGTERM, stop)
+    for _ in trainer.train():
+        pass
+    signal.signal(signal.SIGTERM, before)
+    if trainer.stop_reason == "interrupted":
+        return
+    result = {
+        "steps": trainer.progress.step,
+        "stop_reason": trainer.stop_reason,
+        "target_tokens": trainer.progress.target_tokens,
+        "parameters": count_parameters(trainer.model),
+        "train_s": trainer.progress.elapsed_s,
+        "cpu_s": time.process_time() - began,
+        "precision": precision,
+        "measures": measured(trainer, job.measures),
+    }
+    write_file(job.path / "result.json", (json.dumps(result, indent=1) + "\n").encode())
+
+
+def measured(trainer: Trainer, measures: Mapping[str, Measure]) -> dict[str, dict[str, Any]]:
+    """The summary of each measure's evaluation, with `value`: what its metric says. Measures of the
+    same pairs share one evaluation."""
+    summaries: dict[Any, dict[str, Any]] = {}
+    found = {}
+    for key, measure in measures.items():
+        pairs = (measure.lengths, measure.pairs, measure.decode)
+        summary = summaries[pairs] = summaries.get(pairs) or _evaluated(trainer, measure)
+        found[key] = {"value": _value(measure, summary)} | summary
+    return found
+
+
+def _value(measure: Measure, summary: dict[str, Any]) -> float:
+    if measure.metric == "perplexity":
+        return math.exp(min(summary["loss"], 700.0))
+    if measure.metric == "exact_match" and measure.decode is not None:
+        return float(summary["forced_exact_match"])
+    return float(summary[measure.metric])
+
+
+def _evaluated(trainer: Trainer, measure: Measure) -> dict[str, Any]:
+    config = trainer.config
+    if measure.lengths is not None:
+        asked = {"test_length": measure.lengths, "test_examples": measure.pairs}
+        data = config.data.model_copy(update=asked)
+        config = config.model_copy(update={"data": data})
+    source = open_source(config)
+    report = evaluate(
+        trainer.model,
+        all_pairs(source, "test"),
+        trainer.source.facts,
+        both_ends=config.marks_both_ends,
+        decode=measure.decode,
+        batch_tokens=EVALUATION_TOKENS,
+        side="src" if config.data.task else "tgt",
+    )
+    return report.total().summary()

@@ -1,0 +1,130 @@
+"""`toytrans board`."""
+
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.table import Table
+
+from toytrans.cli.common import note, output, share
+
+if TYPE_CHECKING:
+    from toytrans.boards.definition import Board
+    from toytrans.boards.jobs import Job
+    from toytrans.boards.results import Block
+
+
+def board(
+    name: Annotated[str | None, typer.Argument(help="A board; left out: the list of them.")] = None,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="One seed and a small budget; nothing is kept.")
+    ] = False,
+    data: Annotated[
+        Path | None, typer.Option(help="The folder of the files that a board's tasks name.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
+) -> None:
+    """Train other people's tasks over five seeds, beside their published numbers."""
+    from toytrans.boards.definition import load_board
+
+    if name is None:
+        return _list()
+    chosen = load_board(name)
+    from toytrans.boards import jobs, results
+
+    todo = jobs.jobs_of(name, chosen, quick=quick, files=data)
+    _follow(todo)
+    about = results.document(name, chosen, todo)
+    if not quick:
+        note(f"results: {results.write_results(name, about)}")
+    if as_json:
+        print(json.dumps(about))
+    else:
+        _print(chosen, results.blocks(chosen, todo), todo)
+
+
+def _list() -> None:
+    """The boards and their tasks."""
+    from toytrans.boards.definition import board_names, load_board
+
+    table = Table(box=None, pad_edge=False)
+    for column in ("board", "tasks", "from"):
+        table.add_column(column, overflow="fold")
+    for name in board_names():
+        chosen = load_board(name)
+        table.add_row(name, ", ".join(chosen.tasks), chosen.source)
+    output().print(table)
+
+
+def _follow(jobs: "Sequence[Job]") -> None:
+    """Train and measure what is missing, with a bar for the whole."""
+    from tqdm import tqdm
+
+    from toytrans.boards.jobs import run_jobs
+
+    done = sum(job.result() is not None for job in jobs)
+    if done:
+        note(f"{done} of {len(jobs)} runs are there already")
+    steps = {job.path: job.steps() for job in jobs}
+    total = sum(job.config.train.max_steps for job in jobs)
+    bar = tqdm(
+        total=total,
+        initial=sum(steps.values()),
+        unit="step",
+        disable=not sys.stderr.isatty(),
+        dynamic_ncols=True,
+        bar_format="{desc} {bar} {percentage:3.0f}% {remaining} left",
+    )
+    left = len(jobs) - done
+    running: list[Job] = []
+    for now in run_jobs(jobs):
+        ended = [job for job in running if job not in now]
+        for job in [*now, *ended]:
+            steps[job.path] = job.steps()
+        bar.update(sum(steps.values()) - bar.n)
+        left -= len(ended)
+        bar.set_description_str(f"{len(jobs) - left}/{len(jobs)} runs", refresh=False)
+        if bar.disable:
+            for job in ended:
+                note(f"{len(jobs) - left}/{len(jobs)} {job.task} {job.variant} {job.config.seed}")
+        running = now
+    bar.close()
+
+
+def _print(board: "Board", blocks: "Sequence[Block]", jobs: "Sequence[Job]") -> None:
+    console = output()
+    console.print(f"{board.title} ({board.source})", style="bold", markup=False)
+    for sentence in (f"Our positions know: {board.knows}", *board.notes):
+        console.print(sentence, markup=False)
+    for block in blocks:
+        measure = block.measure
+        where = f", lengths {measure.lengths[0]} to {measure.lengths[1]}" if measure.lengths else ""
+        aim = f" (aim {measure.aim})" if measure.aim is not None else ""
+        words = measure.metric.replace("_", " ")
+        console.print(f"\n{block.task}{where}: {words}{aim}", style="bold", markup=False)
+        table = Table(box=None, pad_edge=False)
+        table.add_column("")
+        table.add_column("mean", justify="right")
+        table.add_column("seeds")
+        for line in block.lines:
+            seeds = " ".join(_number(v, measure.metric) for v in line.values)
+            several = len(line.values) > 1
+            table.add_row(line.who, _number(line.mean, measure.metric), seeds if several else "")
+        console.print(table)
+    _print_seconds(jobs)
+
+
+def _number(value: float, metric: str) -> str:
+    return f"{value:.4f}" if metric == "perplexity" else share(value)
+
+
+def _print_seconds(jobs: "Sequence[Job]") -> None:
+    """How long one training took, on one core."""
+    results = [result for job in jobs if (result := job.result())]
+    seconds = [result["train_s"] for result in results if "train_s" in result]
+    if seconds:
+        words = f"{min(seconds):.0f} to {max(seconds):.0f} s"
+        output().print(f"\none training on one core: {words}; {len(results)} runs", markup=False)
