@@ -203,8 +203,8 @@ def train_and_measure(job: Job) -> None:
 
 
 def measured(trainer: Trainer, measures: Mapping[str, Measure]) -> dict[str, dict[str, Any]]:
-    """The summary of each measure's evaluation, with `value`: what its metric says. Measures of the
-    same pairs share one evaluation."""
+    """The summary of each measure's evaluation, with `value`: what its metric says, and the
+    teacher-forced exact match of each length. Measures of the same pairs share one evaluation."""
     summaries: dict[Any, dict[str, Any]] = {}
     found = {}
     for key, measure in measures.items():
@@ -238,4 +238,5 @@ def _evaluated(trainer: Trainer, measure: Measure) -> dict[str, Any]:
         batch_tokens=EVALUATION_TOKENS,
         side="src" if config.data.task else "tgt",
     )
-    return report.total().summary()
+    curve = {n: counts.summary()["forced_exact_match"] for n, counts in report.by_length.items()}
+    return report.total().summary() | {"by_length": curve}
