@@ -123,8 +123,8 @@ def test_a_board_trains_writes_and_is_not_trained_twice(tiny, command: Command, 
         assert short["value"] == short["exact_match"] and short["decoded"] == 60
         assert perplexity["value"] == pytest.approx(math.exp(short["loss"]))
         assert (long["examples"], long["decoded"]) == (10, 2)
-        assert long["by_length"] == {"9": long["forced_exact_match"]}
-        assert set(short["by_length"]) == {"1", "2", "3", "4"}
+        assert long["curve"] == {"9:9": pytest.approx(long["forced_exact_match"], abs=1e-4)}
+        assert set(short["curve"]) == {"1:1", "2:2", "3:3", "4:4"}
         assert long["value"] == long["free_token_accuracy"]
     again = command("board", "tiny")
     assert "4 of 4 runs are there already" in again.err

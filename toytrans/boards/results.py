@@ -12,8 +12,9 @@ from typing import Any
 import torch
 
 from toytrans import __version__
-from toytrans.boards.definition import Board, Measure, Variant
+from toytrans.boards.definition import Board, Measure
 from toytrans.boards.jobs import Job
+from toytrans.evaluation import spans
 from toytrans.training.checkpoint import saying_what_failed, write_file
 
 RESULTS = Path("results")
@@ -49,24 +50,15 @@ def blocks(board: Board, jobs: Sequence[Job]) -> list[Block]:
         for name, measure in entry.measures.items():
             lines = []
             for variant in ("ours", "control"):
-                values = _values(jobs, task, variant, name)
-                if values:
-                    lines.append(Line(_who(board, variant), values))
+                mine = [job for job in jobs if (job.task, job.variant) == (task, variant)]
+                results = [result for job in mine if (result := job.result()) is not None]
+                if results:
+                    values = tuple(result["measures"][name]["value"] for result in results)
+                    who = f"toytrans, {mine[0].config.model.positions}"  # what sets the two apart
+                    lines.append(Line(who, values))
             published = [Line(who, (value,)) for who, value in measure.published.items()]
             found.append(Block(task, name, measure, lines + published))
     return found
-
-
-def _who(board: Board, variant: Variant) -> str:
-    """Ours and the control by their positions, which is what sets them apart."""
-    layers = (board.config, board.control) if variant == "control" else (board.config,)
-    named = [layer["model"]["positions"] for layer in layers if "positions" in layer["model"]]
-    return f"toytrans, {named[-1] if named else 'anchored'}"
-
-
-def _values(jobs: Sequence[Job], task: str, variant: Variant, measure: str) -> tuple[float, ...]:
-    results = (job.result() for job in jobs if (job.task, job.variant) == (task, variant))
-    return tuple(result["measures"][measure]["value"] for result in results if result is not None)
 
 
 def document(name: str, board: Board, jobs: Sequence[Job]) -> dict[str, Any]:
@@ -76,14 +68,16 @@ def document(name: str, board: Board, jobs: Sequence[Job]) -> dict[str, Any]:
         mine = [job for job in jobs if job.task == task]
         tasks[task] = {
             "measures": {key: measure.model_dump() for key, measure in entry.measures.items()},
+            "configs": {
+                job.variant: job.config.model_dump(mode="json", exclude={"seed"}) for job in mine
+            },
             "runs": [
                 {
                     "variant": job.variant,
                     "seed": job.config.seed,
                     "config_sha256": job.config_sha256,
-                    "config": job.config.model_dump(mode="json"),
                 }
-                | (job.result() or {})
+                | _shortened(job)
                 for job in mine
             ],
         }
@@ -97,6 +91,18 @@ def document(name: str, board: Board, jobs: Sequence[Job]) -> dict[str, Any]:
         "machine": _machine(),
         "tasks": tasks,
     }
+
+
+def _shortened(job: Job) -> dict[str, Any]:
+    """A job's result, with a curve over spans of lengths in place of every length."""
+    result = job.result() or {"measures": {}}
+    for summary in result["measures"].values():
+        found = {int(length): value for length, value in summary.pop("by_length", {}).items()}
+        summary["curve"] = {
+            f"{low}:{high}": round(fmean(found[n] for n in found if low <= n <= high), 4)
+            for low, high, _ in spans(found, job.config.data.train_length or (0, 0))
+        }
+    return result
 
 
 def _machine() -> dict[str, Any]:
