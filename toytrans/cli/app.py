@@ -9,7 +9,18 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from toytrans.cli import attention, board, check, evaluate, gradients, inspect, tasks, trace, train
+from toytrans.cli import (
+    attention,
+    board,
+    check,
+    doctor,
+    evaluate,
+    gradients,
+    inspect,
+    tasks,
+    trace,
+    train,
+)
 from toytrans.cli.common import note
 from toytrans.errors import UserError
 
@@ -31,6 +42,7 @@ app.command("trace", rich_help_panel=SEE)(trace.trace)
 app.command("attention", rich_help_panel=SEE)(attention.attention)
 app.command("check", rich_help_panel=SEE)(check.check)
 app.command("faults", rich_help_panel=SEE)(check.faults)
+app.command("doctor", rich_help_panel=SEE)(doctor.doctor)
 app.command("gradients", rich_help_panel=SEE)(gradients.gradients)
 app.command("translate", rich_help_panel=SEE)(evaluate.translate)
 app.command("eval", rich_help_panel=MEASURE)(evaluate.evaluate)

@@ -118,6 +118,7 @@ def _environment(place: Any, precision: str) -> dict[str, Any]:
     import torch
 
     from toytrans import __version__
+    from toytrans.training.machine import settings_of_numbers
 
     gpu = torch.cuda.get_device_name(place) if place.type == "cuda" else None
     return {
@@ -125,11 +126,10 @@ def _environment(place: Any, precision: str) -> dict[str, Any]:
         "python": platform.python_version(),
         "torch": torch.__version__,
         "platform": platform.platform(),
-        "processor": platform.processor() or platform.machine(),
         "device": str(place),
         "gpu": gpu,
         "precision": precision,
-        "threads": torch.get_num_threads(),
+        **settings_of_numbers(),
         "started": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
         "command": shlex.join(sys.argv),
     }

@@ -136,8 +136,13 @@ def tune_process() -> None:
         if libc.mallopt(mmap_threshold, 2**30) or libc.mallopt(mmap_threshold, 2**25):
             libc.mallopt(trim_threshold, 2**31 - 1)
     torch.set_flush_denormal(True)
-    if not torch.cuda.is_available() and onednn_keeps_fp32():
+    if multiplies_with_onednn():
         torch.set_float32_matmul_precision("medium")
+
+
+def multiplies_with_onednn() -> bool:
+    """Whether `tune_process` leaves products of fp32 matrices to oneDNN."""
+    return not torch.cuda.is_available() and onednn_keeps_fp32()
 
 
 def onednn_keeps_fp32() -> bool:
