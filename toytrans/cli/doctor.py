@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from toytrans.insight.case import Case
-    from toytrans.insight.doctor import Symptom
+    from toytrans.insight.symptoms import Symptom
 
 STYLES = {"wrong": "bold red", "odd": "yellow", "note": "dim"}
 

@@ -169,22 +169,30 @@ def read_case(path: Path) -> Case:
 
 NUMBERS = ("lr", "padding", "target_tokens", "elapsed_s")
 OR_NULL = ("loss", "grad_norm")
-OF_VALID = ("valid_exact_match", "valid_token_accuracy", "valid_loss")
+SHARES = ("valid_exact_match", "valid_token_accuracy")
 
 
 def _whole(records: Sequence[Record]) -> Iterator[Record]:
     """The records up to the first that lacks a number, or does not go on from the one before."""
     before: Record = {"step": 0, "target_tokens": 0}
     for record in records:
-        measured = OF_VALID if "valid_loss" in record else ()
-        numbers = [record.get(name) for name in (*NUMBERS, *measured)]
-        numbers += [record.get(name, "") or 0.0 for name in OR_NULL]
-        if not all(isinstance(number, int | float) for number in numbers):
+        measured = "valid_loss" in record
+        numbers = [record.get(name) for name in (*NUMBERS, *["valid_loss"] * measured)]
+        numbers += [value for name in OR_NULL if (value := record.get(name, "")) is not None]
+        shares = [record.get(name) for name in SHARES if measured]
+        if not all(_within(number, 2.0**63) for number in numbers):
             return
-        if any(record[name] <= before[name] for name in before.keys() & record.keys()):
+        if not all(_within(share, 1.0) for share in shares):
+            return
+        if any(record[name] <= before[name] for name in before):
             return
         yield record
         before = {name: record[name] for name in before}
+
+
+def _within(value: Any, bound: float) -> bool:
+    """Whether a value is a number, and no larger than a bound in size; NaN is not."""
+    return isinstance(value, int | float) and -bound <= value <= bound
 
 
 def _environment(path: Path) -> dict[str, Any] | None:

@@ -6,16 +6,28 @@ match of 0.9 on validation data) is not asked why it did not: clipping and spike
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass
 from statistics import median
-from typing import Any, Literal
 
-from toytrans.config import FaultName
 from toytrans.insight.case import Case
-from toytrans.insight.fault_cards import CARDS
+from toytrans.insight.symptoms import (
+    GAP,
+    RISING,
+    Severity,
+    Symptom,
+    broken_on_purpose,
+    cut_short,
+    damaged_files,
+    diverged,
+    got_worse,
+    measured,
+    one_error_each,
+    reads_the_future,
+    untrained_places,
+    valid_is_longer,
+    wasteful,
+    worse_on_new_pairs,
+)
 from toytrans.training.run import Record
-
-Severity = Literal["wrong", "odd", "note"]
 
 SOLVED = 0.9
 """Exact match from which a run is not asked why it learned so little."""
@@ -23,42 +35,17 @@ SOLVED = 0.9
 IGNORANT = 0.95
 """Of the entropy of target tokens: a loss above it owes the source nothing."""
 
-ROUNDING = 0.02
-"""Share of validation pairs whose greedy output may differ from teacher forcing by rounding."""
-
-GAP, GAP_RATIO = 0.1, 2.0
-"""A validation loss so many nats above the training loss, and so many times it, is no noise."""
-
 FALLING = 0.9
 """The last quarter's loss beside the third's: below it training was still getting somewhere."""
 
-RISING = 1.2
 SPIKE, SPIKE_WINDOW = 20.0, 10
 """A gradient so many times the median of as many records before it."""
 
+CLIMBED = 1.2
 CLIPPED = 0.95
 DEAD = 1e-3
-PADDED = 1.3
 FEW_TOKENS = 200
 MANY_EPOCHS = 20.0
-SLOWER, ENOUGH_RECORDS = 3.0, 40
-
-
-@dataclass(frozen=True)
-class Symptom:
-    """wrong: something is broken; odd: it should not be so; note: worth knowing. proofs: letters
-    of `toytrans check` that tell more; cards: faults that look so."""
-
-    name: str
-    severity: Severity
-    what: str
-    evidence: str
-    remedy: str
-    proofs: tuple[str, ...] = ()
-    cards: tuple[FaultName, ...] = ()
-
-    def document(self) -> dict[str, Any]:
-        return asdict(self)
 
 
 def examine(case: Case) -> list[Symptom]:
@@ -67,240 +54,15 @@ def examine(case: Case) -> list[Symptom]:
     if case.records and not case.diverged:
         found += [symptom for question in OF_TRAINING for symptom in question(case)]
         if not solved(case):
-            found += [symptom for question in OF_FAILURE for symptom in question(case)]
+            early = case.ending == "cut short" and case.step < case.config.train.max_steps / 2
+            why = (rate,) if early else OF_FAILURE  # nothing need have been learned yet
+            found += [symptom for question in why for symptom in question(case)]
     order: tuple[Severity, ...] = ("wrong", "odd", "note")
     return sorted(found, key=lambda symptom: order.index(symptom.severity))
 
 
 def solved(case: Case) -> bool:
     return case.best is not None and case.best["valid_exact_match"] >= SOLVED
-
-
-# Of any run ----------------------------------------------------------------------------------
-
-
-def broken_on_purpose(case: Case) -> Iterator[Symptom]:
-    if fault := case.config.fault:
-        yield Symptom(
-            "fault",
-            "wrong",
-            f"It is broken on purpose: {fault}.",
-            CARDS[fault].what,
-            "train without --break, and with fault: null in the config",
-            CARDS[fault].proofs,
-            (fault,),
-        )
-
-
-def damaged_files(case: Case) -> Iterator[Symptom]:
-    for saved in case.saved:
-        if saved.damage:
-            words, _, remedy = saved.damage.partition("; ")
-            what = f"The checkpoint of step {saved.step} cannot be used."
-            yield Symptom("damaged_checkpoint", "wrong", what, words, remedy or "train again")
-        elif saved.not_finite:
-            yield Symptom(
-                "weights_not_finite",
-                "wrong",
-                f"The weights of step {saved.step} hold NaN or infinity.",
-                f"{len(saved.not_finite)} tensors, {saved.not_finite[0]} the first",
-                "lower train.lr, or clip gradients (train.clip_norm: 1.0), and train again",
-            )
-    if case.unread:
-        yield Symptom(
-            "records_cut",
-            "odd",
-            "The end of metrics.jsonl cannot be read.",
-            f"{case.unread} lines after the record of step {case.step}",
-            "--resume drops them; a training that is just writing looks so for a moment",
-        )
-    if case.environment is None:
-        yield Symptom(
-            "no_environment",
-            "note",
-            "On what it was trained is not known.",
-            "environment.json is missing or damaged",
-            "--resume writes it again",
-        )
-
-
-def diverged(case: Case) -> Iterator[Symptom]:
-    if not case.diverged:
-        return
-    broken = next(r for r in case.records if r["loss"] is None or r["grad_norm"] is None)
-    before = [r for r in case.records if r["step"] < broken["step"]]
-    last = f"; loss {before[-1]['loss']:.3g} at step {before[-1]['step']}" if before else ""
-    unclipped = case.config.train.clip_norm is None
-    yield Symptom(
-        "diverged",
-        "wrong",
-        "Training diverged.",
-        f"loss or gradient not finite by step {broken['step']}, rate {broken['lr']:.2g}{last}",
-        f"lower train.lr {case.config.train.lr:g}"
-        + (", and set train.clip_norm: 1.0" if unclipped else ", or warm up for longer"),
-    )
-
-
-def cut_short(case: Case) -> Iterator[Symptom]:
-    train, step = case.config.train, case.step
-    if not case.records:
-        what, evidence = "Nothing was trained.", "metrics.jsonl holds no record"
-        yield Symptom("untrained", "note", what, evidence, "toytrans train; --resume goes on")
-        return
-    if case.ending == "cut short":
-        yield Symptom(
-            "cut_short",
-            "odd",
-            "Training was cut short, or is still running.",
-            f"step {step:,} of {train.max_steps:,}, rate {case.records[-1]['lr']:.2g} of "
-            f"{train.lr:.2g} at its peak",
-            "go on with --resume",
-        )
-    if not case.evaluations and not case.diverged:
-        yield Symptom(
-            "never_evaluated",
-            "note",
-            "It was never measured on validation data.",
-            f"{len(case.records)} records, none with valid_exact_match; train.eval_every is "
-            f"{train.eval_every}",
-            "toytrans eval, once there is a checkpoint",
-        )
-
-
-# Of a training that gave numbers -------------------------------------------------------------
-
-
-def reads_the_future(case: Case) -> Iterator[Symptom]:
-    """Every output that goes wrong has, in a sound model, a token that goes wrong under teacher
-    forcing too: the first. So there are no more wrong outputs than wrong tokens."""
-    if case.texts is None or not case.evaluations:
-        return
-    last = case.evaluations[-1]
-    outputs = 1 - last["valid_exact_match"]
-    tokens = (1 - last["valid_token_accuracy"]) * case.texts.mean_tokens
-    if outputs > tokens + ROUNDING:
-        yield Symptom(
-            "reads_the_future",
-            "wrong",
-            "Told the target it gets right what it gets wrong alone: it reads its own answer.",
-            f"{_measured(last)}: {outputs:.2f} wrong outputs a pair, but {tokens:.2f} wrong "
-            "tokens, and the first error of an output is one in either mode",
-            "look at the decoder's mask and at the shift of targets",
-            ("b", "e", "f"),
-            ("no_causal", "triangle_off_by_one", "mask_flipped"),
-        )
-
-
-def one_error_each(case: Case) -> Iterator[Symptom]:
-    """As many wrong tokens as wrong outputs, where chance would leave more outputs whole."""
-    if case.texts is None or not case.evaluations:
-        return
-    last = case.evaluations[-1]
-    exact, accuracy = last["valid_exact_match"], last["valid_token_accuracy"]
-    outputs, tokens = 1 - exact, (1 - accuracy) * case.texts.mean_tokens
-    chance = case.texts.by_chance(accuracy)
-    if exact < chance / 2 and chance - exact > 0.2 and abs(tokens / outputs - 1) <= 0.2:
-        yield Symptom(
-            "one_error_each",
-            "wrong",
-            "Nearly every output has exactly one wrong token, as where the end is never learned.",
-            f"{_measured(last)}: {tokens:.2f} wrong tokens a pair; errors that fall anywhere would "
-            f"leave {chance:.2f} of the outputs whole",
-            "toytrans eval tells whether the ends are wrong; look at what the loss ignores",
-            ("m",),
-            ("pad_is_eos",),
-        )
-
-
-def worse_on_new_pairs(case: Case) -> Iterator[Symptom]:
-    """Valid beside train. Endless pairs cannot be learned by heart: there it is another cause."""
-    last = case.evaluations[-1] if case.evaluations else None
-    if last is None or case.texts is None or _valid_is_longer(case):
-        return
-    train, valid = case.settled_loss, last["valid_loss"] - case.valid_floor
-    if valid < train + GAP or valid < GAP_RATIO * train:
-        return
-    evidence = f"training loss {train:.4f}, {_measured(last)}, validation loss {valid:.4f}"
-    if case.texts.train_size is None:
-        yield Symptom(
-            "trained_on_something_else",
-            "wrong",
-            "It does far worse on new pairs, though every training pair was new too.",
-            evidence,
-            "what training sees and what is measured differ: look at pads, start and labels",
-            ("a", "c", "l", "m"),
-            ("pad_visible", "wrong_start", "labels_not_shifted", "pad_is_eos"),
-        )
-        return
-    lowest = min(case.evaluations, key=lambda record: record["valid_loss"])
-    yield Symptom(
-        "overfitted",
-        "odd",
-        "It knows its training pairs by heart and does far worse on others.",
-        f"{evidence}, lowest {lowest['valid_loss']:.4f} at step {lowest['step']:,}; "
-        f"{case.texts.train_size:,} pairs, each seen {case.epochs:.0f} times",
-        "more pairs (data.train_examples), model.dropout, or train.patience to stop sooner",
-    )
-
-
-def got_worse(case: Case) -> Iterator[Symptom]:
-    best = case.best
-    if best is not None:
-        last = case.evaluations[-1]
-        if best["valid_exact_match"] > last["valid_exact_match"] + 0.05:
-            yield Symptom(
-                "best_long_before",
-                "odd",
-                "It had been better before.",
-                f"{_measured(best)}, {_measured(last)}",
-                "the best checkpoint is kept and taken by default; lower train.lr",
-            )
-    if len(case.records) >= 8:
-        third, end = case.loss_of(0.5, 0.75), case.settled_loss
-        if end > RISING * third + GAP:
-            yield Symptom(
-                "loss_rises",
-                "odd",
-                "The loss rose at the end.",
-                f"{third:.3f} in the third quarter, {end:.3f} in the last",
-                f"lower train.lr {case.config.train.lr:g}, or warm up for longer",
-            )
-
-
-def wasteful(case: Case) -> Iterator[Symptom]:
-    """Pads, emulated bf16, and steps that take longer and longer."""
-    padding = median(record["padding"] for record in case.records)
-    if padding > PADDED:
-        yield Symptom(
-            "padding",
-            "note",
-            "Much of every batch is padding.",
-            f"{padding:.2f} padded tokens a real one",
-            f"raise data.batch_tokens {case.config.data.batch_tokens}: longer pools hold more "
-            "pairs of like length",
-        )
-    machine = case.environment or {}
-    emulated = machine.get("device") == "cpu" and machine.get("bf16_products") is False
-    if emulated and machine.get("precision") == "bf16":
-        yield Symptom(
-            "emulated_bf16",
-            "odd",
-            "bf16 was computed by a processor that has no instructions for it.",
-            f"precision bf16 on {machine.get('processor')}",
-            "train.precision: auto takes fp32 there",
-        )
-    pace = _pace(case.records)
-    if len(pace) >= ENOUGH_RECORDS:
-        half = len(pace) // 2
-        before, after = median(pace[:half]), median(pace[half:])
-        if after > SLOWER * before:
-            yield Symptom(
-                "slower",
-                "note",
-                "Steps took longer and longer.",
-                f"{before * 1000:.0f} ms a step in the first half, {after * 1000:.0f} ms after",
-                "other work on the machine, or too little memory or cooling",
-            )
 
 
 # Of a training that did not solve its task ---------------------------------------------------
@@ -338,8 +100,8 @@ def learned_too_little(case: Case) -> Iterator[Symptom]:
             "odd",
             "The loss has stopped falling far above zero.",
             evidence,
-            "see whether the model can tell places apart, then try another train.lr and a larger "
-            "model",
+            "see whether the model can tell places apart, then try another train.lr, more steps "
+            "and a larger model",
             ("j", "o", "p"),
             ("no_position", "no_residual"),
         )
@@ -373,8 +135,8 @@ def gradients(case: Case) -> Iterator[Symptom]:
         )
 
 
-def rate_and_data(case: Case) -> Iterator[Symptom]:
-    """Warm-up that never ended, lengths that were never seen, too few tokens, too few pairs."""
+def rate(case: Case) -> Iterator[Symptom]:
+    """Warm-up that never ended, a rate that never came down, a loss that climbed."""
     train = case.config.train
     if case.step < (train.warmup_steps or 0):
         yield Symptom(
@@ -394,7 +156,21 @@ def rate_and_data(case: Case) -> Iterator[Symptom]:
             f"{train.lr:.2g}",
             "set train.max_steps to what train.max_seconds allows",
         )
-    if _valid_is_longer(case) and not case.config.marks_both_ends:
+    first = case.records[0]["loss"]
+    highest = max(case.records, key=lambda record: record["loss"])
+    if highest["loss"] > CLIMBED * first:
+        yield Symptom(
+            "unstable",
+            "odd",
+            "The loss climbed above where it began.",
+            f"{first:.2f} at first, {highest['loss']:.2f} at step {highest['step']:,}",
+            f"lower train.lr {train.lr:g}, or warm up for longer",
+        )
+
+
+def data(case: Case) -> Iterator[Symptom]:
+    """Lengths that were never seen, too few tokens a step, too few pairs."""
+    if valid_is_longer(case) and not case.config.marks_both_ends:
         yield Symptom(
             "unseen_lengths",
             "note",
@@ -429,9 +205,10 @@ OF_TRAINING: tuple[Question, ...] = (
     one_error_each,
     worse_on_new_pairs,
     got_worse,
+    untrained_places,
     wasteful,
 )
-OF_FAILURE: tuple[Question, ...] = (learned_too_little, gradients, rate_and_data)
+OF_FAILURE: tuple[Question, ...] = (learned_too_little, gradients, rate, data)
 
 
 def spikes(records: Sequence[Record]) -> list[int]:
@@ -444,34 +221,13 @@ def spikes(records: Sequence[Record]) -> list[int]:
     ]
 
 
-def _pace(records: Sequence[Record]) -> list[float]:
-    """Seconds a step between records."""
-    return [
-        (after["elapsed_s"] - before["elapsed_s"]) / (after["step"] - before["step"])
-        for before, after in zip(records, records[1:], strict=False)
-    ]
-
-
-def _measured(record: Record) -> str:
-    return (
-        f"step {record['step']:,}: exact match {record['valid_exact_match']:.3f}, token accuracy "
-        f"{record['valid_token_accuracy']:.3f}"
-    )
-
-
 def _expected(case: Case) -> str:
     """The last evaluation, and what errors that fall anywhere would make of its tokens."""
     if case.texts is None or not case.evaluations:
         return ""
     last = case.evaluations[-1]
     chance = case.texts.by_chance(last["valid_token_accuracy"])
-    return f"; {_measured(last)} (errors that fall anywhere would give {chance:.3f})"
-
-
-def _valid_is_longer(case: Case) -> bool:
-    """Whether a task's validation data holds lengths outside of training's."""
-    valid, (low, high) = case.config.data.valid_length, case.facts.train_length
-    return valid is not None and (valid[0] < low or valid[1] > high)
+    return f"; {measured(last)} (errors that fall anywhere would give {chance:.3f})"
 
 
 def _span(length: tuple[int, int] | None) -> str:
