@@ -139,7 +139,7 @@ FEW = replace(TEXTS, train_size=100)
         (
             POOR | {"max_steps": 300, "train": {"warmup_steps": 250}},
             "odd",
-            ["cut_short", "plateau", "still_warming_up"],
+            ["cut_short", "still_warming_up"],
             "200 steps of 250 of warm-up",
         ),
         (

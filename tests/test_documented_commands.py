@@ -53,7 +53,7 @@ def test_readme_names_the_commands_that_this_file_runs():
     names = {shlex.split(command)[1] for command in commands}
     assert {"train", "inspect-masks", "translate", "schema"} <= names
     every = "train tasks eval board translate inspect-masks schema check faults gradients attention"
-    for command in [*every.split(), "trace"]:
+    for command in f"{every} trace doctor".split():
         assert f"toytrans {command}" in README
 
 
@@ -69,6 +69,7 @@ def test_the_commands_of_the_readme(place, command, monkeypatch):
         outputs[line] = done.out
     assert re.search(r"test 1 to 20 +\d+ +1\.000", outputs[commands[0]]), "as README shows"
     assert outputs['toytrans translate "5 7 9"'].strip() == "9 7 5"
+    assert "nothing looks wrong" in outputs["toytrans doctor runs/reverse"]
 
 
 def test_the_python_of_the_readme(place, command, monkeypatch, capsys):

@@ -54,7 +54,9 @@ def examine(case: Case) -> list[Symptom]:
     if case.records and not case.diverged:
         found += [symptom for question in OF_TRAINING for symptom in question(case)]
         if not solved(case):
-            early = case.ending == "cut short" and case.step < case.config.train.max_steps / 2
+            train = case.config.train
+            early = case.step < (train.warmup_steps or 0)
+            early = early or case.ending == "cut short" and case.step < train.max_steps / 2
             why = (rate,) if early else OF_FAILURE  # nothing need have been learned yet
             found += [symptom for question in why for symptom in question(case)]
     order: tuple[Severity, ...] = ("wrong", "odd", "note")
@@ -111,7 +113,7 @@ def gradients(case: Case) -> Iterator[Symptom]:
     """Spikes, clipping throughout, or nothing left."""
     clip, remedy = case.config.train.clip_norm, "lower train.lr, or warm up for longer"
     steps = spikes(case.records)
-    if steps:
+    if steps and case.settled_loss > GAP:
         shown = ", ".join(f"{step:,}" for step in steps[:5]) + ", ..." * (len(steps) > 5)
         evidence = f"{len(steps)} records above {SPIKE:.0f} times those before: steps {shown}"
         yield Symptom("spikes", "odd", "The gradient has spikes.", evidence, remedy)

@@ -2,7 +2,7 @@
 
 runs/name/config.yaml       every value of the config
 runs/name/data.json         vocabulary, training lengths: what a run remembers of its data
-runs/name/environment.json  versions, device, threads, precision
+runs/name/environment.json  versions, device, precision, what else can change numbers
 runs/name/metrics.jsonl     one record a line
 runs/name/checkpoints/      see checkpoint.py
 """
