@@ -187,6 +187,16 @@ def test_a_run_that_solved_its_task_is_not_asked_about_its_gradients():
     assert names(a_case(**noisy, valid=(0.95, 0.99, 0.1))) == []
 
 
+def test_an_evaluation_is_put_beside_the_training_of_its_time():
+    early = a_case(valid=None)
+    early.records[2] |= {"valid_exact_match": 0.0, "valid_token_accuracy": 0.3, "valid_loss": 1.9}
+    assert names(early) == [], "the loss was 2.0 then, and is 0.01 now"
+    lost = a_case([3.0] * 4 + [0.1] * 15 + [1.5], (0.2, 0.6, 1.4))
+    assert "trained_on_something_else" not in names(lost), "it has just lost its way"
+    broken = a_case([3.0] * 4 + [0.05] * 16, (0.2, 0.6, 1.4))
+    assert names(broken) == ["trained_on_something_else"]
+
+
 def test_what_was_better_before_by_more_than_chance_is_said():
     def case(best, last):
         made = a_case(STAYS, (last, 0.9, 0.3), texts=replace(TEXTS, tokens=TEXTS.tokens * 50))

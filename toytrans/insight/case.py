@@ -125,16 +125,18 @@ class Case:
         share = self.config.train.label_smoothing
         return -math.log(1 - share + share / len(self.facts.vocabulary))
 
-    def loss_of(self, start: float, stop: float) -> float:
-        """The mean loss above the floor between two shares of the records, weighted by tokens."""
-        count = len(self.records)
+    def loss_of(self, start: float, stop: float, until: int | None = None) -> float:
+        """The mean loss above the floor between two shares of the records (of those until a step),
+        weighted by tokens."""
+        records = [record for record in self.records if until is None or record["step"] <= until]
+        count = len(records)
         first = min(int(start * count), count - 1)
         part = range(first, max(first + 1, int(stop * count)))
         tokens = [
-            self.records[i]["target_tokens"] - (self.records[i - 1]["target_tokens"] if i else 0)
+            records[i]["target_tokens"] - (records[i - 1]["target_tokens"] if i else 0)
             for i in part
         ]
-        summed = sum(self.records[i]["loss"] * n for i, n in zip(part, tokens, strict=True))
+        summed = sum(records[i]["loss"] * n for i, n in zip(part, tokens, strict=True))
         return float(summed / sum(tokens)) - self.floor
 
     @property

@@ -7,7 +7,7 @@ from statistics import median
 from typing import Any, Literal
 
 from toytrans.config import FaultName
-from toytrans.insight.case import Case
+from toytrans.insight.case import SETTLED, Case
 from toytrans.insight.fault_cards import CARDS
 from toytrans.training.run import Record
 
@@ -16,8 +16,9 @@ Severity = Literal["wrong", "odd", "note"]
 ROUNDING = 0.02
 """Share of validation pairs whose greedy output may differ from teacher forcing by rounding."""
 
-GAP, GAP_RATIO = 0.1, 2.0
-"""A validation loss so many nats above the training loss, and so many times it, is no noise."""
+GAP, OTHER, BY_HEART = 0.1, 3.0, 2.0
+"""A validation loss so many nats above the training loss is no noise if it is also so many times
+it: pairs unlike those of training (50 times and more under faults), or learned by heart."""
 
 RISING = 1.2
 """The last quarter's loss beside the third's: above it, and the gap, training went backwards."""
@@ -184,15 +185,18 @@ def one_error_each(case: Case) -> Iterator[Symptom]:
 
 
 def worse_on_new_pairs(case: Case) -> Iterator[Symptom]:
-    """Valid beside train. Endless pairs cannot be learned by heart: there it is another cause."""
-    last = case.evaluations[-1] if case.evaluations else None
-    if last is None or case.texts is None or valid_is_longer(case):
+    """Valid beside train, the steps just before included: a training that loses its way for a
+    moment is no alarm. Endless pairs cannot be learned by heart: there it has another cause."""
+    if not case.evaluations or case.texts is None or valid_is_longer(case):
         return
-    train, valid = case.settled_loss, last["valid_loss"] - case.valid_floor
-    if valid < train + GAP or valid < GAP_RATIO * train:
+    last, endless = case.evaluations[-1], case.texts.train_size is None
+    usual = case.loss_of(1 - SETTLED, 1, until=last["step"])
+    train = max(usual, last["loss"] - case.floor)
+    valid = last["valid_loss"] - case.valid_floor
+    if valid < train + GAP or valid < (OTHER if endless else BY_HEART) * train:
         return
     evidence = f"training loss {train:.4f}, {measured(last)}, validation loss {valid:.4f}"
-    if case.texts.train_size is None:
+    if endless:
         yield Symptom(
             "trained_on_something_else",
             "wrong",
@@ -216,7 +220,7 @@ def worse_on_new_pairs(case: Case) -> Iterator[Symptom]:
 
 def got_worse(case: Case) -> Iterator[Symptom]:
     best = case.best
-    if best is not None:
+    if best is not None and case.ending != "cut short":
         last = case.evaluations[-1]
         pairs = len(case.texts.tokens) if case.texts else 1
         noise = NOISE / pairs**0.5
