@@ -137,8 +137,8 @@ def test_every_intermediate_accounts_for_the_output():
     src = torch.tensor([[1, 5, 6, 2, 0], [1, 4, 2, 0, 0]])
     tgt_in = torch.tensor([[1, 6, 5], [1, 4, 0]])
 
-    features = model.positions.cross_features(range(3), src)
-    sight = Sight.of(MaskMaker().cross(src, tgt_in), features, torch.float64)
+    distances = model.positions.cross_distances(range(3), src)
+    sight = Sight.of(MaskMaker().cross(src, tgt_in), distances, torch.float64)
     x, memory = torch.randn(2, 3, 24).double(), torch.randn(2, 5, 24).double()
     keys_values = layer.cross_attention.keys_values(memory)
     steps, output = layer.cross_attention.intermediates(x, sight, keys_values)

@@ -95,8 +95,8 @@ def test_anchored_bias_in_cross_attention():
     attention = model.decoder_layers[0].cross_attention
     with torch.no_grad():
         attention.bias_table.normal_()
-    features = model.positions.cross_features(range(11), src)
-    bias = model.positions.bias(attention.bias_table, features)
+    distances = model.positions.cross_distances(range(11), src)
+    bias = model.positions.bias(attention.bias_table, distances)
     assert bias.shape == (2, 4, 11, 8)
     anchors = model.config.cross_anchors
     assert anchors == ("start", "end", "wrap", "start")
@@ -117,8 +117,8 @@ def test_anchored_bias_in_self_attention_counts_from_key_to_query(rows):
     attention = model.encoder_layers[0].self_attention
     with torch.no_grad():
         attention.bias_table.normal_()
-    features = model.positions.self_features(range(9), range(9), torch.device("cpu"))
-    bias = model.positions.bias(attention.bias_table, features)
+    distances = model.positions.self_distances(range(9), range(9), torch.device("cpu"))
+    bias = model.positions.bias(attention.bias_table, distances)
     for head, i, j in [(0, 0, 8), (1, 4, 4), (0, 5, 3), (1, 8, 0), (1, 2, 3)]:
         expected = 16 * attention.bias_table[head, max(-3, min(3, i - j)) + 3] - abs(i - j)
         assert bias[0, head, i, j].item() == pytest.approx(expected.item(), abs=1e-9)
@@ -134,7 +134,9 @@ def test_heads_may_have_any_anchors(anchors):
     attention = model.decoder_layers[0].cross_attention
     with torch.no_grad():
         attention.bias_table.normal_()
-    bias = model.positions.bias(attention.bias_table, model.positions.cross_features(range(4), src))
+    bias = model.positions.bias(
+        attention.bias_table, model.positions.cross_distances(range(4), src)
+    )
     for head, anchor in enumerate(anchors):
         expected = anchored_bias(anchor, attention.bias_table[head].tolist(), 2, 3, src[0].tolist())
         assert bias[0, head, 2, 3].item() == pytest.approx(expected, abs=1e-9)
@@ -151,8 +153,8 @@ def test_every_anchor_in_cross_attention():
     attention = model.decoder_layers[0].cross_attention
     with torch.no_grad():
         attention.bias_table.normal_()
-    features = model.positions.cross_features(range(7), src, Read.of(tgt_in))
-    bias = model.positions.bias(attention.bias_table, features)
+    distances = model.positions.cross_distances(range(7), src, Read.of(tgt_in))
+    bias = model.positions.bias(attention.bias_table, distances)
     for row, ids in enumerate(src.tolist()):
         for head, anchor in enumerate(anchors):
             table = attention.bias_table[head].tolist()
@@ -171,8 +173,8 @@ def self_bias(model, length):
         with torch.no_grad():
             attention.bias_table.normal_()
     places = range(length)
-    features = model.positions.self_features(places, places, torch.device("cpu"))
-    return attention, model.positions.bias(attention.bias_table, features)[0]
+    distances = model.positions.self_distances(places, places, torch.device("cpu"))
+    return attention, model.positions.bias(attention.bias_table, distances)[0]
 
 
 def test_alibi_follows_the_paper():

@@ -35,6 +35,7 @@ class Measure(Section):
         1, description="of each length, so many pairs are decoded too; null = all"
     )
     metric: Metric = "exact_match"
+    control: bool = Field(True, description="whether the control is measured too")
     aim: float | None = None
     published: dict[str, float] = {}
 

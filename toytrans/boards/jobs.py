@@ -89,7 +89,11 @@ def jobs_of(name: str, board: Board, *, quick: bool, files: Path | None) -> list
             task,
             variant,
             config_of(board, task, variant, seed, quick=quick, files=files),
-            {key: _at_most(measure, quick) for key, measure in entry.measures.items()},
+            {
+                key: _at_most(measure, quick)
+                for key, measure in entry.measures.items()
+                if measure.control or variant == "ours"
+            },
             folder,
         )
         for seed in (SEEDS[:1] if quick else SEEDS)

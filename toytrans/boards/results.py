@@ -52,6 +52,7 @@ def blocks(board: Board, jobs: Sequence[Job]) -> list[Block]:
             for variant in ("ours", "control"):
                 mine = [job for job in jobs if (job.task, job.variant) == (task, variant)]
                 results = [result for job in mine if (result := job.result()) is not None]
+                results = [result for result in results if name in result["measures"]]
                 if results:
                     values = tuple(result["measures"][name]["value"] for result in results)
                     who = f"toytrans, {mine[0].config.model.positions}"  # what sets the two apart

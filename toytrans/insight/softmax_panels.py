@@ -70,7 +70,7 @@ def _an_empty_row(view: View) -> tuple[str, int, int, Sight, str]:
     one = view.passes["encoder_self"]
     mask = view.whole("encoder_self")[:, None].clone()  # (B, 1, S, S)
     mask[row, 0, query] = False
-    sight = Sight.of(mask, one.sight.features, one.x.dtype)
+    sight = Sight.of(mask, one.sight.distances, one.x.dtype)
     return "encoder_self", row, query, sight, "suppose one were closed"
 
 

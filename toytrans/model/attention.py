@@ -31,26 +31,26 @@ class Sight:
     """What each query may look at and how far away it is: made once, used by every layer.
 
     mask (B, 1, Tq or 1, Tk) bool; additive: the same as numbers to add; both None where all is
-    open. open_rows (B, 1, Tq, 1), or None where every query sees something; features
-    (B or 1, Tq, Tk, F) of the position scheme.
+    open. open_rows (B, 1, Tq, 1), or None where every query sees something; distances
+    (A, B or 1, Tq, Tk) of the position scheme.
     """
 
     mask: Tensor | None = None
     additive: Tensor | None = None
     open_rows: Tensor | None = None
-    features: Tensor | None = None
+    distances: Tensor | None = None
 
     @staticmethod
-    def of(mask: Tensor, features: Tensor | None, dtype: torch.dtype) -> "Sight":
+    def of(mask: Tensor, distances: Tensor | None, dtype: torch.dtype) -> "Sight":
         open_rows = masks.open_rows(mask)
         # to look would make a GPU wait, and break a compiled graph
         looks = mask.device.type == "cpu" and not torch.compiler.is_compiling()
         all_open = looks and bool(open_rows.all())
         additive = masks.additive(mask, torch.promote_types(dtype, torch.float32))
-        return Sight(mask, additive, None if all_open else open_rows, features)
+        return Sight(mask, additive, None if all_open else open_rows, distances)
 
     def select(self, rows: Tensor) -> "Sight":
-        """That of some rows of the batch (R,), in that order; without features."""
+        """That of some rows of the batch (R,), in that order; without distances."""
         parts = (self.mask, self.additive, self.open_rows)
         return Sight(*(None if part is None else part[rows] for part in parts))
 
@@ -58,7 +58,7 @@ class Sight:
 @dataclass(frozen=True)
 class Blocks:
     """The sight of many queries, made for one block of them after the other, so that neither
-    scores nor features of all queries are ever there at once. sight: that of a block."""
+    scores nor distances of all queries are ever there at once. sight: that of a block."""
 
     queries: tuple[range, ...]
     sight: Callable[[range], Sight]
@@ -384,9 +384,9 @@ class Attention(nn.Module):
 
     def bias(self, sight: Sight) -> Tensor | None:
         """What the position scheme adds to the scores: (B or 1, H, Tq, Tk), or None."""
-        if sight.features is None:
+        if sight.distances is None:
             return None
-        bias: Tensor = self._bias(self.bias_table, sight.features)
+        bias: Tensor = self._bias(self.bias_table, sight.distances)
         return bias
 
     def turn(self, x: Tensor, places: range) -> Tensor:

@@ -3,13 +3,13 @@
 `take_over` gives every layer that computes its twin from here: a subclass with the same weights
 under the same names, whose forward runs a pair of functions of `by_hand`. Autograd then only walks
 from one to the next. Left to it is the glue: residual sums, a weight used in several places,
-embeddings times the root of D, position vectors added to them, slices, reshapes and transposes,
-and in the loss the sum over places. Multi-head attention as one pair (`by_hand.multi_head`) is
+embeddings times the root of D, position vectors added to them, slices, reshapes, transposes, parts
+put together, and in the loss the sum over places. Multi-head attention as one pair (`by_hand.multi_head`) is
 proven in `toytrans gradients`; the model composes the same parts, since its keys and values may
 come from a cache.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -106,12 +106,12 @@ class DropoutByHand(Dropout):
 
 
 class AttentionByHand(Attention):
-    """Projections, attention and the product of the position bias by hand."""
+    """Projections, attention and the position bias by hand."""
 
     def bias(self, sight: Sight) -> Tensor | None:
-        if sight.features is None:
+        if sight.distances is None:
             return None
-        bias: Tensor = self._bias(self.bias_table, sight.features, _bias_product)
+        bias: Tensor = self._bias(self.bias_table, sight.distances, _look_up)
         return bias
 
     def turn(self, x: Tensor, places: range) -> Tensor:
@@ -134,9 +134,14 @@ def _turned(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     return run(by_hand.turn, by_hand.turn_backward, x, cos, sin)
 
 
-def _bias_product(weights: Tensor, features: Tensor) -> Tensor:
-    """(H, F) and (B, Tq, Tk, F) -> (B, H, Tq, Tk)."""
-    return linear(features, weights).permute(0, 3, 1, 2)
+def _look_up(weights: Tensor, described: Tensor, places: Tensor, rows: Sequence[int]) -> Tensor:
+    """`positions.look_up` by hand."""
+    values = linear(described, weights)  # (N, H)
+    found = [
+        run(by_hand.embedding, by_hand.embedding_backward, values[:, head : head + 1], places[row])
+        for head, row in enumerate(rows)
+    ]
+    return torch.cat(found, -1).permute(0, 3, 1, 2)
 
 
 TWINS: dict[type[nn.Module], type[nn.Module]] = {

@@ -1,13 +1,13 @@
 """Where a token stands: one class per scheme.
 
 A scheme may add something to the embeddings (`embed`), may turn queries and keys (`turn`), and may
-tell every attention how far its keys are from its queries (`self_features`, `cross_features`); an
-attention makes of those features a bias on its scores, with the few numbers per head that it learns
-(`bias`).
+tell every attention how far its keys are from its queries (`self_distances`, `cross_distances`); an
+attention makes of those distances a bias on its scores, with the few numbers per head that it
+learns (`bias`).
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import torch
@@ -18,16 +18,19 @@ from toytrans.data.pairs import permutation
 from toytrans.errors import UserError
 from toytrans.tokens import EOS_ID, PAD_ID
 
-Product = Callable[[Tensor, Tensor], Tensor]
+LookUp = Callable[[Tensor, Tensor, Tensor, Sequence[int]], Tensor]
 Turn = Callable[[Tensor, Tensor, Tensor], Tensor]
 
 
-def bias_product(weights: Tensor, features: Tensor) -> Tensor:
-    """Each head's weights (H, F) times the features (B, Tq, Tk, F) -> (B, H, Tq, Tk)."""
-    with torch.autocast(features.device.type, enabled=False):
-        flat = features.flatten(1, 2).mT  # (B, F, Tq Tk)
-        bias = torch.bmm(weights.expand(len(flat), -1, -1), flat)
-    return bias.view(*bias.shape[:2], *features.shape[1:3])
+def look_up(weights: Tensor, described: Tensor, places: Tensor, rows: Sequence[int]) -> Tensor:
+    """What N distances, described by F numbers each (N, F), are worth to H heads that weigh these
+    (H, F), looked up where `places` (A, B, Tq, Tk) says; head h looks in its row rows[h]
+    -> (B, H, Tq, Tk). Most distances occur many times, so they are weighed once."""
+    with torch.autocast(weights.device.type, enabled=False):
+        values = (weights @ described.mT).unbind()  # H of (N,)
+    flat = [place.flatten() for place in places]
+    found = [value.index_select(0, flat[row]) for value, row in zip(values, rows, strict=True)]
+    return torch.stack([bias.view(places.shape[1:]) for bias in found], 1)
 
 
 def turned(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
@@ -80,24 +83,23 @@ class Positions(nn.Module):
         """Embeddings (B, L, D) of places start .. start + L - 1, with their places."""
         return x
 
-    def self_features(self, queries: range, keys: range, device: torch.device) -> Tensor | None:
-        """Places Tq and Tk -> features (1, Tq, Tk, F) for self-attention, or None."""
+    def self_distances(self, queries: range, keys: range, device: torch.device) -> Tensor | None:
+        """Places Tq and Tk -> whole numbers (1, 1, Tq, Tk) for self-attention, or None."""
         return None
 
-    def cross_features(
+    def cross_distances(
         self, queries: range, src: Tensor, read: Read | None = None
     ) -> Tensor | None:
-        """Target places Tq and source ids (B, S) -> features (B, Tq, S, F), or None.
+        """Target places Tq and source ids (B, S) -> whole numbers (A, B, Tq, S), or None; A where
+        there are several ways to measure.
 
         read: the tokens of the queries, where a scheme `reads_tokens`; of one place there may be
         several, those of a source's beams.
         """
         return None
 
-    def bias(
-        self, table: Tensor | None, features: Tensor, product: Product = bias_product
-    ) -> Tensor:
-        """What heads add to their scores: (H, W) and (B, Tq, Tk, F) -> (B, H, Tq, Tk). table: what
+    def bias(self, table: Tensor | None, distances: Tensor, look_up: LookUp = look_up) -> Tensor:
+        """What heads add to their scores: (H, W), (A, B, Tq, Tk) -> (B, H, Tq, Tk). table: what
         an attention has learned; None where a scheme has `bias_weights` 0."""
         raise NotImplementedError
 
@@ -213,39 +215,43 @@ class Relative(Positions):
     key j: each describes d by F numbers, weighed by each head. Cross-attention has no bias. There
     is no longest sequence."""
 
+    rows: Sequence[int]
+    """Of each head, by which of several distances it goes."""
+
     def __init__(self, model: ModelConfig, separator_ids: tuple[int, ...]) -> None:
         super().__init__(model, separator_ids)
         self.register_buffer("like", torch.empty(0), persistent=False)  # dtype and device
         self.like: Tensor
-        self._table = torch.empty(0, 0)  # of as many distances as were met
+        self._described = torch.empty(0, 0)  # of as many distances as were met
+        self._farthest = 0
 
-    def self_features(self, queries: range, keys: range, device: torch.device) -> Tensor:
-        distance = _arange(queries, device)[:, None] - _arange(keys, device)
-        return self.features(distance[None], max(queries.stop, keys.stop))  # (1, Tq, Tk, F)
+    def self_distances(self, queries: range, keys: range, device: torch.device) -> Tensor:
+        self._farthest = max(self._farthest, queries.stop, keys.stop)
+        return (_arange(queries, device)[:, None] - _arange(keys, device))[None, None]
 
-    def bias(
-        self, table: Tensor | None, features: Tensor, product: Product = bias_product
-    ) -> Tensor:
-        """(H, F) and (B or 1, Tq, Tk, F) -> (B or 1, H, Tq, Tk)."""
+    def bias(self, table: Tensor | None, distances: Tensor, look_up: LookUp = look_up) -> Tensor:
+        """(H, F) and (1, B or 1, Tq, Tk) -> (B or 1, H, Tq, Tk)."""
         assert table is not None
-        return product(table.to(features.dtype), features)
+        described = self.described()
+        rows = [0] * len(table) if len(distances) == 1 else self.rows
+        return look_up(table.to(described.dtype), described, distances + len(described) // 2, rows)
 
     def describe(self, distance: Tensor) -> Tensor:
         """Whole numbers (...) -> (..., F)."""
         raise NotImplementedError
 
-    def features(self, distance: Tensor, farthest: int) -> Tensor:
-        """Whole numbers (...), at most `farthest` from 0 -> (..., F). Looked up, since most
-        distances occur many times."""
-        if torch.compiler.is_compiling():  # a graph keeps no table
-            return self.describe(distance).to(self.like.dtype)
-        reached, like = len(self._table) // 2, self.like
-        known = (self._table.dtype, self._table.device) == (like.dtype, like.device)
-        if reached < farthest or not known:
-            reached = max(farthest, 2 * reached)
-            every = _arange(range(-reached, reached + 1), like.device)
-            self._table = self.describe(every).to(like.dtype)
-        return nn.functional.embedding(distance + reached, self._table)
+    def described(self) -> Tensor:
+        """Every distance that was met, and as far to the other side: (N, F)."""
+        reached, like = len(self._described) // 2, self.like
+        known = (self._described.dtype, self._described.device) == (like.dtype, like.device)
+        if reached >= self._farthest and known and not torch.compiler.is_compiling():
+            return self._described
+        reached = max(self._farthest, 2 * reached)
+        every = _arange(range(-reached, reached + 1), like.device)
+        described = self.describe(every).to(like.dtype)
+        if not torch.compiler.is_compiling():  # a graph keeps no table
+            self._described = described
+        return described
 
 
 class Alibi(Relative):
@@ -260,10 +266,8 @@ class Alibi(Relative):
         )
         self.slopes: Tensor
 
-    def bias(
-        self, table: Tensor | None, features: Tensor, product: Product = bias_product
-    ) -> Tensor:
-        return super().bias(self.slopes, features, product)
+    def bias(self, table: Tensor | None, distances: Tensor, look_up: LookUp = look_up) -> Tensor:
+        return super().bias(self.slopes, distances, look_up)
 
     def describe(self, distance: Tensor) -> Tensor:
         return -distance.abs()[..., None]
@@ -336,14 +340,10 @@ class Anchored(Relative):
         self.reads_tokens = "repeat" in self.anchors
         self.register_buffer("separators", torch.tensor(separator_ids).long(), persistent=False)
         self.separators: Tensor
-        picks = [self.anchors.index(anchor) for anchor in model.cross_anchors]
-        chosen = torch.zeros(model.n_heads, len(self.anchors))
-        chosen[torch.arange(model.n_heads), torch.tensor(picks)] = 1
-        self.register_buffer("chosen", chosen, persistent=False)  # (H, A)
-        self.chosen: Tensor
+        self.rows = [self.anchors.index(anchor) for anchor in model.cross_anchors]
 
-    def cross_features(self, queries: range, src: Tensor, read: Read | None = None) -> Tensor:
-        """Eight features for each of the A anchors in use: (B, Tq, S, 8 A)."""
+    def cross_distances(self, queries: range, src: Tensor, read: Read | None = None) -> Tensor:
+        """The distances from each of the A anchors in use: (A, B, Tq, S)."""
         places = torch.arange(src.shape[1], device=src.device)
         symbols = (src != PAD_ID).sum(1)[:, None, None] - 2  # n, (B, 1, 1)
         t = _arange(queries, src.device)[:, None]
@@ -358,19 +358,14 @@ class Anchored(Relative):
         }
         rows = len(queries) if read is None else read.tokens.shape[1]
         shape = (len(src), rows, len(places))
-        each = torch.stack([distances[anchor]().expand(shape) for anchor in self.anchors], -1)
-        return self.features(each, 2 * (queries.stop + len(places))).flatten(3)
+        self._farthest = max(self._farthest, 2 * (queries.stop + len(places)))
+        return torch.stack([distances[anchor]().expand(shape) for anchor in self.anchors])
 
-    def bias(
-        self, table: Tensor | None, features: Tensor, product: Product = bias_product
-    ) -> Tensor:
-        """T_h (H, 7) and features (B or 1, Tq, Tk, 8 or 8 A) -> (B or 1, H, Tq, Tk)."""
+    def bias(self, table: Tensor | None, distances: Tensor, look_up: LookUp = look_up) -> Tensor:
+        """T_h (H, 7) and distances (1 or A, B or 1, Tq, Tk) -> (B or 1, H, Tq, Tk)."""
         assert table is not None
-        table = table.to(features.dtype)
         weights = nn.functional.pad(table, (0, 1), value=1.0)  # (H, 8); the slope is not learned
-        if features.shape[-1] > weights.shape[1]:  # several anchors: each head takes its own
-            weights = (self.chosen.to(table.dtype)[:, :, None] * weights[:, None]).flatten(1)
-        return product(weights, features)
+        return super().bias(weights, distances, look_up)
 
     @staticmethod
     def _since_same(read: Read | None, src: Tensor, far: Tensor) -> Tensor:

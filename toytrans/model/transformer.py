@@ -144,7 +144,7 @@ class Transformer(nn.Module):
             src,
             lambda queries: Sight.of(
                 self.masks.encoder_self(src, queries),
-                self.positions.self_features(queries, places, src.device),
+                self.positions.self_distances(queries, places, src.device),
                 self.dtype,
             ),
         )
@@ -162,7 +162,7 @@ class Transformer(nn.Module):
             tgt_in,
             lambda queries: Sight.of(
                 self.masks.decoder_self(tgt_in, queries),
-                self.positions.self_features(queries, places, src.device),
+                self.positions.self_distances(queries, places, src.device),
                 self.dtype,
             ),
         )
@@ -172,7 +172,7 @@ class Transformer(nn.Module):
             src,
             lambda queries: Sight.of(
                 self.masks.cross(src, tgt_in, queries),
-                self.cross_positions.cross_features(queries, src, read and read.part(queries)),
+                self.cross_positions.cross_distances(queries, src, read and read.part(queries)),
                 self.dtype,
             ),
         )
@@ -205,17 +205,17 @@ class Transformer(nn.Module):
         Equal to the last row of `decode` over all tokens so far.
         """
         place, so_far = range(state.place, state.place + 1), range(state.place + 1)
-        features = self.positions.self_features(place, so_far, tokens.device)
-        if features is not None:
-            features = features.repeat_interleave(tokens.shape[1], 2)
+        distances = self.positions.self_distances(place, so_far, tokens.device)
+        if distances is not None:
+            distances = distances.repeat_interleave(tokens.shape[1], 3)
         past = state.past()
         # one beam's past is all that there is
         self_sight = (
-            Sight(features=features) if past is None else Sight.of(past, features, self.dtype)
+            Sight(distances=distances) if past is None else Sight.of(past, distances, self.dtype)
         )
         read = state.read(tokens)
-        features = self.cross_positions.cross_features(place, state.src, read)
-        cross_sight = replace(state.cross_sight, features=features)
+        distances = self.cross_positions.cross_distances(place, state.src, read)
+        cross_sight = replace(state.cross_sight, distances=distances)
         x = self._embed(self.tgt_embedding, tokens.reshape(-1, 1), state.place)
         x = x.view(*tokens.shape, -1)  # (A, W, D): the beams of a source as its queries
         for layer, memory, cache in zip(
