@@ -4,9 +4,9 @@
 under the same names, whose forward runs a pair of functions of `by_hand`. Autograd then only walks
 from one to the next. Left to it is the glue: residual sums, a weight used in several places,
 embeddings times the root of D, position vectors added to them, slices, reshapes, transposes, parts
-put together, and in the loss the sum over places. Multi-head attention as one pair (`by_hand.multi_head`) is
-proven in `toytrans gradients`; the model composes the same parts, since its keys and values may
-come from a cache.
+put together, and in the loss the sum over places. Multi-head attention as one pair
+(`by_hand.multi_head`) is proven in `toytrans gradients`; the model composes the same parts, since
+its keys and values may come from a cache.
 """
 
 from collections.abc import Callable, Sequence
