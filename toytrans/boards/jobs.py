@@ -61,7 +61,8 @@ class Job:
     @property
     def path(self) -> Path:
         """The run directory."""
-        asked = [measure.model_dump_json() for measure in self.measures.values()]
+        told = {"aim", "published", "control"}  # change no number of ours
+        asked = [measure.model_dump_json(exclude=told) for measure in self.measures.values()]
         key = hashlib.sha256("\n".join((self.config_sha256, *asked)).encode()).hexdigest()[:8]
         return self.folder / f"{self.task}-{self.variant}-{self.config.seed}-{key}"
 
