@@ -82,6 +82,34 @@ def test_every_board_trains_one_model_beside_a_sinusoidal_one(name, scan_files):
     assert not {job.path for job in quick} & {job.path for job in todo}
 
 
+RESULTS = sorted((Path(__file__).parent.parent / "results").glob("*.json"))
+
+
+@pytest.mark.parametrize("path", RESULTS, ids=lambda path: path.stem)
+def test_kept_results_are_those_of_the_boards_as_they_are(path, scan_files):
+    about, board = json.loads(path.read_text()), load_board(path.stem)
+    assert about["tasks"].keys() == board.tasks.keys()
+    for task, found in about["tasks"].items():
+        assert [(run["variant"], run["seed"]) for run in found["runs"]] == [
+            (variant, seed) for seed in range(5) for variant in ("ours", "control")
+        ]
+        for variant, saved in found["configs"].items():
+            config = definition.config_of(board, task, variant, 0, quick=False, files=scan_files)
+            now = config.model_dump(mode="json")
+            for section in ("data", "model", "train"):
+                shared = saved[section].keys() & now[section].keys() - {"files"}
+                assert {key: saved[section][key] for key in shared} == {
+                    key: now[section][key] for key in shared
+                }
+        for run in found["runs"]:
+            names = {
+                name
+                for name, measure in board.tasks[task].measures.items()
+                if measure.control or run["variant"] == "ours"
+            }
+            assert run["measures"].keys() == names and len(run["config_sha256"]) == 64
+
+
 def test_a_board_that_does_not_exist_is_refused_with_the_names(command: Command):
     answer = command("board", "t2")
     assert answer.code == 2 and "no board 't2'; there are chomsky, joeynmt" in answer.err
