@@ -14,6 +14,7 @@ import shutil
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import BinaryIO
 
 import safetensors.torch
 import torch
@@ -22,6 +23,7 @@ from torch import Tensor
 
 from toytrans.errors import UserError
 from toytrans.model.transformer import Transformer
+from toytrans.training.failpoint import failpoint
 
 FORMAT = 1
 CHECKPOINTS, DESCRIPTION = "checkpoints", "checkpoint.json"
@@ -79,29 +81,53 @@ def save_checkpoint(run: Path, checkpoint: Checkpoint) -> None:
             write_file(
                 draft / DESCRIPTION, (json.dumps(about, indent=1, allow_nan=False) + "\n").encode()
             )
+            _flush_folder(draft)
+            failpoint("drafted")
             if final.exists():  # a damaged one that training has now passed again
-                final.rename(folder / f".old-step-{step}")
+                _set_aside(final)
+                failpoint("set-aside")
             draft.rename(final)
+            failpoint("renamed")
             _flush_folder(folder)
         except OSError:
             shutil.rmtree(draft, ignore_errors=True)
             raise
     passed = [other for other in saved_steps(run) if other <= step]  # later ones were damaged
     keep = {*passed[-2:], checkpoint.progress.best_step}
-    for entry in folder.iterdir():
+    for entry in list(folder.iterdir()):
         known = entry.name.removeprefix("step-")
         if not (known.isascii() and known.isdigit()) or int(known) not in keep:
-            shutil.rmtree(entry, ignore_errors=True)
+            with contextlib.suppress(OSError):
+                doomed = _set_aside(entry) if entry.name.startswith("step-") else entry
+                failpoint("pruning")
+                shutil.rmtree(doomed)
+
+
+def _set_aside(folder: Path) -> Path:
+    """Take its name from a checkpoint at once: half deleted it is none, not a damaged one."""
+    aside = folder.with_name(f".old-{folder.name}")
+    shutil.rmtree(aside, ignore_errors=True)
+    return folder.rename(aside)
 
 
 def write_file(path: Path, raw: bytes) -> None:
     """Write a file so that it is either old or new, never half."""
     draft = path.with_name(f".{path.name}.draft")
     with draft.open("wb") as file:
-        file.write(raw)
-        file.flush()
-        os.fsync(file.fileno())
+        write_out(file, raw, path.name)
+    failpoint(f"whole-{path.name}")
     draft.replace(path)
+
+
+def write_out(file: BinaryIO, raw: bytes, name: str) -> None:
+    """Write bytes and see them through to the disk. name: of the failpoint halfway."""
+    half = len(raw) // 2
+    file.write(memoryview(raw)[:half])
+    file.flush()
+    failpoint(f"half-{name}")
+    file.write(memoryview(raw)[half:])
+    file.flush()
+    os.fsync(file.fileno())
 
 
 def _flush_folder(folder: Path) -> None:

@@ -5,14 +5,23 @@ runs/name/data.json         vocabulary, training lengths: what a run remembers o
 runs/name/environment.json  versions, device, precision, what else can change numbers
 runs/name/metrics.jsonl     one record a line
 runs/name/checkpoints/      see checkpoint.py
+runs/name/.toytrans-lock    held by the training that writes here
 """
 
+import contextlib
+import errno
 import json
 import os
 import shutil
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+try:
+    import fcntl
+except ImportError:  # not on Windows
+    fcntl = None  # type: ignore[assignment]
 
 from toytrans.config import Config, load_config, save_config
 from toytrans.data.pairs import DataFacts
@@ -28,15 +37,17 @@ from toytrans.training.checkpoint import (
     saved_steps,
     saying_what_failed,
     write_file,
+    write_out,
 )
 from toytrans.training.devices import Precision, choose_device
 from toytrans.training.faults import build_model
 
-CONFIG, DATA, ENVIRONMENT, METRICS = (
+CONFIG, DATA, ENVIRONMENT, METRICS, LOCK = (
     "config.yaml",
     "data.json",
     "environment.json",
     "metrics.jsonl",
+    ".toytrans-lock",
 )
 Record = dict[str, Any]
 """One line of metrics.jsonl."""
@@ -77,12 +88,49 @@ def claim_folder(stem: str, out: Path | None) -> Path:
         return path
 
 
+@contextlib.contextmanager
+def locked(path: Path) -> Iterator[list[str]]:
+    """Keep other trainings out of a run directory, which is made if need be; raises UserError where
+    one is in it. What a person should know is yielded: that this system has no such locks, say.
+
+    The lock is the system's, so that it goes with the process, however that ends.
+    """
+    with saying_what_failed(path, LOCK):
+        path.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(path / LOCK, os.O_RDWR | os.O_CREAT, 0o666)
+    try:
+        yield _lock(path, descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _lock(path: Path, descriptor: int) -> list[str]:
+    unguarded = [f"{path}: no file locks here, so let no other training write into it meanwhile"]
+    if fcntl is None:
+        return unguarded
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise UserError(
+            f"{path}: another training is writing here; wait for its end or stop it, or name "
+            "another --out"
+        ) from None
+    except OSError as error:
+        if error.errno in (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP):  # some network disks
+            return unguarded
+        raise
+    return []
+
+
 def clear_folder(path: Path) -> None:
-    """Remove a run to make room for another; a link to it keeps pointing there."""
-    folder = path.resolve()
+    """Remove a run to make room for another, its checkpoints first, so that what a crash leaves is
+    never taken for the new one; the lock stays, and a link to the folder keeps pointing there."""
     with saying_what_failed(path, "the new run"):
-        shutil.rmtree(folder)
-        folder.mkdir()
+        for entry in sorted(path.iterdir(), key=lambda entry: entry.name != CHECKPOINTS):
+            if entry.is_dir() and not entry.is_symlink():
+                shutil.rmtree(entry)
+            elif entry.name != LOCK:
+                entry.unlink()
 
 
 def _name(stem: str, number: int) -> str:
@@ -107,7 +155,7 @@ def _writable(out: Path, may_exist: bool) -> Path:
         return out
     if not may_exist:
         raise UserError(f"{out}: not empty; go on with --resume, replace it with --overwrite")
-    if not is_run(out):
+    if not is_run(out) and not (out / LOCK).exists():  # one that was killed when it began has that
         raise UserError(f"{out}: not a run directory, so it is left alone; name another --out")
     return out
 
@@ -175,10 +223,8 @@ def read_precision(path: Path) -> Precision | None:
 def append_record(path: Path, record: Record) -> None:
     """Add a line to metrics.jsonl; numbers that JSON lacks become null."""
     line = json.dumps({key: _finite(value) for key, value in record.items()}, allow_nan=False)
-    with saying_what_failed(path, METRICS), (path / METRICS).open("a") as file:
-        file.write(line + "\n")
-        file.flush()
-        os.fsync(file.fileno())
+    with saying_what_failed(path, METRICS), (path / METRICS).open("ab") as file:
+        write_out(file, f"{line}\n".encode(), "record")
 
 
 def read_records(path: Path) -> list[Record]:
