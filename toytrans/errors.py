@@ -12,3 +12,14 @@ class UnseenSymbol(UserError):
         self.symbol = symbol
         hint = f"known are {known} symbols such as {example!r}" if known else "it is empty"
         super().__init__(f"symbol {symbol!r} is not in the vocabulary ({hint})")
+
+
+def ran_out_of_memory(error: BaseException) -> bool:
+    """Whether an error says that memory has run out, the host's or a device's."""
+    if isinstance(error, MemoryError):
+        return True
+    if not isinstance(error, RuntimeError):
+        return False
+    kind = f"{type(error).__module__}.{type(error).__name__}"
+    of_a_device = kind in ("torch.OutOfMemoryError", "torch.cuda.OutOfMemoryError")
+    return of_a_device or "DefaultCPUAllocator: can't allocate memory" in str(error)

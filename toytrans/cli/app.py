@@ -1,6 +1,7 @@
 """The Typer application, and what becomes of errors and signals."""
 
 import os
+import re
 import signal
 import sys
 import tempfile
@@ -22,7 +23,7 @@ from toytrans.cli import (
     train,
 )
 from toytrans.cli.common import note
-from toytrans.errors import UserError
+from toytrans.errors import UserError, ran_out_of_memory
 
 app = typer.Typer(
     name="toytrans",
@@ -79,6 +80,14 @@ def main() -> NoReturn:
         note(f"toytrans: {error}")
         code = 2
     except Exception as error:
+        if ran_out_of_memory(error):
+            amount = re.search(r"allocate (\d[\d.]* ?\w+)", str(error))
+            asked = f" ({amount[1]} more were asked for)" if amount else ""
+            note(
+                f"toytrans: out of memory{asked}; lower data.batch_tokens, the lengths of the "
+                "sequences or the sizes of the model"
+            )
+            sys.exit(2)
         if os.environ.get("TOYTRANS_DEBUG"):
             traceback.print_exc()
         with tempfile.NamedTemporaryFile(

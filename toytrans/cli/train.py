@@ -50,22 +50,23 @@ def train(
 
     warn_of_fault(settings.fault)
     tune_process()
-    trainer, source = _prepare(config, out, changes, settings, resume, overwrite)
-    with _stopping_on_signals(trainer) as signals:
-        _follow(trainer, trainer.config.train.max_steps)
-    _report_stop(trainer, config, changes, signals)
+    with _prepared(config, out, changes, settings, resume, overwrite) as (trainer, source):
+        with _stopping_on_signals(trainer) as signals:
+            _follow(trainer, trainer.config.train.max_steps)
+        _report_stop(trainer, config, changes, signals)
     print_results(trainer, source)
 
 
-def _prepare(
+@contextlib.contextmanager
+def _prepared(
     config: Path,
     out: Path | None,
     changes: list[str],
     settings: Config,
     resume: bool,
     overwrite: bool,
-) -> "tuple[Trainer, PairSource]":
-    """A trainer in its run directory. Everything is checked before anything is written."""
+) -> "Iterator[tuple[Trainer, PairSource]]":
+    """A trainer in its run directory, locked. Everything is checked before anything is written."""
     from toytrans.data import check_splits, open_source
     from toytrans.training import devices, run
     from toytrans.training.trainer import Trainer
@@ -85,16 +86,17 @@ def _prepare(
             f"{path}: the training data is not that of the saved run; put it back, or start "
             "another run with --out"
         )
-    if overwrite and path.exists():
-        run.clear_folder(path)
-    elif not resume:
+    if not resume and not overwrite:
         path = run.claim_folder(config.stem, out)
-    trainer = Trainer(settings, source, path, place, precision)
-    resumed = trainer.resume() if resume else []
-    run.create_run(path, settings, source.facts, _environment(place, precision))
-    for sentence in (f"{path}: {place}, {precision}", *source.notes, *resumed):
-        note(sentence)
-    return trainer, source
+    with run.locked(path) as unguarded:
+        if overwrite:
+            run.clear_folder(path)
+        trainer = Trainer(settings, source, path, place, precision)
+        resumed = trainer.resume() if resume else []
+        run.create_run(path, settings, source.facts, _environment(place, precision))
+        for sentence in (f"{path}: {place}, {precision}", *unguarded, *source.notes, *resumed):
+            note(sentence)
+        yield trainer, source
 
 
 def _settings_to_resume(config: Path, changes: list[str], path: Path) -> "tuple[Config, DataFacts]":
@@ -200,8 +202,8 @@ def _report_stop(trainer: "Trainer", config: Path, changes: list[str], signals: 
         good = saved_steps(path)
         left = f"the last good checkpoint is step {good[-1]}" if good else "no checkpoint yet"
         note(
-            f"toytrans: {path}: training diverged: loss or gradient not finite by step {step}; "
-            f"{left}; lower train.lr or train.clip_norm"
+            f"toytrans: {path}: training diverged: the {trainer.cause} is not finite by step "
+            f"{step}; {left}; lower train.lr or train.clip_norm"
         )
         raise typer.Exit(1)
     if trainer.stop_reason == "interrupted":

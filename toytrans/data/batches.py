@@ -142,6 +142,22 @@ def training_batches(
             yield pool.batch(chosen), dealt
 
 
+def largest_batch(source: PairSource, config: Config, device: torch.device | str = "cpu") -> Batch:
+    """The training batch that takes most memory: of a file, or of a task's first pool, which has
+    its longest sources many times."""
+    size = source.size("train") if config.data.files else None
+    indices = _stream(source, config.seed, 0, size or _pool_size(source, config))
+    pairs, both_ends = source.pairs("train", indices.to(device)), config.marks_both_ends
+    order, cuts = cut(
+        pairs.lengths_on_host(),
+        config.data.batch_tokens,
+        both_ends,
+        longest=config.model.max_positions,
+    )
+    start, stop, shape = max(cuts, key=lambda cut: cut[2][0] * sum(cut[2][1:]) ** 2)
+    return make_batch(pairs.take(order[start:stop].to(device)), both_ends, shape)
+
+
 def _pool_size(source: PairSource, config: Config) -> int:
     """Pairs of a pool: no more than there are, so that none is twice in a batch."""
     pair_tokens = sum(source.facts.train_length) + 3  # S + T of a middling source with its ends

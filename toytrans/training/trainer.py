@@ -17,9 +17,9 @@ import torch
 from torch import Tensor
 
 from toytrans.config import Config, TrainConfig
-from toytrans.data.batches import Batch, training_batches
+from toytrans.data.batches import Batch, largest_batch, training_batches
 from toytrans.data.pairs import Pairs, PairSource, all_pairs
-from toytrans.errors import UserError
+from toytrans.errors import UserError, ran_out_of_memory
 from toytrans.evaluation import Report, evaluate
 from toytrans.training.checkpoint import (
     Checkpoint,
@@ -127,6 +127,8 @@ class Trainer:
         self.optimizer = AdamW(self.model, config.train.weight_decay)
         self.progress = Progress()
         self.stop_reason: StopReason | None = None
+        self.cause = ""
+        """What was no finite number, where training has diverged."""
         self.interrupted = False
         """Set from outside, by a signal say: training saves after the running step and stops."""
         self.reports: dict[int, Report] = {}
@@ -163,6 +165,8 @@ class Trainer:
         batches = training_batches(self.source, self.config, self.progress.dealt, made_on)
         self.model.train()
         reason = self._limit_reached(began)
+        if reason is None and self.progress.step == 0:
+            self._rehearse(made_on)
         while reason is None:
             self._step([next(batches) for _ in range(train.accumulate)])
             reason = self._limit_reached(began)
@@ -174,13 +178,15 @@ class Trainer:
             if reason is None and self.interrupted:
                 reason = "interrupted"
             overdue = time.monotonic() - self._saved_at > SECONDS_BETWEEN_SAVES
-            if overdue and reason != "diverged" and bool(self._loss_sum.isfinite()):
-                self.save()
-        self.stop_reason = reason
-        if reason != "diverged" and self._saved_step != self.progress.step:
+            if (overdue or reason == "interrupted") and self._saved_step != self.progress.step:
+                self._save_between_records()
+            if self.cause:
+                reason = "diverged"
+        if reason != "diverged" and self._saved_step != self.progress.step:  # no step was taken
             if reason != "interrupted":
                 self._evaluate()
             self.save()
+        self.stop_reason = reason
 
     def save(self) -> None:
         """Write a checkpoint of this moment. Raises UserError where the disk refuses."""
@@ -189,11 +195,7 @@ class Trainer:
             for name, parameter in self.model.named_parameters()
             for key, value in self.optimizer.state[parameter].items()
         }
-        random = {"cpu": torch.get_rng_state()}
-        if self.device.type == "cuda":
-            random["cuda"] = torch.cuda.get_rng_state(self.device)
-        elif self.device.type == "mps":
-            random["mps"] = torch.mps.get_rng_state()
+        random = self._random_states()
         weights: dict[str, Tensor] = dict(self.model.named_parameters())
         self.progress.window["loss"] = float(self._loss_sum)
         save_checkpoint(self.run, Checkpoint(replace(self.progress), weights, optimizer, random))
@@ -210,14 +212,51 @@ class Trainer:
                 if value is not None:
                     state = self.optimizer.state[parameter]
                     state[key] = value.to(state[key].device)
-        torch.set_rng_state(checkpoint.random["cpu"])
-        if self.device.type == "cuda" and "cuda" in checkpoint.random:
-            torch.cuda.set_rng_state(checkpoint.random["cuda"], self.device)
-        elif self.device.type == "mps" and "mps" in checkpoint.random:
-            torch.mps.set_rng_state(checkpoint.random["mps"])
+        self._set_random_states(checkpoint.random)
         self.progress = checkpoint.progress
         self._loss_sum = self._scalar(self.progress.window["loss"])
         self._saved_step = self.progress.step
+
+    def _random_states(self) -> dict[str, Tensor]:
+        """Those that dropout draws from, by kind of device."""
+        states = {"cpu": torch.get_rng_state()}
+        if self.device.type == "cuda":
+            states["cuda"] = torch.cuda.get_rng_state(self.device)
+        elif self.device.type == "mps":
+            states["mps"] = torch.mps.get_rng_state()
+        return states
+
+    def _set_random_states(self, states: dict[str, Tensor]) -> None:
+        torch.set_rng_state(states["cpu"])
+        if self.device.type == "cuda" and "cuda" in states:
+            torch.cuda.set_rng_state(states["cuda"], self.device)
+        elif self.device.type == "mps" and "mps" in states:
+            torch.mps.set_rng_state(states["mps"])
+
+    def _rehearse(self, made_on: torch.device | str) -> None:
+        """Forward and backward of the largest batch, so that memory runs out now, if ever, and not
+        in an hour; weights, optimiser and random states stay as they are. Raises UserError."""
+        batch = largest_batch(self.source, self.config, made_on)
+        states = self._random_states()
+        try:
+            backward(
+                self._forward,
+                [batch],
+                self.device,
+                objective=self.objective,
+                label_smoothing=self.config.train.label_smoothing,
+                precision=self.precision,
+            )
+        except Exception as error:
+            if not ran_out_of_memory(error):
+                raise
+            (rows, src_width), tgt_width = batch.src.shape, batch.tgt_out.shape[1]
+            raise UserError(
+                f"out of memory: the largest batch, {rows} x ({src_width} + {tgt_width}) tokens, "
+                f"does not fit; lower data.batch_tokens ({self.config.data.batch_tokens}), the "
+                "longest sequences or the sizes of the model"
+            ) from None
+        self._set_random_states(states)
 
     def _step(self, dealt: Sequence[tuple[Batch, int]]) -> None:
         """One optimiser update from some batches."""
@@ -268,13 +307,21 @@ class Trainer:
             "elapsed_s": self.progress.elapsed_s,
         }
         self._clear_window()
-        evaluates = evaluates and _healthy(record)
-        if evaluates:
+        self.cause = _not_finite(record)
+        if evaluates and not self.cause:
             record |= self._evaluate()
+            self.cause = _not_finite(record)
         append_record(self.run, record)
-        if evaluates:
+        if evaluates and not self.cause:
             self.save()
         return record
+
+    def _save_between_records(self) -> None:
+        """A checkpoint of a moment that no record looked at, unless training has diverged."""
+        sums = {"loss": float(self._loss_sum), "grad_norm": float(self._grad_norm)}
+        self.cause = self.cause or _not_finite(sums)
+        if not self.cause:
+            self.save()
 
     def _clear_window(self) -> None:
         self._loss_sum = self._scalar(0.0)
@@ -298,7 +345,7 @@ class Trainer:
         progress.evaluations_since_best += 1
         quality = (counts["exact_match"], -counts["loss"])
         best_loss = math.inf if progress.best_loss is None else progress.best_loss
-        if quality > (progress.best_exact_match, -best_loss):
+        if math.isfinite(counts["loss"]) and quality > (progress.best_exact_match, -best_loss):
             progress.best_step, progress.evaluations_since_best = progress.step, 0
             self.reports = {progress.step: report}
             progress.best_exact_match, progress.best_loss = counts["exact_match"], counts["loss"]
@@ -318,8 +365,6 @@ class Trainer:
     def _judged(self, record: Record) -> StopReason | None:
         """Whether a record is a reason to stop."""
         train, progress = self.config.train, self.progress
-        if not _healthy(record):
-            return "diverged"
         goal = train.stop_at_exact_match
         if goal is not None and record.get("valid_exact_match", -1.0) >= goal:
             return "stop_at_exact_match"
@@ -328,5 +373,7 @@ class Trainer:
         return None
 
 
-def _healthy(record: Record) -> bool:
-    return math.isfinite(record["loss"]) and math.isfinite(record["grad_norm"])
+def _not_finite(record: Record) -> str:
+    """What training has diverged by; empty where every number is finite."""
+    names = {"loss": "loss", "grad_norm": "gradient", "valid_loss": "validation loss"}
+    return next((n for key, n in names.items() if not math.isfinite(record.get(key, 0.0))), "")
