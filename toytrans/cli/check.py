@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from toytrans.cli.common import Break, output, plain, warn_of_fault
+from toytrans.cli.common import Break, note, output, plain, warn_of_fault
 from toytrans.config import FaultName, load_config
 from toytrans.errors import UserError
 
@@ -39,14 +39,20 @@ def check(
     fault: Break = None,
     checkpoint: Annotated[str, typer.Option(help="best | last | STEP")] = "best",
     length: Annotated[int, typer.Option(min=4, help="Symbols of the longest sequence tried.")] = 7,
-    seed: Annotated[int, typer.Option(min=0, help="Of the sequences tried.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Of the sequences or kills tried.")] = 0,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Kill and resume training of --config instead.")
+    ] = False,
+    kills: Annotated[int, typer.Option(min=1, help="With --resume: how often.")] = 6,
+    steps: Annotated[int, typer.Option(min=10, help="With --resume: how many.")] = 60,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON document.")] = False,
 ) -> None:
     """Prove that masks, loss, labels and layers do what they should; exit code 1 if one fails.
 
     On a run's weights, on fresh ones of a config, or on somebody else's model: a function that
     returns a Hugging Face encoder-decoder model, or a dict with `model`, `pad_id`,
-    `vocabulary_size` and whatever else `toytrans.check` takes.
+    `vocabulary_size` and whatever else `toytrans.check` takes. With --resume: prove instead that a
+    training which is killed again and again ends, bit for bit, as one that is not.
     """
     if sum(given is not None for given in (run, config, model)) > 1:
         raise UserError("a RUN, --config and --model exclude each other; give one")
@@ -54,7 +60,11 @@ def check(
         raise UserError(f"--checkpoint {checkpoint} is one of a run's; give a RUN with it")
     if overrides and config is None:
         raise UserError("--set changes a config; give --config FILE with it")
-    if model is not None:
+    if resume:
+        if config is None:
+            raise UserError("--resume trains a config; give --config FILE with it")
+        report, fault = _check_resume(config, overrides or [], fault, steps, kills, seed)
+    elif model is not None:
         if fault is not None:
             raise UserError("--break plants faults in toytrans' own models, not in a --model")
         report = _check_other(model, length, seed)
@@ -108,6 +118,17 @@ def _check_config(
     fresh = build_model(settings, vocabulary)
     name = f"{path}, fresh weights"
     return check_own(fresh, settings, vocabulary, name, length, seed), settings.fault
+
+
+def _check_resume(
+    path: Path, overrides: list[str], fault: FaultName | None, steps: int, kills: int, seed: int
+) -> "tuple[Report, FaultName | None]":
+    """Whether killed and resumed training of a config is the training that was not."""
+    settings = load_config(path, [*overrides, *([f"fault={fault}"] if fault else [])])
+    from toytrans.insight.resume_proof import prove_resume
+
+    note(f"training {steps} steps, then again with {kills} kills")
+    return prove_resume(settings, str(path), steps, kills, seed), settings.fault
 
 
 def _check_run(

@@ -43,6 +43,21 @@ class Finding:
     must_change: bool = False
 
 
+def finding_of(letter: str, title: str, outcome: Outcome) -> Finding:
+    """What a proof found, in words: its evidence where it passed, else the cause."""
+    passed = outcome.passed
+    words = outcome.evidence if passed else outcome.cause
+    return Finding(
+        letter,
+        title,
+        "PASS" if passed else "FAIL",
+        words,
+        outcome.difference,
+        outcome.tolerance,
+        outcome.must_change,
+    )
+
+
 @dataclass(frozen=True)
 class Report:
     """The findings of all proofs on one model."""

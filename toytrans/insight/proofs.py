@@ -16,7 +16,7 @@ from toytrans.config import Config
 from toytrans.errors import UserError
 from toytrans.insight.adapters import Subject, own, subject_of
 from toytrans.insight.examples import SHORTEST, TOLERANCE, Examples, NoAnswer, apart, largest, worst
-from toytrans.insight.findings import Finding, NotApplicable, Outcome, Report
+from toytrans.insight.findings import Finding, NotApplicable, Outcome, Report, finding_of
 from toytrans.insight.inner_proofs import INNER_PROOFS, exact_gradients
 from toytrans.model.transformer import Transformer
 from toytrans.tokens import Vocabulary
@@ -99,7 +99,7 @@ def prove(subject: Subject, length: int = LENGTH, seed: int = 0) -> Report:
         findings = []
         for letter, (title, proof) in sorted(PROOFS.items()):
             try:
-                findings.append(_finding(letter, title, proof(examples)))
+                findings.append(finding_of(letter, title, proof(examples)))
             except NoAnswer as error:  # it did answer at first
                 findings.append(Finding(letter, title, "FAIL", str(error), math.nan))
             except NotApplicable as reason:
@@ -107,20 +107,6 @@ def prove(subject: Subject, length: int = LENGTH, seed: int = 0) -> Report:
         examples.ask_again()
     precision = str(examples.dtype).removeprefix("torch.")
     return Report(subject.name, precision, tuple(findings))
-
-
-def _finding(letter: str, title: str, outcome: Outcome) -> Finding:
-    passed = outcome.passed
-    words = outcome.evidence if passed else outcome.cause
-    return Finding(
-        letter,
-        title,
-        "PASS" if passed else "FAIL",
-        words,
-        outcome.difference,
-        outcome.tolerance,
-        outcome.must_change,
-    )
 
 
 def _wider(ids: Tensor, places: int, value: int) -> Tensor:
