@@ -1,6 +1,7 @@
 """The training loop: one step against torch, accumulation, records, and reasons to stop."""
 
 import functools
+import math
 from itertools import islice
 
 import pytest
@@ -135,6 +136,84 @@ def test_every_reason_to_stop(tmp_path, train, reason):
         assert trainer.progress.step == 4
     if reason == "stop_at_exact_match":
         assert trainer.progress.step == 2
+
+
+def spoil(trainer, monkeypatch, step: int, what: str) -> None:
+    """Make a number infinite or NaN as soon as a step was taken."""
+    take_step, evaluate = trainer._step, trainer._evaluate
+
+    def take(dealt):
+        take_step(dealt)
+        if trainer.progress.step == step and what == "loss":
+            trainer._loss_sum = trainer._loss_sum * math.inf
+        if trainer.progress.step == step and what == "gradient":
+            trainer._grad_norm = trainer._grad_norm * math.nan
+
+    def measure():
+        if trainer.progress.step == step and what == "validation loss":
+            with torch.no_grad():
+                next(trainer.model.parameters()).fill_(math.nan)
+        return evaluate()
+
+    monkeypatch.setattr(trainer, "_step", take)
+    monkeypatch.setattr(trainer, "_evaluate", measure)
+
+
+@pytest.mark.parametrize("what", ["loss", "gradient", "validation loss"])
+@pytest.mark.parametrize("step", [4, 6])
+def test_what_is_not_finite_ends_training_and_is_not_saved(tmp_path, monkeypatch, what, step):
+    """In the middle and at the last step, of which no checkpoint is written."""
+    trainer = trainer_of(tmp_path / "run", train={"max_steps": 6, "eval_every": 2})
+    spoil(trainer, monkeypatch, step, what)
+    list(trainer.train())
+    assert (trainer.stop_reason, trainer.cause) == ("diverged", what)
+    assert trainer.progress.step == step and trainer.progress.best_step < step
+    assert saved_steps(trainer.run)[-1] == step - 2
+
+
+@pytest.mark.parametrize("what", ["loss", "gradient"])
+@pytest.mark.parametrize("why", ["overdue", "interrupted"])
+def test_nothing_that_has_diverged_is_saved_between_two_records(tmp_path, monkeypatch, what, why):
+    trainer = trainer_of(tmp_path / "run", train={"max_steps": 9, "eval_every": 9, "log_every": 9})
+    spoil(trainer, monkeypatch, 3, what)
+    if why == "overdue":
+        monkeypatch.setattr("toytrans.training.trainer.SECONDS_BETWEEN_SAVES", 0.0)
+    else:
+        take_step = trainer._step
+        monkeypatch.setattr(
+            trainer,
+            "_step",
+            lambda dealt: (
+                take_step(dealt),
+                setattr(trainer, "interrupted", trainer.progress.step == 3),
+            ),
+        )
+    list(trainer.train())
+    assert (trainer.stop_reason, trainer.cause, trainer.progress.step) == ("diverged", what, 3)
+    assert saved_steps(trainer.run) == ([1, 2] if why == "overdue" else [])
+
+
+def test_a_validation_loss_that_is_not_finite_is_told_with_the_checkpoint_to_go_back_to(
+    tmp_path, monkeypatch, command
+):
+    evaluate = Trainer._evaluate
+
+    def measure(trainer):
+        found = evaluate(trainer)
+        return found | {"valid_loss": math.nan} if trainer.progress.step == 4 else found
+
+    monkeypatch.setattr(Trainer, "_evaluate", measure)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "c.yaml").write_text(
+        "data: {task: copy, train_length: [1, 3], valid_examples: 9, batch_tokens: 128}\n"
+        "model: {d_model: 16, n_heads: 2, d_ff: 32}\ntrain: {max_steps: 9, eval_every: 2}\n"
+    )
+    answer = command("train", "--config", "c.yaml", "--out", "run")
+    assert answer.code == 1
+    line = answer.err.splitlines()[-1]
+    assert "training diverged: the validation loss is not finite by step 4" in line
+    assert "the last good checkpoint is step 2" in line
+    assert read_records(tmp_path / "run")[-1]["valid_loss"] is None
 
 
 def test_an_interruption_ends_after_the_running_step_and_saves(tmp_path):

@@ -77,12 +77,13 @@ def save_checkpoint(run: Path, checkpoint: Checkpoint) -> None:
                 raw = safetensors.torch.save(_contiguous(getattr(checkpoint, name)))
                 sums[f"{name}.safetensors"] = hashlib.sha256(raw).hexdigest()
                 write_file(draft / f"{name}.safetensors", raw)
+                failpoint(f"whole-{name}.safetensors")
             about = {"format": FORMAT, "sha256": sums, "progress": asdict(checkpoint.progress)}
             write_file(
                 draft / DESCRIPTION, (json.dumps(about, indent=1, allow_nan=False) + "\n").encode()
             )
+            failpoint(f"whole-{DESCRIPTION}")
             _flush_folder(draft)
-            failpoint("drafted")
             if final.exists():  # a damaged one that training has now passed again
                 _set_aside(final)
                 failpoint("set-aside")
@@ -115,7 +116,6 @@ def write_file(path: Path, raw: bytes) -> None:
     draft = path.with_name(f".{path.name}.draft")
     with draft.open("wb") as file:
         write_out(file, raw, path.name)
-    failpoint(f"whole-{path.name}")
     draft.replace(path)
 
 

@@ -12,7 +12,6 @@ VARIABLE = "TOYTRANS_FAILPOINT"
 FILES = ("weights.safetensors", "optimizer.safetensors", "random.safetensors", "checkpoint.json")
 IN_A_SAVE = (
     *(f"{how}-{file}" for file in FILES for how in ("half", "whole")),
-    "drafted",  # all files are written, under a temporary name
     "set-aside",  # a damaged checkpoint of the same step has made room
     "renamed",
     "pruning",  # one that is not needed has lost its name, its files are still there

@@ -182,11 +182,11 @@ class Trainer:
                 self._save_between_records()
             if self.cause:
                 reason = "diverged"
+        self.stop_reason = reason
         if reason != "diverged" and self._saved_step != self.progress.step:  # no step was taken
             if reason != "interrupted":
                 self._evaluate()
             self.save()
-        self.stop_reason = reason
 
     def save(self) -> None:
         """Write a checkpoint of this moment. Raises UserError where the disk refuses."""

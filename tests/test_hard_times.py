@@ -1,0 +1,289 @@
+"""Disks that are full or closed, files that were cut or changed, clocks that go back, memory that
+runs out: one line, the right exit code, and the checkpoint before is whole."""
+
+import errno
+import itertools
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from conftest import Command, call, config_of
+
+from toytrans.config import load_config
+from toytrans.data import open_source
+from toytrans.data.batches import largest_batch, training_batches
+from toytrans.training import trainer as trainer_module
+from toytrans.training.checkpoint import load_checkpoint, saved_steps
+from toytrans.training.run import create_run, read_records
+from toytrans.training.trainer import Trainer
+
+CONFIG = """
+data: {task: copy, symbols: 5, train_length: [1, 4], valid_examples: 9, test_examples: 9,
+       batch_tokens: 128}
+model: {d_model: 16, n_heads: 2, n_encoder_layers: 1, n_decoder_layers: 1, d_ff: 32, dropout: 0.2}
+train: {max_steps: 4, eval_every: 2, log_every: 1, precision: fp32}
+"""
+TRAIN = ("train", "--config", "c.yaml", "--out", "run")
+LONGER = (*TRAIN, "--resume", "--set", "train.max_steps=6")
+CPU = torch.device("cpu")
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder, reports = tmp_path / "here", tmp_path / "reports"
+    folder.mkdir()
+    reports.mkdir()
+    monkeypatch.chdir(folder)
+    monkeypatch.setattr(tempfile, "tempdir", str(reports))
+    Path("c.yaml").write_text(CONFIG)
+    torch.set_num_threads(1)  # the work is tiny, and threads would wait for each other
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("trained")
+    (folder / "c.yaml").write_text(CONFIG)
+    torch.set_num_threads(1)
+    assert call("train", "--config", str(folder / "c.yaml"), "--out", str(folder / "run")) == 0
+    return folder / "run"
+
+
+@pytest.fixture
+def run(trained: Path) -> Path:
+    """A copy of a run with checkpoints of steps 2 and 4."""
+    path = Path(shutil.copytree(trained, "run"))
+    assert saved_steps(path) == [2, 4]
+    return path
+
+
+def last_line(text: str) -> str:
+    return text.splitlines()[-1]
+
+
+# Disks ---------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def small_files() -> Iterator[None]:
+    """The system refuses files beyond 20 kB: room for every file but those of weights."""
+    resource = pytest.importorskip("resource")
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, hard))  # Python ignores SIGXFSZ
+    yield
+    resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+def test_a_disk_that_really_takes_no_more(run, command: Command, small_files):
+    assert (run / "checkpoints/step-4/optimizer.safetensors").stat().st_size > 20_000
+    answer = command(*LONGER)
+    assert answer.code == 2 and "Traceback" not in answer.err
+    for words in ("the checkpoint of step 6 cannot be written", os.strerror(errno.EFBIG)):
+        assert words in last_line(answer.err)
+    assert "step 4 is intact, go on from it with --resume" in last_line(answer.err)
+    assert sorted(os.listdir(run / "checkpoints")) == ["step-2", "step-4"]
+    assert load_checkpoint(run, 4).progress.step == 4
+
+
+@pytest.fixture
+def unprivileged() -> Iterator[None]:
+    """Whom a read-only directory keeps out; root it does not."""
+    user = os.geteuid()
+    if user == 0:
+        os.seteuid(65534)
+    yield
+    os.seteuid(user)
+
+
+def test_a_directory_that_may_not_be_written(run, command: Command, request):
+    assert command(*LONGER).code == 0, "everything is imported, which others may not be allowed to"
+    for path in (Path.cwd(), *Path.cwd().parents):
+        if path.is_relative_to(tempfile.gettempdir()) or "pytest-" in str(path):
+            path.chmod(0o755)
+    request.getfixturevalue("unprivileged")
+    answer = command("train", "--config", "c.yaml", "--out", "new")
+    assert answer.code == 2 and "new: cannot be made (Permission denied)" in answer.err
+    answer = command(*TRAIN, "--resume", "--set", "train.max_steps=8")
+    assert (answer.code, answer.err.count("\n")) == (2, 1)
+    assert "cannot be written (Permission denied); step 6 is intact" in answer.err
+
+
+# Files that were cut or changed --------------------------------------------------------------
+
+
+def test_a_checkpoint_cut_anywhere_is_passed_over_for_the_one_before(run, trained):
+    config = load_config(trained / "config.yaml")
+    trainer = Trainer(config, open_source(config), run, CPU, "fp32")
+    files = sorted((run / "checkpoints/step-4").iterdir())
+    cuts = 0
+    for path in files:
+        whole = path.read_bytes()
+        for length in range(0, len(whole), 1000):
+            path.write_bytes(whole[:length])
+            damaged, resumed = trainer.resume()
+            assert f"step-4/{path.name}: " in damaged and "the one before it is used" in damaged
+            assert resumed == "resumed at step 2"
+            cuts += 1
+        path.write_bytes(whole)
+    assert len(files) == 4 and cuts > 60
+    assert trainer.resume() == ["resumed at step 4"]
+
+
+@pytest.mark.parametrize("file", ["weights", "optimizer", "random"])
+def test_a_flipped_byte_is_found_and_said(run, command: Command, file):
+    path = run / f"checkpoints/step-4/{file}.safetensors"
+    raw = bytearray(path.read_bytes())
+    raw[-1] ^= 1
+    path.write_bytes(raw)
+    answer = command(*LONGER)
+    assert answer.code == 0
+    assert f"{file}.safetensors: cut short or changed (wrong checksum); the one" in answer.err
+    assert "resumed at step 2" in answer.err
+    assert [record["step"] for record in read_records(run)] == [1, 2, 3, 4, 5, 6]
+
+
+# Clocks --------------------------------------------------------------------------------------
+
+
+def test_a_clock_that_goes_back_changes_no_number(trained, command: Command, monkeypatch):
+    seconds, monotonic = itertools.count(2e9, -3600.0), itertools.count(1e6, -50.0)
+    with monkeypatch.context() as patch:
+        patch.setattr(time, "time", lambda: next(seconds))
+        patch.setattr(trainer_module.time, "monotonic", lambda: next(monotonic))
+        assert command(*TRAIN).code == 0
+        for number, path in enumerate(sorted(Path("run").rglob("*"), reverse=True)):
+            os.utime(path, (1e9 + number, 1e9 + number))  # later files of an earlier time
+        answer = command(*TRAIN, "--resume")
+    assert answer.code == 0 and "resumed at step 4" in answer.err
+    ours, theirs = (
+        [{k: v for k, v in record.items() if k != "elapsed_s"} for record in read_records(path)]
+        for path in (Path("run"), trained)
+    )
+    assert ours == theirs
+
+
+# Memory --------------------------------------------------------------------------------------
+
+ON_CPU = (
+    "[enforce fail at alloc_cpu.cpp:124] err == 0. DefaultCPUAllocator: can't allocate memory: "
+)
+OUT = [
+    (MemoryError(), ""),
+    (RuntimeError(f"{ON_CPU}you tried to allocate 160000000000 bytes."), "160000000000 bytes"),
+    (torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0"), "2.00 GiB"),
+]
+
+
+def raising(error: Exception):
+    def fail(*_, **__):
+        raise error
+
+    return fail
+
+
+@pytest.mark.parametrize(("error", "amount"), OUT, ids=["python", "cpu", "cuda"])
+def test_memory_that_runs_out_in_a_measurement(run, command: Command, monkeypatch, error, amount):
+    monkeypatch.setattr("toytrans.evaluation._forced", raising(error))
+    answer = command("eval", "run")
+    assert (answer.code, answer.err.count("\n")) == (2, 1), answer.err
+    for words in ("toytrans: out of memory", amount, "data.batch_tokens", "lengths", "sizes"):
+        assert words in answer.err
+
+
+@pytest.mark.parametrize("error", [error for error, _ in OUT], ids=["python", "cpu", "cuda"])
+def test_memory_that_runs_out_does_so_before_the_first_step(command, monkeypatch, error):
+    monkeypatch.setattr(trainer_module, "backward", raising(error))
+    answer = command(*TRAIN)
+    assert answer.code == 2
+    said = "toytrans: out of memory: the largest batch, 8 x (6 + 6) tokens, does not fit; lower "
+    assert last_line(answer.err).startswith(said + "data.batch_tokens (128), the longest")
+    assert read_records(Path("run")) == []
+
+
+def test_other_errors_of_torch_are_bugs_of_ours(command, monkeypatch):
+    monkeypatch.setattr(trainer_module, "backward", raising(RuntimeError("can't allocate a name")))
+    answer = command(*TRAIN)
+    assert answer.code == 70 and "a bug of ours (RuntimeError" in answer.err
+
+
+def test_memory_that_really_runs_out():
+    """The system gives this process 1 GiB beyond what torch takes when it starts."""
+    pytest.importorskip("resource")
+    if not Path("/proc/self/statm").exists():
+        pytest.skip("no /proc to read the size of the process from")
+    code = (
+        "import resource, torch; from pathlib import Path; from toytrans.cli import main\n"
+        "size = int(Path('/proc/self/statm').read_text().split()[0]) * resource.getpagesize()\n"
+        "resource.setrlimit(resource.RLIMIT_AS, (size + 2**30,) * 2); main()"
+    )
+    sets = ("--set", "data.batch_tokens=50000000", "--set", "train.precision=fp32")
+    done = subprocess.run(
+        [sys.executable, "-c", code, *TRAIN, *sets],
+        capture_output=True,
+        text=True,
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
+    )
+    assert done.returncode == 2, done.stderr
+    assert "toytrans: out of memory" in last_line(done.stderr)
+    assert not saved_steps(Path("run"))
+
+
+@pytest.mark.parametrize("task", ["copy", "duplicate", "addition"])
+def test_the_largest_batch_comes_first_of_all(task):
+    config = config_of(task, data={"symbols": 9, "train_length": [3, 40], "batch_tokens": 500})
+    source = open_source(config)
+    found = largest_batch(source, config)
+
+    def scores(batch) -> int:
+        (rows, src_width), tgt_width = batch.src.shape, batch.tgt_out.shape[1]
+        return rows * (src_width + tgt_width) ** 2
+
+    dealt = [batch for batch, _ in itertools.islice(training_batches(source, config), 400)]
+    assert len({scores(batch) for batch in dealt}) > 5, "batches of many shapes"
+    assert max(map(scores, dealt)) == scores(found)
+
+
+def test_the_largest_batch_of_a_file_is_found_wherever_it_is(tmp_path):
+    Path("a.tsv").write_text("1 2\t2 1\n" * 6000 + f"{'1 ' * 300}\t2\n" + "2\t1\n" * 3000)
+    Path("f.yaml").write_text("data: {files: {train: a.tsv, valid: a.tsv}, batch_tokens: 256}")
+    config = load_config(Path("f.yaml"))
+    batch = largest_batch(open_source(config), config)
+    assert batch.src.shape == (1, 320) and int((batch.src != 0).sum()) == 302
+
+
+@pytest.mark.parametrize("accumulate", [1, 2])
+def test_the_rehearsal_leaves_no_trace(tmp_path, monkeypatch, accumulate):
+    ends = []
+    for name in ("with", "without"):
+        config = config_of(
+            data={"batch_tokens": 256, "valid_examples": 9},
+            model={"dropout": 0.3},
+            train={"max_steps": 3, "log_every": 1, "accumulate": accumulate},
+        )
+        source, path = open_source(config), tmp_path / name
+        create_run(path, config, source.facts, {})
+        trainer = Trainer(config, source, path, CPU, "fp32")
+        rehearsals = []
+        largest = trainer_module.largest_batch
+        with monkeypatch.context() as patch:
+            patch.setattr(
+                trainer_module,
+                "largest_batch",
+                lambda *given, of=largest, to=rehearsals: (to.append(given), of(*given))[1],
+            )
+            if name == "without":
+                patch.setattr(trainer, "_rehearse", lambda _: None)
+            list(trainer.train())
+        assert len(rehearsals) == (name == "with")
+        ends.append((load_checkpoint(path, 3), read_records(path)))
+    (ours, records), (theirs, expected) = ends
+    for part in ("weights", "optimizer", "random"):
+        for key, tensor in getattr(theirs, part).items():
+            assert torch.equal(getattr(ours, part)[key], tensor), key
+    assert [r["loss"] for r in records] == [r["loss"] for r in expected]
