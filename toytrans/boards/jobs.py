@@ -11,7 +11,6 @@ import hashlib
 import json
 import math
 import multiprocessing
-import os
 import signal
 import sys
 import time
@@ -33,7 +32,8 @@ from toytrans.evaluation import evaluate
 from toytrans.model.transformer import count_parameters
 from toytrans.training import devices
 from toytrans.training.checkpoint import write_file
-from toytrans.training.run import RUNS, create_run, is_run, read_records
+from toytrans.training.machine import settings_of_numbers, usable_cores
+from toytrans.training.run import RUNS, create_run, is_run, locked, read_records
 from toytrans.training.trainer import Trainer
 
 QUICK_PAIRS = 50
@@ -111,8 +111,7 @@ def _at_most(measure: Measure, quick: bool) -> Measure:
 def workers_for(jobs: Sequence[Job]) -> int:
     """Processes at once: one a core, or one where a GPU computes."""
     on_cpu = all(devices.choose_device(job.config.device).type == "cpu" for job in jobs[:1])
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    return min(len(jobs), (cores or 1) if on_cpu else 1)
+    return min(len(jobs), usable_cores() if on_cpu else 1)
 
 
 def run_jobs(jobs: Sequence[Job]) -> Iterator[list[Job]]:
@@ -178,33 +177,42 @@ def train_and_measure(job: Job) -> None:
     precision = devices.choose_precision(config.train.precision, place)
     source = open_source(config)
     check_splits(config, source)
-    job.path.mkdir(parents=True, exist_ok=True)
-    trainer = Trainer(config, source, job.path, place, precision)
-    if is_run(job.path):
-        trainer.resume()
-    environment = {"device": str(place), "precision": precision, "threads": 1}
-    create_run(job.path, config, source.facts, environment)
+    with locked(job.path):
+        trainer = Trainer(config, source, job.path, place, precision)
+        if is_run(job.path):
+            trainer.resume()
+        environment = {"device": str(place), "precision": precision} | settings_of_numbers()
+        create_run(job.path, config, source.facts, environment)
+        with _saving_on_sigterm(trainer):
+            for _ in trainer.train():
+                pass
+        if trainer.stop_reason == "interrupted":
+            return
+        result = {
+            "steps": trainer.progress.step,
+            "stop_reason": trainer.stop_reason,
+            "target_tokens": trainer.progress.target_tokens,
+            "parameters": count_parameters(trainer.model),
+            "train_s": trainer.progress.elapsed_s,
+            "cpu_s": time.process_time() - began,
+            "precision": precision,
+            "measures": measured(trainer, job.measures),
+        }
+        write_file(job.path / "result.json", (json.dumps(result, indent=1) + "\n").encode())
+
+
+@contextlib.contextmanager
+def _saving_on_sigterm(trainer: Trainer) -> Iterator[None]:
+    """SIGTERM lets the running step end and saves."""
 
     def stop(number: int, _: Any) -> None:
         trainer.interrupted = True
 
     before = signal.signal(signal.SIGTERM, stop)
-    for _ in trainer.train():
-        pass
-    signal.signal(signal.SIGTERM, before)
-    if trainer.stop_reason == "interrupted":
-        return
-    result = {
-        "steps": trainer.progress.step,
-        "stop_reason": trainer.stop_reason,
-        "target_tokens": trainer.progress.target_tokens,
-        "parameters": count_parameters(trainer.model),
-        "train_s": trainer.progress.elapsed_s,
-        "cpu_s": time.process_time() - began,
-        "precision": precision,
-        "measures": measured(trainer, job.measures),
-    }
-    write_file(job.path / "result.json", (json.dumps(result, indent=1) + "\n").encode())
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def measured(trainer: Trainer, measures: Mapping[str, Measure]) -> dict[str, dict[str, Any]]:

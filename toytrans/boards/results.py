@@ -16,6 +16,7 @@ from toytrans.boards.definition import Board, Measure
 from toytrans.boards.jobs import Job
 from toytrans.evaluation import spans
 from toytrans.training.checkpoint import saying_what_failed, write_file
+from toytrans.training.machine import settings_of_numbers, usable_cores
 
 RESULTS = Path("results")
 """Where results files go."""
@@ -112,9 +113,8 @@ def _machine() -> dict[str, Any]:
         "python": platform.python_version(),
         "torch": torch.__version__,
         "platform": platform.platform(),
-        "processor": platform.processor() or platform.machine(),
-        "cpu_capability": torch.backends.cpu.get_cpu_capability(),
-    }
+        "cores": usable_cores(),
+    } | settings_of_numbers()
 
 
 def write_results(name: str, about: dict[str, Any]) -> Path:

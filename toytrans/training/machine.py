@@ -69,7 +69,7 @@ def describe(folder: Path = RUNS) -> dict[str, Any]:
         "packages": {name: _version(name) for name in PACKAGES},
         "platform": platform.platform(),
         "cores": os.cpu_count(),
-        "usable_cores": _usable_cores(),
+        "usable_cores": usable_cores(),
         "devices": [_named(name) for name in devices()],
         "device": str(place),
         "precision": choose_precision("auto", place),
@@ -89,7 +89,7 @@ def _version(package: str) -> str:
         return "not installed"
 
 
-def _usable_cores() -> int:
+def usable_cores() -> int:
     """Cores that this process may use."""
     affinity = getattr(os, "sched_getaffinity", None)  # not on every system
     return len(affinity(0)) if affinity else os.cpu_count() or 1
