@@ -214,6 +214,8 @@ def evaluation_batches(
     pairs: Pairs, batch_tokens: int, both_ends: bool, longest: int | None = None
 ) -> Iterator[tuple[Batch, Tensor]]:
     """Every pair once, in batches of like length, each with the rows (B,) it was made of."""
+    if not len(pairs):
+        return
     lengths = pairs.lengths_on_host()
     order, cuts = cut(lengths, batch_tokens, both_ends, even_rows=False, longest=longest)
     for start, stop, (_, src_width, tgt_width) in cuts:
