@@ -2,7 +2,12 @@
 
 
 class UserError(Exception):
-    """Something the user can mend. Its message is one line: what, where, the remedy."""
+    """Something the user can mend. Its message is one line: what, where, the remedy.
+
+    said: whether another process of the same training tells the user of it.
+    """
+
+    said = False
 
 
 class UnseenSymbol(UserError):

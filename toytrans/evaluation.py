@@ -115,6 +115,11 @@ class Report:
 
     by_length: dict[int, Counts] = field(default_factory=dict)
 
+    def __add__(self, other: "Report") -> "Report":
+        parts, none = (self.by_length, other.by_length), Counts()
+        lengths = sorted(parts[0].keys() | parts[1].keys())
+        return Report({n: parts[0].get(n, none) + parts[1].get(n, none) for n in lengths})
+
     def add(self, lengths: Tensor, columns: Columns, first_errors: Tensor | None = None) -> None:
         """Add what was counted of pairs of some lengths (B,)."""
         every, group = lengths.unique(return_inverse=True)

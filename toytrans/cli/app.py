@@ -22,7 +22,7 @@ from toytrans.cli import (
     trace,
     train,
 )
-from toytrans.cli.common import note
+from toytrans.cli.common import fall_silent, is_copy, note
 from toytrans.errors import UserError, ran_out_of_memory
 
 app = typer.Typer(
@@ -74,10 +74,14 @@ def main() -> NoReturn:
     os.environ.setdefault("GOMP_SPINCOUNT", "2000")
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda received, _: sys.exit(128 + received))
+    stderr = sys.stderr
+    if is_copy():
+        fall_silent()
     try:
         app()
     except UserError as error:
-        note(f"toytrans: {error}")
+        if not error.said:
+            note(f"toytrans: {error}", stderr)
         code = 2
     except Exception as error:
         if ran_out_of_memory(error):
@@ -85,7 +89,8 @@ def main() -> NoReturn:
             asked = f" ({amount[1]} more were asked for)" if amount else ""
             note(
                 f"toytrans: out of memory{asked}; lower data.batch_tokens, the lengths of the "
-                "sequences or the sizes of the model"
+                "sequences or the sizes of the model",
+                stderr,
             )
             sys.exit(2)
         if os.environ.get("TOYTRANS_DEBUG"):
@@ -94,7 +99,7 @@ def main() -> NoReturn:
             "w", prefix="toytrans-crash-", suffix=".txt", delete=False
         ) as file:
             traceback.print_exc(file=file)
-        note(f"toytrans: a bug of ours ({type(error).__name__}: {error}); see {file.name}")
+        note(f"toytrans: a bug of ours ({type(error).__name__}: {error}); see {file.name}", stderr)
         code = 70
     else:
         code = 0

@@ -1,14 +1,17 @@
 """What several commands share: how they print."""
 
+import contextlib
 import os
 import sys
-from typing import Annotated
+from collections.abc import Iterator
+from typing import Annotated, TextIO
 
 import typer
 from rich.console import Console
 from rich.text import Text
 
 from toytrans.config import FaultName
+from toytrans.errors import UserError
 
 Break = Annotated[
     FaultName | None,
@@ -22,9 +25,30 @@ def output() -> Console:
     return Console(highlight=False, color_system=None if plain else "auto")
 
 
-def note(message: str) -> None:
-    """One line on standard error."""
-    print(printable(message), file=sys.stderr, flush=True)
+def note(message: str, file: TextIO | None = None) -> None:
+    """One line on standard error, or in a file."""
+    print(printable(message), file=file or sys.stderr, flush=True)
+
+
+def is_copy() -> bool:
+    """Whether torchrun has started the same command in another process of this machine, which
+    says all that both would say before they have met."""
+    return "WORLD_SIZE" in os.environ and os.environ.get("LOCAL_RANK", "0") != "0"
+
+
+def fall_silent() -> None:
+    """Say nothing more: another process does. Errors of this one alone are still told."""
+    sys.stdout = sys.stderr = open(os.devnull, "w")  # noqa: SIM115  (to the process's end)
+
+
+@contextlib.contextmanager
+def told_once() -> Iterator[None]:
+    """Before the processes of a training have met, one of each machine tells what is wrong."""
+    try:
+        yield
+    except UserError as error:
+        error.said = error.said or is_copy()
+        raise
 
 
 def warn_of_fault(fault: str | None) -> None:

@@ -8,17 +8,20 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
-from toytrans.cli.common import Break, note, share, warn_of_fault
+from toytrans.cli.common import Break, fall_silent, note, share, told_once, warn_of_fault
 from toytrans.cli.results import print_results
 from toytrans.config import Config, differences, load_config
 from toytrans.errors import UserError
 
 if TYPE_CHECKING:
+    import torch
+
     from toytrans.data.pairs import DataFacts, PairSource
+    from toytrans.training.distributed import Team
     from toytrans.training.run import Record
     from toytrans.training.trainer import Trainer
 
@@ -41,20 +44,63 @@ def train(
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a run.")] = False,
 ) -> None:
     """Train a model from a YAML file and measure it."""
-    if resume and overwrite:
-        raise UserError("--resume goes on with a run and --overwrite replaces it; give one")
     changes = [*(overrides or ()), *([f"device={device}"] if device else ())]
     changes += [f"fault={fault}"] if fault else []
-    settings = load_config(config, changes)
-    from toytrans.training.devices import tune_process
-
+    with told_once():
+        if resume and overwrite:
+            raise UserError("--resume goes on with a run and --overwrite replaces it; give one")
+        settings = load_config(config, changes)
     warn_of_fault(settings.fault)
+    from toytrans.training.devices import tune_process
+    from toytrans.training.distributed import joined
+
     tune_process()
-    with _prepared(config, out, changes, settings, resume, overwrite) as (trainer, source):
-        with _stopping_on_signals(trainer) as signals:
+    with joined(settings.device) as team:
+        if not team.is_first:
+            fall_silent()
+        given = (config, out, changes, settings, resume, overwrite, team)
+        with _prepared(*given) as (trainer, source), _stopping_on_signals(trainer) as signals:
             _follow(trainer, trainer.config.train.max_steps)
-        _report_stop(trainer, config, changes, signals)
-    print_results(trainer, source)
+    _report_stop(trainer, config, changes, signals)
+    if team.is_first:
+        print_results(trainer, source)
+
+
+class _Plan(NamedTuple):
+    """Where a run goes, with which settings; of a run that goes on the facts of its data."""
+
+    path: Path
+    settings: Config
+    precision: Any
+    known: "DataFacts | None"
+    resume: bool
+    overwrite: bool
+
+
+def _plan(
+    config: Path,
+    out: Path | None,
+    changes: list[str],
+    settings: Config,
+    resume: bool,
+    overwrite: bool,
+    team: "Team",
+) -> _Plan:
+    """What is decided before anything is written. What torchrun starts again goes on by itself,
+    but only with a run that it was training."""
+    from toytrans.training import run
+
+    if team.restarts and not resume:
+        path = run.choose_folder(config.stem, out, resume=True, overwrite=False)
+        resume = run.is_of_launch(path, team.launch)
+        overwrite = overwrite and not resume
+    path = run.choose_folder(config.stem, out, resume=resume, overwrite=overwrite)
+    precision, known = settings.train.precision, None
+    if resume and run.is_run(path):
+        settings, known = _settings_to_resume(config, changes, path)
+        if precision == "auto":  # what it chose once holds for the whole run
+            precision = run.read_precision(path) or precision
+    return _Plan(path, settings, precision, known, resume, overwrite)
 
 
 @contextlib.contextmanager
@@ -65,38 +111,56 @@ def _prepared(
     settings: Config,
     resume: bool,
     overwrite: bool,
+    team: "Team",
 ) -> "Iterator[tuple[Trainer, PairSource]]":
     """A trainer in its run directory, locked. Everything is checked before anything is written."""
-    from toytrans.data import check_splits, open_source
     from toytrans.training import devices, run
     from toytrans.training.trainer import Trainer
 
-    path = run.choose_folder(config.stem, out, resume=resume, overwrite=overwrite)
-    wanted, known = settings.train.precision, None
-    if resume and run.is_run(path):
-        settings, known = _settings_to_resume(config, changes, path)
-        if wanted == "auto":  # what it chose once holds for the whole run
-            wanted = run.read_precision(path) or wanted
-    place = devices.choose_device(settings.device)
-    precision = devices.choose_precision(wanted, place)
-    source = open_source(settings)
-    check_splits(settings, source)
-    if known is not None and source.facts != known:
-        raise UserError(
-            f"{path}: the training data is not that of the saved run; put it back, or start "
-            "another run with --out"
-        )
-    if not resume and not overwrite:
-        path = run.claim_folder(config.stem, out)
-    with run.locked(path) as unguarded:
-        if overwrite:
-            run.clear_folder(path)
-        trainer = Trainer(settings, source, path, place, precision)
-        resumed = trainer.resume() if resume else []
-        run.create_run(path, settings, source.facts, _environment(place, precision))
-        for sentence in (f"{path}: {place}, {precision}", *unguarded, *source.notes, *resumed):
+    plan = team.first(lambda: _plan(config, out, changes, settings, resume, overwrite, team))
+    place, source = team.together(lambda: _open(plan, team))
+    team.require_alike(config=settings, data=source.facts, device=place.type)
+    precision = team.first(lambda: devices.choose_precision(plan.precision, place))
+    path = team.first(lambda: _claim(plan, config.stem, out))
+    with contextlib.ExitStack() as lock:
+        unguarded = team.first(lambda: lock.enter_context(run.locked(path)))
+        if plan.overwrite:
+            team.first(lambda: run.clear_folder(path))
+        trainer = Trainer(plan.settings, source, path, place, precision, team)
+        resumed = trainer.resume() if plan.resume else []
+        environment = _environment(place, precision, team)
+        team.first(lambda: run.create_run(path, plan.settings, source.facts, environment))
+        processes = f", {team.size} processes" if team.size > 1 else ""
+        about = f"{path}: {place}, {precision}{processes}"
+        for sentence in (about, *unguarded, *source.notes, *resumed):
             note(sentence)
         yield trainer, source
+
+
+def _open(plan: _Plan, team: "Team") -> "tuple[torch.device, PairSource]":
+    """The device and the data of this process, checked."""
+    from toytrans.data import check_splits, open_source
+    from toytrans.training.devices import choose_device
+
+    team.check(plan.settings)
+    place = choose_device(team.device(plan.settings.device))
+    source = open_source(plan.settings)
+    check_splits(plan.settings, source)
+    if plan.known is not None and source.facts != plan.known:
+        raise UserError(
+            f"{plan.path}: the training data is not that of the saved run; put it back, or start "
+            "another run with --out"
+        )
+    return place, source
+
+
+def _claim(plan: _Plan, stem: str, out: Path | None) -> Path:
+    """The run's folder: as it is for a run that goes on or is replaced, else made."""
+    from toytrans.training import run
+
+    if plan.resume or plan.overwrite:
+        return plan.path
+    return run.claim_folder(stem, out)
 
 
 def _settings_to_resume(config: Path, changes: list[str], path: Path) -> "tuple[Config, DataFacts]":
@@ -116,7 +180,7 @@ def _settings_to_resume(config: Path, changes: list[str], path: Path) -> "tuple[
     return settings, facts
 
 
-def _environment(place: Any, precision: str) -> dict[str, Any]:
+def _environment(place: Any, precision: str, team: "Team") -> dict[str, Any]:
     import torch
 
     from toytrans import __version__
@@ -132,6 +196,8 @@ def _environment(place: Any, precision: str) -> dict[str, Any]:
         "gpu": gpu,
         "precision": precision,
         **settings_of_numbers(),
+        "processes": team.size,
+        "launch": team.launch,
         "started": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
         "command": shlex.join(sys.argv),
     }
@@ -139,11 +205,12 @@ def _environment(place: Any, precision: str) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def _stopping_on_signals(trainer: "Trainer") -> Iterator[list[int]]:
-    """The first SIGINT or SIGTERM lets the step end and saves; a second leaves at once."""
+    """The first SIGINT or SIGTERM lets the step end and saves; a second leaves at once, except
+    under torchrun, which passes signals on and does not wait for long."""
     received: list[int] = []
 
     def stop(number: int, _: Any) -> None:
-        if received:
+        if received and trainer.team.size == 1:
             sys.exit(128 + number)
         received.append(number)
         trainer.interrupted = True
@@ -209,7 +276,8 @@ def _report_stop(trainer: "Trainer", config: Path, changes: list[str], signals: 
     if trainer.stop_reason == "interrupted":
         sets = [word for change in changes for word in ("--set", change)]
         again = shlex.join(
-            ["toytrans", "train", "--config", str(config), *sets, "--out", str(path), "--resume"]
+            [*trainer.team.command(), "train", "--config", str(config), *sets]
+            + ["--out", str(path), "--resume"]
         )
         note(f"stopped at step {step} and saved; go on with: {again}")
-        raise typer.Exit(128 + signals[0])
+        raise typer.Exit(128 + (signals or [signal.SIGTERM])[0])  # another process's may do

@@ -49,6 +49,15 @@ class Batch:
         src, tgt_in, tgt_out = (ids.to(device, non_blocking=True) for ids in self)
         return Batch(src, tgt_in, tgt_out, self.known)
 
+    def share(self, rank: int, size: int) -> "Batch":
+        """The rows of the process `rank` of `size`. All shares have one shape: the last ones are
+        filled up with PAD, and hold nothing else where there are too few rows."""
+        rows = -(-len(self.src) // size)
+        src, tgt_in, tgt_out = (
+            _filled(ids, rows * size, ids.shape[1])[rank * rows : (rank + 1) * rows] for ids in self
+        )
+        return Batch(src, tgt_in, tgt_out)
+
     @property
     def target_tokens(self) -> int:
         """Real target tokens, EOS included."""

@@ -3,7 +3,7 @@
 import ctypes
 import sys
 from collections.abc import Callable
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -85,14 +85,19 @@ def _numbers(model: Transformer, device: torch.device) -> Tensor:
     return torch.cat((loss.detach()[None], *gradients, tokens)).cpu()
 
 
-def compiled(model: Transformer, device: torch.device) -> Callable[[Tensor, Tensor], Tensor]:
+def compiled(
+    model: Transformer,
+    device: torch.device,
+    wrap: Callable[[Any], Any] = lambda module: module,
+) -> Callable[[Tensor, Tensor], Tensor]:
     """The model's forward, compiled once for each shape of a batch; on a GPU one CUDA graph each,
-    so that a step costs a few launches. What it returns is overwritten by its next call."""
+    so that a step costs a few launches. What it returns is overwritten by its next call. wrap:
+    what is put around the compiled model."""
     dynamo = torch._dynamo.config
     dynamo.recompile_limit = max(dynamo.recompile_limit, MOST_SHAPES)
     dynamo.accumulated_recompile_limit = max(dynamo.accumulated_recompile_limit, MOST_SHAPES)
     mode = "reduce-overhead" if device.type == "cuda" else None
-    quick = torch.compile(model, mode=mode, dynamic=False)
+    quick = wrap(torch.compile(model, mode=mode, dynamic=False))
 
     def forward(src: Tensor, tgt_in: Tensor) -> Tensor:
         torch.compiler.cudagraph_mark_step_begin()

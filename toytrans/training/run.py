@@ -213,11 +213,22 @@ def read_run(path: Path) -> tuple[Config, DataFacts]:
 
 def read_precision(path: Path) -> Precision | None:
     """The precision that a run has been trained in, if its environment.json tells."""
-    try:
-        precision = json.loads((path / ENVIRONMENT).read_bytes())["precision"]
-    except (OSError, ValueError, KeyError, TypeError, RecursionError):
-        return None
+    precision = _environment(path).get("precision")
     return precision if precision in ("fp32", "bf16", "fp64") else None
+
+
+def is_of_launch(path: Path, launch: str | None) -> bool:
+    """Whether a run was made or resumed by a process of some torchrun (see `Team.launch`)."""
+    return launch is not None and _environment(path).get("launch") == launch
+
+
+def _environment(path: Path) -> dict[str, Any]:
+    """What environment.json tells; nothing where it cannot be read."""
+    try:
+        found = json.loads((path / ENVIRONMENT).read_bytes())
+    except (OSError, ValueError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) else {}
 
 
 def append_record(path: Path, record: Record) -> None:

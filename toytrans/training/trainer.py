@@ -10,6 +10,7 @@ import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Literal
 
@@ -31,6 +32,7 @@ from toytrans.training.checkpoint import (
     saved_steps,
 )
 from toytrans.training.devices import Precision, compiled
+from toytrans.training.distributed import ALONE, Team
 from toytrans.training.faults import build_model, objective_of
 from toytrans.training.objective import SOUND, Objective
 from toytrans.training.optimizer import AdamW, learning_rate
@@ -52,23 +54,25 @@ def backward(
     objective: Objective = SOUND,
     label_smoothing: float = 0.0,
     precision: Precision = "fp32",
+    team: Team = ALONE,
 ) -> tuple[Tensor, int]:
     """Gradients of the mean loss over all real target tokens of some batches together.
 
     Equal to those of one large batch that holds all the rows. Returns the summed loss, a scalar
-    tensor, and the number of real target tokens.
+    tensor, and the number of real target tokens, those of the whole team's shares.
     """
     batches = [objective.batch(batch) for batch in batches]
     tokens = sum(objective.tokens(batch) for batch in batches)
     total = torch.zeros((), device=device)
-    for batch in batches:
-        src, tgt_in, tgt_out = batch.to(device)
-        with torch.autocast(device.type, torch.bfloat16, enabled=precision == "bf16"):
-            logits = forward(src, tgt_in)
-        loss = objective.loss(logits, tgt_out, label_smoothing)
-        (loss / tokens).backward()
+    for number, batch in enumerate(batches, 1):
+        src, tgt_in, tgt_out = team.share(batch).to(device)
+        with team.adding_up(last=number == len(batches)):
+            with torch.autocast(device.type, torch.bfloat16, enabled=precision == "bf16"):
+                logits = forward(src, tgt_in)
+            loss = objective.loss(logits, tgt_out, label_smoothing)
+            (loss / (tokens / team.size)).backward()  # a team's gradients are averaged
         total = total + loss.detach()
-    return total, tokens
+    return team.sum(total), tokens
 
 
 def update(
@@ -81,6 +85,7 @@ def update(
     lr: float,
     precision: Precision,
     objective: Objective = SOUND,
+    team: Team = ALONE,
 ) -> tuple[Tensor, int, Tensor]:
     """One update from some batches: forward, loss, backward, clip, AdamW. Gradients start empty.
 
@@ -94,6 +99,7 @@ def update(
         objective=objective,
         label_smoothing=train.label_smoothing,
         precision=precision,
+        team=team,
     )
     limit = train.clip_norm or math.inf
     norm = torch.nn.utils.clip_grad_norm_(optimizer.state, limit)
@@ -102,7 +108,7 @@ def update(
 
 
 class Trainer:
-    """One training run in a run directory."""
+    """One training run in a run directory; under torchrun the part of one process in it."""
 
     def __init__(
         self,
@@ -111,16 +117,19 @@ class Trainer:
         run: Path,
         device: torch.device,
         precision: Precision,
+        team: Team = ALONE,
     ) -> None:
         torch.manual_seed(config.seed)
         self.config, self.source, self.run, self.device = config, source, run, device
-        self.precision = precision
+        self.precision, self.team = precision, team
         model = build_model(config, source.facts.vocabulary)
         self.objective = objective_of(config.fault, config.model.backward)
         self.model = model.double().to(device) if precision == "fp64" else model.to(device)
+        wrap = partial(team.wrap, skips_weights=config.fault is not None)
         self._forward: Callable[[Tensor, Tensor], Tensor] = (
-            compiled(self.model, device) if config.train.compile else self.model
+            compiled(self.model, device, wrap) if config.train.compile else wrap(self.model)
         )
+        team.seed(config.seed, 0)
         self._owns_gradients = False
         if config.train.compile and device.type == "cuda" and config.train.accumulate > 1:
             self._own_gradients()
@@ -135,26 +144,26 @@ class Trainer:
         """The validation report of the best checkpoint under its step, if it was measured here."""
         self._valid: Pairs | None = None
         self._saved_step: int | None = None
-        self._saved_at = time.monotonic()
+        self._saved_at = 0.0
         self._clear_window()
 
     def resume(self) -> list[str]:
         """Go on from the newest checkpoint that can be read. What a person should know of it."""
         notes = []
-        for step in reversed(saved_steps(self.run)):
+        for step in reversed(self.team.first(partial(saved_steps, self.run))):
             try:
-                self._restore(load_checkpoint(self.run, step))
+                self._restore(self.team.first(partial(load_checkpoint, self.run, step)))
             except DamagedCheckpoint as error:
                 notes.append(str(error).partition(";")[0] + "; the one before it is used")
                 continue
-            cut_records(self.run, step)
+            self.team.first(partial(cut_records, self.run, step))
             return [*notes, f"resumed at step {step}"]
         if notes:
             raise UserError(
                 f"{self.run}: none of its checkpoints can be read; nothing is changed; "
                 "start again with --overwrite, or elsewhere with --out"
             )
-        cut_records(self.run, 0)
+        self.team.first(partial(cut_records, self.run, 0))
         return ["no checkpoint to resume from; starting at step 0"]
 
     def train(self) -> Iterator[Record]:
@@ -174,10 +183,8 @@ class Trainer:
             evaluates = ends or self.progress.step % (train.eval_every or 1) == 0
             if evaluates or self.progress.step % train.log_every == 0:
                 yield (record := self._record(evaluates))
-                reason = reason or self._judged(record)
-            if reason is None and self.interrupted:
-                reason = "interrupted"
-            overdue = time.monotonic() - self._saved_at > SECONDS_BETWEEN_SAVES
+                reason = reason or self._judged(record) or self._interruption()
+            overdue = self.progress.elapsed_s - self._saved_at > SECONDS_BETWEEN_SAVES
             if (overdue or reason == "interrupted") and self._saved_step != self.progress.step:
                 self._save_between_records()
             if self.cause:
@@ -195,11 +202,12 @@ class Trainer:
             for name, parameter in self.model.named_parameters()
             for key, value in self.optimizer.state[parameter].items()
         }
-        random = self._random_states()
+        random = self.team.gather_random(self._random_states())
         weights: dict[str, Tensor] = dict(self.model.named_parameters())
         self.progress.window["loss"] = float(self._loss_sum)
-        save_checkpoint(self.run, Checkpoint(replace(self.progress), weights, optimizer, random))
-        self._saved_step, self._saved_at = self.progress.step, time.monotonic()
+        checkpoint = Checkpoint(replace(self.progress), weights, optimizer, random)
+        self.team.first(partial(save_checkpoint, self.run, checkpoint))
+        self._saved_step, self._saved_at = self.progress.step, self.progress.elapsed_s
 
     def _restore(self, checkpoint: Checkpoint) -> None:
         if checkpoint.progress.window.keys() != self.progress.window.keys():
@@ -212,10 +220,14 @@ class Trainer:
                 if value is not None:
                     state = self.optimizer.state[parameter]
                     state[key] = value.to(state[key].device)
-        self._set_random_states(checkpoint.random)
+        random = self.team.own_random(checkpoint.random)
+        if "cpu" in random:
+            self._set_random_states(random)
+        else:  # the run had fewer processes
+            self.team.seed(self.config.seed, checkpoint.progress.step)
         self.progress = checkpoint.progress
         self._loss_sum = self._scalar(self.progress.window["loss"])
-        self._saved_step = self.progress.step
+        self._saved_step, self._saved_at = self.progress.step, self.progress.elapsed_s
 
     def _random_states(self) -> dict[str, Tensor]:
         """Those that dropout draws from, by kind of device."""
@@ -238,10 +250,15 @@ class Trainer:
         in an hour; weights, optimiser and random states stay as they are. Raises UserError."""
         batch = largest_batch(self.source, self.config, made_on)
         states = self._random_states()
+        self.team.together(partial(self._try, batch))
+        self._set_random_states(states)
+
+    def _try(self, batch: Batch) -> None:
+        """Gradients of this process's share of a batch. Raises UserError where memory runs out."""
         try:
             backward(
-                self._forward,
-                [batch],
+                self._forward if self.team.size == 1 else self.model,  # nothing travels
+                [self.team.share(batch)],
                 self.device,
                 objective=self.objective,
                 label_smoothing=self.config.train.label_smoothing,
@@ -256,7 +273,6 @@ class Trainer:
                 f"does not fit; lower data.batch_tokens ({self.config.data.batch_tokens}), the "
                 "longest sequences or the sizes of the model"
             ) from None
-        self._set_random_states(states)
 
     def _step(self, dealt: Sequence[tuple[Batch, int]]) -> None:
         """One optimiser update from some batches."""
@@ -272,6 +288,7 @@ class Trainer:
             lr=learning_rate(progress.step + 1, train),
             precision=self.precision,
             objective=self.objective,
+            team=self.team,
         )
         progress.step += 1
         progress.dealt = dealt[-1][1]
@@ -311,7 +328,7 @@ class Trainer:
         if evaluates and not self.cause:
             record |= self._evaluate()
             self.cause = _not_finite(record)
-        append_record(self.run, record)
+        self.team.first(partial(append_record, self.run, record))
         if evaluates and not self.cause:
             self.save()
         return record
@@ -333,13 +350,14 @@ class Trainer:
     def _evaluate(self) -> Record:
         """Measure the validation data, and remember whether this step is the best so far."""
         if self._valid is None:
-            self._valid = all_pairs(self.source, "valid")
-        report = evaluate(
+            self._valid = self.team.share_of_pairs(all_pairs(self.source, "valid"))
+        own = evaluate(
             self.model,
             self._valid,
             self.source.facts,
             both_ends=self.config.marks_both_ends,
         )
+        report = self.team.sum_reports(own)
         counts = report.total().summary()
         progress = self.progress
         progress.evaluations_since_best += 1
@@ -353,14 +371,19 @@ class Trainer:
 
     def _limit_reached(self, began: float) -> StopReason | None:
         train = self.config.train
-        self.progress.elapsed_s = time.monotonic() - began
+        elapsed = time.monotonic() - began
+        self.progress.elapsed_s, interrupted = self.team.agree(elapsed, self.interrupted)
         if self.progress.step >= train.max_steps:
             return "max_steps"
-        if self.interrupted:
+        if interrupted:
             return "interrupted"
         if train.max_seconds is not None and self.progress.elapsed_s >= train.max_seconds:
             return "max_seconds"
         return None
+
+    def _interruption(self) -> StopReason | None:
+        _, interrupted = self.team.agree(self.progress.elapsed_s, self.interrupted)
+        return "interrupted" if interrupted else None
 
     def _judged(self, record: Record) -> StopReason | None:
         """Whether a record is a reason to stop."""
