@@ -5,8 +5,9 @@ import re
 import signal
 import sys
 import tempfile
+import time
 import traceback
-from typing import Annotated, NoReturn
+from typing import Annotated, NoReturn, TextIO
 
 import typer
 
@@ -49,6 +50,9 @@ app.command("translate", rich_help_panel=SEE)(evaluate.translate)
 app.command("eval", rich_help_panel=MEASURE)(evaluate.evaluate)
 app.command("board", rich_help_panel=MEASURE)(board.board)
 
+SECONDS_FOR_THE_FIRST = 5.0
+"""torchrun ends all processes as soon as one fails: copies wait until the first has said why."""
+
 
 def _version(wanted: bool) -> None:
     if wanted:
@@ -77,6 +81,19 @@ def main() -> NoReturn:
     stderr = sys.stderr
     if is_copy():
         fall_silent()
+    try:
+        _run(stderr)
+    except SystemExit as stop:
+        if stop.code in (1, 2) and is_copy():
+            time.sleep(SECONDS_FOR_THE_FIRST)
+        raise
+    finally:  # nothing is left to interrupt
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, signal.SIG_IGN)
+
+
+def _run(stderr: TextIO) -> NoReturn:
+    """Run a command; its errors are told on stderr."""
     try:
         app()
     except UserError as error:

@@ -252,7 +252,7 @@ def joined(device: str) -> Iterator[Team]:
         return
     gpus = torch.cuda.is_available() and distributed.is_nccl_available() and device != "cpu"
     try:
-        distributed.init_process_group("cpu:gloo,cuda:nccl" if gpus else "gloo")
+        _meet(team, "cpu:gloo,cuda:nccl" if gpus else "gloo")
     except (RuntimeError, ValueError) as error:
         place = ":".join(os.environ.get(name, "?") for name in ("MASTER_ADDR", "MASTER_PORT"))
         reason = str(error).splitlines()[0]
@@ -273,6 +273,20 @@ def joined(device: str) -> Iterator[Team]:
         raise lost from None
     finally:
         leave()
+
+
+def _meet(team: Team, backend: str) -> None:
+    if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True":
+        distributed.init_process_group(backend)
+        return
+    # torchrun's store outlives the processes: without a place of its own, a process that is
+    # started again finds the addresses of those that have ended, and waits for them
+    host, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+    store = distributed.TCPStore(host, port, is_master=False)  # type: ignore[attr-defined]
+    own = distributed.PrefixStore(  # type: ignore[attr-defined]
+        f"toytrans/{team.restarts}", store
+    )
+    distributed.init_process_group(backend, store=own, rank=team.rank, world_size=team.size)
 
 
 def leave() -> None:

@@ -1,0 +1,115 @@
+"""What tests/test_distributed.py trains, in one process or, as a program, in two of a team."""
+
+import contextlib
+import functools
+import json
+import sys
+import warnings
+from pathlib import Path
+
+import torch
+from conftest import config_of
+
+from toytrans.data import open_source
+from toytrans.errors import UserError
+from toytrans.training.distributed import ALONE, Team, joined
+from toytrans.training.run import create_run
+from toytrans.training.trainer import Trainer
+
+SMALL = {"batch_tokens": 256, "train_length": [1, 8], "valid_examples": 51}
+STEPS = 50
+SCENARIOS: dict[str, dict] = {
+    "fp64": {"train": {"max_steps": STEPS, "eval_every": 20, "accumulate": 2}},
+    "fp32": {"train": {"max_steps": STEPS, "precision": "fp32"}},
+    "few rows": {"data": SMALL | {"batch_tokens": 20, "valid_examples": 1}},
+    "by hand": {"model": {"backward": "by_hand"}, "train": {"accumulate": 2}},
+    "bf16": {"train": {"precision": "bf16"}},
+    "no_feed_forward": {"fault": "no_feed_forward"},
+    "no_position": {"fault": "no_position"},
+    "pad_is_eos": {"fault": "pad_is_eos"},
+    "compiled": {
+        "model": {"n_encoder_layers": 1, "n_decoder_layers": 1, "positions": "sinusoidal"},
+        "data": SMALL | {"train_length": [4, 4]},
+        "train": {"max_steps": 2, "compile": True, "accumulate": 2},
+    },
+}
+"""Under which one process and two have the same losses."""
+
+DROPOUT = {
+    "model": {"dropout": 0.2},
+    "train": {"max_steps": 24, "eval_every": 6, "log_every": 4, "precision": "fp32"},
+}
+
+
+def trainer_of(run: Path, team: Team = ALONE, **sections) -> Trainer:
+    train = {"max_steps": 6, "log_every": 1, "precision": "fp64"} | sections.get("train", {})
+    data = SMALL | sections.get("data", {})
+    config = config_of("reverse", **(sections | {"train": train, "data": data}))
+    source = open_source(config)
+    team.first(lambda: create_run(run, config, source.facts, {}))
+    return Trainer(config, source, run, torch.device("cpu"), config.train.precision, team)
+
+
+def train_all(folder: Path, team: Team = ALONE) -> None:
+    compile = torch.compile
+    torch.compile = functools.partial(compile, backend="aot_eager")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the compiler's own
+        for name, sections in SCENARIOS.items():
+            list(trainer_of(folder / name, team, **sections).train())
+    torch.compile = compile
+
+
+def train_until(trainer: Trainer, step: int, rank: int) -> None:
+    """Stop after a step because one process was told to."""
+    take_step = trainer._step
+
+    def interrupted(dealt) -> None:
+        take_step(dealt)
+        trainer.interrupted = trainer.progress.step == step and trainer.team.rank == rank
+
+    trainer._step = interrupted
+    list(trainer.train())
+    assert trainer.stop_reason == "interrupted" and trainer.progress.step == step
+
+
+def interrupt_and_resume(folder: Path, team: Team) -> None:
+    list(trainer_of(folder / "dropout", team, **DROPOUT).train())
+    train_until(trainer_of(folder / "interrupted", team, **DROPOUT), step=9, rank=1)
+    again = trainer_of(folder / "interrupted", team, **DROPOUT)
+    assert again.resume() == ["resumed at step 9"]
+    list(again.train())
+    train_until(trainer_of(folder / "shrunk", team, **SCENARIOS["fp64"]), step=23, rank=1)
+
+
+def errors(team: Team) -> dict[str, object]:
+    """What this process sees of a UserError of the first, of the other, and of unlike values."""
+    seen: dict[str, object] = {}
+
+    def fail() -> None:
+        raise UserError(f"of {team.rank}")
+
+    attempts = {
+        "first": lambda: team.first(fail),
+        "all": lambda: team.together(fail),
+        "last": lambda: team.together(fail if team.rank else lambda: None),
+        "unlike": lambda: team.require_alike(config=1, data=team.rank),
+        "made": lambda: seen.update(made=team.first(lambda: {"rank": team.rank})),
+        "clock": lambda: seen.update(clock=team.agree(1.0 + team.rank, bool(team.rank))),
+    }
+    for name, attempt in attempts.items():
+        with contextlib.suppress(UserError):
+            try:
+                attempt()
+            except UserError as error:
+                seen[name] = [str(error), error.said]
+                raise
+    return seen
+
+
+if __name__ == "__main__":
+    place = Path(sys.argv[1])
+    with joined("cpu") as pair:
+        train_all(place, pair)
+        interrupt_and_resume(place, pair)
+        (place / f"errors-{pair.rank}.json").write_text(json.dumps(errors(pair)))

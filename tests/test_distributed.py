@@ -1,0 +1,253 @@
+"""Several processes: the losses of one, resumed and restarted without a trace, errors told once."""
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from itertools import islice
+from pathlib import Path
+
+import pytest
+import torch
+from conftest import config_of
+from team_scenarios import SCENARIOS, STEPS, train_all, trainer_of
+
+from toytrans.data import open_source
+from toytrans.data.batches import training_batches
+from toytrans.errors import UserError
+from toytrans.tokens import PAD_ID
+from toytrans.training.checkpoint import load_checkpoint
+from toytrans.training.distributed import UNDIVIDED, Team, joined
+from toytrans.training.run import read_records
+
+HERE = Path(__file__).parent
+
+# In its first life the second process kills itself in step 15, after a checkpoint and a record.
+KILLED = """
+import os, signal
+from toytrans.cli import main
+from toytrans.training.trainer import Trainer
+
+take_step = Trainer._step
+
+def step(self, dealt):
+    if self.progress.step == 14 and self.team.rank == 1 and not self.team.restarts:
+        os.kill(os.getpid(), signal.SIGKILL)
+    take_step(self, dealt)
+
+Trainer._step = step
+main()
+"""
+
+
+def environment(rank: int, port: int) -> dict[str, str]:
+    """As torchrun sets it for one of two processes, without its store."""
+    names = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": 2, "LOCAL_WORLD_SIZE": 2}
+    names |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "OMP_NUM_THREADS": 1}
+    return os.environ | {name: str(value) for name, value in names.items()}
+
+
+def in_two_processes(*words: str, folder: Path) -> list[tuple[int, str, str]]:
+    """Exit code, standard output and standard error of either process."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    processes = [
+        subprocess.Popen(
+            [sys.executable, *words],
+            cwd=folder,
+            env=environment(rank, port),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for rank in range(2)
+    ]
+    told = [process.communicate(timeout=240) for process in processes]
+    return [(p.returncode, *texts) for p, texts in zip(processes, told, strict=True)]
+
+
+@pytest.fixture(scope="module")
+def two(tmp_path_factory) -> Path:
+    """Every scenario, trained by two processes."""
+    folder = tmp_path_factory.mktemp("two")
+    for code, _, err in in_two_processes(str(HERE / "team_scenarios.py"), str(folder), folder=HERE):
+        assert code == 0, err
+    return folder
+
+
+@pytest.fixture(scope="module")
+def one(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("one")
+    train_all(folder)
+    return folder
+
+
+def without_time(run: Path) -> list[dict]:
+    return [{k: v for k, v in r.items() if k != "elapsed_s"} for r in read_records(run)]
+
+
+@pytest.mark.parametrize("name", SCENARIOS)
+def test_two_processes_have_the_losses_of_one(one, two, name):
+    ours, theirs = without_time(two / name), without_time(one / name)
+    steps = STEPS if name in ("fp64", "fp32") else len(theirs)
+    assert len(ours) == len(theirs) == steps >= 2
+    exact = ("step", "lr", "padding", "target_tokens")
+    tolerance = {"fp32": 1e-4, "bf16": 2e-2}.get(name, 1e-9)
+    for our, their in zip(ours, theirs, strict=True):
+        assert [our[key] for key in exact] == [their[key] for key in exact]
+        assert our.keys() == their.keys()
+        for key in our.keys() - set(exact):
+            assert our[key] == pytest.approx(their[key], abs=tolerance, rel=tolerance), key
+    assert any("valid_loss" in our for our in ours)
+    last = theirs[-1]["step"]
+    mine, other = (load_checkpoint(folder / name, last).progress for folder in (two, one))
+    assert mine.dealt == other.dealt > 0
+
+
+def test_there_were_batches_of_fewer_rows_than_processes():
+    config = config_of("reverse", **SCENARIOS["few rows"])
+    batches = [batch for batch, _ in islice(training_batches(open_source(config), config), 6)]
+    assert min(len(batch.src) for batch in batches) == 1
+    empty = [batch.share(1, 2) for batch in batches if len(batch.src) == 1]
+    assert empty and all((share.src == PAD_ID).all() for share in empty)
+
+
+@pytest.mark.parametrize("size", [2, 3, 5, 40])
+def test_shares_are_the_batch(size):
+    config = config_of("copy", data={"batch_tokens": 256})
+    batch, _ = next(training_batches(open_source(config), config))
+    shares = [batch.share(rank, size) for rank in range(size)]
+    assert len({tuple(part.shape for part in share) for share in shares}) == 1
+    together = [torch.cat(parts) for parts in zip(*shares, strict=True)]
+    for whole, part in zip(batch, together, strict=True):
+        assert torch.equal(part[: len(whole)], whole)
+        assert (part[len(whole) :] == PAD_ID).all()
+    assert sum(share.real_tokens for share in shares) == batch.real_tokens
+
+
+def assert_same(ours: Path, theirs: Path) -> None:
+    """Weights, moments and random states of every process bit for bit, and the records."""
+    found, expected = load_checkpoint(ours, 24), load_checkpoint(theirs, 24)
+    for part in ("weights", "optimizer", "random"):
+        tensors, others = getattr(found, part), getattr(expected, part)
+        assert tensors.keys() == others.keys()
+        for name, tensor in tensors.items():
+            assert torch.equal(tensor, others[name]), name
+    assert without_time(ours) == without_time(theirs)
+
+
+def test_a_signal_to_one_process_stops_all_and_nothing_shows_after_resuming(two):
+    assert_same(two / "interrupted", two / "dropout")
+    random = load_checkpoint(two / "dropout", 24).random
+    assert not torch.equal(random["cpu"], random["cpu/1"]), "each draws dropout of its own"
+
+
+def test_a_run_goes_on_with_fewer_processes(two, one):
+    trainer = trainer_of(two / "shrunk", **SCENARIOS["fp64"])
+    assert trainer.resume() == ["resumed at step 23"]
+    list(trainer.train())
+    ours, theirs = read_records(two / "shrunk"), read_records(one / "fp64")
+    assert [record["step"] for record in ours] == list(range(1, STEPS + 1))
+    for our, their in zip(ours, theirs, strict=True):
+        assert our["target_tokens"] == their["target_tokens"]
+        assert our["loss"] == pytest.approx(their["loss"], abs=1e-9)
+    assert trainer.progress.dealt == load_checkpoint(one / "fp64", STEPS).progress.dealt
+
+
+def test_a_killed_process_is_started_again_and_nothing_shows(two, tmp_path):
+    """Under torchrun, without --resume; an older run of the config is left alone."""
+    (tmp_path / "killed.py").write_text(KILLED)
+    (tmp_path / "c.yaml").write_text((two / "dropout" / "config.yaml").read_text())
+    (tmp_path / "runs" / "c").mkdir(parents=True)
+    words = "-m torch.distributed.run --nproc-per-node 2 --max-restarts 1 killed.py train --config"
+    done = subprocess.run(
+        [sys.executable, *words.split(), "c.yaml"],
+        cwd=tmp_path,
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=240,
+    )
+    assert done.returncode == 0, done.stderr
+    assert os.listdir(tmp_path / "runs" / "c") == []
+    assert_same(tmp_path / "runs" / "c-2", two / "dropout")
+    lines = done.stderr.splitlines()
+    assert lines.count("runs/c-2: cpu, fp32, 2 processes") == 2, "once a life"
+    assert lines.count("resumed at step 12") == 1
+    assert sum(line.startswith("toytrans: another process") for line in lines) == 1
+    assert done.stdout.count("translations") == 1 and "Traceback" not in done.stderr
+
+
+def test_errors_are_told_by_one_process(two):
+    first, second = (json.loads((two / f"errors-{rank}.json").read_text()) for rank in range(2))
+    assert first["first"] == first["all"] == ["of 0", False]
+    assert second["first"] == second["all"] == ["of 0", True]
+    assert first["last"] == ["of 1", True] and second["last"] == ["of 1", False]
+    assert "the same data" in first["unlike"][0]
+    assert [first["unlike"][1], second["unlike"][1]] == [False, True]
+    assert first["made"] == second["made"] == {"rank": 0}
+    assert first["clock"] == second["clock"] == [1.0, True]
+
+
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        (("--config", "no.yaml"), "toytrans: no.yaml: no such file"),
+        (("--config", "no.yaml", "--resume", "--overwrite"), "toytrans: --resume goes on"),
+        (("--confg", "no.yaml"), "No such option"),
+    ],
+)
+def test_what_all_processes_find_wrong_is_told_once(tmp_path, words, line):
+    (code, out, err), (other, *silence) = in_two_processes(
+        "-m", "toytrans", "train", *words, folder=tmp_path
+    )
+    assert code == other == 2
+    assert out == "" and err.count(line) == 1
+    assert silence == ["", ""]
+
+
+def test_the_environment_must_be_torchruns(monkeypatch):
+    for name, value in {"RANK": "0", "WORLD_SIZE": "two"}.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(UserError, match="WORLD_SIZE=two"), joined("cpu"):
+        pass
+    monkeypatch.setenv("WORLD_SIZE", "1")
+    with joined("cpu") as team:
+        assert team.size == 1 and not torch.distributed.is_initialized()
+
+
+def test_each_process_has_a_gpu_of_its_own(monkeypatch):
+    taken = []
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(torch.cuda, "set_device", taken.append)
+    second = Team(rank=3, size=4, local_rank=1, local_size=2)
+    assert [second.device(name) for name in ("auto", "cuda", "cpu")] == ["cuda:1", "cuda:1", "cpu"]
+    assert taken == [1, 1]
+    with pytest.raises(UserError, match="4 processes for 2 GPUs"):
+        Team(rank=3, size=4, local_rank=3, local_size=4).device("auto")
+    for name in ("cuda:0", "mps"):
+        with pytest.raises(UserError, match="one device for 4 processes"):
+            second.device(name)
+    assert Team().device("cuda:0") == "cuda:0"
+
+
+@pytest.mark.parametrize("fault", UNDIVIDED)
+def test_faults_of_whole_batches_want_one_process(fault):
+    config = config_of(fault=fault)
+    with pytest.raises(UserError, match="in one process"):
+        Team(rank=0, size=2).check(config)
+    Team().check(config)
+
+
+@pytest.mark.parametrize(
+    "positions", ["sinusoidal", "learned", "rotary", "alibi", "t5", "anchored"]
+)
+def test_every_weight_takes_part_in_every_pass(tmp_path, positions):
+    """So that DistributedDataParallel need not look for those that do not; some faults apart."""
+    for more in ({}, {"share_layers": True}, {"tie_embeddings": False, "norm": "post"}):
+        trainer = trainer_of(tmp_path, model={"positions": positions} | more)
+        stream = training_batches(trainer.source, trainer.config)
+        trainer._step([next(stream)])
+        assert all(parameter.grad is not None for parameter in trainer.model.parameters())
