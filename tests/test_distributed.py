@@ -63,7 +63,7 @@ def in_two_processes(*words: str, folder: Path) -> list[tuple[int, str, str]]:
         )
         for rank in range(2)
     ]
-    told = [process.communicate(timeout=240) for process in processes]
+    told = [process.communicate(timeout=900) for process in processes]
     return [(p.returncode, *texts) for p, texts in zip(processes, told, strict=True)]
 
 
@@ -167,7 +167,7 @@ def test_a_killed_process_is_started_again_and_nothing_shows(two, tmp_path):
         env=os.environ | {"OMP_NUM_THREADS": "1"},
         capture_output=True,
         text=True,
-        timeout=240,
+        timeout=900,
     )
     assert done.returncode == 0, done.stderr
     assert os.listdir(tmp_path / "runs" / "c") == []

@@ -72,6 +72,19 @@ def test_the_commands_of_the_readme(place, command, monkeypatch):
     assert "nothing looks wrong" in outputs["toytrans doctor runs/reverse"]
 
 
+def test_torchrun_takes_the_lines_of_the_readme():
+    """They are run in tests/test_distributed.py; GPUs and several machines are wanting here."""
+    from torch.distributed.run import get_args_parser
+
+    lines = re.findall(r"^(?:srun .*?)?torchrun (.* -m toytrans train .*)$", README, re.MULTILINE)
+    assert len(lines) == 4
+    for line in lines:
+        words = shlex.split(line.replace("$SLURM_NNODES", "4"))
+        known = get_args_parser().parse_args(words)
+        assert known.module and known.training_script == "toytrans"
+        assert known.training_script_args[:2] == ["train", "--config"]
+
+
 def test_the_python_of_the_readme(place, command, monkeypatch, capsys):
     monkeypatch.chdir(place)
     if not (place / "runs/reverse").exists():
