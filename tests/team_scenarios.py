@@ -12,6 +12,7 @@ from conftest import config_of
 
 from toytrans.data import open_source
 from toytrans.errors import UserError
+from toytrans.training.devices import tune_process
 from toytrans.training.distributed import ALONE, Team, joined
 from toytrans.training.run import create_run
 from toytrans.training.trainer import Trainer
@@ -19,8 +20,8 @@ from toytrans.training.trainer import Trainer
 SMALL = {"batch_tokens": 256, "train_length": [1, 8], "valid_examples": 51}
 STEPS = 50
 SCENARIOS: dict[str, dict] = {
-    "fp64": {"train": {"max_steps": STEPS, "eval_every": 20, "accumulate": 2}},
-    "fp32": {"train": {"max_steps": STEPS, "precision": "fp32"}},
+    "fp64": {"train": {"max_steps": STEPS, "eval_every": 40}},
+    "fp32": {"train": {"max_steps": STEPS, "eval_every": 40, "precision": "fp32"}},
     "few rows": {"data": SMALL | {"batch_tokens": 20, "valid_examples": 1}},
     "by hand": {"model": {"backward": "by_hand"}, "train": {"accumulate": 2}},
     "bf16": {"train": {"precision": "bf16"}},
@@ -30,7 +31,7 @@ SCENARIOS: dict[str, dict] = {
     "compiled": {
         "model": {"n_encoder_layers": 1, "n_decoder_layers": 1, "positions": "sinusoidal"},
         "data": SMALL | {"train_length": [4, 4]},
-        "train": {"max_steps": 2, "compile": True, "accumulate": 2},
+        "train": {"max_steps": 2, "eval_every": 2, "compile": True, "accumulate": 2},
     },
 }
 """Under which one process and two have the same losses."""
@@ -42,7 +43,8 @@ DROPOUT = {
 
 
 def trainer_of(run: Path, team: Team = ALONE, **sections) -> Trainer:
-    train = {"max_steps": 6, "log_every": 1, "precision": "fp64"} | sections.get("train", {})
+    train = {"max_steps": 6, "eval_every": 6, "log_every": 1, "precision": "fp64"}
+    train |= sections.get("train", {})
     data = SMALL | sections.get("data", {})
     config = config_of("reverse", **(sections | {"train": train, "data": data}))
     source = open_source(config)
@@ -109,6 +111,7 @@ def errors(team: Team) -> dict[str, object]:
 
 if __name__ == "__main__":
     place = Path(sys.argv[1])
+    tune_process()  # as the command does, whose numbers are to be these
     with joined("cpu") as pair:
         train_all(place, pair)
         interrupt_and_resume(place, pair)
