@@ -9,7 +9,8 @@ from conftest import VOCABULARY, config_of, model_of
 
 from toytrans.config import AnchorName, PositionName
 from toytrans.errors import UserError
-from toytrans.model.positions import POSITIONS, Read, sinusoids
+from toytrans.model.positions import POSITIONS, sinusoids
+from toytrans.model.scheme import Read
 from toytrans.tokens import BOS_ID, EOS_ID, PAD_ID
 
 

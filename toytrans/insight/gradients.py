@@ -17,7 +17,7 @@ from toytrans.config import Backward, ModelConfig
 from toytrans.model import by_hand
 from toytrans.model.attention import Attention, Sight, attend_explicitly
 from toytrans.model.masks import MaskMaker
-from toytrans.model.positions import turned
+from toytrans.model.scheme import turned
 from toytrans.model.transformer import Transformer
 from toytrans.tokens import PAD_ID, Vocabulary
 from toytrans.training.faults import objective_of

@@ -20,7 +20,7 @@ from toytrans.config import ModelConfig
 from toytrans.model import masks
 from toytrans.model.dropout import dropout as drop
 from toytrans.model.dropout import keep_mask
-from toytrans.model.positions import Positions
+from toytrans.model.scheme import Positions
 
 KeysValues = tuple[Tensor, Tensor]
 """Keys and values split into heads, (B, H, Tk, Dh) each."""

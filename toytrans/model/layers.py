@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from toytrans.config import ModelConfig
 from toytrans.model.attention import Attention, Blocks, Cache, KeysValues, Sight
 from toytrans.model.dropout import Dropout
-from toytrans.model.positions import Positions
+from toytrans.model.scheme import Positions
 
 ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
     "relu": nn.ReLU,

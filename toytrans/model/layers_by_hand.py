@@ -130,12 +130,12 @@ class AttentionByHand(Attention):
 
 
 def _turned(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """`positions.turned` by hand."""
+    """`scheme.turned` by hand."""
     return run(by_hand.turn, by_hand.turn_backward, x, cos, sin)
 
 
 def _look_up(weights: Tensor, described: Tensor, places: Tensor, rows: Sequence[int]) -> Tensor:
-    """`positions.look_up` by hand."""
+    """`scheme.look_up` by hand."""
     values = linear(described, weights)  # (N, H)
     found = [
         run(by_hand.embedding, by_hand.embedding_backward, values[:, head : head + 1], places[row])

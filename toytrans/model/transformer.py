@@ -13,7 +13,8 @@ from toytrans.model.attention import Blocks, Cache, KeysValues, Sight
 from toytrans.model.dropout import Dropout
 from toytrans.model.layers import DecoderLayer, EncoderLayer
 from toytrans.model.layers_by_hand import take_over
-from toytrans.model.positions import POSITIONS, Read
+from toytrans.model.positions import POSITIONS
+from toytrans.model.scheme import Read
 from toytrans.tokens import Vocabulary
 
 

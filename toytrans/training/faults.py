@@ -17,7 +17,7 @@ from toytrans.model.attention import Attention
 from toytrans.model.layers import DecoderLayer, EncoderLayer, Residual
 from toytrans.model.layers_by_hand import cross_entropy
 from toytrans.model.masks import MaskMaker, padding_mask
-from toytrans.model.positions import Positions
+from toytrans.model.scheme import Positions
 from toytrans.model.transformer import Transformer
 from toytrans.tokens import BOS_ID, EOS_ID, PAD_ID, Vocabulary
 from toytrans.training.objective import SOUND, CrossEntropy, Objective

@@ -1,0 +1,153 @@
+"""What a position scheme is.
+
+A scheme may add something to the embeddings (`embed`), may turn queries and keys (`turn`), and may
+tell every attention how far its keys are from its queries (`self_distances`, `cross_distances`); an
+attention makes of those distances a bias on its scores, with the few numbers per head that it
+learns (`bias`).
+"""
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from toytrans.config import ModelConfig
+
+LookUp = Callable[[Tensor, Tensor, Tensor, Sequence[int]], Tensor]
+Turn = Callable[[Tensor, Tensor, Tensor], Tensor]
+
+
+def look_up(weights: Tensor, described: Tensor, places: Tensor, rows: Sequence[int]) -> Tensor:
+    """What N distances, described by F numbers each (N, F), are worth to H heads that weigh these
+    (H, F), looked up where `places` (A, B, Tq, Tk) says; head h looks in its row rows[h]
+    -> (B, H, Tq, Tk). Most distances occur many times, so they are weighed once."""
+    with torch.autocast(weights.device.type, enabled=False):
+        values = (weights @ described.mT).unbind()  # H of (N,)
+    flat = [place.flatten() for place in places]
+    found = [value.index_select(0, flat[row]) for value, row in zip(values, rows, strict=True)]
+    return torch.stack([bias.view(places.shape[1:]) for bias in found], 1)
+
+
+def turned(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """Pairs (i, i + Dh / 2) of x (..., L, Dh) turned by the angles of (L, Dh / 2)."""
+    first, second = x.chunk(2, -1)
+    return torch.cat((first * cos - second * sin, second * cos + first * sin), -1)
+
+
+class Read(NamedTuple):
+    """Tokens (B, Tq) that queries stand at, and how often each has come before, (B, Tq)."""
+
+    tokens: Tensor
+    repeats: Tensor
+
+    @staticmethod
+    def of(tgt_in: Tensor) -> "Read":
+        return Read(tgt_in, repeats_of(tgt_in))
+
+    def part(self, queries: range) -> "Read":
+        return Read(*(column[:, queries.start : queries.stop] for column in self))
+
+
+def repeats_of(ids: Tensor) -> Tensor:
+    """How often the id of each place has come before it in its row: (B, L) -> (B, L)."""
+    order = ids.argsort(dim=1, stable=True)
+    alike = ids.gather(1, order)
+    places = torch.arange(ids.shape[1], device=ids.device).expand(ids.shape)
+    begins = nn.functional.pad(alike[:, 1:] != alike[:, :-1], (1, 0), value=True)
+    start = torch.where(begins, places, 0).cummax(1).values  # of the run of each id
+    return torch.empty_like(order).scatter(1, order, places - start)
+
+
+class Positions(nn.Module):
+    """No positions at all: attention then cannot tell one order of its keys from another."""
+
+    bias_weights = 0
+    """Numbers per head that an attention learns for its bias."""
+
+    reads_tokens = False
+    """Whether cross-attention asks which tokens its queries stand at."""
+
+    bias_deviation = 0.0
+    """The standard deviation that they start with; where they are all that tells places apart, it
+    is not 0, so that even a fresh model sees the order of its source."""
+
+    def __init__(self, model: ModelConfig, separator_ids: tuple[int, ...]) -> None:
+        super().__init__()
+
+    def embed(self, x: Tensor, start: int = 0) -> Tensor:
+        """Embeddings (B, L, D) of places start .. start + L - 1, with their places."""
+        return x
+
+    def self_distances(self, queries: range, keys: range, device: torch.device) -> Tensor | None:
+        """Places Tq and Tk -> whole numbers (1, 1, Tq, Tk) for self-attention, or None."""
+        return None
+
+    def cross_distances(
+        self, queries: range, src: Tensor, read: Read | None = None
+    ) -> Tensor | None:
+        """Target places Tq and source ids (B, S) -> whole numbers (A, B, Tq, S), or None; A where
+        there are several ways to measure.
+
+        read: the tokens of the queries, where a scheme `reads_tokens`; of one place there may be
+        several, those of a source's beams.
+        """
+        return None
+
+    def bias(self, table: Tensor | None, distances: Tensor, look_up: LookUp = look_up) -> Tensor:
+        """What heads add to their scores: (H, W), (A, B, Tq, Tk) -> (B, H, Tq, Tk). table: what
+        an attention has learned; None where a scheme has `bias_weights` 0."""
+        raise NotImplementedError
+
+    def turn(self, x: Tensor, places: range, turned: Turn = turned) -> Tensor:
+        """Queries or keys (B, H, L, Dh) of L places, or all of one place, in self-attention, as the
+        scheme turns them."""
+        return x
+
+
+class Relative(Positions):
+    """What schemes share whose self-attention adds a bias by the distance d = i - j of query i and
+    key j: each describes d by F numbers, weighed by each head. Cross-attention has no bias. There
+    is no longest sequence."""
+
+    rows: Sequence[int]
+    """Of each head, by which of several distances it goes."""
+
+    def __init__(self, model: ModelConfig, separator_ids: tuple[int, ...]) -> None:
+        super().__init__(model, separator_ids)
+        self.register_buffer("like", torch.empty(0), persistent=False)  # dtype and device
+        self.like: Tensor
+        self._described = torch.empty(0, 0)  # of as many distances as were met
+        self._farthest = 0
+
+    def self_distances(self, queries: range, keys: range, device: torch.device) -> Tensor:
+        self._farthest = max(self._farthest, queries.stop, keys.stop)
+        return (arange(queries, device)[:, None] - arange(keys, device))[None, None]
+
+    def bias(self, table: Tensor | None, distances: Tensor, look_up: LookUp = look_up) -> Tensor:
+        """(H, F) and (1, B or 1, Tq, Tk) -> (B or 1, H, Tq, Tk)."""
+        assert table is not None
+        described = self.described()
+        rows = [0] * len(table) if len(distances) == 1 else self.rows
+        return look_up(table.to(described.dtype), described, distances + len(described) // 2, rows)
+
+    def describe(self, distance: Tensor) -> Tensor:
+        """Whole numbers (...) -> (..., F)."""
+        raise NotImplementedError
+
+    def described(self) -> Tensor:
+        """Every distance that was met, and as far to the other side: (N, F)."""
+        reached, like = len(self._described) // 2, self.like
+        known = (self._described.dtype, self._described.device) == (like.dtype, like.device)
+        if reached >= self._farthest and known and not torch.compiler.is_compiling():
+            return self._described
+        reached = max(self._farthest, 2 * reached)
+        every = arange(range(-reached, reached + 1), like.device)
+        described = self.describe(every).to(like.dtype)
+        if not torch.compiler.is_compiling():  # a graph keeps no table
+            self._described = described
+        return described
+
+
+def arange(places: range, device: torch.device) -> Tensor:
+    return torch.arange(places.start, places.stop, device=device)
