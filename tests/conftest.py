@@ -4,9 +4,12 @@ import os
 
 os.environ.setdefault("GOMP_SPINCOUNT", "2000")  # as the command line does, before torch starts
 
+import importlib.util
 import signal
 import sys
 from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
 from typing import NamedTuple, get_args
 
 import pytest
@@ -93,3 +96,30 @@ def command(capsys: pytest.CaptureFixture[str]) -> Command:
         return Answer(code, *capsys.readouterr())
 
     return run
+
+
+@pytest.fixture
+def refused(command: Command) -> Callable[..., str]:
+    """Runs a command that must be refused in one line, which it returns."""
+
+    def run(*arguments: str) -> str:
+        answer = command(*arguments)
+        assert answer.code == 2, answer.err
+        assert answer.out == ""
+        assert answer.err.startswith("toytrans: ")
+        assert answer.err.endswith("\n") and answer.err.count("\n") == 1
+        assert "Traceback" not in answer.err
+        return answer.err
+
+    return run
+
+
+def script(name: str) -> ModuleType:
+    """A module of scripts/, which is no package."""
+    path = Path(__file__).parent.parent / "scripts" / f"{name}.py"
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec and spec.loader
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    spec.loader.exec_module(module)
+    return module

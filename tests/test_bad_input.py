@@ -57,22 +57,6 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-@pytest.fixture
-def refused(command: Command) -> Callable[..., str]:
-    """Runs a command that must be refused in one line, which it returns."""
-
-    def run(*arguments: str) -> str:
-        answer = command(*arguments)
-        assert answer.code == 2, answer.err
-        assert answer.out == ""
-        assert answer.err.startswith("toytrans: ")
-        assert answer.err.endswith("\n") and answer.err.count("\n") == 1
-        assert "Traceback" not in answer.err
-        return answer.err
-
-    return run
-
-
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with copy.yaml and the run that it makes, trained once for all tests."""

@@ -1,6 +1,5 @@
 """The proofs: sound models pass, every fault is found, and bad models are refused in one line."""
 
-import importlib.util
 import json
 import sys
 from pathlib import Path
@@ -8,7 +7,7 @@ from typing import get_args
 
 import pytest
 import torch
-from conftest import VOCABULARY, config_of
+from conftest import VOCABULARY, config_of, script
 from torch import nn
 
 import toytrans
@@ -199,17 +198,8 @@ def test_the_cause_is_named():
     assert "not of d_model" in words("wrong_scale", "k")
 
 
-def fault_matrix():
-    path = Path(__file__).parent.parent / "scripts" / "fault_matrix.py"
-    spec = importlib.util.spec_from_file_location("fault_matrix", path)
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["fault_matrix"] = module
-    spec.loader.exec_module(module)
-    return module
-
-
 def test_one_round_of_the_fault_matrix():
-    matrix = fault_matrix()
+    matrix = script("fault_matrix")
     found = matrix.run(1, seed=7)
     assert len(found) == 17 and len(found["no_causal"]) == 4
     for fault, row in found.items():
@@ -220,7 +210,7 @@ def test_one_round_of_the_fault_matrix():
 
 @pytest.mark.parametrize("seed", range(3))
 def test_a_leak_of_a_thousandth_stands_above_rounding(seed):
-    matrix = fault_matrix()
+    matrix = script("fault_matrix")
     shape = matrix.draw_shape(seed, 3)
     for check in (matrix.check_torch, matrix.check_function):
         sound, leaking = check(shape, None), check(shape, matrix.LEAK)

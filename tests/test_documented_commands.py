@@ -4,14 +4,13 @@ Where a config's header promises more than 15 s, its command runs for three step
 scripts/verify_configs.py runs it in full.
 """
 
-import importlib.util
 import json
 import re
 import shlex
-import sys
 from pathlib import Path
 
 import pytest
+from conftest import script
 from scan_grammar import scan_lines
 
 ROOT = Path(__file__).parent.parent
@@ -19,15 +18,6 @@ CONFIGS = sorted((ROOT / "configs").glob("*.yaml"))
 README = (ROOT / "README.md").read_text()
 BLOCKS = re.findall(r"^```(\w*)\n(.*?)^```", README, re.MULTILINE | re.DOTALL)
 QUICK = 15.0
-
-
-def verify_configs():
-    path = ROOT / "scripts" / "verify_configs.py"
-    spec = importlib.util.spec_from_file_location("verify_configs", path)
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["verify_configs"] = module
-    spec.loader.exec_module(module)
-    return module
 
 
 def documented(text: str) -> list[str]:
@@ -116,7 +106,7 @@ def test_the_command_of_a_config(config, place, command, monkeypatch):
     header = config.read_text()
     line = re.search(r"^# run: +(toytrans .*)$", header, re.MULTILINE)[1]
     assert f"--config configs/{config.name}" in line
-    promise = verify_configs().promise_of(config)
+    promise = script("verify_configs").promise_of(config)
     assert promise.in_range >= 0.99
     assert re.search(r"^# measured: .*\d s", header, re.MULTILINE), "a measured result"
     quick = promise.seconds <= QUICK

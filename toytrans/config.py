@@ -66,9 +66,18 @@ LIMITS = ("train.max_steps", "train.max_seconds", "train.stop_at_exact_match", "
 
 MAY_DIFFER = (*LIMITS, "device")
 
-Range = Annotated[tuple[Annotated[int, Field(ge=0)], Annotated[int, Field(ge=0)]], Strict(False)]
+MOST_PARAMETERS, MOST_IDS = 10**9, 2**27
+"""Of a model; of a split of valid or test, padded to its longest sequence. Far more than a toy
+needs, and less than would fill a machine."""
+
+Length = Annotated[int, Field(ge=0, le=2**16)]
+Range = Annotated[tuple[Length, Length], Strict(False)]
 Paths = str | Annotated[tuple[str, str], Strict(False)]
-Positive = Annotated[int, Field(ge=1)]
+Positive = Annotated[int, Field(ge=1, le=10**9)]
+Examples = Annotated[int, Field(ge=1, le=10**7)]
+Symbols = Annotated[int, Field(ge=1, le=10**5)]
+Size = Annotated[int, Field(ge=1, le=2**20)]
+Depth = Annotated[int, Field(ge=1, le=1000)]
 Share = Annotated[float, Field(ge=0, le=1)]
 
 
@@ -103,14 +112,16 @@ class DataConfig(Section):
 
     task: TaskName | None = Field(None, description="a synthetic task")
     files: FilesConfig | None = Field(None, description="files in place of a task")
-    symbols: Positive | None = Field(None, description="how many (task); null = 10, or as usual")
+    symbols: Symbols | None = Field(None, description="how many (task); null = 10, or as usual")
     train_length: Range | None = Field(None, description="source symbols (task); null = [1, 20]")
     valid_length: Range | None = Field(None, description="null = train_length")
     test_length: Range | None = Field(None, description="null = train_length and 5 beyond")
-    train_examples: Positive | None = Field(None, description="null = endless, or all of a file")
-    valid_examples: Positive | None = Field(None, description="null = 1000, or all of a file")
-    test_examples: Positive | None = Field(None, description="null = 1000, or all of a file")
-    batch_tokens: Positive = Field(4096, description="rows x (S + T), padded")
+    train_examples: Examples | None = Field(None, description="null = endless, or all of a file")
+    valid_examples: Examples | None = Field(None, description="null = 1000, or all of a file")
+    test_examples: Examples | None = Field(None, description="null = 1000, or all of a file")
+    batch_tokens: Annotated[int, Field(ge=1, le=2**24)] = Field(
+        4096, description="rows x (S + T), padded"
+    )
     disjoint: bool = Field(True, description="no source of valid or test is trained on")
 
     @model_validator(mode="after")
@@ -146,11 +157,11 @@ class DataConfig(Section):
 class ModelConfig(Section):
     """The transformer."""
 
-    d_model: Positive = Field(64, le=2**16, description="width D")
-    n_heads: Positive = Field(4, description="heads H; they divide d_model")
-    n_encoder_layers: Positive = Field(2)
-    n_decoder_layers: Positive = Field(2)
-    d_ff: Positive = Field(256, description="inner width of the feed-forward sub-layer")
+    d_model: Annotated[int, Field(ge=1, le=2**16)] = Field(64, description="width D")
+    n_heads: Size = Field(4, description="heads H; they divide d_model")
+    n_encoder_layers: Depth = Field(2)
+    n_decoder_layers: Depth = Field(2)
+    d_ff: Size = Field(256, description="inner width of the feed-forward sub-layer")
     dropout: Annotated[float, Field(ge=0, lt=1)] = Field(
         0.0, description="on embeddings, sub-layers and attention weights"
     )
@@ -164,7 +175,7 @@ class ModelConfig(Section):
     random_positions: bool = Field(
         False, description="sinusoidal, learned: sorted random places in place of 0, 1, 2"
     )
-    max_positions: Positive | None = Field(
+    max_positions: Size | None = Field(
         None, description="learned: rows, null = 512; random places: their range, null = 2048"
     )
     score_cap: Annotated[float, Field(ge=0)] | None = Field(
@@ -220,6 +231,23 @@ class ModelConfig(Section):
             )
         return self
 
+    def check_size(self, vocabulary: int) -> None:
+        """Raise UserError where the matrices of a model with V ids hold more numbers than
+        MOST_PARAMETERS."""
+        width, inner = self.d_model, 2 * self.d_model * self.d_ff
+        layers = (4 * width**2 + inner, 8 * width**2 + inner)
+        depths = (self.n_encoder_layers, self.n_decoder_layers)
+        ids = vocabulary * (1 if self.tie_embeddings else 3) + (self.max_positions or 0)
+        size = ids * width + sum(
+            layer * (1 if self.share_layers else depth)
+            for layer, depth in zip(layers, depths, strict=True)
+        )
+        if size > MOST_PARAMETERS:
+            raise UserError(
+                f"model: {size:,} parameters, {vocabulary:,} symbols; at most "
+                f"{MOST_PARAMETERS:,}: lower d_model, d_ff, the layers or the symbols"
+            )
+
     @property
     def room(self) -> int | None:
         """Places that a sequence may have; None = any number. Random places leave gaps."""
@@ -236,7 +264,7 @@ class ModelConfig(Section):
 class TrainConfig(Section):
     """The training."""
 
-    max_steps: Annotated[int, Field(ge=0)] = Field(1000)
+    max_steps: Annotated[int, Field(ge=0, le=10**9)] = Field(1000)
     max_seconds: Annotated[float, Field(gt=0)] | None = Field(None)
     lr: Annotated[float, Field(gt=0)] = Field(3e-3, description="the peak, after warm-up")
     schedule: Literal["constant", "linear", "cosine", "inverse_sqrt"] = Field(
@@ -248,7 +276,7 @@ class TrainConfig(Section):
     clip_norm: Annotated[float, Field(gt=0)] | None = Field(1.0)
     weight_decay: Annotated[float, Field(ge=0)] = Field(0.0)
     label_smoothing: Annotated[float, Field(ge=0, lt=1)] = Field(0.0)
-    accumulate: Positive = Field(1, description="batches in one step")
+    accumulate: Annotated[int, Field(ge=1, le=2**16)] = Field(1, description="batches in one step")
     eval_every: Positive | None = Field(None, description="steps; null = a quarter of max_steps")
     log_every: Positive = Field(10, description="steps")
     stop_at_exact_match: Share | None = Field(None, description="on validation data")
@@ -298,6 +326,7 @@ class Config(Section):
             if rows is not None:
                 beyond = max(high, min(beyond, self._longest_source(rows)))
             data._fill(test_length=(low, beyond))
+            self._check_examples()
         if rows is not None and data.task is not None:
             longest = self._longest_source(rows)
             for name in ("train_length", "valid_length", "test_length"):
@@ -310,6 +339,17 @@ class Config(Section):
                         "positions without a table",
                     )
         return self
+
+    def _check_examples(self) -> None:
+        for split in ("valid", "test"):
+            examples: int = getattr(self.data, f"{split}_examples")
+            span: tuple[int, int] = getattr(self.data, f"{split}_length")
+            if examples * span[1] > MOST_IDS:
+                raise refusal(
+                    f"data.{split}_examples",
+                    f"{examples:,} pairs of up to {span[1]:,} symbols are more than {MOST_IDS:,} "
+                    f"ids; lower it, or data.{split}_length",
+                )
 
     def _resolve_by_hand(self) -> None:
         """What is computed by hand is computed in fp32 or fp64, and as it stands."""
@@ -392,7 +432,7 @@ def _flatten(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
 
 def _lay_over(tree: Tree, override: str) -> None:
     key, equals, text = override.partition("=")
-    if not equals or not re.fullmatch(r"\w+(\.\w+)*", key):
+    if not equals or not re.fullmatch(r"\w+(\.\w+){0,9}", key):  # no key is even as deep
         raise UserError(f"--set {override}: write it as section.key=value, say train.lr=1e-3")
     value = parse_value(text, f"--set {key}")
     *sections, name = key.split(".")

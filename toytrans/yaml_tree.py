@@ -2,7 +2,8 @@
 
 PyYAML's SafeLoader reads the text; numbers, booleans and null follow YAML 1.2's core schema, so
 `1e-3` is a number, `1:30`, `010` and `no` hold no surprise. What a config never needs and an
-attacker might use is refused: aliases, tags, duplicate keys, deep nesting, files over 1 MB.
+attacker might use is refused: aliases, tags, duplicate keys, deep nesting, thousands of values,
+files over 1 MB.
 """
 
 import re
@@ -13,13 +14,16 @@ from typing import Any
 import yaml
 
 from toytrans.errors import UserError
+from toytrans.reading import read_whole
 
 MAX_BYTES = 1_000_000
 MAX_DEPTH = 20
+MAX_NODES = 10_000
+"""Keys, values and sections; a megabyte of them would keep PyYAML busy for half a minute."""
 
 _NULL = re.compile(r"~|null|Null|NULL|")
 _BOOL = re.compile(r"true|True|TRUE|false|False|FALSE")
-_INT = re.compile(r"[-+]?[0-9]{1,4000}")
+_INT = re.compile(r"[-+]?[0-9]{1,600}")  # Python may be told to refuse 641; longer ones are floats
 _FLOAT = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?")
 _SPECIAL_FLOAT = re.compile(r"[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)")
 
@@ -43,7 +47,7 @@ class _Loader(yaml.SafeLoader):
     """SafeLoader that resolves no type by itself and refuses aliases, tags and deep nesting."""
 
     yaml_implicit_resolvers: dict[str, Any] = {}
-    depth = 0
+    depth = nodes = 0
 
     def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
         """PyYAML's hook for every node. Raises MarkedYAMLError for what is refused."""
@@ -52,7 +56,9 @@ class _Loader(yaml.SafeLoader):
             raise _refused(event, "aliases and anchors are not supported; write the value out")
         if getattr(event, "tag", None):
             raise _refused(event, f"tags such as {event.tag} are not supported; leave it out")
-        self.depth += 1
+        self.depth, self.nodes = self.depth + 1, self.nodes + 1
+        if self.nodes > MAX_NODES:
+            raise _refused(event, f"more than {MAX_NODES:,} keys and values")
         if self.depth > MAX_DEPTH:
             raise _refused(event, f"nested deeper than {MAX_DEPTH} levels")
         node = super().compose_node(parent, index)
@@ -65,16 +71,13 @@ def read_yaml(path: Path) -> Tree:
     try:
         if path.is_dir():
             raise UserError(f"{path}: is a directory; name a YAML file")
-        with path.open("rb") as file:
-            raw = file.read(MAX_BYTES + 1)
+        raw = read_whole(path, MAX_BYTES)
     except FileNotFoundError:
         raise UserError(f"{path}: no such file; configs/ holds examples") from None
     except OSError as error:
         raise UserError(f"{path}: cannot be read ({error.strerror})") from None
     except ValueError as error:
         raise UserError(f"{str(path)!r}: not a file name ({error})") from None
-    if len(raw) > MAX_BYTES:
-        raise UserError(f"{path}: larger than {MAX_BYTES:,} bytes; a config is a page of text")
     try:
         text = raw.decode("utf-8-sig")
     except UnicodeDecodeError as error:

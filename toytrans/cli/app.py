@@ -1,5 +1,7 @@
 """The Typer application, and what becomes of errors and signals."""
 
+import contextlib
+import errno
 import os
 import re
 import signal
@@ -7,6 +9,7 @@ import sys
 import tempfile
 import time
 import traceback
+from io import TextIOWrapper
 from typing import Annotated, NoReturn, TextIO
 
 import typer
@@ -23,7 +26,7 @@ from toytrans.cli import (
     trace,
     train,
 )
-from toytrans.cli.common import fall_silent, is_copy, note
+from toytrans.cli.common import fall_silent, is_copy, note, shortened
 from toytrans.errors import UserError, ran_out_of_memory
 
 app = typer.Typer(
@@ -34,6 +37,9 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     help="Train, inspect and measure encoder-decoder transformers on toy translation tasks.",
 )
+
+REFUSALS = (errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EPERM, errno.EROFS, errno.EIO)
+"""What a machine says that is full, forbidden or broken: never a bug of ours."""
 
 TRAIN, SEE, MEASURE = "Train", "See and prove", "Measure"
 app.command("train", rich_help_panel=TRAIN)(train.train)
@@ -78,28 +84,33 @@ def main() -> NoReturn:
     os.environ.setdefault("GOMP_SPINCOUNT", "2000")
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda received, _: sys.exit(128 + received))
+    _mend_streams()
     stderr = sys.stderr
     if is_copy():
         fall_silent()
     try:
-        _run(stderr)
-    except SystemExit as stop:
-        if stop.code in (1, 2) and is_copy():
+        code = _run(stderr)
+        if code in (1, 2) and is_copy():
             time.sleep(SECONDS_FOR_THE_FIRST)
-        raise
+        sys.exit(code)
     finally:  # nothing is left to interrupt
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, signal.SIG_IGN)
 
 
-def _run(stderr: TextIO) -> NoReturn:
-    """Run a command; its errors are told on stderr."""
+def _run(stderr: TextIO) -> int | str | None:
+    """The exit code of the command that was asked for; its errors are told on stderr."""
     try:
-        app()
+        code = _code_of_app()
+        sys.stdout.flush()
+        return code
+    except BrokenPipeError:  # the reader, say `head`, has had enough
+        _silence(sys.stdout)
+        return 128 + 13  # what a shell says of a program that SIGPIPE, number 13, has ended
     except UserError as error:
         if not error.said:
-            note(f"toytrans: {error}", stderr)
-        code = 2
+            note(f"toytrans: {shortened(str(error))}", stderr)
+        return 2
     except Exception as error:
         if ran_out_of_memory(error):
             amount = re.search(r"allocate (\d[\d.]* ?\w+)", str(error))
@@ -109,15 +120,47 @@ def _run(stderr: TextIO) -> NoReturn:
                 "sequences or the sizes of the model",
                 stderr,
             )
-            sys.exit(2)
+            return 2
+        if isinstance(error, OSError) and error.errno in REFUSALS:
+            note(f"toytrans: {error.filename or 'standard output'}: {error.strerror}", stderr)
+            _silence(sys.stdout)
+            return 2
         if os.environ.get("TOYTRANS_DEBUG"):
             traceback.print_exc()
         with tempfile.NamedTemporaryFile(
-            "w", prefix="toytrans-crash-", suffix=".txt", delete=False
+            "w", prefix="toytrans-crash-", suffix=".txt", delete=False, errors="backslashreplace"
         ) as file:
             traceback.print_exc(file=file)
-        note(f"toytrans: a bug of ours ({type(error).__name__}: {error}); see {file.name}", stderr)
-        code = 70
-    else:
-        code = 0
-    sys.exit(code)
+        words = shortened(f"{type(error).__name__}: {error}")
+        note(f"toytrans: a bug of ours ({words}); see {file.name}", stderr)
+        return 70
+
+
+def _code_of_app() -> int | str | None:
+    """Typer ends by SystemExit. Both it and Rich say 1 where a pipe was closed, which here means
+    that a check failed; the closed pipe is raised in its place."""
+    try:
+        app()
+    except SystemExit as stop:
+        if isinstance(stop.__context__, BrokenPipeError):
+            raise stop.__context__ from None
+        return stop.code
+    return 0
+
+
+def _mend_streams() -> None:
+    """Standard streams that the shell has closed (>&-) lead nowhere; what an encoding lacks is
+    written as an escape."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, mode))  # noqa: SIM115  # for the process's life
+    if isinstance(sys.stdout, TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")
+
+
+def _silence(stream: TextIO) -> None:
+    """Let what is still unwritten go nowhere, or Python would complain when it ends."""
+    with contextlib.suppress(OSError, ValueError):  # a stream of a test's has no descriptor
+        null = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(null, stream.fileno())
+        os.close(null)

@@ -34,7 +34,9 @@ def attention(
     sample: Annotated[
         int,
         typer.Option(
-            min=0, help="Validation pairs that labels are measured on; 0 = the sequences shown."
+            min=0,
+            max=10**7,
+            help="Validation pairs that labels are measured on; 0 = the sequences shown.",
         ),
     ] = 200,
     plot: Annotated[

@@ -38,13 +38,17 @@ def check(
     ] = None,
     fault: Break = None,
     checkpoint: Annotated[str, typer.Option(help="best | last | STEP")] = "best",
-    length: Annotated[int, typer.Option(min=4, help="Symbols of the longest sequence tried.")] = 7,
-    seed: Annotated[int, typer.Option(min=0, help="Of the sequences or kills tried.")] = 0,
+    length: Annotated[
+        int, typer.Option(min=4, max=1000, help="Symbols of the longest sequence tried.")
+    ] = 7,
+    seed: Annotated[
+        int, typer.Option(min=0, max=2**31 - 1, help="Of the sequences or kills tried.")
+    ] = 0,
     resume: Annotated[
         bool, typer.Option("--resume", help="Kill and resume training of --config instead.")
     ] = False,
-    kills: Annotated[int, typer.Option(min=1, help="With --resume: how often.")] = 6,
-    steps: Annotated[int, typer.Option(min=10, help="With --resume: how many.")] = 60,
+    kills: Annotated[int, typer.Option(min=1, max=10_000, help="With --resume: how often.")] = 6,
+    steps: Annotated[int, typer.Option(min=10, max=10**6, help="With --resume: how many.")] = 60,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON document.")] = False,
 ) -> None:
     """Prove that masks, loss, labels and layers do what they should; exit code 1 if one fails.

@@ -62,9 +62,18 @@ def broken(fault: str | None) -> str:
     return f"; broken on purpose: {fault}" if fault else ""
 
 
+JOINERS = "\u200c\u200d"
+"""Of letters, in Persian say, and of emoji: unprintable to Python, and harmless."""
+
+
 def printable(text: str) -> str:
     """Text on one line whose control characters are shown, not obeyed."""
-    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
+    return "".join(c if c.isprintable() or c in JOINERS else repr(c)[1:-1] for c in text)
+
+
+def shortened(text: str) -> str:
+    """Text without its middle where it is longer than anybody reads; a remedy stands at its end."""
+    return text if len(text) <= 2000 else f"{text[:1200]} ... {text[-700:]}"
 
 
 def plain(text: str) -> Text:

@@ -4,13 +4,14 @@ import json
 import re
 import sys
 from collections.abc import Iterable, Iterator
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from toytrans.cli.common import note, output, warn_of_fault
+from toytrans.cli.common import note, output, printable, warn_of_fault
 from toytrans.cli.lengths import Measured, print_one, print_several
 from toytrans.errors import UnseenSymbol, UserError
 
@@ -21,6 +22,9 @@ if TYPE_CHECKING:
 
 CHUNK = 4096
 """Sequences translated at a time; no more than these are held in memory."""
+
+LONGEST_LINE = 2**16
+"""Bytes of a line of standard input, which may have no end."""
 
 Device = Annotated[str, typer.Option(help="auto | cpu | cuda | cuda:N | mps")]
 
@@ -37,11 +41,11 @@ def evaluate(
     length_of: Annotated[
         Literal["src", "tgt"], typer.Option(help="Whose symbols a length counts.")
     ] = "src",
-    examples: Annotated[int | None, typer.Option(min=1, help="Pairs.")] = None,
+    examples: Annotated[int | None, typer.Option(min=1, max=10**7, help="Pairs.")] = None,
     decode: Annotated[
-        int | None, typer.Option(min=1, help="Pairs to decode of each length; all.")
+        int | None, typer.Option(min=1, max=10**7, help="Pairs to decode of each length; all.")
     ] = None,
-    beam: Annotated[int, typer.Option(min=1, help="Beams; 1 = greedy search.")] = 1,
+    beam: Annotated[int, typer.Option(min=1, max=1000, help="Beams; 1 = greedy search.")] = 1,
     checkpoint: Annotated[str, typer.Option(help="best | last | STEP")] = "best",
     device: Device = "auto",
     as_json: Annotated[bool, typer.Option("--json", help="One JSON document.")] = False,
@@ -135,9 +139,9 @@ def translate(
         return
     if sys.stdin.isatty():
         note("one sequence a line, Ctrl-D ends:")
-        for line in sys.stdin:
+        for line in _lines():
             try:
-                print(loaded.translate([line])[0], flush=True)
+                print(printable(loaded.translate([line])[0]), flush=True)
             except UnseenSymbol as error:
                 note(f"toytrans: {error}")
     else:
@@ -156,7 +160,10 @@ def _load(path: Path | None, checkpoint: str, device: str) -> "Run":
 
 
 def _lines() -> Iterable[str]:
-    for number, raw in enumerate(sys.stdin.buffer, 1):
+    read_line = partial(sys.stdin.buffer.readline, LONGEST_LINE + 1)
+    for number, raw in enumerate(iter(read_line, b""), 1):
+        if len(raw) > LONGEST_LINE:
+            raise UserError(f"standard input, line {number}: longer than {LONGEST_LINE:,} bytes")
         try:
             yield raw.decode()
         except UnicodeDecodeError:
@@ -173,7 +180,7 @@ def _translate_all(run: "Run", sequences: Iterable[str], place: str) -> None:
         while chunk := list(islice(waiting, CHUNK)):
             known, error = _known(run, chunk)
             if known:
-                print("\n".join(run.translate(known)), flush=True)
+                print("\n".join(map(printable, run.translate(known))), flush=True)
             number += len(known)
             if error:
                 raise UserError(f"{place} {number + 1}: {error}")

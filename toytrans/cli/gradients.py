@@ -12,7 +12,9 @@ if TYPE_CHECKING:
 
 
 def gradients(
-    seeds: Annotated[int, typer.Option(min=1, help="Draws of numbers; the worst is shown.")] = 3,
+    seeds: Annotated[
+        int, typer.Option(min=1, max=1000, help="Draws of numbers; the worst is shown.")
+    ] = 3,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON document.")] = False,
 ) -> None:
     """Put every gradient that is derived by hand beside autograd's; exit code 1 if one differs.

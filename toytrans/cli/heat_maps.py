@@ -335,7 +335,7 @@ def draw(path: Path, found: Found) -> None:
         for row, part in enumerate(figure.subfigures(pairs, 1, squeeze=False)[:, 0]):
             _draw_pair(part, found, row, heads)
         about = f"{found.run.path}, step {found.run.step}{broken(found.run.config.fault)}"
-        figure.suptitle(f"{about}; labels measured on {found.basis}", fontsize=8)
+        figure.suptitle(printable(f"{about}; labels measured on {found.basis}"), fontsize=8)
         metadata = {"Date": None} if path.suffix.lower() == ".svg" else {}
         try:
             figure.savefig(path, dpi=DOTS, metadata=metadata)

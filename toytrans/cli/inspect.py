@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from toytrans.cli.common import broken, output, warn_of_fault
+from toytrans.cli.common import broken, output, printable, warn_of_fault
 from toytrans.cli.panels import fitting, print_html, print_panels, step_through
 from toytrans.config import Config, load_config
 from toytrans.errors import UserError
@@ -34,7 +34,9 @@ def inspect_masks(
         list[str] | None, typer.Option(help='A source, say "5 7 9"; repeat for a padded batch.')
     ] = None,
     tgt: Annotated[list[str] | None, typer.Option(help="Its target; as many as --src.")] = None,
-    rows: Annotated[int, typer.Option(min=1, help="Pairs to take from the config or run.")] = 2,
+    rows: Annotated[
+        int, typer.Option(min=1, max=1000, help="Pairs to take from the config or run.")
+    ] = 2,
     steps: Annotated[
         bool, typer.Option("--steps", help="Walk through a pass of a tiny model, a key a step.")
     ] = False,
@@ -156,7 +158,9 @@ def _print_csv(view: "View") -> None:
     writer = csv.writer(sys.stdout, lineterminator="\n")
     writer.writerow(COLUMNS)
     for row in masks_as_rows(view):
-        writer.writerow([fitting(cell) if isinstance(cell, str) else cell for cell in row])
+        writer.writerow(
+            [fitting(printable(cell)) if isinstance(cell, str) else cell for cell in row]
+        )
 
 
 def _walk(

@@ -33,7 +33,9 @@ def trace(
         list[str] | None, typer.Option(help='A source, say "5 7 9"; repeat for a padded batch.')
     ] = None,
     tgt: Annotated[list[str] | None, typer.Option(help="Its target; as many as --src.")] = None,
-    rows: Annotated[int | None, typer.Option(min=1, help="Training pairs to take; 2.")] = None,
+    rows: Annotated[
+        int | None, typer.Option(min=1, max=1000, help="Training pairs to take; 2.")
+    ] = None,
     part: Annotated[Part | None, typer.Option(help="Which attention; encoder.")] = None,
     layer: Annotated[int | None, typer.Option(min=1, help="Which layer; 1.")] = None,
     head: Annotated[int | None, typer.Option(min=1, help="Whose values to show; 1.")] = None,

@@ -20,8 +20,10 @@ def open_source(config: Config, facts: DataFacts | None = None) -> PairSource:
 def check_splits(config: Config, source: PairSource) -> None:
     """Read every split now, before anything is trained or written. Raises UserError.
 
-    Tasks are checked by the config alone; files also for sequences past a learned position table.
+    A task's pairs are checked by the config alone; files also for sequences past a learned position
+    table.
     """
+    config.model.check_size(len(source.facts.vocabulary))
     files, rows = config.data.files, config.model.room
     if files is None:
         return

@@ -47,7 +47,7 @@ def count_expressions(base: int, length: int) -> int:
     """How many sources of a length there are."""
     if length < 3:
         return 0
-    return int((length - 2) * max(base - 1, 1) ** 2 * base ** (length - 3))
+    return int((length - 2) * (base - 1) ** 2 * base ** min(length - 3, 14))  # 2^14 is enough
 
 
 def add(src: Tensor, length: Tensor, base: int, seed: int) -> Sequences:

@@ -14,13 +14,20 @@ from pathlib import Path
 
 from torch import Tensor
 
-from toytrans.config import FilesConfig, FormatName, Paths
+from toytrans.config import MOST_IDS, FilesConfig, FormatName, Paths
 from toytrans.data.pairs import SPARE_TOKENS, DataFacts, Pairs, Split, pad_rows, permutation
 from toytrans.errors import UnseenSymbol, UserError
+from toytrans.reading import read_whole
 from toytrans.tokens import Vocabulary, vocabulary_of
 
 HELD_OUT_SHARE = 0.05
 """Of train, for validation, where no valid file is named."""
+
+MOST_BYTES, MOST_LINES, LONGEST_LINE = 100_000_000, 2_000_000, 1_000_000
+"""Of a file, its lines, and letters of one; all of it is held in memory, many times its size."""
+
+MOST_GROWTH = 1000
+"""Target symbols for each source symbol; decoding makes room for as many."""
 
 
 @dataclass(frozen=True)
@@ -139,8 +146,16 @@ class FilePairs:
 
 def _growth(pairs: Sequence[TextPair]) -> int:
     """The least growth, 2 or more, whose growth S + 10 tokens hold every target and its end."""
-    needs = (-(-(len(pair.tgt) + 1 - SPARE_TOKENS) // len(pair.src)) for pair in pairs if pair.src)
-    return max((2, *needs))
+    growth = 2
+    for pair in pairs:
+        if pair.src:
+            growth = max(growth, -(-(len(pair.tgt) + 1 - SPARE_TOKENS) // len(pair.src)))
+        if growth > MOST_GROWTH:
+            raise UserError(
+                f"{pair.tgt_place}: {len(pair.tgt):,} symbols for a source of {len(pair.src):,}; "
+                f"a target may have {MOST_GROWTH:,} for each of its source's"
+            )
+    return growth
 
 
 def _sha256(paths: Paths) -> str:
@@ -175,6 +190,7 @@ def encode_pairs(text: Sequence[TextPair], vocabulary: Vocabulary) -> Pairs:
     """Padded ids of pairs. Raises UserError with file and line for an unseen symbol."""
     sides: dict[str, list[list[int]]] = {"src": [], "tgt": []}
     for side, rows in sides.items():
+        _check_padded(text, side)
         for pair in text:
             try:
                 rows.append(vocabulary.encode(getattr(pair, side)))
@@ -182,6 +198,18 @@ def encode_pairs(text: Sequence[TextPair], vocabulary: Vocabulary) -> Pairs:
                 place = getattr(pair, f"{side}_place")
                 raise UserError(f"{place}: {error}; it must occur in training") from None
     return Pairs(*pad_rows(sides["src"]), *pad_rows(sides["tgt"]))
+
+
+def _check_padded(text: Sequence[TextPair], side: str) -> None:
+    """Raise UserError where one sequence is so long that all of them, padded to it, are too many
+    ids."""
+    longest = max(text, key=lambda pair: len(getattr(pair, side)))
+    length = len(getattr(longest, side))
+    if len(text) * length > MOST_IDS:
+        raise UserError(
+            f"{getattr(longest, f'{side}_place')}: {length:,} symbols; padded to these, "
+            f"{len(text):,} sequences are more than {MOST_IDS:,} ids; leave the longest out"
+        )
 
 
 def _parallel(src_path: str, tgt_path: str) -> Iterator[TextPair]:
@@ -197,7 +225,7 @@ def _parallel(src_path: str, tgt_path: str) -> Iterator[TextPair]:
 
 def _read(path: str) -> bytes:
     try:
-        return Path(path).read_bytes()
+        return read_whole(path, MOST_BYTES)
     except FileNotFoundError:
         raise UserError(f"{path}: no such file") from None
     except IsADirectoryError:
@@ -219,10 +247,14 @@ def _lines(path: str) -> Iterator[tuple[str, str]]:
     except UnicodeDecodeError as error:
         line = raw[: error.start].count(b"\n") + 1
         raise UserError(f"{path}:{line}: not text in UTF-8 (byte {error.start})") from None
+    if text.count("\n") > MOST_LINES:
+        raise UserError(f"{path}: more than {MOST_LINES:,} lines")
     lines = text.split("\n")
     if lines[-1] == "":
         lines.pop()
     for number, line_text in enumerate(lines, 1):
+        if len(line_text) > LONGEST_LINE:
+            raise UserError(f"{path}:{number}: a line of more than {LONGEST_LINE:,} letters")
         yield f"{path}:{number}", line_text
 
 

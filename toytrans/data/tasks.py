@@ -146,7 +146,8 @@ def _uniform_symbols(keys: Tensor, sizes: Tensor, symbols: int) -> Sequences:
 
 
 def _power(symbols: int, length: int) -> int:
-    return min(int(symbols**length), FEWEST_SOURCES)
+    """symbols^length, or FEWEST_SOURCES where it is more: 2^14 is."""
+    return min(int(symbols ** min(length, 14)), FEWEST_SOURCES)
 
 
 def _copy(src: Tensor, length: Tensor, symbols: int, seed: int) -> Sequences:

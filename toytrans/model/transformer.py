@@ -91,6 +91,7 @@ class Transformer(nn.Module):
         self.masks = masks.MaskMaker(model.pad_mask)
         self.most_scores: int | None = None
         size, width = len(vocabulary), model.d_model
+        model.check_size(size)
         self.src_embedding = nn.Embedding(size, width)
         self.tgt_embedding = self.src_embedding
         self.output = nn.Linear(width, size, bias=False)

@@ -14,35 +14,41 @@ import shutil
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import BinaryIO
+from typing import Annotated, Any, BinaryIO
 
 import safetensors.torch
 import torch
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 from safetensors import SafetensorError
 from torch import Tensor
 
 from toytrans.errors import UserError
 from toytrans.model.transformer import Transformer
+from toytrans.reading import Unreadable, open_regular, read_whole
 from toytrans.training.failpoint import failpoint
 
 FORMAT = 1
 CHECKPOINTS, DESCRIPTION = "checkpoints", "checkpoint.json"
+MOST_BYTES = 1_000_000
+"""Of a description."""
+
+Count = Annotated[int, Field(ge=0, le=2**53)]
 
 
 @dataclass
 class Progress:
     """Everything but tensors that a training run needs to go on."""
 
-    step: int = 0
-    dealt: int = 0
+    step: Count = 0
+    dealt: Count = 0
     """training pairs taken from the stream"""
-    target_tokens: int = 0
-    elapsed_s: float = 0.0
-    best_step: int | None = None
+    target_tokens: Count = 0
+    elapsed_s: Annotated[float, Field(ge=0)] = 0.0
+    best_step: Count | None = None
     best_exact_match: float = -1.0
     best_loss: float | None = None
-    evaluations_since_best: int = 0
-    window: dict[str, float] = field(default_factory=dict)
+    evaluations_since_best: Count = 0
+    window: dict[str, Count | Annotated[float, Field(ge=0, le=2**53)]] = field(default_factory=dict)
     """sums since the last record"""
 
 
@@ -170,42 +176,72 @@ def saved_steps(run: Path) -> list[int]:
 def load_checkpoint(run: Path, step: int, *, training: bool = True) -> Checkpoint:
     """Read and verify a checkpoint. training: moments and random states too.
 
-    Raises UserError for a file that is missing, cut short or changed.
+    Raises UserError for a file that is missing, cut short, changed, or not what training writes.
     """
-    folder = run / CHECKPOINTS / f"step-{step}"
-    progress, sums = _read_description(run, step)
-    tensors = {}
-    for name in ("weights", "optimizer", "random"):
-        if training or name == "weights":
-            file = f"{name}.safetensors"
-            try:
-                raw = (folder / file).read_bytes()
-            except OSError:
-                raise _damaged(run, step, file, "missing") from None
-            if hashlib.sha256(raw).hexdigest() != sums.get(file):
-                raise _damaged(run, step, file, "cut short or changed (wrong checksum)")
-            try:
-                tensors[name] = safetensors.torch.load(raw)
-            except (SafetensorError, ValueError, KeyError):
-                raise _damaged(run, step, file, "not a safetensors file") from None
-    return Checkpoint(
-        progress, tensors["weights"], tensors.get("optimizer", {}), tensors.get("random", {})
-    )
+    about = _read_description(run, step)
+    weights = _read_tensors(run, step, "weights", about.sha256)
+    if not training:
+        return Checkpoint(about.progress, weights, {}, {})
+    optimizer = _read_tensors(run, step, "optimizer", about.sha256)
+    random = _read_tensors(run, step, "random", about.sha256)
+    return Checkpoint(about.progress, weights, optimizer, random)
 
 
-def _read_description(run: Path, step: int) -> tuple[Progress, dict[str, str]]:
+class _Description(BaseModel):
+    """checkpoint.json."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
+
+    format: int
+    sha256: dict[str, str]
+    progress: Progress
+
+
+def _read_description(run: Path, step: int) -> _Description:
     folder = run / CHECKPOINTS / f"step-{step}"
     try:
-        about = json.loads((folder / DESCRIPTION).read_bytes())
-        if about["format"] > FORMAT:
+        raw = read_whole(folder / DESCRIPTION, MOST_BYTES)
+        format = _ANY_FORMAT.validate_json(raw).get("format")
+        if isinstance(format, int) and format > FORMAT:
             raise UserError(
-                f"{folder}: format {about['format']} is newer than this toytrans reads ({FORMAT}); "
+                f"{folder}: format {format} is newer than this toytrans reads ({FORMAT}); "
                 "update toytrans"
             )
-        progress, sums = Progress(**about["progress"]), dict(about["sha256"])
-    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        about = _Description.model_validate_json(raw)
+    except (OSError, Unreadable):
         raise _damaged(run, step, DESCRIPTION, "missing or unreadable") from None
-    return progress, sums
+    except ValidationError as error:
+        raise _damaged(run, step, DESCRIPTION, f"damaged ({_first_problem(error)})") from None
+    if about.progress.step != step:
+        raise _damaged(run, step, DESCRIPTION, f"damaged (it is of step {about.progress.step})")
+    return about
+
+
+_ANY_FORMAT = TypeAdapter(dict[str, Any])
+
+
+def _first_problem(error: ValidationError) -> str:
+    problem = error.errors(include_url=False, include_input=False)[0]
+    return ": ".join(filter(None, (".".join(map(str, problem["loc"])), problem["msg"])))
+
+
+def _read_tensors(run: Path, step: int, name: str, sums: dict[str, str]) -> dict[str, Tensor]:
+    """One file's tensors. It is held in memory only if its checksum is right."""
+    file = f"{name}.safetensors"
+    try:
+        with open_regular(run / CHECKPOINTS / f"step-{step}" / file) as opened:
+            if hashlib.file_digest(opened, "sha256").hexdigest() != sums.get(file):
+                raise _damaged(run, step, file, "cut short or changed (wrong checksum)")
+            opened.seek(0)
+            tensors = safetensors.torch.load(opened.read())
+    except (OSError, Unreadable):
+        raise _damaged(run, step, file, "missing or unreadable") from None
+    except (SafetensorError, ValueError, KeyError):
+        raise _damaged(run, step, file, "not a safetensors file") from None
+    for key, tensor in tensors.items():
+        if tensor.dtype in (torch.float32, torch.float64) and not bool(tensor.isfinite().all()):
+            raise _damaged(run, step, file, f"{key} holds NaN or infinity")
+    return tensors
 
 
 class DamagedCheckpoint(UserError):
@@ -232,7 +268,7 @@ def pick_step(run: Path, which: str) -> int:
     if which == "best":
         for step in reversed(steps):
             with contextlib.suppress(DamagedCheckpoint):
-                best = _read_description(run, step)[0].best_step
+                best = _read_description(run, step).progress.best_step
                 return best if best in steps else step
         return steps[-1]
     if not (which.isascii() and which.isdigit()) or int(which) not in steps:
@@ -244,16 +280,30 @@ def pick_step(run: Path, which: str) -> int:
 
 
 def load_weights(model: Transformer, weights: dict[str, Tensor], place: str) -> None:
-    """Copy weights into a model of the same shapes. Raises UserError naming the first misfit."""
-    parameters = dict(model.named_parameters())
-    for name in sorted(parameters.keys() | weights.keys()):
-        ours = tuple(parameters[name].shape) if name in parameters else None
-        theirs = tuple(weights[name].shape) if name in weights else None
-        if ours != theirs:
-            raise UserError(
-                f"{place}: tensor {name} has shape {theirs}, the model of config.yaml {ours}; "
-                "the two do not belong together"
-            )
+    """Copy weights into a model of the same tensors. Raises UserError naming the first misfit."""
+    parameters: dict[str, Tensor] = dict(model.named_parameters())
+    if words := misfit(parameters, weights):
+        raise UserError(f"{place}: {words}; the two do not belong together")
     with torch.no_grad():
         for name, parameter in parameters.items():
             parameter.copy_(weights[name])
+
+
+def misfit(ours: dict[str, Tensor], theirs: dict[str, Tensor]) -> str | None:
+    """The first tensor, by name, that only one side has, or whose shape or dtype differs."""
+    for name in sorted(ours.keys() | theirs.keys()):
+        if name not in theirs:
+            return f"tensor {name} is missing"
+        if name not in ours:
+            return f"tensor {name} is none of the model of config.yaml"
+        have, want = theirs[name], ours[name]
+        if (have.shape, have.dtype) != (want.shape, want.dtype):
+            return (
+                f"tensor {name} has shape {tuple(have.shape)} ({_dtype(have)}), the model of "
+                f"config.yaml {tuple(want.shape)} ({_dtype(want)})"
+            )
+    return None
+
+
+def _dtype(tensor: Tensor) -> str:
+    return str(tensor.dtype).removeprefix("torch.")

@@ -16,7 +16,9 @@ import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 try:
     import fcntl
@@ -24,10 +26,12 @@ except ImportError:  # not on Windows
     fcntl = None  # type: ignore[assignment]
 
 from toytrans.config import Config, load_config, save_config
+from toytrans.data.files import MOST_BYTES, MOST_GROWTH
 from toytrans.data.pairs import DataFacts
 from toytrans.errors import UserError
 from toytrans.evaluation import translate
 from toytrans.model.transformer import Transformer
+from toytrans.reading import read_whole
 from toytrans.tokens import Vocabulary
 from toytrans.training.checkpoint import (
     CHECKPOINTS,
@@ -65,6 +69,8 @@ def choose_folder(stem: str, out: Path | None, *, resume: bool, overwrite: bool)
     """
     if out is not None:
         return _writable(out, resume or overwrite)
+    if stem in (".", "..") or not stem.isprintable():
+        raise UserError(f"{stem!r} is no name for a run; name its directory with --out")
     names = os.listdir(RUNS) if RUNS.is_dir() else []
     newest = max((_number(name, stem) for name in names), default=0)
     if newest == 0:
@@ -201,14 +207,30 @@ def read_run(path: Path) -> tuple[Config, DataFacts]:
     if not is_run(path):
         raise UserError(f"{path}: not a run directory (it lacks {CONFIG} and {DATA})")
     try:
-        data = json.loads((path / DATA).read_bytes())
-        low, high = data["train_length"]
-        vocabulary = Vocabulary(tuple(data["symbols"]), tuple(data["separators"]))
-        growth, digest = int(data["target_growth"]), str(data["train_sha256"])
-        facts = DataFacts(vocabulary, (int(low), int(high)), growth, digest)
-    except (OSError, ValueError, KeyError, TypeError, RecursionError, OverflowError, UserError):
+        facts = _SavedFacts.model_validate_json(read_whole(path / DATA, MOST_BYTES)).facts()
+    except (OSError, ValidationError, UserError):
         raise UserError(f"{path / DATA}: damaged; the run cannot be read without it") from None
     return load_config(path / CONFIG), facts
+
+
+class _SavedFacts(BaseModel):
+    """data.json."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    symbols: tuple[str, ...]
+    separators: tuple[str, ...]
+    train_length: tuple[Annotated[int, Field(ge=0)], int]
+    target_growth: Annotated[int, Field(ge=2, le=MOST_GROWTH)]
+    train_sha256: str
+
+    def facts(self) -> DataFacts:
+        """Raises UserError for what no training has: a symbol with a blank in it, say."""
+        low, high = self.train_length
+        if low > high or any(symbol.split() != [symbol] for symbol in self.symbols):
+            raise UserError("no training's data")
+        vocabulary = Vocabulary(self.symbols, self.separators)
+        return DataFacts(vocabulary, (low, high), self.target_growth, self.train_sha256)
 
 
 def read_precision(path: Path) -> Precision | None:
@@ -225,8 +247,8 @@ def is_of_launch(path: Path, launch: str | None) -> bool:
 def _environment(path: Path) -> dict[str, Any]:
     """What environment.json tells; nothing where it cannot be read."""
     try:
-        found = json.loads((path / ENVIRONMENT).read_bytes())
-    except (OSError, ValueError, RecursionError):
+        found = json.loads(read_whole(path / ENVIRONMENT, MOST_BYTES))
+    except (OSError, UserError, ValueError, RecursionError):
         return {}
     return found if isinstance(found, dict) else {}
 
@@ -241,7 +263,7 @@ def append_record(path: Path, record: Record) -> None:
 def read_records(path: Path) -> list[Record]:
     """The records of a run; reading ends at a line that is not whole."""
     try:
-        lines = (path / METRICS).read_text(errors="replace").splitlines()
+        lines = read_whole(path / METRICS, MOST_BYTES).decode(errors="replace").splitlines()
     except FileNotFoundError:
         return []
     except OSError as error:
@@ -253,6 +275,8 @@ def read_records(path: Path) -> list[Record]:
         except (ValueError, RecursionError):
             break
         if not isinstance(record, dict) or not isinstance(record.get("step"), int):
+            break
+        if any(isinstance(value, list | dict) for value in record.values()):
             break
         records.append(record)
     return records

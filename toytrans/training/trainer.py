@@ -28,6 +28,7 @@ from toytrans.training.checkpoint import (
     Progress,
     load_checkpoint,
     load_weights,
+    misfit,
     save_checkpoint,
     saved_steps,
 )
@@ -197,34 +198,39 @@ class Trainer:
 
     def save(self) -> None:
         """Write a checkpoint of this moment. Raises UserError where the disk refuses."""
-        optimizer = {
+        random = self.team.gather_random(self._random_states())
+        weights: dict[str, Tensor] = dict(self.model.named_parameters())
+        self.progress.window["loss"] = float(self._loss_sum)
+        checkpoint = Checkpoint(replace(self.progress), weights, self._moments(), random)
+        self.team.first(partial(save_checkpoint, self.run, checkpoint))
+        self._saved_step, self._saved_at = self.progress.step, self.progress.elapsed_s
+
+    def _moments(self) -> dict[str, Tensor]:
+        """What AdamW remembers of every weight, by name."""
+        return {
             f"{name}/{key}": value
             for name, parameter in self.model.named_parameters()
             for key, value in self.optimizer.state[parameter].items()
         }
-        random = self.team.gather_random(self._random_states())
-        weights: dict[str, Tensor] = dict(self.model.named_parameters())
-        self.progress.window["loss"] = float(self._loss_sum)
-        checkpoint = Checkpoint(replace(self.progress), weights, optimizer, random)
-        self.team.first(partial(save_checkpoint, self.run, checkpoint))
-        self._saved_step, self._saved_at = self.progress.step, self.progress.elapsed_s
 
     def _restore(self, checkpoint: Checkpoint) -> None:
+        place = f"{self.run}: step {checkpoint.progress.step}"
         if checkpoint.progress.window.keys() != self.progress.window.keys():
-            step = checkpoint.progress.step
-            raise DamagedCheckpoint(f"{self.run}: step {step}: checkpoint.json lacks its sums")
+            raise DamagedCheckpoint(f"{place}: checkpoint.json lacks its sums")
         load_weights(self.model, checkpoint.weights, str(self.run))
-        for name, parameter in self.model.named_parameters():
-            for key in ("step", "exp_avg", "exp_avg_sq"):
-                value = checkpoint.optimizer.get(f"{name}/{key}")
-                if value is not None:
-                    state = self.optimizer.state[parameter]
-                    state[key] = value.to(state[key].device)
+        moments = self._moments()
+        if words := misfit(moments, checkpoint.optimizer):
+            raise DamagedCheckpoint(f"{place}: optimizer.safetensors: {words}")
+        for name, moment in moments.items():
+            moment.copy_(checkpoint.optimizer[name])
         random = self.team.own_random(checkpoint.random)
-        if "cpu" in random:
-            self._set_random_states(random)
-        else:  # the run had fewer processes
-            self.team.seed(self.config.seed, checkpoint.progress.step)
+        try:
+            if self.team.is_first or "cpu" in random:
+                self._set_random_states(random)
+            else:  # the run had fewer processes
+                self.team.seed(self.config.seed, checkpoint.progress.step)
+        except (KeyError, RuntimeError, TypeError):
+            raise DamagedCheckpoint(f"{place}: random.safetensors: no states of torch's") from None
         self.progress = checkpoint.progress
         self._loss_sum = self._scalar(self.progress.window["loss"])
         self._saved_step, self._saved_at = self.progress.step, self.progress.elapsed_s

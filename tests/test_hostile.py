@@ -1,0 +1,659 @@
+"""Files and text made to do harm: refused in one line, in bounded time and memory, and shown as
+what they are."""
+
+import contextlib
+import hashlib
+import html
+import io
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import zipfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import safetensors.torch
+import torch
+from conftest import Command, call
+from torch import Tensor
+
+from toytrans.config import load_config
+from toytrans.data import check_splits, open_source
+from toytrans.data import files as data_files
+from toytrans.errors import UserError
+from toytrans.training.run import read_precision, read_records
+from toytrans.training.trainer import Trainer
+
+TINY = """\
+data: {task: copy, symbols: 5, train_length: [1, 4], valid_examples: 9, test_examples: 9}
+model: {d_model: 8, n_heads: 2, n_encoder_layers: 1, n_decoder_layers: 1, d_ff: 16}
+train: {max_steps: 4, eval_every: 2, precision: fp32}
+"""
+FILES = TINY.replace(TINY.splitlines()[0], "data: {files: {train: a.tsv, valid: a.tsv}}")
+Refused = Callable[..., str]
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    torch.set_num_threads(1)
+
+
+@pytest.fixture(autouse=True)
+def _in_time() -> Iterator[None]:
+    """What waits for a pipe, or reads a device to its end, fails."""
+
+    def stop(number: int, frame: Any) -> None:
+        raise TimeoutError("not done within 60 s")
+
+    before = signal.signal(signal.SIGALRM, stop)
+    signal.alarm(60)
+    yield
+    signal.alarm(0)
+    signal.signal(signal.SIGALRM, before)
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("trained")
+    (folder / "tiny.yaml").write_text(TINY)
+    silence = contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO())
+    with silence[0], silence[1]:
+        config = str(folder / "tiny.yaml")
+        assert call("train", "--config", config, "--out", str(folder / "runs/tiny")) == 0
+    return folder
+
+
+@pytest.fixture
+def run(trained: Path) -> Path:
+    """A copy of a trained run, checkpoints 2 and 4, as runs/tiny beside tiny.yaml."""
+    shutil.copytree(trained, ".", dirs_exist_ok=True)
+    return Path("runs/tiny")
+
+
+def refusal(action: Callable[..., Any], *arguments: Any) -> str:
+    with pytest.raises(UserError) as caught:
+        action(*arguments)
+    return str(caught.value)
+
+
+# Checkpoints ---------------------------------------------------------------------------------
+
+
+def replace_file(run: Path, name: str, raw: bytes) -> None:
+    """Other content for a file of the last checkpoint, with a description that vouches for it."""
+    folder = run / "checkpoints/step-4"
+    (folder / name).write_bytes(raw)
+    about = json.loads((folder / "checkpoint.json").read_bytes())
+    about["sha256"][name] = hashlib.sha256(raw).hexdigest()
+    (folder / "checkpoint.json").write_text(json.dumps(about))
+
+
+def change_tensors(run: Path, name: str, change: Callable[[dict[str, Tensor], str], None]) -> None:
+    file = f"{name}.safetensors"
+    tensors = safetensors.torch.load((run / "checkpoints/step-4" / file).read_bytes())
+    change(tensors, sorted(tensors)[0])
+    replace_file(run, file, safetensors.torch.save(tensors))
+
+
+def put(change: Callable[[Tensor], Tensor]) -> Callable[[dict[str, Tensor], str], None]:
+    return lambda tensors, name: tensors.update({name: change(tensors[name]).contiguous()})
+
+
+def of_one_more(tensor: Tensor) -> Tensor:
+    return torch.zeros([size + 1 for size in tensor.shape])
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (put(of_one_more), "has shape"),
+        (put(lambda t: t * float("nan")), "NaN or infinity"),
+        (put(lambda t: t + float("inf")), "NaN or infinity"),
+        (put(lambda t: t.long()), "(int64)"),
+        (put(lambda t: t.half()), "(float16)"),
+        (put(lambda t: t.double()), "(float64)"),
+        (put(lambda t: t.to(torch.float8_e4m3fn)), "(float8_e4m3fn)"),
+        (lambda tensors, name: tensors.pop(name), "is missing"),
+        (lambda tensors, name: tensors.update(surplus=torch.zeros(2)), "surplus is none of"),
+        (lambda tensors, name: tensors.clear(), "is missing"),
+    ],
+)
+def test_weights_that_training_never_writes_are_refused_with_a_right_checksum(
+    run: Path, refused: Refused, change: Any, words: str
+) -> None:
+    change_tensors(run, "weights", change)
+    message = refused("eval", str(run), "--checkpoint", "last")
+    assert "step-4" in message and words in message
+
+
+def zipped() -> bytes:
+    made = io.BytesIO()
+    with zipfile.ZipFile(made, "w") as archive:  # as torch.save makes them
+        archive.writestr("archive/data.pkl", b"cbuiltins\nopen\n(S'opened'\nS'w'\ntR.")
+    return made.getvalue()
+
+
+def with_header(header: bytes, length: int | None = None, data: bytes = b"") -> bytes:
+    return (len(header) if length is None else length).to_bytes(8, "little") + header + data
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        zipped(),
+        b"",
+        b"\0" * 100,
+        with_header(b"{}", 2**63),
+        with_header(b"{}", 10**9),
+        with_header(b"[]"),
+        with_header(b"[" * 100_000),
+        with_header(b'{"x":{"dtype":"F32","shape":[9],"data_offsets":[0,4]}}', data=b"\0" * 4),
+        with_header(b'{"x":{"dtype":"F32","shape":[1],"data_offsets":[0,1000000000000]}}'),
+        with_header(b'{"x":{"dtype":"F32","shape":[4294967296,4294967296],"data_offsets":[0,0]}}'),
+        with_header(b'{"x":{"dtype":"F32","shape":[-1],"data_offsets":[0,4]}}', data=b"\0" * 4),
+        with_header(b'{"x":{"dtype":"PICKLE","shape":[1],"data_offsets":[0,4]}}', data=b"\0" * 4),
+    ],
+)
+def test_files_that_are_no_safetensors_or_lie_are_refused(
+    run: Path, refused: Refused, raw: bytes
+) -> None:
+    replace_file(run, "weights.safetensors", raw)
+    message = refused("eval", str(run), "--checkpoint", "last")
+    assert "step-4/weights.safetensors: not a safetensors file" in message
+    assert not Path("opened").exists()
+
+
+def change_description(run: Path, change: Callable[[dict[str, Any]], Any]) -> None:
+    path = run / "checkpoints/step-4/checkpoint.json"
+    about = json.loads(path.read_bytes())
+    change(about)
+    path.write_text(json.dumps(about))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda about: about.update(format="1"),
+        lambda about: about.update(sha256=[]),
+        lambda about: about.update(sha256={"weights.safetensors": 5}),
+        lambda about: about.update(progress=None),
+        lambda about: about.pop("progress"),
+        lambda about: about.update(surplus=1),
+        lambda about: about["progress"].update(surplus=1),
+        lambda about: about["progress"].update(step=-1),
+        lambda about: about["progress"].update(step=3),
+        lambda about: about["progress"].update(step="4"),
+        lambda about: about["progress"].update(step=4.5),
+        lambda about: about["progress"].update(step=True),
+        lambda about: about["progress"].update(dealt=10**30),
+        lambda about: about["progress"].update(target_tokens=10**400),
+        lambda about: about["progress"].update(elapsed_s="long"),
+        lambda about: about["progress"].update(elapsed_s=float("inf")),
+        lambda about: about["progress"].update(best_step="best"),
+        lambda about: about["progress"].update(best_loss=float("nan")),
+        lambda about: about["progress"].update(window=[]),
+        lambda about: about["progress"]["window"].update(tokens="many"),
+        lambda about: about["progress"]["window"].update(tokens=-7),
+        lambda about: about["progress"]["window"].update(loss=10**400),
+    ],
+)
+def test_a_description_of_other_types_is_refused(run: Path, refused: Refused, change: Any) -> None:
+    change_description(run, change)
+    message = refused("eval", str(run), "--checkpoint", "last")
+    assert "step-4/checkpoint.json: damaged" in message and "--checkpoint 2" in message
+
+
+def pipe_instead(path: Path) -> None:
+    path.unlink()
+    os.mkfifo(path)
+
+
+def resumed(run: Path) -> list[str]:
+    """What is said of a run that is resumed."""
+    config = load_config(Path("tiny.yaml"))
+    trainer = Trainer(config, open_source(config), run, torch.device("cpu"), "fp32")
+    return trainer.resume()
+
+
+@pytest.mark.parametrize(
+    ("damage", "words"),
+    [
+        (lambda run: change_description(run, lambda a: a["progress"].pop("window")), "its sums"),
+        (lambda run: change_description(run, lambda a: a.update(format=[])), "damaged"),
+        (lambda run: change_tensors(run, "optimizer", put(of_one_more)), "optimizer"),
+        (lambda run: change_tensors(run, "optimizer", put(lambda t: t.int())), "optimizer"),
+        (lambda run: change_tensors(run, "optimizer", lambda ts, n: ts.pop(n)), "is missing"),
+        (lambda run: change_tensors(run, "random", put(lambda t: t[1:])), "random"),
+        (lambda run: change_tensors(run, "random", put(lambda t: t.int())), "random"),
+        (lambda run: change_tensors(run, "random", put(torch.zeros_like)), "random"),
+        (lambda run: change_tensors(run, "random", lambda ts, n: ts.pop(n)), "random"),
+        (lambda run: change_tensors(run, "weights", put(lambda t: t / 0)), "NaN"),
+        (lambda run: pipe_instead(run / "checkpoints/step-4/checkpoint.json"), "unreadable"),
+        (lambda run: pipe_instead(run / "checkpoints/step-4/weights.safetensors"), "unreadable"),
+    ],
+)
+def test_a_resumed_run_passes_over_a_checkpoint_that_only_looks_whole(
+    run: Path, damage: Callable[[Path], None], words: str
+) -> None:
+    assert resumed(run) == ["resumed at step 4"]
+    damage(run)
+    passed, *others = resumed(run)
+    assert words in passed and passed.endswith("the one before it is used")
+    assert others == ["resumed at step 2"]
+
+
+def test_a_link_to_a_checkpoint_is_as_good_as_the_checkpoint(run: Path, command: Command) -> None:
+    (run / "checkpoints").rename("elsewhere")
+    (run / "checkpoints").symlink_to(Path("elsewhere").resolve())
+    assert command("eval", str(run)).code == 0
+
+
+# The other files of a run --------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"symbols": ["0", "1"]}, "do not belong together"),
+        ({"symbols": [str(k) for k in range(9)]}, "do not belong together"),
+        ({"symbols": "01234"}, "damaged"),
+        ({"symbols": [0, 1, 2, 3, 4]}, "damaged"),
+        ({"symbols": ["0", "1", "2", "3", "a b"]}, "damaged"),
+        ({"symbols": ["0", "1", "2", "3", ""]}, "damaged"),
+        ({"separators": ["+"]}, "damaged"),
+        ({"train_length": [4, 1]}, "damaged"),
+        ({"train_length": [-1, 4]}, "damaged"),
+        ({"train_length": [1]}, "damaged"),
+        ({"target_growth": 10**9}, "damaged"),
+        ({"target_growth": "2"}, "damaged"),
+        ({"train_sha256": None}, "damaged"),
+        ({"surplus": 1}, "damaged"),
+    ],
+)
+def test_data_facts_that_no_training_has_are_refused(
+    run: Path, refused: Refused, change: dict[str, Any], words: str
+) -> None:
+    facts = json.loads((run / "data.json").read_bytes())
+    (run / "data.json").write_text(json.dumps(facts | change))
+    assert words in refused("eval", str(run))
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [b"", b"\0" * 99, b"[]", b"null", b"\xff", b"[" * 100_000, b'{"precision": []}', b"1" * 9999],
+)
+def test_a_damaged_environment_tells_nothing(run: Path, raw: bytes) -> None:
+    assert read_precision(run) == "fp32"
+    (run / "environment.json").write_bytes(raw)
+    assert read_precision(run) is None
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b"",
+        b"\0",
+        b"\xff",
+        b"{}",
+        b"[]",
+        b'{"step": "6"}',
+        b'{"step": 6, "loss": {}}',
+        b"[" * 100_000,
+    ]
+    + [b'{"step": 6, "loss": ' + b"[" * 900 + b"]" * 900 + b"}", b'{"step": ' + b"9" * 9999 + b"}"],
+)
+def test_records_end_at_a_damaged_line(run: Path, line: bytes) -> None:
+    before = read_records(run)
+    assert [record["step"] for record in before] == [2, 4]
+    with (run / "metrics.jsonl").open("ab") as file:
+        file.write(line + b'\n{"step": 9}\n')
+    assert read_records(run) == before
+    resumed(run)
+    kept = (run / "metrics.jsonl").read_text().splitlines()
+    assert [json.loads(line) for line in kept] == before
+
+
+# Files without an end ------------------------------------------------------------------------
+
+
+def sparse(path: str, size: int = 3 * 2**30) -> str:
+    with open(path, "wb") as file:
+        file.truncate(size)
+    return path
+
+
+def fifo(path: str) -> str:
+    os.mkfifo(path)
+    return path
+
+
+MADE: dict[str, Callable[[str], str]] = {
+    "device": lambda path: "/dev/zero",
+    "pipe": fifo,
+    "3 GiB": sparse,
+}
+
+
+@pytest.mark.parametrize("kind", MADE)
+def test_what_has_no_end_is_refused_unread_wherever_it_is_named(
+    run: Path, refused: Refused, kind: str
+) -> None:
+    words = "larger than" if kind == "3 GiB" else "a pipe or a device"
+    path = MADE[kind]("endless")
+    Path("a.tsv").write_text("1\t1\n2\t2\n")
+    Path("files.yaml").write_text(FILES)
+    named = ("--set", f"data.files.train={path}", "--set", "data.files.format=tsv")
+    for arguments in (
+        ("train", "--config", path),
+        ("inspect-masks", "--config", path),
+        ("tasks", "--config", path),
+        ("train", "--config", "files.yaml", *named),
+        ("check", "--config", "files.yaml", *named),
+        ("eval", str(run), "--src-file", path, "--tgt-file", path),
+    ):
+        assert words in refused(*arguments), arguments
+
+
+@pytest.mark.parametrize("kind", ["pipe", "3 GiB"])
+@pytest.mark.parametrize("name", ["config.yaml", "data.json", "checkpoints/step-4/checkpoint.json"])
+def test_what_has_no_end_is_refused_inside_a_run(
+    run: Path, refused: Refused, kind: str, name: str
+) -> None:
+    (run / name).unlink()
+    MADE[kind](str(run / name))
+    assert name in refused("eval", str(run), "--checkpoint", "last") or name == "config.yaml"
+
+
+MEMORY = """
+import resource, sys
+from pathlib import Path
+from toytrans.config import load_config
+from toytrans.errors import UserError
+Path("seen").write_text("data: {task: copy, symbols: 5}")
+load_config(Path("seen"))  # what a config needs is imported
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+for path in sys.argv[1:]:
+    try:
+        load_config(Path(path))
+    except UserError as error:
+        print(error)
+print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) // 1024)  # MiB
+"""
+
+LAUGHS = "a: &a [1, 2]\n" + "".join(
+    f"{b}: &{b} [*{a}, *{a}, *{a}, *{a}, *{a}, *{a}, *{a}, *{a}, *{a}]\n"
+    for a, b in zip("abcdefgh", "bcdefghi", strict=True)
+)
+BOMBS = {
+    "laughs": (LAUGHS, "aliases"),
+    "brackets": ("a: " + "[" * 10_000, "nested deeper"),
+    "merge": ("data: {task: copy}\nmodel:\n  <<: {d_model: 8}\n", "<<: unknown key"),
+    "object": ("data: !!python/object/apply:os.system [ls]\n", "tags"),
+    "list": ("data: {task: copy}\nmodel: {cross_anchors: [" + "x, " * 300_000 + "x]}", "10,000"),
+    "keys": ("".join(f"k{k}: 1\n" for k in range(90_000)), "10,000"),
+    "dots": ("data: {task: copy}\n? " + "a." * 450_000 + "\n: 1\n", "unknown key"),
+    "word": ("data: {task: " + "x" * 990_000 + "}\n", "data.task"),
+    "digits": ("data: {task: copy}\nseed: " + "9" * 990_000 + "\n", "seed"),
+    "date": ("data: {task: copy}\nseed: 2001-12-14\n", "whole number"),
+}
+
+
+def test_bombs_of_yaml_are_refused_in_little_memory() -> None:
+    for name, (text, _) in BOMBS.items():
+        Path(name).write_text(text)
+    Path("junk").write_bytes(bytes(range(256)) * 1000)
+    names = [*BOMBS, "junk", sparse("sparse"), fifo("pipe"), "/dev/zero"]
+    done = subprocess.run(
+        [sys.executable, "-c", MEMORY, *names], capture_output=True, text=True, timeout=50
+    )
+    *lines, mebibytes = done.stdout.splitlines()
+    assert len(lines) == len(names), done.stderr
+    for line, (_, words) in zip(lines, BOMBS.values(), strict=False):
+        assert words in line[-300:] or words in line[:300]
+    assert int(mebibytes) < 100
+
+
+def test_an_override_may_not_nest_forever() -> None:
+    Path("tiny.yaml").write_text(TINY)
+    message = refusal(load_config, Path("tiny.yaml"), [f"train.lr{'.x' * 30_000}=1"])
+    assert "section.key=value" in message
+
+
+def test_a_line_of_standard_input_has_a_longest_length(
+    run: Path, command: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    endless = io.TextIOWrapper(io.BytesIO(b"1 2\n" + b"1 " * 10**6), "utf-8")
+    monkeypatch.setattr(sys, "stdin", endless)
+    answer = command("translate")
+    assert (answer.code, answer.out) == (2, "")
+    assert "standard input, line 2: longer than 65,536 bytes" in answer.err
+
+
+# Sizes ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("override", "words"),
+    [
+        ("model.d_ff=1000000000000", "model.d_ff"),
+        ("model.d_model=65536", "parameters"),
+        ("model.n_encoder_layers=1000000", "model.n_encoder_layers"),
+        ("data.symbols=1000000000", "data.symbols"),
+        ("data.train_length=[1, 1000000000]", "data.train_length.1"),
+        ("data.test_examples=100000000", "data.test_examples"),
+        ("data.test_length=[1, 60000000]", "data.test_length.1"),
+        ("data.train_examples=100000000000000000000", "data.train_examples"),
+        ("data.batch_tokens=1000000000", "data.batch_tokens"),
+        ("train.max_steps=" + "9" * 500, "train.max_steps"),
+        ("train.accumulate=1000000000", "train.accumulate"),
+    ],
+)
+def test_sizes_that_fill_a_machine_are_refused_before_anything_is_made(
+    refused: Refused, override: str, words: str
+) -> None:
+    Path("tiny.yaml").write_text(TINY)
+    assert words in refused("train", "--config", "tiny.yaml", "--set", override)
+    assert not Path("runs").exists()
+
+
+def test_examples_times_their_length_are_bounded() -> None:
+    Path("tiny.yaml").write_text(TINY)
+    long = ["data.test_length=[1, 60000]", "data.test_examples=10000"]
+    message = refusal(load_config, Path("tiny.yaml"), long)
+    assert "data.test_examples: 10,000 pairs of up to 60,000 symbols" in message
+
+
+def test_the_parameters_that_are_counted_are_nearly_all() -> None:
+    from toytrans.config import ModelConfig
+    from toytrans.model.transformer import Transformer, count_parameters
+    from toytrans.tokens import Vocabulary
+
+    vocabulary = Vocabulary(tuple(map(str, range(40))))
+    for changes in ({}, {"tie_embeddings": False, "positions": "learned"}, {"share_layers": True}):
+        model = ModelConfig.model_validate(changes)
+        built = count_parameters(Transformer(model, vocabulary))
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("toytrans.config.MOST_PARAMETERS", int(0.9 * built))
+            assert "parameters" in refusal(model.check_size, len(vocabulary))
+            patch.setattr("toytrans.config.MOST_PARAMETERS", built)
+            model.check_size(len(vocabulary))
+
+
+def reading(text: str) -> str:
+    Path("a.tsv").write_text(text)
+    Path("files.yaml").write_text(FILES)
+    config = load_config(Path("files.yaml"))
+    return refusal(lambda: check_splits(config, open_source(config)))
+
+
+def test_data_that_would_fill_the_memory_is_named_with_its_line(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert "a.tsv:2: 1,200 symbols for a source of 1" in reading(f"1\t1\n2\t{'1 ' * 1200}\n")
+    assert "a.tsv:2: a line of more than" in reading("1\t1\n" + "1 " * 600_000 + "\t1\n")
+    monkeypatch.setattr(data_files, "MOST_IDS", 99)
+    assert "a.tsv:2: 40 symbols; padded to these, 3 sequences" in reading(
+        f"1\t1\n{'1 ' * 40}\t1\n1\t1\n"
+    )
+    monkeypatch.setattr(data_files, "MOST_LINES", 3)
+    assert "a.tsv: more than 3 lines" in reading("1\t1\n" * 4)
+
+
+# Names and escapes ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "name", ["..yaml", "...yaml", "a\x1b[31m.yaml", "a\nb.yaml", "\udcff.yaml"]
+)
+def test_a_config_that_names_no_run_asks_for_one(refused: Refused, name: str) -> None:
+    Path(name).write_text(TINY)
+    assert "is no name for a run" in refused("train", "--config", f"./{name}")
+    assert os.listdir() == [name]
+
+
+@pytest.mark.parametrize("name", ["-x.yaml", ".yaml", f"{'x' * 250}.yaml", "a b.yaml"])
+def test_strange_names_of_runs_stay_below_runs(command: Command, name: str) -> None:
+    Path(name).write_text(TINY)
+    answer = command("train", "--config", f"./{name}", "--set", "train.max_steps=0")
+    assert answer.code == 0, answer.err
+    assert sorted(os.listdir()) == sorted([name, "runs"])
+    assert os.listdir("runs") == [Path(name).stem]
+
+
+EVIL = ["\x1b[31mred", "[bold]", "[/]", "<b>", "&amp;", "\x9b5m", "\u202eleft", "é\x07"]
+
+
+@pytest.fixture(scope="module")
+def evil(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run on symbols that a terminal, Rich or HTML would obey, in a folder of such a name."""
+    folder = tmp_path_factory.mktemp("evil")
+    pairs = (f"{' '.join(EVIL[k:])}\t{' '.join(EVIL[:k])}" for k in range(len(EVIL)))
+    (folder / "a.tsv").write_text("\n".join(pairs) + "\n")
+    (folder / "evil.yaml").write_text(FILES.replace("a.tsv", str(folder / "a.tsv")))
+    out, run = io.StringIO(), folder / "\x1b[31m[red]run"
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(out):
+        assert call("train", "--config", str(folder / "evil.yaml"), "--out", str(run)) == 0
+    assert "\\x1b[31m" in out.getvalue() and harmless(out.getvalue())
+    return run
+
+
+def harmless(text: str) -> bool:
+    return all(c.isprintable() or c == "\n" for c in text)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "eval RUN",
+        "eval RUN RUN",
+        "eval RUN --json",
+        "translate --run RUN",
+        "translate --run RUN SYMBOLS",
+        "translate --run RUN \x1b[32munseen",
+        "attention --run RUN",
+        "attention --run RUN SYMBOLS",
+        "attention --run RUN SYMBOLS --json",
+        "attention --run RUN SYMBOLS --plot x.svg",
+        "inspect-masks --run RUN",
+        "inspect-masks --run RUN --as hf",
+        "inspect-masks --run RUN --csv",
+        "inspect-masks --run RUN --html",
+        "inspect-masks --src SYMBOLS --tgt SYMBOLS",
+        "inspect-masks --src SYMBOLS --tgt SYMBOLS --steps",
+        "trace RUN",
+        "trace RUN --no-mask",
+        "trace RUN --example decoding",
+        "check RUN",
+        "check --model \x1b[31mmine:made",
+        "tasks \x1b[31m",
+        "train --config \x1b[31m[red].yaml",
+        "train --config evil.yaml --set data.symbols=\x1b[31m",
+        "train --config evil.yaml --set \x1b[31m",
+        "eval \x1b[31mnone",
+        "eval RUN --split \x1b[31m",
+        "eval RUN --\x1b[31m",
+        "faults \x1b[31m",
+        "\x1b[31m",
+    ],
+)
+def test_escapes_and_markup_are_shown_not_obeyed(
+    evil: Path, command: Command, monkeypatch: pytest.MonkeyPatch, words: str
+) -> None:
+    (evil.parent / "evil.yaml").exists() and shutil.copy(evil.parent / "evil.yaml", ".")
+    symbols = " ".join(EVIL)
+    given = io.TextIOWrapper(io.BytesIO(f"{symbols}\n".encode()), "utf-8")
+    monkeypatch.setattr(sys, "stdin", given)
+    parts = {"RUN": str(evil), "SYMBOLS": symbols}
+    answer = command(*(parts.get(word, word) for word in words.split(" ")))
+    assert answer.code in (0, 1, 2), answer.err
+    said = answer.out + answer.err
+    assert said and harmless(said)
+    if "--html" in words:
+        assert "<b>" not in answer.out
+        said = html.unescape(answer.out)
+    if Path("x.svg").exists():
+        drawn = Path("x.svg").read_text()
+        assert harmless(drawn.replace("\t", "")) and "<b>" not in drawn
+    if words in ("inspect-masks --src SYMBOLS --tgt SYMBOLS", "attention --run RUN SYMBOLS"):
+        assert "[bold]" in said and "<b>" in said and "\\x1b[31" in said
+
+
+# Pipes and streams ---------------------------------------------------------------------------
+
+
+def shell(line: str) -> subprocess.CompletedProcess[str]:
+    line = line.replace("toytrans", f"{sys.executable} -m toytrans")
+    return subprocess.run(["bash", "-c", line], capture_output=True, text=True, timeout=60)
+
+
+def test_a_reader_that_has_had_enough_ends_a_command_in_silence() -> None:
+    """schema prints plainly, faults through Rich."""
+    for name in ("schema", "faults"):
+        done = shell(f"(sleep 0.2; toytrans {name}; echo code $? >&2) | true")
+        assert done.stderr == "code 141\n", name
+
+
+def test_a_full_disk_behind_standard_output_is_no_bug_of_ours() -> None:
+    for name in ("schema", "faults"):
+        done = shell(f"toytrans {name} > /dev/full")
+        assert (done.returncode, done.stderr.count("\n")) == (2, 1), done.stderr
+        assert "standard output: No space left" in done.stderr
+
+
+def test_closed_streams_and_poor_encodings_are_no_bugs_of_ours() -> None:
+    assert shell("toytrans faults >&- <&- 2>&-").returncode == 0
+    done = shell("PYTHONIOENCODING=ascii toytrans inspect-masks --src 'é 1' --tgt '1' --as hf")
+    assert done.returncode == 0 and "\\xe9" in done.stdout
+
+
+# The rules that hold the line ----------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("code", "rule"),
+    [
+        ("import pickle\npickle.loads(b'')\n", "S301"),
+        ("import marshal\nmarshal.loads(b'')\n", "S302"),
+        ("eval('1')\n", "S307"),
+        ("import yaml\nyaml.load('1', Loader=yaml.Loader)\n", "S506"),
+        ("import torch\ntorch.load('x')\n", "TID251"),
+        ("import torch\ntorch.save(1, 'x')\n", "TID251"),
+        ("import pickle\n", "TID251"),
+    ],
+)
+def test_the_linter_refuses_what_can_run_code(code: str, rule: str) -> None:
+    root = Path(__file__).parent.parent
+    done = subprocess.run(
+        ["ruff", "check", "--output-format=concise", "--stdin-filename=toytrans/x.py", "-"],
+        input=code,
+        cwd=root,
+        capture_output=True,
+        text=True,
+    )
+    assert rule in done.stdout

@@ -1,0 +1,38 @@
+"""Files that somebody else may have made: opened only where reading them ends, and no larger than
+expected."""
+
+import os
+import stat
+from io import BufferedReader
+from pathlib import Path
+
+from toytrans.errors import UserError
+
+
+class Unreadable(UserError):
+    """A file that is not read: a pipe, a device, or larger than expected."""
+
+
+def open_regular(path: Path | str) -> BufferedReader:
+    """A file for reading bytes. Raises OSError, and Unreadable for a pipe or a device, which may
+    never end."""
+    file = open(path, "rb", opener=_open_at_once)  # noqa: SIM115  # the caller's to close
+    if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+        file.close()
+        raise Unreadable(f"{path}: a pipe or a device; save it as a file, and name that")
+    return file
+
+
+def read_whole(path: Path | str, most_bytes: int) -> bytes:
+    """The bytes of a file. Raises OSError, and Unreadable for a larger one."""
+    with open_regular(path) as file:
+        size = os.fstat(file.fileno()).st_size
+        raw = b"" if size > most_bytes else file.read(most_bytes + 1)
+    if max(size, len(raw)) > most_bytes:
+        raise Unreadable(f"{path}: larger than {most_bytes:,} bytes")
+    return raw
+
+
+def _open_at_once(path: str, flags: int) -> int:
+    """A pipe that nobody writes to is opened too, rather than waited for."""
+    return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
