@@ -396,7 +396,7 @@ def test_weights_that_are_no_numbers_are_found(tmp_path, sound):
     checkpoint.weights[name].view(-1)[0] = math.nan
     save_checkpoint(path, checkpoint)
     (found,) = examine(read_case(path))
-    assert found.name == "weights_not_finite" and name in found.evidence
+    assert found.name == "damaged_checkpoint" and f"{name} holds NaN" in found.evidence
     assert examine(case) == []
 
 

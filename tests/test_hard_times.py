@@ -222,7 +222,7 @@ def test_memory_that_really_runs_out():
         "size = int(Path('/proc/self/statm').read_text().split()[0]) * resource.getpagesize()\n"
         "resource.setrlimit(resource.RLIMIT_AS, (size + 2**30,) * 2); main()"
     )
-    sets = ("--set", "data.batch_tokens=50000000", "--set", "train.precision=fp32")
+    sets = ("--set", "data.batch_tokens=16000000", "--set", "train.precision=fp32")
     done = subprocess.run(
         [sys.executable, "-c", code, *TRAIN, *sets],
         capture_output=True,

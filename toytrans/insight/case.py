@@ -47,11 +47,10 @@ class Texts:
 
 @dataclass(frozen=True)
 class Saved:
-    """A checkpoint. damage: why it cannot be read; not_finite: tensors with NaN or infinity."""
+    """A checkpoint. damage: why it cannot be used."""
 
     step: int
     damage: str | None = None
-    not_finite: tuple[str, ...] = ()
     progress: Progress | None = None
 
 
@@ -217,9 +216,7 @@ def _saved(path: Path, step: int) -> Saved:
         checkpoint = load_checkpoint(path, step)
     except UserError as error:
         return Saved(step, damage=str(error))
-    tensors = checkpoint.weights.items()
-    not_finite = tuple(name for name, tensor in tensors if not bool(tensor.isfinite().all()))
-    return Saved(step, None, not_finite, checkpoint.progress)
+    return Saved(step, None, checkpoint.progress)
 
 
 def _texts(config: Config, facts: DataFacts) -> Texts | None:

@@ -70,14 +70,6 @@ def damaged_files(case: Case) -> Iterator[Symptom]:
             words, _, remedy = saved.damage.partition("; ")
             what = f"The checkpoint of step {saved.step} cannot be used."
             yield Symptom("damaged_checkpoint", "wrong", what, words, remedy or "train again")
-        elif saved.not_finite:
-            yield Symptom(
-                "weights_not_finite",
-                "wrong",
-                f"The weights of step {saved.step} hold NaN or infinity.",
-                f"{len(saved.not_finite)} tensors, {saved.not_finite[0]} the first",
-                "lower train.lr, or clip gradients (train.clip_norm: 1.0), and train again",
-            )
     if case.unread:
         yield Symptom(
             "records_cut",

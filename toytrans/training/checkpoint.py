@@ -43,7 +43,7 @@ class Progress:
     dealt: Count = 0
     """training pairs taken from the stream"""
     target_tokens: Count = 0
-    elapsed_s: Annotated[float, Field(ge=0)] = 0.0
+    elapsed_s: float = 0.0
     best_step: Count | None = None
     best_exact_match: float = -1.0
     best_loss: float | None = None
