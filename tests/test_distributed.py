@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import socket
 import subprocess
 import sys
@@ -13,6 +14,7 @@ import torch
 from conftest import config_of
 from team_scenarios import SCENARIOS, STEPS, train_all, trainer_of
 
+from toytrans.config import load_config
 from toytrans.data import open_source
 from toytrans.data.batches import training_batches
 from toytrans.errors import UserError
@@ -177,6 +179,14 @@ def test_a_killed_process_is_started_again_and_nothing_shows(two, tmp_path):
     assert lines.count("resumed at step 12") == 1
     assert sum(line.startswith("toytrans: another process") for line in lines) == 1
     assert done.stdout.count("translations") == 1 and "Traceback" not in done.stderr
+    table = re.findall(
+        r"^ *(valid|test) \d+ to \d+(?:, beyond)? +([\d,]+) ", done.stdout, re.MULTILINE
+    )
+    counted = {"valid": 0, "test": 0}
+    for split, pairs in table:
+        counted[split] += int(pairs.replace(",", ""))
+    asked = load_config(tmp_path / "runs" / "c-2" / "config.yaml").data
+    assert counted == {"valid": asked.valid_examples, "test": asked.test_examples}, "all, once"
 
 
 def test_errors_are_told_by_one_process(two):

@@ -65,13 +65,16 @@ def ranges(
 
 
 def print_results(trainer: "Trainer", source: "PairSource") -> None:
-    """The table that ends a training: measured with the best checkpoint, like `toytrans eval`."""
+    """The table that ends a training: measured with the best checkpoint, like `toytrans eval`, by
+    all processes of the training together."""
     from toytrans import load
     from toytrans.data.pairs import all_pairs
     from toytrans.evaluation import evaluate
     from toytrans.model.transformer import count_parameters
 
-    run = load(trainer.run, "best", str(trainer.device))
+    team = trainer.team
+    run = team.first(lambda: load(trainer.run, "best", "cpu"))
+    run.model.to(trainer.device)
     console, progress = output(), trainer.progress
     reason = {
         "stop_at_exact_match": ", stopped at the exact match asked for",
@@ -90,10 +93,13 @@ def print_results(trainer: "Trainer", source: "PairSource") -> None:
         pairs = all_pairs(source, split)
         report = trainer.reports.get(run.step) if split == "valid" else None
         if report is None:
-            report = evaluate(run.model, pairs, run.facts, both_ends=run.config.marks_both_ends)
+            own = team.share_of_pairs(pairs)
+            counts = evaluate(run.model, own, run.facts, both_ends=run.config.marks_both_ends)
+            report = team.sum_reports(counts)
         rows += ranges(split, report, run.facts.train_length)
-    console.print(results_table(title, rows))
-    _print_translations(console, run, pairs)
+    if team.is_first:
+        console.print(results_table(title, rows))
+        _print_translations(console, run, pairs)
 
 
 def _print_translations(console: Console, run: "Run", pairs: "Pairs") -> None:

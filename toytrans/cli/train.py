@@ -61,8 +61,7 @@ def train(
         given = (config, out, changes, settings, resume, overwrite, team)
         with _prepared(*given) as (trainer, source), _stopping_on_signals(trainer) as signals:
             _follow(trainer, trainer.config.train.max_steps)
-    _report_stop(trainer, config, changes, signals)
-    if team.is_first:
+        _report_stop(trainer, config, changes, signals)
         print_results(trainer, source)
 
 
