@@ -66,6 +66,10 @@ def refusal(folder: Path, text: str | bytes, *overrides: str) -> str:
     return message
 
 
+def test_a_key_with_a_line_end_is_told_in_one_line(tmp_path):
+    assert "data.a\\nb: unknown key" in refusal(tmp_path, 'data:\n  task: copy\n  "a\\nb": 1\n')
+
+
 def assert_says(message: str, fragments: tuple[str, ...]) -> None:
     assert fragments
     for fragment in fragments:

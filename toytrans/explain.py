@@ -37,7 +37,8 @@ def explain(error: ValidationError, tree: Tree, config: type[BaseModel]) -> str:
     else:
         message = f"found {_shown(problem['input'])}, expected {_expected(problem, path, fields)}"
     key = ".".join(path)
-    return f"{tree.place(key)}: {key + ': ' if key else ''}{message}"
+    told = key if key.isprintable() else repr(key)[1:-1]  # a key may hold line ends
+    return f"{tree.place(key)}: {told + ': ' if told else ''}{message}"
 
 
 def _is_key(part: int | str) -> bool:
