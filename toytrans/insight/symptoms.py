@@ -52,6 +52,7 @@ class Symptom:
 
 
 def broken_on_purpose(case: Case) -> Iterator[Symptom]:
+    """A fault in the config."""
     if fault := case.config.fault:
         yield Symptom(
             "fault",
@@ -65,6 +66,7 @@ def broken_on_purpose(case: Case) -> Iterator[Symptom]:
 
 
 def damaged_files(case: Case) -> Iterator[Symptom]:
+    """Checkpoints, records and environment that cannot be read."""
     for saved in case.saved:
         if saved.damage:
             words, _, remedy = saved.damage.partition("; ")
@@ -89,6 +91,7 @@ def damaged_files(case: Case) -> Iterator[Symptom]:
 
 
 def diverged(case: Case) -> Iterator[Symptom]:
+    """A loss or gradient that is no finite number."""
     if not case.diverged:
         return
     broken = next(r for r in case.records if r["loss"] is None or r["grad_norm"] is None)
@@ -106,6 +109,7 @@ def diverged(case: Case) -> Iterator[Symptom]:
 
 
 def cut_short(case: Case) -> Iterator[Symptom]:
+    """A training without its end, or without any evaluation."""
     train, step = case.config.train, case.step
     if not case.records:
         what, evidence = "Nothing was trained.", "metrics.jsonl holds no record"
@@ -211,6 +215,7 @@ def worse_on_new_pairs(case: Case) -> Iterator[Symptom]:
 
 
 def got_worse(case: Case) -> Iterator[Symptom]:
+    """A best evaluation that the last one falls far below."""
     best = case.best
     if best is not None and case.ending != "cut short":
         last = case.evaluations[-1]

@@ -31,6 +31,7 @@ class Absolute(Positions):
         self.fixed: Tensor
 
     def embed(self, x: Tensor, start: int = 0) -> Tensor:
+        """x (B, L, D) with the vectors of its places. Raises UserError past the table's room."""
         stop = start + x.shape[1]
         if self.room is not None and stop > self.room:
             raise UserError(
@@ -62,6 +63,7 @@ class Sinusoidal(Absolute):
         self._table = torch.empty(0, model.d_model)  # of as many places as were met
 
     def vectors(self, places: range, like: Tensor) -> Tensor:
+        """Looked up in a table that grows as longer sequences are met."""
         table, width = self._table, like.shape[-1]
         if torch.compiler.is_compiling() and like.device.type != "mps":  # a graph keeps no table
             return sinusoids(places.start, len(places), width, like.device).to(like)
