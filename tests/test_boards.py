@@ -165,6 +165,25 @@ def test_a_board_trains_writes_and_is_not_trained_twice(tiny, command: Command, 
     assert one.result()["measures"] == measured, "measured again, to the same numbers"
 
 
+def test_a_measure_that_changes_is_measured_anew_and_nothing_is_trained(tiny, command, monkeypatch):
+    monkeypatch.setattr(jobs, "SEEDS", (0,))
+    command("board", "tiny")
+    changed = TINY.replace("pairs: 10, decode: 2", "pairs: 20, decode: 3")
+    (tiny / "tiny.yaml").write_text(changed)
+    ours, _ = todo = jobs.jobs_of("tiny", load_board("tiny"), quick=False, files=None)
+    before = ours.so_far()
+    assert ours.result() is None and before["measures"].keys() == {"short", "perplexity"}
+    monkeypatch.setattr(jobs.Trainer, "train", lambda trainer: iter(()))
+    for job in todo:
+        jobs.train_and_measure(job)
+    after = ours.result()
+    assert (after["measures"]["long"]["examples"], after["measures"]["long"]["decoded"]) == (20, 3)
+    assert {name: after["measures"][name] for name in before["measures"]} == before["measures"]
+    assert {k: v for k, v in after.items() if k != "measures"} == {
+        k: v for k, v in before.items() if k != "measures"
+    }
+
+
 def test_a_stopped_board_saves_and_goes_on(tiny):
     (tiny / "tiny.yaml").write_text(TINY.replace("max_steps: 20", "max_steps: 3000"))
     program = (

@@ -2,8 +2,9 @@
 
     Job -> runs/boards/NAME/TASK-VARIANT-SEED-HASH/ -> result.json
 
-A job that has its result is done; one that was interrupted goes on from its last checkpoint. The
-hash is that of the config and the measures, so that a board that has changed starts anew.
+A job that has its result is done; one that was interrupted goes on from its last checkpoint, or
+with the first measure that is missing. The hash is that of the config: where a board's training
+changes, it starts anew; where a measure changes, only that is measured anew.
 """
 
 import contextlib
@@ -14,7 +15,7 @@ import multiprocessing
 import signal
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import wait
 from multiprocessing.context import SpawnProcess
@@ -61,24 +62,38 @@ class Job:
     @property
     def path(self) -> Path:
         """The run directory."""
-        told = {"aim", "published", "control"}  # change no number of ours
-        asked = [measure.model_dump_json(exclude=told) for measure in self.measures.values()]
-        key = hashlib.sha256("\n".join((self.config_sha256, *asked)).encode()).hexdigest()[:8]
-        return self.folder / f"{self.task}-{self.variant}-{self.config.seed}-{key}"
+        run = f"{self.task}-{self.variant}-{self.config.seed}-{self.config_sha256[:8]}"
+        return self.folder / run
 
-    def result(self) -> dict[str, Any] | None:
-        """What was measured, if it has been."""
+    def so_far(self) -> dict[str, Any] | None:
+        """What the training told at its end, and the measures taken since; None before that."""
         with contextlib.suppress(OSError, ValueError):
             found: dict[str, Any] = json.loads((self.path / "result.json").read_bytes())
+            taken = found["measures"]
+            found["measures"] = {
+                name: taken[name]
+                for name, measure in self.measures.items()
+                if name in taken and taken[name]["asked"] == _asked(measure)
+            }
             return found
         return None
 
+    def result(self) -> dict[str, Any] | None:
+        """What was measured, if all of it has been."""
+        found = self.so_far()
+        return found if found and len(found["measures"]) == len(self.measures) else None
+
     def steps(self) -> int:
         """Steps trained so far."""
-        if self.result() is not None:
+        if self.so_far() is not None:
             return self.config.train.max_steps
         records = read_records(self.path)
         return int(records[-1]["step"]) if records else 0
+
+
+def _asked(measure: Measure) -> dict[str, Any]:
+    """What a number depends on, as JSON has it."""
+    return measure.model_dump(mode="json", include={"lengths", "pairs", "decode", "metric"})
 
 
 def jobs_of(name: str, board: Board, *, quick: bool, files: Path | None) -> list[Job]:
@@ -169,7 +184,7 @@ def _work(job: Job, complaints: Any) -> None:
 
 
 def train_and_measure(job: Job) -> None:
-    """Train a job on one core, or go on with it, and write its result.
+    """Train a job on one core, or go on with it, and write its result after every measure.
 
     On SIGTERM the training saves and there is no result yet. What is measured is the model of the
     last step: nothing is chosen.
@@ -192,7 +207,7 @@ def train_and_measure(job: Job) -> None:
                 pass
         if trainer.stop_reason == "interrupted":
             return
-        result = {
+        result = job.so_far() or {
             "steps": trainer.progress.step,
             "stop_reason": trainer.stop_reason,
             "target_tokens": trainer.progress.target_tokens,
@@ -200,9 +215,13 @@ def train_and_measure(job: Job) -> None:
             "train_s": trainer.progress.elapsed_s,
             "cpu_s": time.process_time() - began,
             "precision": precision,
-            "measures": measured(trainer, job.measures),
+            "measures": {},
         }
-        write_file(job.path / "result.json", (json.dumps(result, indent=1) + "\n").encode())
+        for name, measure in job.measures.items():
+            if name not in result["measures"]:
+                result["measures"][name] = _measured(trainer, measure, result["measures"])
+                raw = (json.dumps(result, indent=1) + "\n").encode()
+                write_file(job.path / "result.json", raw)
 
 
 @contextlib.contextmanager
@@ -219,16 +238,13 @@ def _saving_on_sigterm(trainer: Trainer) -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
-def measured(trainer: Trainer, measures: Mapping[str, Measure]) -> dict[str, dict[str, Any]]:
-    """The summary of each measure's evaluation, with `value`: what its metric says, and the
-    teacher-forced exact match of each length. Measures of the same pairs share one evaluation."""
-    summaries: dict[Any, dict[str, Any]] = {}
-    found = {}
-    for key, measure in measures.items():
-        pairs = (measure.lengths, measure.pairs, measure.decode)
-        summary = summaries[pairs] = summaries.get(pairs) or _evaluated(trainer, measure)
-        found[key] = {"value": _value(measure, summary)} | summary
-    return found
+def _measured(trainer: Trainer, measure: Measure, taken: dict[str, Any]) -> dict[str, Any]:
+    """The summary of a measure's evaluation, with what was `asked`, and `value`: what its metric
+    says. Another metric of the same pairs, if taken already, has their evaluation."""
+    asked = _asked(measure)
+    same = [one for one in taken.values() if one["asked"] | {"metric": measure.metric} == asked]
+    summary = same[0] if same else _evaluated(trainer, measure)
+    return summary | {"asked": asked, "value": _value(measure, summary)}
 
 
 def _value(measure: Measure, summary: dict[str, Any]) -> float:
@@ -240,6 +256,7 @@ def _value(measure: Measure, summary: dict[str, Any]) -> float:
 
 
 def _evaluated(trainer: Trainer, measure: Measure) -> dict[str, Any]:
+    """The summary of an evaluation, and the teacher-forced exact match of each length."""
     config = trainer.config
     if measure.lengths is not None:
         asked = {"test_length": measure.lengths, "test_examples": measure.pairs}

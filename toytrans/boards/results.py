@@ -99,6 +99,7 @@ def _shortened(job: Job) -> dict[str, Any]:
     """A job's result, with a curve over spans of lengths in place of every length."""
     result = job.result() or {"measures": {}}
     for summary in result["measures"].values():
+        summary.pop("asked", None)  # stands in the board
         found = {int(length): value for length, value in summary.pop("by_length", {}).items()}
         summary["curve"] = {
             f"{low}:{high}": round(fmean(found[n] for n in found if low <= n <= high), 4)
