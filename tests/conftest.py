@@ -48,7 +48,7 @@ def model_of(vocabulary: Vocabulary, **model: object) -> Transformer:
     return built
 
 
-EVERY_ANCHOR = {"n_heads": 7, "d_model": 56, "cross_anchors": list(get_args(AnchorName))}
+EVERY_ANCHOR = {"n_heads": 9, "d_model": 72, "cross_anchors": list(get_args(AnchorName))}
 SCHEMES = [
     *({"positions": name} for name in get_args(PositionName)),
     {"positions": "anchored", **EVERY_ANCHOR},

@@ -5,7 +5,7 @@ from typing import get_args
 
 import pytest
 import torch
-from conftest import VOCABULARY, config_of, model_of
+from conftest import EVERY_ANCHOR, VOCABULARY, config_of, model_of
 
 from toytrans.config import AnchorName, PositionName
 from toytrans.errors import UserError
@@ -58,6 +58,25 @@ def test_random_places_are_sorted_drawn_anew_and_fixed_outside_of_training(posit
     model.eval()
     with pytest.raises(UserError, match="101 places is longer .* 100 .model.max_positions 400"):
         scheme.embed(torch.zeros(1, 101, 24, dtype=torch.float64))
+
+
+def counted_bias(anchor, table, t, j, src, raw):
+    """The docstring's formula of a head that counts; raw: what it makes of each place of memory."""
+    order = [k for k, i in enumerate(src) if i not in (PAD_ID, BOS_ID, EOS_ID)]
+    order += [src.index(EOS_ID)]
+    if anchor == "count_end":
+        order = [*order[-2::-1], 0]
+    reached, running, c, added = 0.0, 0.0, {}, {}
+    for k in order[:-1]:
+        running += max(-1.0, min(1.0, 1.1 * math.tanh(1 + raw[k])))
+        added[k] = max(running, reached) - reached
+        c[k] = reached = max(running, reached)
+    c[order[-1]], added[order[-1]] = reached + 1, 1.0
+    d = t + 1 - c.get(j, 0.0)  # what is not counted, BOS or EOS, is at the start of it
+    low = math.floor(d)
+    values = [16 * table[max(-3, min(3, k)) + 3] - abs(k) for k in (low, low + 1)]
+    between = values[0] + (d - low) * (values[1] - values[0])
+    return between + math.log(0.01 + added.get(j, 0.0))
 
 
 def anchored_bias(anchor, table, t, j, src, tgt_in=()):
@@ -145,7 +164,7 @@ def test_heads_may_have_any_anchors(anchors):
 
 def test_every_anchor_in_cross_attention():
     anchors = list(get_args(AnchorName))
-    model = model_of(VOCABULARY, d_model=56, n_heads=7, positions="anchored", cross_anchors=anchors)
+    model = model_of(VOCABULARY, positions="anchored", **EVERY_ANCHOR)
     plus = VOCABULARY.encode(["+"])[0]
     src = torch.tensor(
         [[BOS_ID, 5, 6, plus, 5, plus, 5, EOS_ID], [BOS_ID, 4, 4, 5, EOS_ID, *[PAD_ID] * 3]]
@@ -154,7 +173,11 @@ def test_every_anchor_in_cross_attention():
     attention = model.decoder_layers[0].cross_attention
     with torch.no_grad():
         attention.bias_table.normal_()
-    distances = model.positions.cross_distances(range(7), src, Read.of(tgt_in))
+    memory = torch.randn(2, 8, 72).double() * 3
+    counts = model.positions.count(memory, src)
+    raw = model.positions.amounts(memory)
+    assert 0 < (1 + raw < 0).sum() < raw.numel(), "some take away"
+    distances = model.positions.cross_distances(range(7), src, Read.of(tgt_in), counts)
     bias = model.positions.bias(attention.bias_table, distances)
     for row, ids in enumerate(src.tolist()):
         for head, anchor in enumerate(anchors):
@@ -162,8 +185,11 @@ def test_every_anchor_in_cross_attention():
             for t in range(7):
                 for j in (j for j in range(8) if ids[j] != PAD_ID):
                     said = tgt_in[row].tolist()
-                    padded = [i for i in ids if i != PAD_ID] + [PAD_ID] * ids.count(PAD_ID)
-                    expected = anchored_bias(anchor, table, t, j, padded, said)
+                    if anchor.startswith("count"):
+                        a = raw[row, :, anchors[-2:].index(anchor)].tolist()
+                        expected = counted_bias(anchor, table, t, j, ids, a)
+                    else:
+                        expected = anchored_bias(anchor, table, t, j, ids, said)
                     assert bias[row, head, t, j].item() == pytest.approx(expected, abs=1e-9)
 
 

@@ -25,7 +25,10 @@ PositionName = Literal[
     "sinusoidal", "learned", "none", "rotary", "alibi", "t5", "relative", "anchored"
 ]
 CrossPositionName = Literal["none", "anchored"]
-AnchorName = Literal["start", "end", "wrap", "double", "double_wrap", "repeat", "first"]
+AnchorName = Literal[
+    Literal["start", "end", "wrap", "double", "double_wrap"],
+    Literal["repeat", "first", "count", "count_end"],
+]
 PadMask = Literal["keys", "keys_and_queries"]
 Backward = Literal["autograd", "by_hand"]
 FaultName = Literal[

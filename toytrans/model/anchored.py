@@ -1,11 +1,23 @@
-"""Anchored positions: distances from the ends of a source, its separators, its repeats."""
+"""Anchored positions: distances from the ends of a source, its separators, its repeats, and by what
+is counted in it."""
 
 import torch
 from torch import Tensor, nn
 
 from toytrans.config import ModelConfig
-from toytrans.model.scheme import LookUp, Read, Relative, arange, look_up, repeats_of
-from toytrans.tokens import EOS_ID, PAD_ID
+from toytrans.model.scheme import (
+    Counts,
+    Distances,
+    LookUp,
+    Read,
+    Relative,
+    arange,
+    look_up,
+    repeats_of,
+)
+from toytrans.tokens import BOS_ID, EOS_ID, FIRST_SYMBOL_ID, PAD_ID
+
+COUNTING = ("count", "count_end")
 
 
 class Anchored(Relative):
@@ -23,6 +35,16 @@ class Anchored(Relative):
         repeat       d = r(t) - r(j), r = how often the token of a place has come before it,
                      where j holds the token of t; EOS follows the last of these; others: n + 2
         first        d = - r(j): whatever t is, the first of each symbol
+        count        d = t + 1 - c(j): c counts places, each for as much as the head has learned
+        count_end    the same counted from the end, BOS coming last
+
+    A head that counts makes of memory an amount a(j) = clip(1.1 tanh(w m_j + b + 1), -1, 1) for
+    each symbol, and c(j) is the most that their running sum has come to: what has been taken away
+    must be added again before the count goes on. At the far end (EOS, or BOS) it goes on by one.
+    To the scores comes log(0.01 + c(j) - c(j')), j' the place before: a place that adds nothing
+    is hardly seen. Between two whole numbers the bias is interpolated. Learned counts are those of
+    Golovneva et al. 2024 (Contextual Position Encoding), places seen by what they add those of
+    Dong and Xu 2020 (CIF); amounts below zero make of the count the height of a stack.
 
     T_h starts at zero. The clipped table is that of Shaw et al. 2018 (Self-Attention with
     Relative Position Representations) as a bias, the slope that of Press et al. 2022 (ALiBi):
@@ -38,14 +60,50 @@ class Anchored(Relative):
         super().__init__(model, separator_ids)
         assert model.cross_anchors and model.bias_gain and model.slope is not None
         self.gain, self.slope = model.bias_gain, model.slope
-        self.anchors = tuple(dict.fromkeys(model.cross_anchors))
+        counting = [head for head, name in enumerate(model.cross_anchors) if name in COUNTING]
+        measured = [name for name in model.cross_anchors if name not in COUNTING]
+        self.anchors = tuple(dict.fromkeys(measured))
         self.reads_tokens = "repeat" in self.anchors
         self.register_buffer("separators", torch.tensor(separator_ids).long(), persistent=False)
         self.separators: Tensor
-        self.rows = [self.anchors.index(anchor) for anchor in model.cross_anchors]
+        self.register_buffer("counting", torch.tensor(counting).long(), persistent=False)
+        self.counting: Tensor  # which heads, (G,)
+        from_end = torch.tensor([model.cross_anchors[head] == "count_end" for head in counting])
+        self.register_buffer("backwards", from_end.bool()[:, None, None], persistent=False)
+        self.backwards: Tensor  # (G, 1, 1)
+        self.amounts = nn.Linear(model.d_model, len(counting)) if counting else None
+        self.rows = [
+            len(self.anchors) + counting.index(head)
+            if head in counting
+            else self.anchors.index(name)
+            for head, name in enumerate(model.cross_anchors)
+        ]
 
-    def cross_distances(self, queries: range, src: Tensor, read: Read | None = None) -> Tensor:
-        """The distances from each of the A anchors in use: (A, B, Tq, S)."""
+    def count(self, memory: Tensor, src: Tensor) -> Counts | None:
+        """c(j) and c(j) - c(j'), by the heads that count."""
+        if self.amounts is None:
+            return None
+        with torch.autocast(memory.device.type, enabled=False):
+            raw = self.amounts(memory.to(self.like.dtype))
+        amounts = (1.1 * torch.tanh(1 + raw)).clamp(-1, 1) * (src >= FIRST_SYMBOL_ID)[..., None]
+        amounts = self._from_its_end(amounts.permute(2, 0, 1))  # (G, B, S)
+        reached = amounts.cumsum(2).cummax(2).values.clamp(min=0)
+        added = reached.diff(prepend=torch.zeros_like(reached[..., :1]))
+        last = torch.where(self.backwards, src == BOS_ID, src == EOS_ID)  # (G, B, S)
+        after_all = reached[..., -1:] + 1
+        return Counts(
+            after_all.where(last, self._from_its_end(reached)),
+            self._from_its_end(added).masked_fill(last, 1),
+        )
+
+    def _from_its_end(self, x: Tensor) -> Tensor:
+        """Places (G, B, S) in the order of a head's counting, and back."""
+        return torch.where(self.backwards, x.flip(2), x)
+
+    def cross_distances(
+        self, queries: range, src: Tensor, read: Read | None = None, counts: Counts | None = None
+    ) -> Distances:
+        """The distances from each anchor in use, and by each head that counts."""
         places = torch.arange(src.shape[1], device=src.device)
         symbols = (src != PAD_ID).sum(1)[:, None, None] - 2  # n, (B, 1, 1)
         t = arange(queries, src.device)[:, None]
@@ -61,13 +119,27 @@ class Anchored(Relative):
         rows = len(queries) if read is None else read.tokens.shape[1]
         shape = (len(src), rows, len(places))
         self._farthest = max(self._farthest, 2 * (queries.stop + len(places)))
-        return torch.stack([distances[anchor]().expand(shape) for anchor in self.anchors])
+        whole = [distances[anchor]().expand(shape) for anchor in self.anchors]
+        if counts is None:
+            return Distances(torch.stack(whole))
+        exact = (t + 1 - counts.reached[:, :, None, :]).expand(-1, *shape)
+        below = exact.detach().floor()
+        room = (0.01 + counts.added).log()[:, :, None, :]
+        return Distances(torch.stack([*whole, *below.long()]), exact - below, room)
 
-    def bias(self, table: Tensor | None, distances: Tensor, look_up: LookUp = look_up) -> Tensor:
-        """T_h (H, 7) and distances (1 or A, B or 1, Tq, Tk) -> (B or 1, H, Tq, Tk)."""
+    def bias(self, table: Tensor | None, distances: Distances, look_up: LookUp = look_up) -> Tensor:
+        """T_h (H, 7) -> (B or 1, H, Tq, Tk)."""
         assert table is not None
         weights = nn.functional.pad(table, (0, 1), value=1.0)  # (H, 8); the slope is not learned
-        return super().bias(weights, distances, look_up)
+        bias = super().bias(weights, distances, look_up)
+        whole, beyond, room = distances
+        if beyond is None or room is None:
+            return bias
+        described, heads = self.described(), self.counting
+        above = whole[len(self.anchors) :] + 1 + len(described) // 2
+        above = look_up(weights[heads].to(described.dtype), described, above, range(len(heads)))
+        more = (above - bias[:, heads]) * beyond.transpose(0, 1) + room.transpose(0, 1)
+        return bias.index_add(1, heads, more)
 
     @staticmethod
     def _since_same(read: Read | None, src: Tensor, far: Tensor) -> Tensor:

@@ -20,7 +20,7 @@ from toytrans.config import ModelConfig
 from toytrans.model import masks
 from toytrans.model.dropout import dropout as drop
 from toytrans.model.dropout import keep_mask
-from toytrans.model.scheme import Positions
+from toytrans.model.scheme import Distances, Positions
 
 KeysValues = tuple[Tensor, Tensor]
 """Keys and values split into heads, (B, H, Tk, Dh) each."""
@@ -32,16 +32,16 @@ class Sight:
 
     mask (B, 1, Tq or 1, Tk) bool; additive: the same as numbers to add; both None where all is
     open. open_rows (B, 1, Tq, 1), or None where every query sees something; distances
-    (A, B or 1, Tq, Tk) of the position scheme.
+    of the position scheme.
     """
 
     mask: Tensor | None = None
     additive: Tensor | None = None
     open_rows: Tensor | None = None
-    distances: Tensor | None = None
+    distances: Distances | None = None
 
     @staticmethod
-    def of(mask: Tensor, distances: Tensor | None, dtype: torch.dtype) -> "Sight":
+    def of(mask: Tensor, distances: Distances | None, dtype: torch.dtype) -> "Sight":
         open_rows = masks.open_rows(mask)
         # to look would make a GPU wait, and break a compiled graph
         looks = mask.device.type == "cpu" and not torch.compiler.is_compiling()
@@ -52,7 +52,8 @@ class Sight:
     def select(self, rows: Tensor) -> "Sight":
         """That of some rows of the batch (R,), in that order; without distances."""
         parts = (self.mask, self.additive, self.open_rows)
-        return Sight(*(None if part is None else part[rows] for part in parts))
+        mask, additive, open_rows = (None if part is None else part[rows] for part in parts)
+        return Sight(mask, additive, open_rows)
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,16 @@ from toytrans.config import ModelConfig, PositionName
 from toytrans.data.pairs import permutation
 from toytrans.errors import UserError
 from toytrans.model.anchored import Anchored
-from toytrans.model.scheme import LookUp, Positions, Relative, Turn, arange, look_up, turned
+from toytrans.model.scheme import (
+    Distances,
+    LookUp,
+    Positions,
+    Relative,
+    Turn,
+    arange,
+    look_up,
+    turned,
+)
 
 
 class Absolute(Positions):
@@ -127,7 +136,7 @@ class Alibi(Relative):
         )
         self.slopes: Tensor
 
-    def bias(self, table: Tensor | None, distances: Tensor, look_up: LookUp = look_up) -> Tensor:
+    def bias(self, table: Tensor | None, distances: Distances, look_up: LookUp = look_up) -> Tensor:
         return super().bias(self.slopes, distances, look_up)
 
     def describe(self, distance: Tensor) -> Tensor:

@@ -3,7 +3,7 @@
 A scheme may add something to the embeddings (`embed`), may turn queries and keys (`turn`), and may
 tell every attention how far its keys are from its queries (`self_distances`, `cross_distances`); an
 attention makes of those distances a bias on its scores, with the few numbers per head that it
-learns (`bias`).
+learns (`bias`). What distances need of memory is taken from it once, for all layers (`count`).
 """
 
 from collections.abc import Callable, Sequence
@@ -59,6 +59,31 @@ def repeats_of(ids: Tensor) -> Tensor:
     return torch.empty_like(order).scatter(1, order, places - start)
 
 
+class Counts(NamedTuple):
+    """What G heads have counted in B sources: the count reached at each place, and how much of it
+    the place has added, both (G, B, S)."""
+
+    reached: Tensor
+    added: Tensor
+
+    def select(self, rows: Tensor) -> "Counts":
+        """Those of some sources (A',), in that order."""
+        return Counts(*(part[:, rows] for part in self))
+
+
+class Distances(NamedTuple):
+    """How far keys are from queries.
+
+    whole (A, B or 1, Tq, Tk): whole numbers, measured in A ways. Of the G ways that go by counts
+    these are the whole parts; beyond (G, B, Tq, Tk): what is beyond them, in [0, 1); and room
+    (G, B, 1, Tk): what is added to the scores of each key for what it has added to the count.
+    """
+
+    whole: Tensor
+    beyond: Tensor | None = None
+    room: Tensor | None = None
+
+
 class Positions(nn.Module):
     """No positions at all: attention then cannot tell one order of its keys from another."""
 
@@ -79,24 +104,27 @@ class Positions(nn.Module):
         """Embeddings (B, L, D) of places start .. start + L - 1, with their places."""
         return x
 
-    def self_distances(self, queries: range, keys: range, device: torch.device) -> Tensor | None:
-        """Places Tq and Tk -> whole numbers (1, 1, Tq, Tk) for self-attention, or None."""
+    def self_distances(self, queries: range, keys: range, device: torch.device) -> Distances | None:
+        """From queries to keys at some places of the same sequence, in one way, or None."""
+        return None
+
+    def count(self, memory: Tensor, src: Tensor) -> Counts | None:
+        """What `cross_distances` needs of memory (B, S, D) and source ids (B, S), if anything."""
         return None
 
     def cross_distances(
-        self, queries: range, src: Tensor, read: Read | None = None
-    ) -> Tensor | None:
-        """Target places Tq and source ids (B, S) -> whole numbers (A, B, Tq, S), or None; A where
-        there are several ways to measure.
+        self, queries: range, src: Tensor, read: Read | None = None, counts: Counts | None = None
+    ) -> Distances | None:
+        """From target places Tq to those of source ids (B, S), or None.
 
         read: the tokens of the queries, where a scheme `reads_tokens`; of one place there may be
-        several, those of a source's beams.
+        several, those of a source's beams. counts: of `count`.
         """
         return None
 
-    def bias(self, table: Tensor | None, distances: Tensor, look_up: LookUp = look_up) -> Tensor:
-        """What heads add to their scores: (H, W), (A, B, Tq, Tk) -> (B, H, Tq, Tk). table: what
-        an attention has learned; None where a scheme has `bias_weights` 0."""
+    def bias(self, table: Tensor | None, distances: Distances, look_up: LookUp = look_up) -> Tensor:
+        """What heads add to their scores: (H, W) -> (B or 1, H, Tq, Tk). table: what an attention
+        has learned; None where a scheme has `bias_weights` 0."""
         raise NotImplementedError
 
     def turn(self, x: Tensor, places: range, turned: Turn = turned) -> Tensor:
@@ -120,16 +148,16 @@ class Relative(Positions):
         self._described = torch.empty(0, 0)  # of as many distances as were met
         self._farthest = 0
 
-    def self_distances(self, queries: range, keys: range, device: torch.device) -> Tensor:
+    def self_distances(self, queries: range, keys: range, device: torch.device) -> Distances:
         self._farthest = max(self._farthest, queries.stop, keys.stop)
-        return (arange(queries, device)[:, None] - arange(keys, device))[None, None]
+        return Distances((arange(queries, device)[:, None] - arange(keys, device))[None, None])
 
-    def bias(self, table: Tensor | None, distances: Tensor, look_up: LookUp = look_up) -> Tensor:
-        """(H, F) and (1, B or 1, Tq, Tk) -> (B or 1, H, Tq, Tk)."""
+    def bias(self, table: Tensor | None, distances: Distances, look_up: LookUp = look_up) -> Tensor:
+        """(H, F) -> (B or 1, H, Tq, Tk)."""
         assert table is not None
-        described = self.described()
-        rows = [0] * len(table) if len(distances) == 1 else self.rows
-        return look_up(table.to(described.dtype), described, distances + len(described) // 2, rows)
+        whole, described = distances.whole, self.described()
+        rows = [0] * len(table) if len(whole) == 1 else self.rows
+        return look_up(table.to(described.dtype), described, whole + len(described) // 2, rows)
 
     def describe(self, distance: Tensor) -> Tensor:
         """Whole numbers (...) -> (..., F)."""

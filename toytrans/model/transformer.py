@@ -14,7 +14,7 @@ from toytrans.model.dropout import Dropout
 from toytrans.model.layers import DecoderLayer, EncoderLayer
 from toytrans.model.layers_by_hand import take_over
 from toytrans.model.positions import POSITIONS
-from toytrans.model.scheme import Read
+from toytrans.model.scheme import Counts, Distances, Read
 from toytrans.tokens import Vocabulary
 
 
@@ -25,7 +25,7 @@ class DecoderState:
     src (A, S) and the sight of it; keys and values of memory, and caches, for each layer. lineage
     (A, W, places x W) bool, None for one beam: beams share their source's cache and are never
     moved in it; this tells which of its keys are a beam's own past. said (A, W, V): how often each
-    beam has read each token, where cross-attention asks for that.
+    beam has read each token, where cross-attention asks for that; counts: of the sources, likewise.
     """
 
     src: Tensor
@@ -34,6 +34,7 @@ class DecoderState:
     caches: list[Cache]
     lineage: Tensor | None
     said: Tensor | None
+    counts: Counts | None
     place: int = 0
 
     def select_beams(self, parents: Tensor) -> None:
@@ -50,6 +51,7 @@ class DecoderState:
         self.memory = [(k[sources], v[sources]) for k, v in self.memory]
         self.lineage = None if self.lineage is None else self.lineage[sources]
         self.said = None if self.said is None else self.said[sources]
+        self.counts = None if self.counts is None else self.counts.select(sources)
         for cache in self.caches:
             cache.select(sources)
 
@@ -169,12 +171,15 @@ class Transformer(nn.Module):
             ),
         )
         read = Read.of(tgt_in) if self.cross_positions.reads_tokens else None
+        counts = self.cross_positions.count(memory, src)
         cross_sight = self._sight(
             tgt_in,
             src,
             lambda queries: Sight.of(
                 self.masks.cross(src, tgt_in, queries),
-                self.cross_positions.cross_distances(queries, src, read and read.part(queries)),
+                self.cross_positions.cross_distances(
+                    queries, src, read and read.part(queries), counts
+                ),
                 self.dtype,
             ),
         )
@@ -199,6 +204,7 @@ class Transformer(nn.Module):
             [Cache(*sizes, head_width, memory) for _ in stack],
             lineage if width > 1 else None,
             said if self.cross_positions.reads_tokens else None,
+            self.cross_positions.count(memory, src),
         )
 
     def next_logits(self, tokens: Tensor, state: DecoderState) -> Tensor:
@@ -209,14 +215,14 @@ class Transformer(nn.Module):
         place, so_far = range(state.place, state.place + 1), range(state.place + 1)
         distances = self.positions.self_distances(place, so_far, tokens.device)
         if distances is not None:
-            distances = distances.repeat_interleave(tokens.shape[1], 3)
+            distances = Distances(distances.whole.repeat_interleave(tokens.shape[1], 3))
         past = state.past()
         # one beam's past is all that there is
         self_sight = (
             Sight(distances=distances) if past is None else Sight.of(past, distances, self.dtype)
         )
         read = state.read(tokens)
-        distances = self.cross_positions.cross_distances(place, state.src, read)
+        distances = self.cross_positions.cross_distances(place, state.src, read, state.counts)
         cross_sight = replace(state.cross_sight, distances=distances)
         x = self._embed(self.tgt_embedding, tokens.reshape(-1, 1), state.place)
         x = x.view(*tokens.shape, -1)  # (A, W, D): the beams of a source as its queries
