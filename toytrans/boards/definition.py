@@ -35,7 +35,9 @@ class Measure(Section):
         1, description="of each length, so many pairs are decoded too; null = all"
     )
     metric: Metric = "exact_match"
-    control: bool = Field(True, description="whether the control is measured too")
+    control: Annotated[int, Field(ge=0)] | None = Field(
+        None, description="pairs of the control; null = as many; 0 = it is not measured"
+    )
     aim: float | None = None
     published: dict[str, float] = {}
 

@@ -108,7 +108,7 @@ def jobs_of(name: str, board: Board, *, quick: bool, files: Path | None) -> list
             {
                 key: _measure(measure, variant, quick)
                 for key, measure in entry.measures.items()
-                if measure.control or variant == "ours"
+                if variant == "ours" or measure.control != 0
             },
             folder,
         )
@@ -123,7 +123,8 @@ def _measure(measure: Measure, variant: Variant, quick: bool) -> Measure:
     often do not end, where its value does not ask for that."""
     needs = measure.decode is None or measure.metric == "free_token_accuracy"
     decode = measure.decode if variant == "ours" or needs else 0
-    pairs = min(measure.pairs, QUICK_PAIRS) if quick else measure.pairs
+    pairs = measure.pairs if variant == "ours" else measure.control or measure.pairs
+    pairs = min(pairs, QUICK_PAIRS) if quick else pairs
     return measure.model_copy(update={"pairs": pairs, "decode": decode})
 
 
