@@ -6,14 +6,10 @@ import pytest
 import torch
 from conftest import VOCABULARY, model_of
 
-from toytrans.model.attention import (
-    Cache,
-    Sight,
-    attend_explicitly,
-    attend_fused,
-    attend_leanly,
-)
+from toytrans.model.attention import Cache, attend_explicitly, attend_fused
+from toytrans.model.lean import attend_leanly
 from toytrans.model.masks import MaskMaker
+from toytrans.model.sight import Sight
 
 
 def test_two_by_two_by_hand():

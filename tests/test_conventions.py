@@ -12,8 +12,9 @@ from transformers import MarianConfig, MarianMTModel
 
 from toytrans.errors import UserError
 from toytrans.insight.conventions import LIBRARIES, convert
-from toytrans.model.attention import Attention, Sight
+from toytrans.model.attention import Attention
 from toytrans.model.masks import MaskMaker, Masks, make_masks
+from toytrans.model.sight import Sight
 from toytrans.tokens import BOS_ID, EOS_ID, PAD_ID
 
 with warnings.catch_warnings():  # it compiles a function while it is imported

@@ -18,7 +18,8 @@ from torch.utils._pytree import tree_leaves, tree_map
 from toytrans.config import Config, TaskName
 from toytrans.data import batches, open_source
 from toytrans.data.batches import Batch, Pool, training_batches
-from toytrans.model.attention import Sight, attend_fused
+from toytrans.model.attention import attend_fused
+from toytrans.model.sight import Sight
 from toytrans.tokens import PAD_ID
 from toytrans.training import devices
 from toytrans.training.run import create_run

@@ -19,8 +19,8 @@ from toytrans.data.batches import Batch, make_batch
 from toytrans.data.pairs import Pairs, pad_rows
 from toytrans.insight import heads as h
 from toytrans.insight.panel import watch
-from toytrans.model.attention import Sight
 from toytrans.model.masks import MaskMaker
+from toytrans.model.sight import Sight
 from toytrans.model.transformer import Transformer
 from toytrans.tokens import BOS_ID, EOS_ID, PAD_ID
 

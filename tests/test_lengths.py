@@ -22,7 +22,7 @@ from toytrans.data.selection import (
 )
 from toytrans.errors import UserError
 from toytrans.evaluation import Counts, Span, over_runs, spans
-from toytrans.model.attention import Blocks
+from toytrans.model.sight import Blocks
 from toytrans.tokens import BOS_ID, EOS_ID
 from toytrans.training.faults import MASKS
 

@@ -21,7 +21,7 @@ from toytrans.insight.mask_panels import (
 from toytrans.insight.panel import ATTENTIONS, CLOSED, Panel, View, number
 from toytrans.insight.softmax_panels import panels as number_panels
 from toytrans.model import masks
-from toytrans.model.attention import Sight
+from toytrans.model.sight import Sight
 from toytrans.training.faults import plant
 
 SRC = torch.tensor([[5, 6, 2, 0], [5, 6, 7, 2]])

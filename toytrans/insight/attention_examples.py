@@ -23,8 +23,9 @@ from toytrans.insight.trace import (
     trace,
 )
 from toytrans.insight.trace_panels import entropy, leaks
-from toytrans.model.attention import Attention, Intermediates, Sight, attend_explicitly
+from toytrans.model.attention import Attention, Intermediates, attend_explicitly
 from toytrans.model.masks import MaskMaker, causal_mask, padding_mask
+from toytrans.model.sight import Sight
 from toytrans.model.transformer import Transformer
 from toytrans.tokens import EOS_ID, PAD_ID, Vocabulary
 

@@ -15,9 +15,10 @@ from torch.nn import functional as F
 
 from toytrans.config import Backward, ModelConfig
 from toytrans.model import by_hand
-from toytrans.model.attention import Attention, Sight, attend_explicitly
+from toytrans.model.attention import Attention, attend_explicitly
 from toytrans.model.masks import MaskMaker
 from toytrans.model.scheme import turned
+from toytrans.model.sight import Sight
 from toytrans.model.transformer import Transformer
 from toytrans.tokens import PAD_ID, Vocabulary
 from toytrans.training.faults import objective_of

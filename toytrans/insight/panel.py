@@ -15,8 +15,9 @@ import torch
 from torch import Tensor
 
 from toytrans.data.batches import Batch
-from toytrans.model.attention import Attention, Intermediates, KeysValues, Sight
+from toytrans.model.attention import Attention, Intermediates, KeysValues
 from toytrans.model.masks import Masks
+from toytrans.model.sight import Sight
 from toytrans.model.transformer import Transformer
 from toytrans.tokens import Vocabulary
 

@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 
 from toytrans.insight.panel import ATTENTIONS, CLOSED, Panel, Pass, View, number, numbers, shape_of
-from toytrans.model.attention import Sight
 from toytrans.model.masks import padding_mask
+from toytrans.model.sight import Sight
 
 DIGITS = 3
 

@@ -9,7 +9,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from toytrans.model.attention import Attention, Sight
+from toytrans.model.attention import Attention
+from toytrans.model.sight import Sight
 
 
 class Call:

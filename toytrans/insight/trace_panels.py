@@ -23,9 +23,10 @@ from toytrans.insight.trace import (
     rounding,
     tiny,
 )
-from toytrans.model.attention import Sight, attend_explicitly
+from toytrans.model.attention import attend_explicitly
 from toytrans.model.layers import FeedForward
 from toytrans.model.masks import causal_mask, padding_mask
+from toytrans.model.sight import Sight
 
 SAME_NUMBERS = ("parted", "transposed", "pieces")
 GROUPS = {

@@ -5,9 +5,10 @@ from collections.abc import Callable
 from torch import Tensor, nn
 
 from toytrans.config import ModelConfig
-from toytrans.model.attention import Attention, Blocks, Cache, KeysValues, Sight
+from toytrans.model.attention import Attention, Cache, KeysValues
 from toytrans.model.dropout import Dropout
 from toytrans.model.scheme import Positions
+from toytrans.model.sight import Blocks, Sight
 
 ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
     "relu": nn.ReLU,

@@ -17,8 +17,9 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from toytrans.model import by_hand
-from toytrans.model.attention import Attention, Sight
+from toytrans.model.attention import Attention
 from toytrans.model.dropout import Dropout, keep_mask
+from toytrans.model.sight import Sight
 
 Forward = Callable[..., tuple[Tensor, by_hand.Needed]]
 Backward = Callable[[Tensor, by_hand.Needed], by_hand.Gradients]

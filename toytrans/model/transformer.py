@@ -9,12 +9,13 @@ from torch import Tensor, nn
 
 from toytrans.config import ModelConfig
 from toytrans.model import masks
-from toytrans.model.attention import Blocks, Cache, KeysValues, Sight
+from toytrans.model.attention import Cache, KeysValues
 from toytrans.model.dropout import Dropout
 from toytrans.model.layers import DecoderLayer, EncoderLayer
 from toytrans.model.layers_by_hand import take_over
 from toytrans.model.positions import POSITIONS
 from toytrans.model.scheme import Counts, Distances, Read
+from toytrans.model.sight import Blocks, Sight
 from toytrans.tokens import Vocabulary
 
 

@@ -1,0 +1,135 @@
+"""Attention on a CPU in few passes over memory, its gradient written by hand."""
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+from torch.nn import functional as F
+
+from toytrans.model.dropout import keep_mask
+from toytrans.model.sight import Sight
+
+
+def attend_leanly(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    sight: Sight,
+    bias: Tensor | None = None,
+    cap: float = 0.0,
+    dropout: float = 0.0,
+    scale: float | None = None,
+) -> Tensor:
+    """The context (B, H, Tq, Dh) of `attend_explicitly`, for a CPU.
+
+    Products run in the dtype of q, k and v, everything between them in fp32 or fp64.
+    """
+    scale = q.shape[-1] ** -0.5 if scale is None else scale
+    if not torch.is_grad_enabled():
+        with _library_for(q.shape[2]):
+            return _lean(q, k, v, sight.additive, bias, sight.open_rows, scale, cap, dropout)[0]
+    context: Tensor = _Lean.apply(  # type: ignore[no-untyped-call]
+        q, k, v, sight.additive, bias, sight.open_rows, scale, cap, dropout
+    )
+    return context
+
+
+@contextlib.contextmanager
+def _library_for(queries: int) -> Iterator[None]:
+    """Products of a few queries, as in decoding, are quicker without oneDNN, which copies its
+    operands into a layout of its own (see `training.devices.tune_process`)."""
+    setting = torch.get_float32_matmul_precision()
+    if queries > 8 or setting == "highest":
+        yield
+        return
+    torch.set_float32_matmul_precision("highest")
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(setting)
+
+
+def _lean(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    additive: Tensor | None,
+    bias: Tensor | None,
+    open_rows: Tensor | None,
+    scale: float,
+    cap: float,
+    dropout: float,
+) -> tuple[Tensor, tuple[Tensor | None, ...]]:
+    """The context (B, H, Tq, Dh), and what its gradient needs.
+
+    Softmax does not see a constant, so the cap is taken as cap tanh(x / cap) = 2 cap g - cap
+    with the gate g = sigmoid(2 x / cap), which a CPU computes several times faster.
+    """
+    wide = torch.promote_types(q.dtype, torch.float32)
+    flat_q, flat_k, flat_v = (x.flatten(0, 1) for x in (q, k, v))  # (B H, T, Dh)
+    scores = torch.bmm(flat_q, flat_k.mT).view(*q.shape[:3], k.shape[2])  # (B, H, Tq, Tk)
+    gate = (scores.to(wide) * (2 * scale / cap)).sigmoid_() if cap else None
+    logits, factor = (scores, scale) if gate is None else (gate, 2 * cap)
+    if additive is None:
+        masked = logits.to(wide) * factor
+    else:
+        masked = torch.add(additive, logits, alpha=factor)
+    if bias is not None:
+        masked += bias
+    weights = _softmax(masked)
+    if open_rows is not None:
+        weights *= open_rows
+    keep = keep_mask(weights, dropout) if dropout else None
+    dropped = (weights if keep is None else weights * keep).to(v.dtype).flatten(0, 1)
+    context = torch.bmm(dropped, flat_v).view(q.shape)
+    return context, (flat_q, flat_k, flat_v, weights, dropped, gate, keep)
+
+
+class _Lean(torch.autograd.Function):
+    """`_lean` with its backward pass by hand.
+
+    With w the weights, G the gradient of the context and g the gate of the cap: dv = w^T G;
+    dw = G v^T; dz = w (dw - sum over keys of w dw); through the cap ds = 4 g (1 - g) dz;
+    dq = ds k and dk = ds^T q, both times the scale, 1 / root Dh.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, *others: Any) -> Tensor:
+        context, needed = _lean(q, k, v, *others)
+        ctx.save_for_backward(*needed)
+        bias, ctx.scale = others[1], others[3]
+        ctx.bias_shape = None if bias is None else bias.shape
+        return context
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        """G (B, H, Tq, Dh) -> gradients of q, k, v and bias; None for what is not learned."""
+        q, k, v, weights, dropped, gate, keep = ctx.saved_tensors
+        shape, gradient = gradients[0].shape, gradients[0].flatten(0, 1)
+        d_v = torch.bmm(dropped.mT, gradient)
+        d_weights = torch.bmm(gradient, v.mT).view(weights.shape).to(weights.dtype)
+        if keep is not None:
+            d_weights *= keep
+        d_masked = d_weights.mul_(weights)
+        d_masked = torch.addcmul(d_masked, weights, d_masked.sum(-1, keepdim=True), value=-1)
+        d_bias = None if ctx.bias_shape is None else d_masked.sum_to_size(ctx.bias_shape)
+        scale = ctx.scale
+        if gate is not None:
+            d_masked, scale = torch.ops.aten.sigmoid_backward(d_masked, gate), 4 * scale
+        d_scores = (d_masked * scale).to(q.dtype).flatten(0, 1)
+        d_q, d_k = torch.bmm(d_scores, k).view(shape), torch.bmm(d_scores.mT, q)
+        like_k = (*shape[:2], weights.shape[-1], shape[-1])
+        return d_q, d_k.view(like_k), d_v.view(like_k), None, d_bias, *[None] * 4
+
+
+def _softmax(x: Tensor) -> Tensor:
+    """Softmax over the last axis; torch's is several times slower below 16 numbers, the width of
+    a CPU's vector of fp32."""
+    width = x.shape[-1]
+    if width >= 16:
+        return x.softmax(-1)
+    return F.pad(x, (0, 16 - width), value=-torch.inf).softmax(-1)[..., :width].contiguous()
