@@ -112,7 +112,7 @@ def _serve(line: Any, spec: Training | Decoding, threads: int) -> None:
 
 def config_of(spec: Training, **train: Any) -> Any:
     """The config of a size: reverse, 100 symbols, everything else by default."""
-    from toytrans.config import check_config
+    from toytrans.config_file import check_config
     from toytrans.yaml_tree import Tree
 
     size = spec.size

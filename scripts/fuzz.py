@@ -32,7 +32,8 @@ from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
 
 from toytrans.cli.app import main as toytrans
-from toytrans.config import Config, FaultName, FormatName, PositionName, TaskName, load_config
+from toytrans.config import Config, FaultName, FormatName, PositionName, TaskName
+from toytrans.config_file import load_config
 from toytrans.data import check_splits, open_source
 from toytrans.errors import UserError
 from toytrans.training.trainer import Trainer

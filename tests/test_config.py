@@ -14,16 +14,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from toytrans.config import (
-    Config,
-    PositionName,
-    Section,
-    TaskName,
-    check_config,
-    differences,
-    load_config,
-    save_config,
-)
+from toytrans.config import Config, PositionName, Section, TaskName
+from toytrans.config_file import check_config, differences, load_config, save_config
 from toytrans.errors import UserError
 from toytrans.yaml_tree import Tree, read_yaml, write_yaml
 
@@ -639,7 +631,7 @@ def test_limits_and_the_device_may_change(tmp_path: Path) -> None:
 # The module itself ---------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("module", ["toytrans.config", "toytrans.cli.app"])
+@pytest.mark.parametrize("module", ["toytrans.config_file", "toytrans.cli.app"])
 def test_importing_it_does_not_import_torch(module: str) -> None:
     code = f"import sys, {module}; print('{module}' in sys.modules, 'torch' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

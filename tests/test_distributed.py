@@ -14,7 +14,7 @@ import torch
 from conftest import config_of
 from team_scenarios import SCENARIOS, STEPS, train_all, trainer_of
 
-from toytrans.config import load_config
+from toytrans.config_file import load_config
 from toytrans.data import open_source
 from toytrans.data.batches import training_batches
 from toytrans.errors import UserError

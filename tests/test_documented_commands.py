@@ -93,7 +93,7 @@ def test_the_python_of_the_readme(place, command, monkeypatch, capsys):
 
 
 def test_the_configuration_of_the_readme(tmp_path):
-    from toytrans.config import load_config
+    from toytrans.config_file import load_config
 
     (yaml,) = [block for language, block in BLOCKS if language == "yaml"]
     (tmp_path / "c.yaml").write_text(yaml)

@@ -16,7 +16,7 @@ import pytest
 import torch
 from conftest import Command, call, config_of
 
-from toytrans.config import load_config
+from toytrans.config_file import load_config
 from toytrans.data import open_source
 from toytrans.data.batches import largest_batch, training_batches
 from toytrans.training import trainer as trainer_module

@@ -22,7 +22,7 @@ import torch
 from conftest import Command, call
 from torch import Tensor
 
-from toytrans.config import load_config
+from toytrans.config_file import load_config
 from toytrans.data import check_splits, open_source
 from toytrans.data import files as data_files
 from toytrans.errors import UserError
@@ -373,7 +373,7 @@ def test_what_has_no_end_is_refused_inside_a_run(
 MEMORY = """
 import resource, sys
 from pathlib import Path
-from toytrans.config import load_config
+from toytrans.config_file import load_config
 from toytrans.errors import UserError
 Path("seen").write_text("data: {task: copy, symbols: 5}")
 load_config(Path("seen"))  # what a config needs is imported

@@ -10,7 +10,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from toytrans.config import Config, Positive, Range, Section, check_config
+from toytrans.config import Config, Positive, Range, Section
+from toytrans.config_file import check_config
 from toytrans.errors import UserError
 from toytrans.yaml_tree import Tree, read_yaml
 

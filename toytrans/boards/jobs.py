@@ -25,7 +25,8 @@ from typing import Any
 import torch
 
 from toytrans.boards.definition import SEEDS, Board, Measure, Variant, config_of
-from toytrans.config import Config, save_config
+from toytrans.config import Config
+from toytrans.config_file import save_config
 from toytrans.data import check_splits, open_source
 from toytrans.data.pairs import all_pairs
 from toytrans.errors import UserError

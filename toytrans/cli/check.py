@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from toytrans.cli.common import Break, note, output, plain, warn_of_fault
-from toytrans.config import FaultName, load_config
+from toytrans.config import FaultName
+from toytrans.config_file import load_config
 from toytrans.errors import UserError
 
 if TYPE_CHECKING:
@@ -158,7 +159,7 @@ def _check_run(
 
 
 def _checked(path: Path, values: dict[str, Any]) -> Any:
-    from toytrans.config import check_config
+    from toytrans.config_file import check_config
     from toytrans.yaml_tree import Tree
 
     return check_config(Tree(str(path), values))

@@ -11,7 +11,8 @@ import typer
 
 from toytrans.cli.common import broken, output, printable, warn_of_fault
 from toytrans.cli.panels import fitting, print_html, print_panels, step_through
-from toytrans.config import Config, load_config
+from toytrans.config import Config
+from toytrans.config_file import load_config
 from toytrans.errors import UserError
 
 if TYPE_CHECKING:

@@ -7,7 +7,8 @@ from typing import Annotated, get_args
 import typer
 
 from toytrans.cli.common import output, plain
-from toytrans.config import Config, TaskName, load_config
+from toytrans.config import Config, TaskName
+from toytrans.config_file import load_config
 from toytrans.errors import UserError
 
 

@@ -9,7 +9,7 @@ import typer
 from toytrans.cli.common import note, output
 from toytrans.cli.inspect import view_of
 from toytrans.cli.panels import print_panels
-from toytrans.config import load_config
+from toytrans.config_file import load_config
 from toytrans.errors import UserError
 from toytrans.tokens import PAD_ID
 

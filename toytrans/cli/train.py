@@ -14,7 +14,8 @@ import typer
 
 from toytrans.cli.common import Break, fall_silent, note, share, told_once, warn_of_fault
 from toytrans.cli.results import print_results
-from toytrans.config import Config, differences, load_config
+from toytrans.config import Config
+from toytrans.config_file import differences, load_config
 from toytrans.errors import UserError
 
 if TYPE_CHECKING:

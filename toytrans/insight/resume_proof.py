@@ -24,7 +24,8 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from toytrans.config import Config, check_config, save_config
+from toytrans.config import Config
+from toytrans.config_file import check_config, save_config
 from toytrans.errors import UserError
 from toytrans.insight.findings import Finding, Outcome, Report, finding_of
 from toytrans.training.checkpoint import CHECKPOINTS, Checkpoint, load_checkpoint, saved_steps

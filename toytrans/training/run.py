@@ -25,7 +25,8 @@ try:
 except ImportError:  # not on Windows
     fcntl = None  # type: ignore[assignment]
 
-from toytrans.config import Config, load_config, save_config
+from toytrans.config import Config
+from toytrans.config_file import load_config, save_config
 from toytrans.data.files import MOST_BYTES, MOST_GROWTH
 from toytrans.data.pairs import DataFacts
 from toytrans.errors import UserError

@@ -1,0 +1,112 @@
+"""Configs read, overridden, saved and compared.
+
+A YAML file becomes a tree of plain values with the line of every key (`yaml_tree`), `--set`
+overrides are laid over it, and Pydantic checks the whole (`Config`).
+"""
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from toytrans.config import Config, DataConfig, ModelConfig, Paths, TrainConfig
+from toytrans.errors import UserError
+from toytrans.explain import explain
+from toytrans.yaml_tree import Tree, parse_value, read_yaml, write_yaml
+
+LIMITS = ("train.max_steps", "train.max_seconds", "train.stop_at_exact_match", "train.patience")
+"""What may change when a run is resumed."""
+
+MAY_DIFFER = (*LIMITS, "device")
+
+
+def load_config(path: Path, overrides: Sequence[str] = (), base: Config | None = None) -> Config:
+    """Read, override and check a config. Raises UserError.
+
+    overrides: `section.key=value`, values in YAML. base: a saved run's config; values that the
+    file leaves to follow from others are then taken from it, so that raising a limit does not
+    change what was once derived.
+    """
+    tree = read_yaml(path)
+    for override in overrides:
+        _lay_over(tree, override)
+    if base is not None:
+        _keep_derived(tree, base)
+    return check_config(tree)
+
+
+def check_config(tree: Tree) -> Config:
+    """The config of a tree of values. Raises UserError with file, line and key."""
+    try:
+        config = Config.model_validate(tree.values)
+    except ValidationError as error:
+        raise UserError(explain(error, tree, Config)) from None
+    if files := config.data.files:
+        for name in ("train", "valid", "test"):
+            files.__dict__[name] = _absolute(getattr(files, name))
+    return config
+
+
+def save_config(config: Config) -> str:
+    """The config as YAML text with every value."""
+    return write_yaml(config.model_dump(mode="json"))
+
+
+def differences(saved: Config, wanted: Config) -> list[str]:
+    """Settings that differ and may not when a run is resumed: `key (was -> is)`."""
+    before, after = _flatten(saved.model_dump()), _flatten(wanted.model_dump())
+    return [
+        f"{key} ({before.get(key)} -> {after.get(key)})"
+        for key in sorted(before.keys() | after.keys())
+        if before.get(key) != after.get(key) and key not in MAY_DIFFER
+    ]
+
+
+def _absolute(paths: Paths | None) -> Paths | None:
+    if paths is None:
+        return None
+    if isinstance(paths, str):
+        return str(Path(paths).absolute())
+    return str(Path(paths[0]).absolute()), str(Path(paths[1]).absolute())
+
+
+def _flatten(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for key, value in values.items():
+        if isinstance(value, dict):
+            flat |= _flatten(value, f"{prefix}{key}.")
+        else:
+            flat[prefix + key] = value
+    return flat
+
+
+def _lay_over(tree: Tree, override: str) -> None:
+    key, equals, text = override.partition("=")
+    if not equals or not re.fullmatch(r"\w+(\.\w+){0,9}", key):  # no key is even as deep
+        raise UserError(f"--set {override}: write it as section.key=value, say train.lr=1e-3")
+    value = parse_value(text, f"--set {key}")
+    *sections, name = key.split(".")
+    values = tree.values
+    for depth, section in enumerate(sections, 1):
+        if not isinstance(values.get(section), dict):
+            values[section] = {}
+            tree.places[".".join(sections[:depth])] = "--set"
+        values = values[section]
+    values[name] = value
+    tree.places[key] = "--set"
+
+
+def _keep_derived(tree: Tree, base: Config) -> None:
+    saved = base.model_dump(mode="json")
+    for section, model in (("data", DataConfig), ("model", ModelConfig), ("train", TrainConfig)):
+        stated = tree.values.setdefault(section, {})
+        if isinstance(stated, dict):
+            for name, field in model.model_fields.items():
+                if field.default is None and name not in ("task", "files", *_limit_names()):
+                    stated.setdefault(name, saved[section][name])
+
+
+def _limit_names() -> list[str]:
+    return [limit.rpartition(".")[2] for limit in LIMITS]
