@@ -59,11 +59,22 @@ def train(
     with joined(settings.device) as team:
         if not team.is_first:
             fall_silent()
-        given = (config, out, changes, settings, resume, overwrite, team)
-        with _prepared(*given) as (trainer, source), _stopping_on_signals(trainer) as signals:
+        asked = _Asked(config, out, changes, settings, resume, overwrite)
+        with _prepared(asked, team) as (trainer, source), _stopping_on_signals(trainer) as signals:
             _follow(trainer, trainer.config.train.max_steps)
         _report_stop(trainer, config, changes, signals)
         print_results(trainer, source)
+
+
+class _Asked(NamedTuple):
+    """What the command line asks for; settings: of the config with its changes."""
+
+    config: Path
+    out: Path | None
+    changes: list[str]
+    settings: Config
+    resume: bool
+    overwrite: bool
 
 
 class _Plan(NamedTuple):
@@ -77,51 +88,36 @@ class _Plan(NamedTuple):
     overwrite: bool
 
 
-def _plan(
-    config: Path,
-    out: Path | None,
-    changes: list[str],
-    settings: Config,
-    resume: bool,
-    overwrite: bool,
-    team: "Team",
-) -> _Plan:
+def _plan(asked: _Asked, team: "Team") -> _Plan:
     """What is decided before anything is written. What torchrun starts again goes on by itself,
     but only with a run that it was training."""
     from toytrans.training import run
 
+    stem, out, resume, overwrite = asked.config.stem, asked.out, asked.resume, asked.overwrite
     if team.restarts and not resume:
-        path = run.choose_folder(config.stem, out, resume=True, overwrite=False)
+        path = run.choose_folder(stem, out, resume=True, overwrite=False)
         resume = run.is_of_launch(path, team.launch)
         overwrite = overwrite and not resume
-    path = run.choose_folder(config.stem, out, resume=resume, overwrite=overwrite)
-    precision, known = settings.train.precision, None
+    path = run.choose_folder(stem, out, resume=resume, overwrite=overwrite)
+    settings, precision, known = asked.settings, asked.settings.train.precision, None
     if resume and run.is_run(path):
-        settings, known = _settings_to_resume(config, changes, path)
+        settings, known = _settings_to_resume(asked.config, asked.changes, path)
         if precision == "auto":  # what it chose once holds for the whole run
             precision = run.read_precision(path) or precision
     return _Plan(path, settings, precision, known, resume, overwrite)
 
 
 @contextlib.contextmanager
-def _prepared(
-    config: Path,
-    out: Path | None,
-    changes: list[str],
-    settings: Config,
-    resume: bool,
-    overwrite: bool,
-    team: "Team",
-) -> "Iterator[tuple[Trainer, PairSource]]":
+def _prepared(asked: _Asked, team: "Team") -> "Iterator[tuple[Trainer, PairSource]]":
     """A trainer in its run directory, locked. Everything is checked before anything is written."""
     from toytrans.training import devices, run
     from toytrans.training.trainer import Trainer
 
-    plan = team.first(lambda: _plan(config, out, changes, settings, resume, overwrite, team))
+    plan = team.first(lambda: _plan(asked, team))
     place, source = team.together(lambda: _open(plan, team))
-    team.require_alike(config=settings, data=source.facts, device=place.type)
+    team.require_alike(config=asked.settings, data=source.facts, device=place.type)
     precision = team.first(lambda: devices.choose_precision(plan.precision, place))
-    path = team.first(lambda: _claim(plan, config.stem, out))
+    path = team.first(lambda: _claim(plan, asked.config.stem, asked.out))
     with contextlib.ExitStack() as lock:
         unguarded = team.first(lambda: lock.enter_context(run.locked(path)))
         if plan.overwrite:

@@ -118,25 +118,26 @@ class Anchored(Relative):
         }
         rows = len(queries) if read is None else read.tokens.shape[1]
         shape = (len(src), rows, len(places))
-        self._farthest = max(self._farthest, 2 * (queries.stop + len(places)))
+        reach = 2 * (queries.stop + len(places))
         whole = [distances[anchor]().expand(shape) for anchor in self.anchors]
         if counts is None:
-            return Distances(torch.stack(whole))
+            return Distances(torch.stack(whole).add_(reach), reach)
         exact = (t + 1 - counts.reached[:, :, None, :]).expand(-1, *shape)
         below = exact.detach().floor()
         room = (0.01 + counts.added).log()[:, :, None, :]
-        return Distances(torch.stack([*whole, *below.long()]), exact - below, room)
+        whole += [*below.long()]
+        return Distances(torch.stack(whole).add_(reach), reach, exact - below, room)
 
     def bias(self, table: Tensor | None, distances: Distances, look_up: LookUp = look_up) -> Tensor:
         """T_h (H, 7) -> (B or 1, H, Tq, Tk)."""
         assert table is not None
         weights = nn.functional.pad(table, (0, 1), value=1.0)  # (H, 8); the slope is not learned
         bias = super().bias(weights, distances, look_up)
-        whole, beyond, room = distances
+        whole, reach, beyond, room = distances
         if beyond is None or room is None:
             return bias
-        described, heads = self.described(), self.counting
-        above = whole[len(self.anchors) :] + 1 + len(described) // 2
+        described, heads = self.described(reach), self.counting
+        above = whole[len(self.anchors) :] + 1
         above = look_up(weights[heads].to(described.dtype), described, above, range(len(heads)))
         more = (above - bias[:, heads]) * beyond.transpose(0, 1) + room.transpose(0, 1)
         return bias.index_add(1, heads, more)

@@ -14,7 +14,7 @@ from toytrans.model.dropout import Dropout
 from toytrans.model.layers import DecoderLayer, EncoderLayer
 from toytrans.model.layers_by_hand import take_over
 from toytrans.model.positions import POSITIONS
-from toytrans.model.scheme import Counts, Distances, Read
+from toytrans.model.scheme import Counts, Read
 from toytrans.model.sight import Blocks, Sight
 from toytrans.tokens import Vocabulary
 
@@ -216,7 +216,8 @@ class Transformer(nn.Module):
         place, so_far = range(state.place, state.place + 1), range(state.place + 1)
         distances = self.positions.self_distances(place, so_far, tokens.device)
         if distances is not None:
-            distances = Distances(distances.whole.repeat_interleave(tokens.shape[1], 3))
+            whole = distances.whole.repeat_interleave(tokens.shape[1], 3)
+            distances = distances._replace(whole=whole)
         past = state.past()
         # one beam's past is all that there is
         self_sight = (
