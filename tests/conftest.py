@@ -17,6 +17,7 @@ import torch
 
 from toytrans.cli.app import main
 from toytrans.config import AnchorName, Config, PositionName
+from toytrans.model.scheme import Distances
 from toytrans.model.transformer import Transformer
 from toytrans.tokens import Vocabulary
 
@@ -46,6 +47,14 @@ def model_of(vocabulary: Vocabulary, **model: object) -> Transformer:
             if parameter.dim() == 1 or "bias_table" in name:
                 parameter.add_(torch.randn_like(parameter) * 0.1)
     return built
+
+
+def distances_of(model: Transformer, queries: int, src: torch.Tensor) -> Distances:
+    """From the first target places to those of src (B, S), by anchors that do not count."""
+    landmarks = model.positions.landmarks(torch.empty(0), src)
+    distances = model.positions.cross_distances(range(queries), src, landmarks)
+    assert distances is not None
+    return distances
 
 
 EVERY_ANCHOR = {"n_heads": 9, "d_model": 72, "cross_anchors": list(get_args(AnchorName))}

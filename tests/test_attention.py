@@ -4,7 +4,7 @@ import math
 
 import pytest
 import torch
-from conftest import VOCABULARY, model_of
+from conftest import VOCABULARY, distances_of, model_of
 
 from toytrans.model.attention import Cache, attend_explicitly, attend_fused
 from toytrans.model.lean import attend_leanly
@@ -133,7 +133,7 @@ def test_every_intermediate_accounts_for_the_output():
     src = torch.tensor([[1, 5, 6, 2, 0], [1, 4, 2, 0, 0]])
     tgt_in = torch.tensor([[1, 6, 5], [1, 4, 0]])
 
-    distances = model.positions.cross_distances(range(3), src)
+    distances = distances_of(model, 3, src)
     sight = Sight.of(MaskMaker().cross(src, tgt_in), distances, torch.float64)
     x, memory = torch.randn(2, 3, 24).double(), torch.randn(2, 5, 24).double()
     keys_values = layer.cross_attention.keys_values(memory)

@@ -5,7 +5,7 @@ from typing import get_args
 
 import pytest
 import torch
-from conftest import EVERY_ANCHOR, VOCABULARY, config_of, model_of
+from conftest import EVERY_ANCHOR, VOCABULARY, config_of, distances_of, model_of
 
 from toytrans.config import AnchorName, PositionName
 from toytrans.errors import UserError
@@ -115,7 +115,7 @@ def test_anchored_bias_in_cross_attention():
     attention = model.decoder_layers[0].cross_attention
     with torch.no_grad():
         attention.bias_table.normal_()
-    distances = model.positions.cross_distances(range(11), src)
+    distances = distances_of(model, 11, src)
     bias = model.positions.bias(attention.bias_table, distances)
     assert bias.shape == (2, 4, 11, 8)
     anchors = model.config.cross_anchors
@@ -154,9 +154,7 @@ def test_heads_may_have_any_anchors(anchors):
     attention = model.decoder_layers[0].cross_attention
     with torch.no_grad():
         attention.bias_table.normal_()
-    bias = model.positions.bias(
-        attention.bias_table, model.positions.cross_distances(range(4), src)
-    )
+    bias = model.positions.bias(attention.bias_table, distances_of(model, 4, src))
     for head, anchor in enumerate(anchors):
         expected = anchored_bias(anchor, attention.bias_table[head].tolist(), 2, 3, src[0].tolist())
         assert bias[0, head, 2, 3].item() == pytest.approx(expected, abs=1e-9)
@@ -174,10 +172,10 @@ def test_every_anchor_in_cross_attention():
     with torch.no_grad():
         attention.bias_table.normal_()
     memory = torch.randn(2, 8, 72).double() * 3
-    counts = model.positions.count(memory, src)
+    landmarks = model.positions.landmarks(memory, src)
     raw = model.positions.amounts(memory)
     assert 0 < (1 + raw < 0).sum() < raw.numel(), "some take away"
-    distances = model.positions.cross_distances(range(7), src, Read.of(tgt_in), counts)
+    distances = model.positions.cross_distances(range(7), src, landmarks, Read.of(tgt_in))
     bias = model.positions.bias(attention.bias_table, distances)
     for row, ids in enumerate(src.tolist()):
         for head, anchor in enumerate(anchors):

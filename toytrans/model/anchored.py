@@ -6,8 +6,8 @@ from torch import Tensor, nn
 
 from toytrans.config import ModelConfig
 from toytrans.model.scheme import (
-    Counts,
     Distances,
+    Landmarks,
     LookUp,
     Read,
     Relative,
@@ -15,9 +15,10 @@ from toytrans.model.scheme import (
     look_up,
     repeats_of,
 )
-from toytrans.tokens import BOS_ID, EOS_ID, FIRST_SYMBOL_ID, PAD_ID
+from toytrans.tokens import BOS_ID, EOS_ID, FIRST_SYMBOL_ID
 
 COUNTING = ("count", "count_end")
+"""The anchors that a head learns."""
 
 
 class Anchored(Relative):
@@ -64,6 +65,7 @@ class Anchored(Relative):
         measured = [name for name in model.cross_anchors if name not in COUNTING]
         self.anchors = tuple(dict.fromkeys(measured))
         self.reads_tokens = "repeat" in self.anchors
+        self.asks_for_repeats = self.reads_tokens or "first" in self.anchors
         self.register_buffer("separators", torch.tensor(separator_ids).long(), persistent=False)
         self.separators: Tensor
         self.register_buffer("counting", torch.tensor(counting).long(), persistent=False)
@@ -79,10 +81,16 @@ class Anchored(Relative):
             for head, name in enumerate(model.cross_anchors)
         ]
 
-    def count(self, memory: Tensor, src: Tensor) -> Counts | None:
-        """c(j) and c(j) - c(j'), by the heads that count."""
+    def landmarks(self, memory: Tensor, src: Tensor) -> Landmarks:
+        """n, p(j), r(j), c(j) and what c(j) adds to that of the place before."""
+        symbols = (src >= FIRST_SYMBOL_ID).sum(1)
+        repeats = repeats_of(src) if self.asks_for_repeats else None
+        return Landmarks(symbols, self._since_separator(src), repeats, *self._count(memory, src))
+
+    def _count(self, memory: Tensor, src: Tensor) -> tuple[Tensor, Tensor] | tuple[None, None]:
+        """c(j) and what it adds, by the heads that count."""
         if self.amounts is None:
-            return None
+            return None, None
         with torch.autocast(memory.device.type, enabled=False):
             raw = self.amounts(memory.to(self.like.dtype))
         amounts = (1.1 * torch.tanh(1 + raw)).clamp(-1, 1) * (src >= FIRST_SYMBOL_ID)[..., None]
@@ -90,41 +98,39 @@ class Anchored(Relative):
         reached = amounts.cumsum(2).cummax(2).values.clamp(min=0)
         added = reached.diff(prepend=torch.zeros_like(reached[..., :1]))
         last = torch.where(self.backwards, src == BOS_ID, src == EOS_ID)  # (G, B, S)
-        after_all = reached[..., -1:] + 1
-        return Counts(
-            after_all.where(last, self._from_its_end(reached)),
-            self._from_its_end(added).masked_fill(last, 1),
-        )
+        after_all = (reached[..., -1:] + 1).where(last, self._from_its_end(reached))
+        return after_all, self._from_its_end(added).masked_fill(last, 1)
 
     def _from_its_end(self, x: Tensor) -> Tensor:
         """Places (G, B, S) in the order of a head's counting, and back."""
         return torch.where(self.backwards, x.flip(2), x)
 
     def cross_distances(
-        self, queries: range, src: Tensor, read: Read | None = None, counts: Counts | None = None
+        self, queries: range, src: Tensor, landmarks: Landmarks | None, read: Read | None = None
     ) -> Distances:
         """The distances from each anchor in use, and by each head that counts."""
+        assert landmarks is not None
         places = torch.arange(src.shape[1], device=src.device)
-        symbols = (src != PAD_ID).sum(1)[:, None, None] - 2  # n, (B, 1, 1)
+        symbols = landmarks.symbols[:, None, None]
         t = arange(queries, src.device)[:, None]
         distances = {
-            "start": lambda: t - self._since_separator(src, places)[:, None, :],
+            "start": lambda: t - landmarks.since[:, None, :],
             "end": lambda: t - (symbols + 1 - places),
             "wrap": lambda: t - symbols - places,
-            "double": lambda: 2 * t - self._since_separator(src, places)[:, None, :],
+            "double": lambda: 2 * t - landmarks.since[:, None, :],
             "double_wrap": lambda: 2 * (t - symbols // 2) - places,
-            "repeat": lambda: self._since_same(read, src, symbols + 2),
-            "first": lambda: -repeats_of(src)[:, None, :],
+            "repeat": lambda: _since_same(read, src, landmarks),
+            "first": lambda: -_repeats(landmarks)[:, None, :],
         }
         rows = len(queries) if read is None else read.tokens.shape[1]
         shape = (len(src), rows, len(places))
         reach = 2 * (queries.stop + len(places))
         whole = [distances[anchor]().expand(shape) for anchor in self.anchors]
-        if counts is None:
+        if landmarks.reached is None or landmarks.added is None:
             return Distances(torch.stack(whole).add_(reach), reach)
-        exact = (t + 1 - counts.reached[:, :, None, :]).expand(-1, *shape)
+        exact = (t + 1 - landmarks.reached[:, :, None, :]).expand(-1, *shape)
         below = exact.detach().floor()
-        room = (0.01 + counts.added).log()[:, :, None, :]
+        room = (0.01 + landmarks.added).log()[:, :, None, :]
         whole += [*below.long()]
         return Distances(torch.stack(whole).add_(reach), reach, exact - below, room)
 
@@ -142,19 +148,9 @@ class Anchored(Relative):
         more = (above - bias[:, heads]) * beyond.transpose(0, 1) + room.transpose(0, 1)
         return bias.index_add(1, heads, more)
 
-    @staticmethod
-    def _since_same(read: Read | None, src: Tensor, far: Tensor) -> Tensor:
-        """Occurrences of a query's token between its own and place j's, (B, Tq, S); `far`
-        (B, 1, 1), where place j holds another."""
-        assert read is not None
-        same = read.tokens[..., None] == src[:, None, :]
-        distance = read.repeats[..., None] - repeats_of(src)[:, None, :]
-        past_all = read.repeats[..., None] - same.sum(-1, keepdim=True)
-        distance = distance.where(same, far)
-        return torch.where(src[:, None, :] == EOS_ID, past_all, distance)
-
-    def _since_separator(self, src: Tensor, places: Tensor) -> Tensor:
+    def _since_separator(self, src: Tensor) -> Tensor:
         """p(j), (B, S)."""
+        places = torch.arange(src.shape[1], device=src.device)
         if not len(self.separators):
             return places.expand(src.shape)
         separates = (src[..., None] == self.separators).any(-1)
@@ -166,3 +162,19 @@ class Anchored(Relative):
         steps = arange(range(-self.reach, self.reach + 1), distance.device)
         near = distance.clamp(-self.reach, self.reach)[..., None] == steps
         return torch.cat((self.gain * near, -self.slope * distance.abs()[..., None]), -1)
+
+
+def _since_same(read: Read | None, src: Tensor, landmarks: Landmarks) -> Tensor:
+    """Occurrences of a query's token between its own and place j's, (B, Tq, S); n + 2, where place
+    j holds another."""
+    assert read is not None
+    same = read.tokens[..., None] == src[:, None, :]
+    distance = read.repeats[..., None] - _repeats(landmarks)[:, None, :]
+    past_all = read.repeats[..., None] - same.sum(-1, keepdim=True)
+    distance = distance.where(same, landmarks.symbols[:, None, None] + 2)
+    return torch.where(src[:, None, :] == EOS_ID, past_all, distance)
+
+
+def _repeats(landmarks: Landmarks) -> Tensor:
+    assert landmarks.repeats is not None
+    return landmarks.repeats

@@ -3,7 +3,7 @@
 A scheme may add something to the embeddings (`embed`), may turn queries and keys (`turn`), and may
 tell every attention how far its keys are from its queries (`self_distances`, `cross_distances`); an
 attention makes of those distances a bias on its scores, with the few numbers per head that it
-learns (`bias`). What distances need of memory is taken from it once, for all layers (`count`).
+learns (`bias`). What distances need of a source is taken from it once (`landmarks`).
 """
 
 from collections.abc import Callable, Sequence
@@ -64,16 +64,25 @@ def repeats_of(ids: Tensor) -> Tensor:
     return torch.empty_like(order).scatter(1, order, places - start)
 
 
-class Counts(NamedTuple):
-    """What G heads have counted in B sources: the count reached at each place, and how much of it
-    the place has added, both (G, B, S)."""
+class Landmarks(NamedTuple):
+    """What cross-attention measures distances from, in B sources.
 
-    reached: Tensor
-    added: Tensor
+    symbols (B,): how many there are; since (B, S): places since the last separator; repeats (B, S):
+    how often the id of each place has come before, where that is asked for. Of G heads that count,
+    (G, B, S) each: the count reached at each place, and how much of it the place has added.
+    """
 
-    def select(self, rows: Tensor) -> "Counts":
+    symbols: Tensor
+    since: Tensor
+    repeats: Tensor | None = None
+    reached: Tensor | None = None
+    added: Tensor | None = None
+
+    def select(self, rows: Tensor) -> "Landmarks":
         """Those of some sources (A',), in that order."""
-        return Counts(*(part[:, rows] for part in self))
+        repeats = None if self.repeats is None else self.repeats[rows]
+        counts = (x if x is None else x[:, rows] for x in (self.reached, self.added))
+        return Landmarks(self.symbols[rows], self.since[rows], repeats, *counts)
 
 
 class Distances(NamedTuple):
@@ -115,17 +124,17 @@ class Positions(nn.Module):
         """From queries to keys at some places of the same sequence, in one way, or None."""
         return None
 
-    def count(self, memory: Tensor, src: Tensor) -> Counts | None:
-        """What `cross_distances` needs of memory (B, S, D) and source ids (B, S), if anything."""
+    def landmarks(self, memory: Tensor, src: Tensor) -> Landmarks | None:
+        """Memory (B, S, D) and source ids (B, S) -> what `cross_distances` needs of them."""
         return None
 
     def cross_distances(
-        self, queries: range, src: Tensor, read: Read | None = None, counts: Counts | None = None
+        self, queries: range, src: Tensor, landmarks: Landmarks | None, read: Read | None = None
     ) -> Distances | None:
         """From target places Tq to those of source ids (B, S), or None.
 
         read: the tokens of the queries, where a scheme `reads_tokens`; of one place there may be
-        several, those of a source's beams. counts: of `count`.
+        several, those of a source's beams.
         """
         return None
 

@@ -14,7 +14,7 @@ from toytrans.model.dropout import Dropout
 from toytrans.model.layers import DecoderLayer, EncoderLayer
 from toytrans.model.layers_by_hand import take_over
 from toytrans.model.positions import POSITIONS
-from toytrans.model.scheme import Counts, Read
+from toytrans.model.scheme import Landmarks, Read
 from toytrans.model.sight import Blocks, Sight
 from toytrans.tokens import Vocabulary
 
@@ -25,8 +25,8 @@ class DecoderState:
 
     src (A, S) and the sight of it; keys and values of memory, and caches, for each layer. lineage
     (A, W, places x W) bool, None for one beam: beams share their source's cache and are never
-    moved in it; this tells which of its keys are a beam's own past. said (A, W, V): how often each
-    beam has read each token, where cross-attention asks for that; counts: of the sources, likewise.
+    moved in it; this tells which of its keys are a beam's own past. Where cross-attention asks for
+    them: landmarks of the sources; said (A, W, V): how often each beam has read each token.
     """
 
     src: Tensor
@@ -35,7 +35,7 @@ class DecoderState:
     caches: list[Cache]
     lineage: Tensor | None
     said: Tensor | None
-    counts: Counts | None
+    landmarks: Landmarks | None
     place: int = 0
 
     def select_beams(self, parents: Tensor) -> None:
@@ -52,7 +52,7 @@ class DecoderState:
         self.memory = [(k[sources], v[sources]) for k, v in self.memory]
         self.lineage = None if self.lineage is None else self.lineage[sources]
         self.said = None if self.said is None else self.said[sources]
-        self.counts = None if self.counts is None else self.counts.select(sources)
+        self.landmarks = None if self.landmarks is None else self.landmarks.select(sources)
         for cache in self.caches:
             cache.select(sources)
 
@@ -172,14 +172,14 @@ class Transformer(nn.Module):
             ),
         )
         read = Read.of(tgt_in) if self.cross_positions.reads_tokens else None
-        counts = self.cross_positions.count(memory, src)
+        landmarks = self.cross_positions.landmarks(memory, src)
         cross_sight = self._sight(
             tgt_in,
             src,
             lambda queries: Sight.of(
                 self.masks.cross(src, tgt_in, queries),
                 self.cross_positions.cross_distances(
-                    queries, src, read and read.part(queries), counts
+                    queries, src, landmarks, read and read.part(queries)
                 ),
                 self.dtype,
             ),
@@ -205,7 +205,7 @@ class Transformer(nn.Module):
             [Cache(*sizes, head_width, memory) for _ in stack],
             lineage if width > 1 else None,
             said if self.cross_positions.reads_tokens else None,
-            self.cross_positions.count(memory, src),
+            self.cross_positions.landmarks(memory, src),
         )
 
     def next_logits(self, tokens: Tensor, state: DecoderState) -> Tensor:
@@ -224,7 +224,7 @@ class Transformer(nn.Module):
             Sight(distances=distances) if past is None else Sight.of(past, distances, self.dtype)
         )
         read = state.read(tokens)
-        distances = self.cross_positions.cross_distances(place, state.src, read, state.counts)
+        distances = self.cross_positions.cross_distances(place, state.src, state.landmarks, read)
         cross_sight = replace(state.cross_sight, distances=distances)
         x = self._embed(self.tgt_embedding, tokens.reshape(-1, 1), state.place)
         x = x.view(*tokens.shape, -1)  # (A, W, D): the beams of a source as its queries
