@@ -9,6 +9,7 @@ from conftest import EVERY_ANCHOR, VOCABULARY, config_of, distances_of, model_of
 
 from toytrans.config import AnchorName, PositionName
 from toytrans.errors import UserError
+from toytrans.model.anchored import COUNTING
 from toytrans.model.positions import POSITIONS, sinusoids
 from toytrans.model.scheme import Read
 from toytrans.tokens import BOS_ID, EOS_ID, PAD_ID
@@ -64,11 +65,12 @@ def counted_bias(anchor, table, t, j, src, raw):
     """The docstring's formula of a head that counts; raw: what it makes of each place of memory."""
     order = [k for k, i in enumerate(src) if i not in (PAD_ID, BOS_ID, EOS_ID)]
     order += [src.index(EOS_ID)]
-    if anchor == "count_end":
+    if anchor.endswith("_end"):
         order = [*order[-2::-1], 0]
     reached, running, c, added = 0.0, 0.0, {}, {}
     for k in order[:-1]:
-        running += max(-1.0, min(1.0, 1.1 * math.tanh(1 + raw[k])))
+        x = 1 + raw[k]
+        running += max(-1.0, min(1.0, 1.1 * math.tanh(x))) if anchor.startswith("count") else x
         added[k] = max(running, reached) - reached
         c[k] = reached = max(running, reached)
     c[order[-1]], added[order[-1]] = reached + 1, 1.0
@@ -171,7 +173,7 @@ def test_every_anchor_in_cross_attention():
     attention = model.decoder_layers[0].cross_attention
     with torch.no_grad():
         attention.bias_table.normal_()
-    memory = torch.randn(2, 8, 72).double() * 3
+    memory = torch.randn(2, 8, 80).double() * 3
     landmarks = model.positions.landmarks(memory, src)
     raw = model.positions.amounts(memory)
     assert 0 < (1 + raw < 0).sum() < raw.numel(), "some take away"
@@ -183,8 +185,8 @@ def test_every_anchor_in_cross_attention():
             for t in range(7):
                 for j in (j for j in range(8) if ids[j] != PAD_ID):
                     said = tgt_in[row].tolist()
-                    if anchor.startswith("count"):
-                        a = raw[row, :, anchors[-2:].index(anchor)].tolist()
+                    if anchor in COUNTING:
+                        a = raw[row, :, COUNTING.index(anchor)].tolist()
                         expected = counted_bias(anchor, table, t, j, ids, a)
                     else:
                         expected = anchored_bias(anchor, table, t, j, ids, said)

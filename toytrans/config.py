@@ -23,7 +23,7 @@ PositionName = Literal[
 CrossPositionName = Literal["none", "anchored"]
 AnchorName = Literal[
     Literal["start", "end", "wrap", "double", "double_wrap"],
-    Literal["repeat", "first", "count", "count_end"],
+    Literal["repeat", "first", "count", "count_end", "fertility"],
 ]
 PadMask = Literal["keys", "keys_and_queries"]
 Backward = Literal["autograd", "by_hand"]

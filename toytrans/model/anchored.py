@@ -17,8 +17,8 @@ from toytrans.model.scheme import (
 )
 from toytrans.tokens import BOS_ID, EOS_ID, FIRST_SYMBOL_ID
 
-COUNTING = ("count", "count_end")
-"""The anchors that a head learns."""
+COUNTING = ("count", "count_end", "fertility")
+"""Anchors at places that a head has learned to count."""
 
 
 class Anchored(Relative):
@@ -38,14 +38,17 @@ class Anchored(Relative):
         first        d = - r(j): whatever t is, the first of each symbol
         count        d = t + 1 - c(j): c counts places, each for as much as the head has learned
         count_end    the same counted from the end, BOS coming last
+        fertility    as count, with amounts that have no bounds
 
-    A head that counts makes of memory an amount a(j) = clip(1.1 tanh(w m_j + b + 1), -1, 1) for
-    each symbol, and c(j) is the most that their running sum has come to: what has been taken away
-    must be added again before the count goes on. At the far end (EOS, or BOS) it goes on by one.
-    To the scores comes log(0.01 + c(j) - c(j')), j' the place before: a place that adds nothing
-    is hardly seen. Between two whole numbers the bias is interpolated. Learned counts are those of
-    Golovneva et al. 2024 (Contextual Position Encoding), places seen by what they add those of
-    Dong and Xu 2020 (CIF); amounts below zero make of the count the height of a stack.
+    A head that counts makes of memory an amount for each symbol: with x = w m_j + b + 1 it is
+    clip(1.1 tanh x, -1, 1), which can be exactly 1, or x where it has no bounds. c(j) is the most
+    that their running sum has come to: what has been taken away must be added again before the
+    count goes on. At the far end (EOS, or BOS) it goes on by one. To the scores comes
+    log(0.01 + c(j) - c(j')), j' the place before: a place that adds nothing is hardly seen. Between
+    two whole numbers the bias is interpolated. Learned counts are those of Golovneva et al. 2024
+    (Contextual Position Encoding); places seen by what they add those of Dong and Xu 2020 (CIF);
+    how many target places a source symbol fills is its fertility (Brown et al. 1993). Amounts below
+    zero make of the count the height of a stack.
 
     T_h starts at zero. The clipped table is that of Shaw et al. 2018 (Self-Attention with
     Relative Position Representations) as a bias, the slope that of Press et al. 2022 (ALiBi):
@@ -70,9 +73,13 @@ class Anchored(Relative):
         self.separators: Tensor
         self.register_buffer("counting", torch.tensor(counting).long(), persistent=False)
         self.counting: Tensor  # which heads, (G,)
-        from_end = torch.tensor([model.cross_anchors[head] == "count_end" for head in counting])
-        self.register_buffer("backwards", from_end.bool()[:, None, None], persistent=False)
+        names = [model.cross_anchors[head] for head in counting]
+        backwards = torch.tensor([name == "count_end" for name in names]).bool()
+        self.register_buffer("backwards", backwards[:, None, None], persistent=False)
         self.backwards: Tensor  # (G, 1, 1)
+        bounded = torch.tensor([name != "fertility" for name in names]).bool()
+        self.register_buffer("bounded", bounded, persistent=False)
+        self.bounded: Tensor  # (G,)
         self.amounts = nn.Linear(model.d_model, len(counting)) if counting else None
         self.rows = [
             len(self.anchors) + counting.index(head)
@@ -92,8 +99,9 @@ class Anchored(Relative):
         if self.amounts is None:
             return None, None
         with torch.autocast(memory.device.type, enabled=False):
-            raw = self.amounts(memory.to(self.like.dtype))
-        amounts = (1.1 * torch.tanh(1 + raw)).clamp(-1, 1) * (src >= FIRST_SYMBOL_ID)[..., None]
+            x = 1 + self.amounts(memory.to(self.like.dtype))  # (B, S, G)
+        amounts = torch.where(self.bounded, (1.1 * torch.tanh(x)).clamp(-1, 1), x)
+        amounts = amounts * (src >= FIRST_SYMBOL_ID)[..., None]
         amounts = self._from_its_end(amounts.permute(2, 0, 1))  # (G, B, S)
         reached = amounts.cumsum(2).cummax(2).values.clamp(min=0)
         added = reached.diff(prepend=torch.zeros_like(reached[..., :1]))
@@ -129,10 +137,11 @@ class Anchored(Relative):
         if landmarks.reached is None or landmarks.added is None:
             return Distances(torch.stack(whole).add_(reach), reach)
         exact = (t + 1 - landmarks.reached[:, :, None, :]).expand(-1, *shape)
-        below = exact.detach().floor()
-        room = (0.01 + landmarks.added).log()[:, :, None, :]
+        near = exact.clamp(-self.reach - 1, self.reach + 1)  # beyond, the slope alone goes on
+        below = near.detach().floor()
+        room = (0.01 + landmarks.added).log()[:, :, None, :] - self.slope * (exact - near).abs()
         whole += [*below.long()]
-        return Distances(torch.stack(whole).add_(reach), reach, exact - below, room)
+        return Distances(torch.stack(whole).add_(reach), reach, near - below, room)
 
     def bias(self, table: Tensor | None, distances: Distances, look_up: LookUp = look_up) -> Tensor:
         """T_h (H, 7) -> (B or 1, H, Tq, Tk)."""

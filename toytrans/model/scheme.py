@@ -90,8 +90,8 @@ class Distances(NamedTuple):
 
     whole (A, B or 1, Tq, Tk): whole numbers, measured in A ways, plus `reach`, which is at least
     the farthest. Of the G ways that go by counts these are the whole parts; beyond (G, B, Tq, Tk):
-    what is beyond them, in [0, 1); and room (G, B, 1, Tk): what is added to the scores of each key
-    for what it has added to the count.
+    what is beyond them, in [0, 1); and room (G, B, Tq, Tk): what else is added to the scores, for
+    what a key has added to the count and how far away it is.
     """
 
     whole: Tensor
