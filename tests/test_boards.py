@@ -38,7 +38,8 @@ tasks:
     measures:
       short: {lengths: [1, 4], pairs: 60, decode: null, published: {somebody: 0.25}, aim: 0.5}
       perplexity: {lengths: [1, 4], pairs: 60, decode: null, metric: perplexity}
-      long: {lengths: [9, 9], pairs: 10, decode: 2, metric: free_token_accuracy}
+      long: {lengths: [9, 9], pairs: 10, decode: 2, metric: free_token_accuracy, control: 5}
+      ours alone: {lengths: [3, 3], pairs: 7, control: 0}
 """
 
 
@@ -73,8 +74,8 @@ def test_every_board_trains_one_model_beside_a_sinusoidal_one(name, scan_files):
         assert other.config.model.positions == "sinusoidal" != one.config.model.positions
     for job in todo:
         for measure in job.measures.values():
-            if measure.lengths and name != "sockeye":
-                assert measure.pairs * 5 >= 20
+            assert (measure.pairs is None) == (measure.lengths is None), "all of a file"
+            assert measure.lengths is None or measure.pairs * 5 >= 100
     assert {job.config.seed for job in todo} == {0, 1, 2, 3, 4}
     quick = jobs.jobs_of(name, board, quick=True, files=scan_files)
     assert {job.config.seed for job in quick} == {0}
@@ -108,6 +109,12 @@ def test_kept_results_are_those_of_the_boards_as_they_are(path, scan_files):
                 if measure.control != 0 or run["variant"] == "ours"
             }
             assert run["measures"].keys() == names and len(run["config_sha256"]) == 64
+        for job in jobs.jobs_of(path.stem, board, quick=False, files=scan_files):
+            for run in found["runs"] if job.task == task else ():
+                if (run["variant"], run["seed"]) == (job.variant, job.config.seed):
+                    examples = {k: m["examples"] for k, m in run["measures"].items()}
+                    wanted = {k: m.pairs or examples[k] for k, m in job.measures.items()}
+                    assert examples == wanted, "as many pairs as the board says"
 
 
 def test_a_board_that_does_not_exist_is_refused_with_the_names(command: Command):
@@ -150,14 +157,17 @@ def test_a_board_trains_writes_and_is_not_trained_twice(tiny, command: Command, 
         assert run["steps"] == 30 and len(run["config_sha256"]) == 64
         assert short["value"] == short["exact_match"] and short["decoded"] == 60
         assert perplexity["value"] == pytest.approx(math.exp(short["loss"]))
-        assert (long["examples"], long["decoded"]) == (10, 2)
+        ours = run["variant"] == "ours"
+        assert (long["examples"], long["decoded"]) == ((10, 2) if ours else (5, 2))
+        assert ("ours alone" in run["measures"]) == ours
         assert long["curve"] == {"9:9": pytest.approx(long["forced_exact_match"], abs=1e-4)}
         assert set(short["curve"]) == {"1:1", "2:2", "3:3", "4:4"}
         assert long["value"] == long["free_token_accuracy"]
     again = command("board", "tiny")
     assert "4 of 4 runs are there already" in again.err
     assert "somebody" in again.out and "copy, lengths 1 to 4: exact match (aim 0.5)" in again.out
-    assert again.out.count("toytrans, anchored") == again.out.count("toytrans, sinusoidal") == 3
+    assert again.out.count("toytrans, anchored") == 4
+    assert again.out.count("toytrans, sinusoidal") == 3
     one = jobs.jobs_of("tiny", load_board("tiny"), quick=False, files=None)[0]
     measured = one.result()["measures"]
     (one.path / "result.json").unlink()
@@ -168,11 +178,14 @@ def test_a_board_trains_writes_and_is_not_trained_twice(tiny, command: Command, 
 def test_a_measure_that_changes_is_measured_anew_and_nothing_is_trained(tiny, command, monkeypatch):
     monkeypatch.setattr(jobs, "SEEDS", (0,))
     command("board", "tiny")
+    was = jobs.jobs_of("tiny", load_board("tiny"), quick=False, files=None)[0]
+    trained = was.result()["measures"]["long"]
     changed = TINY.replace("pairs: 10, decode: 2", "pairs: 20, decode: 3")
     (tiny / "tiny.yaml").write_text(changed)
     ours, _ = todo = jobs.jobs_of("tiny", load_board("tiny"), quick=False, files=None)
     before = ours.so_far()
-    assert ours.result() is None and before["measures"].keys() == {"short", "perplexity"}
+    assert ours.result() is None and "long" not in before["measures"]
+    assert len(before["measures"]) == 3
     monkeypatch.setattr(jobs.Trainer, "train", lambda trainer: iter(()))
     for job in todo:
         jobs.train_and_measure(job)
@@ -182,6 +195,9 @@ def test_a_measure_that_changes_is_measured_anew_and_nothing_is_trained(tiny, co
     assert {k: v for k, v in after.items() if k != "measures"} == {
         k: v for k, v in before.items() if k != "measures"
     }
+    assert not jobs.Job.result(was), "no longer asked for"
+    jobs.train_and_measure(was)
+    assert was.result()["measures"]["long"] == trained, "of the saved model, to the same number"
 
 
 def test_a_stopped_board_saves_and_goes_on(tiny):
@@ -231,7 +247,7 @@ def test_means_are_over_seeds_and_published_numbers_stand_below(tiny, monkeypatc
     board = load_board("tiny")
     todo = jobs.jobs_of("tiny", board, quick=False, files=None)
     values = {job.path: 0.1 * k for k, job in enumerate(todo)}
-    names = ("short", "perplexity", "long")
+    names = ("short", "perplexity", "long", "ours alone")
     monkeypatch.setattr(
         jobs.Job,
         "result",

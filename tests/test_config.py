@@ -424,6 +424,14 @@ TABLE = "model.positions=learned"
             ("model.cross_anchors", "positions: anchored"),
         ),
         (["model.cross_anchors=[start, end]"], ("model.cross_anchors: 2 anchors for 4 heads",)),
+        (
+            ["model.cross_anchors=[count, end, end, end]", "model.cross_positions=none"],
+            ("model.cross_anchors", "cross_positions: anchored"),
+        ),
+        (
+            ["model.cross_anchors=[fertility, end, end, end]", "model.backward=by_hand"],
+            ("model.backward", "take autograd"),
+        ),
         (["data.task=addition", "data.train_length=[1, 2]"], ("data.train_length", "3 or more")),
         (
             ["data.task=multiplication", "data.test_length=[1, 2]"],

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from conftest import config_of
+from conftest import EVERY_ANCHOR, config_of
 from team_scenarios import SCENARIOS, STEPS, train_all, trainer_of
 
 from toytrans.config_file import load_config
@@ -252,12 +252,19 @@ def test_faults_of_whole_batches_want_one_process(fault):
 
 
 @pytest.mark.parametrize(
-    "positions", ["sinusoidal", "learned", "rotary", "alibi", "t5", "anchored"]
+    "scheme",
+    [{"positions": name} for name in ("sinusoidal", "learned", "rotary", "alibi", "t5")]
+    + [{"positions": "anchored"}, {"positions": "relative", "cross_positions": "anchored"}]
+    + [
+        {"positions": name, "cross_positions": "anchored", **EVERY_ANCHOR}
+        for name in ("relative", "anchored")
+    ],
+    ids=str,
 )
-def test_every_weight_takes_part_in_every_pass(tmp_path, positions):
+def test_every_weight_takes_part_in_every_pass(tmp_path, scheme):
     """So that DistributedDataParallel need not look for those that do not; some faults apart."""
     for more in ({}, {"share_layers": True}, {"tie_embeddings": False, "norm": "post"}):
-        trainer = trainer_of(tmp_path, model={"positions": positions} | more)
+        trainer = trainer_of(tmp_path, model=scheme | more)
         stream = training_batches(trainer.source, trainer.config)
         trainer._step([next(stream)])
         assert all(parameter.grad is not None for parameter in trainer.model.parameters())

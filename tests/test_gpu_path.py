@@ -10,7 +10,7 @@ from typing import Any, get_args
 
 import pytest
 import torch
-from conftest import config_of
+from conftest import EVERY_ANCHOR, config_of
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
@@ -151,15 +151,20 @@ def test_tokens_known_beforehand_are_those_that_are_there(tmp_path, name):
             assert batch.real_tokens == counted.real_tokens > batch.target_tokens
 
 
-@pytest.mark.parametrize("positions", ["anchored", "sinusoidal", "learned", "none", "rotary", "t5"])
+@pytest.mark.parametrize(
+    "scheme",
+    [{"positions": name} for name in ("anchored", "sinusoidal", "learned", "none", "rotary", "t5")]
+    + [{"positions": "anchored", **EVERY_ANCHOR}],
+    ids=str,
+)
 @pytest.mark.parametrize("task", ["addition", "copy"])
-def test_a_step_reads_nothing_back_and_sends_nothing(tmp_path, monkeypatch, positions, task):
+def test_a_step_reads_nothing_back_and_sends_nothing(tmp_path, monkeypatch, scheme, task):
     """Forward, loss, backward, clipping and AdamW of two batches, all without numbers."""
     monkeypatch.setattr(torch, "autocast", lambda *_, **__: contextlib.nullcontext())
     config = config_of(
         task,
         data={"train_length": [3, 6], "batch_tokens": 256},
-        model={"positions": positions, "dropout": 0.1},
+        model={**scheme, "dropout": 0.1},
         train={"accumulate": 2, "warmup_steps": 0, "label_smoothing": 0.1},
     )
     source = open_source(config)

@@ -7,9 +7,8 @@ import pytest
 import torch
 from conftest import EVERY_ANCHOR, VOCABULARY, config_of, distances_of, model_of
 
-from toytrans.config import AnchorName, PositionName
+from toytrans.config import COUNTING, AnchorName, PositionName
 from toytrans.errors import UserError
-from toytrans.model.anchored import COUNTING
 from toytrans.model.positions import POSITIONS, sinusoids
 from toytrans.model.scheme import Read
 from toytrans.tokens import BOS_ID, EOS_ID, PAD_ID
@@ -146,7 +145,10 @@ def test_anchored_bias_in_self_attention_counts_from_key_to_query(rows):
         assert bias[0, head, i, j].item() == pytest.approx(expected.item(), abs=1e-9)
 
 
-@pytest.mark.parametrize("anchors", [["end"], ["wrap", "start"], ["end", "end", "start"]])
+@pytest.mark.parametrize(
+    "anchors",
+    [["end"], ["wrap", "start"], ["end", "end", "start"], ["count"], ["count_end", "fertility"]],
+)
 def test_heads_may_have_any_anchors(anchors):
     heads = len(anchors)
     model = model_of(
@@ -156,9 +158,17 @@ def test_heads_may_have_any_anchors(anchors):
     attention = model.decoder_layers[0].cross_attention
     with torch.no_grad():
         attention.bias_table.normal_()
-    bias = model.positions.bias(attention.bias_table, distances_of(model, 4, src))
+    memory = torch.randn(1, 5, 12 * heads).double()
+    landmarks = model.positions.landmarks(memory, src)
+    distances = model.positions.cross_distances(range(4), src, landmarks)
+    bias = model.positions.bias(attention.bias_table, distances)
     for head, anchor in enumerate(anchors):
-        expected = anchored_bias(anchor, attention.bias_table[head].tolist(), 2, 3, src[0].tolist())
+        table = attention.bias_table[head].tolist()
+        if anchor in COUNTING:
+            raw = model.positions.amounts(memory)[0, :, head].tolist()
+            expected = counted_bias(anchor, table, 2, 3, src[0].tolist(), raw)
+        else:
+            expected = anchored_bias(anchor, table, 2, 3, src[0].tolist())
         assert bias[0, head, 2, 3].item() == pytest.approx(expected, abs=1e-9)
 
 

@@ -58,6 +58,9 @@ FEWEST_SYMBOLS = {"addition": 2, "multiplication": 2, "parity": 2, "stack": 2}
 USUAL_SYMBOLS = {"parity": 2, "stack": 2, "reverse_nlplike": 8000}
 """data.symbols where a config does not say it, where it is not 10."""
 
+COUNTING: tuple[AnchorName, ...] = ("count", "count_end", "fertility")
+"""Anchors at places that a head has learned to count."""
+
 ANCHOR_CYCLE: tuple[AnchorName, ...] = ("start", "end", "wrap", "start")
 
 MOST_PARAMETERS, MOST_IDS = 10**9, 2**27
@@ -218,6 +221,10 @@ class ModelConfig(Section):
             anchored = ("cross_anchors", "bias_gain", "slope")
             self._refuse(anchored, "belongs to positions: anchored, or to such cross_positions")
             self._fill(score_cap=0.0)
+        if self.counts and self.cross_positions == "none":
+            raise refusal("cross_anchors", "counts need cross_positions: anchored, not none")
+        if self.counts and self.backward == "by_hand":
+            raise refusal("backward", f"by_hand derives no {', '.join(COUNTING)}; take autograd")
         if self.cross_anchors is not None and len(self.cross_anchors) != self.n_heads:
             raise refusal(
                 "cross_anchors",
@@ -248,6 +255,11 @@ class ModelConfig(Section):
         if self.max_positions is None or not self.random_positions:
             return self.max_positions
         return self.max_positions // 4
+
+    @property
+    def counts(self) -> bool:
+        """Whether a head of cross-attention learns to count."""
+        return not set(COUNTING).isdisjoint(self.cross_anchors or ())
 
     @property
     def is_anchored(self) -> bool:

@@ -31,7 +31,7 @@ class Measure(Section):
     """
 
     lengths: Range | None = Field(None, description="source symbols; null = the test file's")
-    pairs: Positive = Field(1000, description="a seed")
+    pairs: Positive | None = Field(None, description="a seed; null = 1000, or all of the test file")
     decode: Annotated[int, Field(ge=0)] | None = Field(
         1, description="of each length, so many pairs are decoded too; null = all"
     )

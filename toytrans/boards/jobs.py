@@ -101,7 +101,7 @@ def jobs_of(name: str, board: Board, *, quick: bool, files: Path | None) -> list
     """All trainings of a board, seed by seed. Raises UserError where files are missing."""
     folder = RUNS / "boards" / (f"{name}-quick" if quick else name)
     variants: tuple[Variant, ...] = ("ours", "control")
-    return [
+    every = [
         Job(
             task,
             variant,
@@ -117,6 +117,7 @@ def jobs_of(name: str, board: Board, *, quick: bool, files: Path | None) -> list
         for task, entry in board.tasks.items()
         for variant in variants
     ]
+    return [job for job in every if job.measures]
 
 
 def _measure(measure: Measure, variant: Variant, quick: bool) -> Measure:
@@ -124,8 +125,11 @@ def _measure(measure: Measure, variant: Variant, quick: bool) -> Measure:
     often do not end, where its value does not ask for that."""
     needs = measure.decode is None or measure.metric == "free_token_accuracy"
     decode = measure.decode if variant == "ours" or needs else 0
-    pairs = measure.pairs if variant == "ours" else measure.control or measure.pairs
-    pairs = min(pairs, QUICK_PAIRS) if quick else pairs
+    pairs = measure.pairs or (1000 if measure.lengths else None)
+    if variant == "control":
+        pairs = measure.control or pairs
+    if quick:
+        pairs = min(pairs or QUICK_PAIRS, QUICK_PAIRS)
     return measure.model_copy(update={"pairs": pairs, "decode": decode})
 
 
@@ -188,8 +192,8 @@ def _work(job: Job, complaints: Any) -> None:
 def train_and_measure(job: Job) -> None:
     """Train a job on one core, or go on with it, and write its result after every measure.
 
-    On SIGTERM the training saves and there is no result yet. What is measured is the model of the
-    last step: nothing is chosen.
+    On SIGTERM the training saves; a measure that is being taken is lost, those before it are kept.
+    What is measured is the model of the last step: nothing is chosen.
     """
     torch.set_num_threads(1)
     devices.tune_process()
@@ -259,11 +263,11 @@ def _value(measure: Measure, summary: dict[str, Any]) -> float:
 
 def _evaluated(trainer: Trainer, measure: Measure) -> dict[str, Any]:
     """The summary of an evaluation, and the teacher-forced exact match of each length."""
-    config = trainer.config
+    asked: dict[str, Any] = {"test_examples": measure.pairs}
     if measure.lengths is not None:
-        asked = {"test_length": measure.lengths, "test_examples": measure.pairs}
-        data = config.data.model_copy(update=asked)
-        config = config.model_copy(update={"data": data})
+        asked["test_length"] = measure.lengths
+    data = trainer.config.data.model_copy(update=asked)
+    config = trainer.config.model_copy(update={"data": data})
     source = open_source(config)
     report = evaluate(
         trainer.model,

@@ -4,7 +4,7 @@ is counted in it."""
 import torch
 from torch import Tensor, nn
 
-from toytrans.config import ModelConfig
+from toytrans.config import COUNTING, ModelConfig
 from toytrans.model.scheme import (
     Distances,
     Landmarks,
@@ -16,9 +16,6 @@ from toytrans.model.scheme import (
     repeats_of,
 )
 from toytrans.tokens import BOS_ID, EOS_ID, FIRST_SYMBOL_ID
-
-COUNTING = ("count", "count_end", "fertility")
-"""Anchors at places that a head has learned to count."""
 
 
 class Anchored(Relative):
@@ -40,15 +37,17 @@ class Anchored(Relative):
         count_end    the same counted from the end, BOS coming last
         fertility    as count, with amounts that have no bounds
 
-    A head that counts makes of memory an amount for each symbol: with x = w m_j + b + 1 it is
-    clip(1.1 tanh x, -1, 1), which can be exactly 1, or x where it has no bounds. c(j) is the most
-    that their running sum has come to: what has been taken away must be added again before the
-    count goes on. At the far end (EOS, or BOS) it goes on by one. To the scores comes
-    log(0.01 + c(j) - c(j')), j' the place before: a place that adds nothing is hardly seen. Between
-    two whole numbers the bias is interpolated. Learned counts are those of Golovneva et al. 2024
-    (Contextual Position Encoding); places seen by what they add those of Dong and Xu 2020 (CIF);
-    how many target places a source symbol fills is its fertility (Brown et al. 1993). Amounts below
-    zero make of the count the height of a stack.
+    A head that counts makes of memory m an amount for each symbol, alike in all layers; w and b
+    are learned here, by the scheme. With x = w m_j + b + 1 it is clip(1.1 tanh x, -1, 1), which can
+    be exactly 1, or x where it has no bounds; w starts small (as torch's Linear does), so that at
+    first every symbol counts nearly one. c(j) is the most that the running sum of amounts has come
+    to: what has been taken away must be added again before the count goes on. At the far end (EOS,
+    or BOS) it goes on by one. To the scores comes log(0.01 + c(j) - c(j')), j' the place before: a
+    place that does not raise the count is hardly seen. With a push 1 and a POP -1, counted from the
+    end, what is left on a stack is so numbered from its top. Between two whole numbers the bias is
+    interpolated. Learned counts are those of Golovneva et al. 2024 (Contextual Position Encoding);
+    places seen by what they add those of Dong and Xu 2020 (CIF); how many target places a source
+    symbol fills is its fertility (Brown et al. 1993).
 
     T_h starts at zero. The clipped table is that of Shaw et al. 2018 (Self-Attention with
     Relative Position Representations) as a bias, the slope that of Press et al. 2022 (ALiBi):
@@ -132,29 +131,30 @@ class Anchored(Relative):
         }
         rows = len(queries) if read is None else read.tokens.shape[1]
         shape = (len(src), rows, len(places))
-        reach = 2 * (queries.stop + len(places))
+        farthest = 2 * (queries.stop + len(places))
         whole = [distances[anchor]().expand(shape) for anchor in self.anchors]
         if landmarks.reached is None or landmarks.added is None:
-            return Distances(torch.stack(whole).add_(reach), reach)
+            return Distances(torch.stack(whole).add_(farthest), farthest)
         exact = (t + 1 - landmarks.reached[:, :, None, :]).expand(-1, *shape)
         near = exact.clamp(-self.reach - 1, self.reach + 1)  # beyond, the slope alone goes on
         below = near.detach().floor()
-        room = (0.01 + landmarks.added).log()[:, :, None, :] - self.slope * (exact - near).abs()
+        extra = (0.01 + landmarks.added).log()[:, :, None, :] - self.slope * (exact - near).abs()
         whole += [*below.long()]
-        return Distances(torch.stack(whole).add_(reach), reach, near - below, room)
+        return Distances(torch.stack(whole).add_(farthest), farthest, near - below, extra)
 
     def bias(self, table: Tensor | None, distances: Distances, look_up: LookUp = look_up) -> Tensor:
         """T_h (H, 7) -> (B or 1, H, Tq, Tk)."""
         assert table is not None
         weights = nn.functional.pad(table, (0, 1), value=1.0)  # (H, 8); the slope is not learned
         bias = super().bias(weights, distances, look_up)
-        whole, reach, beyond, room = distances
-        if beyond is None or room is None:
+        whole, farthest, fraction, extra = distances
+        if fraction is None or extra is None:
             return bias
-        described, heads = self.described(reach), self.counting
-        above = whole[len(self.anchors) :] + 1
-        above = look_up(weights[heads].to(described.dtype), described, above, range(len(heads)))
-        more = (above - bias[:, heads]) * beyond.transpose(0, 1) + room.transpose(0, 1)
+        described, heads = self.described(farthest), self.counting
+        next_places = whole[len(self.anchors) :] + 1
+        weights = weights[heads].to(described.dtype)
+        above = look_up(weights, described, next_places, range(len(heads)))
+        more = (above - bias[:, heads]) * fraction.transpose(0, 1) + extra.transpose(0, 1)
         return bias.index_add(1, heads, more)
 
     def _since_separator(self, src: Tensor) -> Tensor:

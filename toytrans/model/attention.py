@@ -246,7 +246,8 @@ class Attention(nn.Module):
         self, q: Tensor, k: Tensor, v: Tensor, sight: Sight, bias: Tensor | None, dropout: float
     ) -> Tensor:
         """The context (B, H, Tq, Dh), by the quickest road."""
-        if q.device.type == "cuda" and not self.cap:
+        counted = sight.distances is not None and sight.distances.fraction is not None
+        if q.device.type == "cuda" and not self.cap and not counted:  # that rounds a bias to bf16
             return attend_fused(q, k, v, sight, bias, dropout, self.scale)
         if q.device.type == "cpu" and not torch.compiler.is_compiling():
             return attend_leanly(q, k, v, sight, bias, self.cap, dropout, self.scale)

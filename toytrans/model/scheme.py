@@ -25,11 +25,11 @@ def look_up(weights: Tensor, described: Tensor, places: Tensor, rows: Sequence[i
     with torch.autocast(weights.device.type, enabled=False):
         values = (weights @ described.mT).unbind()  # H of (N,)
     flat, shape = [place.flatten() for place in places], places.shape[1:]
-    pairs = [(value, flat[row]) for value, row in zip(values, rows, strict=True)]
+    heads = [(value, flat[row]) for value, row in zip(values, rows, strict=True)]
     if torch.is_grad_enabled() or torch.compiler.is_compiling():
-        return torch.stack([v.index_select(0, place).view(shape) for v, place in pairs], 1)
-    found = values[0].new_empty(len(pairs), *shape)  # written in place: a third of the time
-    for (value, place), bias in zip(pairs, found, strict=True):
+        return torch.stack([v.index_select(0, place).view(shape) for v, place in heads], 1)
+    found = values[0].new_empty(len(heads), *shape)  # to write it in place takes a third as long
+    for (value, place), bias in zip(heads, found, strict=True):
         torch.index_select(value, 0, place, out=bias.view(-1))
     return found.transpose(0, 1)
 
@@ -86,18 +86,19 @@ class Landmarks(NamedTuple):
 
 
 class Distances(NamedTuple):
-    """How far keys are from queries.
+    """How far keys are from queries, measured in A ways.
 
-    whole (A, B or 1, Tq, Tk): whole numbers, measured in A ways, plus `reach`, which is at least
-    the farthest. Of the G ways that go by counts these are the whole parts; beyond (G, B, Tq, Tk):
-    what is beyond them, in [0, 1); and room (G, B, Tq, Tk): what else is added to the scores, for
-    what a key has added to the count and how far away it is.
+    whole (A, B or 1, Tq, Tk): whole numbers, to each of which `farthest` has been added, so that
+    none is below zero. The last G of the A ways go by counts: theirs are clipped to where a bias
+    still bends, and rounded down; fraction (G, B, Tq, Tk), in [0, 1), is what that took away, and
+    extra (G, B, Tq, Tk) what else their scores get, for how much a key has added to the count and
+    for what was clipped.
     """
 
     whole: Tensor
-    reach: int
-    beyond: Tensor | None = None
-    room: Tensor | None = None
+    farthest: int
+    fraction: Tensor | None = None
+    extra: Tensor | None = None
 
 
 class Positions(nn.Module):
@@ -151,8 +152,8 @@ class Positions(nn.Module):
 
 class Relative(Positions):
     """What schemes share whose self-attention adds a bias by the distance d = i - j of query i and
-    key j: each describes d by F numbers, weighed by each head. Cross-attention has no bias. There
-    is no longest sequence."""
+    key j: each describes d by F numbers, weighed by each head. Cross-attention has a bias where a
+    scheme says how far away its keys are. There is no longest sequence."""
 
     rows: Sequence[int]
     """Of each head, by which of several distances it goes."""
@@ -164,34 +165,34 @@ class Relative(Positions):
         self._described = torch.empty(0, 0)  # of as many distances as were met
 
     def self_distances(self, queries: range, keys: range, device: torch.device) -> Distances:
-        reach = max(queries.stop, keys.stop)
-        whole = arange(queries, device)[:, None] - arange(keys, device) + reach
-        return Distances(whole[None, None], reach)
+        farthest = max(queries.stop, keys.stop)
+        whole = arange(queries, device)[:, None] - arange(keys, device) + farthest
+        return Distances(whole[None, None], farthest)
 
     def bias(self, table: Tensor | None, distances: Distances, look_up: LookUp = look_up) -> Tensor:
         """(H, F) -> (B or 1, H, Tq, Tk)."""
         assert table is not None
-        described = self.described(distances.reach)
-        rows = [0] * len(table) if len(distances.whole) == 1 else self.rows
+        described = self.described(distances.farthest)
+        rows = [0] * len(table) if len(distances.whole) == 1 else self.rows  # measured in one way
         return look_up(table.to(described.dtype), described, distances.whole, rows)
 
     def describe(self, distance: Tensor) -> Tensor:
         """Whole numbers (...) -> (..., F)."""
         raise NotImplementedError
 
-    def described(self, reach: int) -> Tensor:
-        """Every distance from -reach to reach: (2 reach + 1, F). What was met is kept."""
+    def described(self, farthest: int) -> Tensor:
+        """All distances up to the farthest, either way: (2 farthest + 1, F). They are kept."""
         if torch.compiler.is_compiling():  # a graph keeps no table
-            return self._describe_all(reach)
+            return self._describe_all(farthest)
         met, like = len(self._described) // 2, self.like
         known = (self._described.dtype, self._described.device) == (like.dtype, like.device)
-        if met < reach or not known:
-            met = max(reach, 2 * met)
+        if met < farthest or not known:
+            met = max(farthest, 2 * met)
             self._described = self._describe_all(met)
-        return self._described[met - reach : met + reach + 1]
+        return self._described[met - farthest : met + farthest + 1]
 
-    def _describe_all(self, reach: int) -> Tensor:
-        every = arange(range(-reach, reach + 1), self.like.device)
+    def _describe_all(self, farthest: int) -> Tensor:
+        every = arange(range(-farthest, farthest + 1), self.like.device)
         return self.describe(every).to(self.like.dtype)
 
 

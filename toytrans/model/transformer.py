@@ -80,9 +80,9 @@ class Transformer(nn.Module):
     Initialisation: embeddings are normal with standard deviation D^-0.5 and multiplied by D^0.5
     on the way in, so that what enters the first layer has unit variance while logits start with
     unit variance too (tied ones all but that of the token just read); matrices are
-    Xavier-uniform (query, key and value each as a D x D matrix of its own), biases zero, norms
-    one. Pre-norm has a final norm after either stack; post-norm needs none. The output has no
-    bias.
+    Xavier-uniform (query, key and value each as a D x D matrix of its own; what positions learn
+    starts as they say), biases zero, norms one. Pre-norm has a final norm after either stack;
+    post-norm needs none. The output has no bias.
 
     most_scores: where one attention would make more of them, it takes its queries in blocks, to
     the same result; memory is then linear in the length. None: no limit, as in training.

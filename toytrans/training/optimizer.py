@@ -15,8 +15,8 @@ FLOOR = 0.02
 class AdamW:
     """AdamW (Loshchilov and Hutter 2019), betas 0.9 and 0.98 as in Vaswani et al. 2017.
 
-    Weight decay applies to matrices only, not to biases, norms and position tables. The update is
-    torch's function `adamw`; torch's class around it first imports a compiler, for most of a
+    Weight decay applies to matrices only, not to biases, norms and what positions learn. The update
+    is torch's function `adamw`; torch's class around it first imports a compiler, for most of a
     second.
     """
 
