@@ -1,6 +1,5 @@
 """A run as its folder tells it: what the doctor reads. Nothing here is judged."""
 
-import json
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -13,11 +12,19 @@ import torch
 
 from toytrans.config import Config
 from toytrans.data import open_source
+from toytrans.data.files import MOST_BYTES
 from toytrans.data.pairs import DataFacts, Pairs, all_pairs
 from toytrans.errors import UserError
+from toytrans.reading import read_whole
 from toytrans.tokens import EOS_ID
 from toytrans.training.checkpoint import Progress, load_checkpoint, saved_steps
-from toytrans.training.run import ENVIRONMENT, METRICS, Record, read_records, read_run
+from toytrans.training.run import (
+    METRICS,
+    Record,
+    read_environment,
+    read_records,
+    read_run,
+)
 
 Ending = Literal["max_steps", "max_seconds", "goal", "patience", "diverged", "cut short"]
 
@@ -160,7 +167,7 @@ def read_case(path: Path) -> Case:
         config,
         facts,
         records,
-        _environment(path),
+        read_environment(path) or None,
         tuple(_saved(path, step) for step in saved_steps(path)),
         _texts(config, facts),
         _lines(path) - len(records),
@@ -196,19 +203,11 @@ def _within(value: Any, bound: float) -> bool:
     return isinstance(value, int | float) and -bound <= value <= bound
 
 
-def _environment(path: Path) -> dict[str, Any] | None:
-    try:
-        found = json.loads((path / ENVIRONMENT).read_bytes())
-    except (OSError, ValueError, RecursionError):
-        return None
-    return found if isinstance(found, dict) else None
-
-
 def _lines(path: Path) -> int:
     """Lines of metrics.jsonl, whole or not."""
     if not (path / METRICS).exists():
         return 0
-    return len((path / METRICS).read_text(errors="replace").splitlines())
+    return len(read_whole(path / METRICS, MOST_BYTES).decode(errors="replace").splitlines())
 
 
 def _saved(path: Path, step: int) -> Saved:

@@ -236,16 +236,16 @@ class _SavedFacts(BaseModel):
 
 def read_precision(path: Path) -> Precision | None:
     """The precision that a run has been trained in, if its environment.json tells."""
-    precision = _environment(path).get("precision")
+    precision = read_environment(path).get("precision")
     return precision if precision in ("fp32", "bf16", "fp64") else None
 
 
 def is_of_launch(path: Path, launch: str | None) -> bool:
     """Whether a run was made or resumed by a process of some torchrun (see `Team.launch`)."""
-    return launch is not None and _environment(path).get("launch") == launch
+    return launch is not None and read_environment(path).get("launch") == launch
 
 
-def _environment(path: Path) -> dict[str, Any]:
+def read_environment(path: Path) -> dict[str, Any]:
     """What environment.json tells; nothing where it cannot be read."""
     try:
         found = json.loads(read_whole(path / ENVIRONMENT, MOST_BYTES))
