@@ -374,3 +374,20 @@ def test_lengths_may_be_those_of_targets(command: Command, tmp_path: Path, monke
     Path("train.tsv").unlink()
     gone = command("eval", "r", "--length-of", "tgt")
     assert gone.code == 2 and "train.tsv" in gone.err and gone.err.count("\n") == 1
+
+
+def test_whoever_follows_an_evaluation_hears_of_every_pair():
+    model, facts = model_of(VOCABULARY, positions="none"), DataFacts(VOCABULARY, (0, 5))
+    rows = [[3 + k % 7] * (k % 5) for k in range(40)]
+    pairs, heard = Pairs(*pad_rows(rows), *pad_rows(rows)), []
+    evaluation.evaluate(
+        model,
+        pairs,
+        facts,
+        both_ends=False,
+        decode=2,
+        batch_tokens=60,
+        follow=lambda done, total: heard.append((done, total)),
+    )
+    assert {total for _, total in heard} == {40 + 10}
+    assert sum(done for done, _ in heard) == 50 and len(heard) > 4

@@ -8,7 +8,7 @@ exactly where every teacher-forced token is, so that both ways give one exact ma
 
 import contextlib
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, fields
 from itertools import count, groupby
 from statistics import fmean, median
@@ -231,21 +231,27 @@ def evaluate(
     batch_tokens: int = BATCH_TOKENS,
     decode: int | None = None,
     side: Side = "src",
+    follow: Callable[[int, int], None] | None = None,
 ) -> Report:
     """Score every pair, and decode the first `decode` pairs of each length (None = all); leaves the
-    model as it was. side: whose length counts."""
+    model as it was. side: whose length counts. follow: told how many pairs a batch has scored or
+    decoded, and how many there are to score and decode in all."""
     report, lengths = Report(), pairs.length(side).cpu()
     chosen = first_of_each(lengths, decode)
     also_decoded = torch.zeros(len(pairs), dtype=torch.bool)
     also_decoded[chosen] = True
+    follow = follow or (lambda done, total: None)
+    total = len(pairs) + len(chosen)
     with _in_eval_mode(model) as device:
         for batch, rows in evaluation_batches(pairs, batch_tokens, both_ends, model.longest):
             report.add(lengths[rows], _forced(model, batch.to(device), also_decoded[rows]))
+            follow(len(rows), total)
         some, lengths = pairs.take(chosen), lengths[chosen]
         for batch, rows in evaluation_batches(some, batch_tokens, both_ends, model.longest):
             batch = batch.to(device)
             tokens = search(model, batch.src, beam=beam, growth=facts.target_growth).tokens
             report.add(lengths[rows], *_free(tokens, batch.tgt_out))
+            follow(len(rows), total)
     report.by_length = dict(sorted(report.by_length.items()))
     return report
 

@@ -1,9 +1,10 @@
 """`toytrans eval` and `toytrans translate`."""
 
+import contextlib
 import json
 import re
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -95,16 +96,36 @@ def _measure(
             pairs, data = pairs_of_files(*pairs_of, run.facts, wanted), "files"
         else:
             pairs, data = pairs_of_split(run.config, run.facts, pairs_of, wanted), pairs_of
-        report = measure(
-            run.model,
-            pairs,
-            run.facts,
-            both_ends=run.config.marks_both_ends,
-            beam=beam,
-            decode=decode,
-            side=wanted.side,
-        )
+        with _watched(run.path) as follow:
+            report = measure(
+                run.model,
+                pairs,
+                run.facts,
+                both_ends=run.config.marks_both_ends,
+                beam=beam,
+                decode=decode,
+                side=wanted.side,
+                follow=follow,
+            )
         yield Measured(run, report, trained, data, wanted.side)
+
+
+@contextlib.contextmanager
+def _watched(run: Path) -> "Iterator[Callable[[int, int], None]]":
+    """A bar on a terminal for what takes more than two seconds."""
+    from tqdm import tqdm
+
+    shape = "{desc} {bar} {percentage:3.0f}% {remaining} left"
+    hidden = not sys.stderr.isatty()
+    with tqdm(
+        desc=str(run), delay=2, leave=False, disable=hidden, dynamic_ncols=True, bar_format=shape
+    ) as bar:
+
+        def follow(done: int, total: int) -> None:
+            bar.total = total
+            bar.update(done)
+
+        yield follow
 
 
 def _print(several: list[Measured], search: str) -> None:
