@@ -39,8 +39,8 @@ class Anchored(Relative):
 
     A head that counts makes of memory m an amount for each symbol, alike in all layers; w and b
     are learned here, by the scheme. With x = w m_j + b + 1 it is clip(1.1 tanh x, -1, 1), which can
-    be exactly 1, or x where it has no bounds; w starts small (as torch's Linear does), so that at
-    first every symbol counts nearly one. c(j) is the most that the running sum of amounts has come
+    be exactly 1 and is clipped without its gradient's being, or x where it has no bounds; w starts
+    small (as torch's Linear does), so that at first every symbol counts nearly one. c(j) is the most that the running sum of amounts has come
     to: what has been taken away must be added again before the count goes on. At the far end (EOS,
     or BOS) it goes on by one. To the scores comes log(0.01 + c(j) - c(j')), j' the place before: a
     place that does not raise the count is hardly seen. With a push 1 and a POP -1, counted from the
@@ -99,7 +99,11 @@ class Anchored(Relative):
             return None, None
         with torch.autocast(memory.device.type, enabled=False):
             x = 1 + self.amounts(memory.to(self.like.dtype))  # (B, S, G)
-        amounts = torch.where(self.bounded, (1.1 * torch.tanh(x)).clamp(-1, 1), x)
+        steep = 1.1 * torch.tanh(x)
+        clipped = (
+            steep + (steep.clamp(-1, 1) - steep).detach()
+        )  # with the gradient of the unclipped
+        amounts = torch.where(self.bounded, clipped, x)
         amounts = amounts * (src >= FIRST_SYMBOL_ID)[..., None]
         amounts = self._from_its_end(amounts.permute(2, 0, 1))  # (G, B, S)
         reached = amounts.cumsum(2).cummax(2).values.clamp(min=0)
