@@ -203,6 +203,19 @@ def test_every_anchor_in_cross_attention():
                     assert bias[row, head, t, j].item() == pytest.approx(expected, abs=1e-9)
 
 
+def test_amounts_are_clipped_and_still_learn():
+    model = model_of(VOCABULARY, n_heads=2, positions="anchored", cross_anchors=["count"] * 2)
+    src = torch.tensor([[BOS_ID, 5, 6, 7, EOS_ID]])
+    with torch.no_grad():
+        model.positions.amounts.bias.copy_(torch.tensor([2.0, -4.0]))
+    landmarks = model.positions.landmarks(0.01 * torch.randn(1, 5, 24).double(), src)
+    assert torch.allclose(landmarks.reached[0, 0], torch.tensor([0.0, 1, 2, 3, 4]).double())
+    assert torch.allclose(landmarks.reached[1, 0], torch.tensor([0.0, 0, 0, 0, 1]).double())
+    landmarks.added[0].sum().backward()
+    gradient = model.positions.amounts.bias.grad
+    assert gradient[0] > 0 == gradient[1]
+
+
 def self_bias(model, length):
     """(H, Tq, Tk) of the first encoder layer, its table shaken."""
     attention = model.encoder_layers[0].self_attention
