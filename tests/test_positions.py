@@ -68,8 +68,9 @@ def counted_bias(anchor, table, t, j, src, raw):
         order = [*order[-2::-1], 0]
     reached, running, c, added = 0.0, 0.0, {}, {}
     for k in order[:-1]:
-        x = 1 + raw[k]
-        running += max(-1.0, min(1.0, 1.1 * math.tanh(x))) if anchor.startswith("count") else x
+        x = raw[k]
+        bounded = max(-1.0, min(1.0, 1.1 * math.tanh(x + 1)))
+        running += bounded if anchor.startswith("count") else math.exp(min(x, 6))
         added[k] = max(running, reached) - reached
         c[k] = reached = max(running, reached)
     c[order[-1]], added[order[-1]] = reached + 1, 1.0
@@ -214,6 +215,21 @@ def test_amounts_are_clipped_and_still_learn():
     landmarks.added[0].sum().backward()
     gradient = model.positions.amounts.bias.grad
     assert gradient[0] > 0 == gradient[1]
+
+
+def test_fertilities_multiply_and_stay_finite():
+    model = model_of(VOCABULARY, n_heads=2, positions="anchored", cross_anchors=["fertility"] * 2)
+    src = torch.tensor([[BOS_ID, 5, 6, 7, EOS_ID]])
+    around, thrice = torch.zeros(2, 24).double()
+    with torch.no_grad():
+        amounts = model.positions.amounts
+        amounts.weight.zero_()[:, :2] = torch.tensor([math.log(4), math.log(3)])
+        amounts.bias.copy_(torch.tensor([0.0, 1000.0]))
+    around[0] = thrice[1] = 1
+    memory = torch.stack([around, around, thrice, around + thrice, thrice])[None]
+    added = model.positions.landmarks(memory, src).added
+    assert added[0, 0].tolist() == pytest.approx([0, 4, 3, 12, 1])
+    assert added[1, 0].tolist() == pytest.approx([0, *[math.exp(6)] * 3, 1])
 
 
 def self_bias(model, length):

@@ -35,20 +35,21 @@ class Anchored(Relative):
         first        d = - r(j): whatever t is, the first of each symbol
         count        d = t + 1 - c(j): c counts places, each for as much as the head has learned
         count_end    the same counted from the end, BOS coming last
-        fertility    as count, with amounts that have no bounds
+        fertility    as count, with amounts above zero that multiply
 
     A head that counts makes of memory m an amount for each symbol, alike in all layers; w and b
-    are learned here, by the scheme. With x = w m_j + b + 1 it is clip(1.1 tanh x, -1, 1), which can
-    be exactly 1 and has the gradient of 1.1 tanh x, or x where it has no bounds; w starts small (as
-    torch's Linear does), so that at first every symbol counts nearly one. c(j) is the most that the
-    running sum of amounts has come to: what has been taken away must be added again before the
-    count goes on. At the far end (EOS, or BOS) it goes on by one. To the scores comes
-    log(0.01 + c(j) - c(j')), j' the place before: a place that does not raise the count is hardly
-    seen. With a push 1 and a POP -1, counted from the end, what is left on a stack is so numbered
-    from its top. Between two whole numbers the bias is interpolated. Learned counts are those of
-    Golovneva et al. 2024 (Contextual Position Encoding); places seen by what they add those of Dong
-    and Xu 2020 (CIF); how many target places a source symbol fills is its fertility (Brown et al.
-    1993).
+    are learned here, by the scheme. With x = w m_j + b it is clip(1.1 tanh(x + 1), -1, 1), which
+    can be exactly 1 and has the gradient of 1.1 tanh(x + 1); a fertility is e^x (x at most 6), the
+    log link of Poisson regression, so that where memory adds up ("around" and "thrice") fertilities
+    multiply. w starts small (as torch's Linear does), so that at first every symbol counts nearly
+    one. c(j) is the most that the running sum of amounts has come to: what has been taken away must
+    be added again before the count goes on. At the far end (EOS, or BOS) it goes on by one. To the
+    scores comes log(0.01 + c(j) - c(j')), j' the place before: a place that does not raise the
+    count is hardly seen. With a push 1 and a POP -1, counted from the end, what is left on a stack
+    is so numbered from its top. Between two whole numbers the bias is interpolated. Learned counts
+    are those of Golovneva et al. 2024 (Contextual Position Encoding); places seen by what they add
+    those of Dong and Xu 2020 (CIF); how many target places a source symbol fills is its fertility
+    (Brown et al. 1993).
 
     T_h starts at zero. The clipped table is that of Shaw et al. 2018 (Self-Attention with
     Relative Position Representations) as a bias, the slope that of Press et al. 2022 (ALiBi):
@@ -77,9 +78,9 @@ class Anchored(Relative):
         backwards = torch.tensor([name == "count_end" for name in names]).bool()
         self.register_buffer("backwards", backwards[:, None, None], persistent=False)
         self.backwards: Tensor  # (G, 1, 1)
-        bounded = torch.tensor([name != "fertility" for name in names]).bool()
-        self.register_buffer("bounded", bounded, persistent=False)
-        self.bounded: Tensor  # (G,)
+        multiplying = torch.tensor([name == "fertility" for name in names]).bool()
+        self.register_buffer("multiplying", multiplying, persistent=False)
+        self.multiplying: Tensor  # (G,)
         self.amounts = nn.Linear(model.d_model, len(counting)) if counting else None
         self.rows = [
             len(self.anchors) + counting.index(head)
@@ -99,12 +100,10 @@ class Anchored(Relative):
         if self.amounts is None:
             return None, None
         with torch.autocast(memory.device.type, enabled=False):
-            x = 1 + self.amounts(memory.to(self.like.dtype))  # (B, S, G)
-        steep = 1.1 * torch.tanh(x)
-        clipped = (
-            steep + (steep.clamp(-1, 1) - steep).detach()
-        )  # with the gradient of the unclipped
-        amounts = torch.where(self.bounded, clipped, x)
+            x = self.amounts(memory.to(self.like.dtype))  # (B, S, G)
+        steep = 1.1 * torch.tanh(x + 1)
+        clipped = steep + (steep.clamp(-1, 1) - steep).detach()  # the gradient of the unclipped
+        amounts = torch.where(self.multiplying, x.clamp(max=6).exp(), clipped)
         amounts = amounts * (src >= FIRST_SYMBOL_ID)[..., None]
         amounts = self._from_its_end(amounts.permute(2, 0, 1))  # (G, B, S)
         reached = amounts.cumsum(2).cummax(2).values.clamp(min=0)
