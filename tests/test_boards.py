@@ -176,6 +176,33 @@ def test_a_board_trains_writes_and_is_not_trained_twice(tiny, command: Command, 
     assert one.result()["measures"] == measured, "measured again, to the same numbers"
 
 
+def test_some_tasks_of_a_board_leave_the_results_of_the_others(tiny, command, monkeypatch):
+    monkeypatch.setattr(jobs, "SEEDS", (0,))
+    both = TINY + TINY[TINY.index("  copy:") :].replace("copy", "reverse")
+    (tiny / "tiny.yaml").write_text(both)
+    file = tiny / "results" / "tiny.json"
+    command("board", "tiny")
+    whole = json.loads(file.read_text())
+    assert list(whole["tasks"]) == ["copy", "reverse"]
+    (tiny / "tiny.yaml").write_text(both.replace("pairs: 10, decode: 2", "pairs: 20, decode: 3"))
+    answer = command("board", "tiny", "copy", "--json")
+    alone, now = json.loads(answer.out), json.loads(file.read_text())
+    assert list(alone["tasks"]) == ["copy"] and list(now["tasks"]) == ["copy", "reverse"]
+    assert now["tasks"]["copy"] == alone["tasks"]["copy"] != whole["tasks"]["copy"]
+    assert now["tasks"]["reverse"] == whole["tasks"]["reverse"]
+    answer = command("board", "tiny", "copy", "shift")
+    assert answer.code == 2 and "tiny has no task 'shift'; it has copy, reverse" in answer.err
+
+
+@pytest.mark.parametrize("text", ["{", "[]", '{"tasks": 3}', "{}"])
+def test_a_spoiled_results_file_is_refused_before_the_training(text, tiny, command):
+    (tiny / "results").mkdir()
+    (tiny / "results" / "tiny.json").write_text(text)
+    answer = command("board", "tiny")
+    assert answer.code == 2 and "tiny.json: no results of a board; move it away" in answer.err
+    assert not (tiny / "runs").exists()
+
+
 def test_a_measure_that_changes_is_measured_anew_and_nothing_is_trained(tiny, command, monkeypatch):
     monkeypatch.setattr(jobs, "SEEDS", (0,))
     command("board", "tiny")

@@ -4,6 +4,7 @@ One YAML file a board, beside this module. A board's `config` holds for all its 
 what is its own over it, and `control` lays over that what makes it the plain model to compare with.
 """
 
+from collections.abc import Sequence
 from copy import deepcopy
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -75,6 +76,14 @@ def load_board(name: str) -> Board:
     if name not in board_names():
         raise UserError(f"no board {name!r}; there are {', '.join(board_names())}")
     return Board.model_validate(read_yaml(FOLDER / f"{name}.yaml").values)
+
+
+def only(board: Board, name: str, tasks: Sequence[str]) -> Board:
+    """A board with some of its tasks, in its own order. Raises UserError for one it lacks."""
+    if missing := [task for task in tasks if task not in board.tasks]:
+        raise UserError(f"{name} has no task {missing[0]!r}; it has {', '.join(board.tasks)}")
+    kept = {task: entry for task, entry in board.tasks.items() if task in tasks}
+    return board.model_copy(update={"tasks": kept})
 
 
 def config_of(

@@ -14,12 +14,17 @@ import torch
 from toytrans import __version__
 from toytrans.boards.definition import Board, Measure
 from toytrans.boards.jobs import Job
+from toytrans.errors import UserError
 from toytrans.evaluation import spans
+from toytrans.reading import read_whole
 from toytrans.training.checkpoint import saying_what_failed, write_file
 from toytrans.training.machine import settings_of_numbers, usable_cores
 
 RESULTS = Path("results")
 """Where results files go."""
+
+MOST_BYTES = 2**26
+"""Of a results file."""
 
 
 @dataclass(frozen=True)
@@ -66,9 +71,12 @@ def blocks(board: Board, jobs: Sequence[Job]) -> list[Block]:
 def document(name: str, board: Board, jobs: Sequence[Job]) -> dict[str, Any]:
     """Everything as plain values: definition, configs with their SHA-256, every run's result."""
     tasks: dict[str, Any] = {}
+    machine = _machine()
     for task, entry in board.tasks.items():
         mine = [job for job in jobs if job.task == task]
         tasks[task] = {
+            "date": time.strftime("%Y-%m-%d"),
+            "machine": machine,
             "measures": {key: measure.model_dump() for key, measure in entry.measures.items()},
             "configs": {
                 job.variant: job.config.model_dump(mode="json", exclude={"seed"}) for job in mine
@@ -89,8 +97,6 @@ def document(name: str, board: Board, jobs: Sequence[Job]) -> dict[str, Any]:
         "source": board.source,
         "knows": board.knows,
         "notes": list(board.notes),
-        "date": time.strftime("%Y-%m-%d"),
-        "machine": _machine(),
         "tasks": tasks,
     }
 
@@ -118,10 +124,27 @@ def _machine() -> dict[str, Any]:
     } | settings_of_numbers()
 
 
-def write_results(name: str, about: dict[str, Any]) -> Path:
-    """Write a board's results file. Raises UserError where the disk refuses."""
+def write_results(name: str, board: Board, about: dict[str, Any]) -> Path:
+    """Write a board's results file; what it says of other tasks of the board stays.
+
+    about: of the tasks that were measured now. Raises UserError where the disk refuses.
+    """
     path = RESULTS / f"{name}.json"
+    tasks = tasks_kept(name) | about["tasks"]
+    whole = about | {"tasks": {task: tasks[task] for task in board.tasks if task in tasks}}
     with saying_what_failed(RESULTS, path.name):
         RESULTS.mkdir(exist_ok=True)
-        write_file(path, (json.dumps(about, indent=1) + "\n").encode())
+        write_file(path, (json.dumps(whole, indent=1) + "\n").encode())
     return path
+
+
+def tasks_kept(name: str) -> dict[str, Any]:
+    """What a board's results file says of each task, if there is one. Raises UserError where it is
+    something else."""
+    path = RESULTS / f"{name}.json"
+    try:
+        return dict(json.loads(read_whole(path, MOST_BYTES))["tasks"])
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError, TypeError, KeyError) as error:
+        raise UserError(f"{path}: no results of a board; move it away ({error})") from None

@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 
 def board(
     name: Annotated[str | None, typer.Argument(help="A board; left out: the list of them.")] = None,
+    tasks: Annotated[
+        list[str] | None, typer.Argument(metavar="TASK", help="Tasks of the board; all.")
+    ] = None,
     quick: Annotated[
         bool, typer.Option("--quick", help="One seed and a small budget; nothing is kept.")
     ] = False,
@@ -28,18 +31,21 @@ def board(
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
 ) -> None:
     """Train other people's tasks over five seeds, beside their published numbers."""
-    from toytrans.boards.definition import load_board
+    from toytrans.boards.definition import load_board, only
 
     if name is None:
         return _list()
-    chosen = load_board(name)
+    whole = load_board(name)
+    chosen = only(whole, name, tasks) if tasks else whole
     from toytrans.boards import jobs, results
 
     todo = jobs.jobs_of(name, chosen, quick=quick, files=data)
+    if not quick:
+        results.tasks_kept(name)  # refused before the training, not after it
     _follow(todo)
     about = results.document(name, chosen, todo)
     if not quick:
-        note(f"results: {results.write_results(name, about)}")
+        note(f"results: {results.write_results(name, whole, about)}")
     if as_json:
         print(json.dumps(about))
     else:
