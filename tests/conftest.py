@@ -57,7 +57,7 @@ def distances_of(model: Transformer, queries: int, src: torch.Tensor) -> Distanc
     return distances
 
 
-EVERY_ANCHOR = {"n_heads": 10, "d_model": 80, "cross_anchors": list(get_args(AnchorName))}
+EVERY_ANCHOR = {"n_heads": 11, "d_model": 88, "cross_anchors": list(get_args(AnchorName))}
 SCHEMES = [
     *({"positions": name} for name in get_args(PositionName)),
     {"positions": "anchored", **EVERY_ANCHOR},

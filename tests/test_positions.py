@@ -148,7 +148,14 @@ def test_anchored_bias_in_self_attention_counts_from_key_to_query(rows):
 
 @pytest.mark.parametrize(
     "anchors",
-    [["end"], ["wrap", "start"], ["end", "end", "start"], ["count"], ["count_end", "fertility"]],
+    [
+        ["end"],
+        ["wrap", "start"],
+        ["end", "end", "start"],
+        ["count"],
+        ["count_end", "fertility"],
+        ["fertility_end", "start"],
+    ],
 )
 def test_heads_may_have_any_anchors(anchors):
     heads = len(anchors)
@@ -184,7 +191,7 @@ def test_every_anchor_in_cross_attention():
     attention = model.decoder_layers[0].cross_attention
     with torch.no_grad():
         attention.bias_table.normal_()
-    memory = torch.randn(2, 8, 80).double() * 3
+    memory = torch.randn(2, 8, EVERY_ANCHOR["d_model"]).double() * 3
     landmarks = model.positions.landmarks(memory, src)
     raw = model.positions.amounts(memory)
     assert 0 < (1 + raw < 0).sum() < raw.numel(), "some take away"

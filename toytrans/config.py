@@ -23,7 +23,7 @@ PositionName = Literal[
 CrossPositionName = Literal["none", "anchored"]
 AnchorName = Literal[
     Literal["start", "end", "wrap", "double", "double_wrap"],
-    Literal["repeat", "first", "count", "count_end", "fertility"],
+    Literal["repeat", "first", "count", "count_end", "fertility", "fertility_end"],
 ]
 PadMask = Literal["keys", "keys_and_queries"]
 Backward = Literal["autograd", "by_hand"]
@@ -58,7 +58,7 @@ FEWEST_SYMBOLS = {"addition": 2, "multiplication": 2, "parity": 2, "stack": 2}
 USUAL_SYMBOLS = {"parity": 2, "stack": 2, "reverse_nlplike": 8000}
 """data.symbols where a config does not say it, where it is not 10."""
 
-COUNTING: tuple[AnchorName, ...] = ("count", "count_end", "fertility")
+COUNTING: tuple[AnchorName, ...] = ("count", "count_end", "fertility", "fertility_end")
 """Anchors at places that a head has learned to count."""
 
 ANCHOR_CYCLE: tuple[AnchorName, ...] = ("start", "end", "wrap", "start")

@@ -35,7 +35,7 @@ class Anchored(Relative):
         first        d = - r(j): whatever t is, the first of each symbol
         count        d = t + 1 - c(j): c counts places, each for as much as the head has learned
         count_end    the same counted from the end, BOS coming last
-        fertility    as count, with amounts above zero that multiply
+        fertility, fertility_end: the same with amounts above zero that multiply
 
     A head that counts makes of memory m an amount for each symbol, alike in all layers; w and b
     are learned here, by the scheme. With x = w m_j + b it is clip(1.1 tanh(x + 1), -1, 1), which
@@ -75,10 +75,10 @@ class Anchored(Relative):
         self.register_buffer("counting", torch.tensor(counting).long(), persistent=False)
         self.counting: Tensor  # which heads, (G,)
         names = [model.cross_anchors[head] for head in counting]
-        backwards = torch.tensor([name == "count_end" for name in names]).bool()
+        backwards = torch.tensor([name.endswith("_end") for name in names]).bool()
         self.register_buffer("backwards", backwards[:, None, None], persistent=False)
         self.backwards: Tensor  # (G, 1, 1)
-        multiplying = torch.tensor([name == "fertility" for name in names]).bool()
+        multiplying = torch.tensor([name.startswith("fertility") for name in names]).bool()
         self.register_buffer("multiplying", multiplying, persistent=False)
         self.multiplying: Tensor  # (G,)
         self.amounts = nn.Linear(model.d_model, len(counting)) if counting else None
