@@ -184,6 +184,12 @@ def test_some_tasks_of_a_board_leave_the_results_of_the_others(tiny, command, mo
     command("board", "tiny")
     whole = json.loads(file.read_text())
     assert list(whole["tasks"]) == ["copy", "reverse"]
+    stamped = {task: found | {"date": "long ago"} for task, found in whole["tasks"].items()}
+    file.write_text(json.dumps(whole | {"tasks": stamped}))
+    command("board", "tiny", "reverse")
+    dates = [found["date"] for found in json.loads(file.read_text())["tasks"].values()]
+    assert dates == ["long ago"] * 2, "nothing new is known"
+    file.write_text(json.dumps(whole))
     (tiny / "tiny.yaml").write_text(both.replace("pairs: 10, decode: 2", "pairs: 20, decode: 3"))
     answer = command("board", "tiny", "copy", "--json")
     alone, now = json.loads(answer.out), json.loads(file.read_text())
@@ -191,15 +197,18 @@ def test_some_tasks_of_a_board_leave_the_results_of_the_others(tiny, command, mo
     assert now["tasks"]["copy"] == alone["tasks"]["copy"] != whole["tasks"]["copy"]
     assert now["tasks"]["reverse"] == whole["tasks"]["reverse"]
     answer = command("board", "tiny", "copy", "shift")
-    assert answer.code == 2 and "tiny has no task 'shift'; it has copy, reverse" in answer.err
+    assert answer.code == 2 and "tiny has no task 'shift'; it has 'copy', 'reverse'" in answer.err
 
 
-@pytest.mark.parametrize("text", ["{", "[]", '{"tasks": 3}', "{}"])
+SPOILED = ["{", "[]", '{"tasks": 3}', "{}", '{"tasks": []}', '{"tasks": {"copy": 3}}', "[" * 10**5]
+
+
+@pytest.mark.parametrize("text", SPOILED, ids=range(len(SPOILED)))
 def test_a_spoiled_results_file_is_refused_before_the_training(text, tiny, command):
     (tiny / "results").mkdir()
     (tiny / "results" / "tiny.json").write_text(text)
     answer = command("board", "tiny")
-    assert answer.code == 2 and "tiny.json: no results of a board; move it away" in answer.err
+    assert answer.code == 2 and "tiny.json: not the results of a board; move it away" in answer.err
     assert not (tiny / "runs").exists()
 
 

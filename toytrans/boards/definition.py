@@ -81,7 +81,8 @@ def load_board(name: str) -> Board:
 def only(board: Board, name: str, tasks: Sequence[str]) -> Board:
     """A board with some of its tasks, in its own order. Raises UserError for one it lacks."""
     if missing := [task for task in tasks if task not in board.tasks]:
-        raise UserError(f"{name} has no task {missing[0]!r}; it has {', '.join(board.tasks)}")
+        names = ", ".join(map(repr, board.tasks))
+        raise UserError(f"{name} has no task {missing[0]!r}; it has {names}")
     kept = {task: entry for task, entry in board.tasks.items() if task in tasks}
     return board.model_copy(update={"tasks": kept})
 

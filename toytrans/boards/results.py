@@ -77,6 +77,8 @@ def document(name: str, board: Board, jobs: Sequence[Job]) -> dict[str, Any]:
         tasks[task] = {
             "date": time.strftime("%Y-%m-%d"),
             "machine": machine,
+            "knows": board.knows,
+            "notes": list(board.notes),
             "measures": {key: measure.model_dump() for key, measure in entry.measures.items()},
             "configs": {
                 job.variant: job.config.model_dump(mode="json", exclude={"seed"}) for job in mine
@@ -95,8 +97,6 @@ def document(name: str, board: Board, jobs: Sequence[Job]) -> dict[str, Any]:
         "board": name,
         "title": board.title,
         "source": board.source,
-        "knows": board.knows,
-        "notes": list(board.notes),
         "tasks": tasks,
     }
 
@@ -125,12 +125,17 @@ def _machine() -> dict[str, Any]:
 
 
 def write_results(name: str, board: Board, about: dict[str, Any]) -> Path:
-    """Write a board's results file; what it says of other tasks of the board stays.
+    """Write a board's results file; what it says of other tasks of the board stays, and so do date
+    and machine of a task of which nothing new is known.
 
-    about: of the tasks that were measured now. Raises UserError where the disk refuses.
+    about: of the tasks that were asked for now. Raises UserError where the disk refuses.
     """
     path = RESULTS / f"{name}.json"
-    tasks = tasks_kept(name) | about["tasks"]
+    kept = tasks_kept(name)
+    new = {
+        task: found for task, found in about["tasks"].items() if not _same(found, kept.get(task))
+    }
+    tasks = kept | new
     whole = about | {"tasks": {task: tasks[task] for task in board.tasks if task in tasks}}
     with saying_what_failed(RESULTS, path.name):
         RESULTS.mkdir(exist_ok=True)
@@ -143,8 +148,20 @@ def tasks_kept(name: str) -> dict[str, Any]:
     something else."""
     path = RESULTS / f"{name}.json"
     try:
-        return dict(json.loads(read_whole(path, MOST_BYTES))["tasks"])
+        found = json.loads(read_whole(path, MOST_BYTES))
     except FileNotFoundError:
         return {}
-    except (OSError, ValueError, TypeError, KeyError) as error:
-        raise UserError(f"{path}: no results of a board; move it away ({error})") from None
+    except OSError as error:
+        raise UserError(f"{path}: cannot be read: {error.strerror}; move it away") from None
+    except (ValueError, RecursionError):
+        found = None
+    tasks = found.get("tasks") if isinstance(found, dict) else None
+    if isinstance(tasks, dict) and all(isinstance(entry, dict) for entry in tasks.values()):
+        return tasks
+    raise UserError(f"{path}: not the results of a board; move it away")
+
+
+def _same(found: dict[str, Any], before: dict[str, Any] | None) -> bool:
+    """Whether two entries of a task differ at most in when and where they were written."""
+    stamps = {"date": None, "machine": None}
+    return before is not None and json.dumps(found | stamps) == json.dumps(before | stamps)

@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 def board(
     name: Annotated[str | None, typer.Argument(help="A board; left out: the list of them.")] = None,
     tasks: Annotated[
-        list[str] | None, typer.Argument(metavar="TASK", help="Tasks of the board; all.")
+        list[str] | None,
+        typer.Argument(metavar="TASK", help="Some of its tasks; left out: all."),
     ] = None,
     quick: Annotated[
         bool, typer.Option("--quick", help="One seed and a small budget; nothing is kept.")

@@ -35,21 +35,21 @@ class Anchored(Relative):
         first        d = - r(j): whatever t is, the first of each symbol
         count        d = t + 1 - c(j): c counts places, each for as much as the head has learned
         count_end    the same counted from the end, BOS coming last
-        fertility, fertility_end: the same with amounts above zero that multiply
+        fertility, fertility_end: as count and count_end, with amounts e^x, above zero
 
-    A head that counts makes of memory m an amount for each symbol, alike in all layers; w and b
-    are learned here, by the scheme. With x = w m_j + b it is clip(1.1 tanh(x + 1), -1, 1), which
-    can be exactly 1 and has the gradient of 1.1 tanh(x + 1); a fertility is e^x (x at most 6), the
-    log link of Poisson regression, so that where memory adds up ("around" and "thrice") fertilities
-    multiply. w starts small (as torch's Linear does), so that at first every symbol counts nearly
-    one. c(j) is the most that the running sum of amounts has come to: what has been taken away must
-    be added again before the count goes on. At the far end (EOS, or BOS) it goes on by one. To the
-    scores comes log(0.01 + c(j) - c(j')), j' the place before: a place that does not raise the
-    count is hardly seen. With a push 1 and a POP -1, counted from the end, what is left on a stack
-    is so numbered from its top. Between two whole numbers the bias is interpolated. Learned counts
-    are those of Golovneva et al. 2024 (Contextual Position Encoding); places seen by what they add
-    those of Dong and Xu 2020 (CIF); how many target places a source symbol fills is its fertility
-    (Brown et al. 1993).
+    A head that counts makes of memory m an amount for each symbol, alike in all layers; w and b are
+    learned here, by the scheme. With x = w m_j + b it is clip(1.1 tanh(x + 1), -1, 1), which can be
+    exactly 1 and has the gradient of 1.1 tanh(x + 1); a fertility is e^x (x at most 6, 403 places),
+    the log link of Poisson regression, so that what several words add to the memory of a place, say
+    "around" and "thrice", multiplies its amount. w starts small (as torch's Linear does), so that
+    at first every symbol counts nearly one. c(j) is the most that the running sum of amounts has
+    come to: what has been taken away must be added again before the count goes on. At the far end
+    (EOS, or BOS) it goes on by one. To the scores comes log(0.01 + c(j) - c(j')), j' the place
+    before: a place that does not raise the count is hardly seen. With a push 1 and a POP -1,
+    counted from the end, what is left on a stack is so numbered from its top. Between two whole
+    numbers the bias is interpolated. Learned counts are those of Golovneva et al. 2024 (Contextual
+    Position Encoding); places seen by what they add those of Dong and Xu 2020 (CIF); how many
+    target places a source symbol fills is its fertility (Brown et al. 1993).
 
     T_h starts at zero. The clipped table is that of Shaw et al. 2018 (Self-Attention with
     Relative Position Representations) as a bias, the slope that of Press et al. 2022 (ALiBi):
