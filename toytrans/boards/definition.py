@@ -24,7 +24,7 @@ Variant = Literal["ours", "control"]
 
 
 class Measure(Section):
-    """What is measured on test pairs of some lengths. No choice is ever made by them.
+    """What is measured on test pairs of some lengths. Training chooses nothing by them.
 
     exact_match is teacher-forced, which gives the same number as free running (the pairs that are
     decoded too prove it), or free-running where all pairs are decoded; token_accuracy is
