@@ -80,9 +80,7 @@ def document(name: str, board: Board, jobs: Sequence[Job]) -> dict[str, Any]:
             "knows": board.knows,
             "notes": list(board.notes),
             "measures": {key: measure.model_dump() for key, measure in entry.measures.items()},
-            "configs": {
-                job.variant: job.config.model_dump(mode="json", exclude={"seed"}) for job in mine
-            },
+            "configs": {job.variant: _config(job) for job in mine},
             "runs": [
                 {
                     "variant": job.variant,
@@ -99,6 +97,16 @@ def document(name: str, board: Board, jobs: Sequence[Job]) -> dict[str, Any]:
         "source": board.source,
         "tasks": tasks,
     }
+
+
+def _config(job: Job) -> dict[str, Any]:
+    """A job's config without its seed; of its files the names, whatever folder they lie in."""
+    found = job.config.model_dump(mode="json", exclude={"seed"})
+    files = found["data"]["files"] or {}
+    files.update(
+        {key: Path(files[key]).name for key in ("train", "valid", "test") if files.get(key)}
+    )
+    return found
 
 
 def _shortened(job: Job) -> dict[str, Any]:
