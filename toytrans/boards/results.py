@@ -103,9 +103,11 @@ def _config(job: Job) -> dict[str, Any]:
     """A job's config without its seed; of its files the names, whatever folder they lie in."""
     found = job.config.model_dump(mode="json", exclude={"seed"})
     files = found["data"]["files"] or {}
-    files.update(
-        {key: Path(files[key]).name for key in ("train", "valid", "test") if files.get(key)}
-    )
+    for key in files.keys() & {"train", "valid", "test"}:
+        if isinstance(paths := files[key], str):
+            files[key] = Path(paths).name
+        elif paths:  # source and target
+            files[key] = [Path(path).name for path in paths]
     return found
 
 
