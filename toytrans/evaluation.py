@@ -26,8 +26,8 @@ from toytrans.model.transformer import Transformer
 from toytrans.tokens import EOS_ID, PAD_ID, Vocabulary
 
 BATCH_TOKENS = 16_384
-MOST_SCORES = 2**22
-"""Scores of one attention that are in memory at once: 16 MiB of them."""
+MOST_SCORES = 2**20
+"""Scores of one attention that are in memory at once: 4 MiB of them, which a core has at hand."""
 
 MOST_SPANS = 25
 """Rows of lengths that a table may have."""

@@ -23,12 +23,14 @@ def look_up(weights: Tensor, described: Tensor, places: Tensor, rows: Sequence[i
     (H, F), looked up where `places` (A, B, Tq, Tk) says; head h looks in its row rows[h]
     -> (B, H, Tq, Tk). Most distances occur many times, so they are weighed once."""
     with torch.autocast(weights.device.type, enabled=False):
-        values = (weights @ described.mT).unbind()  # H of (N,)
+        values = weights @ described.mT  # (H, N)
     flat, shape = [place.flatten() for place in places], places.shape[1:]
-    heads = [(value, flat[row]) for value, row in zip(values, rows, strict=True)]
+    if len(flat) == 1:  # measured in one way: all heads at once take a third as long
+        return values.index_select(1, flat[0]).view(len(values), *shape).transpose(0, 1)
+    heads = [(value, flat[row]) for value, row in zip(values.unbind(), rows, strict=True)]
     if torch.is_grad_enabled() or torch.compiler.is_compiling():
         return torch.stack([v.index_select(0, place).view(shape) for v, place in heads], 1)
-    found = values[0].new_empty(len(heads), *shape)  # to write it in place takes a third as long
+    found = values.new_empty(len(heads), *shape)  # to write it in place takes a third as long
     for (value, place), bias in zip(heads, found, strict=True):
         torch.index_select(value, 0, place, out=bias.view(-1))
     return found.transpose(0, 1)
