@@ -77,11 +77,11 @@ def _lean(
     scores = scores.to(wide)
     gate = scores.mul_(2 * scale / cap).sigmoid_() if cap else None
     logits, factor = (scores, scale) if gate is None else (gate, 2 * cap)
-    masked = logits if in_place else torch.empty_like(logits)
+    out = logits if in_place else None
     if additive is None:
-        torch.mul(logits, factor, out=masked)
+        masked = torch.mul(logits, factor, out=out)
     else:
-        torch.add(additive, logits, alpha=factor, out=masked)
+        masked = torch.add(additive, logits, alpha=factor, out=out)
     if bias is not None:
         masked += bias
     weights = _softmax(masked)
