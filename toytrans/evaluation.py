@@ -3,7 +3,8 @@
 Two ways of reading. Free-running: the model reads its own greedy (or beam) output; exact match is
 the share of outputs that equal the target through EOS. Teacher-forced: every token is predicted
 from the true tokens before it; loss and token accuracy are measured so. A greedy output is right
-exactly where every teacher-forced token is, so that both ways give one exact match, up to rounding.
+exactly where every teacher-forced token is, so that both ways give one exact match, up to rounding
+and to targets that are longer than decoding may become.
 """
 
 import contextlib

@@ -17,6 +17,7 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from multiprocessing.connection import wait
 from multiprocessing.context import SpawnProcess
 from pathlib import Path
@@ -25,7 +26,7 @@ from typing import Any
 import torch
 
 from toytrans.boards.definition import SEEDS, Board, Measure, Variant, config_of
-from toytrans.config import Config
+from toytrans.config import Config, Paths
 from toytrans.config_file import save_config
 from toytrans.data import check_splits, open_source
 from toytrans.data.pairs import all_pairs
@@ -56,9 +57,19 @@ class Job:
     folder: Path
     """of the board's runs"""
 
-    @property
+    @cached_property
+    def config_by_names(self) -> Config:
+        """The config with its files by their names, whatever folder they lie in."""
+        files = self.config.data.files
+        if files is None:
+            return self.config
+        names = {part: _names(getattr(files, part)) for part in ("train", "valid", "test")}
+        data = self.config.data.model_copy(update={"files": files.model_copy(update=names)})
+        return self.config.model_copy(update={"data": data})
+
+    @cached_property
     def config_sha256(self) -> str:
-        return hashlib.sha256(save_config(self.config).encode()).hexdigest()
+        return hashlib.sha256(save_config(self.config_by_names).encode()).hexdigest()
 
     @property
     def path(self) -> Path:
@@ -90,6 +101,13 @@ class Job:
             return self.config.train.max_steps
         records = read_records(self.path)
         return int(records[-1]["step"]) if records else 0
+
+
+def _names(paths: Paths | None) -> Paths | None:
+    """Paths without their folders."""
+    if paths is None or isinstance(paths, str):
+        return paths and Path(paths).name
+    return Path(paths[0]).name, Path(paths[1]).name
 
 
 def _asked(measure: Measure) -> dict[str, Any]:

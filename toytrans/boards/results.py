@@ -80,7 +80,10 @@ def document(name: str, board: Board, jobs: Sequence[Job]) -> dict[str, Any]:
             "knows": board.knows,
             "notes": list(board.notes),
             "measures": {key: measure.model_dump() for key, measure in entry.measures.items()},
-            "configs": {job.variant: _config(job) for job in mine},
+            "configs": {
+                job.variant: job.config_by_names.model_dump(mode="json", exclude={"seed"})
+                for job in mine
+            },
             "runs": [
                 {
                     "variant": job.variant,
@@ -97,18 +100,6 @@ def document(name: str, board: Board, jobs: Sequence[Job]) -> dict[str, Any]:
         "source": board.source,
         "tasks": tasks,
     }
-
-
-def _config(job: Job) -> dict[str, Any]:
-    """A job's config without its seed; of its files the names, whatever folder they lie in."""
-    found = job.config.model_dump(mode="json", exclude={"seed"})
-    files = found["data"]["files"] or {}
-    for key in files.keys() & {"train", "valid", "test"}:
-        if isinstance(paths := files[key], str):
-            files[key] = Path(paths).name
-        elif paths:  # source and target
-            files[key] = [Path(path).name for path in paths]
-    return found
 
 
 def _shortened(job: Job) -> dict[str, Any]:

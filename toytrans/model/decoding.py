@@ -1,8 +1,8 @@
 """Greedy and beam search over `start` and `next_logits`, with a key-value cache.
 
 PAD and BOS are never said. Decoding ends at EOS, or after growth S + 10 tokens for a source of S
-symbols (growth is 2, or more where a training file's targets are longer than that). It never knows
-the target's length.
+symbols (growth is 2, or more where twice a training file's targets need it). It never knows the
+target's length.
 """
 
 from dataclasses import dataclass
