@@ -16,9 +16,10 @@ import pytest
 import torch
 
 from toytrans.cli.app import main
-from toytrans.config import AnchorName, Config, PositionName
+from toytrans.config import Config
 from toytrans.model.scheme import Distances
 from toytrans.model.transformer import Transformer
+from toytrans.names import AnchorName, PositionName
 from toytrans.tokens import Vocabulary
 
 

@@ -10,7 +10,7 @@ import torch
 from conftest import VOCABULARY, config_of, model_of
 from torch import nn
 
-from toytrans.config import Config, FaultName
+from toytrans.config import Config
 from toytrans.data import open_source
 from toytrans.data.batches import Batch
 from toytrans.insight import gradients
@@ -18,6 +18,7 @@ from toytrans.model import attention, by_hand, layers_by_hand
 from toytrans.model.decoding import greedy
 from toytrans.model.dropout import keep_mask
 from toytrans.model.transformer import Transformer
+from toytrans.names import FaultName
 from toytrans.training.faults import build_model, objective_of
 from toytrans.training.run import create_run, load_run
 from toytrans.training.trainer import Trainer, backward

@@ -11,12 +11,12 @@ from conftest import VOCABULARY, config_of, script
 from torch import nn
 
 import toytrans
-from toytrans.config import FaultName, PositionName
 from toytrans.errors import UserError
 from toytrans.insight.adapters import TorchTransformer
 from toytrans.insight.examples import TOLERANCE, Examples
 from toytrans.insight.fault_cards import CARDS
 from toytrans.insight.proofs import PROOFS, check_own
+from toytrans.names import FaultName, PositionName
 from toytrans.training.faults import build_model
 
 pytestmark = [

@@ -15,11 +15,12 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
-from toytrans.config import Config, TaskName
+from toytrans.config import Config
 from toytrans.data import batches, open_source
 from toytrans.data.batches import Batch, Pool, training_batches
 from toytrans.model.attention import attend_fused
 from toytrans.model.sight import Sight
+from toytrans.names import TaskName
 from toytrans.tokens import PAD_ID
 from toytrans.training import devices
 from toytrans.training.run import create_run

@@ -7,10 +7,11 @@ import pytest
 import torch
 from conftest import EVERY_ANCHOR, VOCABULARY, config_of, distances_of, model_of
 
-from toytrans.config import COUNTING, AnchorName, PositionName
+from toytrans.config import COUNTING
 from toytrans.errors import UserError
 from toytrans.model.positions import POSITIONS, sinusoids
 from toytrans.model.scheme import Read
+from toytrans.names import AnchorName, PositionName
 from toytrans.tokens import BOS_ID, EOS_ID, PAD_ID
 
 

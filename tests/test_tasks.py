@@ -11,9 +11,10 @@ from conftest import config_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from toytrans.config import Config, TaskName
+from toytrans.config import Config
 from toytrans.data.pairs import Pairs, mix
 from toytrans.data.tasks import SWAP, TASKS, TaskPairs, card, dictionary
+from toytrans.names import TaskName
 
 NAMES = get_args(TaskName)
 

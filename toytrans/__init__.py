@@ -7,14 +7,16 @@ run.model, run.vocabulary           # a torch.nn.Module, and symbols <-> ids
 print(toytrans.check(run))          # the proofs, on a run or on anybody's model
 """
 
-from importlib.metadata import version
 from typing import Any
-
-__version__ = version("toytrans")
 
 
 def __getattr__(name: str) -> Any:
-    if name == "load":  # torch is imported when it is first needed
+    """What takes time to import comes when it is first asked for."""
+    if name == "__version__":
+        from importlib.metadata import version
+
+        return version("toytrans")
+    if name == "load":
         from toytrans.training.run import load_run
 
         return load_run

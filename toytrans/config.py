@@ -12,39 +12,16 @@ from pydantic import BaseModel, ConfigDict, Field, Strict, model_validator
 
 from toytrans.errors import UserError
 from toytrans.explain import refusal
-
-TaskName = Literal[
-    Literal["addition", "copy", "duplicate", "lexicon", "multiplication", "odds_first"],
-    Literal["parity", "reverse", "reverse_nlplike", "shift", "sort", "stack"],
-]
-PositionName = Literal[
-    "sinusoidal", "learned", "none", "rotary", "alibi", "t5", "relative", "anchored"
-]
-CrossPositionName = Literal["none", "anchored"]
-AnchorName = Literal[
-    Literal["start", "end", "wrap", "double", "double_wrap"],
-    Literal["repeat", "first", "count", "count_end", "fertility", "fertility_end"],
-]
-PadMask = Literal["keys", "keys_and_queries"]
-Backward = Literal["autograd", "by_hand"]
-FaultName = Literal[
-    "no_causal",
-    "triangle_off_by_one",
-    "pad_visible",
-    "mask_flipped",
-    "labels_not_shifted",
-    "pad_is_eos",
-    "wrong_start",
-    "wrong_scale",
-    "no_scale",
-    "no_position",
-    "loss_on_pads",
-    "batch_mean_of_means",
-    "no_residual",
-    "no_norm",
-    "no_feed_forward",
-]
-FormatName = Literal["text", "tsv", "jsonl", "scan"]
+from toytrans.names import (
+    AnchorName,
+    Backward,
+    CrossPositionName,
+    FaultName,
+    FormatName,
+    PadMask,
+    PositionName,
+    TaskName,
+)
 
 TARGET_GROWTH = {"duplicate": 2, "lexicon": 2}
 """Target symbols that one source symbol can become, where it is more than one."""

@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from toytrans.cli.common import Break, note, output, plain, warn_of_fault
-from toytrans.config import FaultName
-from toytrans.config_file import load_config
 from toytrans.errors import UserError
+from toytrans.names import FaultName
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -111,6 +110,8 @@ def _check_config(
     path: Path, overrides: list[str], fault: FaultName | None, length: int, seed: int
 ) -> "tuple[Report, FaultName | None]":
     """The proofs on fresh weights of a config."""
+    from toytrans.config_file import load_config
+
     settings = load_config(path, [*overrides, *([f"fault={fault}"] if fault else [])])
     import torch
 
@@ -129,6 +130,8 @@ def _check_resume(
     path: Path, overrides: list[str], fault: FaultName | None, steps: int, kills: int, seed: int
 ) -> "tuple[Report, FaultName | None]":
     """Whether killed and resumed training of a config is the training that was not."""
+    from toytrans.config_file import load_config
+
     settings = load_config(path, [*overrides, *([f"fault={fault}"] if fault else [])])
     from toytrans.insight.resume_proof import prove_resume
 

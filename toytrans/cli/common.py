@@ -10,8 +10,8 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from toytrans.config import FaultName
 from toytrans.errors import UserError
+from toytrans.names import FaultName
 
 Break = Annotated[
     FaultName | None,

@@ -11,11 +11,10 @@ import typer
 
 from toytrans.cli.common import broken, output, printable, warn_of_fault
 from toytrans.cli.panels import fitting, print_html, print_panels, step_through
-from toytrans.config import Config
-from toytrans.config_file import load_config
 from toytrans.errors import UserError
 
 if TYPE_CHECKING:
+    from toytrans.config import Config
     from toytrans.insight.panel import Panel, View
 
 Library = Literal["torch-mha", "torch-sdpa", "additive", "hf", "x-transformers", "sockeye", "t2t"]
@@ -53,6 +52,8 @@ def inspect_masks(
     From a config's or a run's first training pairs, or from sequences given with --src and --tgt;
     with both, the config or the run decides the vocabulary.
     """
+    from toytrans.config_file import load_config
+
     src, tgt = src or [], tgt or []
     _one_form({"--json": as_json, "--csv": as_csv, "--html": as_html, "--steps": steps}, library)
     _one_source(config, run, overrides or [], src, tgt, steps)
@@ -104,7 +105,7 @@ def _one_source(
 
 
 def view_of(
-    settings: Config | None, run: Path | None, src: list[str], tgt: list[str], rows: int
+    settings: "Config | None", run: Path | None, src: list[str], tgt: list[str], rows: int
 ) -> "View":
     """The pairs given, or those of the config or run; and the model that reads them."""
     from toytrans.config import ModelConfig
@@ -165,7 +166,7 @@ def _print_csv(view: "View") -> None:
 
 
 def _walk(
-    settings: Config | None, run: Path | None, src: list[str], tgt: list[str], rows: int
+    settings: "Config | None", run: Path | None, src: list[str], tgt: list[str], rows: int
 ) -> None:
     """The pairs given, or those of the config or run, through a tiny model of the walk's own."""
     from toytrans.insight import walk

@@ -2,14 +2,16 @@
 
 import json
 from pathlib import Path
-from typing import Annotated, get_args
+from typing import TYPE_CHECKING, Annotated, get_args
 
 import typer
 
 from toytrans.cli.common import output, plain
-from toytrans.config import Config, TaskName
-from toytrans.config_file import load_config
 from toytrans.errors import UserError
+from toytrans.names import TaskName
+
+if TYPE_CHECKING:
+    from toytrans.config import Config
 
 
 def tasks(
@@ -17,6 +19,8 @@ def tasks(
     config: Annotated[Path | None, typer.Option(help="The card of this config's task.")] = None,
 ) -> None:
     """List the tasks, or show one task's card with samples."""
+    from toytrans.config_file import load_config
+
     names = get_args(TaskName)
     settings = load_config(config) if config else None
     if settings and name not in (None, settings.data.task):
@@ -37,6 +41,8 @@ def tasks(
 
 def schema() -> None:
     """Print the JSON Schema of a config file, for editors."""
+    from toytrans.config import Config
+
     print(json.dumps(Config.model_json_schema(), indent=1))
 
 
@@ -57,7 +63,7 @@ def _list(names: tuple[str, ...]) -> None:
     console.print("`toytrans tasks NAME` shows a card; a config names one as data.task.")
 
 
-def _card(config: Config) -> None:
+def _card(config: "Config") -> None:
     if config.data.task is None:
         raise UserError("this config reads files; only a task has a card")
 
@@ -86,5 +92,7 @@ def _card(config: Config) -> None:
     console.print(f"\nTrain on it: a config with [bold]data: {{task: {shown.name}}}[/bold]")
 
 
-def _small(name: str, longest: int) -> Config:
+def _small(name: str, longest: int) -> "Config":
+    from toytrans.config import Config
+
     return Config.model_validate({"data": {"task": name, "train_length": [1, longest]}})

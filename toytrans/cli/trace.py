@@ -9,7 +9,6 @@ import typer
 from toytrans.cli.common import note, output
 from toytrans.cli.inspect import view_of
 from toytrans.cli.panels import print_panels
-from toytrans.config_file import load_config
 from toytrans.errors import UserError
 from toytrans.tokens import PAD_ID
 
@@ -148,6 +147,8 @@ def _view_of(
         from toytrans.insight.walk import PAIRS
 
         src, tgt = ([" ".join(pair[side]) for pair in PAIRS] for side in (0, 1))
+    from toytrans.config_file import load_config
+
     settings = load_config(config, overrides) if config else None
     try:
         return view_of(settings, run, src, tgt, rows)

@@ -14,13 +14,12 @@ import typer
 
 from toytrans.cli.common import Break, fall_silent, note, share, told_once, warn_of_fault
 from toytrans.cli.results import print_results
-from toytrans.config import Config
-from toytrans.config_file import differences, load_config
 from toytrans.errors import UserError
 
 if TYPE_CHECKING:
     import torch
 
+    from toytrans.config import Config
     from toytrans.data.pairs import DataFacts, PairSource
     from toytrans.training.distributed import Team
     from toytrans.training.run import Record
@@ -45,6 +44,8 @@ def train(
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a run.")] = False,
 ) -> None:
     """Train a model from a YAML file and measure it."""
+    from toytrans.config_file import load_config
+
     changes = [*(overrides or ()), *([f"device={device}"] if device else ())]
     changes += [f"fault={fault}"] if fault else []
     with told_once():
@@ -72,7 +73,7 @@ class _Asked(NamedTuple):
     config: Path
     out: Path | None
     changes: list[str]
-    settings: Config
+    settings: "Config"
     resume: bool
     overwrite: bool
 
@@ -81,7 +82,7 @@ class _Plan(NamedTuple):
     """Where a run goes, with which settings; of a run that goes on the facts of its data."""
 
     path: Path
-    settings: Config
+    settings: "Config"
     precision: Any
     known: "DataFacts | None"
     resume: bool
@@ -161,6 +162,7 @@ def _claim(plan: _Plan, stem: str, out: Path | None) -> Path:
 
 def _settings_to_resume(config: Path, changes: list[str], path: Path) -> "tuple[Config, DataFacts]":
     """The config, which may differ from the saved run's in its limits alone; the run's data."""
+    from toytrans.config_file import differences, load_config
     from toytrans.training.run import read_run
 
     saved, facts = read_run(path)

@@ -14,9 +14,10 @@ from pathlib import Path
 
 from torch import Tensor
 
-from toytrans.config import MOST_IDS, FilesConfig, FormatName, Paths
+from toytrans.config import MOST_IDS, FilesConfig, Paths
 from toytrans.data.pairs import SPARE_TOKENS, DataFacts, Pairs, Split, pad_rows, permutation
 from toytrans.errors import UnseenSymbol, UserError
+from toytrans.names import FormatName
 from toytrans.reading import read_whole
 from toytrans.tokens import Vocabulary, vocabulary_of
 

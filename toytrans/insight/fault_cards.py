@@ -6,7 +6,7 @@ on configs/reverse.yaml where it is named, three seeds each; EXPERIMENTS.md has 
 
 from dataclasses import dataclass
 
-from toytrans.config import FaultName
+from toytrans.names import FaultName
 
 
 @dataclass(frozen=True)

@@ -7,12 +7,12 @@ from typing import Any, get_args
 import torch
 from torch import Tensor, nn
 
-from toytrans.config import PadMask
 from toytrans.insight.adapters import Layers
 from toytrans.insight.examples import Examples, answer, apart, largest, worst
 from toytrans.insight.findings import NotApplicable, Outcome
 from toytrans.insight.textbook import Call
 from toytrans.model.transformer import Transformer
+from toytrans.names import PadMask
 
 Change = Callable[[str, Tensor], Tensor]
 """side ("src" or "tgt"), embedded ids (B, L, D) -> what goes on in their place."""

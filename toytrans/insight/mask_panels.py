@@ -7,13 +7,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from toytrans.config import Config, PadMask
+from toytrans.config import Config
 from toytrans.data import open_source
 from toytrans.data.batches import Batch, make_batch
 from toytrans.data.files import TextPair, encode_pairs
 from toytrans.data.pairs import DataFacts
 from toytrans.insight.panel import ATTENTIONS, CLOSED, Panel, View, number, shape_of
 from toytrans.model.masks import MaskMaker, Masks, causal_mask, padding_mask
+from toytrans.names import PadMask
 from toytrans.tokens import PAD_ID, Vocabulary, vocabulary_of
 from toytrans.training.faults import objective_of
 

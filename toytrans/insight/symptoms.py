@@ -6,9 +6,9 @@ from dataclasses import asdict, dataclass
 from statistics import median
 from typing import Any, Literal
 
-from toytrans.config import FaultName
 from toytrans.insight.case import SETTLED, Case
 from toytrans.insight.fault_cards import CARDS
+from toytrans.names import FaultName
 from toytrans.training.run import Record
 
 Severity = Literal["wrong", "odd", "note"]

@@ -5,7 +5,7 @@ import math
 import torch
 from torch import Tensor, nn
 
-from toytrans.config import ModelConfig, PositionName
+from toytrans.config import ModelConfig
 from toytrans.data.pairs import permutation
 from toytrans.errors import UserError
 from toytrans.model.anchored import Anchored
@@ -19,6 +19,7 @@ from toytrans.model.scheme import (
     look_up,
     turned,
 )
+from toytrans.names import PositionName
 
 
 class Absolute(Positions):
