@@ -5,38 +5,41 @@
 
 Needs the extra `bench`. The peers: PyTorch's tutorial trainer around nn.Transformer and Hugging
 Face's BART in training, CTranslate2 and Hugging Face's Marian in decoding. Every contender is a
-process of its own (contenders.py), in decoding with as many threads as suit it best; rates of
-training are real target tokens a second over whole steps: data, forward, backward, clip, optimiser.
+process of its own (contenders.py), in decoding with as many threads and workers as suit it best;
+rates of training are real target tokens a second over whole steps: data, forward, backward, clip,
+optimiser.
 On a shared machine only ratios within one run mean much.
 """
 
 import argparse
 import itertools
 import json
-import os
 import platform
 import random
 import statistics
 import sys
 import tempfile
+import time
 from dataclasses import asdict, replace
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from contenders import SIZES, Contender, Decoding, Size, Training
+from contenders import SIZES, THREADS, Contender, Decoding, Size, Training
 from rich.console import Console
 from rich.table import Table
 from verify_configs import CONFIGS, TOYTRANS, output_of
 from verify_configs import run as run_config
 
 PEERS = ("nn.Transformer", "BART")
-THREADS = len(os.sched_getaffinity(0))
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     names = ("training", "decoding", "solve", "precision")
-    parser.add_argument("--only", nargs="+", choices=names, default=names)
+    parser.add_argument(
+        "--only", nargs="+", choices=names, help="default: all, or with --growth none"
+    )
     widths = [size.d_model for size in SIZES]
     parser.add_argument("--sizes", nargs="+", type=int, choices=widths, default=widths)
     parser.add_argument("--tables", nargs="+", choices=TABLES, default=list(TABLES))
@@ -57,18 +60,18 @@ def main() -> None:
         draw_growth(rows, options.growth)
         found["growth"] = {"rows": rows, "exponents": exponents(rows)}
         console.print(growth_table(found["growth"]["exponents"]))
-        options.only = ()
     parts = {"training": training, "decoding": decoding, "solve": solve, "precision": precision}
-    for name in options.only:
+    for name in options.only or (() if options.growth else names):
         found[name] = parts[name](options, console)
     if options.json:
         print(json.dumps(found))
 
 
 def machine() -> dict[str, Any]:
-    import torch
+    from toytrans.training.machine import processor_name
 
-    return {"torch": torch.__version__, "cpus": THREADS, "platform": platform.platform()}
+    about = {"processor": processor_name(), "cpus": THREADS, "platform": platform.platform()}
+    return about | {name: version(name) for name in ("torch", "transformers", "ctranslate2")}
 
 
 # Training ------------------------------------------------------------------------------------
@@ -76,9 +79,11 @@ def machine() -> dict[str, Any]:
 TABLES = {
     "as-run": "as people run them: peers 64 random rows, fp32, dropout 0.1; ours the defaults "
     "(buckets, no dropout, precision auto), anchored and sinusoidal",
-    "same-work": "same work: the very same padded batches of 64 rows, fp32, dropout 0.1",
+    "same-work": "same work: the very same padded batches of 64 rows, fp32, dropout 0.1; peers as "
+    "they come, and tuned: with our settings of the process",
     "no-dropout": "same work without dropout",
-    "best": "each at its best: dropout 0.1; rows, precision and buckets of the sweep's best",
+    "best": "each at its best: dropout 0.1, tuned if quicker; rows, precision and buckets of the "
+    "sweep's best",
     "profile": "what a step's time goes into (ours, defaults); shares of the step, and of the peak",
 }
 
@@ -92,7 +97,7 @@ def training(options: argparse.Namespace, console: Console) -> list[dict[str, An
         "as-run": as_run,
         "same-work": same_work,
         "no-dropout": lambda size: same_work(size, 0.0),
-        "best": lambda size: at_best(size, options, console),
+        "best": lambda size: at_best(size, options, console, found),
     }
     for name in options.tables:
         if name == "profile":
@@ -108,13 +113,18 @@ def training(options: argparse.Namespace, console: Console) -> list[dict[str, An
                 table.add_row(
                     size.name,
                     label(spec, name == "best"),
-                    f"{statistics.median(each):,.0f}",
-                    f"{min(each):,.0f}..{max(each):,.0f}",
+                    *spread(each),
                     f"{statistics.median(ratios):.2f}",
                 )
-                found.append(asdict(spec) | {"table": name, "answers": answers})
+                medians = {"rate": statistics.median(each), "ratio": statistics.median(ratios)}
+                found.append(asdict(spec) | {"table": name} | medians | {"answers": answers})
         console.print(table)
     return found
+
+
+def spread(rates: list[float]) -> tuple[str, str]:
+    """Median and range."""
+    return f"{statistics.median(rates):,.0f}", f"{min(rates):,.0f}..{max(rates):,.0f}"
 
 
 def as_run(size: Size) -> list[Training]:
@@ -126,34 +136,39 @@ def as_run(size: Size) -> list[Training]:
 
 
 def same_work(size: Size, dropout: float = 0.1) -> list[Training]:
-    return [Training(who, size, dropout=dropout, same=True) for who in ("ours", *PEERS)]
+    come = [Training(who, size, dropout=dropout, same=True) for who in ("ours", *PEERS)]
+    return [*come, *(replace(spec, tuned=True) for spec in come[1:])]
 
 
-def at_best(size: Size, options: argparse.Namespace, console: Console) -> list[Training]:
-    """The quickest of every combination for each side, tried once."""
+def at_best(
+    size: Size, options: argparse.Namespace, console: Console, found: list[dict[str, Any]]
+) -> list[Training]:
+    """The quickest of every combination for each side, tried once; of a peer tuned, and its
+    quickest as it comes. What was tried is added to `found`."""
     best = []
     rows = (64,) if options.quick else (64, 256, 1024)
     for who in ("ours", *PEERS):
         tried = []
         for spec in (
-            Training(who, size, n, precision, bucketed=bucketed)
+            Training(who, size, n, precision, bucketed=bucketed, tuned=who != "ours")
             for n, precision, bucketed in itertools.product(rows, ("fp32", "bf16"), (False, True))
         ):
             tried.append((once(spec, options.seconds / 2), spec))
         tried.sort(key=lambda pair: -pair[0])
         if who != "ours":
-            tuned = replace(tried[0][1], tuned=True)
-            tried.append((once(tuned, options.seconds / 2), tuned))
+            as_it_comes = replace(tried[0][1], tuned=False)
+            tried.append((once(as_it_comes, options.seconds / 2), as_it_comes))
             tried.sort(key=lambda pair: -pair[0])
         listing = ", ".join(f"{label(spec, True)} {rate:,.0f}" for rate, spec in tried)
         console.print(f"{size.name}, sweep: {listing}", style="dim")
+        found += [asdict(spec) | {"table": "sweep", "rate": rate} for rate, spec in tried]
         best.append(tried[0][1])
     return best
 
 
 def once(spec: Training, seconds: float) -> float:
     """Tokens a second of one stretch after another to warm up."""
-    contender = Contender(spec, THREADS)
+    contender = Contender(spec)
     contender.ask("steps", seconds)
     rate: float = contender.ask("steps", seconds)["rate"]
     contender.close()
@@ -162,7 +177,7 @@ def once(spec: Training, seconds: float) -> float:
 
 def race(specs: list[Training], options: argparse.Namespace) -> list[list[dict[str, float]]]:
     """Answers of every repetition for each contender, in turn after a warm-up."""
-    contenders = [Contender(spec, THREADS) for spec in specs]
+    contenders = [Contender(spec) for spec in specs]
     for contender in contenders:
         contender.ask("steps", options.seconds)
     answers: list[list[dict[str, float]]] = [[] for _ in specs]
@@ -178,25 +193,26 @@ def label(spec: Training, swept: bool) -> str:
     words = [f"{spec.who} {spec.positions}" if spec.who == "ours" else spec.who]
     if swept:
         words += [f"{spec.rows} rows", spec.precision, "buckets" if spec.bucketed else "random"]
-        words += ["tuned"] if spec.tuned else []
-    return " ".join(words)
+    return " ".join(words + ["tuned"] * spec.tuned)
 
 
 def profile(sizes: list[Size], console: Console) -> list[dict[str, Any]]:
     """Shares of the step of the shipped defaults."""
-    columns = ("size", "positions", "data", "products alone", "of the bf16 peak")
+    columns = ("size", "positions", "padded / real", "data", "products", "of the bf16 peak")
     table = Table(*columns, title=TABLES["profile"])
     found = []
     for size in sizes:
         for spec in as_run(size)[:2]:
-            contender = Contender(spec, THREADS)
+            contender = Contender(spec)
             contender.ask("steps", 2.0)
-            data = contender.ask("steps", 3.0)["data"]
+            answer = contender.ask("steps", 3.0)
             shares = contender.ask("shares", 0)
             contender.close()
-            cells = (f"{share:.1%}" for share in (data, shares["products"], shares["peak"]))
-            table.add_row(size.name, spec.positions, *cells)
-            found.append(asdict(spec) | shares | {"data": data})
+            given = (answer["data"], shares["products"], shares["peak"])
+            cells = (f"{share:.1%}" for share in given)
+            table.add_row(size.name, spec.positions, f"{answer['padding']:.3f}", *cells)
+            about = {"table": "profile", "data": answer["data"], "padding": answer["padding"]}
+            found.append(asdict(spec) | about | shares)
     console.print(table)
     return found
 
@@ -214,7 +230,7 @@ train: {max_steps: STEPS, lr: 1e-3, warmup_steps: 300}
 
 def decoding(options: argparse.Namespace, console: Console) -> dict[str, Any]:
     """The same trained weights in every runtime: equal tokens and scores, then speed, each with
-    as many threads as suit it best."""
+    as many threads and workers as suit it best."""
     with tempfile.TemporaryDirectory() as folder:
         config, run = Path(folder) / "decoding.yaml", Path(folder) / "run"
         config.write_text(DECODING_CONFIG.replace("STEPS", "400" if options.quick else "4000"))
@@ -223,47 +239,49 @@ def decoding(options: argparse.Namespace, console: Console) -> dict[str, Any]:
             (rows, how): (how, random_sources(rows, 20, 20), 50, 1.0)
             for rows, how in itertools.product((64, 512), ("greedy", "beam"))
         }
-        specs = {who: Decoding(who, str(run), folder) for who in DECODERS}
-        best = {who: quickest(spec, questions) for who, spec in specs.items()}
-        contenders = {
-            who: {threads: Contender(spec, threads) for threads in {THREADS, *best[who].values()}}
-            for who, spec in specs.items()
-        }
-        on_all_cores = {who: by_threads[THREADS] for who, by_threads in contenders.items()}
+        on_all_cores = [Decoding(who, str(run), folder, THREADS) for who in DECODERS]
         found: dict[str, Any] = {"agreement": agreement(on_all_cores, console), "speed": []}
+        best = {spec.who: quickest(spec, questions) for spec in on_all_cores}
+        contenders = {
+            spec: Contender(spec) for chosen in best.values() for spec in set(chosen.values())
+        }
         table = Table("rows", "search", "who", "threads", "tokens/s", "range", "ours to it")
         table.title = "decoding rows of 20 tokens: the same weights, d 128, 2+2"
         for (rows, how), question in questions.items():
             rates: dict[str, list[float]] = {who: [] for who in DECODERS}
             for repeat in range(options.repeats + 1):
-                for who, by_threads in contenders.items():
-                    rate = by_threads[best[who][rows, how]].ask(*question)[2]
+                for who, so_far in rates.items():
+                    rate = contenders[best[who][rows, how]].ask(*question)[2]
                     if repeat:  # after one to warm up
-                        rates[who].append(rate)
+                        so_far.append(rate)
             for who, each in rates.items():
                 ratios = [a / b for a, b in zip(rates["ours"], each, strict=True)]
-                cells = (f"{statistics.median(each):,.0f}", f"{min(each):,.0f}..{max(each):,.0f}")
-                ratio = f"{statistics.median(ratios):.2f}"
-                threads = best[who][rows, how]
-                table.add_row(str(rows), how, who, str(threads), *cells, ratio)
+                spec, ratio = best[who][rows, how], statistics.median(ratios)
+                threads = f"{spec.workers} x {spec.threads}"
+                table.add_row(str(rows), how, who, threads, *spread(each), f"{ratio:.2f}")
                 about = {"rows": rows, "search": how, "who": who, "threads": threads}
-                found["speed"].append(about | {"rates": each})
+                medians = {"rate": statistics.median(each), "ratio": ratio}
+                found["speed"].append(about | medians | {"rates": each})
         console.print(table)
-        for by_threads in contenders.values():
-            for contender in by_threads.values():
-                contender.close()
+        for contender in contenders.values():
+            contender.close()
     return found
 
 
-def quickest(spec: Decoding, questions: dict[Any, tuple[Any, ...]]) -> dict[Any, int]:
-    """With how many threads, of 1, 2, 4 and so on and one a core, a runtime decodes most tokens a
-    second of each question: the better of two tries, after one to warm up."""
-    rates: dict[Any, dict[int, float]] = {key: {} for key in questions}
-    for threads in sorted({THREADS, *(2**n for n in range(THREADS.bit_length()))}):
-        contender = Contender(spec, threads)
+def quickest(spec: Decoding, questions: dict[Any, tuple[Any, ...]]) -> dict[Any, Decoding]:
+    """With how many threads, of 1, 2, 4 and so on and one a core, and CTranslate2 in how many
+    workers, a runtime decodes most tokens a second of each question: the better of two tries, after
+    one to warm up."""
+    numbers = sorted({THREADS, *(2**n for n in range(THREADS.bit_length()))})
+    specs = [replace(spec, threads=threads) for threads in numbers]
+    if spec.who.startswith("CTranslate2"):
+        specs += [replace(spec, threads=THREADS // n, workers=n) for n in numbers[1:]]
+    rates: dict[Any, dict[Decoding, float]] = {key: {} for key in questions}
+    for tried in specs:
+        contender = Contender(tried)
         for key, question in questions.items():
             contender.ask(*question)
-            rates[key][threads] = max(contender.ask(*question)[2] for _ in range(2))
+            rates[key][tried] = max(contender.ask(*question)[2] for _ in range(2))
         contender.close()
     return {key: max(found, key=found.__getitem__) for key, found in rates.items()}
 
@@ -274,22 +292,25 @@ def random_sources(rows: int, low: int, high: int) -> list[list[int]]:
     return [[draw.randint(3, 102) for _ in range(length)] + [2] for length in lengths]
 
 
-def agreement(contenders: dict[str, Contender], console: Console) -> dict[str, Any]:
+def agreement(specs: list[Decoding], console: Console) -> dict[str, Any]:
     """How many of 512 sources give our tokens, and how far the beams' scores are from ours."""
+    contenders = {spec.who: Contender(spec) for spec in specs}
     sources = random_sources(512, 1, 20)
     expected, _, _ = contenders["ours"].ask("greedy", sources, 50)
     right = sum(row == [*source[-2::-1], 2] for row, source in zip(expected, sources, strict=True))
-    hypotheses, scores, _ = contenders["ours"].ask("beam", sources, 50)
+    hypotheses, scores, _ = contenders["ours"].ask("scored beam", sources, 50)
     table = Table("who", "greedy tokens equal", "beam 5 tokens equal", "largest score difference")
     table.title = f"agreement on 512 sources of 1 to 20 symbols; {right} of ours are right"
     found: dict[str, Any] = {"right": right}
     for who in DECODERS[1:]:
         greedy, _, _ = contenders[who].ask("greedy", sources, 50)
-        rows, theirs, _ = contenders[who].ask("beam", sources, 50)
+        rows, theirs, _ = contenders[who].ask("scored beam", sources, 50)
         far = max(abs(a - b) for a, b in zip(scores, theirs, strict=True))
         equal = [sum(map(list.__eq__, *pair)) for pair in ((greedy, expected), (rows, hypotheses))]
         table.add_row(who, *(f"{n} of 512" for n in equal), f"{far:.1e}")
         found[who] = {"greedy_equal": equal[0], "beam_equal": equal[1], "score_difference": far}
+    for contender in contenders.values():
+        contender.close()
     console.print(table)
     return found
 
@@ -298,7 +319,7 @@ def agreement(contenders: dict[str, Contender], console: Console) -> dict[str, A
 
 
 def solve(options: argparse.Namespace, console: Console) -> list[dict[str, Any]]:
-    """Whole commands, start-up included, and their exact match on fresh pairs."""
+    """Whole commands, start-up included, and their exact match on fresh pairs; and a help page."""
     table = Table("config", "seed", "seconds", "wrong", "in range", title="time to solve")
     found = []
     seeds = range(1) if options.quick else range(5)
@@ -310,6 +331,13 @@ def solve(options: argparse.Namespace, console: Console) -> list[dict[str, Any]]
         table.add_row(name, str(seed), f"{seconds:.1f}", f"{wrong} of {pairs}", f"{in_range:.4f}")
         found.append(row | {"in_range": in_range})
     console.print(table)
+    each = []
+    for _ in range(9):
+        began = time.perf_counter()
+        output_of([*TOYTRANS, "--help"])
+        each.append(time.perf_counter() - began)
+    found.append({"command": "--help", "seconds": statistics.median(each), "each": each})
+    console.print(f"toytrans --help: {min(each):.2f} to {max(each):.2f} s")
     return found
 
 

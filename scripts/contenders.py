@@ -5,6 +5,7 @@ process: ours sets how memory is given back and which library multiplies fp32 (s
 `toytrans.training.devices.tune_process`), the peers run as torch comes.
 """
 
+import contextlib
 import itertools
 import multiprocessing
 import os
@@ -33,6 +34,7 @@ class Size:
         return f"d {self.d_model}, {self.layers}+{self.layers}, 1..{self.longest}"
 
 
+THREADS = len(os.sched_getaffinity(0))
 SIZES = (Size(64, 2, 4, 25), Size(128, 2, 4, 20), Size(256, 3, 8, 40))
 
 
@@ -40,8 +42,8 @@ SIZES = (Size(64, 2, 4, 25), Size(128, 2, 4, 20), Size(256, 3, 8, 40))
 class Training:
     """Who trains on what. who: ours | nn.Transformer | BART. rows: None = the config's own
     batches; bucketed: batches of like length with about so many rows. same: the very same padded
-    batches whoever asks. positions: of ours. tuned: a peer with our settings of the process and
-    a fused optimiser."""
+    batches whoever asks. positions: of ours. tuned: a peer with our settings of the process, a
+    fused optimiser, and in bf16 attention without torch's fused kernel, which is slower there."""
 
     who: str
     size: Size
@@ -57,21 +59,23 @@ class Training:
 @dataclass(frozen=True)
 class Decoding:
     """Who decodes the weights of a run. who: ours | CTranslate2 float32 | CTranslate2 int8 |
-    HF generate."""
+    HF generate. threads: of each of the workers, which CTranslate2 alone has more than one of."""
 
     who: str
     run: str
     folder: str
+    threads: int
+    workers: int = 1
 
 
 class Contender:
     """A process that does one thing; `ask` has it do that and waits."""
 
-    def __init__(self, spec: Training | Decoding, threads: int) -> None:
+    def __init__(self, spec: Training | Decoding) -> None:
         context = multiprocessing.get_context("spawn")
         self._line, other = context.Pipe()
         self.spec = spec
-        self._process = context.Process(target=_serve, args=(other, spec, threads), daemon=True)
+        self._process = context.Process(target=_serve, args=(other, spec), daemon=True)
         self._process.start()
         other.close()
 
@@ -86,7 +90,8 @@ class Contender:
         self._process.kill()
 
 
-def _serve(line: Any, spec: Training | Decoding, threads: int) -> None:
+def _serve(line: Any, spec: Training | Decoding) -> None:
+    threads = spec.threads if isinstance(spec, Decoding) else THREADS
     tuned = spec.who == "ours" or (isinstance(spec, Training) and spec.tuned)
     if tuned:
         os.environ["GOMP_SPINCOUNT"] = "2000"  # as the command line does
@@ -94,11 +99,12 @@ def _serve(line: Any, spec: Training | Decoding, threads: int) -> None:
     import torch
 
     torch.manual_seed(0)
+    torch.set_num_threads(threads)
     if tuned:
         from toytrans.training.devices import tune_process
 
         tune_process()
-    answer = _trainer(spec) if isinstance(spec, Training) else _decoder(spec, threads)
+    answer = _trainer(spec) if isinstance(spec, Training) else _decoder(spec)
     while True:
         try:
             question = line.recv()
@@ -110,7 +116,7 @@ def _serve(line: Any, spec: Training | Decoding, threads: int) -> None:
 # Training ------------------------------------------------------------------------------------
 
 
-def config_of(spec: Training, **train: Any) -> Any:
+def config_of(spec: Training) -> Any:
     """The config of a size: reverse, 100 symbols, everything else by default."""
     from toytrans.config_file import check_config
     from toytrans.yaml_tree import Tree
@@ -128,7 +134,7 @@ def config_of(spec: Training, **train: Any) -> Any:
     data: dict[str, Any] = {"task": "reverse", "symbols": 100, "train_length": [1, size.longest]}
     if spec.rows is not None:
         data["batch_tokens"] = spec.rows * (size.longest + 3)  # S + T of a pair of mean length
-    train = {"max_steps": 10**6, "precision": spec.precision} | train
+    train = {"max_steps": 10**6, "precision": spec.precision}
     return check_config(Tree("bench", {"data": data, "model": model, "train": train}))
 
 
@@ -148,8 +154,6 @@ def _batches(spec: Training, config: Any, source: Any) -> Iterator[Any]:
 
 def _trainer(spec: Training) -> Callable[..., Any]:
     """Answers ("steps", seconds) and, for ours, ("shares", 0)."""
-    import torch
-
     from toytrans.data import open_source
 
     config = config_of(spec)
@@ -160,23 +164,23 @@ def _trainer(spec: Training) -> Callable[..., Any]:
     def answer(question: str, argument: float) -> Any:
         if question == "shares":
             return _shares(step, batches)
-        tokens, steps, waited = 0, 0, 0.0
-        began = time.perf_counter()
-        while steps < 2 or time.perf_counter() - began < argument:
+        done: list[Any] = []
+        waited, began = 0.0, time.perf_counter()
+        while len(done) < 2 or time.perf_counter() - began < argument:
             asked = time.perf_counter()
             batch = next(batches)
             waited += time.perf_counter() - asked
             step(batch)
-            tokens += int((batch.tgt_out != 0).sum())
-            steps += 1
+            done.append(batch)
         seconds = time.perf_counter() - began
+        padded, real = (sum(b.padded_tokens for b in done), sum(b.real_tokens for b in done))
         return {
-            "rate": tokens / seconds,
-            "step_ms": 1e3 * seconds / steps,
+            "rate": sum(batch.target_tokens for batch in done) / seconds,
+            "step_ms": 1e3 * seconds / len(done),
             "data": waited / seconds,
+            "padding": padded / real,
         }
 
-    torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
     return answer
 
 
@@ -204,14 +208,22 @@ def _our_step(config: Any) -> Callable[[Any], None]:
 
 def _peer_step(spec: Training, config: Any) -> Callable[[Any], None]:
     import peers
+    from torch.nn.attention import SDPBackend, sdpa_kernel
 
     from toytrans.data import open_source
 
     make = peers.bart if spec.who == "BART" else peers.TutorialTransformer
     vocabulary = len(open_source(config).facts.vocabulary)
     model = make(config.model, vocabulary, spec.dropout)
-    trainer = peers.PeerTrainer(model, spec.precision, fused=spec.same or spec.tuned)
-    return lambda batch: trainer.step(*batch)
+    clip = None if spec.who == "nn.Transformer" and not spec.same else 1.0
+    trainer = peers.PeerTrainer(model, spec.precision, clip, fused=spec.same or spec.tuned)
+    written_out = spec.tuned and spec.precision == "bf16"
+
+    def step(batch: Any) -> None:
+        with sdpa_kernel(SDPBackend.MATH) if written_out else contextlib.nullcontext():
+            trainer.step(*batch)
+
+    return step
 
 
 def bf16_rate() -> float:
@@ -219,16 +231,7 @@ def bf16_rate() -> float:
     import torch
 
     a, b = (torch.randn(2048, 2048).bfloat16() for _ in range(2))
-    return 2 * 2048**3 / _best(lambda: a @ b, 10)
-
-
-def _best(work: Callable[[], Any], times: int) -> float:
-    taken = []
-    for _ in range(times + 2):
-        began = time.perf_counter()
-        work()
-        taken.append(time.perf_counter() - began)
-    return min(taken[2:])
+    return 2 * 2048**3 / min(_times(lambda: a @ b, 12))
 
 
 def _shares(step: Callable[[Any], None], batches: Iterator[Any]) -> Any:
@@ -296,14 +299,12 @@ def _times(work: Callable[[], Any], times: int) -> list[float]:
 # Decoding ------------------------------------------------------------------------------------
 
 
-def _decoder(spec: Decoding, threads: int) -> Callable[..., Any]:
-    """Answers ("greedy" | "beam", sources, most tokens, seconds): tokens, scores, tokens a second
-    over as many repetitions as take that long."""
-    import torch
-
+def _decoder(spec: Decoding) -> Callable[..., Any]:
+    """Answers ("greedy" | "beam" | "scored beam", sources, most tokens, seconds): tokens, scores
+    (of "beam" where they cost nothing), tokens a second over as many repetitions as take that long.
+    """
     import toytrans
 
-    torch.set_num_threads(threads)
     model = toytrans.load(spec.run, "last", "cpu").model.eval()
     if spec.who == "ours":
         decode = _our_decoder(model)
@@ -316,12 +317,12 @@ def _decoder(spec: Decoding, threads: int) -> Callable[..., Any]:
             folder = Path(tempfile.mkdtemp(dir=spec.folder))
             peers.to_ctranslate2(model, folder)
             kind: Any = spec.who.split()[1]
-            peer = peers.CTranslate2(folder, kind, threads)
+            peer = peers.CTranslate2(folder, kind, spec.workers, spec.threads)
 
         def decode(how: str, sources: list[list[int]], most: int) -> Any:
             if how == "greedy":
                 return peer.greedy(sources, most), None
-            return peer.beam(sources, 5, 1.0, most)
+            return peer.beam(sources, 5, 1.0, most, scored=how == "scored beam")
 
     def answer(how: str, sources: list[list[int]], most: int, least: float = 0.0) -> Any:
         time.sleep(0.2)  # until the threads of the one before have stopped to spin
@@ -338,8 +339,8 @@ def _our_decoder(model: Any) -> Callable[..., Any]:
     from toytrans.data.pairs import pad_rows
     from toytrans.model.decoding import search
 
-    def decode(how: str, sources: list[list[int]], most: int) -> Any:
-        found = search(model, pad_rows(sources)[0], beam=5 if how == "beam" else 1)
+    def decode(how: str, sources: list[list[int]], _: int) -> Any:
+        found = search(model, pad_rows(sources)[0], beam=1 if how == "greedy" else 5)
         rows = [[token for token in row if token] for row in found.tokens.tolist()]
         return rows, None if found.score is None else found.score.tolist()
 

@@ -1,6 +1,6 @@
 """How time and memory of a training step grow: measured, put into numbers, drawn.
 
-    python scripts/growth.py [--quick] [--picture FILE]
+    python scripts/bench.py --growth [FILE]
 
 A step is forward, loss, backward, clip and AdamW on a batch of random sequences without pads, on
 the CPU in the precision that `auto` chooses there. From one base point (4,080 tokens of length 20,
@@ -16,7 +16,6 @@ Each point runs in a fresh process, so that the peak of its memory is its own. M
 less what the process held before it made batch and model, libraries in use included.
 """
 
-import argparse
 import math
 import os
 import statistics
@@ -225,22 +224,3 @@ def draw_growth(rows: list[Row], path: Path) -> None:
         panels[line][0].set(ylim=(low, high), ylabel=label)
     figure.align_ylabels()
     figure.savefig(path, dpi=200)
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--quick", action="store_true", help="two points an axis, one round")
-    parser.add_argument("--picture", type=Path, help="draw the growth, a PNG")
-    options = parser.parse_args()
-    rows = measure_growth(options.quick)
-    line = "{axis:<6} {value:>5} {tokens:>6,} tokens {parameters:>10,} parameters"
-    for row in rows:
-        print((line + " {step_ms:>7.1f} ms {memory_mib:>7.1f} MiB").format(**row))
-    for axis, (of_time, of_memory) in exponents(rows).items():
-        print(f"time ~ {axis}^{of_time:.2f}, memory ~ {axis}^{of_memory:.2f}")
-    if options.picture:
-        draw_growth(rows, options.picture)
-
-
-if __name__ == "__main__":
-    main()

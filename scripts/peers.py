@@ -14,8 +14,8 @@ Where their searches differ from ours:
     who may end   EOS among the best `width` continuations of a step; ours: among 2 width.
     who may win   both rank beams that `most` cuts off with ended ones; ours only if none ended.
     when to stop  CTranslate2: when `width` hypotheses have ended. Marian: when, besides, no beam
-                  could overtake the worst of them at the present length, or with exact=True at
-                  any length up to `most`. Ours: when none can overtake the best at any length.
+                  could overtake the worst of them at the present length. Ours: when none can
+                  overtake the best at any length.
 
 Needs `transformers` and `ctranslate2`. Time each in a process of its own: idle threads may spin.
 """
@@ -124,24 +124,24 @@ class PeerTrainer:
     """A peer with the optimiser that its users take.
 
     The tutorial's: Adam with its betas and epsilon, fused if asked for. BART: fused AdamW without
-    weight decay, which is the default of Hugging Face's Trainer. Neither has a schedule.
+    weight decay, which is the default of Hugging Face's Trainer. Neither has a schedule. clip:
+    largest norm of the gradient; the tutorial has none, Hugging Face's Trainer 1.
     """
 
     def __init__(
         self,
         model: TutorialTransformer | BartForConditionalGeneration,
         precision: Literal["fp32", "bf16"] = "fp32",
-        lr: float = 1e-4,
-        clip: float = 1.0,
+        clip: float | None = None,
         fused: bool | None = None,
     ) -> None:
         self.model, self.precision, self.clip = model.train(), precision, clip
         self.criterion = nn.CrossEntropyLoss(ignore_index=PAD_ID)
         weights = model.parameters()
         self.optimizer: torch.optim.Optimizer = (
-            torch.optim.Adam(weights, lr, betas=(0.9, 0.98), eps=1e-9, fused=fused or None)
+            torch.optim.Adam(weights, 1e-4, betas=(0.9, 0.98), eps=1e-9, fused=fused or None)
             if isinstance(model, TutorialTransformer)
-            else torch.optim.AdamW(weights, lr, weight_decay=0.0, fused=True)
+            else torch.optim.AdamW(weights, 1e-4, weight_decay=0.0, fused=True)
         )
 
     def step(self, src: Tensor, tgt_in: Tensor, tgt_out: Tensor) -> None:
@@ -150,7 +150,8 @@ class PeerTrainer:
         with torch.autocast("cpu", torch.bfloat16, enabled=self.precision == "bf16"):
             loss = self.loss(src, tgt_in, tgt_out)
         loss.backward()
-        nn.utils.clip_grad_norm_(self.model.parameters(), self.clip)
+        if self.clip is not None:
+            nn.utils.clip_grad_norm_(self.model.parameters(), self.clip)
         self.optimizer.step()
 
     def loss(self, src: Tensor, tgt_in: Tensor, tgt_out: Tensor) -> Tensor:
@@ -268,16 +269,13 @@ class Marian:
         return _cut(self._generate(src, most, num_beams=1))
 
     def beam(
-        self, src: Rows, width: int, alpha: float, most: int, exact: bool = False
-    ) -> tuple[Rows, list[float]]:
-        """The best hypotheses and their scores. exact: early_stopping="never" instead of False.
-
-        To return scores, `generate` keeps a copy of each step's log-probabilities (B width, V).
-        """
-        scores = {"output_scores": True, "return_dict_in_generate": True}
-        stop = {"length_penalty": alpha, "early_stopping": "never" if exact else False}
-        found = self._generate(src, most, num_beams=width, **stop, **scores)
-        return _cut(found.sequences), found.sequences_scores.tolist()
+        self, src: Rows, width: int, alpha: float, most: int, *, scored: bool
+    ) -> tuple[Rows, list[float] | None]:
+        """The best hypotheses and, if `scored`, their scores, for which `generate` keeps a copy of
+        each step's log-probabilities (B width, V)."""
+        scores = {"output_scores": scored, "return_dict_in_generate": True}
+        found = self._generate(src, most, num_beams=width, length_penalty=alpha, **scores)
+        return _cut(found.sequences), found.sequences_scores.tolist() if scored else None
 
     @torch.inference_mode()
     def _generate(self, src: Rows, most: int, **options: Any) -> Any:
@@ -351,20 +349,20 @@ def _array(values: Tensor) -> Any:
 
 class CTranslate2:
     """Greedy and beam search by `translate_batch`, which sorts a call's sources by length and cuts
-    them into batches of `rows`. Its tokens are strings: each is looked up on its way in and out.
-    int8: the weights are quantised while loading."""
+    them into as many batches as there are workers. Its tokens are strings: each is looked up on its
+    way in and out. int8: the weights are quantised while loading."""
 
     def __init__(
         self,
         directory: Path,
         compute_type: Literal["float32", "int8"] = "float32",
+        workers: int = 1,
         threads: int = 2,
-        rows: int = 1024,
     ) -> None:
         self.translator = ctranslate2.Translator(
-            str(directory), compute_type=compute_type, inter_threads=1, intra_threads=threads
+            str(directory), compute_type=compute_type, inter_threads=workers, intra_threads=threads
         )
-        self.rows = rows
+        self.workers = workers
         self.names = json.loads((directory / "shared_vocabulary.json").read_text())
         self.ids = {name: number for number, name in enumerate(self.names)}
 
@@ -372,15 +370,17 @@ class CTranslate2:
         """The likeliest token at every step, at most `most` of them."""
         return self._translate(src, most, beam_size=1)[0]
 
-    def beam(self, src: Rows, width: int, alpha: float, most: int) -> tuple[Rows, list[float]]:
-        """The best hypotheses and their scores."""
+    def beam(
+        self, src: Rows, width: int, alpha: float, most: int, *, scored: bool
+    ) -> tuple[Rows, list[float]]:
+        """The best hypotheses and their scores, which cost nothing."""
         return self._translate(src, most, beam_size=width, length_penalty=alpha, return_scores=True)
 
     def _translate(self, src: Rows, most: int, **options: Any) -> tuple[Rows, list[float]]:
         """The best hypotheses, and their scores where options ask for them."""
         found = self.translator.translate_batch(
             [[self.names[i] for i in row] for row in src],
-            max_batch_size=self.rows,
+            max_batch_size=-(-len(src) // self.workers),
             max_input_length=0,
             max_decoding_length=most,
             min_decoding_length=0,  # 1 would forbid an empty answer

@@ -42,9 +42,6 @@ from toytrans.training.trainer import Trainer
 QUICK_PAIRS = 50
 """Pairs of a measure under --quick, at most."""
 
-EVALUATION_TOKENS = 4096
-"""Padded tokens of one batch of an evaluation: several processes share the memory."""
-
 
 @dataclass(frozen=True)
 class Job:
@@ -293,7 +290,6 @@ def _evaluated(trainer: Trainer, measure: Measure) -> dict[str, Any]:
         trainer.source.facts,
         both_ends=config.marks_both_ends,
         decode=measure.decode,
-        batch_tokens=EVALUATION_TOKENS,
         side="src" if config.data.task else "tgt",
     )
     curve = {n: counts.summary()["forced_exact_match"] for n, counts in report.by_length.items()}
