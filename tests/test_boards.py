@@ -7,13 +7,14 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from conftest import Command
 
 from toytrans.boards import definition, jobs, results
-from toytrans.boards.definition import Board, Measure, board_names, load_board
+from toytrans.boards.definition import board_names, load_board
 from toytrans.errors import UserError
 
 SCAN_FILES = [
@@ -92,6 +93,9 @@ def test_kept_results_are_those_of_the_boards_as_they_are(path, scan_files):
     about, board = json.loads(path.read_text()), load_board(path.stem)
     assert about["tasks"].keys() == board.tasks.keys()
     for task, found in about["tasks"].items():
+        assert found["notes"] == list(board.notes) and found["knows"] == board.knows
+        measures = {key: m.model_dump(mode="json") for key, m in board.tasks[task].measures.items()}
+        assert found["measures"] == measures
         assert [(run["variant"], run["seed"]) for run in found["runs"]] == [
             (variant, seed) for seed in range(5) for variant in ("ours", "control")
         ]
@@ -109,10 +113,11 @@ def test_kept_results_are_those_of_the_boards_as_they_are(path, scan_files):
                 for name, measure in board.tasks[task].measures.items()
                 if measure.control != 0 or run["variant"] == "ours"
             }
-            assert run["measures"].keys() == names and len(run["config_sha256"]) == 64
+            assert run["measures"].keys() == names
         for job in jobs.jobs_of(path.stem, board, quick=False, files=scan_files):
             for run in found["runs"] if job.task == task else ():
                 if (run["variant"], run["seed"]) == (job.variant, job.config.seed):
+                    assert run["config_sha256"] == job.config_sha256
                     examples = {k: m["examples"] for k, m in run["measures"].items()}
                     wanted = {k: m.pairs or examples[k] for k, m in job.measures.items()}
                     assert examples == wanted, "as many pairs as the board says"
@@ -237,7 +242,7 @@ def test_a_measure_that_changes_is_measured_anew_and_nothing_is_trained(tiny, co
     assert was.result()["measures"]["long"] == trained, "of the saved model, to the same number"
 
 
-def test_a_stopped_board_saves_and_goes_on(tiny):
+def test_a_stopped_board_saves_and_goes_on(tiny, monkeypatch):
     (tiny / "tiny.yaml").write_text(TINY.replace("max_steps: 20", "max_steps: 3000"))
     program = (
         "from pathlib import Path\nfrom toytrans.boards import definition\n"
@@ -251,7 +256,7 @@ def test_a_stopped_board_saves_and_goes_on(tiny):
         board = load_board("tiny")
         ours = jobs.jobs_of("tiny", board, quick=True, files=None)[0]
         for _ in range(600):
-            if ours.steps() >= 10:
+            if ours.share_done() > 0:
                 break
             time.sleep(0.1)
         os.kill(process.pid, signal.SIGTERM)
@@ -260,6 +265,16 @@ def test_a_stopped_board_saves_and_goes_on(tiny):
     assert ours.result() is None
     saved = [int(path.name[5:]) for path in (ours.path / "checkpoints").glob("step-*")]
     assert saved and max(saved) >= 10, "the training has saved"
+    started = []
+
+    def train(trainer: jobs.Trainer) -> Iterator[None]:
+        started.append(trainer.progress.step)
+        return iter(())
+
+    monkeypatch.setattr(jobs.Trainer, "train", train)
+    jobs.train_and_measure(ours)
+    assert started == [max(saved)] and ours.share_done() == 1
+    assert ours.result()["cpu_s"] is None, "only of the second part"
 
 
 def test_a_process_that_is_killed_or_refuses_is_reported(tiny):
@@ -299,4 +314,3 @@ def test_means_are_over_seeds_and_published_numbers_stand_below(tiny, monkeypatc
     assert [line.mean for line in short.lines] == pytest.approx([0.4, 0.5, 0.25])
     assert short.lines[0].values == pytest.approx([0.0, 0.2, 0.4, 0.6, 0.8])
     assert short.measure.aim == 0.5
-    assert isinstance(board, Board) and isinstance(short.measure, Measure)

@@ -92,12 +92,12 @@ class Job:
         found = self.so_far()
         return found if found and len(found["measures"]) == len(self.measures) else None
 
-    def steps(self) -> int:
-        """Steps trained so far."""
-        if self.so_far() is not None:
-            return self.config.train.max_steps
+    def share_done(self) -> float:
+        """How much of it is done: its training counts half, its measures the other half."""
+        if (found := self.so_far()) is not None:
+            return 0.5 + 0.5 * len(found["measures"]) / len(self.measures)
         records = read_records(self.path)
-        return int(records[-1]["step"]) if records else 0
+        return 0.5 * int(records[-1]["step"]) / self.config.train.max_steps if records else 0.0
 
 
 def _names(paths: Paths | None) -> Paths | None:
@@ -221,6 +221,7 @@ def train_and_measure(job: Job) -> None:
         trainer = Trainer(config, source, job.path, place, precision)
         if is_run(job.path):
             trainer.resume()
+        resumed = trainer.progress.step > 0
         environment = {"device": str(place), "precision": precision} | settings_of_numbers()
         create_run(job.path, config, source.facts, environment)
         with _saving_on_sigterm(trainer):
@@ -234,7 +235,7 @@ def train_and_measure(job: Job) -> None:
             "target_tokens": trainer.progress.target_tokens,
             "parameters": count_parameters(trainer.model),
             "train_s": trainer.progress.elapsed_s,
-            "cpu_s": time.process_time() - began,
+            "cpu_s": None if resumed else time.process_time() - began,  # else of a part alone
             "precision": precision,
             "measures": {},
         }

@@ -24,7 +24,7 @@ def board(
         typer.Argument(metavar="TASK", help="Some of its tasks; left out: all."),
     ] = None,
     quick: Annotated[
-        bool, typer.Option("--quick", help="One seed and a small budget; nothing is kept.")
+        bool, typer.Option("--quick", help="One seed, a small budget, no results file.")
     ] = False,
     data: Annotated[
         Path | None, typer.Option(help="The folder of the files that a board's tasks name.")
@@ -75,12 +75,10 @@ def _follow(jobs: "Sequence[Job]") -> None:
     done = sum(job.result() is not None for job in jobs)
     if done:
         note(f"{done} of {len(jobs)} runs are there already")
-    steps = {job.path: job.steps() for job in jobs}
-    total = sum(job.config.train.max_steps for job in jobs)
+    shares = {job.path: job.share_done() for job in jobs}
     bar = tqdm(
-        total=total,
-        initial=sum(steps.values()),
-        unit="step",
+        total=len(jobs),
+        initial=sum(shares.values()),
         disable=not sys.stderr.isatty(),
         dynamic_ncols=True,
         bar_format="{desc} {bar} {percentage:3.0f}% {remaining} left",
@@ -90,8 +88,8 @@ def _follow(jobs: "Sequence[Job]") -> None:
     for now in run_jobs(jobs):
         ended = [job for job in running if job not in now]
         for job in [*now, *ended]:
-            steps[job.path] = job.steps()
-        bar.update(sum(steps.values()) - bar.n)
+            shares[job.path] = job.share_done()
+        bar.update(sum(shares.values()) - bar.n)
         left -= len(ended)
         bar.set_description_str(f"{len(jobs) - left}/{len(jobs)} runs", refresh=False)
         if bar.disable:
