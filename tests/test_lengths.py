@@ -315,6 +315,14 @@ def test_eval_of_several_runs_gives_each_and_their_mean_and_range(runs, command,
     shown = command("eval", *runs, *wanted[:-1]).out
     for words in (*runs, "mean", "lowest", "highest", "in range: test", "beyond: test"):
         assert words in shown
+    errors = shown[shown.index("errors per source length, all runs together") :]
+    _, decoded, wrong, *_, early, late, never = next(
+        line for line in errors.splitlines() if line.strip().startswith("all ")
+    ).split()
+    assert [int(n) for n in (decoded, wrong, early, late, never)] == [
+        sum(run[key] for run in alone)
+        for key in ("decoded", "wrong", "eos_early", "eos_late", "eos_never")
+    ]
 
 
 def test_runs_of_other_lengths_have_no_mean(runs, command: Command, tmp_path: Path):

@@ -66,17 +66,17 @@ def print_one(console: Console, measured: Measured, search: str) -> None:
     title = f"{run.path}, step {run.step}, {search}{broken(run.config.fault)}"
     console.print(results_table(title, rows))
     found = spans(report.by_length, measured.train_length)
-    lengths = [report.total(*span[:2]).summary() for span in found]
-    shown = [*zip(map(_words, found), lengths, _section_ends(found), strict=True)]
-    shown += [(words, summary, False) for words, summary in measured.parts()]
+    shown = _rows(measured, found)
     console.print(_length_table(measured.side, shown))
-    _print_errors(console, measured.side, [row for row in shown if row[1]["wrong"]])
-    _print_plot(console, measured.side, found, [row["exact_match"] for row in lengths])
+    _print_errors(console, measured.side, shown)
+    matches = [summary["exact_match"] for _, summary, _ in shown[: len(found)]]
+    _print_plot(console, measured.side, found, matches)
 
 
 def print_several(console: Console, several: Sequence[Measured], search: str) -> None:
-    """Every run, their mean and range: in range, beyond, together, then per length."""
-    from toytrans.evaluation import over_runs, spans
+    """Every run, their mean and range: in range, beyond, together, then per length; and the errors
+    of all runs counted together."""
+    from toytrans.evaluation import Report, over_runs, spans
 
     parts: dict[str, list[tuple[Measured, Summary]]] = {}
     for measured in several:
@@ -87,14 +87,23 @@ def print_several(console: Console, several: Sequence[Measured], search: str) ->
         title = f"{words}: {data}, {len(rows)} runs trained on lengths {low} to {high}, {search}"
         console.print(_runs_table(title, rows))
     side = several[0].side
-    lengths = {n for measured in several for n in measured.report.by_length}
-    found = spans(lengths, several[0].train_length)
+    together = several[0]._replace(report=sum((one.report for one in several), Report()))
+    found = spans(together.report.by_length, together.train_length)
     summaries = []
     for span in found:
         counts = (measured.report.total(*span[:2]) for measured in several)
         summaries.append(over_runs([c.summary() for c in counts if c.examples]))
     console.print(_mean_table(side, found, summaries))
+    _print_errors(console, side, _rows(together, found), ", all runs together")
     _print_plot(console, side, found, [row["exact_match"]["mean"] for row in summaries])
+
+
+def _rows(measured: Measured, found: Sequence["Span"]) -> list[Row]:
+    """What was counted in spans of lengths, then in range, beyond and together."""
+    report = measured.report
+    lengths = (report.total(*span[:2]).summary() for span in found)
+    rows = [*zip(map(_words, found), lengths, _section_ends(found), strict=True)]
+    return rows + [(words, summary, False) for words, summary in measured.parts()]
 
 
 def _section_ends(found: Sequence["Span"]) -> list[bool]:
@@ -156,13 +165,14 @@ def _length_table(side: str, rows: Sequence[Row]) -> Table:
     return table
 
 
-def _print_errors(console: Console, side: str, rows: Sequence[Row]) -> None:
-    """Where outputs went wrong first, and what became of their EOS."""
+def _print_errors(console: Console, side: str, rows: Sequence[Row], of: str = "") -> None:
+    """Where outputs went wrong first, and what became of their EOS, where any is wrong."""
+    rows = [row for row in rows if row[1]["wrong"]]
     if not rows:
         console.print("errors: none, no output is wrong\n")
         return
     table = _table(
-        f"errors per {_side_words(side)} length; the first token is at place 1",
+        f"errors per {_side_words(side)} length{of}; the first token is at place 1",
         ("\nlength", "\ndecoded", "\nwrong", "first error,\nmedian place", "\nearliest")
         + ("EOS\ntoo early", "\ntoo late", "\nnever"),
     )
