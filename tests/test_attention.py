@@ -36,14 +36,15 @@ def sight_with_an_empty_row(bias: bool) -> tuple[Sight, torch.Tensor | None]:
     return Sight.of(mask, None, torch.float32), torch.randn(1, 3, 7, 7) if bias else None
 
 
+@pytest.mark.parametrize("scale", [None, 0.3])
 @pytest.mark.parametrize("bias", [False, True])
-def test_the_explicit_road_equals_torchs_kernel(bias):
+def test_the_explicit_road_equals_torchs_kernel(bias, scale):
     sight, added = sight_with_an_empty_row(bias)
     q, k, v = (heads(2, 3, 7, 5).requires_grad_() for _ in range(3))
     gradients = []
     outputs = []
     for road in (attend_explicitly, attend_fused):
-        context = road(q, k, v, sight, added)
+        context = road(q, k, v, sight, added, scale=scale)
         context = context if isinstance(context, torch.Tensor) else context.context
         outputs.append(context.detach())
         gradients.append(torch.autograd.grad((context * torch.arange(5)).sum(), (q, k, v)))
@@ -77,6 +78,11 @@ def test_the_lean_road_equals_the_explicit_one(keys, cap, bias):
     for ours, theirs in zip(*pairs, strict=True):
         assert theirs.abs().max() > 0
         assert torch.allclose(ours, theirs, rtol=0, atol=1e-12)
+    before = [x.clone() for x in (*inputs, sight.additive)]
+    with torch.no_grad():  # in place
+        again = attend_leanly(*given[:3], sight, *given[3:], cap=cap)
+    assert torch.allclose(explicit, again, rtol=0, atol=1e-13)
+    assert all(map(torch.equal, before, (*inputs, sight.additive))), "nothing given is changed"
 
 
 def test_the_lean_road_in_bf16_is_near_the_explicit_one_in_fp64():

@@ -6,6 +6,7 @@ import pytest
 import torch
 from conftest import EVERY_ANCHOR, SCHEMES, VOCABULARY, model_of
 
+from toytrans.data.batches import bucket
 from toytrans.model import decoding
 from toytrans.model.decoding import beam_search, greedy, search, token_limits
 from toytrans.model.transformer import DecoderState
@@ -69,11 +70,16 @@ def test_step_by_step_logits_equal_one_parallel_pass(positions):
     assert torch.allclose(torch.cat(steps, 1), whole, atol=1e-12)
 
 
-def test_rows_end_at_different_places_and_leave_the_batch():
+def test_rows_end_at_different_places_and_leave_the_batch(monkeypatch):
     model = lively("sinusoidal")
+    sizes, step = [], model.next_logits
+    monkeypatch.setattr(
+        model, "next_logits", lambda tokens, state: sizes.append(len(tokens)) or step(tokens, state)
+    )
     tokens = greedy(model, SRC).tokens
-    lengths = {int((row != PAD_ID).sum()) for row in tokens}
-    assert len(lengths) > 1
+    lengths = [int((row != PAD_ID).sum()) for row in tokens]
+    assert len(set(lengths)) > 1 and len(sizes) == max(lengths)
+    assert sizes[0] == len(SRC) and sizes[-1] == bucket(lengths.count(max(lengths))) < len(SRC)
 
 
 def test_ended_rows_leave_in_few_sizes():

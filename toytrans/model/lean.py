@@ -102,11 +102,21 @@ class _Lean(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, *others: Any) -> Tensor:
-        context, needed = _lean(q, k, v, *others)
+    def forward(
+        ctx: Any,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        additive: Tensor | None,
+        bias: Tensor | None,
+        open_rows: Tensor | None,
+        scale: float,
+        cap: float,
+        dropout: float,
+    ) -> Tensor:
+        context, needed = _lean(q, k, v, additive, bias, open_rows, scale, cap, dropout)
         ctx.save_for_backward(*needed)
-        bias, ctx.scale = others[1], others[3]
-        ctx.bias_shape = None if bias is None else bias.shape
+        ctx.scale, ctx.bias_shape = scale, None if bias is None else bias.shape
         return context
 
     @staticmethod
@@ -128,7 +138,8 @@ class _Lean(torch.autograd.Function):
         d_scores = (d_masked * scale).to(q.dtype).flatten(0, 1)
         d_q, d_k = torch.bmm(d_scores, k).view(shape), torch.bmm(d_scores.mT, q)
         like_k = (*shape[:2], weights.shape[-1], shape[-1])
-        return d_q, d_k.view(like_k), d_v.view(like_k), None, d_bias, *[None] * 4
+        not_learned = (None, None, None, None)  # open_rows, scale, cap, dropout
+        return d_q, d_k.view(like_k), d_v.view(like_k), None, d_bias, *not_learned
 
 
 def _softmax(x: Tensor) -> Tensor:

@@ -196,15 +196,18 @@ class Transformer(nn.Module):
         memory, stack = self.encode(src), self.decoder_stack()
         sizes = (len(src), self.config.n_heads, places * width)
         head_width = memory.shape[-1] // self.config.n_heads
-        lineage = src.new_zeros(len(src), width, places * width, dtype=torch.bool)
-        said = src.new_zeros(len(src), width, len(self.src_embedding.weight))
+        lineage = said = None
+        if width > 1:
+            lineage = src.new_zeros(len(src), width, places * width, dtype=torch.bool)
+        if self.cross_positions.reads_tokens:
+            said = src.new_zeros(len(src), width, len(self.src_embedding.weight))
         return DecoderState(
             src,
             Sight.of(self.masks.cross(src, src[:, :1]), None, self.dtype),
             [layer.cross_attention.keys_values(memory) for layer in stack],
             [Cache(*sizes, head_width, memory) for _ in stack],
-            lineage if width > 1 else None,
-            said if self.cross_positions.reads_tokens else None,
+            lineage,
+            said,
             self.cross_positions.landmarks(memory, src),
         )
 
