@@ -104,7 +104,9 @@ class Distances(NamedTuple):
 
 
 class Positions(nn.Module):
-    """No positions at all: attention then cannot tell one order of its keys from another."""
+    """No positions at all: attention without a triangle then cannot tell one order of its keys from
+    another, while a decoder can learn to count what it sees (Kazemnejad et al. 2023, The Impact of
+    Positional Encoding on Length Generalization in Transformers). What other schemes fill in."""
 
     bias_weights = 0
     """Numbers per head that an attention learns for its bias."""
