@@ -6,8 +6,8 @@
 Needs the extra `bench`. The peers: PyTorch's tutorial trainer around nn.Transformer and Hugging
 Face's BART in training, CTranslate2 and Hugging Face's Marian in decoding. Every contender is a
 process of its own (contenders.py), in decoding with as many threads and workers as suit it best;
-rates of training are real target tokens a second over whole steps: data, forward, backward, clip,
-optimiser.
+rates of training are real target tokens a second over whole steps: data, forward, backward, clip
+(the tutorial's trainer has none, and gets one for the same work alone), optimiser.
 On a shared machine only ratios within one run mean much.
 """
 
@@ -97,7 +97,6 @@ def training(options: argparse.Namespace, console: Console) -> list[dict[str, An
         "as-run": as_run,
         "same-work": same_work,
         "no-dropout": lambda size: same_work(size, 0.0),
-        "best": lambda size: at_best(size, options, console, found),
     }
     for name in options.tables:
         if name == "profile":
@@ -105,7 +104,11 @@ def training(options: argparse.Namespace, console: Console) -> list[dict[str, An
             continue
         table = Table("size", "who", "tokens/s", "range", "ours to it", title=TABLES[name])
         for size in sizes:
-            specs = specs_of[name](size)
+            if name == "best":
+                specs, swept = at_best(size, options, console)
+                found += swept
+            else:
+                specs = specs_of[name](size)
             rates = race(specs, options)
             for spec, answers in zip(specs, rates, strict=True):
                 each = [answer["rate"] for answer in answers]
@@ -141,11 +144,11 @@ def same_work(size: Size, dropout: float = 0.1) -> list[Training]:
 
 
 def at_best(
-    size: Size, options: argparse.Namespace, console: Console, found: list[dict[str, Any]]
-) -> list[Training]:
+    size: Size, options: argparse.Namespace, console: Console
+) -> tuple[list[Training], list[dict[str, Any]]]:
     """The quickest of every combination for each side, tried once; of a peer tuned, and its
-    quickest as it comes. What was tried is added to `found`."""
-    best = []
+    quickest as it comes. Then what was tried, with its rates."""
+    best, swept = [], []
     rows = (64,) if options.quick else (64, 256, 1024)
     for who in ("ours", *PEERS):
         tried = []
@@ -161,9 +164,9 @@ def at_best(
             tried.sort(key=lambda pair: -pair[0])
         listing = ", ".join(f"{label(spec, True)} {rate:,.0f}" for rate, spec in tried)
         console.print(f"{size.name}, sweep: {listing}", style="dim")
-        found += [asdict(spec) | {"table": "sweep", "rate": rate} for rate, spec in tried]
+        swept += [asdict(spec) | {"table": "sweep", "rate": rate} for rate, spec in tried]
         best.append(tried[0][1])
-    return best
+    return best, swept
 
 
 def once(spec: Training, seconds: float) -> float:
@@ -259,7 +262,7 @@ def decoding(options: argparse.Namespace, console: Console) -> dict[str, Any]:
                 spec, ratio = best[who][rows, how], statistics.median(ratios)
                 threads = f"{spec.workers} x {spec.threads}"
                 table.add_row(str(rows), how, who, threads, *spread(each), f"{ratio:.2f}")
-                about = {"rows": rows, "search": how, "who": who, "threads": threads}
+                about = {"rows": rows, "search": how} | asdict(spec)
                 medians = {"rate": statistics.median(each), "ratio": ratio}
                 found["speed"].append(about | medians | {"rates": each})
         console.print(table)
@@ -318,7 +321,7 @@ def agreement(specs: list[Decoding], console: Console) -> dict[str, Any]:
 # Time to solve -------------------------------------------------------------------------------
 
 
-def solve(options: argparse.Namespace, console: Console) -> list[dict[str, Any]]:
+def solve(options: argparse.Namespace, console: Console) -> dict[str, Any]:
     """Whole commands, start-up included, and their exact match on fresh pairs; and a help page."""
     table = Table("config", "seed", "seconds", "wrong", "in range", title="time to solve")
     found = []
@@ -336,9 +339,9 @@ def solve(options: argparse.Namespace, console: Console) -> list[dict[str, Any]]
         began = time.perf_counter()
         output_of([*TOYTRANS, "--help"])
         each.append(time.perf_counter() - began)
-    found.append({"command": "--help", "seconds": statistics.median(each), "each": each})
-    console.print(f"toytrans --help: {min(each):.2f} to {max(each):.2f} s")
-    return found
+    middle = statistics.median(each)
+    console.print(f"toytrans --help: {min(each):.2f} to {max(each):.2f} s, median {middle:.2f}")
+    return {"configs": found, "help_s": each}
 
 
 def precision(options: argparse.Namespace, console: Console) -> list[dict[str, Any]]:

@@ -2,7 +2,7 @@
 
 Only one contender works at any moment. A process of its own keeps apart what holds for a whole
 process: ours sets how memory is given back and which library multiplies fp32 (see
-`toytrans.training.devices.tune_process`), the peers run as torch comes.
+`toytrans.training.devices.tune_process`), the peers run as torch comes unless they are `tuned`.
 """
 
 import contextlib
@@ -42,8 +42,9 @@ SIZES = (Size(64, 2, 4, 25), Size(128, 2, 4, 20), Size(256, 3, 8, 40))
 class Training:
     """Who trains on what. who: ours | nn.Transformer | BART. rows: None = the config's own
     batches; bucketed: batches of like length with about so many rows. same: the very same padded
-    batches whoever asks. positions: of ours. tuned: a peer with our settings of the process, a
-    fused optimiser, and in bf16 attention without torch's fused kernel, which is slower there."""
+    batches whoever asks, all clipped and with fused optimisers. positions: of ours. tuned: a peer
+    with our settings of the process, a fused optimiser, and in bf16 attention without torch's fused
+    kernel, which BART takes there and which is several times slower."""
 
     who: str
     size: Size
@@ -74,7 +75,6 @@ class Contender:
     def __init__(self, spec: Training | Decoding) -> None:
         context = multiprocessing.get_context("spawn")
         self._line, other = context.Pipe()
-        self.spec = spec
         self._process = context.Process(target=_serve, args=(other, spec), daemon=True)
         self._process.start()
         other.close()

@@ -1,6 +1,6 @@
 """How time and memory of a training step grow: measured, put into numbers, drawn.
 
-    python scripts/bench.py --growth [FILE]
+    python scripts/bench.py --growth [PICTURE]
 
 A step is forward, loss, backward, clip and AdamW on a batch of random sequences without pads, on
 the CPU in the precision that `auto` chooses there. From one base point (4,080 tokens of length 20,

@@ -131,9 +131,9 @@ class PeerTrainer:
     def __init__(
         self,
         model: TutorialTransformer | BartForConditionalGeneration,
-        precision: Literal["fp32", "bf16"] = "fp32",
-        clip: float | None = None,
-        fused: bool | None = None,
+        precision: Literal["fp32", "bf16"],
+        clip: float | None,
+        fused: bool,
     ) -> None:
         self.model, self.precision, self.clip = model.train(), precision, clip
         self.criterion = nn.CrossEntropyLoss(ignore_index=PAD_ID)
@@ -355,9 +355,9 @@ class CTranslate2:
     def __init__(
         self,
         directory: Path,
-        compute_type: Literal["float32", "int8"] = "float32",
-        workers: int = 1,
-        threads: int = 2,
+        compute_type: Literal["float32", "int8"],
+        workers: int,
+        threads: int,
     ) -> None:
         self.translator = ctranslate2.Translator(
             str(directory), compute_type=compute_type, inter_threads=workers, intra_threads=threads

@@ -3,11 +3,13 @@
 import json
 import math
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from hashlib import sha256
 from pathlib import Path
 
 import pytest
@@ -16,6 +18,7 @@ from conftest import Command
 from toytrans.boards import definition, jobs, results
 from toytrans.boards.definition import board_names, load_board
 from toytrans.errors import UserError
+from toytrans.yaml_tree import write_yaml
 
 SCAN_FILES = [
     f"tasks_{split}_{name}.txt" for split in ("train", "test") for name in ("simple", "length")
@@ -102,8 +105,10 @@ def test_kept_results_are_those_of_the_boards_as_they_are(path, scan_files):
         for variant, saved in found["configs"].items():
             config = definition.config_of(board, task, variant, 0, quick=False, files=scan_files)
             now = config.model_dump(mode="json")
+            for part, file in (now["data"]["files"] or {}).items():
+                now["data"]["files"][part] = file and Path(file).name
             for section in ("data", "model", "train"):
-                shared = saved[section].keys() & now[section].keys() - {"files"}
+                shared = saved[section].keys() & now[section].keys()
                 assert {key: saved[section][key] for key in shared} == {
                     key: now[section][key] for key in shared
                 }
@@ -114,13 +119,24 @@ def test_kept_results_are_those_of_the_boards_as_they_are(path, scan_files):
                 if measure.control != 0 or run["variant"] == "ours"
             }
             assert run["measures"].keys() == names
+            saved = {"seed": run["seed"]} | found["configs"][run["variant"]]
+            assert run["config_sha256"] == sha256(write_yaml(saved).encode()).hexdigest()
         for job in jobs.jobs_of(path.stem, board, quick=False, files=scan_files):
             for run in found["runs"] if job.task == task else ():
                 if (run["variant"], run["seed"]) == (job.variant, job.config.seed):
-                    assert run["config_sha256"] == job.config_sha256
                     examples = {k: m["examples"] for k, m in run["measures"].items()}
                     wanted = {k: m.pairs or examples[k] for k, m in job.measures.items()}
                     assert examples == wanted, "as many pairs as the board says"
+
+
+def test_files_count_by_their_contents_wherever_they_lie(scan_files, tmp_path):
+    board, other = load_board("scan"), tmp_path / "other"
+    shutil.copytree(scan_files, other, ignore=shutil.ignore_patterns("other"))
+    here, there = (jobs.jobs_of("scan", board, quick=True, files=f)[0] for f in (scan_files, other))
+    assert here.path == there.path and here.config_sha256 == there.config_sha256
+    (other / "tasks_train_simple.txt").write_text("IN: run OUT: I_RUN\n")
+    jobs._sha256.cache_clear()
+    assert here.path != there.path and here.config_sha256 == there.config_sha256
 
 
 def test_a_board_that_does_not_exist_is_refused_with_the_names(command: Command):

@@ -3,8 +3,9 @@
     Job -> runs/boards/NAME/TASK-VARIANT-SEED-HASH/ -> result.json
 
 A job that has its result is done; one that was interrupted goes on from its last checkpoint, or
-with the first measure that is missing. The hash is that of the config: where a board's training
-changes, it starts anew; where a measure changes, only that is measured anew.
+with the first measure that is missing. The hash is that of the config and of what is in its files:
+where a board's training changes, it starts anew; where a measure changes, only that is measured
+anew.
 """
 
 import contextlib
@@ -17,7 +18,7 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from multiprocessing.connection import wait
 from multiprocessing.context import SpawnProcess
 from pathlib import Path
@@ -26,7 +27,7 @@ from typing import Any
 import torch
 
 from toytrans.boards.definition import SEEDS, Board, Measure, Variant, config_of
-from toytrans.config import Config, Paths
+from toytrans.config import Config
 from toytrans.config_file import save_config
 from toytrans.data import check_splits, open_source
 from toytrans.data.pairs import all_pairs
@@ -60,9 +61,15 @@ class Job:
         files = self.config.data.files
         if files is None:
             return self.config
-        names = {part: _names(getattr(files, part)) for part in ("train", "valid", "test")}
+        names = {part: Path(path).name for part, path in self._files().items()}
         data = self.config.data.model_copy(update={"files": files.model_copy(update=names)})
         return self.config.model_copy(update={"data": data})
+
+    def _files(self) -> dict[str, str]:
+        """Paths of the files that the config names."""
+        named = self.config.data.files
+        found = {part: getattr(named, part, None) for part in ("train", "valid", "test")}
+        return {part: path for part, path in found.items() if isinstance(path, str)}
 
     @cached_property
     def config_sha256(self) -> str:
@@ -70,9 +77,11 @@ class Job:
 
     @property
     def path(self) -> Path:
-        """The run directory."""
-        run = f"{self.task}-{self.variant}-{self.config.seed}-{self.config_sha256[:8]}"
-        return self.folder / run
+        """The run directory, named by the hash of the config and of what is in its files."""
+        digest = self.config_sha256
+        for path in self._files().values():
+            digest = hashlib.sha256(f"{digest} {_sha256(path)}".encode()).hexdigest()
+        return self.folder / f"{self.task}-{self.variant}-{self.config.seed}-{digest[:8]}"
 
     def so_far(self) -> dict[str, Any] | None:
         """What the training told at its end, and the measures taken since; None before that."""
@@ -100,11 +109,9 @@ class Job:
         return 0.5 * int(records[-1]["step"]) / self.config.train.max_steps if records else 0.0
 
 
-def _names(paths: Paths | None) -> Paths | None:
-    """Paths without their folders."""
-    if paths is None or isinstance(paths, str):
-        return paths and Path(paths).name
-    return Path(paths[0]).name, Path(paths[1]).name
+@cache
+def _sha256(path: str) -> str:
+    return hashlib.sha256(Path(path).read_bytes()).hexdigest()
 
 
 def _asked(measure: Measure) -> dict[str, Any]:

@@ -146,23 +146,18 @@ class FilePairs:
 
 
 def _growth(pairs: Sequence[TextPair]) -> int:
-    """The least growth, 2 or more, whose growth S + 10 tokens hold twice every target, and its
-    end: other sources may ask for more than training's do."""
+    """The least growth, from 2 to 1,000, whose growth S + 10 tokens hold twice every target, and
+    its end: other sources may ask for more than training's do."""
     growth = 2
     for pair in pairs:
-        if not pair.src:
-            continue
-        once, twice = (
-            -(-(length + 1 - SPARE_TOKENS) // len(pair.src))
-            for length in (len(pair.tgt), 2 * len(pair.tgt))
-        )
-        if once > MOST_GROWTH:
+        if len(pair.tgt) + 1 > MOST_GROWTH * len(pair.src) + SPARE_TOKENS and pair.src:
             raise UserError(
                 f"{pair.tgt_place}: {len(pair.tgt):,} symbols for a source of {len(pair.src):,}; "
                 f"a target may have {MOST_GROWTH:,} for each of its source's"
             )
-        growth = max(growth, min(twice, MOST_GROWTH))
-    return growth
+        if pair.src:
+            growth = max(growth, -(-(2 * len(pair.tgt) + 1 - SPARE_TOKENS) // len(pair.src)))
+    return min(growth, MOST_GROWTH)
 
 
 def _sha256(paths: Paths) -> str:
