@@ -102,21 +102,12 @@ class _Lean(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(
-        ctx: Any,
-        q: Tensor,
-        k: Tensor,
-        v: Tensor,
-        additive: Tensor | None,
-        bias: Tensor | None,
-        open_rows: Tensor | None,
-        scale: float,
-        cap: float,
-        dropout: float,
-    ) -> Tensor:
-        context, needed = _lean(q, k, v, additive, bias, open_rows, scale, cap, dropout)
+    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, *others: Any) -> Tensor:
+        """The context of `_lean`, which says what the others are."""
+        context, needed = _lean(q, k, v, *others)
         ctx.save_for_backward(*needed)
-        ctx.scale, ctx.bias_shape = scale, None if bias is None else bias.shape
+        _, bias, _, ctx.scale, _, _ = others  # additive, bias, open_rows, scale, cap, dropout
+        ctx.bias_shape = None if bias is None else bias.shape
         return context
 
     @staticmethod
