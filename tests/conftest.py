@@ -3,6 +3,7 @@
 import os
 
 os.environ.setdefault("GOMP_SPINCOUNT", "2000")  # as the command line does, before torch starts
+os.environ["OMP_NUM_THREADS"] = "1"  # the work is tiny, and as many workers run as there are cores
 
 import importlib.util
 import signal
@@ -26,7 +27,6 @@ from toytrans.tokens import Vocabulary
 @pytest.fixture(autouse=True)
 def _process_as_new() -> None:
     """Commands that a test ran before in this process may have changed these."""
-    torch.set_num_threads(2)
     torch.set_flush_denormal(False)
     torch.set_float32_matmul_precision("highest")
     torch.manual_seed(0)

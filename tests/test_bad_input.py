@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 from conftest import Command, call
 
 import toytrans.data.tasks
@@ -53,7 +52,6 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(folder)
     monkeypatch.setattr(tempfile, "tempdir", str(reports))
     monkeypatch.delenv("TOYTRANS_DEBUG", raising=False)
-    torch.set_num_threads(1)  # the work is tiny, and threads would wait for each other
     return folder
 
 
@@ -62,7 +60,6 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with copy.yaml and the run that it makes, trained once for all tests."""
     folder = tmp_path_factory.mktemp("trained")
     (folder / "copy.yaml").write_text(TINY)
-    torch.set_num_threads(1)
     silence = contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO())
     with pytest.MonkeyPatch.context() as patch, silence[0], silence[1]:
         patch.chdir(folder)

@@ -56,6 +56,14 @@ def tiny(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+def train_here() -> list[jobs.Job]:
+    """Its jobs, trained in this process, which spares the start of others."""
+    todo = jobs.jobs_of("tiny", load_board("tiny"), quick=False, files=None)
+    for job in todo:
+        jobs.train_and_measure(job)
+    return todo
+
+
 @pytest.fixture
 def scan_files(tmp_path: Path) -> Path:
     for name in SCAN_FILES:
@@ -202,6 +210,7 @@ def test_some_tasks_of_a_board_leave_the_results_of_the_others(tiny, command, mo
     both = TINY + TINY[TINY.index("  copy:") :].replace("copy", "reverse")
     (tiny / "tiny.yaml").write_text(both)
     file = tiny / "results" / "tiny.json"
+    train_here()
     command("board", "tiny")
     whole = json.loads(file.read_text())
     assert list(whole["tasks"]) == ["copy", "reverse"]
@@ -235,8 +244,7 @@ def test_a_spoiled_results_file_is_refused_before_the_training(text, tiny, comma
 
 def test_a_measure_that_changes_is_measured_anew_and_nothing_is_trained(tiny, command, monkeypatch):
     monkeypatch.setattr(jobs, "SEEDS", (0,))
-    command("board", "tiny")
-    was = jobs.jobs_of("tiny", load_board("tiny"), quick=False, files=None)[0]
+    was = train_here()[0]
     trained = was.result()["measures"]["long"]
     changed = TINY.replace("pairs: 10, decode: 2", "pairs: 20, decode: 3")
     (tiny / "tiny.yaml").write_text(changed)

@@ -266,7 +266,6 @@ def trainer(folder: Path, road: str) -> Trainer:
 
 
 def test_a_small_reverse_is_solved_by_hand_with_autograds_loss_curve(tmp_path, autograd_alone):
-    torch.set_num_threads(1)  # so small a model has no work for two
     curves = []
     for road in ("autograd", "by_hand"):
         records = list(trainer(tmp_path / road, road).train())
@@ -284,7 +283,6 @@ def test_a_small_reverse_is_solved_by_hand_with_autograds_loss_curve(tmp_path, a
 
 def test_a_run_by_hand_goes_on_and_is_measured_like_any_other(tmp_path, command, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    torch.set_num_threads(1)
     Path("small.yaml").write_text(
         "data: {task: reverse, symbols: 5, train_length: [1, 4], test_examples: 20}\n"
         "model: {d_model: 8, n_heads: 2, d_ff: 16, dropout: 0.2, backward: by_hand}\n"

@@ -40,14 +40,12 @@ TRAIN = ("train", "--config", "c.yaml")
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     Path("c.yaml").write_text(CONFIG)
-    torch.set_num_threads(1)  # the work is tiny, and threads would wait for each other
 
 
 @pytest.fixture(scope="module")
 def straight(tmp_path_factory: pytest.TempPathFactory) -> Trial:
     folder = tmp_path_factory.mktemp("straight")
     (folder / "c.yaml").write_text(CONFIG)
-    torch.set_num_threads(1)
     assert call("train", "--config", str(folder / "c.yaml"), "--out", str(folder / "run")) == 0
     return Trial(folder / "c.yaml", 10, folder / "run", 1.0)
 

@@ -46,7 +46,7 @@ main()
 def environment(rank: int, port: int) -> dict[str, str]:
     """As torchrun sets it for one of two processes, without its store."""
     names = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": 2, "LOCAL_WORLD_SIZE": 2}
-    names |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "OMP_NUM_THREADS": 1}
+    names |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
     return os.environ | {name: str(value) for name, value in names.items()}
 
 
@@ -166,7 +166,6 @@ def test_a_killed_process_is_started_again_and_nothing_shows(two, tmp_path):
     done = subprocess.run(
         [sys.executable, *words.split(), "c.yaml"],
         cwd=tmp_path,
-        env=os.environ | {"OMP_NUM_THREADS": "1"},
         capture_output=True,
         text=True,
         timeout=900,

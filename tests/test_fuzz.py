@@ -3,7 +3,6 @@
 from collections.abc import Iterator
 
 import pytest
-import torch
 from conftest import script
 
 fuzz = script("fuzz")
@@ -11,7 +10,6 @@ fuzz = script("fuzz")
 
 @pytest.fixture(scope="module", autouse=True)
 def place() -> Iterator[None]:
-    torch.set_num_threads(1)
     with fuzz.workplace(), fuzz.bounded_memory():
         yield
 

@@ -43,14 +43,12 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(folder)
     monkeypatch.setattr(tempfile, "tempdir", str(reports))
     Path("c.yaml").write_text(CONFIG)
-    torch.set_num_threads(1)  # the work is tiny, and threads would wait for each other
 
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("trained")
     (folder / "c.yaml").write_text(CONFIG)
-    torch.set_num_threads(1)
     assert call("train", "--config", str(folder / "c.yaml"), "--out", str(folder / "run")) == 0
     return folder / "run"
 
@@ -222,10 +220,7 @@ def test_memory_that_really_runs_out():
     )
     sets = ("--set", "data.batch_tokens=16000000", "--set", "train.precision=fp32")
     done = subprocess.run(
-        [sys.executable, "-c", code, *TRAIN, *sets],
-        capture_output=True,
-        text=True,
-        env=os.environ | {"OMP_NUM_THREADS": "1"},
+        [sys.executable, "-c", code, *TRAIN, *sets], capture_output=True, text=True
     )
     assert done.returncode == 2, done.stderr
     assert "toytrans: out of memory" in last_line(done.stderr)

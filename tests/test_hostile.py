@@ -41,7 +41,6 @@ Refused = Callable[..., str]
 @pytest.fixture(autouse=True)
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    torch.set_num_threads(1)
 
 
 @pytest.fixture(autouse=True)

@@ -1,5 +1,7 @@
 """Learning is a feature: trained at a fixed seed, with padding, to a stated exact match."""
 
+from statistics import mean
+
 import pytest
 import torch
 
@@ -7,7 +9,6 @@ from toytrans.config import Config
 from toytrans.data import open_source
 from toytrans.data.pairs import all_pairs
 from toytrans.evaluation import evaluate
-from toytrans.training.devices import choose_precision
 from toytrans.training.run import create_run
 from toytrans.training.trainer import Trainer
 
@@ -17,17 +18,17 @@ CPU = torch.device("cpu")
 def trained(tmp_path, data, model=None, **train):
     config = Config.model_validate(
         {
-            "data": {"valid_examples": 50, "test_examples": 300, "batch_tokens": 2048, **data},
+            "data": {"valid_examples": 50, "test_examples": 300, "batch_tokens": 1024, **data},
             "model": {"d_model": 32, "d_ff": 128} | (model or {}),
             "train": train,
         }
     )
     source = open_source(config)
     create_run(tmp_path / "run", config, source.facts, {})
-    precision = choose_precision("auto", CPU)
-    trainer = Trainer(config, source, tmp_path / "run", CPU, precision)
+    trainer = Trainer(config, source, tmp_path / "run", CPU, "fp32")
     records = list(trainer.train())
-    assert 1.05 < records[-1]["padding"] < 1.5, "batches are padded"
+    padding = mean(record["padding"] for record in records)
+    assert 1.05 < padding < 1.5, "batches are padded"
     pairs = all_pairs(source, "test")
     assert len(pairs.src_length.unique()) > 5
     report = evaluate(trainer.model, pairs, source.facts, both_ends=config.marks_both_ends)
@@ -51,7 +52,7 @@ def test_learned_counts_read_a_stack_at_any_length(tmp_path):
 
 def test_anchored_positions_add(tmp_path):
     data = {"task": "addition", "train_length": [3, 13], "test_length": [3, 20]}
-    inside, beyond = trained(tmp_path, data, {"d_model": 32}, max_steps=300, lr=1e-2)
+    inside, beyond = trained(tmp_path, data, {"d_model": 32}, max_steps=400, lr=1e-2)
     assert inside >= 0.9 and beyond >= 0.8
 
 

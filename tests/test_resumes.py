@@ -35,7 +35,6 @@ def everything(run: Path) -> tuple[dict[str, torch.Tensor], list[dict]]:
 def straight(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("straight")
     (folder / "c.yaml").write_text(CONFIG)
-    torch.set_num_threads(2)  # as in the tests
     config, run = str(folder / "c.yaml"), str(folder / "run")
     assert call("train", "--config", config, "--out", run) == 0
     return folder / "run"
