@@ -195,7 +195,7 @@ def _our_step(config: Any) -> Callable[[Any], None]:
     from toytrans.training.trainer import update
 
     cpu = torch.device("cpu")
-    precision = choose_precision(config.train.precision, cpu)
+    precision = choose_precision(config.train.precision, cpu, config.model.d_model)
     model = Transformer(config.model, open_source(config).facts.vocabulary).train()
     optimizer = AdamW(model, config.train.weight_decay)
 
@@ -238,9 +238,9 @@ def _shares(step: Callable[[Any], None], batches: Iterator[Any]) -> Any:
     """What a step's time is spent on: the products' own time, and real tokens' arithmetic.
 
     The products of one step of each of twenty batches, forward and backward, are recorded with
-    shapes and strides, and timed alone. Arithmetic counts the bf16 ones, 2 M N K each, times the
-    share of real tokens among padded ones, squared for attention's; peak: that of the machine's
-    large bf16 product. Data is not in these steps.
+    shapes and strides, and timed alone. Arithmetic is 2 M N K each, times the share of real tokens
+    among padded ones, squared for attention's; peak: that of the machine's large bf16 product,
+    whatever the precision of the step. Data is not in these steps.
     """
     import torch
     from torch.utils._python_dispatch import TorchDispatchMode
@@ -275,9 +275,8 @@ def _shares(step: Callable[[Any], None], batches: Iterator[Any]) -> Any:
             ]
             alone += statistics.median(_times(lambda f=func, o=operands: f(*o), 5))
             *_, left, right = (shape for shape, _, _ in layout)
-            if layout[-1][2] == torch.bfloat16:
-                share = real**2 if "bmm" in str(func) else real
-                work += 2 * left.numel() * right[-1] * share
+            share = real**2 if "bmm" in str(func) else real
+            work += 2 * left.numel() * right[-1] * share
     return {"products": alone / whole, "peak": work / whole / rate, "bf16_flops": rate}
 
 

@@ -35,7 +35,7 @@ from toytrans.data.batches import make_batch
 from toytrans.data.pairs import Pairs
 from toytrans.model.transformer import Transformer, count_parameters
 from toytrans.tokens import FIRST_SYMBOL_ID, Vocabulary
-from toytrans.training.devices import choose_precision, tune_process
+from toytrans.training.devices import NARROW, choose_precision, tune_process
 from toytrans.training.optimizer import AdamW
 from toytrans.training.trainer import update
 
@@ -134,7 +134,7 @@ class _Training:
         self.model = Transformer(config, VOCABULARY).train()
         self.optimizer = AdamW(self.model, 0.0)
         self.device = torch.device("cpu")
-        self.precision = choose_precision("auto", self.device)
+        self.precision = choose_precision("auto", self.device, NARROW + 1)  # one for all
 
     def step(self) -> float:
         """Seconds of one step."""

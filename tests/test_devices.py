@@ -37,15 +37,18 @@ def test_auto_takes_mps_only_if_its_numbers_agree(monkeypatch):
         assert str(choose_device("auto")) == expected
 
 
-def test_precision_auto_follows_the_device(monkeypatch):
+def test_precision_auto_follows_the_device_and_the_width(monkeypatch):
     from toytrans.training import devices as module
 
     for able, expected in ((True, "bf16"), (False, "fp32")):
         monkeypatch.setattr(module, "has_bf16_products", lambda _, able=able: able)
-        assert choose_precision("auto", torch.device("cpu")) == expected
-    assert choose_precision("fp64", torch.device("cpu")) == "fp64"
+        assert choose_precision("auto", torch.device("cpu"), 128) == expected
+        assert choose_precision("auto", torch.device("cuda"), 64) == expected
+        assert choose_precision("auto", torch.device("cpu"), 64) == "fp32"
+        assert choose_precision("bf16", torch.device("cpu"), 64) == "bf16"
+    assert choose_precision("fp64", torch.device("cpu"), 64) == "fp64"
     with pytest.raises(UserError, match="fp64 does not exist on mps"):
-        choose_precision("fp64", torch.device("mps"))
+        choose_precision("fp64", torch.device("mps"), 64)
 
 
 def test_products_are_onednns_only_where_they_stay_fp32(monkeypatch):

@@ -221,7 +221,7 @@ def train_and_measure(job: Job) -> None:
     devices.tune_process()
     config, began = job.config, time.process_time()
     place = devices.choose_device(config.device)
-    precision = devices.choose_precision(config.train.precision, place)
+    precision = devices.choose_precision(config.train.precision, place, config.model.d_model)
     source = open_source(config)
     check_splits(config, source)
     with locked(job.path):

@@ -117,7 +117,9 @@ def _prepared(asked: _Asked, team: "Team") -> "Iterator[tuple[Trainer, PairSourc
     plan = team.first(lambda: _plan(asked, team))
     place, source = team.together(lambda: _open(plan, team))
     team.require_alike(config=asked.settings, data=source.facts, device=place.type)
-    precision = team.first(lambda: devices.choose_precision(plan.precision, place))
+    precision = team.first(
+        lambda: devices.choose_precision(plan.precision, place, plan.settings.model.d_model)
+    )
     path = team.first(lambda: _claim(plan, asked.config.stem, asked.out))
     with contextlib.ExitStack() as lock:
         unguarded = team.first(lambda: lock.enter_context(run.locked(path)))

@@ -18,6 +18,10 @@ from toytrans.tokens import BOS_ID, EOS_ID, PAD_ID, Vocabulary
 
 Precision = Literal["fp32", "bf16", "fp64"]
 
+NARROW = 64
+"""The d_model up to which a CPU gains nothing by bf16: casts take what its products save, and
+every new shape waits for a kernel to be generated."""
+
 MOST_SHAPES = 1024
 """Shapes of batches that are compiled; buckets leave far fewer, and torch's own limit is 8."""
 
@@ -107,12 +111,16 @@ def compiled(
     return forward
 
 
-def choose_precision(name: Precision | Literal["auto"], device: torch.device) -> Precision:
-    """The precision of a config. `auto`: bf16 where the device multiplies bf16, else fp32."""
+def choose_precision(
+    name: Precision | Literal["auto"], device: torch.device, d_model: int
+) -> Precision:
+    """The precision of a config. `auto`: bf16 where the device multiplies bf16, else fp32, which
+    a CPU takes for narrow models, too."""
     if name == "fp64" and device.type == "mps":
         raise UserError("train.precision: fp64 does not exist on mps; take fp32, or device: cpu")
     if name == "auto":
-        return "bf16" if has_bf16_products(device) else "fp32"
+        narrow = device.type == "cpu" and d_model <= NARROW
+        return "bf16" if has_bf16_products(device) and not narrow else "fp32"
     return name
 
 

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from toytrans.training.devices import (
+    NARROW,
     choose_device,
     choose_precision,
     devices,
@@ -72,7 +73,7 @@ def describe(folder: Path = RUNS) -> dict[str, Any]:
         "usable_cores": usable_cores(),
         "devices": [_named(name) for name in devices()],
         "device": str(place),
-        "precision": choose_precision("auto", place),
+        "precision": choose_precision("auto", place, NARROW + 1),
         "precision_because": _why(place),
         **settings_of_numbers(),
         "matmul_precision": "medium" if onednn else "highest",
@@ -104,7 +105,8 @@ def _named(device: str) -> str:
 def _why(device: torch.device) -> str:
     """Why `precision: auto` takes what it takes on a device."""
     if has_bf16_products(device):
-        return f"{device} multiplies bf16 matrices"
+        narrow = f"; models up to d_model {NARROW} take fp32" if device.type == "cpu" else ""
+        return f"{device} multiplies bf16 matrices{narrow}"
     if device.type == "cpu":
         return "cpu lacks instructions for bf16 products (avx512_bf16, amx_bf16)"
     return f"{device} lacks bf16 products"
