@@ -74,6 +74,7 @@ def test_auto_precision_stays_what_it_was_when_resumed(command, monkeypatch):
     from toytrans.training import devices
 
     auto = ("--set", "train.precision=auto")
+    monkeypatch.setattr(devices, "NARROW", 0)
     monkeypatch.setattr(devices, "has_bf16_products", lambda _: False)
     assert "cpu, fp32" in command(*TRAIN, *auto).err
     monkeypatch.setattr(devices, "has_bf16_products", lambda _: True)
