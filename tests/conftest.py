@@ -18,6 +18,7 @@ import torch
 
 from toytrans.cli.app import main
 from toytrans.config import Config
+from toytrans.model.lean import leave_products_to_onednn
 from toytrans.model.scheme import Distances
 from toytrans.model.transformer import Transformer
 from toytrans.names import AnchorName, PositionName
@@ -28,7 +29,7 @@ from toytrans.tokens import Vocabulary
 def _process_as_new() -> None:
     """Commands that a test ran before in this process may have changed these."""
     torch.set_flush_denormal(False)
-    torch.set_float32_matmul_precision("highest")
+    leave_products_to_onednn(False)
     torch.manual_seed(0)
 
 

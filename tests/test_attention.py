@@ -7,7 +7,8 @@ import torch
 from conftest import VOCABULARY, distances_of, model_of
 
 from toytrans.model.attention import Cache, attend_explicitly, attend_fused
-from toytrans.model.lean import attend_leanly
+from toytrans.model.decoding import greedy
+from toytrans.model.lean import attend_leanly, leave_products_to_onednn
 from toytrans.model.masks import MaskMaker
 from toytrans.model.sight import Sight
 
@@ -85,14 +86,15 @@ def test_the_lean_road_equals_the_explicit_one(keys, cap, bias):
     assert all(map(torch.equal, before, (*inputs, sight.additive))), "nothing given is changed"
 
 
-def test_the_lean_road_in_bf16_is_near_the_explicit_one_in_fp64():
-    """Where products are rounded to bf16, all between them is not."""
+@pytest.mark.parametrize(("quick", "cap"), [(attend_leanly, 2.0), (attend_fused, None)])
+def test_quick_roads_in_bf16_are_near_the_explicit_one_in_fp64(quick, cap):
+    """Context and gradients, to 3% of the largest number."""
     mask = torch.rand(2, 1, 1, 20) < 0.7
     given = [torch.randn(2, 3, 20, 8).bfloat16() for _ in range(3)]
     found = []
-    for dtype, road in ((torch.float64, attend_explicitly), (torch.bfloat16, attend_leanly)):
+    for dtype, road in ((torch.float64, attend_explicitly), (torch.bfloat16, quick)):
         q, k, v = (x.to(dtype).requires_grad_() for x in given)
-        context = road(q, k, v, Sight.of(mask, None, dtype), cap=2.0)
+        context = road(q, k, v, Sight.of(mask, None, dtype), **({"cap": cap} if cap else {}))
         context = context if isinstance(context, torch.Tensor) else context.context
         gradients = torch.autograd.grad(context.double().square().sum(), (q, k, v))
         found.append([x.double() for x in (context, *gradients)])
@@ -114,6 +116,53 @@ def test_the_lean_road_drops_the_same_weights_forwards_and_backwards():
         assert torch.allclose(ours, theirs, rtol=0, atol=1e-11)
     undropped = attend_leanly(*given, sight)
     assert not torch.allclose(found[0][0], undropped)
+
+
+def test_the_fused_road_drops_weights_at_the_rate_and_makes_up_for_it():
+    """Equal weights on 50 keys whose values are one-hot, so that the context is the weights."""
+    mask = torch.ones(40, 1, 1, 50, dtype=torch.bool)
+    mask[0] = False
+    sight = Sight.of(mask, None, torch.float32)
+    nought, values = torch.zeros(40, 3, 50, 8), torch.eye(50).expand(40, 3, 50, 50)
+    context = attend_fused(nought, nought, values, sight, dropout=0.3)
+    assert (context[0] == 0).all(), "a row that sees nothing"
+    kept = context[1:][context[1:] != 0]
+    assert torch.allclose(kept, torch.tensor(1 / 50 / 0.7))
+    assert kept.numel() / context[1:].numel() == pytest.approx(0.7, abs=0.01)
+
+
+def test_products_of_few_queries_are_not_onednns(monkeypatch):
+    """In inference, where all others are; nothing is changed where torch was left alone."""
+    bmm, seen = torch.bmm, []
+
+    def noted(*operands: torch.Tensor) -> torch.Tensor:
+        seen.append(torch.get_float32_matmul_precision())
+        return bmm(*operands)
+
+    monkeypatch.setattr(torch, "bmm", noted)
+    for onednn, expected in ((False, ["highest"] * 4), (True, ["highest"] * 2 + ["medium"] * 2)):
+        leave_products_to_onednn(onednn)
+        before = torch.get_float32_matmul_precision()
+        seen.clear()
+        with torch.no_grad():
+            for queries in (1, 9):
+                attend_leanly(
+                    heads(1, 2, queries, 5), heads(1, 2, 9, 5), heads(1, 2, 9, 5), Sight()
+                )
+        assert seen == expected
+        assert torch.get_float32_matmul_precision() == before
+
+
+def test_a_programs_own_choice_of_products_is_no_error():
+    """Made by torch's newer settings, after which its older ones cannot be read."""
+    chosen, model = torch.backends.cuda.matmul, model_of(VOCABULARY).eval()
+    before, chosen.fp32_precision = chosen.fp32_precision, "tf32"
+    try:
+        with pytest.raises(RuntimeError, match="precision"):
+            torch.get_float32_matmul_precision()
+        assert len(greedy(model, torch.tensor([[1, 5, 6, 2]])).tokens) == 1
+    finally:
+        chosen.fp32_precision = before
 
 
 def test_weights_sum_to_one_and_closed_keys_get_exactly_nothing():

@@ -39,19 +39,29 @@ def attend_leanly(
     return context
 
 
+_onednn_multiplies = False
+
+
+def leave_products_to_onednn(wanted: bool) -> None:
+    """Whether products of fp32 matrices, those of a few queries apart, are oneDNN's in this whole
+    process; as long as nobody calls this, torch's setting is left alone."""
+    global _onednn_multiplies
+    _onednn_multiplies = wanted
+    torch.set_float32_matmul_precision("medium" if wanted else "highest")
+
+
 @contextlib.contextmanager
 def _library_for(queries: int) -> Iterator[None]:
     """Products of a few queries, as in decoding, are quicker without oneDNN, which copies its
-    operands into a layout of its own (see `training.devices.tune_process`)."""
-    setting = torch.get_float32_matmul_precision()
-    if queries > 8 or setting == "highest":
+    operands into a layout of its own."""
+    if queries > 8 or not _onednn_multiplies:
         yield
         return
-    torch.set_float32_matmul_precision("highest")
+    leave_products_to_onednn(False)
     try:
         yield
     finally:
-        torch.set_float32_matmul_precision(setting)
+        leave_products_to_onednn(True)
 
 
 def _lean(

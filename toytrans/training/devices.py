@@ -13,6 +13,7 @@ from toytrans.config import ModelConfig
 from toytrans.data.batches import Batch
 from toytrans.errors import UserError
 from toytrans.model.decoding import greedy
+from toytrans.model.lean import leave_products_to_onednn
 from toytrans.model.transformer import Transformer
 from toytrans.tokens import BOS_ID, EOS_ID, PAD_ID, Vocabulary
 
@@ -150,7 +151,7 @@ def tune_process() -> None:
             libc.mallopt(trim_threshold, 2**31 - 1)
     torch.set_flush_denormal(True)
     if multiplies_with_onednn():
-        torch.set_float32_matmul_precision("medium")
+        leave_products_to_onednn(True)
 
 
 def multiplies_with_onednn() -> bool:
