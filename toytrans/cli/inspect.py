@@ -56,7 +56,11 @@ def inspect_masks(
 
     src, tgt = src or [], tgt or []
     _one_form({"--json": as_json, "--csv": as_csv, "--html": as_html, "--steps": steps}, library)
-    _one_source(config, run, overrides or [], src, tgt, steps)
+    check_sources(config, f"--run {run}" if run else None, overrides or [], src, tgt)
+    if not (config or run or src or steps):
+        raise UserError(
+            'nothing to inspect; give --config FILE, --run RUN, or --src "5 7 9" --tgt "9 7 5"'
+        )
     settings = load_config(config, overrides or ()) if config else None
 
     if steps:
@@ -84,24 +88,17 @@ def _one_form(forms: dict[str, bool], library: str | None) -> None:
         raise UserError(f"--as {library} is for people to read, not for {given[0]}; leave one out")
 
 
-def _one_source(
-    config: Path | None,
-    run: Path | None,
-    overrides: list[str],
-    src: list[str],
-    tgt: list[str],
-    steps: bool,
+def check_sources(
+    config: Path | None, run: str | None, overrides: list[str], src: list[str], tgt: list[str]
 ) -> None:
+    """Raise UserError where what names the pairs and the model does not go together. run: as it
+    was named."""
     if len(src) != len(tgt):
         raise UserError(f"{len(src)} --src and {len(tgt)} --tgt; give one --tgt for each --src")
     if config and run:
-        raise UserError(f"--config {config} and --run {run}: a run has its own config; give one")
+        raise UserError(f"--config {config} and {run}: a run has its own config; give one")
     if overrides and not config:
         raise UserError(f"--set {overrides[0]}: changes a config; give --config FILE with it")
-    if not (config or run or src or steps):
-        raise UserError(
-            'nothing to inspect; give --config FILE, --run RUN, or --src "5 7 9" --tgt "9 7 5"'
-        )
 
 
 def view_of(

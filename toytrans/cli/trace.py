@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from toytrans.cli.common import note, output
-from toytrans.cli.inspect import view_of
+from toytrans.cli.inspect import check_sources, view_of
 from toytrans.cli.panels import print_panels
 from toytrans.errors import UserError
 from toytrans.tokens import PAD_ID
@@ -77,7 +77,7 @@ def trace(
         _refuse("--no-scale", no_mask, False, values)
     elif no_mask:
         _refuse("--no-mask", False, False, {"--head": head})
-    _one_source(run, config, overrides or [], src, tgt)
+    check_sources(config, f"run {run}" if run else None, overrides or [], src, tgt)
     if save is not None and save.exists():
         raise UserError(f"--save {save}: there is such a file already; remove it, or name another")
 
@@ -110,17 +110,6 @@ def _refuse(asked: str, no_mask: bool, no_scale: bool, unused: dict[str, Any]) -
     for name, value in given.items():
         if value not in (None, False, []):
             raise UserError(f"{name} plays no part with {asked}; leave one of them out")
-
-
-def _one_source(
-    run: Path | None, config: Path | None, overrides: list[str], src: list[str], tgt: list[str]
-) -> None:
-    if len(src) != len(tgt):
-        raise UserError(f"{len(src)} --src and {len(tgt)} --tgt; give one --tgt for each --src")
-    if config and run:
-        raise UserError(f"--config {config} and run {run}: a run has its own config; give one")
-    if overrides and not config:
-        raise UserError(f"--set {overrides[0]}: changes a config; give --config FILE with it")
 
 
 def _view_of(
