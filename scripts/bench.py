@@ -6,8 +6,9 @@
 Needs the extra `bench`. The peers: PyTorch's tutorial trainer around nn.Transformer and Hugging
 Face's BART in training, CTranslate2 and Hugging Face's Marian in decoding. Every contender is a
 process of its own (contenders.py), in decoding with as many threads and workers as suit it best;
-rates of training are real target tokens a second over whole steps: data, forward, backward, clip
-(the tutorial's trainer has none, and gets one for the same work alone), optimiser.
+rates of training are real target tokens a second over whole steps: data (made beforehand for the
+same work), forward, backward, clip (the tutorial's trainer has none, and gets one for the same work
+alone), optimiser.
 On a shared machine only ratios within one run mean much.
 """
 
@@ -20,8 +21,8 @@ import statistics
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
 from dataclasses import asdict, replace
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,8 @@ from rich.console import Console
 from rich.table import Table
 from verify_configs import CONFIGS, TOYTRANS, output_of
 from verify_configs import run as run_config
+
+from toytrans.tokens import EOS_ID, FIRST_SYMBOL_ID
 
 PEERS = ("nn.Transformer", "BART")
 
@@ -49,6 +52,8 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=4.0, help="of one stretch of training")
     parser.add_argument("--json", action="store_true", help="one document on standard output")
     options = parser.parse_args()
+    if options.growth and not options.growth.absolute().parent.is_dir():
+        parser.error(f"--growth {options.growth}: there is no such folder")
     if options.quick:
         options.repeats, options.seconds = 1, 0.5
     console = Console(stderr=options.json, width=None if sys.stdout.isatty() else 110)
@@ -68,10 +73,10 @@ def main() -> None:
 
 
 def machine() -> dict[str, Any]:
-    from toytrans.training.machine import processor_name
+    from toytrans.training.machine import installed, processor_name
 
     about = {"processor": processor_name(), "cpus": THREADS, "platform": platform.platform()}
-    return about | {name: version(name) for name in ("torch", "transformers", "ctranslate2")}
+    return about | {name: installed(name) for name in ("torch", "transformers", "ctranslate2")}
 
 
 # Training ------------------------------------------------------------------------------------
@@ -91,8 +96,8 @@ TABLES = {
 def training(options: argparse.Namespace, console: Console) -> list[dict[str, Any]]:
     """Four tables of rates, and what a step's time goes into."""
     found: list[dict[str, Any]] = []
-    chosen = SIZES[:1] if options.quick else SIZES
-    sizes = [size for size in chosen if size.d_model in options.sizes]
+    chosen = [size for size in SIZES if size.d_model in options.sizes]
+    sizes = chosen[:1] if options.quick else chosen
     specs_of = {
         "as-run": as_run,
         "same-work": same_work,
@@ -209,12 +214,13 @@ def profile(sizes: list[Size], console: Console) -> list[dict[str, Any]]:
             contender = Contender(spec)
             contender.ask("steps", 2.0)
             answer = contender.ask("steps", 3.0)
+            data = 1e3 * contender.ask("data", 400) / answer["step_ms"]  # over whole pools of them
             shares = contender.ask("shares", 0)
             contender.close()
-            given = (answer["data"], shares["products"], shares["peak"])
+            given = (data, shares["products"], shares["peak"])
             cells = (f"{share:.1%}" for share in given)
             table.add_row(size.name, spec.positions, f"{answer['padding']:.3f}", *cells)
-            about = {"table": "profile", "data": answer["data"], "padding": answer["padding"]}
+            about = {"table": "profile", "data": data, "padding": answer["padding"]}
             found.append(asdict(spec) | about | shares)
     console.print(table)
     return found
@@ -292,7 +298,11 @@ def quickest(spec: Decoding, questions: dict[Any, tuple[Any, ...]]) -> dict[Any,
 def random_sources(rows: int, low: int, high: int) -> list[list[int]]:
     draw = random.Random(rows)
     lengths = [draw.randint(low, high) for _ in range(rows)]
-    return [[draw.randint(3, 102) for _ in range(length)] + [2] for length in lengths]
+    last = FIRST_SYMBOL_ID + 99
+    return [
+        [draw.randint(FIRST_SYMBOL_ID, last) for _ in range(length)] + [EOS_ID]
+        for length in lengths
+    ]
 
 
 def agreement(specs: list[Decoding], console: Console) -> dict[str, Any]:
@@ -300,7 +310,9 @@ def agreement(specs: list[Decoding], console: Console) -> dict[str, Any]:
     contenders = {spec.who: Contender(spec) for spec in specs}
     sources = random_sources(512, 1, 20)
     expected, _, _ = contenders["ours"].ask("greedy", sources, 50)
-    right = sum(row == [*source[-2::-1], 2] for row, source in zip(expected, sources, strict=True))
+    right = sum(
+        row == [*source[-2::-1], EOS_ID] for row, source in zip(expected, sources, strict=True)
+    )
     hypotheses, scores, _ = contenders["ours"].ask("scored beam", sources, 50)
     table = Table("who", "greedy tokens equal", "beam 5 tokens equal", "largest score difference")
     table.title = f"agreement on 512 sources of 1 to 20 symbols; {right} of ours are right"
@@ -321,12 +333,17 @@ def agreement(specs: list[Decoding], console: Console) -> dict[str, Any]:
 # Time to solve -------------------------------------------------------------------------------
 
 
+def solved(options: argparse.Namespace) -> Iterator[tuple[str, int]]:
+    """Configs and seeds."""
+    seeds = range(1) if options.quick else range(5)
+    return itertools.product(("joeynmt_reverse", "reverse_sinusoidal"), seeds)
+
+
 def solve(options: argparse.Namespace, console: Console) -> dict[str, Any]:
     """Whole commands, start-up included, and their exact match on fresh pairs; and a help page."""
     table = Table("config", "seed", "seconds", "wrong", "in range", title="time to solve")
     found = []
-    seeds = range(1) if options.quick else range(5)
-    for name, seed in itertools.product(("joeynmt_reverse", "reverse_sinusoidal"), seeds):
+    for name, seed in solved(options):
         seconds, report = run_config(CONFIGS / f"{name}.yaml", seed, None)
         pairs, share = report["examples"], report["exact_match"]
         wrong, in_range = round(pairs * (1 - share)), report["in_range"]["exact_match"]
@@ -349,8 +366,7 @@ def precision(options: argparse.Namespace, console: Console) -> list[dict[str, A
     title = "exact match after the same steps (test pairs, in range)"
     table = Table("config", "seed", "fp32", "bf16", title=title)
     found = []
-    seeds = range(1) if options.quick else range(5)
-    for name, seed in itertools.product(("joeynmt_reverse", "reverse_sinusoidal"), seeds):
+    for name, seed in solved(options):
         matches = {}
         for kind in ("fp32", "bf16"):
             _, report = run_config(

@@ -34,7 +34,7 @@ class Size:
         return f"d {self.d_model}, {self.layers}+{self.layers}, 1..{self.longest}"
 
 
-THREADS = len(os.sched_getaffinity(0))
+THREADS = len(getattr(os, "sched_getaffinity", lambda _: range(os.cpu_count() or 1))(0))
 SIZES = (Size(64, 2, 4, 25), Size(128, 2, 4, 20), Size(256, 3, 8, 40))
 
 
@@ -42,7 +42,8 @@ SIZES = (Size(64, 2, 4, 25), Size(128, 2, 4, 20), Size(256, 3, 8, 40))
 class Training:
     """Who trains on what. who: ours | nn.Transformer | BART. rows: None = the config's own
     batches; bucketed: batches of like length with about so many rows. same: the very same padded
-    batches whoever asks, all clipped and with fused optimisers. positions: of ours. tuned: a peer
+    batches whoever asks, made beforehand, all clipped and with fused optimisers, BART with our
+    activation and dropout in our places. positions: of ours. tuned: a peer
     with our settings of the process, a fused optimiser, and in bf16 attention without torch's fused
     kernel, which BART takes there and which is several times slower."""
 
@@ -73,6 +74,7 @@ class Contender:
     """A process that does one thing; `ask` has it do that and waits."""
 
     def __init__(self, spec: Training | Decoding) -> None:
+        self._spec = spec
         context = multiprocessing.get_context("spawn")
         self._line, other = context.Pipe()
         self._process = context.Process(target=_serve, args=(other, spec), daemon=True)
@@ -82,7 +84,10 @@ class Contender:
     def ask(self, *question: Any) -> Any:
         """The answer to a question; its process ends with an error it cannot answer."""
         self._line.send(question)
-        return self._line.recv()
+        try:
+            return self._line.recv()
+        except EOFError:
+            raise SystemExit(f"{self._spec}: its process has ended, see above") from None
 
     def close(self) -> None:
         self._line.close()
@@ -153,7 +158,8 @@ def _batches(spec: Training, config: Any, source: Any) -> Iterator[Any]:
 
 
 def _trainer(spec: Training) -> Callable[..., Any]:
-    """Answers ("steps", seconds) and, for ours, ("shares", 0)."""
+    """Answers ("steps", seconds), ("data", batches): seconds to make one, over so many; and, for
+    ours, ("shares", 0)."""
     from toytrans.data import open_source
 
     config = config_of(spec)
@@ -161,15 +167,17 @@ def _trainer(spec: Training) -> Callable[..., Any]:
     batches = _batches(spec, config, source)
     step = _our_step(config) if spec.who == "ours" else _peer_step(spec, config)
 
-    def answer(question: str, argument: float) -> Any:
+    def answer(question: str, argument: Any) -> Any:
         if question == "shares":
             return _shares(step, batches)
         done: list[Any] = []
-        waited, began = 0.0, time.perf_counter()
+        began = time.perf_counter()
+        if question == "data":
+            for _ in itertools.islice(batches, argument):
+                pass
+            return (time.perf_counter() - began) / argument
         while len(done) < 2 or time.perf_counter() - began < argument:
-            asked = time.perf_counter()
             batch = next(batches)
-            waited += time.perf_counter() - asked
             step(batch)
             done.append(batch)
         seconds = time.perf_counter() - began
@@ -177,7 +185,6 @@ def _trainer(spec: Training) -> Callable[..., Any]:
         return {
             "rate": sum(batch.target_tokens for batch in done) / seconds,
             "step_ms": 1e3 * seconds / len(done),
-            "data": waited / seconds,
             "padding": padded / real,
         }
 
@@ -212,9 +219,10 @@ def _peer_step(spec: Training, config: Any) -> Callable[[Any], None]:
 
     from toytrans.data import open_source
 
-    make = peers.bart if spec.who == "BART" else peers.TutorialTransformer
-    vocabulary = len(open_source(config).facts.vocabulary)
-    model = make(config.model, vocabulary, spec.dropout)
+    sizes = config.model, len(open_source(config).facts.vocabulary), spec.dropout
+    model: Any = (
+        peers.bart(*sizes, spec.same) if spec.who == "BART" else peers.TutorialTransformer(*sizes)
+    )
     clip = None if spec.who == "nn.Transformer" and not spec.same else 1.0
     trainer = peers.PeerTrainer(model, spec.precision, clip, fused=spec.same or spec.tuned)
     written_out = spec.tuned and spec.precision == "bf16"

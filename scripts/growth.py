@@ -3,8 +3,8 @@
     python scripts/bench.py --growth [PICTURE]
 
 A step is forward, loss, backward, clip and AdamW on a batch of random sequences without pads, on
-the CPU in the precision that `auto` chooses there. From one base point (4,080 tokens of length 20,
-d_model 64, 2+2 layers) each axis changes one thing:
+the CPU, at every width in the precision that `auto` chooses for wide models. From one base point
+(4,080 tokens of length 20, d_model 64, 2+2 layers) each axis changes one thing:
 
     tokens   rows x (S + T), in more rows of length 20
     length   S = T at 8,192 tokens, in fewer rows. The square of the length in each row's attention

@@ -110,12 +110,16 @@ class TutorialTransformer(nn.Module):
 
 
 def bart(
-    model: ModelConfig, vocabulary: int, dropout: float = 0.1, places: int = 1024
+    model: ModelConfig, vocabulary: int, dropout: float = 0.1, same: bool = False
 ) -> BartForConditionalGeneration:
-    """Hugging Face's BART of our sizes, random weights and default GELU; attention weights are not
-    dropped out, by default too."""
+    """Hugging Face's BART of our sizes with random weights. By default it takes GELU and drops
+    neither attention weights nor what is inside feed-forward; `same`: as ours, ReLU and both."""
+    ours = {"activation_function": "relu", "attention_dropout": dropout}
     config = transformers.BartConfig(
-        vocab_size=vocabulary, max_position_embeddings=places, dropout=dropout, **_sizes(model)
+        vocab_size=vocabulary,
+        dropout=dropout,
+        **(ours | {"activation_dropout": dropout} if same else {}),
+        **_sizes(model),
     )
     return BartForConditionalGeneration(config)
 

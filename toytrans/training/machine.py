@@ -65,9 +65,9 @@ def describe(folder: Path = RUNS) -> dict[str, Any]:
     place = choose_device("auto")
     storage, onednn = _storage(folder), multiplies_with_onednn()
     return {
-        "toytrans": _version("toytrans"),
+        "toytrans": installed("toytrans"),
         "python": platform.python_version(),
-        "packages": {name: _version(name) for name in PACKAGES},
+        "packages": {name: installed(name) for name in PACKAGES},
         "platform": platform.platform(),
         "cores": os.cpu_count(),
         "usable_cores": usable_cores(),
@@ -83,7 +83,8 @@ def describe(folder: Path = RUNS) -> dict[str, Any]:
     }
 
 
-def _version(package: str) -> str:
+def installed(package: str) -> str:
+    """Its version, or that it is not installed."""
     try:
         return version(package)
     except PackageNotFoundError:
