@@ -265,7 +265,7 @@ class TrainConfig(Section):
     stop_at_exact_match: Share | None = Field(None, description="on validation data")
     patience: Positive | None = Field(None, description="evaluations without a better one")
     precision: Literal["auto", "fp32", "bf16", "fp64"] = Field("auto")
-    compile: bool = Field(False, description="torch.compile the model")
+    compile: bool = Field(False, description="torch.compile the model; for a GPU")
 
     @model_validator(mode="after")
     def _resolve(self) -> Self:
