@@ -20,8 +20,8 @@ from toytrans.tokens import BOS_ID, EOS_ID, PAD_ID, Vocabulary
 Precision = Literal["fp32", "bf16", "fp64"]
 
 NARROW = 64
-"""The d_model up to which a CPU gains nothing by bf16: casts take what its products save, and
-every new shape waits for a kernel to be generated."""
+"""The d_model up to which a CPU gains nothing by bf16 in batches of the default size: casts take
+what its products save, and every new shape waits for a kernel to be generated."""
 
 MOST_SHAPES = 1024
 """Shapes of batches that are compiled; buckets leave far fewer, and torch's own limit is 8."""
