@@ -43,9 +43,9 @@ class Training:
     """Who trains on what. who: ours | nn.Transformer | BART. rows: None = the config's own
     batches; bucketed: batches of like length with about so many rows. same: the very same padded
     batches whoever asks, made beforehand, all clipped and with fused optimisers, BART with our
-    activation and dropout in our places. positions: of ours. tuned: a peer
-    with our settings of the process, a fused optimiser, and in bf16 attention without torch's fused
-    kernel, which BART takes there and which is several times slower."""
+    activation and dropout in our places. positions: of ours. tuned: a peer with our settings of the
+    process, a fused optimiser, and in bf16 attention without torch's fused kernel, which BART takes
+    there and which is several times slower."""
 
     who: str
     size: Size

@@ -86,7 +86,7 @@ def test_the_lean_road_equals_the_explicit_one(keys, cap, bias):
     assert all(map(torch.equal, before, (*inputs, sight.additive))), "nothing given is changed"
 
 
-@pytest.mark.parametrize(("quick", "cap"), [(attend_leanly, 2.0), (attend_fused, None)])
+@pytest.mark.parametrize(("quick", "cap"), [(attend_leanly, {"cap": 2.0}), (attend_fused, {})])
 def test_quick_roads_in_bf16_are_near_the_explicit_one_in_fp64(quick, cap):
     """Context and gradients, to 3% of the largest number."""
     mask = torch.rand(2, 1, 1, 20) < 0.7
@@ -94,7 +94,7 @@ def test_quick_roads_in_bf16_are_near_the_explicit_one_in_fp64(quick, cap):
     found = []
     for dtype, road in ((torch.float64, attend_explicitly), (torch.bfloat16, quick)):
         q, k, v = (x.to(dtype).requires_grad_() for x in given)
-        context = road(q, k, v, Sight.of(mask, None, dtype), **({"cap": cap} if cap else {}))
+        context = road(q, k, v, Sight.of(mask, None, dtype), **cap)
         context = context if isinstance(context, torch.Tensor) else context.context
         gradients = torch.autograd.grad(context.double().square().sum(), (q, k, v))
         found.append([x.double() for x in (context, *gradients)])

@@ -57,10 +57,6 @@ def inspect_masks(
     src, tgt = src or [], tgt or []
     _one_form({"--json": as_json, "--csv": as_csv, "--html": as_html, "--steps": steps}, library)
     check_sources(config, f"--run {run}" if run else None, overrides or [], src, tgt)
-    if not (config or run or src or steps):
-        raise UserError(
-            'nothing to inspect; give --config FILE, --run RUN, or --src "5 7 9" --tgt "9 7 5"'
-        )
     settings = load_config(config, overrides or ()) if config else None
 
     if steps:
@@ -112,6 +108,10 @@ def view_of(
     from toytrans.model.transformer import Transformer
     from toytrans.training.faults import build_model
 
+    if not (settings or run or src):
+        raise UserError(
+            'nothing to inspect; give --config FILE, --run RUN, or --src "5 7 9" --tgt "9 7 5"'
+        )
     loaded = None
     if run is not None:
         from toytrans import load
