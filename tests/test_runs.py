@@ -60,8 +60,8 @@ def test_a_run_without_a_checkpoint_is_not_the_newest(command):
 
 def test_what_a_run_directory_holds(command):
     command(*TRAIN, "--out", "r")
-    held = {"checkpoints", "config.yaml", "data.json", "environment.json", "metrics.jsonl"}
-    assert set(os.listdir("r")) == held | {".toytrans-lock"}
+    files = {"config.yaml", "data.json", "environment.json", "metrics.jsonl", "checkpoints.json"}
+    assert set(os.listdir("r")) == files | {"checkpoints", ".toytrans-lock"}
     environment = json.loads(Path("r/environment.json").read_text())
     assert {"torch", "python", "device", "threads", "precision", "toytrans"} <= environment.keys()
     config = Path("r/config.yaml").read_text()

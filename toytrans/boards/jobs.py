@@ -35,8 +35,8 @@ from toytrans.errors import UserError
 from toytrans.evaluation import evaluate
 from toytrans.model.transformer import count_parameters
 from toytrans.training import devices
-from toytrans.training.checkpoint import write_file
 from toytrans.training.machine import settings_of_numbers, usable_cores
+from toytrans.training.owned import write_file
 from toytrans.training.run import RUNS, create_run, is_run, locked, read_records
 from toytrans.training.trainer import Trainer
 
