@@ -151,8 +151,7 @@ def _held(plan: _Plan, path: Path, made: bool, team: "Team") -> Iterator[list[st
     with contextlib.ExitStack() as lock:
         notes = list(team.first(lambda: lock.enter_context(run.locked(path))))
         try:
-            replaces = plan.overwrite and run.is_run(path)
-            if replaces and (others := team.first(lambda: owned.set_aside(path))):
+            if plan.overwrite and (others := team.first(lambda: owned.set_aside(path))):
                 notes.append(f"{path}: kept what training did not write: {', '.join(others)}")
             yield notes
         finally:
