@@ -3,7 +3,6 @@
 import contextlib
 import platform
 import shlex
-import signal
 import sys
 import time
 from collections.abc import Iterator
@@ -14,6 +13,7 @@ import typer
 
 from toytrans.cli.common import Break, fall_silent, note, share, told_once, warn_of_fault
 from toytrans.cli.results import print_results
+from toytrans.cli.signals import leave_by, noted
 from toytrans.errors import UserError
 
 if TYPE_CHECKING:
@@ -57,13 +57,15 @@ def train(
     from toytrans.training.distributed import joined
 
     tune_process()
-    with joined(settings.device) as team:
+    with joined(settings.device, note) as team:
         if not team.is_first:
             fall_silent()
         asked = _Asked(config, out, changes, settings, resume, overwrite)
         with _prepared(asked, team) as (trainer, source), _stopping_on_signals(trainer) as signals:
             _follow(trainer, trainer.config.train.max_steps)
-        _report_stop(trainer, config, changes, signals)
+            _report_stop(trainer, config, changes, signals)
+        if signals:  # one came while nothing had to be reported
+            leave_by(signals)
         print_results(trainer, source)
 
 
@@ -122,7 +124,8 @@ def _prepared(asked: _Asked, team: "Team") -> "Iterator[tuple[Trainer, PairSourc
     )
     path = team.first(lambda: _claim(plan, asked.config.stem, asked.out))
     with contextlib.ExitStack() as lock:
-        unguarded = team.first(lambda: lock.enter_context(run.locked(path)))
+        keeping_out = run.locked(path, ", or name another --out")
+        unguarded = team.first(lambda: lock.enter_context(keeping_out))
         if plan.overwrite:
             team.first(lambda: run.clear_folder(path))
         trainer = Trainer(plan.settings, source, path, place, precision, team)
@@ -203,24 +206,14 @@ def _environment(place: Any, precision: str, team: "Team") -> dict[str, Any]:
     }
 
 
-@contextlib.contextmanager
-def _stopping_on_signals(trainer: "Trainer") -> Iterator[list[int]]:
-    """The first SIGINT or SIGTERM lets the step end and saves; a second leaves at once, except
-    under torchrun, which passes signals on and does not wait for long."""
-    received: list[int] = []
+def _stopping_on_signals(trainer: "Trainer") -> contextlib.AbstractContextManager[list[int]]:
+    """The first signal lets the step end and saves; a second leaves at once, except under torchrun,
+    which passes signals on and does not wait for long."""
 
-    def stop(number: int, _: Any) -> None:
-        if received and trainer.team.size == 1:
-            sys.exit(128 + number)
-        received.append(number)
+    def stop() -> None:
         trainer.interrupted = True
 
-    before = {n: signal.signal(n, stop) for n in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield received
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+    return noted(stop, patient=trainer.team.size > 1)
 
 
 def _follow(trainer: "Trainer", max_steps: int) -> None:
@@ -261,7 +254,8 @@ def seconds_left(record: "Record", max_steps: int) -> float:
 
 
 def _report_stop(trainer: "Trainer", config: Path, changes: list[str], signals: list[int]) -> None:
-    """Leave with the right code where training was interrupted or has diverged."""
+    """Leave with the right code where training was interrupted, if at its last step, or has
+    diverged."""
     step, path = trainer.progress.step, trainer.run
     if trainer.stop_reason == "diverged":
         from toytrans.training.checkpoint import saved_steps
@@ -273,11 +267,11 @@ def _report_stop(trainer: "Trainer", config: Path, changes: list[str], signals: 
             f"{step}; {left}; lower train.lr or train.clip_norm"
         )
         raise typer.Exit(1)
-    if trainer.stop_reason == "interrupted":
+    if everyones := [n for own in trainer.team.gather(signals) for n in own]:
         sets = [word for change in changes for word in ("--set", change)]
         again = shlex.join(
             [*trainer.team.command(), "train", "--config", str(config), *sets]
             + ["--out", str(path), "--resume"]
         )
         note(f"stopped at step {step} and saved; go on with: {again}")
-        raise typer.Exit(128 + (signals or [signal.SIGTERM])[0])  # another process's may do
+        leave_by(everyones)
