@@ -78,12 +78,14 @@ class Answer(NamedTuple):
     err: str
 
 
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
 Command = Callable[..., Answer]
 
 
 def call(*arguments: str) -> int:
     """The exit code of `toytrans ARGUMENTS` in this process, its signal handlers put back."""
-    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    handlers = {number: signal.getsignal(number) for number in SIGNALS}
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sys, "argv", ["toytrans", *arguments])
         try:

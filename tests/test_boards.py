@@ -2,6 +2,7 @@
 
 import json
 import math
+import multiprocessing
 import os
 import shutil
 import signal
@@ -303,20 +304,14 @@ def test_a_stopped_board_saves_and_goes_on(tiny, monkeypatch):
 
 def test_a_process_that_is_killed_or_refuses_is_reported(tiny):
     todo = jobs.jobs_of("tiny", load_board("tiny"), quick=True, files=None)
+    complaints, complain = multiprocessing.Pipe(duplex=False)
     with pytest.raises(UserError, match="killed by signal 9 .*goes on where it stopped"):
-        jobs._complain(todo[0], -9, _Complaints([]))
-    with pytest.raises(UserError, match="the disk is full"):
-        jobs._complain(todo[0], 2, _Complaints(["the disk is full"]))
+        jobs._complain(todo[0], -9, complaints)
     with pytest.raises(RuntimeError, match="exit code 1"):
-        jobs._complain(todo[0], 1, _Complaints([]))
-
-
-class _Complaints(list):
-    def empty(self) -> bool:
-        return not self
-
-    def get(self) -> str:
-        return self.pop()
+        jobs._complain(todo[0], 1, complaints)
+    complain.send("the disk is full")
+    with pytest.raises(UserError, match="the disk is full"):
+        jobs._complain(todo[0], 2, complaints)
 
 
 def test_means_are_over_seeds_and_published_numbers_stand_below(tiny, monkeypatch):

@@ -218,7 +218,7 @@ def test_what_all_processes_find_wrong_is_told_once(tmp_path, words, line):
 
 def test_two_processes_replace_a_run_and_put_it_back(tmp_path):
     """The second looks at the folder while the first moves its files."""
-    tiny = "data: {task: copy, batch_tokens: 256}\nmodel: {d_model: 16, d_ff: 16}"
+    tiny = "data: {task: copy, valid_examples: 8, test_examples: 8}\nmodel: {d_model: 16, d_ff: 16}"
     (tmp_path / "c.yaml").write_text(f"{tiny}\ntrain: {{max_steps: 3}}")
     train = ("-m", "toytrans", "train", "--config", "c.yaml", "--out", "r", "--overwrite")
     for _ in range(2):

@@ -15,11 +15,13 @@ import math
 import multiprocessing
 import signal
 import sys
+import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
-from multiprocessing.connection import wait
+from multiprocessing import resource_tracker
+from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnProcess
 from pathlib import Path
 from typing import Any
@@ -161,20 +163,21 @@ def workers_for(jobs: Sequence[Job]) -> int:
     return min(len(jobs), usable_cores() if on_cpu else 1)
 
 
-def run_jobs(jobs: Sequence[Job]) -> Iterator[list[Job]]:
+def run_jobs(jobs: Sequence[Job]) -> Generator[list[Job]]:
     """Do the jobs that have no result yet; gives those that are running, about once a second.
 
     Left early, it lets every training save. Raises UserError where one cannot go on.
     """
     waiting = [job for job in jobs if job.result() is None]
     context = multiprocessing.get_context("spawn")
-    complaints = context.SimpleQueue()
+    complaints, complain = context.Pipe(duplex=False)
     running: dict[SpawnProcess, Job] = {}
     try:
         while waiting or running:
             while waiting and len(running) < workers_for(jobs):
-                process = context.Process(target=_work, args=(waiting[0], complaints))
-                process.start()
+                process = context.Process(target=_work, args=(waiting[0], complain))
+                with _terminal_unheard():
+                    process.start()
                 running[process] = waiting.pop(0)
             wait([process.sentinel for process in running], timeout=1.0)
             for process in [process for process in running if not process.is_alive()]:
@@ -189,10 +192,10 @@ def run_jobs(jobs: Sequence[Job]) -> Iterator[list[Job]]:
             process.join()
 
 
-def _complain(job: Job, code: int, complaints: Any) -> None:
+def _complain(job: Job, code: int, complaints: Connection) -> None:
     """Say why a process has ended without a result."""
-    if not complaints.empty():
-        raise UserError(complaints.get())
+    if complaints.poll():
+        raise UserError(complaints.recv())
     if code < 0:
         raise UserError(
             f"{job.path}: its process was killed by signal {-code} (out of memory?); "
@@ -201,14 +204,37 @@ def _complain(job: Job, code: int, complaints: Any) -> None:
     raise RuntimeError(f"{job.path}: exit code {code}")
 
 
-def _work(job: Job, complaints: Any) -> None:
-    """What a process does. A terminal's Ctrl-C reaches it too: the first process decides."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+@contextlib.contextmanager
+def _terminal_unheard() -> Iterator[None]:
+    """What is started here never gets the signals of a terminal, which reach it too: the first
+    process decides."""
+    if not hasattr(signal, "pthread_sigmask"):  # on Windows
+        yield
+        return
+    resource_tracker.ensure_running()  # whose start would let SIGINT through again
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGHUP))
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _work(job: Job, complain: Connection) -> None:
+    """What a process does."""
+    threading.Thread(target=_end_with_the_first, daemon=True).start()
     try:
         train_and_measure(job)
     except UserError as error:
-        complaints.put(str(error))
+        complain.send(str(error))
         sys.exit(2)
+
+
+def _end_with_the_first() -> None:
+    """Save and end as soon as the process that started this one is gone, however that ended."""
+    first = multiprocessing.parent_process()
+    if first is not None:
+        first.join()
+        signal.raise_signal(signal.SIGTERM)
 
 
 def train_and_measure(job: Job) -> None:

@@ -1,5 +1,13 @@
 """The command line: parses, calls, prints. Commands import what they need when they run."""
 
-from toytrans.cli.app import main
+from typing import NoReturn
 
-__all__ = ["main"]
+
+def main() -> NoReturn:
+    """Run a command. Signals are heeded before anything else is imported."""
+    from toytrans.cli.signals import end_at_once
+
+    end_at_once()
+    from toytrans.cli.app import main
+
+    main()

@@ -4,7 +4,6 @@ import contextlib
 import errno
 import os
 import re
-import signal
 import sys
 import tempfile
 import time
@@ -22,6 +21,7 @@ from toytrans.cli import (
     evaluate,
     gradients,
     inspect,
+    signals,
     tasks,
     trace,
     train,
@@ -82,8 +82,8 @@ def main() -> NoReturn:
     # Idle OpenMP threads that spin for long starve a second training on the same cores: two at
     # once took thirty times as long each. A short spin costs one training alone a few percent.
     os.environ.setdefault("GOMP_SPINCOUNT", "2000")
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda received, _: sys.exit(128 + received))
+    os.environ["PYTHONSAFEPATH"] = "1"  # nothing a command starts imports from where it runs
+    signals.end_at_once()
     _mend_streams()
     stderr = sys.stderr
     if is_copy():
@@ -93,9 +93,8 @@ def main() -> NoReturn:
         if code in (1, 2) and is_copy():
             time.sleep(SECONDS_FOR_THE_FIRST)
         sys.exit(code)
-    finally:  # nothing is left to interrupt
-        for number in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(number, signal.SIG_IGN)
+    finally:
+        signals.ignore()
 
 
 def _run(stderr: TextIO) -> int | str | None:

@@ -1,5 +1,6 @@
 """`toytrans board`."""
 
+import contextlib
 import json
 import sys
 from collections.abc import Sequence
@@ -10,6 +11,7 @@ import typer
 from rich.table import Table
 
 from toytrans.cli.common import note, output, share
+from toytrans.cli.signals import leave_by, noted
 
 if TYPE_CHECKING:
     from toytrans.boards.definition import Board
@@ -67,7 +69,8 @@ def _list() -> None:
 
 
 def _follow(jobs: "Sequence[Job]") -> None:
-    """Train and measure what is missing, with a bar for the whole."""
+    """Train and measure what is missing, with a bar for the whole. A signal lets all trainings save
+    and end; a second leaves at once, and they do so by themselves."""
     from tqdm import tqdm
 
     from toytrans.boards.jobs import run_jobs
@@ -85,18 +88,25 @@ def _follow(jobs: "Sequence[Job]") -> None:
     )
     left = len(jobs) - done
     running: list[Job] = []
-    for now in run_jobs(jobs):
-        ended = [job for job in running if job not in now]
-        for job in [*now, *ended]:
-            shares[job.path] = job.share_done()
-        bar.update(sum(shares.values()) - bar.n)
-        left -= len(ended)
-        bar.set_description_str(f"{len(jobs) - left}/{len(jobs)} runs", refresh=False)
-        if bar.disable:
-            for job in ended:
-                note(f"{len(jobs) - left}/{len(jobs)} {job.task} {job.variant} {job.config.seed}")
-        running = now
+    with noted() as signals, contextlib.closing(run_jobs(jobs)) as rounds:
+        for now in rounds:
+            ended = [job for job in running if job not in now]
+            for job in [*now, *ended]:
+                shares[job.path] = job.share_done()
+            bar.update(sum(shares.values()) - bar.n)
+            left -= len(ended)
+            so_far = f"{len(jobs) - left}/{len(jobs)}"
+            bar.set_description_str(f"{so_far} runs", refresh=False)
+            if bar.disable:
+                for job in ended:
+                    note(f"{so_far} {job.task} {job.variant} {job.config.seed}")
+            running = now
+            if signals:
+                break
     bar.close()
+    if signals:
+        note("stopped and saved; the same command goes on")
+        leave_by(signals)
 
 
 def _print(board: "Board", blocks: "Sequence[Block]", jobs: "Sequence[Job]") -> None:

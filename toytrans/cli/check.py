@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from toytrans.cli.common import Break, note, output, plain, warn_of_fault
+from toytrans.cli.signals import unwound
 from toytrans.errors import UserError
 from toytrans.names import FaultName
 
@@ -136,7 +137,8 @@ def _check_resume(
     from toytrans.insight.resume_proof import prove_resume
 
     note(f"training {steps} steps, then again with {kills} kills")
-    return prove_resume(settings, str(path), steps, kills, seed), settings.fault
+    with unwound():  # the trainings' folder is removed
+        return prove_resume(settings, str(path), steps, kills, seed), settings.fault
 
 
 def _check_run(

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from toytrans.cli.common import output, plain, share
+from toytrans.cli.signals import leave_by, noted
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -36,7 +37,10 @@ def _machine(as_json: bool) -> bool:
     """Describe this machine; whether a training can start."""
     from toytrans.training.machine import describe
 
-    found = describe()
+    with noted() as signals:  # it writes into the folder of the runs, and clears that away
+        found = describe()
+    if signals:
+        leave_by(signals)
     problems: list[str] = found["problems"]
     if as_json:
         print(json.dumps(found))

@@ -4,7 +4,6 @@ import contextlib
 import os
 import platform
 import shlex
-import signal
 import sys
 import time
 from collections.abc import Iterator
@@ -15,6 +14,7 @@ import typer
 
 from toytrans.cli.common import Break, fall_silent, note, share, told_once, warn_of_fault
 from toytrans.cli.results import print_results
+from toytrans.cli.signals import leave_by, noted
 from toytrans.errors import UserError
 
 if TYPE_CHECKING:
@@ -61,15 +61,17 @@ def train(
     from toytrans.training.distributed import joined
 
     tune_process()
-    with joined(settings.device) as team:
+    with joined(settings.device, note) as team:
         if not team.is_first:
             fall_silent()
         asked = _Asked(
             config, None if out is None else Path(out), changes, settings, resume, overwrite
         )
-        with _prepared(asked, team) as (trainer, source), _stopping_on_signals(trainer) as signals:
+        with _prepared(asked, team) as (trainer, source, signals):
             _follow(trainer, trainer.config.train.max_steps)
-        _report_stop(trainer, config, changes, signals)
+            _report_stop(trainer, asked, signals)
+        if signals:  # one came while nothing had to be reported
+            leave_by(signals)
         print_results(trainer, source)
 
 
@@ -115,8 +117,13 @@ def _plan(asked: _Asked, team: "Team") -> _Plan:
 
 
 @contextlib.contextmanager
-def _prepared(asked: _Asked, team: "Team") -> "Iterator[tuple[Trainer, PairSource]]":
-    """A trainer in its run directory, locked. Everything is checked before anything is written."""
+def _prepared(asked: _Asked, team: "Team") -> "Iterator[tuple[Trainer, PairSource, list[int]]]":
+    """A trainer in its run directory, locked; its data; the signals that came meanwhile.
+
+    Everything is checked before anything is written. From then on the first signal lets the running
+    step end and saves; a second ends the process at once, except under torchrun, which passes
+    signals on and does not wait for long.
+    """
     from toytrans.training import devices, run
     from toytrans.training.trainer import Trainer
 
@@ -127,8 +134,17 @@ def _prepared(asked: _Asked, team: "Team") -> "Iterator[tuple[Trainer, PairSourc
         lambda: devices.choose_precision(plan.precision, place, plan.settings.model.d_model)
     )
     path, made = team.first(lambda: _claim(plan, asked.config.stem, asked.out))
-    with _held(plan, path, made, team) as notes:
+    ready: list[Trainer] = []
+
+    def stop() -> None:
+        for trainer in ready:
+            trainer.interrupted = True
+
+    with noted(stop, patient=team.size > 1) as signals, _held(plan, path, made, team) as notes:
         trainer = Trainer(plan.settings, source, path, place, precision, team)
+        ready.append(trainer)
+        if signals:  # one came before
+            stop()
         resumed = trainer.resume() if plan.resume else []
         before = run.read_environment(path) if trainer.progress.step else {}
         environment = _environment(plan.settings, place, precision, team)
@@ -138,7 +154,7 @@ def _prepared(asked: _Asked, team: "Team") -> "Iterator[tuple[Trainer, PairSourc
         about = f"{path}: {place}, {precision}{processes}"
         for sentence in (about, *notes, *source.notes, *resumed, *_changes(before, environment)):
             note(sentence)
-        yield trainer, source
+        yield trainer, source, signals
 
 
 @contextlib.contextmanager
@@ -149,7 +165,8 @@ def _held(plan: _Plan, path: Path, made: bool, team: "Team") -> Iterator[list[st
     from toytrans.training import owned, run
 
     with contextlib.ExitStack() as lock:
-        notes = list(team.first(lambda: lock.enter_context(run.locked(path))))
+        keeping_out = run.locked(path, ", or name another --out")
+        notes = list(team.first(lambda: lock.enter_context(keeping_out)))
         try:
             if plan.overwrite and (others := team.first(lambda: owned.set_aside(path))):
                 notes.append(f"{path}: kept what training did not write: {', '.join(others)}")
@@ -254,26 +271,6 @@ def _changes(before: dict[str, Any], now: dict[str, Any]) -> list[str]:
     return sentences
 
 
-@contextlib.contextmanager
-def _stopping_on_signals(trainer: "Trainer") -> Iterator[list[int]]:
-    """The first SIGINT or SIGTERM lets the step end and saves; a second leaves at once, except
-    under torchrun, which passes signals on and does not wait for long."""
-    received: list[int] = []
-
-    def stop(number: int, _: Any) -> None:
-        if received and trainer.team.size == 1:
-            sys.exit(128 + number)
-        received.append(number)
-        trainer.interrupted = True
-
-    before = {n: signal.signal(n, stop) for n in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield received
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-
-
 def _follow(trainer: "Trainer", max_steps: int) -> None:
     """Train, with a bar on a terminal and a line every few seconds elsewhere."""
     from tqdm import tqdm
@@ -311,8 +308,9 @@ def seconds_left(record: "Record", max_steps: int) -> float:
     return float(record["elapsed_s"] / max(record["step"], 1) * (max_steps - record["step"]))
 
 
-def _report_stop(trainer: "Trainer", config: Path, changes: list[str], signals: list[int]) -> None:
-    """Leave with the right code where training was interrupted or has diverged."""
+def _report_stop(trainer: "Trainer", asked: _Asked, signals: list[int]) -> None:
+    """Leave with the right code where training was interrupted, if at its last step, or has
+    diverged."""
     step, path = trainer.progress.step, trainer.run
     if trainer.stop_reason == "diverged":
         good = trainer.saved_step
@@ -322,11 +320,13 @@ def _report_stop(trainer: "Trainer", config: Path, changes: list[str], signals: 
             f"{step}; {left}; lower train.lr or train.clip_norm"
         )
         raise typer.Exit(1)
-    if trainer.stop_reason == "interrupted":
-        sets = [word for change in changes for word in ("--set", change)]
+    if everyones := [n for own in trainer.team.gather(signals) for n in own]:
+        sets = [word for change in asked.changes for word in ("--set", change)]
         again = shlex.join(
-            [*trainer.team.command(), "train", "--config", str(config), *sets]
+            [*trainer.team.command(), "train", "--config", str(asked.config), *sets]
             + ["--out", str(path), "--resume"]
         )
-        note(f"stopped at step {step} and saved; go on with: {again}")
-        raise typer.Exit(128 + (signals or [signal.SIGTERM])[0])  # another process's may do
+        saved = trainer.saved_step is not None
+        done = f"stopped at step {step} and saved" if saved else "stopped before the first step"
+        note(done if asked.overwrite and not saved else f"{done}; go on with: {again}")
+        leave_by(everyones)

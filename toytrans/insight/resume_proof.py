@@ -196,23 +196,34 @@ def _run(
     aim: the failpoint where it dies; delay: seconds after which it is killed once it has started.
     """
     words = ("train", "--config", str(trial.config), "--out", str(out), "--resume")
+    imports_as_here = os.pathsep.join(path for path in sys.path if path)  # nothing of where it runs
     with subprocess.Popen(
-        [sys.executable, "-m", "toytrans", *words],
-        env=os.environ | {VARIABLE: aim or ""},
+        [sys.executable, "-P", "-m", "toytrans", *words],
+        env=os.environ | {VARIABLE: aim or "", "PYTHONPATH": imports_as_here},
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
         text=True,
     ) as process:
-        assert process.stderr is not None
-        said = []
-        for line in process.stderr:
-            said.append(line)
-            if delay is not None and line.startswith(f"{out}: "):
-                try:
-                    process.wait(delay)
-                except subprocess.TimeoutExpired:
-                    process.kill()
+        try:
+            said = _heard(process, out, delay)
+        except BaseException:
+            process.kill()
+            raise
     return process.returncode, (said or ["no word"])[-1].strip()
+
+
+def _heard(process: subprocess.Popen[str], out: Path, delay: float | None) -> list[str]:
+    """The lines that a training writes till its end, which comes some time after its start."""
+    assert process.stderr is not None
+    said = []
+    for line in process.stderr:
+        said.append(line)
+        if delay is not None and line.startswith(f"{out}: "):
+            try:
+                process.wait(delay)
+            except subprocess.TimeoutExpired:
+                process.kill()
+    return said
 
 
 def _next_place(run: Path, places: deque[str]) -> str:

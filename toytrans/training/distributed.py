@@ -12,9 +12,11 @@ it; what decides on going on is decided by all together.
 import contextlib
 import os
 import socket
+import threading
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any, TypeVar
 
 import torch
@@ -29,6 +31,9 @@ from toytrans.evaluation import Report
 
 T = TypeVar("T")
 CPU = torch.device("cpu")
+
+SECONDS_IN_SILENCE, SECONDS_TO_MEET = 3.0, 600.0
+"""The processes of a team wait for each other so long before they say so, and in all."""
 
 UNDIVIDED = ("batch_mean_of_means", "loss_on_pads")
 """Faults whose loss of a batch is not the sum of its rows' losses."""
@@ -124,6 +129,8 @@ class Team:
 
     def gather(self, value: T) -> list[T]:
         """One value of each process, in the order of their ranks."""
+        if self.size == 1:
+            return [value]
         found: list[Any] = [None] * self.size
         distributed.all_gather_object(found, value)
         return found
@@ -240,21 +247,21 @@ def _said(kind: type[UserError], message: str) -> UserError:
 
 
 @contextlib.contextmanager
-def joined(device: str) -> Iterator[Team]:
+def joined(device: str, tell: Callable[[str], None] = lambda _: None) -> Iterator[Team]:
     """The team that torchrun has started this process in; alone without torchrun.
 
-    device: of the config. Raises UserError where the processes cannot find each other, or where
-    one is lost.
+    device: of the config. tell: is given a sentence where the others are long in coming. Raises
+    UserError where the processes cannot find each other, or where one is lost.
     """
     team = _team_of_environment()
     if team.size == 1:
         yield team
         return
     gpus = torch.cuda.is_available() and distributed.is_nccl_available() and device != "cpu"
+    place = ":".join(os.environ.get(name, "?") for name in ("MASTER_ADDR", "MASTER_PORT"))
     try:
-        _meet(team, "cpu:gloo,cuda:nccl" if gpus else "gloo")
+        _meet_in_time(team, "cpu:gloo,cuda:nccl" if gpus else "gloo", place, tell)
     except (RuntimeError, ValueError) as error:
-        place = ":".join(os.environ.get(name, "?") for name in ("MASTER_ADDR", "MASTER_PORT"))
         reason = str(error).splitlines()[0]
         raise UserError(
             f"the processes cannot meet at {place} ({reason}); start them with torchrun; with "
@@ -275,14 +282,39 @@ def joined(device: str) -> Iterator[Team]:
         leave()
 
 
+def _meet_in_time(team: Team, backend: str, place: str, tell: Callable[[str], None]) -> None:
+    """Meet the other processes, in a thread: PyTorch waits in C, where no signal is heeded."""
+    errors: list[Exception] = []
+
+    def meet() -> None:
+        try:
+            _meet(team, backend)
+        except Exception as error:
+            errors.append(error)
+
+    meeting = threading.Thread(target=meet, daemon=True)
+    meeting.start()
+    meeting.join(SECONDS_IN_SILENCE)
+    if meeting.is_alive():
+        tell(f"waiting at {place} for {team.size} processes to meet; this one is rank {team.rank}")
+        meeting.join(SECONDS_TO_MEET - SECONDS_IN_SILENCE)
+    if meeting.is_alive():
+        raise UserError(
+            f"{team.size} processes have not met at {place} within {SECONDS_TO_MEET:.0f} s; start "
+            "all of them with torchrun, or unset RANK and WORLD_SIZE to train in one"
+        )
+    if errors:
+        raise errors[0]
+
+
 def _meet(team: Team, backend: str) -> None:
-    if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True":
-        distributed.init_process_group(backend)
-        return
+    limit = timedelta(seconds=2 * SECONDS_TO_MEET)
+    found = distributed.rendezvous(  # type: ignore[attr-defined]
+        "env://", team.rank, team.size, timeout=limit
+    )
+    store, _, _ = next(found)
     # torchrun's store outlives the processes: without a place of its own, a process that is
     # started again finds the addresses of those that have ended, and waits for them
-    host, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
-    store = distributed.TCPStore(host, port, is_master=False)  # type: ignore[attr-defined]
     own = distributed.PrefixStore(  # type: ignore[attr-defined]
         f"toytrans/{team.restarts}", store
     )

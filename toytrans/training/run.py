@@ -99,22 +99,33 @@ def _made_by(path: Path, stem: str, number: int) -> bool:
 
 def claim_folder(stem: str, out: Path | None) -> Path:
     """Make the folder of a new run; where another training was faster, the next free one."""
+    refused = None
     while True:
         path = choose_folder(stem, out, resume=False, overwrite=False)
         try:
             path.mkdir(parents=True, exist_ok=out is not None)
-        except FileExistsError:
-            continue
         except OSError as error:
-            reason = f"cannot be made ({error.strerror}); name another --out"
+            if isinstance(error, FileExistsError) and path != refused:
+                refused = path
+                continue
+            reason = f"{_dead_link(path)}cannot be made ({error.strerror}); name another --out"
             raise UserError(f"{path}: {reason}") from None
         return path
 
 
+def _dead_link(path: Path) -> str:
+    """That a link on the way to a path leads nowhere, say to a disk that is not mounted."""
+    for link in (path, *path.parents):
+        if link.is_symlink() and not link.exists():
+            return f"{link} is a link to {os.readlink(link)}, which is not there; "
+    return ""
+
+
 @contextlib.contextmanager
-def locked(path: Path) -> Iterator[list[str]]:
+def locked(path: Path, remedy: str = "") -> Iterator[list[str]]:
     """Keep other trainings out of a run directory, which is made if need be; raises UserError where
     one is in it. What a person should know is yielded: that this system has no such locks, say.
+    remedy: besides waiting.
 
     The lock is the system's, so that it goes with the process, however that ends.
     """
@@ -123,12 +134,12 @@ def locked(path: Path) -> Iterator[list[str]]:
         flags = os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0)
         descriptor = os.open(path / LOCK, flags, 0o666)
     try:
-        yield _lock(path, descriptor)
+        yield _lock(path, descriptor, remedy)
     finally:
         os.close(descriptor)
 
 
-def _lock(path: Path, descriptor: int) -> list[str]:
+def _lock(path: Path, descriptor: int, remedy: str) -> list[str]:
     unguarded = [f"{path}: no file locks here, so let no other training write into it meanwhile"]
     if fcntl is None:
         return unguarded
@@ -138,8 +149,7 @@ def _lock(path: Path, descriptor: int) -> list[str]:
             raise BlockingIOError
     except BlockingIOError:
         raise UserError(
-            f"{path}: another training is writing here; wait for its end or stop it, or name "
-            "another --out"
+            f"{path}: another training is writing here; wait for its end or stop it{remedy}"
         ) from None
     except OSError as error:
         if error.errno in (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP):  # some network disks
@@ -162,7 +172,8 @@ def _number(name: str, stem: str) -> int:
 
 
 def _writable(out: Path, may_exist: bool) -> Path:
-    """A path where a run may be written: nothing, an empty folder, or a run if it may exist."""
+    """A path where a run may be written: nothing, an empty folder, or a run if it may exist. A
+    folder with nothing but a lock is empty: a signal came before anything was written there."""
     if not os.path.exists(out):
         return out
     if not out.is_dir():
