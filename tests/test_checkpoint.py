@@ -15,8 +15,8 @@ from toytrans.training.checkpoint import (
     load_checkpoint,
     pick_step,
     save_checkpoint,
-    saved_steps,
 )
+from toytrans.training.owned import saved_steps
 from toytrans.training.run import create_run, load_run
 from toytrans.training.trainer import Trainer
 

@@ -23,9 +23,10 @@ from toytrans.insight.resume_proof import (
     compare,
     prove_resume,
 )
-from toytrans.training import checkpoint, run
-from toytrans.training.checkpoint import load_checkpoint, saved_steps
+from toytrans.training import checkpoint, owned, run
+from toytrans.training.checkpoint import load_checkpoint
 from toytrans.training.failpoint import IN_A_SAVE, OF_A_RUN, PLACES, VARIABLE
+from toytrans.training.owned import saved_steps
 
 CONFIG = """
 data: {task: copy, symbols: 5, train_length: [1, 4], valid_examples: 9, test_examples: 9,
@@ -73,7 +74,8 @@ def crash_at(monkeypatch: pytest.MonkeyPatch):
                 raise Crash
 
         with monkeypatch.context() as patch, pytest.raises(Crash):
-            patch.setattr(checkpoint, "failpoint", crash)
+            for module in (checkpoint, owned):
+                patch.setattr(module, "failpoint", crash)
             call(*words)
         assert set(passed) <= set(PLACES), "the soak aims at every place there is"
 
@@ -237,15 +239,3 @@ def test_a_system_without_locks_says_so_and_trains(command: Command, finished, m
             answer = command(*resume)
         assert answer.code == 0 and "run: no file locks here" in answer.err
     assert "file locks" not in command(*resume).err
-
-
-def test_what_is_left_of_a_run_being_replaced_is_not_gone_on_with(command, finished, monkeypatch):
-    def crash(*_, **__):
-        raise Crash
-
-    with monkeypatch.context() as patch, pytest.raises(Crash):
-        patch.setattr(Path, "unlink", crash)
-        call(*TRAIN, "--out", "run", "--overwrite")
-    assert (finished / "metrics.jsonl").exists() and not (finished / "checkpoints").exists()
-    answer = command(*TRAIN, "--out", "run", "--resume")
-    assert answer.code == 0 and "starting at step 0" in answer.err

@@ -60,8 +60,8 @@ def test_a_run_without_a_checkpoint_is_not_the_newest(command):
 
 def test_what_a_run_directory_holds(command):
     command(*TRAIN, "--out", "r")
-    held = {"checkpoints", "config.yaml", "data.json", "environment.json", "metrics.jsonl"}
-    assert set(os.listdir("r")) == held | {".toytrans-lock"}
+    files = {"config.yaml", "data.json", "environment.json", "metrics.jsonl", "checkpoints.json"}
+    assert set(os.listdir("r")) == files | {"checkpoints", ".toytrans-lock"}
     environment = json.loads(Path("r/environment.json").read_text())
     assert {"torch", "python", "device", "threads", "precision", "toytrans"} <= environment.keys()
     config = Path("r/config.yaml").read_text()
@@ -153,26 +153,6 @@ def test_tasks_shows_the_dictionary_of_a_config(command):
     for word, entry in enumerate(dictionary(3, 5)[:-1].tolist()):
         assert f"{word} = {' '.join(symbols[k] for k in entry if k >= 0)}" in " ".join(out.split())
     assert command("tasks", "copy", "--config", "words.yaml").code == 2
-
-
-def test_a_second_signal_is_not_needed_after_training(command, monkeypatch):
-    """The results' table can be interrupted: the handlers of training are gone by then."""
-    import signal
-
-    from toytrans.cli import train
-
-    seen = []
-    report = train.print_results
-    monkeypatch.setattr(
-        train,
-        "print_results",
-        lambda *a: (seen.append(signal.getsignal(signal.SIGINT)), report(*a)),
-    )
-    monkeypatch.setattr(train, "_report_stop", lambda *a: seen.append(a[-1]))
-    assert command(*TRAIN).code == 0
-    with pytest.raises(SystemExit) as stop:
-        seen[1](signal.SIGINT, None)
-    assert stop.value.code == 130 and seen[0] == []
 
 
 def test_a_raised_limit_goes_on_and_nothing_derived_changes(command):

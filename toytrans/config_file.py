@@ -21,6 +21,8 @@ LIMITS = ("train.max_steps", "train.max_seconds", "train.stop_at_exact_match", "
 
 MAY_DIFFER = (*LIMITS, "device")
 
+FILES = ("data.files.train", "data.files.valid", "data.files.test")
+
 
 def load_config(path: Path, overrides: Sequence[str] = (), base: Config | None = None) -> Config:
     """Read, override and check a config. Raises UserError.
@@ -55,12 +57,16 @@ def save_config(config: Config) -> str:
 
 
 def differences(saved: Config, wanted: Config) -> list[str]:
-    """Settings that differ and may not when a run is resumed: `key (was -> is)`."""
+    """Settings that differ and may not when a run is resumed: `key (was -> is)`.
+
+    A file may have moved: what counts is what it holds, which the run compares.
+    """
     before, after = _flatten(saved.model_dump()), _flatten(wanted.model_dump())
+    moved = [key for key in FILES if before.get(key) and after.get(key)]
     return [
         f"{key} ({before.get(key)} -> {after.get(key)})"
         for key in sorted(before.keys() | after.keys())
-        if before.get(key) != after.get(key) and key not in MAY_DIFFER
+        if before.get(key) != after.get(key) and key not in (*MAY_DIFFER, *moved)
     ]
 
 

@@ -17,8 +17,8 @@ from toytrans.boards.jobs import Job
 from toytrans.errors import UserError
 from toytrans.evaluation import spans
 from toytrans.reading import read_whole
-from toytrans.training.checkpoint import saying_what_failed, write_file
 from toytrans.training.machine import settings_of_numbers, usable_cores
+from toytrans.training.owned import saying_what_failed, write_file
 
 RESULTS = Path("results")
 """Where results files go."""

@@ -1,6 +1,7 @@
 """`toytrans train`."""
 
 import contextlib
+import os
 import platform
 import shlex
 import sys
@@ -13,7 +14,7 @@ import typer
 
 from toytrans.cli.common import Break, fall_silent, note, share, told_once, warn_of_fault
 from toytrans.cli.results import print_results
-from toytrans.cli.signals import leave_by, noted
+from toytrans.cli.signals import Noted, leave_by, noted
 from toytrans.errors import UserError
 
 if TYPE_CHECKING:
@@ -31,7 +32,8 @@ SECONDS_BETWEEN_LINES = 5.0
 def train(
     config: Annotated[Path, typer.Option(help="The YAML file that describes the run.")],
     out: Annotated[
-        Path | None, typer.Option(help="Run directory; left out: runs/<config's name>.")
+        str | None,
+        typer.Option(metavar="PATH", help="Run directory; left out: runs/<config's name>."),
     ] = None,
     device: Annotated[
         str | None, typer.Option(help="auto | cpu | cuda | cuda:N | mps; over the config's.")
@@ -51,6 +53,8 @@ def train(
     with told_once():
         if resume and overwrite:
             raise UserError("--resume goes on with a run and --overwrite replaces it; give one")
+        if out == "":  # a variable of the shell's that is not set
+            raise UserError("--out: empty; name a directory, or leave --out away")
         settings = load_config(config, changes)
     warn_of_fault(settings.fault)
     from toytrans.training.devices import tune_process
@@ -60,12 +64,13 @@ def train(
     with joined(settings.device, note) as team:
         if not team.is_first:
             fall_silent()
-        asked = _Asked(config, out, changes, settings, resume, overwrite)
-        with _prepared(asked, team) as (trainer, source), _stopping_on_signals(trainer) as signals:
+        asked = _Asked(
+            config, None if out is None else Path(out), changes, settings, resume, overwrite
+        )
+        with _prepared(asked, team) as (trainer, source, signals):
             _follow(trainer, trainer.config.train.max_steps)
             _report_stop(trainer, config, changes, signals)
-        if signals:  # one came while nothing had to be reported
-            leave_by(signals)
+        print_results(trainer, source)
         print_results(trainer, source)
 
 
@@ -111,8 +116,13 @@ def _plan(asked: _Asked, team: "Team") -> _Plan:
 
 
 @contextlib.contextmanager
-def _prepared(asked: _Asked, team: "Team") -> "Iterator[tuple[Trainer, PairSource]]":
-    """A trainer in its run directory, locked. Everything is checked before anything is written."""
+def _prepared(asked: _Asked, team: "Team") -> "Iterator[tuple[Trainer, PairSource, Noted]]":
+    """A trainer in its run directory, locked. Everything is checked before anything is written.
+
+    From the first thing written on signals are noted. The first lets the running step end and
+    saves; a second leaves at once, except under torchrun, which passes them on and does not wait
+    for long. Before the first step there is nothing to save, and the run is as it was.
+    """
     from toytrans.training import devices, run
     from toytrans.training.trainer import Trainer
 
@@ -122,21 +132,51 @@ def _prepared(asked: _Asked, team: "Team") -> "Iterator[tuple[Trainer, PairSourc
     precision = team.first(
         lambda: devices.choose_precision(plan.precision, place, plan.settings.model.d_model)
     )
-    path = team.first(lambda: _claim(plan, asked.config.stem, asked.out))
+    with noted(patient=team.size > 1) as signals:
+        path, made = team.first(lambda: _claim(plan, asked.config.stem, asked.out))
+        with _held(plan, path, made, team) as notes:
+            trainer = Trainer(plan.settings, source, path, place, precision, team)
+            resumed = trainer.resume() if plan.resume else []
+            before = run.read_environment(path) if trainer.progress.step else {}
+            environment = _environment(plan.settings, place, precision, team)
+            environment["config"] = before.get("config", asked.config.stem)
+            leave_by(*team.gather(signals.received))
+            team.first(lambda: run.create_run(path, plan.settings, source.facts, environment))
+            processes = f", {team.size} processes" if team.size > 1 else ""
+            about = f"{path}: {place}, {precision}{processes}"
+            for sentence in (
+                about,
+                *notes,
+                *source.notes,
+                *resumed,
+                *_changes(before, environment),
+            ):
+                note(sentence)
+            signals.act = trainer.interrupt
+            leave_by(*team.gather(signals.received))
+            yield trainer, source, signals
+    leave_by(signals.received)  # one that came in the moment after the training
+
+
+@contextlib.contextmanager
+def _held(plan: _Plan, path: Path, made: bool, team: "Team") -> Iterator[list[str]]:
+    """A run's folder, locked. A run that is replaced is set aside, and put back where the new one
+    saves nothing; a folder in which nothing was written is free again. Yields what a person should
+    know."""
+    from toytrans.training import owned, run
+
     with contextlib.ExitStack() as lock:
-        keeping_out = run.locked(path, ", or name another --out")
-        unguarded = team.first(lambda: lock.enter_context(keeping_out))
-        if plan.overwrite:
-            team.first(lambda: run.clear_folder(path))
-        trainer = Trainer(plan.settings, source, path, place, precision, team)
-        resumed = trainer.resume() if plan.resume else []
-        environment = _environment(place, precision, team)
-        team.first(lambda: run.create_run(path, plan.settings, source.facts, environment))
-        processes = f", {team.size} processes" if team.size > 1 else ""
-        about = f"{path}: {place}, {precision}{processes}"
-        for sentence in (about, *unguarded, *source.notes, *resumed):
-            note(sentence)
-        yield trainer, source
+        notes = list(team.first(lambda: lock.enter_context(run.locked(path))))
+        try:
+            replaces = plan.overwrite and run.is_run(path)
+            if replaces and (others := team.first(lambda: owned.set_aside(path))):
+                notes.append(f"{path}: kept what training did not write: {', '.join(others)}")
+            yield notes
+        finally:
+            if team.is_first:
+                if owned.put_back(path):
+                    note(f"{path}: the new run saved nothing, so the one before is back")
+                owned.forget_claim(path, made=made)
 
 
 def _open(plan: _Plan, team: "Team") -> "tuple[torch.device, PairSource]":
@@ -147,22 +187,24 @@ def _open(plan: _Plan, team: "Team") -> "tuple[torch.device, PairSource]":
     team.check(plan.settings)
     place = choose_device(team.device(plan.settings.device))
     source = open_source(plan.settings)
-    check_splits(plan.settings, source)
     if plan.known is not None and source.facts != plan.known:
         raise UserError(
             f"{plan.path}: the training data is not that of the saved run; put it back, or start "
             "another run with --out"
         )
+    check_splits(plan.settings, source)
     return place, source
 
 
-def _claim(plan: _Plan, stem: str, out: Path | None) -> Path:
-    """The run's folder: as it is for a run that goes on or is replaced, else made."""
+def _claim(plan: _Plan, stem: str, out: Path | None) -> tuple[Path, bool]:
+    """The run's folder, and whether it was made for this run."""
     from toytrans.training import run
 
+    existed = os.path.exists(plan.path)
     if plan.resume or plan.overwrite:
-        return plan.path
-    return run.claim_folder(stem, out)
+        return plan.path, not existed
+    path = run.claim_folder(stem, out)
+    return path, out is None or not existed
 
 
 def _settings_to_resume(config: Path, changes: list[str], path: Path) -> "tuple[Config, DataFacts]":
@@ -183,13 +225,17 @@ def _settings_to_resume(config: Path, changes: list[str], path: Path) -> "tuple[
     return settings, facts
 
 
-def _environment(place: Any, precision: str, team: "Team") -> dict[str, Any]:
+def _environment(
+    settings: "Config", place: "torch.device", precision: str, team: "Team"
+) -> dict[str, Any]:
     import torch
 
     from toytrans import __version__
+    from toytrans.data.files import sha256_of
     from toytrans.training.machine import settings_of_numbers
 
     gpu = torch.cuda.get_device_name(place) if place.type == "cuda" else None
+    files = settings.data.files
     return {
         "toytrans": __version__,
         "python": platform.python_version(),
@@ -200,20 +246,30 @@ def _environment(place: Any, precision: str, team: "Team") -> dict[str, Any]:
         "precision": precision,
         **settings_of_numbers(),
         "processes": team.size,
+        "valid_sha256": sha256_of(files.valid) if files and files.valid else None,
         "launch": team.launch,
         "started": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
         "command": shlex.join(sys.argv),
     }
 
 
-def _stopping_on_signals(trainer: "Trainer") -> contextlib.AbstractContextManager[list[int]]:
-    """The first signal lets the step end and saves; a second leaves at once, except under torchrun,
-    which passes signals on and does not wait for long."""
+MAY_CHANGE = ("config", "launch", "started", "command", "python", "platform")
+"""Parts of a run's environment that change no number of the training."""
 
-    def stop() -> None:
-        trainer.interrupted = True
 
-    return noted(stop, patient=trainer.team.size > 1)
+def _changes(before: dict[str, Any], now: dict[str, Any]) -> list[str]:
+    """What differs from where a resumed run was started, one sentence each."""
+    changed = [key for key in now if key in before and before[key] != now[key]]
+    sentences = []
+    if "valid_sha256" in changed:
+        sentences.append(
+            "the validation file is not the one of before: exact match before and after this "
+            "step cannot be compared"
+        )
+    if names := [key for key in changed if key not in (*MAY_CHANGE, "valid_sha256")]:
+        listed = ", ".join(f"{key} {before[key]} -> {now[key]}" for key in names)
+        sentences.append(f"the run was saved elsewhere, so its numbers may differ: {listed}")
+    return sentences
 
 
 def _follow(trainer: "Trainer", max_steps: int) -> None:
@@ -253,25 +309,24 @@ def seconds_left(record: "Record", max_steps: int) -> float:
     return float(record["elapsed_s"] / max(record["step"], 1) * (max_steps - record["step"]))
 
 
-def _report_stop(trainer: "Trainer", config: Path, changes: list[str], signals: list[int]) -> None:
+def _report_stop(trainer: "Trainer", config: Path, changes: list[str], signals: Noted) -> None:
     """Leave with the right code where training was interrupted, if at its last step, or has
     diverged."""
     step, path = trainer.progress.step, trainer.run
     if trainer.stop_reason == "diverged":
-        from toytrans.training.checkpoint import saved_steps
-
-        good = saved_steps(path)
-        left = f"the last good checkpoint is step {good[-1]}" if good else "no checkpoint yet"
+        good = trainer.saved_step
+        left = "no checkpoint yet" if good is None else f"the last good checkpoint is step {good}"
         note(
             f"toytrans: {path}: training diverged: the {trainer.cause} is not finite by step "
             f"{step}; {left}; lower train.lr or train.clip_norm"
         )
         raise typer.Exit(1)
-    if everyones := [n for own in trainer.team.gather(signals) for n in own]:
+    came = trainer.team.gather(signals.received)
+    if any(came):
         sets = [word for change in changes for word in ("--set", change)]
         again = shlex.join(
             [*trainer.team.command(), "train", "--config", str(config), *sets]
             + ["--out", str(path), "--resume"]
         )
         note(f"stopped at step {step} and saved; go on with: {again}")
-        leave_by(everyones)
+        leave_by(*came)

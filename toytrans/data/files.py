@@ -64,7 +64,7 @@ class FilePairs:
         lengths = [len(pair.src) for pair in pairs]
         vocabulary = vocabulary_of(side for pair in pairs for side in (pair.src, pair.tgt))
         return DataFacts(
-            vocabulary, (min(lengths), max(lengths)), _growth(pairs), _sha256(self._files.train)
+            vocabulary, (min(lengths), max(lengths)), _growth(pairs), sha256_of(self._files.train)
         )
 
     @cached_property
@@ -99,7 +99,7 @@ class FilePairs:
 
     @cached_property
     def _train_text(self) -> list[TextPair]:
-        if self._facts and self._facts.train_sha256 != _sha256(self._files.train):
+        if self._facts and self._facts.train_sha256 != sha256_of(self._files.train):
             raise UserError(
                 f"{self._files.train}: not the file that the run was trained on; put it back, or "
                 "train again"
@@ -160,7 +160,8 @@ def _growth(pairs: Sequence[TextPair]) -> int:
     return min(growth, MOST_GROWTH)
 
 
-def _sha256(paths: Paths) -> str:
+def sha256_of(paths: Paths) -> str:
+    """Of the contents of a file, or of two after each other."""
     digest = hashlib.sha256()
     for path in (paths,) if isinstance(paths, str) else paths:
         digest.update(_read(path))

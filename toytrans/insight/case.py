@@ -17,14 +17,9 @@ from toytrans.data.pairs import DataFacts, Pairs, all_pairs
 from toytrans.errors import UserError
 from toytrans.reading import read_whole
 from toytrans.tokens import EOS_ID
-from toytrans.training.checkpoint import Progress, load_checkpoint, saved_steps
-from toytrans.training.run import (
-    METRICS,
-    Record,
-    read_environment,
-    read_records,
-    read_run,
-)
+from toytrans.training.checkpoint import Progress, load_checkpoint
+from toytrans.training.owned import METRICS, saved_steps
+from toytrans.training.run import Record, read_environment, read_records, read_run
 
 Ending = Literal["max_steps", "max_seconds", "goal", "patience", "diverged", "cut short"]
 

@@ -28,9 +28,10 @@ from toytrans.config import Config
 from toytrans.config_file import check_config, save_config
 from toytrans.errors import UserError
 from toytrans.insight.findings import Finding, Outcome, Report, finding_of
-from toytrans.training.checkpoint import CHECKPOINTS, Checkpoint, load_checkpoint, saved_steps
+from toytrans.training.checkpoint import Checkpoint, load_checkpoint
 from toytrans.training.failpoint import IN_A_SAVE, VARIABLE
-from toytrans.training.run import METRICS, is_run, read_precision, read_records
+from toytrans.training.owned import CHECKPOINTS, METRICS, saved_steps
+from toytrans.training.run import is_run, read_precision, read_records
 from toytrans.yaml_tree import Tree
 
 EVALUATIONS, VALID_EXAMPLES, TEST_EXAMPLES = 10, 40, 8
@@ -239,17 +240,15 @@ def _audit(run: Path, newest: int, place: str | None) -> tuple[str, str]:
     """What a kill cost: a checkpoint lost, and one unreadable; empty for none.
 
     newest: the step of the checkpoint that was there before. Every evaluation in the records but
-    the last one was followed by a checkpoint, too.
+    the last one was followed by a checkpoint, too; one damaged on purpose does not count.
     """
     steps = saved_steps(run)
     lost = unreadable = ""
     evaluated = [record["step"] for record in read_records(run) if "valid_loss" in record]
-    due = max([newest, *evaluated[:-1]])
+    due = newest if place == "set-aside" else max([newest, *evaluated[:-1]])
     if due > max(steps, default=0):
         lost = f"step {due} was saved; the newest is {max(steps, default=0)}"
     for step in steps:
-        if place == "set-aside" and step > newest:
-            continue  # damaged on purpose
         try:
             best = load_checkpoint(run, step).progress.best_step
             if step == steps[-1] and best not in (*steps, None):

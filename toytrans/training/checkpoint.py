@@ -9,12 +9,9 @@ it whole. Nothing that is read can run code; every file's SHA-256 is checked.
 import contextlib
 import hashlib
 import json
-import os
-import shutil
-from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, BinaryIO
+from typing import Annotated, Any
 
 import safetensors.torch
 import torch
@@ -26,11 +23,23 @@ from toytrans.errors import UserError
 from toytrans.model.transformer import Transformer
 from toytrans.reading import Unreadable, open_regular, read_whole
 from toytrans.training.failpoint import failpoint
+from toytrans.training.owned import (
+    DESCRIPTION,
+    MOST_BYTES,
+    PARTS,
+    checkpoint_folder,
+    discard_draft,
+    drop_replaced,
+    flush_folder,
+    new_draft,
+    place_checkpoint,
+    prune,
+    saved_steps,
+    saying_what_failed,
+    write_file,
+)
 
 FORMAT = 1
-CHECKPOINTS, DESCRIPTION = "checkpoints", "checkpoint.json"
-MOST_BYTES = 1_000_000
-"""Of a description."""
 
 Count = Annotated[int, Field(ge=0, le=2**53)]
 
@@ -72,14 +81,11 @@ def save_checkpoint(run: Path, checkpoint: Checkpoint) -> None:
     there before is then untouched.
     """
     step = checkpoint.progress.step
-    folder = run / CHECKPOINTS
-    draft, final = folder / f".step-{step}", folder / f"step-{step}"
     with saying_what_failed(run, f"the checkpoint of step {step}"):
+        draft = new_draft(run, step)
         try:
-            shutil.rmtree(draft, ignore_errors=True)
-            draft.mkdir()
             sums = {}
-            for name in ("weights", "optimizer", "random"):
+            for name in PARTS:
                 raw = safetensors.torch.save(_contiguous(getattr(checkpoint, name)))
                 sums[f"{name}.safetensors"] = hashlib.sha256(raw).hexdigest()
                 write_file(draft / f"{name}.safetensors", raw)
@@ -89,88 +95,22 @@ def save_checkpoint(run: Path, checkpoint: Checkpoint) -> None:
                 draft / DESCRIPTION, (json.dumps(about, indent=1, allow_nan=False) + "\n").encode()
             )
             failpoint(f"whole-{DESCRIPTION}")
-            _flush_folder(draft)
-            if final.exists():  # a damaged one that training has now passed again
-                _set_aside(final)
-                failpoint("set-aside")
-            draft.rename(final)
-            failpoint("renamed")
-            _flush_folder(folder)
-        except OSError:
-            shutil.rmtree(draft, ignore_errors=True)
+            flush_folder(draft)
+            place_checkpoint(run, step, draft)
+        except (OSError, UserError):
+            discard_draft(draft)
             raise
-    passed = [other for other in saved_steps(run) if other <= step]  # later ones were damaged
-    keep = {*passed[-2:], checkpoint.progress.best_step}
-    for entry in list(folder.iterdir()):
-        known = entry.name.removeprefix("step-")
-        if not (known.isascii() and known.isdigit()) or int(known) not in keep:
-            with contextlib.suppress(OSError):
-                doomed = _set_aside(entry) if entry.name.startswith("step-") else entry
-                failpoint("pruning")
-                shutil.rmtree(doomed)
-
-
-def _set_aside(folder: Path) -> Path:
-    """Take its name from a checkpoint at once: half deleted it is none, not a damaged one."""
-    aside = folder.with_name(f".old-{folder.name}")
-    shutil.rmtree(aside, ignore_errors=True)
-    return folder.rename(aside)
-
-
-def write_file(path: Path, raw: bytes) -> None:
-    """Write a file so that it is either old or new, never half."""
-    draft = path.with_name(f".{path.name}.draft")
-    with draft.open("wb") as file:
-        write_out(file, raw, path.name)
-    draft.replace(path)
-
-
-def write_out(file: BinaryIO, raw: bytes, name: str) -> None:
-    """Write bytes and see them through to the disk. name: of the failpoint halfway."""
-    half = len(raw) // 2
-    file.write(memoryview(raw)[:half])
-    file.flush()
-    failpoint(f"half-{name}")
-    file.write(memoryview(raw)[half:])
-    file.flush()
-    os.fsync(file.fileno())
-
-
-def _flush_folder(folder: Path) -> None:
-    if os.name == "posix":
-        descriptor = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+    passed = [other for other in saved_steps(run) if other <= step]
+    best = checkpoint.progress.best_step
+    prune(run, [other for other in passed[:-2] if other != best])
+    drop_replaced(run)
 
 
 def _contiguous(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
     return {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
 
 
-@contextlib.contextmanager
-def saying_what_failed(run: Path, what: str) -> Iterator[None]:
-    """Turn the disk's refusal into a UserError that names the checkpoint to go on from."""
-    try:
-        yield
-    except OSError as error:
-        steps = saved_steps(run)
-        intact = f"; step {steps[-1]} is intact, go on from it with --resume" if steps else ""
-        reason = error.strerror or error
-        raise UserError(f"{run}: {what} cannot be written ({reason}){intact}") from None
-
-
 # Reading -------------------------------------------------------------------------------------
-
-
-def saved_steps(run: Path) -> list[int]:
-    """Steps of the finished checkpoints, in order."""
-    names: list[str] = []
-    with contextlib.suppress(OSError):
-        entries = os.listdir(run / CHECKPOINTS)
-        names = [name.removeprefix("step-") for name in entries if name.startswith("step-")]
-    return sorted(int(name) for name in names if name.isascii() and name.isdigit())
 
 
 def load_checkpoint(run: Path, step: int, *, training: bool = True) -> Checkpoint:
@@ -198,7 +138,7 @@ class _Description(BaseModel):
 
 
 def _read_description(run: Path, step: int) -> _Description:
-    folder = run / CHECKPOINTS / f"step-{step}"
+    folder = checkpoint_folder(run, step)
     try:
         raw = read_whole(folder / DESCRIPTION, MOST_BYTES)
         format = _ANY_FORMAT.validate_json(raw).get("format")
@@ -229,7 +169,7 @@ def _read_tensors(run: Path, step: int, name: str, sums: dict[str, str]) -> dict
     """One file's tensors. It is held in memory only if its checksum is right."""
     file = f"{name}.safetensors"
     try:
-        with open_regular(run / CHECKPOINTS / f"step-{step}" / file) as opened:
+        with open_regular(checkpoint_folder(run, step) / file) as opened:
             if hashlib.file_digest(opened, "sha256").hexdigest() != sums.get(file):
                 raise _damaged(run, step, file, "cut short or changed (wrong checksum)")
             opened.seek(0)
@@ -255,7 +195,7 @@ def _damaged(run: Path, step: int, file: str, how: str) -> DamagedCheckpoint:
         if before
         else "there is no earlier checkpoint; train again"
     )
-    return DamagedCheckpoint(f"{run / CHECKPOINTS / f'step-{step}' / file}: {how}; {remedy}")
+    return DamagedCheckpoint(f"{checkpoint_folder(run, step) / file}: {how}; {remedy}")
 
 
 def pick_step(run: Path, which: str) -> int:

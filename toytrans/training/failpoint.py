@@ -12,7 +12,8 @@ VARIABLE = "TOYTRANS_FAILPOINT"
 FILES = ("weights.safetensors", "optimizer.safetensors", "random.safetensors", "checkpoint.json")
 IN_A_SAVE = (
     *(f"{how}-{file}" for file in FILES for how in ("half", "whole")),
-    "set-aside",  # a damaged checkpoint of the same step has made room
+    "half-checkpoints.json",  # the manifest, which names the checkpoint before it has its name
+    "set-aside",  # a resumed run has renamed a checkpoint that cannot be read
     "renamed",
     "pruning",  # one that is not needed has lost its name, its files are still there
 )

@@ -6,13 +6,14 @@ runs/name/environment.json  versions, device, precision, what else can change nu
 runs/name/metrics.jsonl     one record a line
 runs/name/checkpoints/      see checkpoint.py
 runs/name/.toytrans-lock    held by the training that writes here
+
+How these files are written, and when one is deleted: see owned.py.
 """
 
 import contextlib
 import errno
 import json
 import os
-import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,26 +35,26 @@ from toytrans.evaluation import translate
 from toytrans.model.transformer import Transformer
 from toytrans.reading import read_whole
 from toytrans.tokens import Vocabulary
-from toytrans.training.checkpoint import (
+from toytrans.training.checkpoint import load_checkpoint, load_weights, pick_step
+from toytrans.training.devices import Precision, choose_device
+from toytrans.training.faults import build_model
+from toytrans.training.owned import (
     CHECKPOINTS,
-    load_checkpoint,
-    load_weights,
-    pick_step,
+    CONFIG,
+    DATA,
+    ENVIRONMENT,
+    LOCK,
+    METRICS,
+    REPLACED,
+    append_line,
+    checkpoint_folder,
+    is_unfinished,
+    recover,
     saved_steps,
     saying_what_failed,
     write_file,
-    write_out,
 )
-from toytrans.training.devices import Precision, choose_device
-from toytrans.training.faults import build_model
 
-CONFIG, DATA, ENVIRONMENT, METRICS, LOCK = (
-    "config.yaml",
-    "data.json",
-    "environment.json",
-    "metrics.jsonl",
-    ".toytrans-lock",
-)
 Record = dict[str, Any]
 """One line of metrics.jsonl."""
 
@@ -66,19 +67,34 @@ def choose_folder(stem: str, out: Path | None, *, resume: bool, overwrite: bool)
     """Where the run of a config named `stem` goes, or is. Raises UserError rather than let a run
     be written into something else.
 
-    out left out: runs/stem, then -2, -3; the newest of these for resume and overwrite.
+    out left out: runs/stem, then -2, -3; for resume and overwrite the newest of these that a config
+    of that name made.
     """
     if out is not None:
         return _writable(out, resume or overwrite)
     if stem in (".", "..") or not stem.isprintable():
         raise UserError(f"{stem!r} is no name for a run; name its directory with --out")
     names = os.listdir(RUNS) if RUNS.is_dir() else []
-    newest = max((_number(name, stem) for name in names), default=0)
-    if newest == 0:
-        return RUNS / stem
+    numbers = sorted(filter(None, (_number(name, stem) for name in names)))
     if resume or overwrite:
-        return _writable(RUNS / _name(stem, newest), True)
-    return RUNS / _name(stem, newest + 1)
+        for number in reversed(numbers):
+            path = RUNS / _name(stem, number)
+            if _made_by(path, stem, number):
+                return _writable(path, True)
+    return RUNS / _name(stem, numbers[-1] + 1 if numbers else 1)
+
+
+def _made_by(path: Path, stem: str, number: int) -> bool:
+    """Whether a folder is the run of a config of that name. Raises UserError where the run does not
+    say: exp-2 may be the second of exp.yaml or the first of exp-2.yaml."""
+    name = read_environment(path).get("config")
+    if isinstance(name, str):
+        return name == stem
+    if number > 1 and is_run(path):
+        raise UserError(
+            f"{path}: does not say which config it is of, {stem} or {path.name}; name it with --out"
+        )
+    return number == 1 or is_unfinished(path)
 
 
 def claim_folder(stem: str, out: Path | None) -> Path:
@@ -106,7 +122,7 @@ def _dead_link(path: Path) -> str:
 
 
 @contextlib.contextmanager
-def locked(path: Path, remedy: str = "") -> Iterator[list[str]]:
+def locked(path: Path, remedy: str = ", or name another --out") -> Iterator[list[str]]:
     """Keep other trainings out of a run directory, which is made if need be; raises UserError where
     one is in it. What a person should know is yielded: that this system has no such locks, say.
     remedy: besides waiting.
@@ -115,7 +131,8 @@ def locked(path: Path, remedy: str = "") -> Iterator[list[str]]:
     """
     with saying_what_failed(path, LOCK):
         path.mkdir(parents=True, exist_ok=True)
-        descriptor = os.open(path / LOCK, os.O_RDWR | os.O_CREAT, 0o666)
+        flags = os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0)
+        descriptor = os.open(path / LOCK, flags, 0o666)
     try:
         yield _lock(path, descriptor, remedy)
     finally:
@@ -128,6 +145,8 @@ def _lock(path: Path, descriptor: int, remedy: str) -> list[str]:
         return unguarded
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if os.fstat(descriptor).st_nlink == 0:  # another training has just left the folder
+            raise BlockingIOError
     except BlockingIOError:
         raise UserError(
             f"{path}: another training is writing here; wait for its end or stop it{remedy}"
@@ -139,17 +158,6 @@ def _lock(path: Path, descriptor: int, remedy: str) -> list[str]:
     return []
 
 
-def clear_folder(path: Path) -> None:
-    """Remove a run to make room for another, its checkpoints first, so that what a crash leaves is
-    never taken for the new one; the lock stays, and a link to the folder keeps pointing there."""
-    with saying_what_failed(path, "the new run"):
-        for entry in sorted(path.iterdir(), key=lambda entry: entry.name != CHECKPOINTS):
-            if entry.is_dir() and not entry.is_symlink():
-                shutil.rmtree(entry)
-            elif entry.name != LOCK:
-                entry.unlink()
-
-
 def _name(stem: str, number: int) -> str:
     return stem if number == 1 else f"{stem}-{number}"
 
@@ -159,22 +167,31 @@ def _number(name: str, stem: str) -> int:
     rest = name.removeprefix(f"{stem}-")
     if name == stem or rest == name:
         return int(name == stem)
-    return int(rest) if rest.isascii() and rest.isdigit() else 0
+    number = int(rest) if rest.isascii() and rest.isdigit() and len(rest) < 10 else 0
+    return number if number > 1 and rest == str(number) else 0
 
 
 def _writable(out: Path, may_exist: bool) -> Path:
-    """A path where a run may be written: nothing, an empty folder, or a run if it may exist. A
-    folder with nothing but a lock is empty: a signal came before anything was written there."""
+    """A path where a run may be written: nothing, an empty folder, or a run if it may exist."""
     if not os.path.exists(out):
         return out
     if not out.is_dir():
         raise UserError(f"{out}: is a file; name a directory for the run")
-    if not set(os.listdir(out)) - {LOCK}:
+    if set(os.listdir(out)) <= {LOCK}:
         return out
     if not may_exist:
         raise UserError(f"{out}: not empty; go on with --resume, replace it with --overwrite")
-    if not is_run(out) and not (out / LOCK).exists():  # one that was killed when it began has that
+    if (out / REPLACED).exists() and (out / LOCK).exists():
+        with locked(out):
+            recover(out)
+    if is_unfinished(out):
+        return out
+    if not is_run(out):
         raise UserError(f"{out}: not a run directory, so it is left alone; name another --out")
+    try:
+        read_run(out)
+    except UserError as error:
+        raise UserError(f"{error}; {out} is left alone: mend it, or name another --out") from None
     return out
 
 
@@ -268,8 +285,8 @@ def read_environment(path: Path) -> dict[str, Any]:
 def append_record(path: Path, record: Record) -> None:
     """Add a line to metrics.jsonl; numbers that JSON lacks become null."""
     line = json.dumps({key: _finite(value) for key, value in record.items()}, allow_nan=False)
-    with saying_what_failed(path, METRICS), (path / METRICS).open("ab") as file:
-        write_out(file, f"{line}\n".encode(), "record")
+    with saying_what_failed(path, METRICS):
+        append_line(path / METRICS, f"{line}\n".encode())
 
 
 def read_records(path: Path) -> list[Record]:
@@ -345,5 +362,5 @@ def load_run(path: str | Path, checkpoint: str = "best", device: str = "auto") -
     model = build_model(config, facts.vocabulary)
     if config.train.precision == "fp64":
         model.double()
-    load_weights(model, loaded.weights, str(path / CHECKPOINTS / f"step-{step}"))
+    load_weights(model, loaded.weights, str(checkpoint_folder(path, step)))
     return Run(path, config, facts, model.eval().to(choose_device(device)), step)

@@ -30,13 +30,13 @@ from toytrans.training.checkpoint import (
     load_weights,
     misfit,
     save_checkpoint,
-    saved_steps,
 )
 from toytrans.training.devices import Precision, compiled
 from toytrans.training.distributed import ALONE, Team
 from toytrans.training.faults import build_model, objective_of
 from toytrans.training.objective import SOUND, Objective
 from toytrans.training.optimizer import AdamW, learning_rate
+from toytrans.training.owned import keep_unreadable, leaves, saved_steps
 from toytrans.training.run import Record, append_record, cut_records
 
 SECONDS_BETWEEN_SAVES = 60.0
@@ -140,26 +140,36 @@ class Trainer:
         self.cause = ""
         """What was no finite number, where training has diverged."""
         self.interrupted = False
-        """Set from outside, by a signal say: training saves after the running step and stops."""
         self.reports: dict[int, Report] = {}
         """The validation report of the best checkpoint under its step, if it was measured here."""
         self._valid: Pairs | None = None
-        self._saved_step: int | None = None
+        self.saved_step: int | None = None
+        """Of the newest checkpoint, written or resumed from."""
         self._saved_at = 0.0
         self._clear_window()
 
+    def interrupt(self) -> None:
+        """Let training save after the running step and stop."""
+        self.interrupted = True
+
     def resume(self) -> list[str]:
-        """Go on from the newest checkpoint that can be read. What a person should know of it."""
-        notes = []
+        """Go on from the newest checkpoint that can be read; those after it are kept under another
+        name. Returns what a person should know."""
+        notes, unreadable = [], []
         for step in reversed(self.team.first(partial(saved_steps, self.run))):
             try:
                 self._restore(self.team.first(partial(load_checkpoint, self.run, step)))
             except DamagedCheckpoint as error:
-                notes.append(str(error).partition(";")[0] + "; the one before it is used")
+                unreadable.append((step, str(error).partition(";")[0]))
                 continue
+            for other, reason in unreadable:
+                kept = self.team.first(partial(keep_unreadable, self.run, other))
+                notes.append(f"{reason}; the one before it is used, it is kept as {kept.name}")
             self.team.first(partial(cut_records, self.run, step))
+            if target := leaves(self.run):
+                notes.append(f"the checkpoints are a link to {target}: old ones there are kept")
             return [*notes, f"resumed at step {step}"]
-        if notes:
+        if unreadable:
             raise UserError(
                 f"{self.run}: none of its checkpoints can be read; nothing is changed; "
                 "start again with --overwrite, or elsewhere with --out"
@@ -174,7 +184,7 @@ class Trainer:
         made_on = self.device if self.device.type == "cuda" else "cpu"
         batches = training_batches(self.source, self.config, self.progress.dealt, made_on)
         self.model.train()
-        reason = self._limit_reached(began)
+        reason = self._limit_reached(began) or self._satisfied()
         if reason is None and self.progress.step == 0:
             self._rehearse(made_on)
         while reason is None:
@@ -183,15 +193,15 @@ class Trainer:
             ends = reason is not None and reason != "interrupted"
             evaluates = ends or self.progress.step % (train.eval_every or 1) == 0
             if evaluates or self.progress.step % train.log_every == 0:
-                yield (record := self._record(evaluates))
-                reason = reason or self._judged(record) or self._interruption()
+                yield self._record(evaluates)
+                reason = reason or self._satisfied() or self._interruption()
             overdue = self.progress.elapsed_s - self._saved_at > SECONDS_BETWEEN_SAVES
-            if (overdue or reason == "interrupted") and self._saved_step != self.progress.step:
+            if (overdue or reason == "interrupted") and self.saved_step != self.progress.step:
                 self._save_between_records()
             if self.cause:
                 reason = "diverged"
         self.stop_reason = reason
-        if reason != "diverged" and self._saved_step != self.progress.step:  # no step was taken
+        if reason != "diverged" and self.saved_step != self.progress.step:  # no step was taken
             if reason != "interrupted":
                 self._evaluate()
             self.save()
@@ -203,7 +213,7 @@ class Trainer:
         self.progress.window["loss"] = float(self._loss_sum)
         checkpoint = Checkpoint(replace(self.progress), weights, self._moments(), random)
         self.team.first(partial(save_checkpoint, self.run, checkpoint))
-        self._saved_step, self._saved_at = self.progress.step, self.progress.elapsed_s
+        self.saved_step, self._saved_at = self.progress.step, self.progress.elapsed_s
 
     def _moments(self) -> dict[str, Tensor]:
         """What AdamW remembers of every weight, by name."""
@@ -233,7 +243,7 @@ class Trainer:
             raise DamagedCheckpoint(f"{place}: random.safetensors: no states of torch's") from None
         self.progress = checkpoint.progress
         self._loss_sum = self._scalar(self.progress.window["loss"])
-        self._saved_step, self._saved_at = self.progress.step, self.progress.elapsed_s
+        self.saved_step, self._saved_at = self.progress.step, self.progress.elapsed_s
 
     def _random_states(self) -> dict[str, Tensor]:
         """Those that dropout draws from, by kind of device."""
@@ -391,11 +401,11 @@ class Trainer:
         _, interrupted = self.team.agree(self.progress.elapsed_s, self.interrupted)
         return "interrupted" if interrupted else None
 
-    def _judged(self, record: Record) -> StopReason | None:
-        """Whether a record is a reason to stop."""
+    def _satisfied(self) -> StopReason | None:
+        """Whether the evaluations so far are a reason to stop."""
         train, progress = self.config.train, self.progress
         goal = train.stop_at_exact_match
-        if goal is not None and record.get("valid_exact_match", -1.0) >= goal:
+        if goal is not None and progress.best_exact_match >= goal:
             return "stop_at_exact_match"
         if train.patience is not None and progress.evaluations_since_best >= train.patience:
             return "patience"

@@ -1,0 +1,418 @@
+"""Nothing of the user's is deleted or overwritten: pruning, --overwrite, links, resumes."""
+
+import json
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+from conftest import Command, call
+
+from toytrans.training import owned
+from toytrans.training.owned import put_back, recover, saved_steps, set_aside
+from toytrans.training.trainer import Trainer
+
+TINY = """
+data: {task: copy, symbols: 5, train_length: [1, 4], valid_examples: 9, test_examples: 9,
+       batch_tokens: 128}
+model: {d_model: 16, n_heads: 2, n_encoder_layers: 1, n_decoder_layers: 1, d_ff: 32}
+train: {max_steps: 6, eval_every: 2, log_every: 2, precision: fp32}
+"""
+TRAIN = ("train", "--config", "c.yaml", "--out", "run")
+LONGER = (*TRAIN, "--resume", "--set", "train.max_steps=14")
+DIVERGES = ("--set", "train.lr=1e30", "--set", "train.clip_norm=null")
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("trained")
+    (folder / "c.yaml").write_text(TINY)
+    assert call("train", "--config", str(folder / "c.yaml"), "--out", str(folder / "run")) == 0
+    return folder / "run"
+
+
+@pytest.fixture
+def run(trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A run of six steps, with checkpoints 2 (if it is the best), 4 and 6."""
+    monkeypatch.chdir(tmp_path)
+    Path("c.yaml").write_text(TINY)
+    return Path(shutil.copytree(trained, "run"))
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {str(p): p.read_bytes() for p in sorted(folder.rglob("*")) if p.is_file()}
+
+
+def thesis(folder: Path) -> Path:
+    """A user's folder with a file in it."""
+    path = folder / "thesis/chapter.txt"
+    path.parent.mkdir(parents=True)
+    path.write_text("two years of work")
+    return path
+
+
+# What saving deletes -------------------------------------------------------------------------
+
+
+def test_saving_deletes_nothing_but_checkpoints_of_its_own(run, command: Command):
+    """Folders of the user's beside the checkpoints: a copy, another run's, one with a note."""
+    folder = run / "checkpoints"
+    mine = [thesis(folder), folder / "step-4-paper/weights.safetensors", folder / "notes.txt"]
+    shutil.copytree(folder / "step-4", folder / "step-4-paper")
+    (folder / "notes.txt").write_text("keep")
+    shutil.copytree(folder / "step-4", folder / "step-1")  # a copy under another step's name
+    (folder / "step-6/note.txt").write_text("the one of the paper")
+    thesis(folder / ".step-99")
+    assert command(*LONGER).code == 0
+    assert all(path.exists() for path in mine)
+    assert saved_steps(run)[-2:] == [12, 14] and 4 not in saved_steps(run), "its own ones go"
+    assert (folder / "step-1/checkpoint.json").exists()
+    assert len(os.listdir(folder / "step-6")) == 5, "a checkpoint with a note in it stays whole"
+    assert (folder / ".step-99/thesis/chapter.txt").exists()
+
+
+@pytest.mark.parametrize("target", ["../disk", ".."])
+def test_nothing_is_deleted_through_a_link_that_leaves_the_run(run, command: Command, target):
+    """Checkpoints on another disk; a foreign run whose checkpoints are what lies beside it."""
+    if target == "..":
+        for path in (run / "checkpoints").iterdir():
+            path.rename(path.name)
+        (run / "checkpoints").rmdir()
+    else:
+        (run / "checkpoints").rename("disk")
+    (run / "checkpoints").symlink_to(target)
+    there = (run / "checkpoints").resolve()
+    before = contents(there)
+    work = thesis(there)
+    answer = command(*LONGER)
+    assert answer.code == 0, answer.err
+    assert f"the checkpoints are a link to {there}: old ones there are kept" in answer.err
+    assert work.read_text() == "two years of work"
+    steps = {path: raw for path, raw in before.items() if "step-" in path}
+    after = contents(there)
+    assert len(steps) >= 8 and all(after[path] == raw for path, raw in steps.items())
+
+
+def test_a_link_within_the_run_is_no_obstacle(run, command: Command):
+    (run / "checkpoints").rename(run / "ck")
+    (run / "checkpoints").symlink_to("ck")
+    assert command(*LONGER).code == 0
+    assert saved_steps(run)[-2:] == [12, 14] and 4 not in saved_steps(run)
+
+
+def test_a_folder_in_the_place_of_a_checkpoint_is_refused_and_stays(run, command: Command):
+    work = thesis(run / "checkpoints/step-8")
+    shutil.rmtree(run / "checkpoints/step-6")  # else 8 would be resumed from, and refused
+    (run / "checkpoints/step-8").rename("step-8")
+    resume = Trainer.resume
+
+    def late(self: Trainer) -> list[str]:
+        notes = resume(self)
+        Path("step-8").rename(run / "checkpoints/step-8")
+        return notes
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Trainer, "resume", late)
+        answer = command(*LONGER)
+    assert answer.code == 2 and "step-8: not written by this run; move it away" in answer.err
+    assert work.exists() and 6 in saved_steps(run)
+
+
+def test_a_checkpoint_that_cannot_be_read_now_is_kept(run, command: Command):
+    """Another is written in its place when training passes its step again."""
+    before = contents(run / "checkpoints/step-6")
+    (run / "checkpoints/step-6/weights.safetensors").rename("away")
+    answer = command(*LONGER)
+    assert answer.code == 0 and "it is kept as step-6-unreadable" in answer.err
+    Path("away").rename(run / "checkpoints/step-6-unreadable/weights.safetensors")
+    kept = contents(run / "checkpoints/step-6-unreadable")
+    assert list(kept.values()) == list(before.values())
+    assert saved_steps(run)[-1] == 14
+
+
+def test_a_run_without_a_manifest_is_pruned_by_what_its_checkpoints_say(run, command: Command):
+    """As runs that were saved before there were manifests."""
+    (run / "checkpoints.json").unlink()
+    work = thesis(run / "checkpoints/step-1")
+    assert command(*LONGER).code == 0
+    assert work.exists() and 4 not in saved_steps(run)
+
+
+@pytest.mark.parametrize("raw", [b"", b"[]", b'{"format": 1, "sha256": {"6": 3}}', b"\xff"])
+def test_a_damaged_manifest_stops_nothing(run, command: Command, raw: bytes):
+    (run / "checkpoints.json").write_bytes(raw)
+    assert command(*LONGER).code == 0
+    assert set(json.loads((run / "checkpoints.json").read_text())["sha256"]) >= {"12", "14"}
+
+
+# What --overwrite deletes --------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("config", "data"),
+    [
+        ("site: blog", "{}"),
+        ("data: {task: copy}", '{"posts": []}'),
+        ("- 1", "[]"),
+        (TINY, "not json"),
+    ],
+)
+def test_a_folder_whose_files_only_have_a_runs_names_is_left_alone(
+    tmp_path, monkeypatch, command: Command, config, data
+):
+    monkeypatch.chdir(tmp_path)
+    Path("c.yaml").write_text(TINY)
+    work = thesis(Path("run"))
+    Path("run/config.yaml").write_text(config)
+    Path("run/data.json").write_text(data)
+    before = contents(Path("run"))
+    for lock in (False, True):
+        if lock:
+            Path("run/.toytrans-lock").touch()
+            before = contents(Path("run"))
+        answer = command(*TRAIN, "--overwrite")
+        assert answer.code == 2 and "left alone" in answer.err and answer.err.count("\n") == 1
+        assert contents(Path("run")) == before and work.exists()
+
+
+def test_overwriting_keeps_what_training_did_not_write_and_names_it(run, command: Command):
+    work = thesis(run)
+    (run / "notes.txt").write_text("lr 3e-3 was best")
+    (run / "checkpoints/step-4-paper").mkdir()
+    (run / "elsewhere").symlink_to("../c.yaml")
+    answer = command(*TRAIN, "--overwrite", "--set", "train.max_steps=2")
+    assert answer.code == 0
+    names = "elsewhere, notes.txt, thesis, checkpoints/step-4-paper"
+    assert f"run: kept what training did not write: {names}" in answer.err
+    assert work.exists() and (run / "notes.txt").read_text() == "lr 3e-3 was best"
+    assert saved_steps(run) == [2] and not (run / ".replaced").exists()
+    assert "test_examples: 9" in (run / "config.yaml").read_text()
+
+
+@pytest.mark.parametrize("strange", ["copied", "link"])
+def test_checkpoints_of_others_stop_an_overwriting(run, command: Command, strange):
+    if strange == "copied":
+        shutil.copytree(run / "checkpoints/step-6", run / "checkpoints/step-60")
+    else:
+        (run / "checkpoints").rename("disk")
+        (run / "checkpoints").symlink_to("../disk")
+    before = contents(Path("."))
+    answer = command(*TRAIN, "--overwrite")
+    assert answer.code == 2 and "name another --out" in answer.err and answer.err.count("\n") == 1
+    assert contents(Path(".")) == before
+
+
+def test_an_empty_out_is_refused(run, command: Command):
+    for flag in ("--overwrite", "--resume"):
+        answer = command("train", "--config", "c.yaml", "--out", "", flag)
+        assert answer.code == 2 and "--out: empty" in answer.err
+
+
+def test_a_config_takes_no_run_of_another_config(run, command: Command):
+    """exp-2.yaml's first run has the name that exp.yaml's second would have."""
+    for name in ("exp.yaml", "exp-2.yaml"):
+        Path(name).write_text(TINY)
+    assert command("train", "--config", "exp-2.yaml").code == 0
+    before = contents(Path("runs/exp-2"))
+    assert "runs/exp-3: " in command("train", "--config", "exp.yaml").err, "a free name"
+    for flag in ("--overwrite", "--resume"):
+        answer = command("train", "--config", "exp.yaml", flag)
+        assert answer.code == 0 and "runs/exp-3: " in answer.err
+    assert contents(Path("runs/exp-2")) == before
+    environment = Path("runs/exp-3/environment.json")
+    about = json.loads(environment.read_text())
+    assert about.pop("config") == "exp"
+    environment.write_text(json.dumps(about))  # as a run that was saved before names were
+    answer = command("train", "--config", "exp.yaml", "--overwrite")
+    assert answer.code == 2 and "does not say which config" in answer.err
+
+
+def test_a_new_run_that_saves_nothing_gives_its_place_back(run, command: Command):
+    before = contents(run)
+    answer = command(*TRAIN, "--overwrite", *DIVERGES)
+    assert answer.code == 1 and "diverged" in answer.err and "no checkpoint yet" in answer.err
+    assert "run: the new run saved nothing, so the one before is back" in answer.err
+    assert contents(run) == before and not (run / ".replaced").exists()
+    assert command("eval", "run").code == 0
+
+
+def test_a_diverged_run_leaves_its_records_where_there_was_none(run, command: Command):
+    answer = command("train", "--config", "c.yaml", "--out", "new", *DIVERGES)
+    assert answer.code == 1 and Path("new/metrics.jsonl").exists()
+
+
+class Crash(BaseException):
+    """What no code of ours catches, as it catches no kill."""
+
+
+@pytest.mark.parametrize("moves", range(8))
+def test_a_crash_while_a_run_is_replaced_costs_nothing(run, command, monkeypatch, moves):
+    """At any of the moves aside, and at any of those back; the same command then goes on."""
+    before = contents(run)
+    rename, left = Path.rename, moves
+
+    def dying(self: Path, target: Path) -> Path:
+        nonlocal left
+        left -= 1
+        if left < 0:
+            raise Crash
+        return rename(self, target)
+
+    with monkeypatch.context() as patch, pytest.raises(Crash):
+        patch.setattr(Path, "rename", dying)
+        set_aside(run)
+        put_back(run)
+    recover(run)
+    if (run / ".replaced").exists():
+        assert put_back(run)
+    assert contents(run) == before
+    assert command(*TRAIN, "--overwrite", "--set", "train.max_steps=2").code == 0
+    assert saved_steps(run) == [2]
+
+
+def test_a_run_killed_before_its_first_checkpoint_goes_on_or_gives_way(run, command, monkeypatch):
+    before = contents(run)
+
+    def crash(*_: object) -> None:
+        raise Crash
+
+    def killed() -> None:
+        with monkeypatch.context() as patch, pytest.raises(Crash):
+            patch.setattr(Trainer, "train", crash)
+            patch.setattr(owned, "put_back", lambda _: False)  # a kill runs no clean-up
+            call(*TRAIN, "--overwrite", "--set", "train.max_steps=4")
+        assert (run / ".replaced/config.yaml").exists() and saved_steps(run) == []
+
+    (run / ".toytrans-lock").touch()
+    killed()
+    answer = command(*TRAIN, "--resume", "--set", "train.max_steps=4")
+    assert answer.code == 0 and "starting at step 0" in answer.err
+    assert saved_steps(run)[-1] == 4 and not (run / ".replaced").exists()
+    shutil.rmtree(run)
+    for path, raw in before.items():
+        Path(path).parent.mkdir(parents=True, exist_ok=True)
+        Path(path).write_bytes(raw)
+    killed()
+    assert command(*TRAIN, "--overwrite", *DIVERGES).code == 1
+    assert contents(run) == before
+
+
+# Links ---------------------------------------------------------------------------------------
+
+NAMES = ("config.yaml", "data.json", "environment.json", "metrics.jsonl", "checkpoints.json")
+
+
+@pytest.mark.parametrize("name", [*NAMES, *(f".{name}.draft" for name in NAMES)])
+def test_no_file_is_written_through_a_link_of_its_name(run, command: Command, name: str):
+    diary = Path("diary")
+    if (run / name).exists():
+        diary.write_bytes((run / name).read_bytes())
+        (run / name).unlink()
+    else:
+        diary.write_text("dear diary")
+    before = diary.read_bytes()
+    (run / name).symlink_to("../diary")
+    assert command(*LONGER).code == 0
+    assert diary.read_bytes() == before
+
+
+@pytest.mark.parametrize("name", [".toytrans-lock", "metrics.jsonl"])
+def test_no_file_is_made_through_a_link_that_leads_nowhere(run, command: Command, name: str):
+    (run / name).unlink(missing_ok=True)
+    (run / name).symlink_to("../new")
+    answer = command(*LONGER)
+    assert answer.code == 2 and answer.err.splitlines()[-1].startswith("toytrans: run")
+    assert not Path("new").exists()
+
+
+def test_no_draft_of_a_checkpoint_is_written_through_a_link(run, command: Command):
+    work = thesis(Path("."))
+    (run / "checkpoints/.step-8").symlink_to("../../thesis")
+    answer = command(*LONGER)
+    assert answer.code == 2 and ".step-8: not a draft of this run; move it away" in answer.err
+    assert os.listdir("thesis") == ["chapter.txt"] and work.exists()
+
+
+def test_results_are_not_written_through_a_draft_that_is_a_link(tmp_path, monkeypatch):
+    from toytrans.boards.definition import load_board
+    from toytrans.boards.results import document, write_results
+
+    monkeypatch.chdir(tmp_path)
+    Path("diary").write_text("dear diary")
+    Path("results").mkdir()
+    Path("results/.t2t.json.draft").symlink_to("../diary")
+    board = load_board("t2t")
+    write_results("t2t", board, document("t2t", board, []))
+    assert Path("diary").read_text() == "dear diary" and Path("results/t2t.json").is_file()
+
+
+# Claims and resumes --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("out", [(), ("--out", "new"), ("--out", "empty")])
+def test_a_training_that_wrote_nothing_blocks_no_name(run, command: Command, monkeypatch, out):
+    Path("empty").mkdir()
+
+    def fails(*_: object) -> None:
+        raise RuntimeError("a bug")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("toytrans.cli.train._environment", fails)
+        assert command("train", "--config", "c.yaml", *out).code == 70
+    assert not Path("runs/c").exists() and not Path("new").exists()
+    assert os.listdir("empty") == []
+    assert command("train", "--config", "c.yaml", *out).code == 0
+
+
+@pytest.mark.parametrize(
+    "goal", ["train.stop_at_exact_match=0.0", "train.patience=1", "train.max_seconds=0.01"]
+)
+def test_a_run_that_reached_its_goal_takes_no_step_more(run, command: Command, goal: str):
+    train = ("train", "--config", "c.yaml", "--out", "new", "--set", "train.max_steps=100")
+    train = (*train, "--set", goal, "--set", "train.eval_every=2")
+    assert command(*train).code == 0
+    before = contents(Path("new"))
+    records = before["new/metrics.jsonl"]
+    assert 0 < records.count(b"\n") < 50, "it stopped early"
+    for _ in range(2):
+        assert command(*train, "--resume").code == 0
+        after = contents(Path("new"))
+        assert after["new/metrics.jsonl"] == records
+        assert {p for p in after if "checkpoints" in p} == {p for p in before if "checkpoints" in p}
+
+
+FILES = TINY.replace(
+    "task: copy, symbols: 5, train_length: [1, 4]", "files: {train: a.tsv, valid: b.tsv}"
+).replace(", test_examples: 9", "")
+
+
+def test_a_project_that_has_moved_goes_on(run, command: Command, monkeypatch):
+    Path("old").mkdir()
+    monkeypatch.chdir("old")
+    for name in ("a.tsv", "b.tsv"):
+        Path(name).write_text("".join(f"{k}\t{k}\n" for k in range(40)))
+    Path("f.yaml").write_text(FILES)
+    train = ("train", "--config", "f.yaml", "--out", "r")
+    assert command(*train).code == 0
+    Path("../old").rename("../new")
+    monkeypatch.chdir("../new")
+    again = command(*train, "--resume", "--set", "train.max_steps=8")
+    assert again.code == 0 and "resumed at step 6" in again.err and "not the one" not in again.err
+    with Path("b.tsv").open("a") as file:
+        file.write("1\t1\n")
+    again = command(*train, "--resume", "--set", "train.max_steps=10")
+    assert again.code == 0 and "the validation file is not the one of before" in again.err
+    Path("a.tsv").write_text("1\t1\n" * 40)
+    again = command(*train, "--resume", "--set", "train.max_steps=12")
+    assert again.code == 2 and "not that of the saved run" in again.err
+
+
+def test_another_machine_is_named_where_a_run_goes_on(run, command: Command):
+    path = run / "environment.json"
+    about = json.loads(path.read_text())
+    path.write_text(json.dumps(about | {"threads": 64, "torch": "2.11.0"}))
+    again = command(*LONGER)
+    assert again.code == 0
+    (line,) = [line for line in again.err.splitlines() if "its numbers may differ" in line]
+    assert "torch 2.11.0 -> " in line and "threads 64 -> " in line and "processor" not in line
+    assert "may differ" not in command(*LONGER, "--set", "train.max_steps=16").err

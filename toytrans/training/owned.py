@@ -1,0 +1,399 @@
+"""The files that training writes into a run directory: how they are written, when they may go.
+
+    config.yaml  data.json  environment.json  metrics.jsonl
+    checkpoints.json              the checkpoints that this run wrote, by SHA-256
+    checkpoints/step-N/           a checkpoint
+    checkpoints/.step-N/          one that is being written; .old-step-N one that is being deleted
+    .replaced/                    the run before, until the first checkpoint of the new one
+
+This is the only module that deletes anything in a run directory. It deletes files by the names
+above and folders that are then empty, never a tree, and nothing through a link.
+"""
+
+import contextlib
+import hashlib
+import json
+import os
+import stat
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import BinaryIO
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from toytrans.errors import UserError
+from toytrans.reading import Unreadable, read_whole
+from toytrans.training.failpoint import failpoint
+
+CONFIG, DATA, ENVIRONMENT, METRICS, LOCK, CHECKPOINTS, MANIFEST, REPLACED = (
+    "config.yaml",
+    "data.json",
+    "environment.json",
+    "metrics.jsonl",
+    ".toytrans-lock",
+    "checkpoints",
+    "checkpoints.json",
+    ".replaced",
+)
+PARTS = ("weights", "optimizer", "random")
+DESCRIPTION = "checkpoint.json"
+
+RUN_FILES = (METRICS, DATA, ENVIRONMENT, MANIFEST, CONFIG)
+"""Files of a run. The config comes last: where it lies shows whether a move was completed."""
+
+CHECKPOINT_FILES = (*(f"{part}.safetensors" for part in PARTS), DESCRIPTION)
+
+MOST_BYTES = 1_000_000
+"""Of a checkpoint's description, and of the manifest."""
+
+
+# Writing -------------------------------------------------------------------------------------
+
+
+def draft_of(path: Path) -> Path:
+    """Where a file is written before it takes its name."""
+    return path.with_name(f".{path.name}.draft")
+
+
+def write_file(path: Path, raw: bytes) -> None:
+    """Write a file so that it is either old or new, never half. A link of its name, or of its
+    draft's, is replaced; what the link points to stays."""
+    draft = draft_of(path)
+    draft.unlink(missing_ok=True)
+    with draft.open("xb") as file:  # exclusive: follows no link
+        write_out(file, raw, path.name)
+    draft.replace(path)
+
+
+def append_line(path: Path, raw: bytes) -> None:
+    """Add a line to a file. Raises UserError where its name is a link, a pipe or a device."""
+    flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT
+    flags |= getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
+    if path.is_symlink():
+        raise UserError(f"{path}: is a link, and nothing is written through it; remove the link")
+    with open(os.open(path, flags, 0o666), "ab") as file:
+        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            raise Unreadable(f"{path}: a pipe or a device, not a file; remove it")
+        write_out(file, raw, "record")
+
+
+def write_out(file: BinaryIO, raw: bytes, name: str) -> None:
+    """Write bytes and flush them to the disk. name: of the failpoint halfway."""
+    half = len(raw) // 2
+    file.write(memoryview(raw)[:half])
+    file.flush()
+    failpoint(f"half-{name}")
+    file.write(memoryview(raw)[half:])
+    file.flush()
+    os.fsync(file.fileno())
+
+
+def flush_folder(folder: Path) -> None:
+    """Flush the names in a folder to the disk."""
+    if os.name == "posix":
+        descriptor = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
+@contextlib.contextmanager
+def saying_what_failed(run: Path, what: str) -> Iterator[None]:
+    """Turn the disk's refusal into a UserError that names the checkpoint to go on from."""
+    try:
+        yield
+    except OSError as error:
+        steps = saved_steps(run)
+        intact = f"; step {steps[-1]} is intact, go on from it with --resume" if steps else ""
+        reason = error.strerror or error
+        raise UserError(f"{run}: {what} cannot be written ({reason}){intact}") from None
+
+
+# Checkpoints ---------------------------------------------------------------------------------
+
+
+def saved_steps(run: Path) -> list[int]:
+    """Steps of the finished checkpoints, in order."""
+    names: list[str] = []
+    with contextlib.suppress(OSError):
+        names = os.listdir(run / CHECKPOINTS)
+    return sorted(step for step in map(_step, names) if step is not None)
+
+
+def checkpoint_folder(run: Path, step: int) -> Path:
+    return run / CHECKPOINTS / f"step-{step}"
+
+
+def new_draft(run: Path, step: int) -> Path:
+    """An empty folder for a checkpoint that is to be written; what a crash left there goes.
+
+    Raises UserError where something else has its name.
+    """
+    draft = run / CHECKPOINTS / f".step-{step}"
+    discard_draft(draft)
+    if os.path.lexists(draft):
+        raise UserError(f"{draft}: not a draft of this run; move it away, then use --resume")
+    draft.mkdir()
+    return draft
+
+
+def place_checkpoint(run: Path, step: int, draft: Path) -> None:
+    """Give a checkpoint that is whole its name, and record it in the manifest.
+
+    Raises UserError where something else has that name.
+    """
+    final, manifest = checkpoint_folder(run, step), read_manifest(run)
+    old = None
+    if os.path.lexists(final):
+        if not _is_own(final, manifest):
+            raise UserError(f"{final}: not written by this run; move it away, then use --resume")
+        old = _hide(final)
+    manifest[step] = _sha256(draft)
+    there = set(saved_steps(run)) | {step}
+    sums = {str(step): digest for step, digest in sorted(manifest.items()) if step in there}
+    write_file(run / MANIFEST, (json.dumps({"format": 1, "sha256": sums}) + "\n").encode())
+    draft.rename(final)
+    failpoint("renamed")
+    flush_folder(final.parent)
+    if old is not None:
+        _delete(old, CHECKPOINT_FILES)
+
+
+def prune(run: Path, steps: Iterable[int]) -> None:
+    """Delete some checkpoints of this run, and what a crash left of others.
+
+    A checkpoint goes only where the manifest names it and it holds nothing else. Where the folder
+    of checkpoints is a link out of the run, nothing goes.
+    """
+    folder = run / CHECKPOINTS
+    if leaves(run):
+        return
+    manifest = read_manifest(run)
+    for step in steps:
+        if _is_own(checkpoint_folder(run, step), manifest):
+            with contextlib.suppress(OSError):
+                doomed = _hide(checkpoint_folder(run, step))
+                failpoint("pruning")
+                _delete(doomed, CHECKPOINT_FILES)
+    for name in os.listdir(folder):
+        if _is_draft(name):
+            discard_draft(folder / name)
+
+
+def discard_draft(folder: Path) -> None:
+    """Delete a checkpoint that a crash left half written or half deleted, if it is no more."""
+    with contextlib.suppress(OSError):
+        _delete(folder, (*CHECKPOINT_FILES, *(f".{name}.draft" for name in CHECKPOINT_FILES)))
+
+
+def keep_unreadable(run: Path, step: int) -> Path:
+    """Rename a checkpoint that cannot be read now, so that training writes its step anew and this
+    one stays. Returns its new path."""
+    folder = checkpoint_folder(run, step)
+    names = (f"step-{step}-unreadable{end}" for end in ("", *(f"-{n}" for n in range(2, 10_000))))
+    free = next(p for name in names if not os.path.lexists(p := folder.with_name(name)))
+    with saying_what_failed(run, free.name):
+        folder.rename(free)
+    failpoint("set-aside")
+    return free
+
+
+def leaves(run: Path) -> Path | None:
+    """Where the folder of checkpoints is a link out of the run directory: its target."""
+    target = (run / CHECKPOINTS).resolve()
+    return None if target.is_relative_to(run.resolve()) else target
+
+
+class _Manifest(BaseModel):
+    """checkpoints.json: SHA-256 of each checkpoint's description, by step."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    format: int
+    sha256: dict[str, str]
+
+
+def read_manifest(run: Path) -> dict[int, str]:
+    """The SHA-256 of each checkpoint's description, by step. A run saved without a manifest, or
+    with one that cannot be read, has those checkpoints that describe themselves rightly."""
+    try:
+        read = _Manifest.model_validate_json(read_whole(run / MANIFEST, MOST_BYTES))
+    except (OSError, Unreadable, ValidationError):
+        folders = {step: checkpoint_folder(run, step) for step in saved_steps(run)}
+        return {step: _sha256(path) for step, path in folders.items() if _describes(path, step)}
+    numbers = ((_number(name), digest) for name, digest in read.sha256.items())
+    return {step: digest for step, digest in numbers if step is not None}
+
+
+def _describes(folder: Path, step: int) -> bool:
+    """Whether a folder's description is one of training's, of a step."""
+    with contextlib.suppress(OSError, Unreadable, ValueError, RecursionError):
+        about = json.loads(read_whole(folder / DESCRIPTION, MOST_BYTES))
+        progress = about.get("progress") if isinstance(about, dict) else None
+        return isinstance(progress, dict) and progress.get("step") == step
+    return False
+
+
+def _is_own(folder: Path, manifest: dict[int, str]) -> bool:
+    """Whether a folder is a checkpoint that the manifest names, and holds nothing else."""
+    step = _step(folder.name)
+    if step not in manifest or not _is_real(folder):
+        return False
+    with contextlib.suppress(OSError, Unreadable):
+        return set(os.listdir(folder)) <= set(CHECKPOINT_FILES) and manifest[step] == _sha256(
+            folder
+        )
+    return False
+
+
+def _sha256(folder: Path) -> str:
+    return hashlib.sha256(read_whole(folder / DESCRIPTION, MOST_BYTES)).hexdigest()
+
+
+def _number(text: str) -> int | None:
+    """The number that a text is, as training writes it."""
+    plain = text.isascii() and text.isdigit() and len(text) < 20 and str(int(text)) == text
+    return int(text) if plain else None
+
+
+def _step(name: str) -> int | None:
+    """The step of a checkpoint's name."""
+    return _number(name.removeprefix("step-")) if name.startswith("step-") else None
+
+
+def _is_draft(name: str) -> bool:
+    return name.startswith(".") and _step(name[1:].removeprefix("old-")) is not None
+
+
+def _is_real(folder: Path) -> bool:
+    """Whether a path is a folder and no link to one."""
+    return folder.is_dir() and not folder.is_symlink()
+
+
+def _hide(folder: Path) -> Path:
+    """Take its name from a checkpoint at once: half deleted it is none, not a damaged one."""
+    hidden = folder.with_name(f".old-{folder.name}")
+    discard_draft(hidden)
+    return folder.rename(hidden)
+
+
+def _delete(folder: Path, names: Iterable[str]) -> None:
+    """Delete files of a folder by name, then the folder. Raises OSError where it is a link, or
+    holds anything else."""
+    if folder.is_symlink():
+        raise OSError(f"{folder} is a link")
+    for name in names:
+        (folder / name).unlink(missing_ok=True)
+    folder.rmdir()
+
+
+# A run that is replaced ------------------------------------------------------------------------
+
+
+def set_aside(run: Path) -> list[str]:
+    """Move the files of a run to .replaced; returns the entries that training did not write.
+
+    Raises UserError where checkpoints of this run cannot be told from other folders.
+    """
+    put_back(run)
+    if target := leaves(run):
+        raise UserError(
+            f"{run / CHECKPOINTS}: a link to {target}, and --overwrite deletes nothing behind a "
+            "link; remove the link, or name another --out"
+        )
+    manifest = read_manifest(run)
+    folders = [checkpoint_folder(run, step) for step in saved_steps(run)]
+    for folder in folders:
+        if not _is_own(folder, manifest):
+            raise UserError(
+                f"{folder}: not written by this run; move it away, or name another --out"
+            )
+    with saying_what_failed(run, "the new run"):
+        (run / REPLACED / CHECKPOINTS).mkdir(parents=True)
+        _move(run, run / REPLACED, [*(f.relative_to(run) for f in folders), *map(Path, RUN_FILES)])
+    return _others(run)
+
+
+def put_back(run: Path) -> bool:
+    """Undo `set_aside`, unless the new run has saved a checkpoint. Returns whether it did."""
+    aside = run / REPLACED
+    if not _is_real(aside) or leaves(run):
+        return False
+    if (aside / CONFIG).exists():  # moved as a whole, so what is outside is the new run's
+        if saved_steps(run):
+            return False
+        with saying_what_failed(run, "the run before"):
+            for name in RUN_FILES:
+                (run / name).unlink(missing_ok=True)
+    folders = aside.glob(f"{CHECKPOINTS}/step-*") if _is_real(aside / CHECKPOINTS) else ()
+    with saying_what_failed(run, "the run before"):
+        _move(aside, run, map(Path, reversed(RUN_FILES)))
+        (run / CHECKPOINTS).mkdir(exist_ok=True)
+        _move(aside, run, [folder.relative_to(aside) for folder in folders])
+    _remove_empty(aside / CHECKPOINTS, aside)
+    return True
+
+
+def recover(run: Path) -> None:
+    """End what a crash left of a replacement: undo a move that was not completed; delete the old
+    run where the new one has saved a checkpoint."""
+    if not (run / REPLACED / CONFIG).exists():
+        put_back(run)
+    elif saved_steps(run):
+        drop_replaced(run)
+
+
+def drop_replaced(run: Path) -> None:
+    """Delete the run that was set aside; its config goes last."""
+    aside = run / REPLACED
+    if not _is_real(aside):
+        return
+    with contextlib.suppress(OSError):
+        if _is_real(aside / CHECKPOINTS):
+            for folder in (aside / CHECKPOINTS).iterdir():
+                _delete(folder, CHECKPOINT_FILES)
+        _remove_empty(aside / CHECKPOINTS)
+        _delete(aside, RUN_FILES)
+
+
+def is_unfinished(run: Path) -> bool:
+    """Whether a training began in a folder and ended before it wrote a config."""
+    return (run / LOCK).exists() and not os.path.lexists(run / CONFIG)
+
+
+def forget_claim(run: Path, *, made: bool) -> None:
+    """Leave a folder as it was before a training that wrote nothing: empty, or gone if it was made
+    for that training."""
+    with contextlib.suppress(OSError):
+        if set(os.listdir(run)) <= {LOCK}:
+            (run / LOCK).unlink(missing_ok=True)
+            if made:
+                run.rmdir()
+
+
+def _others(run: Path) -> list[str]:
+    """Entries of a run directory that training does not write."""
+    drafts = {draft_of(Path(name)).name for name in RUN_FILES}
+    known = {*RUN_FILES, *drafts, LOCK, CHECKPOINTS, REPLACED}
+    inside = [name for name in _names(run / CHECKPOINTS) if not _is_draft(name)]
+    return [
+        *sorted(set(_names(run)) - known),
+        *sorted(f"{CHECKPOINTS}/{name}" for name in inside),
+    ]
+
+
+def _names(folder: Path) -> list[str]:
+    return os.listdir(folder) if folder.is_dir() else []
+
+
+def _move(source: Path, target: Path, names: Iterable[Path]) -> None:
+    for name in names:
+        if os.path.lexists(source / name):
+            (source / name).rename(target / name)
+
+
+def _remove_empty(*folders: Path) -> None:
+    for folder in folders:
+        with contextlib.suppress(OSError):
+            folder.rmdir()
