@@ -3,10 +3,10 @@
     python scripts/attack.py signals [--number 500] [--seed 0]
     python scripts/attack.py poisoned
 
-signals     SIGINT, SIGTERM and SIGHUP in turn, at random moments of a command's first two seconds,
-            to the process alone or to its whole group, as a terminal sends them. `in time` is exit
-            code 128 + n without a traceback; `too early` came before Python had started us, `too
-            late` when the command was over. The rest are faults: `lost` went on to its end or 30 s,
+signals     SIGINT, SIGTERM and SIGHUP at random moments of a command's first two seconds, to the
+            process alone or to its whole group, as a terminal sends them. `in time` is exit code
+            128 + n without a traceback; `too early` came before Python had started us, `too late`
+            when the command was over. The rest are faults: `lost` went on to its end or for 30 s,
             `left behind` are processes or temporary files, `unsaved` are steps that were not saved.
 poisoned    Every command from a folder full of modules, each of which tells that it was imported.
 
@@ -61,7 +61,7 @@ ATTACKED = {
     "doctor": ("doctor",),
 }
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-SECONDS, AT_ITS_END, PATIENCE = 2.0, 0.5, 30.0
+SECONDS, STARTED, AT_ITS_END, PATIENCE = 2.0, 0.15, 0.5, 30.0
 COLUMNS = ("signals", "in time", "too early", "too late", "lost", "70", "traceback", "other code")
 COLUMNS += ("left behind", "unsaved")
 FAULTS = COLUMNS[4:]
@@ -80,9 +80,8 @@ def signals(folder: Path, options: argparse.Namespace) -> bool:
         trials.append((folder, number, name, rng.choice(SIGNALS), moment, group))
     tally: dict[str, Counter[str]] = {name: Counter() for name in ATTACKED}
     with ThreadPoolExecutor(options.at_once) as pool:
-        for trial, (found, words) in zip(
-            trials, pool.map(lambda t: attacked(*t), trials), strict=True
-        ):
+        answers = pool.map(lambda trial: attacked(*trial), trials)
+        for trial, (found, words) in zip(trials, answers, strict=True):
             tally[trial[2]].update(found)
             if found & set(FAULTS):
                 print(*trial[1:], sorted(found), words, flush=True)
@@ -123,7 +122,8 @@ def attacked(
         os.killpg(process.pid, signal.SIGKILL)
         _, words = process.communicate()
     late = ended or time.monotonic() - began < moment + AT_ITS_END
-    found = {"signals", verdict(process.returncode, words, sent, late)}
+    early = moment < STARTED
+    found = {"signals", verdict(process.returncode, words, sent, early=early, late=late)}
     if orphans(process.pid) or list(temporary.iterdir()) or list(place.glob(".toytrans*")):
         found.add("left behind")
     for run in (place / "runs/tiny", place / "own"):
@@ -133,9 +133,9 @@ def attacked(
     return found, words
 
 
-def verdict(code: int, words: str, sent: signal.Signals, late: bool) -> str:
-    """What an exit code and standard error tell. late: it ended when the signal came, or so soon
-    after that nothing was left to end."""
+def verdict(code: int, words: str, sent: signal.Signals, *, early: bool, late: bool) -> str:
+    """What an exit code and standard error tell. early: Python may not have started us when the
+    signal came; late: the command had ended then, or had nothing left to do."""
     if code == 70:
         return "70"
     if code == 0:
@@ -143,7 +143,7 @@ def verdict(code: int, words: str, sent: signal.Signals, late: bool) -> str:
     if code == -signal.SIGKILL:
         return "lost"
     ours = any(f"/{place}/" in words for place in ("toytrans/cli", "torch", "typer", "rich"))
-    if not ours and (code == -sent or "KeyboardInterrupt" in words):
+    if early and not ours and (code == -sent or "KeyboardInterrupt" in words):
         return "too early"
     if "Traceback" in words or "Exception ignored" in words:
         return "traceback"

@@ -155,26 +155,6 @@ def test_tasks_shows_the_dictionary_of_a_config(command):
     assert command("tasks", "copy", "--config", "words.yaml").code == 2
 
 
-def test_a_second_signal_is_not_needed_after_training(command, monkeypatch):
-    """The results' table can be interrupted: the handlers of training are gone by then."""
-    import signal
-
-    from toytrans.cli import train
-
-    seen = []
-    report = train.print_results
-    monkeypatch.setattr(
-        train,
-        "print_results",
-        lambda *a: (seen.append(signal.getsignal(signal.SIGINT)), report(*a)),
-    )
-    monkeypatch.setattr(train, "_report_stop", lambda *a: seen.append(a[-1]))
-    assert command(*TRAIN).code == 0
-    with pytest.raises(SystemExit) as stop:
-        seen[1](signal.SIGINT, None)
-    assert stop.value.code == 130 and seen[0] == []
-
-
 def test_a_raised_limit_goes_on_and_nothing_derived_changes(command):
     assert command(*TRAIN, "--out", "r").code == 0
     before = Path("r/config.yaml").read_text()

@@ -250,7 +250,7 @@ def train_and_measure(job: Job) -> None:
     precision = devices.choose_precision(config.train.precision, place, config.model.d_model)
     source = open_source(config)
     check_splits(config, source)
-    with locked(job.path):
+    with locked(job.path, remedy=""):
         trainer = Trainer(config, source, job.path, place, precision)
         if is_run(job.path):
             trainer.resume()
@@ -282,11 +282,7 @@ def train_and_measure(job: Job) -> None:
 @contextlib.contextmanager
 def _saving_on_sigterm(trainer: Trainer) -> Iterator[None]:
     """SIGTERM lets the running step end and saves."""
-
-    def stop(number: int, _: Any) -> None:
-        trainer.interrupted = True
-
-    before = signal.signal(signal.SIGTERM, stop)
+    before = signal.signal(signal.SIGTERM, lambda *_: trainer.interrupt())
     try:
         yield
     finally:

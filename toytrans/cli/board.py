@@ -101,12 +101,12 @@ def _follow(jobs: "Sequence[Job]") -> None:
                 for job in ended:
                     note(f"{so_far} {job.task} {job.variant} {job.config.seed}")
             running = now
-            if signals:
+            if signals.received:
                 break
     bar.close()
-    if signals:
+    if signals.received:
         note("stopped and saved; the same command goes on")
-        leave_by(signals)
+        leave_by(signals.received)
 
 
 def _print(board: "Board", blocks: "Sequence[Block]", jobs: "Sequence[Job]") -> None:

@@ -39,8 +39,7 @@ def _machine(as_json: bool) -> bool:
 
     with noted() as signals:  # it writes into the folder of the runs, and clears that away
         found = describe()
-    if signals:
-        leave_by(signals)
+    leave_by(signals.received)
     problems: list[str] = found["problems"]
     if as_json:
         print(json.dumps(found))

@@ -5,6 +5,7 @@ import could swallow. A command with something to save or to clean up has signal
 """
 
 import contextlib
+import itertools
 import os
 import signal
 import sys
@@ -14,8 +15,6 @@ from types import FrameType
 from typing import NoReturn
 
 SECONDS_OF_ONE = 0.5
-
-Act = Callable[[], object]
 
 
 def end_at_once() -> None:
@@ -30,24 +29,31 @@ def ignore() -> None:
         signal.signal(number, signal.SIG_IGN)
 
 
+class Noted:
+    """The signals that came, and what is done when the first one comes."""
+
+    def __init__(self) -> None:
+        self.received: list[int] = []
+        self.act: Callable[[], object] = lambda: None
+
+
 @contextlib.contextmanager
-def noted(act: Act = lambda: None, *, patient: bool = False) -> Iterator[list[int]]:
-    """Note signals and act on the first one. Another ends the process, unless it is patient, or it
-    comes so soon that it is the same one: `timeout` and a closed terminal send theirs twice."""
-    received: list[int] = []
-    moments: list[float] = []
+def noted(*, patient: bool = False) -> Iterator[Noted]:
+    """Note signals. A second one ends the process, unless it is patient, or it comes so soon that
+    it is the same one: `timeout` and a closed terminal send theirs twice."""
+    signals, moments = Noted(), list[float]()
 
     def note(number: int, frame: FrameType | None) -> None:
         moments.append(time.monotonic())
-        received.append(number)
-        if len(received) == 1:
-            act()
-        elif not patient and time.monotonic() - moments[0] > SECONDS_OF_ONE:
+        signals.received.append(number)
+        if len(signals.received) == 1:
+            signals.act()
+        elif not patient and moments[-1] - moments[0] > SECONDS_OF_ONE:
             _end(number, frame)
 
     before = {number: signal.signal(number, note) for number in _heeded()}
     try:
-        yield received
+        yield signals
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
@@ -56,17 +62,18 @@ def noted(act: Act = lambda: None, *, patient: bool = False) -> Iterator[list[in
 @contextlib.contextmanager
 def unwound() -> Iterator[None]:
     """Let the first signal leave the block as an error does, so that it is cleaned up."""
-    with noted(lambda: leave_by(received), patient=True) as received:
+    with noted(patient=True) as signals:
+        signals.act = lambda: leave_by(signals.received)
         try:
             yield
         finally:
-            if received:  # whatever became of the exception
-                leave_by(received)
+            leave_by(signals.received)  # whatever became of the exception
 
 
-def leave_by(received: list[int]) -> NoReturn:
-    """Leave with the exit code of the first signal."""
-    sys.exit(128 + received[0])
+def leave_by(*received: list[int]) -> None:
+    """Leave with the exit code of the first signal of any process, if there is one."""
+    for number in itertools.chain(*received):
+        sys.exit(128 + number)
 
 
 def _end(number: int, _: FrameType | None) -> NoReturn:

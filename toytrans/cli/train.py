@@ -14,7 +14,7 @@ import typer
 
 from toytrans.cli.common import Break, fall_silent, note, share, told_once, warn_of_fault
 from toytrans.cli.results import print_results
-from toytrans.cli.signals import leave_by, noted
+from toytrans.cli.signals import Noted, leave_by, noted
 from toytrans.errors import UserError
 
 if TYPE_CHECKING:
@@ -69,9 +69,7 @@ def train(
         )
         with _prepared(asked, team) as (trainer, source, signals):
             _follow(trainer, trainer.config.train.max_steps)
-            _report_stop(trainer, asked, signals)
-        if signals:  # one came while nothing had to be reported
-            leave_by(signals)
+            _report_stop(trainer, config, changes, signals)
         print_results(trainer, source)
 
 
@@ -117,12 +115,12 @@ def _plan(asked: _Asked, team: "Team") -> _Plan:
 
 
 @contextlib.contextmanager
-def _prepared(asked: _Asked, team: "Team") -> "Iterator[tuple[Trainer, PairSource, list[int]]]":
-    """A trainer in its run directory, locked; its data; the signals that came meanwhile.
+def _prepared(asked: _Asked, team: "Team") -> "Iterator[tuple[Trainer, PairSource, Noted]]":
+    """A trainer in its run directory, locked. Everything is checked before anything is written.
 
-    Everything is checked before anything is written. From then on the first signal lets the running
-    step end and saves; a second ends the process at once, except under torchrun, which passes
-    signals on and does not wait for long.
+    From the first thing written on signals are noted. The first lets the running step end and
+    saves; a second leaves at once, except under torchrun, which passes them on and does not wait
+    for long. Before the first step there is nothing to save, and the run is as it was.
     """
     from toytrans.training import devices, run
     from toytrans.training.trainer import Trainer
@@ -133,28 +131,30 @@ def _prepared(asked: _Asked, team: "Team") -> "Iterator[tuple[Trainer, PairSourc
     precision = team.first(
         lambda: devices.choose_precision(plan.precision, place, plan.settings.model.d_model)
     )
-    path, made = team.first(lambda: _claim(plan, asked.config.stem, asked.out))
-    ready: list[Trainer] = []
-
-    def stop() -> None:
-        for trainer in ready:
-            trainer.interrupted = True
-
-    with noted(stop, patient=team.size > 1) as signals, _held(plan, path, made, team) as notes:
-        trainer = Trainer(plan.settings, source, path, place, precision, team)
-        ready.append(trainer)
-        if signals:  # one came before
-            stop()
-        resumed = trainer.resume() if plan.resume else []
-        before = run.read_environment(path) if trainer.progress.step else {}
-        environment = _environment(plan.settings, place, precision, team)
-        environment["config"] = before.get("config", asked.config.stem)
-        team.first(lambda: run.create_run(path, plan.settings, source.facts, environment))
-        processes = f", {team.size} processes" if team.size > 1 else ""
-        about = f"{path}: {place}, {precision}{processes}"
-        for sentence in (about, *notes, *source.notes, *resumed, *_changes(before, environment)):
-            note(sentence)
-        yield trainer, source, signals
+    with noted(patient=team.size > 1) as signals:
+        path, made = team.first(lambda: _claim(plan, asked.config.stem, asked.out))
+        with _held(plan, path, made, team) as notes:
+            trainer = Trainer(plan.settings, source, path, place, precision, team)
+            resumed = trainer.resume() if plan.resume else []
+            before = run.read_environment(path) if trainer.progress.step else {}
+            environment = _environment(plan.settings, place, precision, team)
+            environment["config"] = before.get("config", asked.config.stem)
+            leave_by(*team.gather(signals.received))
+            team.first(lambda: run.create_run(path, plan.settings, source.facts, environment))
+            processes = f", {team.size} processes" if team.size > 1 else ""
+            about = f"{path}: {place}, {precision}{processes}"
+            for sentence in (
+                about,
+                *notes,
+                *source.notes,
+                *resumed,
+                *_changes(before, environment),
+            ):
+                note(sentence)
+            signals.act = trainer.interrupt
+            leave_by(*team.gather(signals.received))
+            yield trainer, source, signals
+    leave_by(signals.received)  # one that came in the moment after the training
 
 
 @contextlib.contextmanager
@@ -308,7 +308,7 @@ def seconds_left(record: "Record", max_steps: int) -> float:
     return float(record["elapsed_s"] / max(record["step"], 1) * (max_steps - record["step"]))
 
 
-def _report_stop(trainer: "Trainer", asked: _Asked, signals: list[int]) -> None:
+def _report_stop(trainer: "Trainer", config: Path, changes: list[str], signals: Noted) -> None:
     """Leave with the right code where training was interrupted, if at its last step, or has
     diverged."""
     step, path = trainer.progress.step, trainer.run
@@ -320,13 +320,15 @@ def _report_stop(trainer: "Trainer", asked: _Asked, signals: list[int]) -> None:
             f"{step}; {left}; lower train.lr or train.clip_norm"
         )
         raise typer.Exit(1)
-    if everyones := [n for own in trainer.team.gather(signals) for n in own]:
-        sets = [word for change in asked.changes for word in ("--set", change)]
+    came = trainer.team.gather(signals.received)
+    if any(came):
+        sets = [word for change in changes for word in ("--set", change)]
         again = shlex.join(
-            [*trainer.team.command(), "train", "--config", str(asked.config), *sets]
+            [*trainer.team.command(), "train", "--config", str(config), *sets]
             + ["--out", str(path), "--resume"]
         )
-        saved = trainer.saved_step is not None
-        done = f"stopped at step {step} and saved" if saved else "stopped before the first step"
-        note(done if asked.overwrite and not saved else f"{done}; go on with: {again}")
-        leave_by(everyones)
+        if trainer.saved_step is None:
+            note("stopped before the first step; nothing is saved")
+        else:
+            note(f"stopped at step {step} and saved; go on with: {again}")
+        leave_by(*came)

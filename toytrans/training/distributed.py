@@ -283,7 +283,8 @@ def joined(device: str, tell: Callable[[str], None] = lambda _: None) -> Iterato
 
 
 def _meet_in_time(team: Team, backend: str, place: str, tell: Callable[[str], None]) -> None:
-    """Meet the other processes, in a thread: PyTorch waits in C, where no signal is heeded."""
+    """Meet the other processes, in a thread: PyTorch waits in C, where no signal is heeded. It is
+    left there when the time is up; woken while Python ends it would abort the process."""
     errors: list[Exception] = []
 
     def meet() -> None:
@@ -308,9 +309,8 @@ def _meet_in_time(team: Team, backend: str, place: str, tell: Callable[[str], No
 
 
 def _meet(team: Team, backend: str) -> None:
-    limit = timedelta(seconds=2 * SECONDS_TO_MEET)
     found = distributed.rendezvous(  # type: ignore[attr-defined]
-        "env://", team.rank, team.size, timeout=limit
+        "env://", team.rank, team.size, timeout=timedelta(days=1)
     )
     store, _, _ = next(found)
     # torchrun's store outlives the processes: without a place of its own, a process that is

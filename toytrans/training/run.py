@@ -122,7 +122,7 @@ def _dead_link(path: Path) -> str:
 
 
 @contextlib.contextmanager
-def locked(path: Path, remedy: str = "") -> Iterator[list[str]]:
+def locked(path: Path, remedy: str = ", or name another --out") -> Iterator[list[str]]:
     """Keep other trainings out of a run directory, which is made if need be; raises UserError where
     one is in it. What a person should know is yielded: that this system has no such locks, say.
     remedy: besides waiting.
@@ -172,8 +172,7 @@ def _number(name: str, stem: str) -> int:
 
 
 def _writable(out: Path, may_exist: bool) -> Path:
-    """A path where a run may be written: nothing, an empty folder, or a run if it may exist. A
-    folder with nothing but a lock is empty: a signal came before anything was written there."""
+    """A path where a run may be written: nothing, an empty folder, or a run if it may exist."""
     if not os.path.exists(out):
         return out
     if not out.is_dir():

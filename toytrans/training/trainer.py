@@ -140,7 +140,6 @@ class Trainer:
         self.cause = ""
         """What was no finite number, where training has diverged."""
         self.interrupted = False
-        """Set from outside, by a signal say: training saves after the running step and stops."""
         self.reports: dict[int, Report] = {}
         """The validation report of the best checkpoint under its step, if it was measured here."""
         self._valid: Pairs | None = None
@@ -148,6 +147,10 @@ class Trainer:
         """Of the newest checkpoint, written or resumed from."""
         self._saved_at = 0.0
         self._clear_window()
+
+    def interrupt(self) -> None:
+        """Let training save after the running step and stop."""
+        self.interrupted = True
 
     def resume(self) -> list[str]:
         """Go on from the newest checkpoint that can be read; those after it are kept under another

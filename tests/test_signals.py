@@ -1,0 +1,281 @@
+"""Signals: none is lost, training saves, what was begun is cleaned up; and what waits says so."""
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from conftest import SIGNALS, Command, script
+
+from toytrans.training import machine, run, trainer
+from toytrans.training.checkpoint import load_checkpoint, saved_steps
+
+CONFIG = """
+data: {task: copy, symbols: 5, train_length: [1, 4], valid_examples: 9, test_examples: 9,
+       batch_tokens: 128}
+model: {d_model: 16, n_heads: 2, n_encoder_layers: 1, n_decoder_layers: 1, d_ff: 32}
+train: {max_steps: 6, eval_every: 3, log_every: 1, precision: fp32}
+"""
+TRAIN = ("train", "--config", "c.yaml", "--out", "run")
+
+IN_AN_IMPORT = """
+import signal, sys
+
+module, number = sys.argv.pop(1), int(sys.argv.pop(1))
+
+class Importing:
+    def find_spec(self, name, *_):
+        if name == module:
+            try:
+                signal.raise_signal(number)
+            except BaseException:
+                pass  # as C code does
+
+sys.meta_path.insert(0, Importing())
+from toytrans.cli import main
+main()
+"""
+
+TWO_SIGNALS = """
+import signal, time
+from toytrans.cli import main
+from toytrans.training.trainer import Trainer
+
+take_step = Trainer._step
+
+def step(self, dealt):
+    take_step(self, dealt)
+    if self.progress.step == 2:
+        for pause in (0.0, 0.6, 60.0):
+            time.sleep(pause)
+            signal.raise_signal(signal.SIGTERM)
+
+Trainer._step = step
+main()
+"""
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("c.yaml").write_text(CONFIG)
+
+
+@contextlib.contextmanager
+def python(code: str, *words: str, **options) -> Iterator[subprocess.Popen[str]]:
+    """A program with arguments, its standard error kept; it ends with the block."""
+    pipes = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE, "text": True}
+    line = [sys.executable, "-P", "-c", code, *words]
+    with subprocess.Popen(line, **pipes, **options) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+@pytest.mark.parametrize("number", SIGNALS)
+@pytest.mark.parametrize("module", ["typer", "torch"])
+def test_a_signal_in_an_import_ends_the_command(module, number):
+    with python(IN_AN_IMPORT, module, str(number.value), *TRAIN) as process:
+        _, err = process.communicate(timeout=60)
+    assert (process.returncode, err) == (128 + number, "")
+    assert not Path("run").exists()
+
+
+@pytest.fixture
+def at_step(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Raises signals when a step has been taken."""
+
+    def plan(step: int, *numbers: int) -> None:
+        take_step = trainer.Trainer._step
+
+        def taking(self, dealt) -> None:
+            take_step(self, dealt)
+            if self.progress.step == step:
+                for number in numbers:
+                    signal.raise_signal(number)
+
+        monkeypatch.setattr(trainer.Trainer, "_step", taking)
+
+    return plan
+
+
+@pytest.mark.parametrize("number", SIGNALS)
+def test_training_saves_at_a_signal_and_at_the_same_one_again(command: Command, at_step, number):
+    at_step(2, number, number)  # `timeout` sends it to a process and to its group
+    answer = command(*TRAIN)
+    assert answer.code == 128 + number
+    assert "stopped at step 2 and saved; go on with: toytrans train" in answer.err
+    assert saved_steps(Path("run")) == [2] and load_checkpoint(Path("run"), 2)
+
+
+def test_a_signal_at_the_last_step_is_heeded(command: Command, at_step):
+    at_step(6, signal.SIGINT)
+    answer = command(*TRAIN)
+    assert (answer.code, answer.out) == (130, ""), "nothing is measured"
+    assert "stopped at step 6 and saved" in answer.err
+    again = command(*TRAIN, "--resume")
+    assert again.code == 0 and "translations" in again.out
+
+
+def test_a_hang_up_that_is_ignored_stays_ignored(command: Command, at_step):
+    """As under nohup."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    at_step(2, signal.SIGHUP)
+    assert command(*TRAIN).code == 0
+    assert signal.signal(signal.SIGHUP, before) is signal.SIG_IGN
+    assert max(saved_steps(Path("run"))) == 6
+
+
+def test_a_second_signal_leaves_at_once():
+    with python(TWO_SIGNALS, *TRAIN) as process:
+        _, err = process.communicate(timeout=60)
+    assert process.returncode == 143 and "saved" not in err and "Traceback" not in err
+
+
+@pytest.mark.parametrize("more", [(), ("--overwrite",)])
+def test_a_signal_before_the_first_step_leaves_everything_as_it_was(
+    command: Command, monkeypatch, more
+):
+    if more:
+        assert command(*TRAIN).code == 0
+    before = {path: path.read_bytes() for path in Path("run").rglob("*") if path.is_file()}
+    build = trainer.build_model
+    monkeypatch.setattr(
+        trainer, "build_model", lambda *given: (signal.raise_signal(15), build(*given))[1]
+    )
+    answer = command(*TRAIN, *more)
+    assert answer.code == 143 and answer.out == ""
+    after = {path: path.read_bytes() for path in Path("run").rglob("*") if path.is_file()}
+    assert before.items() == after.items() and Path("run").exists() == bool(more)
+
+
+def test_doctor_leaves_nothing_behind(command: Command, monkeypatch):
+    monkeypatch.setattr(machine, "_lockable", lambda _: signal.raise_signal(signal.SIGTERM))
+    assert command("doctor").code == 143
+    assert os.listdir() == ["c.yaml"]
+
+
+def test_check_resume_ends_its_training_and_removes_its_folder(tmp_path):
+    temporary = tmp_path / "tmp"
+    temporary.mkdir()
+    words = ("check", "--config", "c.yaml", "--resume", "--steps", "100000")
+    with python(
+        "from toytrans.cli import main; main()",
+        *words,
+        env=os.environ | {"TMPDIR": str(temporary)},
+        start_new_session=True,
+    ) as process:
+        wait_until(lambda: list(temporary.glob("*/straight/config.yaml")))
+        process.send_signal(signal.SIGTERM)
+        _, err = process.communicate(timeout=60)
+    assert process.returncode == 143 and err.count("\n") == 1, err
+    assert list(temporary.iterdir()) == []
+    wait_until(lambda: not alive(process.pid))
+
+
+def wait_until(happened: Callable[[], object]) -> None:
+    for _ in range(600):
+        if happened():
+            return
+        time.sleep(0.1)
+    raise AssertionError("it has not happened within a minute")
+
+
+def alive(group: int) -> bool:
+    """Whether there are processes of a group."""
+    try:
+        os.killpg(group, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+# Waiting -------------------------------------------------------------------------------------
+
+MEETING = """
+import sys
+from toytrans.cli import main
+from toytrans.training import distributed
+distributed.SECONDS_IN_SILENCE, distributed.SECONDS_TO_MEET = 0.2, float(sys.argv.pop(1))
+main()
+"""
+
+
+def test_a_process_that_waits_for_others_says_so_and_heeds_signals():
+    def waiting(rank: int, seconds: str) -> contextlib.AbstractContextManager:
+        place = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(29478 + rank)}
+        environment = os.environ | place | {"RANK": str(rank), "WORLD_SIZE": "2"}
+        return python(MEETING, seconds, *TRAIN, env=environment)
+
+    with waiting(0, "600") as stopped, waiting(1, "0.6") as alone:
+        line = stopped.stderr.readline()
+        assert line == "waiting at 127.0.0.1:29478 for 2 processes to meet; this one is rank 0\n"
+        stopped.send_signal(signal.SIGINT)
+        _, rest = stopped.communicate(timeout=5)
+        _, err = alone.communicate(timeout=60)
+    assert (stopped.returncode, rest) == (130, "")
+    assert alone.returncode == 2 and err.count("\n") == 2, err
+    for words in ("toytrans: 2 processes have not met", "127.0.0.1:29479", "unset RANK"):
+        assert words in err.splitlines()[1]
+
+
+@pytest.mark.parametrize("link", ["runs", "runs/c", "away"])
+def test_a_link_that_leads_nowhere_is_told(command: Command, link):
+    """To a disk that is not mounted, say."""
+    Path(link).parent.mkdir(exist_ok=True)
+    Path(link).symlink_to("/not/mounted")
+    out = ("--out", "away/run") if link == "away" else ()
+    answer = command("train", "--config", "c.yaml", *out)
+    if link == "runs/c":
+        assert answer.code == 0 and Path("runs/c-2").is_dir(), "the next name is free"
+        return
+    assert (answer.code, answer.err.count("\n")) == (2, 1)
+    assert f"{link} is a link to /not/mounted, which is not there" in answer.err
+
+
+def test_a_folder_that_is_there_and_is_not_listed_is_told(monkeypatch):
+    """As another spelling of its name is on a disk that does not tell capitals apart."""
+    Path("runs/c").mkdir(parents=True)
+    monkeypatch.setattr(run.os, "listdir", lambda _: [])
+    with pytest.raises(run.UserError, match="runs/c: cannot be made .File exists"):
+        run.claim_folder("c", None)
+
+
+# The working directory -----------------------------------------------------------------------
+
+
+def test_what_a_command_starts_imports_nothing_from_the_working_directory(command: Command):
+    for name in sys.stdlib_module_names | {"toytrans", "torch", "numpy", "yaml", "sitecustomize"}:
+        Path(f"{name}.py").write_text(f"open('imported', 'a').write('{name} ')")
+    words = ("check", "--config", "c.yaml", "--resume", "--kills", "1", "--steps", "10")
+    answer = command(*words)
+    assert not Path("imported").exists(), Path("imported").read_text()
+    assert answer.code in (0, 1) and "a killed run goes on" not in answer.out
+
+
+def test_the_working_directory_is_left_out_once_we_have_started():
+    """`python -m` lets it come first, for itself, and for us."""
+    for name in ("rich", "typer", "click"):
+        Path(f"{name}.py").write_text("open('imported', 'a').write(__name__)")
+    done = subprocess.run([sys.executable, "-m", "toytrans", "--version"], capture_output=True)
+    assert done.returncode == 0, done.stderr
+    assert not Path("imported").exists()
+
+
+def test_what_the_attack_takes_for_a_fault():
+    verdict = script("attack").verdict
+    sent, somewhere = signal.SIGTERM, {"early": False, "late": False}
+    assert verdict(143, "", sent, **somewhere) == "in time"
+    assert verdict(-15, "", sent, early=True, late=False) == "too early"
+    assert verdict(0, "", sent, early=False, late=True) == "too late"
+    assert verdict(0, "", sent, **somewhere) == verdict(-9, "", sent, **somewhere) == "lost"
+    assert verdict(-15, "", sent, **somewhere) == verdict(2, "", sent, **somewhere) == "other code"
+    assert verdict(70, "", sent, **somewhere) == "70"
+    raised = 'File "/a/toytrans/cli/app.py"\nTraceback ... KeyboardInterrupt'
+    assert verdict(-2, raised, signal.SIGINT, early=True, late=False) == "traceback"
