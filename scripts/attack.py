@@ -2,6 +2,7 @@
 
     python scripts/attack.py signals [--number 500] [--seed 0]
     python scripts/attack.py poisoned
+    python scripts/attack.py links [--number 500] [--seed 0]
 
 signals     SIGINT, SIGTERM and SIGHUP at random moments of a command's first two seconds, to the
             process alone or to its whole group, as a terminal sends them. `in time` is exit code
@@ -9,13 +10,19 @@ signals     SIGINT, SIGTERM and SIGHUP at random moments of a command's first tw
             when the command was over. The rest are faults: `lost` went on to its end or for 30 s,
             `left behind` are processes or temporary files, `unsaved` are steps that were not saved.
 poisoned    Every command from a folder full of modules, each of which tells that it was imported.
+links       Trainings in run directories whose entries have become links, folders and files of a
+            user's, with --resume, --overwrite and neither. `harmed`: a file of the user's is gone
+            or changed, or a new one lies outside of the run.
 
 The exit code is 1 where something fell.
 """
 
 import argparse
+import contextlib
+import io
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -28,7 +35,8 @@ from concurrent.futures import ThreadPoolExecutor
 from importlib.metadata import packages_distributions
 from pathlib import Path
 
-from toytrans.training.checkpoint import saved_steps
+from toytrans.cli import main as toytrans
+from toytrans.training.owned import RUN_FILES, saved_steps
 from toytrans.training.run import read_records
 
 TOYTRANS = str(Path(sysconfig.get_path("scripts"), "toytrans"))
@@ -212,16 +220,121 @@ def poisoned(folder: Path, _: argparse.Namespace) -> bool:
     return whole
 
 
+# Links and a user's own files ----------------------------------------------------------------
+
+ENTRIES = (*RUN_FILES, ".toytrans-lock", "checkpoints", ".replaced", "notes.txt", "result.json")
+ENTRIES += tuple(f".{name}.draft" for name in RUN_FILES)
+ENTRIES += tuple(
+    f"checkpoints/{name}"
+    for name in ("step-10", "step-20", "step-30", ".step-30", ".old-step-10", "step-20-unreadable")
+    + ("step-10/weights.safetensors", "step-20/checkpoint.json")
+)
+CHANGES = ("link", "link to a folder", "link to nothing", "file", "folder", "moved", "garbled")
+DIVERGES = "--set train.lr=1e30 --set train.clip_norm=null"
+FLAGS = ("", "--resume", "--resume --set train.max_steps=40", "--overwrite")
+FLAGS += ("--overwrite --set train.max_steps=5", f"--overwrite {DIVERGES}")
+MINE = ("diary", "thesis/chapter.txt", "thesis/config.yaml", "step-30/photo.png")
+MINE += ("step-10/checkpoint.json", "step-10/weights.safetensors")
+
+
+def links(folder: Path, options: argparse.Namespace) -> bool:
+    """Whether no training has harmed a file of the user's."""
+    prepared(folder)
+    tally: Counter[str] = Counter()
+    for number in range(options.number):
+        rng = random.Random(f"{options.seed} {number}")
+        place = folder / "trial"
+        shutil.rmtree(place, ignore_errors=True)
+        shutil.copytree(folder / "run", place / "run", symlinks=True)
+        shutil.copy(folder / "tiny.yaml", place)
+        for name in MINE:
+            (place / name).parent.mkdir(exist_ok=True)
+            (place / name).write_text(f"{name} is mine")
+        changed = [change(place, rng) for _ in range(rng.randint(1, 3))]
+        outside, inside = files_outside(place), files_inside(place)
+        linked = (place / "run/checkpoints").is_symlink()  # where training may write, too
+        os.chdir(place)
+        for flags in rng.sample(FLAGS, 2):
+            code, words = call("train", "--config", "tiny.yaml", "--out", "run", *flags.split())
+            after = files_outside(place)
+            new = [n for n in after.keys() - outside.keys() if not (linked and "step-" in n)]
+            lost = [n for n, raw in outside.items() if after.get(n) != raw]
+            verdict = "harmed" if new or lost or files_inside(place) < inside else f"code {code}"
+            tally[verdict] += 1
+            if verdict not in ("code 0", "code 1", "code 2"):
+                print(number, changed, flags, verdict, lost, new, words[-500:], flush=True)
+    print(f"{sum(tally.values())} trainings:", dict(sorted(tally.items())))
+    return not tally.keys() - {"code 0", "code 1", "code 2"}
+
+
+def change(place: Path, rng: random.Random) -> str:
+    """Make something else of an entry of the run."""
+    path, what = place / "run" / rng.choice(ENTRIES), rng.choice(CHANGES)
+    there = os.path.lexists(path) and not path.is_symlink()
+    if not path.parent.is_dir() or (what in ("moved", "garbled") and not there):
+        return "nothing"
+    up = os.path.relpath(place.resolve(), path.parent.resolve())
+    if what == "garbled":
+        if path.is_file() and (raw := bytearray(path.read_bytes())):
+            raw[rng.randrange(len(raw))] ^= 1 << rng.randrange(8)
+            path.write_bytes(raw)
+    elif what == "moved":
+        name = f"moved-{path.name}-{rng.random()}"
+        path.rename(place / name)
+        path.symlink_to(f"{up}/{name}")
+    else:
+        shutil.rmtree(path) if path.is_dir() and there else path.unlink(missing_ok=True)
+        if what == "file":
+            path.write_text("mine")
+        elif what == "folder":
+            path.mkdir()
+            (path / "mine.txt").write_text("mine")
+        else:
+            folder = rng.choice(("", "/thesis", "/step-10"))
+            ends = {"link": "/diary", "link to a folder": folder, "link to nothing": "/nothing"}
+            path.symlink_to(up + ends[what])
+    return f"{path.relative_to(place)}: {what}"
+
+
+def files_outside(place: Path) -> dict[str, bytes]:
+    """Every file beside the run."""
+    paths = (p for p in place.rglob("*") if p.is_file() and not p.is_symlink())
+    names = {str(path.relative_to(place)): path for path in paths}
+    return {n: path.read_bytes() for n, path in names.items() if not n.startswith("run/")}
+
+
+def files_inside(place: Path) -> int:
+    """How many files in the run are the user's: those in folders that he put there."""
+    return sum(path.read_bytes() == b"mine" for path in (place / "run").rglob("mine.txt"))
+
+
+def call(*words: str) -> tuple[int, str]:
+    """Exit code and standard error of a command in this process."""
+    handlers = {number: signal.getsignal(number) for number in SIGNALS}
+    error = io.StringIO()
+    sys.argv = ["toytrans", *words]
+    try:
+        with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(error):
+            toytrans()
+    except SystemExit as stop:
+        return int(str(stop.code)), error.getvalue()
+    finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+    raise AssertionError("a command ends by SystemExit")
+
+
 ATTACKS: dict[str, Callable[[Path, argparse.Namespace], bool]] = {
     "signals": signals,
     "poisoned": poisoned,
+    "links": links,
 }
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("attack", choices=ATTACKS)
-    parser.add_argument("--number", type=int, default=500, help="of signals")
+    parser.add_argument("--number", type=int, default=500, help="of signals or folders")
     parser.add_argument("--at-once", type=int, default=2, help="commands at once")
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
