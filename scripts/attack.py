@@ -61,7 +61,7 @@ ATTACKED = {
     "doctor": ("doctor",),
 }
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-SECONDS, STARTED, AT_ITS_END, PATIENCE = 2.0, 0.15, 0.5, 30.0
+SECONDS, STARTED, AT_ITS_END, PATIENCE = 2.0, 0.25, 0.5, 30.0
 COLUMNS = ("signals", "in time", "too early", "too late", "lost", "70", "traceback", "other code")
 COLUMNS += ("left behind", "unsaved")
 FAULTS = COLUMNS[4:]
@@ -142,7 +142,7 @@ def verdict(code: int, words: str, sent: signal.Signals, *, early: bool, late: b
         return "too late" if late else "lost"
     if code == -signal.SIGKILL:
         return "lost"
-    ours = any(f"/{place}/" in words for place in ("toytrans/cli", "torch", "typer", "rich"))
+    ours = any(f"/{place}" in words for place in ("toytrans/cli/app", "torch/", "typer/", "rich/"))
     if early and not ours and (code == -sent or "KeyboardInterrupt" in words):
         return "too early"
     if "Traceback" in words or "Exception ignored" in words:
@@ -172,7 +172,6 @@ COMMANDS = (
     "faults",
     "train --config tiny.yaml",
     "train --config tiny.yaml --out run --resume --set train.max_steps=25",
-    "train --config tiny.yaml --out compiled --set train.compile=true",
     "eval run --plot curves.png",
     "translate --run run 1",
     "check run",
