@@ -216,6 +216,20 @@ def test_what_all_processes_find_wrong_is_told_once(tmp_path, words, line):
     assert silence == ["", ""]
 
 
+def test_two_processes_replace_a_run_and_put_it_back(tmp_path):
+    """The second looks at the folder while the first moves its files."""
+    tiny = "data: {task: copy, valid_examples: 8, test_examples: 8}\nmodel: {d_model: 16, d_ff: 16}"
+    (tmp_path / "c.yaml").write_text(f"{tiny}\ntrain: {{max_steps: 3}}")
+    train = ("-m", "toytrans", "train", "--config", "c.yaml", "--out", "r", "--overwrite")
+    for _ in range(2):
+        assert [code for code, *_ in in_two_processes(*train, folder=tmp_path)] == [0, 0]
+    kept = {p: p.read_bytes() for p in (tmp_path / "r").rglob("*") if p.is_file()}
+    worse = ("--set", "train.lr=1e30", "--set", "train.clip_norm=null")
+    first, second = in_two_processes(*train, *worse, folder=tmp_path)
+    assert first[0] == second[0] == 1 and "the one before is back" in first[2]
+    assert kept == {p: p.read_bytes() for p in (tmp_path / "r").rglob("*") if p.is_file()}
+
+
 def test_the_environment_must_be_torchruns(monkeypatch):
     for name, value in {"RANK": "0", "WORLD_SIZE": "two"}.items():
         monkeypatch.setenv(name, value)

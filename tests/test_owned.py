@@ -189,9 +189,12 @@ def test_overwriting_keeps_what_training_did_not_write_and_names_it(run, command
     assert "test_examples: 9" in (run / "config.yaml").read_text()
 
 
-@pytest.mark.parametrize("strange", ["copied", "link"])
-def test_checkpoints_of_others_stop_an_overwriting(run, command: Command, strange):
-    if strange == "copied":
+@pytest.mark.parametrize("strange", ["copied", "link", "replaced"])
+def test_what_is_not_the_runs_stops_an_overwriting(run, command: Command, strange):
+    if strange == "replaced":
+        thesis(Path("."))
+        (run / ".replaced").symlink_to("../thesis")
+    elif strange == "copied":
         shutil.copytree(run / "checkpoints/step-6", run / "checkpoints/step-60")
     else:
         (run / "checkpoints").rename("disk")

@@ -71,7 +71,6 @@ def train(
             _follow(trainer, trainer.config.train.max_steps)
             _report_stop(trainer, config, changes, signals)
         print_results(trainer, source)
-        print_results(trainer, source)
 
 
 class _Asked(NamedTuple):
@@ -166,10 +165,10 @@ def _held(plan: _Plan, path: Path, made: bool, team: "Team") -> Iterator[list[st
     from toytrans.training import owned, run
 
     with contextlib.ExitStack() as lock:
-        notes = list(team.first(lambda: lock.enter_context(run.locked(path))))
+        keeping_out = run.locked(path, ", or name another --out")
+        notes = list(team.first(lambda: lock.enter_context(keeping_out)))
         try:
-            replaces = plan.overwrite and run.is_run(path)
-            if replaces and (others := team.first(lambda: owned.set_aside(path))):
+            if plan.overwrite and (others := team.first(lambda: owned.set_aside(path))):
                 notes.append(f"{path}: kept what training did not write: {', '.join(others)}")
             yield notes
         finally:
@@ -330,5 +329,8 @@ def _report_stop(trainer: "Trainer", config: Path, changes: list[str], signals: 
             [*trainer.team.command(), "train", "--config", str(config), *sets]
             + ["--out", str(path), "--resume"]
         )
-        note(f"stopped at step {step} and saved; go on with: {again}")
+        if trainer.saved_step is None:
+            note("stopped before the first step; nothing is saved")
+        else:
+            note(f"stopped at step {step} and saved; go on with: {again}")
         leave_by(*came)

@@ -292,11 +292,18 @@ def _delete(folder: Path, names: Iterable[str]) -> None:
 
 
 def set_aside(run: Path) -> list[str]:
-    """Move the files of a run to .replaced; returns the entries that training did not write.
+    """Move the files of a run, if there is one, to .replaced; returns the entries that training did
+    not write.
 
     Raises UserError where checkpoints of this run cannot be told from other folders.
     """
+    if not os.path.lexists(run / CONFIG):
+        return []
     put_back(run)
+    if os.path.lexists(run / REPLACED):
+        raise UserError(
+            f"{run / REPLACED}: not written by this run; move it away, or name another --out"
+        )
     if target := leaves(run):
         raise UserError(
             f"{run / CHECKPOINTS}: a link to {target}, and --overwrite deletes nothing behind a "
@@ -310,7 +317,8 @@ def set_aside(run: Path) -> list[str]:
                 f"{folder}: not written by this run; move it away, or name another --out"
             )
     with saying_what_failed(run, "the new run"):
-        (run / REPLACED / CHECKPOINTS).mkdir(parents=True)
+        (run / REPLACED).mkdir()
+        (run / REPLACED / CHECKPOINTS).mkdir()
         _move(run, run / REPLACED, [*(f.relative_to(run) for f in folders), *map(Path, RUN_FILES)])
     return _others(run)
 

@@ -201,9 +201,9 @@ class Trainer:
             if self.cause:
                 reason = "diverged"
         self.stop_reason = reason
-        if reason != "diverged" and self.saved_step != self.progress.step:  # no step was taken
-            if reason != "interrupted":
-                self._evaluate()
+        ended = reason not in ("diverged", "interrupted")
+        if ended and self.saved_step != self.progress.step:  # no step was taken
+            self._evaluate()
             self.save()
 
     def save(self) -> None:
