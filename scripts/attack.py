@@ -172,16 +172,16 @@ COMMANDS = (
     "faults",
     "train --config tiny.yaml",
     "train --config tiny.yaml --out run --resume --set train.max_steps=25",
-    "eval run --plot curves.png",
+    "eval run",
     "translate --run run 1",
     "check run",
     "check --config tiny.yaml",
-    "check --config tiny.yaml --resume --kills 2 --steps 20",
+    "check --config tiny.yaml --resume --kills 3 --steps 60",
     "doctor",
     "doctor run",
-    "inspect-masks",
+    "inspect-masks --run run",
     "trace",
-    "attention run",
+    "attention --run run 1",
     "gradients",
     "board",
     "board sockeye copy --quick",
@@ -202,10 +202,11 @@ def poisoned(folder: Path, _: argparse.Namespace) -> bool:
         began = time.monotonic()
         done = subprocess.run([TOYTRANS, *words.split()], cwd=folder, capture_output=True)
         imported = told.read_text().split()
-        whole &= done.returncode == 0 and not imported
+        answered = done.returncode in (0, 1)  # `doctor` may find something
+        whole &= answered and not imported
         seconds = time.monotonic() - began
         print(f"{seconds:7.1f} {done.returncode:4} {len(imported):8}  {words}", *imported[:5])
-        if done.returncode:
+        if not answered:
             print(done.stderr.decode()[-500:])
         sys.stdout.flush()
     return whole
