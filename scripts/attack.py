@@ -69,7 +69,7 @@ ATTACKED = {
     "doctor": ("doctor",),
 }
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-SECONDS, STARTED, AT_ITS_END, PATIENCE = 2.0, 0.15, 0.5, 30.0
+SECONDS, STARTED, AT_ITS_END, PATIENCE = 2.0, 0.25, 0.5, 30.0
 COLUMNS = ("signals", "in time", "too early", "too late", "lost", "70", "traceback", "other code")
 COLUMNS += ("left behind", "unsaved")
 FAULTS = COLUMNS[4:]
@@ -150,7 +150,7 @@ def verdict(code: int, words: str, sent: signal.Signals, *, early: bool, late: b
         return "too late" if late else "lost"
     if code == -signal.SIGKILL:
         return "lost"
-    ours = any(f"/{place}/" in words for place in ("toytrans/cli", "torch", "typer", "rich"))
+    ours = any(f"/{place}" in words for place in ("toytrans/cli/app", "torch/", "typer/", "rich/"))
     if early and not ours and (code == -sent or "KeyboardInterrupt" in words):
         return "too early"
     if "Traceback" in words or "Exception ignored" in words:
@@ -180,17 +180,16 @@ COMMANDS = (
     "faults",
     "train --config tiny.yaml",
     "train --config tiny.yaml --out run --resume --set train.max_steps=25",
-    "train --config tiny.yaml --out compiled --set train.compile=true",
-    "eval run --plot curves.png",
+    "eval run",
     "translate --run run 1",
     "check run",
     "check --config tiny.yaml",
-    "check --config tiny.yaml --resume --kills 2 --steps 20",
+    "check --config tiny.yaml --resume --kills 3 --steps 60",
     "doctor",
     "doctor run",
-    "inspect-masks",
+    "inspect-masks --run run",
     "trace",
-    "attention run",
+    "attention --run run 1",
     "gradients",
     "board",
     "board sockeye copy --quick",
@@ -211,10 +210,11 @@ def poisoned(folder: Path, _: argparse.Namespace) -> bool:
         began = time.monotonic()
         done = subprocess.run([TOYTRANS, *words.split()], cwd=folder, capture_output=True)
         imported = told.read_text().split()
-        whole &= done.returncode == 0 and not imported
+        answered = done.returncode in (0, 1)  # `doctor` may find something
+        whole &= answered and not imported
         seconds = time.monotonic() - began
         print(f"{seconds:7.1f} {done.returncode:4} {len(imported):8}  {words}", *imported[:5])
-        if done.returncode:
+        if not answered:
             print(done.stderr.decode()[-500:])
         sys.stdout.flush()
     return whole

@@ -19,6 +19,7 @@ from conftest import Command
 from toytrans.boards import definition, jobs, results
 from toytrans.boards.definition import board_names, load_board
 from toytrans.errors import UserError
+from toytrans.training.run import locked
 from toytrans.yaml_tree import write_yaml
 
 SCAN_FILES = [
@@ -267,7 +268,10 @@ def test_a_measure_that_changes_is_measured_anew_and_nothing_is_trained(tiny, co
     assert was.result()["measures"]["long"] == trained, "of the saved model, to the same number"
 
 
-def test_a_stopped_board_saves_and_goes_on(tiny, monkeypatch):
+@pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGKILL])
+def test_a_stopped_board_saves_and_goes_on(tiny, monkeypatch, number):
+    """However it ends: what it has started ends with it. Nothing of where it runs is imported."""
+    (tiny / "multiprocessing.py").write_text("open('imported', 'a')")
     (tiny / "tiny.yaml").write_text(TINY.replace("max_steps: 20", "max_steps: 3000"))
     program = (
         "from pathlib import Path\nfrom toytrans.boards import definition\n"
@@ -276,7 +280,7 @@ def test_a_stopped_board_saves_and_goes_on(tiny, monkeypatch):
         "if __name__ == '__main__': main()\n"
     )
     (tiny / "run.py").write_text(program)
-    line = [sys.executable, "run.py", "board", "tiny", "--quick"]
+    line = [sys.executable, "-P", "run.py", "board", "tiny", "--quick"]
     with subprocess.Popen(line, cwd=tiny, stderr=subprocess.PIPE, text=True) as process:
         board = load_board("tiny")
         ours = jobs.jobs_of("tiny", board, quick=True, files=None)[0]
@@ -284,9 +288,11 @@ def test_a_stopped_board_saves_and_goes_on(tiny, monkeypatch):
             if ours.share_done() > 0:
                 break
             time.sleep(0.1)
-        os.kill(process.pid, signal.SIGTERM)
-        process.communicate(timeout=60)
-        assert process.returncode == 143
+        os.kill(process.pid, number)
+        process.communicate(timeout=60)  # to the end of all that have its standard error
+        assert process.returncode == (129 if number == signal.SIGHUP else -number)
+    with locked(ours.path):
+        assert not (tiny / "imported").exists()
     assert ours.result() is None
     saved = [int(path.name[5:]) for path in (ours.path / "checkpoints").glob("step-*")]
     assert saved and max(saved) >= 10, "the training has saved"
@@ -300,6 +306,13 @@ def test_a_stopped_board_saves_and_goes_on(tiny, monkeypatch):
     jobs.train_and_measure(ours)
     assert started == [max(saved)] and ours.share_done() == 1
     assert ours.result()["cpu_s"] is None, "only of the second part"
+
+
+def test_a_board_beside_itself_names_no_option_that_it_lacks(tiny):
+    job = jobs.jobs_of("tiny", load_board("tiny"), quick=True, files=None)[0]
+    with locked(job.path), pytest.raises(UserError) as refusal:
+        jobs.train_and_measure(job)
+    assert str(refusal.value).endswith("is writing here; wait for its end or stop it")
 
 
 def test_a_process_that_is_killed_or_refuses_is_reported(tiny):

@@ -294,13 +294,15 @@ def _follow(trainer: "Trainer", max_steps: int) -> None:
         words = f"loss {record['loss']:.4f} {rate:,.0f} tok/s"
         if match is not None:
             words += f" exact match {share(match)}"
-        bar.set_description_str(words, refresh=False)
-        bar.update(int(record["step"]) - bar.n)
+        with contextlib.suppress(OSError):  # a terminal that was closed: what it sent saves
+            bar.set_description_str(words, refresh=False)
+            bar.update(int(record["step"]) - bar.n)
         if not terminal and time.monotonic() - spoken >= SECONDS_BETWEEN_LINES:
             spoken = time.monotonic()
             left = seconds_left(record, max_steps)
             note(f"step {record['step']}/{max_steps} {words} {left:.0f} s left")
-    bar.close()
+    with contextlib.suppress(OSError):
+        bar.close()
 
 
 def seconds_left(record: "Record", max_steps: int) -> float:
