@@ -717,6 +717,20 @@ def test_a_bug_of_ours_is_shown_to_those_who_debug(
     says(answer.err, "Traceback", "RuntimeError: out of order", "test_bad_input.py")
 
 
+@pytest.mark.parametrize("debug", [False, True])
+def test_a_bug_whose_report_cannot_be_written_is_one_line_all_the_same(
+    command: Command, monkeypatch: pytest.MonkeyPatch, debug: bool
+) -> None:
+    monkeypatch.setattr(toytrans.data.tasks, "card", broken)
+    monkeypatch.setattr(tempfile, "tempdir", "nowhere")
+    if debug:
+        monkeypatch.setenv("TOYTRANS_DEBUG", "1")
+    answer = command("tasks", "copy")
+    assert (answer.code, answer.out) == (70, "")
+    says(answer.err.splitlines()[-1], "toytrans: a bug of ours", "cannot be written", "TMPDIR")
+    assert ("Traceback" in answer.err) == debug == (answer.err.count("\n") > 1)
+
+
 SUMMARY = {"examples", "exact_match", "low", "high", "token_accuracy"}
 
 

@@ -4,6 +4,7 @@ what they are."""
 import contextlib
 import hashlib
 import html
+import importlib.metadata
 import io
 import json
 import os
@@ -22,6 +23,7 @@ import torch
 from conftest import Command, call
 from torch import Tensor
 
+import toytrans
 from toytrans.config_file import load_config
 from toytrans.data import check_splits, open_source
 from toytrans.data import files as data_files
@@ -629,6 +631,75 @@ def test_closed_streams_and_poor_encodings_are_no_bugs_of_ours() -> None:
     assert shell("toytrans faults >&- <&- 2>&-").returncode == 0
     done = shell("PYTHONIOENCODING=ascii toytrans inspect-masks --src 'é 1' --tgt '1' --as hf")
     assert done.returncode == 0 and "\\xe9" in done.stdout
+
+
+def test_an_exit_code_remains_where_standard_error_cannot_be_written() -> None:
+    for line in ("toytrans tasks no 2>/dev/full", "toytrans tasks no 2>&-", "toytrans no 2>&-"):
+        assert shell(line).returncode == 2, line
+    reader, nobody_reads = os.pipe()
+    os.close(reader)
+    words = (sys.executable, "-m", "toytrans", "tasks", "no")
+    assert subprocess.run(words, stderr=nobody_reads, timeout=60).returncode == 2
+    os.close(nobody_reads)
+
+
+def test_a_training_outlives_its_log(run: Path, command: Command, monkeypatch) -> None:
+    with open("/dev/full", "w") as full:
+        monkeypatch.setattr(sys, "stderr", full)
+        assert call("train", "--config", "tiny.yaml", "--out", "other") == 0
+    assert (run.parent.parent / "other/checkpoints/step-4").is_dir()
+
+
+def test_a_working_directory_that_is_gone_is_said_in_one_line() -> None:
+    path = f"PYTHONPATH={Path(__file__).parent.parent}"
+    for name in ("tasks", "translate 1", "doctor", "train --config /tiny.yaml"):
+        done = shell(f"mkdir gone; cd gone; rmdir ../gone; {path} toytrans {name}")
+        assert (done.returncode, done.stderr.count("\n")) == (2, 1), done.stderr
+        assert "the working directory is gone" in done.stderr
+
+
+# The environment -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"RANK": "0", "WORLD_SIZE": "1" * 20},
+        {"RANK": "0", "WORLD_SIZE": "1" * 5000},
+        {"RANK": "1" * 20, "WORLD_SIZE": "2"},
+        {"RANK": "2", "WORLD_SIZE": "2"},
+        {"RANK": "0", "WORLD_SIZE": "0"},
+        {"RANK": "0", "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "-1"},
+        {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "::1", "MASTER_PORT": "9" * 20},
+        {"RANK": "0", "WORLD_SIZE": "2", "TORCHELASTIC_USE_AGENT_STORE": "True"},
+    ]
+    + [
+        {"RANK": "0", "WORLD_SIZE": "2", "TORCHELASTIC_USE_AGENT_STORE": "True"}
+        | {"MASTER_ADDR": "localhost", "MASTER_PORT": port}
+        for port in ("x", "-1", "0", "9" * 20)
+    ],
+)
+def test_an_environment_that_is_not_torchruns_is_refused(
+    refused: Refused, monkeypatch: pytest.MonkeyPatch, values: dict[str, str]
+) -> None:
+    for name, value in values.items():
+        monkeypatch.setenv(name, value)
+    Path("tiny.yaml").write_text(TINY)
+    said = refused("train", "--config", "tiny.yaml")
+    assert "torchrun" in said and not Path("runs").exists()
+
+
+def test_a_source_tree_that_is_not_installed_works(
+    command: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def version(name: str) -> str:
+        raise importlib.metadata.PackageNotFoundError(name)
+
+    monkeypatch.setattr(importlib.metadata, "version", version)
+    Path("tiny.yaml").write_text(TINY)
+    assert command("--version").out == f"toytrans {toytrans.__version__}\n"
+    assert command("train", "--config", "tiny.yaml").code == 0
+    assert json.loads(Path("runs/tiny/environment.json").read_text())["toytrans"] == "0.1.0"
 
 
 # The rules that hold the line ----------------------------------------------------------------

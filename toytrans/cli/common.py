@@ -26,8 +26,23 @@ def output() -> Console:
 
 
 def note(message: str, file: TextIO | None = None) -> None:
-    """One line on standard error, or in a file."""
-    print(printable(message), file=file or sys.stderr, flush=True)
+    """One line on standard error, or in a file. A line that cannot be written changes nothing else:
+    no exit code, no training. A reader that is gone raises BrokenPipeError."""
+    file = file or sys.stderr
+    try:
+        print(printable(message), file=file, flush=True)
+    except OSError as error:
+        silence(file)
+        if isinstance(error, BrokenPipeError):
+            raise
+
+
+def silence(stream: TextIO) -> None:
+    """Let what is still unwritten go nowhere, or Python would complain when it ends."""
+    with contextlib.suppress(OSError, ValueError):  # a stream of a test's has no descriptor
+        null = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(null, stream.fileno())
+        os.close(null)
 
 
 def is_copy() -> bool:
