@@ -320,6 +320,39 @@ def test_records_end_at_a_damaged_line(run: Path, line: bytes) -> None:
     assert [json.loads(line) for line in kept] == before
 
 
+@pytest.mark.parametrize("line", [b'{"step": -1}', b'{"step": 6, "loss": NaN}'])
+def test_a_record_that_training_never_writes_ends_the_reading(run: Path, line: bytes) -> None:
+    before = read_records(run)
+    (run / "metrics.jsonl").write_bytes((run / "metrics.jsonl").read_bytes() + line)
+    assert read_records(run) == before
+
+
+def test_records_may_fill_a_hundred_megabytes(run: Path, command: Command) -> None:
+    """A training must not become unresumable because of its log."""
+    line, last = (run / "metrics.jsonl").read_bytes().splitlines()
+    with (run / "metrics.jsonl").open("wb") as file:
+        file.write((line.ljust(9_900) + b"\n") * 11_000 + last)
+        assert file.tell() > 100_000_000
+    answer = command("train", "--config", "tiny.yaml", "--resume", "--set", "train.max_steps=6")
+    assert answer.code == 0, answer.err
+    assert [record["step"] for record in read_records(run)] == [2] * 11_000 + [4, 6]
+    assert command("doctor", str(run)).code in (0, 1)
+
+
+def test_json_is_strict_where_numbers_are_not_finite(run: Path, command: Command) -> None:
+    """Weights so large that losses overflow; NaN is a name that JSON lacks."""
+
+    def change(tensors: dict[str, Tensor], name: str) -> None:
+        tensors.update({name: tensor * 1e28 for name, tensor in tensors.items()})
+
+    change_tensors(run, "weights", change)
+    for words in ("eval", "eval runs/tiny runs/tiny", "trace --example decoding"):
+        answer = command(*words.split(), "--json")
+        assert answer.code == 0, answer.err
+        assert json.loads(answer.out, parse_constant=pytest.fail)
+    assert json.loads(command("eval", "--json").out)["loss"] is None
+
+
 # Files without an end ------------------------------------------------------------------------
 
 

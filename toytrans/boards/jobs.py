@@ -34,6 +34,7 @@ from toytrans.data.pairs import all_pairs
 from toytrans.errors import UserError
 from toytrans.evaluation import evaluate
 from toytrans.model.transformer import count_parameters
+from toytrans.reading import json_text
 from toytrans.training import devices
 from toytrans.training.checkpoint import write_file
 from toytrans.training.machine import settings_of_numbers, usable_cores
@@ -249,7 +250,7 @@ def train_and_measure(job: Job) -> None:
         for name, measure in job.measures.items():
             if name not in result["measures"]:
                 result["measures"][name] = _measured(trainer, measure, result["measures"])
-                raw = (json.dumps(result, indent=1) + "\n").encode()
+                raw = f"{json_text(result, 1)}\n".encode()
                 write_file(job.path / "result.json", raw)
 
 

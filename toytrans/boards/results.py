@@ -16,7 +16,7 @@ from toytrans.boards.definition import Board, Measure
 from toytrans.boards.jobs import Job
 from toytrans.errors import UserError
 from toytrans.evaluation import spans
-from toytrans.reading import read_whole
+from toytrans.reading import json_text, read_whole
 from toytrans.training.checkpoint import saying_what_failed, write_file
 from toytrans.training.machine import settings_of_numbers, usable_cores
 
@@ -140,7 +140,7 @@ def write_results(name: str, board: Board, about: dict[str, Any]) -> Path:
     whole = about | {"tasks": {task: tasks[task] for task in board.tasks if task in tasks}}
     with saying_what_failed(RESULTS, path.name):
         RESULTS.mkdir(exist_ok=True)
-        write_file(path, (json.dumps(whole, indent=1) + "\n").encode())
+        write_file(path, f"{json_text(whole, 1)}\n".encode())
     return path
 
 

@@ -1,6 +1,5 @@
 """`toytrans board`."""
 
-import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -10,6 +9,7 @@ import typer
 from rich.table import Table
 
 from toytrans.cli.common import note, output, share
+from toytrans.reading import json_text
 
 if TYPE_CHECKING:
     from toytrans.boards.definition import Board
@@ -48,7 +48,7 @@ def board(
     if not quick:
         note(f"results: {results.write_results(name, whole, about)}")
     if as_json:
-        print(json.dumps(about))
+        print(json_text(about))
     else:
         _print(chosen, results.blocks(chosen, todo), todo)
 

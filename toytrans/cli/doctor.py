@@ -1,12 +1,12 @@
 """`toytrans doctor`."""
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from toytrans.cli.common import output, plain, share
+from toytrans.reading import json_text
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -39,7 +39,7 @@ def _machine(as_json: bool) -> bool:
     found = describe()
     problems: list[str] = found["problems"]
     if as_json:
-        print(json.dumps(found))
+        print(json_text(found))
         return not problems
     console = output()
     _print_rows(console, _machine_rows(found))
@@ -86,7 +86,7 @@ def _run(path: Path, as_json: bool) -> bool:
     if as_json:
         found = [symptom.document() for symptom in symptoms]
         head = {"run": str(path), "healthy": healthy, "symptoms": found}
-        print(json.dumps(head | {"looked_at": overview(case)}))
+        print(json_text(head | {"looked_at": overview(case)}))
         return healthy
     console = output()
     _print_rows(console, _run_rows(case, overview(case)))

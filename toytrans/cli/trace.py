@@ -1,6 +1,5 @@
 """`toytrans trace`."""
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -10,6 +9,7 @@ from toytrans.cli.common import note, output
 from toytrans.cli.inspect import check_sources, view_of
 from toytrans.cli.panels import print_panels
 from toytrans.errors import UserError
+from toytrans.reading import json_text
 from toytrans.tokens import PAD_ID
 
 if TYPE_CHECKING:
@@ -99,7 +99,7 @@ def trace(
     if save is not None:
         _save(sheet, save)
     if as_json:
-        print(json.dumps(sheet.document()))
+        print(json_text(sheet.document()))
     else:
         print_panels(output(), sheet.panels)
 

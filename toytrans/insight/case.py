@@ -12,18 +12,15 @@ import torch
 
 from toytrans.config import Config
 from toytrans.data import open_source
-from toytrans.data.files import MOST_BYTES
 from toytrans.data.pairs import DataFacts, Pairs, all_pairs
 from toytrans.errors import UserError
-from toytrans.reading import read_whole
 from toytrans.tokens import EOS_ID
 from toytrans.training.checkpoint import Progress, load_checkpoint, saved_steps
 from toytrans.training.run import (
-    METRICS,
     Record,
     read_environment,
-    read_records,
     read_run,
+    record_lines,
 )
 
 Ending = Literal["max_steps", "max_seconds", "goal", "patience", "diverged", "cut short"]
@@ -162,7 +159,8 @@ class Case:
 def read_case(path: Path) -> Case:
     """Read a run. Raises UserError where config.yaml or data.json do not let themselves be read."""
     config, facts = read_run(path)
-    records = list(_whole(read_records(path)))
+    lines = [record for record, _ in record_lines(path)]
+    records = list(_whole(lines))
     return Case(
         config,
         facts,
@@ -170,7 +168,7 @@ def read_case(path: Path) -> Case:
         read_environment(path) or None,
         tuple(_saved(path, step) for step in saved_steps(path)),
         _texts(config, facts),
-        _lines(path) - len(records),
+        len(lines) - len(records),
         str(path),
     )
 
@@ -180,10 +178,12 @@ OR_NULL = ("loss", "grad_norm")
 SHARES = ("valid_exact_match", "valid_token_accuracy")
 
 
-def _whole(records: Sequence[Record]) -> Iterator[Record]:
+def _whole(lines: Sequence[Record | None]) -> Iterator[Record]:
     """The records up to the first that lacks a number, or does not go on from the one before."""
     before: Record = {"step": 0, "target_tokens": 0}
-    for record in records:
+    for record in lines:
+        if record is None:
+            return
         measured = "valid_loss" in record
         numbers = [record.get(name) for name in (*NUMBERS, *["valid_loss"] * measured)]
         numbers += [value for name in OR_NULL if (value := record.get(name, "")) is not None]
@@ -201,13 +201,6 @@ def _whole(records: Sequence[Record]) -> Iterator[Record]:
 def _within(value: Any, bound: float) -> bool:
     """Whether a value is a number, and no larger than a bound in size; NaN is not."""
     return isinstance(value, int | float) and -bound <= value <= bound
-
-
-def _lines(path: Path) -> int:
-    """Lines of metrics.jsonl, whole or not."""
-    if not (path / METRICS).exists():
-        return 0
-    return len(read_whole(path / METRICS, MOST_BYTES).decode(errors="replace").splitlines())
 
 
 def _saved(path: Path, step: int) -> Saved:
