@@ -717,6 +717,19 @@ def test_a_bug_of_ours_is_shown_to_those_who_debug(
     says(answer.err, "Traceback", "RuntimeError: out of order", "test_bad_input.py")
 
 
+def test_a_mark_of_byte_order_is_no_part_of_the_first_symbol(
+    run: Path, command: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"\xef\xbb\xbf1 2\n3\n")))
+    marked = command("translate")
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"1 2\n3\n")))
+    assert marked == command("translate") and marked.code == 0
+    Path("marked.yaml").write_text("\ufeff" + WITH_FILES.format("{train: a.tsv}"))
+    Path("a.tsv").write_text("\ufeff1 2\t2 1\n3\t3\n")
+    assert command("train", "--config", "marked.yaml", *UNTRAINED).code == 0
+    assert json.loads(Path("runs/marked/data.json").read_text())["symbols"] == ["1", "2", "3"]
+
+
 @pytest.mark.parametrize("debug", [False, True])
 def test_a_bug_whose_report_cannot_be_written_is_one_line_all_the_same(
     command: Command, monkeypatch: pytest.MonkeyPatch, debug: bool

@@ -4,6 +4,7 @@ import contextlib
 import os
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Annotated, TextIO
 
 import typer
@@ -43,6 +44,24 @@ def silence(stream: TextIO) -> None:
         null = os.open(os.devnull, os.O_WRONLY)
         os.dup2(null, stream.fileno())
         os.close(null)
+
+
+def check_new(option: str, path: Path) -> None:
+    """Raise UserError where an option names what is there already: nothing is written over."""
+    if os.path.lexists(path):
+        raise UserError(
+            f"{option} {path}: there is such a file already; remove it, or name another"
+        )
+
+
+def write_new(option: str, path: Path, raw: bytes) -> None:
+    """Write the file that an option names. Raises UserError where there is one, or none can be."""
+    check_new(option, path)
+    try:
+        with path.open("xb") as file:
+            file.write(raw)
+    except OSError as error:
+        raise UserError(f"{option} {path}: cannot be written ({error.strerror})") from None
 
 
 def is_copy() -> bool:

@@ -110,7 +110,9 @@ def _run_rows(case: "Case", found: dict[str, Any]) -> list[tuple[str, str]]:
         words = f"exact match {exact}, token accuracy {accuracy} at step {found['best_step']:,}"
         rows.append(("best", words))
     if "pace" in found:
-        entropy = f"; one who knows how often tokens occur: {found['entropy']:.2f}"
+        entropy = ""
+        if found["entropy"] is not None:  # the data is still there
+            entropy = f"; one who knows how often tokens occur: {found['entropy']:.2f}"
         epochs = f", each pair {found['epochs']:.1f} times" if found["epochs"] is not None else ""
         clipped = f", {found['clipped']:.0%} above clip_norm" if found["clip_norm"] else ""
         machine = case.environment or {}
@@ -119,7 +121,7 @@ def _run_rows(case: "Case", found: dict[str, Any]) -> list[tuple[str, str]]:
             (
                 "loss",
                 f"{found['first_loss']:.2f} at first, {found['settled_loss']:.4f} in the last "
-                f"quarter{entropy if found['entropy'] is not None else ''}",
+                f"quarter{entropy}",
             ),
             (
                 "gradient",

@@ -186,7 +186,7 @@ def _lines() -> Iterable[str]:
         if len(raw) > LONGEST_LINE:
             raise UserError(f"standard input, line {number}: longer than {LONGEST_LINE:,} bytes")
         try:
-            yield raw.decode()
+            yield raw.decode("utf-8-sig" if number == 1 else "utf-8")
         except UnicodeDecodeError:
             raise UserError(f"standard input, line {number}: not text in UTF-8") from None
 

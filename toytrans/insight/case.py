@@ -166,7 +166,7 @@ def read_case(path: Path) -> Case:
         facts,
         records,
         read_environment(path) or None,
-        tuple(_saved(path, step) for step in saved_steps(path)),
+        tuple(_all_saved(path)),
         _texts(config, facts),
         len(lines) - len(records),
         str(path),
@@ -201,6 +201,17 @@ def _whole(lines: Sequence[Record | None]) -> Iterator[Record]:
 def _within(value: Any, bound: float) -> bool:
     """Whether a value is a number, and no larger than a bound in size; NaN is not."""
     return isinstance(value, int | float) and -bound <= value <= bound
+
+
+def _all_saved(path: Path) -> Iterator[Saved]:
+    """The checkpoints. One that a training removes or replaces meanwhile is not damaged: what
+    looks so is looked for, and read, once more."""
+    for step in saved_steps(path):
+        saved = _saved(path, step)
+        if saved.damage is None:
+            yield saved
+        elif step in saved_steps(path):
+            yield _saved(path, step)
 
 
 def _saved(path: Path, step: int) -> Saved:

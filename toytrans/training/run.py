@@ -37,6 +37,8 @@ from toytrans.reading import json_text, open_regular, read_whole
 from toytrans.tokens import Vocabulary
 from toytrans.training.checkpoint import (
     CHECKPOINTS,
+    Checkpoint,
+    DamagedCheckpoint,
     load_checkpoint,
     load_weights,
     pick_step,
@@ -347,10 +349,21 @@ def load_run(path: str | Path, checkpoint: str = "best", device: str = "auto") -
     """
     path = Path(path)
     config, facts = read_run(path)
-    step = pick_step(path, checkpoint)
-    loaded = load_checkpoint(path, step, training=False)
+    step, loaded = _chosen(path, checkpoint)
     model = build_model(config, facts.vocabulary)
     if config.train.precision == "fp64":
         model.double()
     load_weights(model, loaded.weights, str(path / CHECKPOINTS / f"step-{step}"))
     return Run(path, config, facts, model.eval().to(choose_device(device)), step)
+
+
+def _chosen(path: Path, which: str) -> tuple[int, Checkpoint]:
+    """The checkpoint of a choice. Where a training removes it before it is read, it is chosen
+    anew."""
+    while True:
+        step = pick_step(path, which)
+        try:
+            return step, load_checkpoint(path, step, training=False)
+        except DamagedCheckpoint:
+            if step in saved_steps(path):
+                raise
