@@ -521,6 +521,9 @@ def test_a_name_that_no_disk_takes_is_refused(command: Command) -> None:
     answer = command("train", "--config", config(), "--out", "x" * 300, *UNTRAINED)
     assert answer.code == 2, answer.err
     says(answer.err, "x" * 300, "File name too long")
+    resumed = command("train", "--config", config(), "--out", "x" * 300, "--resume", *UNTRAINED)
+    assert resumed.code == 2, resumed.err
+    says(resumed.err, "x" * 300, "File name too long")
 
 
 def test_resume_and_overwrite_exclude_each_other(run: Path, refused: Callable[..., str]) -> None:

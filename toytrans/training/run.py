@@ -204,7 +204,7 @@ def create_run(path: Path, config: Config, facts: DataFacts, environment: dict[s
 
 def is_run(path: Path) -> bool:
     """Whether a path is a run directory."""
-    return (path / CONFIG).is_file() and (path / DATA).is_file()
+    return os.path.isfile(path / CONFIG) and os.path.isfile(path / DATA)  # of no name too long
 
 
 def read_run(path: Path) -> tuple[Config, DataFacts]:
