@@ -1,14 +1,17 @@
-"""Random configs, data files and command lines: does each end in an answer, never in a bug of ours?
+"""Random configs, data files, command lines and run folders: does each end in an answer, never in a
+bug of ours?
 
     python scripts/fuzz.py [--cases 10000] [--seed 0] [--seconds 20] [--only KIND]
 
-A third of the cases each: a valid config with something in it replaced, dropped, moved or written
+A quarter of the cases each: a valid config with something in it replaced, dropped, moved or written
 badly, which is loaded and, where it is accepted and small, built and trained for a step; files of
-right lines, with something among them that does not belong there, read as training data; and
-command lines of every command, over a tiny run. Answers are: refused by a UserError or exit code 2,
-accepted, or exit code 1 for a check that failed. Bugs are: exit code 70, any other exception, more
-than `--seconds` of the processor, and more than 2 GiB beyond what the process held at the start;
-the smallest such case is shown, and the exit code is 1. Needs `hypothesis` (extra dev).
+right lines, with something among them that does not belong there, read as training data; command
+lines of every command, over a tiny run; and commands over a run one of whose files was changed, or
+is a folder, a pipe, a link to itself, a device. Answers are: refused by a UserError or exit code 2,
+accepted, or exit code 1 for a check that failed. Bugs are: exit code 70, any other exception, JSON
+that is none, more than `--seconds` of the processor, and more than 2 GiB beyond what the process
+held at the start; the smallest such case is shown, and the exit code is 1. Needs `hypothesis`
+(extra dev).
 """
 
 import argparse
@@ -16,7 +19,9 @@ import contextlib
 import io
 import json
 import os
+import re
 import resource
+import shutil
 import signal
 import sys
 import tempfile
@@ -231,6 +236,8 @@ OPTIONS: dict[str, list[tuple[str, st.SearchStrategy[str] | None]]] = {
     "check": [("--config", PATHS), ("--set", SETS), ("--model", WORDS), ("--break", WORDS)]
     + [("--checkpoint", NUMBERS), ("--length", NUMBERS), ("--seed", NUMBERS), ("--json", None)],
     "faults": [],
+    "doctor": [("--json", None)],
+    "board": [("--quick", None), ("--data", PATHS), ("--json", None)],
     "gradients": [("--seeds", NUMBERS), ("--json", None)],
     "translate": [("--run", PATHS), ("--checkpoint", NUMBERS), ("--device", WORDS)],
     "eval": [("--split", st.sampled_from(["valid", "test", "train"])), ("--json", None)]
@@ -245,6 +252,8 @@ ARGUMENTS = {
     "trace": PATHS,
     "check": PATHS,
     "eval": PATHS,
+    "doctor": PATHS,
+    "board": WORDS,
     "attention": SEQUENCES,
     "translate": SEQUENCES,
 }
@@ -267,6 +276,58 @@ def commands(draw: st.DrawFn) -> list[str]:
     for word in draw(st.lists(ARGUMENTS.get(name, PATHS), max_size=2)):
         words.append(word)
     return [word.replace("\0", "") for word in words]
+
+
+# Run folders ---------------------------------------------------------------------------------
+
+CHECKPOINT = "checkpoints/step-1"
+FILES_OF_A_RUN = [
+    *("config.yaml", "data.json", "environment.json", "metrics.jsonl", "checkpoints", CHECKPOINT),
+    *(f"{CHECKPOINT}/{name}.safetensors" for name in ("weights", "optimizer", "random")),
+    f"{CHECKPOINT}/checkpoint.json",
+]
+OVER_A_RUN = [
+    *("doctor runs/tiny", "doctor runs/tiny --json", "eval runs/tiny --json", "translate 1"),
+    *("attention 1", "trace runs/tiny --json", "check runs/tiny", "inspect-masks --run runs/tiny"),
+    "train --config tiny.yaml --resume --set train.max_steps=2",
+]
+INSTEAD = ["nothing", "a directory", "a pipe", "a link to itself", "a device"]
+
+
+@st.composite
+def run_folders(draw: st.DrawFn) -> tuple[str, str | tuple[int, bytes | str], str]:
+    """A file of a run; what is in its place, or, at a place in it, what is changed; a command."""
+    values = st.sampled_from(["null", "[]", "{}", "-1", "1e999", "NaN", "9" * 5000, "[" * 9999])
+    change = st.tuples(st.integers(0, 10**4), st.binary(max_size=9) | values)
+    what = draw(st.sampled_from(INSTEAD) | change)
+    return draw(st.sampled_from(FILES_OF_A_RUN)), what, draw(st.sampled_from(OVER_A_RUN))
+
+
+def spoil(path: Path, what: str | tuple[int, bytes | str]) -> None:
+    """Put something in the place of a file of a run, or change it: bytes are written over it, text
+    takes the place of one of its JSON values."""
+    if not isinstance(what, str):
+        if path.is_file():
+            at, put = what
+            raw = path.read_bytes()
+            found = list(re.finditer(rb'"[^"]*"|[-0-9.e]+|null|\[\]', raw))
+            if isinstance(put, bytes) or not found:
+                at, put = at % (len(raw) + 1), put if isinstance(put, bytes) else put.encode()
+                path.write_bytes(raw[:at] + put + raw[at + len(put) :])
+            else:
+                value = found[at % len(found)]
+                path.write_bytes(raw[: value.start()] + put.encode() + raw[value.end() :])
+        return
+    if path.is_dir():
+        shutil.rmtree(path)
+    else:
+        path.unlink()
+    if what == "a directory":
+        path.mkdir()
+    elif what == "a pipe":
+        os.mkfifo(path)
+    elif what in ("a link to itself", "a device"):
+        path.symlink_to("/dev/zero" if what == "a device" else path.name)
 
 
 # Checks --------------------------------------------------------------------------------------
@@ -347,13 +408,29 @@ def check_command(words: list[str]) -> Verdict:
     said = b"".join(stream.buffer.getvalue() for stream in (out, err))
     assert code in (0, 1, 2), said.decode()[-500:]
     assert b"\x1b" not in said and b"Traceback" not in said, said[-500:]
+    if "--json" in words and code != 2 and "--help" not in words:
+        json.loads(out.buffer.getvalue(), parse_constant=no_json)
     return {0: "accepted", 1: "a check failed", 2: "refused"}[code]
+
+
+def check_run_folder(case: tuple[str, str | tuple[int, bytes | str], str]) -> Verdict:
+    """Run a command over a run that somebody has spoiled."""
+    name, what, words = case
+    shutil.rmtree("runs", ignore_errors=True)
+    shutil.copytree("whole", "runs")
+    spoil(Path("runs/tiny") / name, what)
+    return check_command(words.split())
+
+
+def no_json(name: str) -> None:
+    raise AssertionError(f"{name} is no JSON")
 
 
 KINDS: dict[str, tuple[st.SearchStrategy[Any], Check]] = {
     "configs": (configs(), check_config),
     "data files": (files(), check_files),
     "command lines": (commands(), check_command),
+    "run folders": (run_folders(), check_run_folder),
 }
 
 # Running -------------------------------------------------------------------------------------
@@ -370,6 +447,7 @@ def workplace() -> Iterator[None]:
             Path("data.tsv").write_text("1 2\t2 1\n3\t3\n4 1\t1 4\n")
             os.mkfifo("fifo")
             assert check_command(["train", "--config", "tiny.yaml"]) == "accepted"
+            shutil.copytree("runs", "whole")
             yield
         finally:
             os.chdir(before)

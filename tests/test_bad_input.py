@@ -521,6 +521,9 @@ def test_a_name_that_no_disk_takes_is_refused(command: Command) -> None:
     answer = command("train", "--config", config(), "--out", "x" * 300, *UNTRAINED)
     assert answer.code == 2, answer.err
     says(answer.err, "x" * 300, "File name too long")
+    resumed = command("train", "--config", config(), "--out", "x" * 300, "--resume", *UNTRAINED)
+    assert resumed.code == 2, resumed.err
+    says(resumed.err, "x" * 300, "File name too long")
 
 
 def test_resume_and_overwrite_exclude_each_other(run: Path, refused: Callable[..., str]) -> None:
@@ -715,6 +718,33 @@ def test_a_bug_of_ours_is_shown_to_those_who_debug(
     answer = command("tasks", "copy")
     assert (answer.code, answer.out) == (70, "")
     says(answer.err, "Traceback", "RuntimeError: out of order", "test_bad_input.py")
+
+
+def test_a_mark_of_byte_order_is_no_part_of_the_first_symbol(
+    run: Path, command: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"\xef\xbb\xbf1 2\n3\n")))
+    marked = command("translate")
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"1 2\n3\n")))
+    assert marked == command("translate") and marked.code == 0
+    Path("marked.yaml").write_text("\ufeff" + WITH_FILES.format("{train: a.tsv}"))
+    Path("a.tsv").write_text("\ufeff1 2\t2 1\n3\t3\n")
+    assert command("train", "--config", "marked.yaml", *UNTRAINED).code == 0
+    assert json.loads(Path("runs/marked/data.json").read_text())["symbols"] == ["1", "2", "3"]
+
+
+@pytest.mark.parametrize("debug", [False, True])
+def test_a_bug_whose_report_cannot_be_written_is_one_line_all_the_same(
+    command: Command, monkeypatch: pytest.MonkeyPatch, debug: bool
+) -> None:
+    monkeypatch.setattr(toytrans.data.tasks, "card", broken)
+    monkeypatch.setattr(tempfile, "tempdir", "nowhere")
+    if debug:
+        monkeypatch.setenv("TOYTRANS_DEBUG", "1")
+    answer = command("tasks", "copy")
+    assert (answer.code, answer.out) == (70, "")
+    says(answer.err.splitlines()[-1], "toytrans: a bug of ours", "cannot be written", "TMPDIR")
+    assert ("Traceback" in answer.err) == debug == (answer.err.count("\n") > 1)
 
 
 SUMMARY = {"examples", "exact_match", "low", "high", "token_accuracy"}

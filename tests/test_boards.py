@@ -232,16 +232,148 @@ def test_some_tasks_of_a_board_leave_the_results_of_the_others(tiny, command, mo
     assert answer.code == 2 and "tiny has no task 'shift'; it has 'copy', 'reverse'" in answer.err
 
 
-SPOILED = ["{", "[]", '{"tasks": 3}', "{}", '{"tasks": []}', '{"tasks": {"copy": 3}}', "[" * 10**5]
+SPOILED = ["", "{", "[]", "{}", "3", "null", "[" * 10**5, "\0" * 99, "\ufeff{}", "1" * 9999]
+OF_TASKS = [
+    "3",
+    "[]",
+    "null",
+    '{"copy": 3}',
+    '{"copy": ' + '{"a":' * 10**4,
+    '{"copy": {"a": NaN,}}',
+]
 
 
-@pytest.mark.parametrize("text", SPOILED, ids=range(len(SPOILED)))
+@pytest.mark.parametrize("text", [*SPOILED, *(f'{{"tasks": {tasks}}}' for tasks in OF_TASKS)])
 def test_a_spoiled_results_file_is_refused_before_the_training(text, tiny, command):
     (tiny / "results").mkdir()
     (tiny / "results" / "tiny.json").write_text(text)
     answer = command("board", "tiny")
     assert answer.code == 2 and "tiny.json: not the results of a board; move it away" in answer.err
     assert not (tiny / "runs").exists()
+
+
+def no_file(kind: str, path: Path) -> None:
+    """Something in the place of a file."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.unlink(missing_ok=True)
+    if kind == "pipe":
+        os.mkfifo(path)
+    elif kind == "directory":
+        path.mkdir()
+    elif kind == "link to itself":
+        path.symlink_to(path.name)
+    else:
+        with path.open("wb") as file:
+            file.truncate(3 * 2**30)
+
+
+NO_FILES = ["pipe", "directory", "link to itself", "3 GiB"]
+
+
+@pytest.mark.parametrize("kind", NO_FILES)
+def test_what_is_no_results_file_is_refused_before_the_training(kind, tiny, command):
+    no_file(kind, tiny / "results" / "tiny.json")
+    answer = command("board", "tiny")
+    assert answer.code == 2 and "move it away" in answer.err and answer.err.count("\n") == 1
+    assert not (tiny / "runs").exists()
+
+
+@pytest.fixture(scope="module")
+def one_job(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the runs of one seed."""
+    folder = tmp_path_factory.mktemp("board")
+    (folder / "tiny.yaml").write_text(TINY)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(definition, "FOLDER", folder)
+        patch.setattr(jobs, "SEEDS", (0,))
+        patch.chdir(folder)
+        train_here()
+    return folder
+
+
+@pytest.fixture
+def done(one_job: Path, tiny: Path, monkeypatch: pytest.MonkeyPatch) -> jobs.Job:
+    """A job that is done, and no other."""
+    monkeypatch.setattr(jobs, "SEEDS", (0,))
+    shutil.copytree(one_job, tiny, dirs_exist_ok=True)
+    (job, _) = jobs.jobs_of("tiny", load_board("tiny"), quick=False, files=None)
+    assert job.result() is not None
+    return job
+
+
+def test_results_of_others_are_kept_as_strict_json(done, tiny, command):
+    (tiny / "tiny.yaml").write_text(TINY + TINY[TINY.index("  copy:") :].replace("copy", "reverse"))
+    (tiny / "results").mkdir()
+    huge = f'{{"a": NaN, "b": 1e999, "c": {"9" * 4000}, "d": "\u200d"}}'
+    (tiny / "results" / "tiny.json").write_text(f'{{"tasks": {{"reverse": {huge}}}, "x": NaN}}')
+    assert command("board", "tiny", "copy").code == 0
+    whole = (tiny / "results" / "tiny.json").read_text()
+    kept = json.loads(whole, parse_constant=pytest.fail)["tasks"]["reverse"]
+    assert kept == {"a": None, "b": None, "c": int("9" * 4000), "d": "\u200d"}
+
+
+OF_A_RESULT = ("steps", "stop_reason", "target_tokens", "train_s", "cpu_s", "precision", "measures")
+OF_A_MEASURE = ("asked", "value", "loss", "exact_match", "free_token_accuracy", "by_length", "low")
+VALUES = [[], {"a": 1}, 1e400]
+
+
+def refused_result(command: Command, job: jobs.Job) -> None:
+    answer = command("board", "tiny")
+    assert answer.code == 2 and answer.err.count("\n") == 1, answer.err
+    assert f"{job.path / 'result.json'}: " in answer.err and "remove it, and" in answer.err
+    assert not Path("results").exists()
+
+
+@pytest.mark.parametrize("text", [*SPOILED, '{"measures": 3}', '{"measures": {"short": 3}}'])
+def test_a_result_that_no_training_writes_is_refused(text, done, command):
+    (done.path / "result.json").write_text(text)
+    refused_result(command, done)
+    assert (done.path / "result.json").read_text() == text
+
+
+@pytest.mark.parametrize("kind", NO_FILES)
+def test_what_is_no_result_is_refused(kind, done, command):
+    no_file(kind, done.path / "result.json")
+    refused_result(command, done)
+
+
+@pytest.mark.parametrize("value", VALUES, ids=str)
+@pytest.mark.parametrize("key", [*OF_A_RESULT, *(f"measures.short.{key}" for key in OF_A_MEASURE)])
+def test_a_result_with_another_value_ends_in_an_answer(key, value, done, command):
+    found = json.loads((done.path / "result.json").read_text())
+    *sections, name = key.split(".")
+    place = found
+    for section in sections:
+        place = place[section]
+    assert name in place
+    place[name] = value
+    (done.path / "result.json").write_text(json.dumps(found).replace("Infinity", "1e400"))
+    if name == "asked" and value == {"a": 1}:
+        assert done.result() is None and done.so_far() is not None, "it is measured again"
+    else:
+        refused_result(command, done)
+
+
+def test_a_result_without_its_newer_keys_is_read(done, command):
+    found = json.loads((done.path / "result.json").read_text())
+    for key in set(OF_A_RESULT) - {"measures"}:
+        del found[key]
+    found["measures"]["short"]["value"] = None
+    (done.path / "result.json").write_text(json.dumps(found))
+    answer = command("board", "tiny", "--json")
+    assert answer.code == 0, answer.err
+    runs = json.loads(answer.out, parse_constant=pytest.fail)["tasks"]["copy"]["runs"]
+    assert runs[0]["measures"]["short"]["value"] is None and "steps" not in runs[0]
+    assert "nan" in command("board", "tiny").out
+
+
+@pytest.mark.parametrize(
+    "text", ["", "[]", '{"step": 1e400}', '{"step": -9}', f'{{"step": {"9" * 400}}}', "[" * 10**5]
+)
+def test_records_that_make_no_sense_are_no_share_of_a_job(text, done):
+    (done.path / "result.json").unlink()
+    (done.path / "metrics.jsonl").write_text(text)
+    assert done.share_done() == 0
 
 
 def test_a_measure_that_changes_is_measured_anew_and_nothing_is_trained(tiny, command, monkeypatch):

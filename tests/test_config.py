@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 import pytest
+import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
@@ -192,6 +193,61 @@ def test_a_list_that_occurs_twice_is_written_out_twice(tmp_path: Path) -> None:
     text = write_yaml({"train_length": span, "valid_length": span})
     found = read_yaml(write(tmp_path, text)).values
     assert found == {"train_length": [1, 20], "valid_length": [1, 20]}
+
+
+NUMBERS = {"train": ("lr", "max_seconds", "clip_norm", "weight_decay", "label_smoothing")}
+NUMBERS |= {"model": ("bias_gain", "slope", "score_cap", "dropout")}
+PATHS = (
+    st.text(max_size=9)
+    | st.text("0123456789-+.eExno:_ ~#'\"[]{}&*!|>%@`\n\t\x85\u2028\ufeff", max_size=8)
+    | st.sampled_from(["1e5", "0x10", "no", ".5", "~", "a: b", "a\nb", "-", "caf\u00e9", "null"])
+)
+
+
+@st.composite
+def odd_configs(draw: st.DrawFn) -> dict[str, Any]:
+    """A config with strange numbers and paths, not all of which are allowed."""
+    numbers = st.floats() | st.sampled_from([1e-310, 1e22, -0.0, 1e308, 2.3e-308, 5e-324, 1e16])
+    values = {
+        section: draw(st.dictionaries(st.sampled_from(keys), numbers, max_size=3))
+        for section, keys in NUMBERS.items()
+    }
+    names = {"train": PATHS | st.tuples(PATHS, PATHS).map(list), "test": PATHS}
+    data = {"files": st.fixed_dictionaries(names)} if draw(st.booleans()) else {"task": "copy"}
+    return values | {"data": {key: draw(v) if key == "files" else v for key, v in data.items()}}
+
+
+def test_every_config_that_is_accepted_is_saved_and_reads_back_equal(folder: Path) -> None:
+    """In a process too in which training has numbers below the normal ones be 0."""
+    accepted: list[Config] = []
+
+    @given(odd_configs())
+    @example({"data": {"task": "copy"}, "train": {"lr": 1e-310}})
+    @example({"data": {"task": "copy"}, "train": {"weight_decay": -0.0, "clip_norm": 1e22}})
+    @settings(max_examples=150, deadline=None, database=None)
+    def reads_back(values: dict[str, Any]) -> None:
+        try:
+            config = check_config(Tree("odd.yaml", values))
+        except UserError:
+            return
+        accepted.append(config)
+        path = write(folder, save_config(config), "saved.yaml")
+        for flush in (False, True):
+            torch.set_flush_denormal(flush)
+            try:
+                found = load_config(path)
+            finally:
+                torch.set_flush_denormal(False)
+            assert repr(found) == repr(config)
+
+    reads_back()
+    assert len(accepted) > 20 and any(config.data.files for config in accepted)
+
+
+@pytest.mark.parametrize("key", ["train.lr", "train.weight_decay", "model.slope"])
+def test_a_number_that_training_takes_for_zero_is_refused(tmp_path, key):
+    message = refusal(tmp_path, PLAIN, f"{key}=1e-310")
+    assert_says(message, (f"{key}: ", "1e-310", "too small for a number that is not 0"))
 
 
 # Files that are refused ----------------------------------------------------------------------

@@ -4,8 +4,11 @@ is wrong; and what it says of a machine."""
 import json
 import math
 import shutil
+import threading
 from collections import namedtuple
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from itertools import count
 from pathlib import Path
 
 import pytest
@@ -20,7 +23,8 @@ from toytrans.data.pairs import DataFacts
 from toytrans.insight.case import Case, Texts, overview, read_case, texts_of
 from toytrans.insight.doctor import examine
 from toytrans.training import machine
-from toytrans.training.run import create_run
+from toytrans.training.checkpoint import load_checkpoint, save_checkpoint
+from toytrans.training.run import append_record, create_run, load_run, read_records
 from toytrans.training.trainer import Trainer
 
 TEXTS = Texts(tokens=tuple(range(2, 22)), entropy=math.log(20), train_size=None)
@@ -390,8 +394,6 @@ def test_weights_that_are_no_numbers_are_found(tmp_path, sound):
     case = read_case(sound)
     path = tmp_path / "run"
     shutil.copytree(sound, path)
-    from toytrans.training.checkpoint import load_checkpoint, save_checkpoint
-
     checkpoint = load_checkpoint(path, 100)
     name = sorted(checkpoint.weights)[0]
     checkpoint.weights[name].view(-1)[0] = math.nan
@@ -407,6 +409,49 @@ def test_a_training_that_was_stopped_says_how_to_go_on(tmp_path):
     assert found.keys() == {"cut_short", "never_evaluated", "still_warming_up"}
     assert "step 12 of 100" in found["cut_short"].evidence
     assert "--resume" in found["cut_short"].remedy
+
+
+def test_a_training_that_saves_and_prunes_meanwhile_damages_nothing(sound, tmp_path):
+    """Read beside it again and again, the run is whole, whatever is removed between two looks."""
+    path = Path(shutil.copytree(sound, tmp_path / "run"))
+    checkpoint, record = load_checkpoint(path, 100), read_records(path)[-1]
+    stop = threading.Event()
+
+    def train_on() -> None:
+        for step in count(101):
+            if stop.is_set():
+                return
+            checkpoint.progress.step = step
+            checkpoint.progress.best_step = step - step % 7
+            counts = {"step": step, "target_tokens": record["target_tokens"] + step}
+            append_record(path, record | counts)
+            save_checkpoint(path, checkpoint)
+
+    with ThreadPoolExecutor() as pool:
+        training = pool.submit(train_on)
+        try:
+            for _ in range(20):
+                case = read_case(path)
+                assert case.saved and case.unread == 0
+                assert [saved.damage for saved in case.saved if saved.damage] == []
+                assert load_run(path, device="cpu").step > 0
+        finally:
+            stop.set()
+        training.result()
+
+
+def test_a_run_whose_data_is_gone_is_told_without_it(tmp_path, monkeypatch, command):
+    monkeypatch.chdir(tmp_path)
+    Path("pairs.tsv").write_text("1 2\t2 1\n3\t3\n4 1\t1 4\n" * 9)
+    files = "data: {files: {train: pairs.tsv, valid: pairs.tsv, test: pairs.tsv}}\n"
+    sizes = "model: {d_model: 8, n_heads: 2, d_ff: 8}\ntrain: {max_steps: 20, log_every: 2}\n"
+    Path("c.yaml").write_text(files + sizes)
+    assert command("train", "--config", "c.yaml", "--out", "run").code == 0
+    Path("pairs.tsv").unlink()
+    for words in (("doctor", "run"), ("doctor", "run", "--json")):
+        done = command(*words)
+        assert done.code in (0, 1) and done.err == "", done.err
+        assert "run" in done.out
 
 
 def test_a_folder_that_is_no_run_is_refused(tmp_path, command):

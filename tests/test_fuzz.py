@@ -21,8 +21,9 @@ def test_random_files_are_answered(kind: str, cases: int) -> None:
     assert counts["accepted"] and counts["refused"], "either occurs"
 
 
-def test_random_command_lines_are_answered() -> None:
-    counts = fuzz.fuzz("command lines", 60, 0, 20.0)
+@pytest.mark.parametrize(("kind", "cases"), [("command lines", 60), ("run folders", 40)])
+def test_random_commands_are_answered(kind: str, cases: int) -> None:
+    counts = fuzz.fuzz(kind, cases, 0, 20.0)
     assert counts["accepted"] and counts["refused"], "either occurs"
 
 

@@ -19,6 +19,7 @@ from toytrans.insight.gradients import (
     layers,
 )
 from toytrans.model import by_hand
+from toytrans.reading import json_text
 
 OPERATIONS = {
     "linear",
@@ -179,7 +180,7 @@ def test_a_difference_makes_the_command_fail(command, monkeypatch):
 
 def test_nan_is_no_pass():
     nan = Comparison("x", "y", (1,), math.nan, 0.0)
-    assert not nan.passed and nan.document()["absolute"] is None
+    assert not nan.passed and json.loads(json_text(nan.document()))["absolute"] is None
     assert not Comparison("x", "y", (1,), 2e-10, 0.0).passed
     assert not Comparison("x", "y", (1,), 0.0, 2e-10).passed
     broken = difference(torch.tensor([1.0, math.nan]), torch.ones(2))

@@ -497,6 +497,18 @@ def test_plots(run: str, command: Command, tmp_path: Path) -> None:
     assert json.loads(both.out)["heads"] and (tmp_path / "c.png").exists()
 
 
+def test_a_plot_is_written_over_nothing(run: str, command: Command, tmp_path: Path) -> None:
+    """As trace --save: neither a file nor what a link points to."""
+    picture, nothing = tmp_path / "a.png", tmp_path / "nothing"
+    picture.write_text("a diary")
+    (tmp_path / "b.svg").symlink_to(nothing)
+    for name in ("a.png", "b.svg"):
+        answer = command("attention", "1", "--run", run, "--plot", str(tmp_path / name))
+        assert (answer.code, answer.out, answer.err.count("\n")) == (2, "", 1)
+        assert f"{name}: there is such a file already; remove it, or name another" in answer.err
+    assert picture.read_text() == "a diary" and not nothing.exists()
+
+
 def test_a_broken_run_says_so(run: str, command: Command, tmp_path: Path) -> None:
     broken = trained(tmp_path, TINY, "--set", "fault=pad_visible")
     answer = command("attention", "1 2 3 4", "2", "--run", broken, "--part", "encoder")

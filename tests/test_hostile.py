@@ -4,6 +4,7 @@ what they are."""
 import contextlib
 import hashlib
 import html
+import importlib.metadata
 import io
 import json
 import os
@@ -22,6 +23,7 @@ import torch
 from conftest import Command, call
 from torch import Tensor
 
+import toytrans
 from toytrans.config_file import load_config
 from toytrans.data import check_splits, open_source
 from toytrans.data import files as data_files
@@ -316,6 +318,39 @@ def test_records_end_at_a_damaged_line(run: Path, line: bytes) -> None:
     resumed(run)
     kept = (run / "metrics.jsonl").read_text().splitlines()
     assert [json.loads(line) for line in kept] == before
+
+
+@pytest.mark.parametrize("line", [b'{"step": -1}', b'{"step": 6, "loss": NaN}'])
+def test_a_record_that_training_never_writes_ends_the_reading(run: Path, line: bytes) -> None:
+    before = read_records(run)
+    (run / "metrics.jsonl").write_bytes((run / "metrics.jsonl").read_bytes() + line)
+    assert read_records(run) == before
+
+
+def test_records_may_fill_a_hundred_megabytes(run: Path, command: Command) -> None:
+    """A training must not become unresumable because of its log."""
+    line, last = (run / "metrics.jsonl").read_bytes().splitlines()
+    with (run / "metrics.jsonl").open("wb") as file:
+        file.write((line.ljust(9_900) + b"\n") * 11_000 + last)
+        assert file.tell() > 100_000_000
+    answer = command("train", "--config", "tiny.yaml", "--resume", "--set", "train.max_steps=6")
+    assert answer.code == 0, answer.err
+    assert [record["step"] for record in read_records(run)] == [2] * 11_000 + [4, 6]
+    assert command("doctor", str(run)).code in (0, 1)
+
+
+def test_json_is_strict_where_numbers_are_not_finite(run: Path, command: Command) -> None:
+    """Weights so large that losses overflow; NaN is a name that JSON lacks."""
+
+    def change(tensors: dict[str, Tensor], name: str) -> None:
+        tensors.update({name: tensor * 1e28 for name, tensor in tensors.items()})
+
+    change_tensors(run, "weights", change)
+    for words in ("eval", "eval runs/tiny runs/tiny", "trace --example decoding"):
+        answer = command(*words.split(), "--json")
+        assert answer.code == 0, answer.err
+        assert json.loads(answer.out, parse_constant=pytest.fail)
+    assert json.loads(command("eval", "--json").out)["loss"] is None
 
 
 # Files without an end ------------------------------------------------------------------------
@@ -629,6 +664,75 @@ def test_closed_streams_and_poor_encodings_are_no_bugs_of_ours() -> None:
     assert shell("toytrans faults >&- <&- 2>&-").returncode == 0
     done = shell("PYTHONIOENCODING=ascii toytrans inspect-masks --src 'é 1' --tgt '1' --as hf")
     assert done.returncode == 0 and "\\xe9" in done.stdout
+
+
+def test_an_exit_code_remains_where_standard_error_cannot_be_written() -> None:
+    for line in ("toytrans tasks no 2>/dev/full", "toytrans tasks no 2>&-", "toytrans no 2>&-"):
+        assert shell(line).returncode == 2, line
+    reader, nobody_reads = os.pipe()
+    os.close(reader)
+    words = (sys.executable, "-m", "toytrans", "tasks", "no")
+    assert subprocess.run(words, stderr=nobody_reads, timeout=60).returncode == 2
+    os.close(nobody_reads)
+
+
+def test_a_training_outlives_its_log(run: Path, command: Command, monkeypatch) -> None:
+    with open("/dev/full", "w") as full:
+        monkeypatch.setattr(sys, "stderr", full)
+        assert call("train", "--config", "tiny.yaml", "--out", "other") == 0
+    assert (run.parent.parent / "other/checkpoints/step-4").is_dir()
+
+
+def test_a_working_directory_that_is_gone_is_said_in_one_line() -> None:
+    path = f"PYTHONPATH={Path(__file__).parent.parent}"
+    for name in ("tasks", "translate 1", "doctor", "train --config /tiny.yaml"):
+        done = shell(f"mkdir gone; cd gone; rmdir ../gone; {path} toytrans {name}")
+        assert (done.returncode, done.stderr.count("\n")) == (2, 1), done.stderr
+        assert "the working directory is gone" in done.stderr
+
+
+# The environment -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"RANK": "0", "WORLD_SIZE": "1" * 20},
+        {"RANK": "0", "WORLD_SIZE": "1" * 5000},
+        {"RANK": "1" * 20, "WORLD_SIZE": "2"},
+        {"RANK": "2", "WORLD_SIZE": "2"},
+        {"RANK": "0", "WORLD_SIZE": "0"},
+        {"RANK": "0", "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "-1"},
+        {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "::1", "MASTER_PORT": "9" * 20},
+        {"RANK": "0", "WORLD_SIZE": "2", "TORCHELASTIC_USE_AGENT_STORE": "True"},
+    ]
+    + [
+        {"RANK": "0", "WORLD_SIZE": "2", "TORCHELASTIC_USE_AGENT_STORE": "True"}
+        | {"MASTER_ADDR": "localhost", "MASTER_PORT": port}
+        for port in ("x", "-1", "0", "9" * 20)
+    ],
+)
+def test_an_environment_that_is_not_torchruns_is_refused(
+    refused: Refused, monkeypatch: pytest.MonkeyPatch, values: dict[str, str]
+) -> None:
+    for name, value in values.items():
+        monkeypatch.setenv(name, value)
+    Path("tiny.yaml").write_text(TINY)
+    said = refused("train", "--config", "tiny.yaml")
+    assert "torchrun" in said and not Path("runs").exists()
+
+
+def test_a_source_tree_that_is_not_installed_works(
+    command: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def version(name: str) -> str:
+        raise importlib.metadata.PackageNotFoundError(name)
+
+    monkeypatch.setattr(importlib.metadata, "version", version)
+    Path("tiny.yaml").write_text(TINY)
+    assert command("--version").out == f"toytrans {toytrans.__version__}\n"
+    assert command("train", "--config", "tiny.yaml").code == 0
+    assert json.loads(Path("runs/tiny/environment.json").read_text())["toytrans"] == "0.1.0"
 
 
 # The rules that hold the line ----------------------------------------------------------------

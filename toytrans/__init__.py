@@ -9,13 +9,11 @@ print(toytrans.check(run))          # the proofs, on a run or on anybody's model
 
 from typing import Any
 
+__version__ = "0.1.0"
+
 
 def __getattr__(name: str) -> Any:
     """What takes time to import comes when it is first asked for."""
-    if name == "__version__":
-        from importlib.metadata import version
-
-        return version("toytrans")
     if name == "load":
         from toytrans.training.run import load_run
 

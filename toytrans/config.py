@@ -5,10 +5,11 @@ sections themselves, so a saved `config.yaml` holds every value. Files and overr
 `Config` in `config_file`.
 """
 
+import sys
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, Strict, model_validator
+from pydantic import BaseModel, ConfigDict, Field, Strict, field_validator, model_validator
 
 from toytrans.errors import UserError
 from toytrans.explain import refusal
@@ -59,6 +60,14 @@ class Section(BaseModel):
     """Part of a config: unknown keys, loose types and changes are refused."""
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True, allow_inf_nan=False)
+
+    @field_validator("*")
+    @classmethod
+    def _refuse_subnormal(cls, value: Any) -> Any:
+        """Training takes such numbers for 0, and so would the reader of a saved config."""
+        if isinstance(value, float) and 0 < abs(value) < sys.float_info.min:
+            raise refusal("", f"found {value}, too small for a number that is not 0")
+        return value
 
     def _fill(self, **values: Any) -> None:
         """Give fields that were left null the value that follows from the others."""

@@ -1,10 +1,13 @@
 """Files that somebody else may have made: opened only where reading them ends, and no larger than
-expected."""
+expected. And JSON that anybody else can read."""
 
+import json
+import math
 import os
 import stat
 from io import BufferedReader
 from pathlib import Path
+from typing import Any
 
 from toytrans.errors import UserError
 
@@ -36,3 +39,19 @@ def read_whole(path: Path | str, most_bytes: int) -> bytes:
 def _open_at_once(path: str, flags: int) -> int:
     """A pipe that nobody writes to is opened too, rather than waited for."""
     return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
+
+
+def json_text(value: Any, indent: int | None = None) -> str:
+    """A value as JSON; NaN and infinity, which JSON lacks, become null."""
+    try:
+        return json.dumps(value, indent=indent, allow_nan=False)
+    except ValueError:
+        return json.dumps(_finite(value), indent=indent, allow_nan=False)
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _finite(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(inner) for inner in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -5,12 +5,12 @@
 A job that has its result is done; one that was interrupted goes on from its last checkpoint, or
 with the first measure that is missing. The hash is that of the config and of what is in its files:
 where a board's training changes, it starts anew; where a measure changes, only that is measured
-anew.
+anew. A result that cannot be read is refused rather than written over: who removes it has the
+trained model measured again.
 """
 
 import contextlib
 import hashlib
-import json
 import math
 import multiprocessing
 import signal
@@ -24,9 +24,10 @@ from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnProcess
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import torch
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from toytrans.boards.definition import SEEDS, Board, Measure, Variant, config_of
 from toytrans.config import Config
@@ -36,11 +37,15 @@ from toytrans.data.pairs import all_pairs
 from toytrans.errors import UserError
 from toytrans.evaluation import evaluate
 from toytrans.model.transformer import count_parameters
+from toytrans.reading import Unreadable, json_text, open_regular, read_whole
 from toytrans.training import devices
+from toytrans.training.checkpoint import Count
 from toytrans.training.machine import settings_of_numbers, usable_cores
-from toytrans.training.owned import write_file
-from toytrans.training.run import RUNS, create_run, is_run, locked, read_records
+from toytrans.training.owned import saying_what_failed, write_file
+from toytrans.training.run import RUNS, create_run, locked, read_records
 from toytrans.training.trainer import Trainer
+
+RESULT, MOST_BYTES = "result.json", 2**24
 
 QUICK_PAIRS = 50
 """Pairs of a measure under --quick, at most."""
@@ -86,17 +91,19 @@ class Job:
         return self.folder / f"{self.task}-{self.variant}-{self.config.seed}-{digest[:8]}"
 
     def so_far(self) -> dict[str, Any] | None:
-        """What the training told at its end, and the measures taken since; None before that."""
-        with contextlib.suppress(OSError, ValueError):
-            found: dict[str, Any] = json.loads((self.path / "result.json").read_bytes())
+        """What the training told at its end, and the measures taken since; None before that.
+
+        Raises UserError for a result that no training writes.
+        """
+        found = _read_result(self.path / RESULT)
+        if found is not None:
             taken = found["measures"]
             found["measures"] = {
                 name: taken[name]
                 for name, measure in self.measures.items()
                 if name in taken and taken[name]["asked"] == _asked(measure)
             }
-            return found
-        return None
+        return found
 
     def result(self) -> dict[str, Any] | None:
         """What was measured, if all of it has been."""
@@ -113,7 +120,49 @@ class Job:
 
 @cache
 def _sha256(path: str) -> str:
-    return hashlib.sha256(Path(path).read_bytes()).hexdigest()
+    with open_regular(path) as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+class _Plain(BaseModel):
+    """Known keys of known types, and others of plain values: tables of numbers grow."""
+
+    model_config = ConfigDict(extra="allow", strict=True, allow_inf_nan=False)
+    __pydantic_extra__: dict[str, str | Count | float | None]
+
+
+class _Taken(_Plain):
+    """A measure, as `_measured` makes it. None: a number that was not finite."""
+
+    asked: dict[str, Any]
+    value: float | None
+    loss: float | None
+    exact_match: float
+    forced_exact_match: float
+    token_accuracy: float
+    free_token_accuracy: float
+    by_length: dict[Annotated[str, Field(pattern=r"^[0-9]{1,6}$")], float] = {}
+
+
+class _Result(_Plain):
+    """result.json, as `train_and_measure` makes it."""
+
+    train_s: float = 0.0
+    measures: dict[str, _Taken]
+
+
+def _read_result(path: Path) -> dict[str, Any] | None:
+    """What result.json holds, if there is one. Raises UserError."""
+    remedy = "remove it, and the trained model is measured again"
+    try:
+        result = _Result.model_validate_json(read_whole(path, MOST_BYTES))
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise UserError(f"{path}: cannot be read ({error.strerror}); {remedy}") from None
+    except (Unreadable, ValidationError):
+        raise UserError(f"{path}: not what a training writes; {remedy}") from None
+    return result.model_dump(exclude_unset=True)
 
 
 def _asked(measure: Measure) -> dict[str, Any]:
@@ -252,8 +301,7 @@ def train_and_measure(job: Job) -> None:
     check_splits(config, source)
     with locked(job.path, remedy=""):
         trainer = Trainer(config, source, job.path, place, precision)
-        if is_run(job.path):
-            trainer.resume()
+        trainer.resume()
         resumed = trainer.progress.step > 0
         environment = {"device": str(place), "precision": precision} | settings_of_numbers()
         create_run(job.path, config, source.facts, environment)
@@ -275,8 +323,8 @@ def train_and_measure(job: Job) -> None:
         for name, measure in job.measures.items():
             if name not in result["measures"]:
                 result["measures"][name] = _measured(trainer, measure, result["measures"])
-                raw = (json.dumps(result, indent=1) + "\n").encode()
-                write_file(job.path / "result.json", raw)
+                with saying_what_failed(job.path, RESULT):
+                    write_file(job.path / RESULT, f"{json_text(result, 1)}\n".encode())
 
 
 @contextlib.contextmanager

@@ -1,6 +1,6 @@
 """A board's numbers: gathered from its runs, written to a file, put beside what is published."""
 
-import json
+import math
 import platform
 import time
 from collections.abc import Sequence
@@ -10,13 +10,14 @@ from statistics import fmean
 from typing import Any
 
 import torch
+from pydantic import BaseModel, ValidationError
 
 from toytrans import __version__
 from toytrans.boards.definition import Board, Measure
 from toytrans.boards.jobs import Job
 from toytrans.errors import UserError
 from toytrans.evaluation import spans
-from toytrans.reading import read_whole
+from toytrans.reading import Unreadable, json_text, read_whole
 from toytrans.training.machine import settings_of_numbers, usable_cores
 from toytrans.training.owned import saying_what_failed, write_file
 
@@ -60,12 +61,17 @@ def blocks(board: Board, jobs: Sequence[Job]) -> list[Block]:
                 results = [result for job in mine if (result := job.result()) is not None]
                 results = [result for result in results if name in result["measures"]]
                 if results:
-                    values = tuple(result["measures"][name]["value"] for result in results)
+                    values = tuple(_value(result["measures"][name]) for result in results)
                     who = f"toytrans, {mine[0].config.model.positions}"  # what sets the two apart
                     lines.append(Line(who, values))
             published = [Line(who, (value,)) for who, value in measure.published.items()]
             found.append(Block(task, name, measure, lines + published))
     return found
+
+
+def _value(taken: dict[str, Any]) -> float:
+    """What a measure's metric says; JSON has null for NaN."""
+    return math.nan if taken["value"] is None else float(taken["value"])
 
 
 def document(name: str, board: Board, jobs: Sequence[Job]) -> dict[str, Any]:
@@ -140,7 +146,7 @@ def write_results(name: str, board: Board, about: dict[str, Any]) -> Path:
     whole = about | {"tasks": {task: tasks[task] for task in board.tasks if task in tasks}}
     with saying_what_failed(RESULTS, path.name):
         RESULTS.mkdir(exist_ok=True)
-        write_file(path, (json.dumps(whole, indent=1) + "\n").encode())
+        write_file(path, f"{json_text(whole, 1)}\n".encode())
     return path
 
 
@@ -149,20 +155,22 @@ def tasks_kept(name: str) -> dict[str, Any]:
     something else."""
     path = RESULTS / f"{name}.json"
     try:
-        found = json.loads(read_whole(path, MOST_BYTES))
+        return _Kept.model_validate_json(read_whole(path, MOST_BYTES)).tasks
     except FileNotFoundError:
         return {}
     except OSError as error:
         raise UserError(f"{path}: cannot be read: {error.strerror}; move it away") from None
-    except (ValueError, RecursionError):
-        found = None
-    tasks = found.get("tasks") if isinstance(found, dict) else None
-    if isinstance(tasks, dict) and all(isinstance(entry, dict) for entry in tasks.values()):
-        return tasks
-    raise UserError(f"{path}: not the results of a board; move it away")
+    except (Unreadable, ValidationError):
+        raise UserError(f"{path}: not the results of a board; move it away") from None
+
+
+class _Kept(BaseModel):
+    """A results file, as far as another may take it over."""
+
+    tasks: dict[str, dict[str, Any]]
 
 
 def _same(found: dict[str, Any], before: dict[str, Any] | None) -> bool:
     """Whether two entries of a task differ at most in when and where they were written."""
     stamps = {"date": None, "machine": None}
-    return before is not None and json.dumps(found | stamps) == json.dumps(before | stamps)
+    return before is not None and json_text(found | stamps) == json_text(before | stamps)

@@ -26,7 +26,7 @@ from toytrans.cli import (
     trace,
     train,
 )
-from toytrans.cli.common import fall_silent, is_copy, note, shortened
+from toytrans.cli.common import fall_silent, is_copy, note, shortened, silence
 from toytrans.errors import UserError, ran_out_of_memory
 
 app = typer.Typer(
@@ -100,39 +100,44 @@ def main() -> NoReturn:
 def _run(stderr: TextIO) -> int | str | None:
     """The exit code of the command that was asked for; its errors are told on stderr."""
     try:
+        _check_folder()
         code = _code_of_app()
         sys.stdout.flush()
         return code
     except BrokenPipeError:  # the reader, say `head`, has had enough
-        _silence(sys.stdout)
+        silence(sys.stdout)
         return 128 + 13  # what a shell says of a program that SIGPIPE, number 13, has ended
     except UserError as error:
         if not error.said:
-            note(f"toytrans: {shortened(str(error))}", stderr)
+            _tell(shortened(str(error)), stderr)
         return 2
     except Exception as error:
         if ran_out_of_memory(error):
             amount = re.search(r"allocate (\d[\d.]* ?\w+)", str(error))
             asked = f" ({amount[1]} more were asked for)" if amount else ""
-            note(
-                f"toytrans: out of memory{asked}; lower data.batch_tokens, the lengths of the "
-                "sequences or the sizes of the model",
+            _tell(
+                f"out of memory{asked}; lower data.batch_tokens, the lengths of the sequences or "
+                "the sizes of the model",
                 stderr,
             )
             return 2
         if isinstance(error, OSError) and error.errno in REFUSALS:
-            note(f"toytrans: {error.filename or 'standard output'}: {error.strerror}", stderr)
-            _silence(sys.stdout)
+            _tell(f"{error.filename or 'standard output'}: {error.strerror}", stderr)
+            silence(sys.stdout)
             return 2
-        if os.environ.get("TOYTRANS_DEBUG"):
-            traceback.print_exc()
-        with tempfile.NamedTemporaryFile(
-            "w", prefix="toytrans-crash-", suffix=".txt", delete=False, errors="backslashreplace"
-        ) as file:
-            traceback.print_exc(file=file)
         words = shortened(f"{type(error).__name__}: {error}")
-        note(f"toytrans: a bug of ours ({words}); see {file.name}", stderr)
+        _tell(f"a bug of ours ({words}); {_report()}", stderr)
         return 70
+
+
+def _check_folder() -> None:
+    """Raise UserError where the working directory has been deleted."""
+    try:
+        os.getcwd()
+    except OSError as error:
+        raise UserError(
+            f"the working directory is gone ({error.strerror}); change to another"
+        ) from None
 
 
 def _code_of_app() -> int | str | None:
@@ -157,9 +162,25 @@ def _mend_streams() -> None:
         sys.stdout.reconfigure(errors="backslashreplace")
 
 
-def _silence(stream: TextIO) -> None:
-    """Let what is still unwritten go nowhere, or Python would complain when it ends."""
-    with contextlib.suppress(OSError, ValueError):  # a stream of a test's has no descriptor
-        null = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(null, stream.fileno())
-        os.close(null)
+def _tell(message: str, stderr: TextIO) -> None:
+    """A last line on standard error, whether or not anybody reads it."""
+    with contextlib.suppress(BrokenPipeError):
+        note(f"toytrans: {message}", stderr)
+
+
+def _report() -> str:
+    """Where the traceback of the error that is being handled can be read."""
+    if os.environ.get("TOYTRANS_DEBUG"):
+        with contextlib.suppress(OSError):
+            traceback.print_exc()
+    try:
+        with tempfile.NamedTemporaryFile(
+            "w", prefix="toytrans-crash-", suffix=".txt", delete=False, errors="backslashreplace"
+        ) as file:
+            traceback.print_exc(file=file)
+    except OSError as error:
+        return (
+            f"its report cannot be written ({error.strerror}); "
+            "TOYTRANS_DEBUG=1 shows it, TMPDIR=DIR puts it elsewhere"
+        )
+    return f"see {file.name}"

@@ -1,6 +1,5 @@
 """`toytrans attention`: what every head looks at in a translation, and what each head does."""
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -9,6 +8,7 @@ import typer
 from toytrans.cli.common import note, output, warn_of_fault
 from toytrans.cli.heat_maps import Found, check_plot, draw, print_maps
 from toytrans.errors import UnseenSymbol, UserError
+from toytrans.reading import json_text
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -73,7 +73,7 @@ def attention(
         draw(plot, found)
         note(f"wrote {plot}")
     if as_json:
-        print(json.dumps(found.document()))
+        print(json_text(found.document()))
     else:
         print_maps(output(), found, maps=plot is None)
 

@@ -1,7 +1,6 @@
 """`toytrans board`."""
 
 import contextlib
-import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,6 +11,7 @@ from rich.table import Table
 
 from toytrans.cli.common import note, output, share
 from toytrans.cli.signals import leave_by, noted
+from toytrans.reading import json_text
 
 if TYPE_CHECKING:
     from toytrans.boards.definition import Board
@@ -50,7 +50,7 @@ def board(
     if not quick:
         note(f"results: {results.write_results(name, whole, about)}")
     if as_json:
-        print(json.dumps(about))
+        print(json_text(about))
     else:
         _print(chosen, results.blocks(chosen, todo), todo)
 

@@ -4,6 +4,7 @@ import contextlib
 import os
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Annotated, TextIO
 
 import typer
@@ -26,8 +27,41 @@ def output() -> Console:
 
 
 def note(message: str, file: TextIO | None = None) -> None:
-    """One line on standard error, or in a file."""
-    print(printable(message), file=file or sys.stderr, flush=True)
+    """One line on standard error, or in a file. A line that cannot be written changes nothing else:
+    no exit code, no training. A reader that is gone raises BrokenPipeError."""
+    file = file or sys.stderr
+    try:
+        print(printable(message), file=file, flush=True)
+    except OSError as error:
+        silence(file)
+        if isinstance(error, BrokenPipeError):
+            raise
+
+
+def silence(stream: TextIO) -> None:
+    """Let what is still unwritten go nowhere, or Python would complain when it ends."""
+    with contextlib.suppress(OSError, ValueError):  # a stream of a test's has no descriptor
+        null = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(null, stream.fileno())
+        os.close(null)
+
+
+def check_new(option: str, path: Path) -> None:
+    """Raise UserError where an option names what is there already: nothing is written over."""
+    if os.path.lexists(path):
+        raise UserError(
+            f"{option} {path}: there is such a file already; remove it, or name another"
+        )
+
+
+def write_new(option: str, path: Path, raw: bytes) -> None:
+    """Write the file that an option names. Raises UserError where there is one, or none can be."""
+    check_new(option, path)
+    try:
+        with path.open("xb") as file:
+            file.write(raw)
+    except OSError as error:
+        raise UserError(f"{option} {path}: cannot be written ({error.strerror})") from None
 
 
 def is_copy() -> bool:

@@ -1,6 +1,5 @@
 """`toytrans doctor`."""
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -8,6 +7,7 @@ import typer
 
 from toytrans.cli.common import output, plain, share
 from toytrans.cli.signals import leave_by, noted
+from toytrans.reading import json_text
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -42,7 +42,7 @@ def _machine(as_json: bool) -> bool:
     leave_by(signals.received)
     problems: list[str] = found["problems"]
     if as_json:
-        print(json.dumps(found))
+        print(json_text(found))
         return not problems
     console = output()
     _print_rows(console, _machine_rows(found))
@@ -89,7 +89,7 @@ def _run(path: Path, as_json: bool) -> bool:
     if as_json:
         found = [symptom.document() for symptom in symptoms]
         head = {"run": str(path), "healthy": healthy, "symptoms": found}
-        print(json.dumps(head | {"looked_at": overview(case)}))
+        print(json_text(head | {"looked_at": overview(case)}))
         return healthy
     console = output()
     _print_rows(console, _run_rows(case, overview(case)))
@@ -113,7 +113,9 @@ def _run_rows(case: "Case", found: dict[str, Any]) -> list[tuple[str, str]]:
         words = f"exact match {exact}, token accuracy {accuracy} at step {found['best_step']:,}"
         rows.append(("best", words))
     if "pace" in found:
-        entropy = f"; one who knows how often tokens occur: {found['entropy']:.2f}"
+        entropy = ""
+        if found["entropy"] is not None:  # the data is still there
+            entropy = f"; one who knows how often tokens occur: {found['entropy']:.2f}"
         epochs = f", each pair {found['epochs']:.1f} times" if found["epochs"] is not None else ""
         clipped = f", {found['clipped']:.0%} above clip_norm" if found["clip_norm"] else ""
         machine = case.environment or {}
@@ -122,7 +124,7 @@ def _run_rows(case: "Case", found: dict[str, Any]) -> list[tuple[str, str]]:
             (
                 "loss",
                 f"{found['first_loss']:.2f} at first, {found['settled_loss']:.4f} in the last "
-                f"quarter{entropy if found['entropy'] is not None else ''}",
+                f"quarter{entropy}",
             ),
             (
                 "gradient",

@@ -1,7 +1,6 @@
 """`toytrans eval` and `toytrans translate`."""
 
 import contextlib
-import json
 import re
 import sys
 from collections.abc import Callable, Iterable, Iterator
@@ -15,6 +14,7 @@ import typer
 from toytrans.cli.common import note, output, printable, warn_of_fault
 from toytrans.cli.lengths import Measured, print_one, print_several
 from toytrans.errors import UnseenSymbol, UserError
+from toytrans.reading import json_text
 
 if TYPE_CHECKING:
     from toytrans.data.pairs import Split
@@ -67,7 +67,7 @@ def evaluate(
     wanted = Selection(span, examples, length_of)
     measured = list(_measure(loaded, files or split, wanted, decode, beam))
     if as_json:
-        print(json.dumps(_document(measured)))
+        print(json_text(_document(measured)))
     else:
         _print(measured, "greedy search" if beam == 1 else f"beam {beam}")
 
@@ -186,7 +186,7 @@ def _lines() -> Iterable[str]:
         if len(raw) > LONGEST_LINE:
             raise UserError(f"standard input, line {number}: longer than {LONGEST_LINE:,} bytes")
         try:
-            yield raw.decode()
+            yield raw.decode("utf-8-sig" if number == 1 else "utf-8")
         except UnicodeDecodeError:
             raise UserError(f"standard input, line {number}: not text in UTF-8") from None
 

@@ -1,11 +1,11 @@
 """`toytrans gradients`."""
 
-import json
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from toytrans.cli.common import output
+from toytrans.reading import json_text
 
 if TYPE_CHECKING:
     from toytrans.insight.gradients import Comparison
@@ -28,7 +28,7 @@ def gradients(
     passed = all(each.passed for each in found)
     if as_json:
         head = {"precision": "float64", "seeds": seeds, "tolerance": TOLERANCE, "passed": passed}
-        print(json.dumps(head | {"gradients": [each.document() for each in found]}))
+        print(json_text(head | {"gradients": [each.document() for each in found]}))
     else:
         _print(found, seeds, TOLERANCE)
     if not passed:

@@ -1,8 +1,10 @@
 """Heat maps of attention, in the terminal and in a file."""
 
+import os
 import warnings
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
+from io import BytesIO
 from pathlib import Path
 from textwrap import wrap
 from typing import TYPE_CHECKING, Any
@@ -11,7 +13,7 @@ from rich.cells import cell_len
 from rich.console import Console
 from rich.text import Text
 
-from toytrans.cli.common import broken, note, plain, printable, share
+from toytrans.cli.common import broken, check_new, note, plain, printable, share, write_new
 from toytrans.cli.panels import CLOSED, GAP, fitting, has_unicode
 from toytrans.cli.results import interval
 from toytrans.errors import UserError
@@ -301,8 +303,9 @@ def check_plot(path: Path) -> None:
     """Raises UserError where nothing can be drawn into a file of that name."""
     if path.suffix.lower() not in (".png", ".svg"):
         raise UserError(f"--plot {path}: end the name with .png or .svg")
-    if not path.parent.is_dir():
+    if not os.path.isdir(path.parent):
         raise UserError(f"--plot {path}: {path.parent} is no directory; make it, or name another")
+    check_new("--plot", path)
     try:
         import matplotlib.figure  # noqa: F401
     except ImportError:
@@ -337,10 +340,9 @@ def draw(path: Path, found: Found) -> None:
         about = f"{found.run.path}, step {found.run.step}{broken(found.run.config.fault)}"
         figure.suptitle(printable(f"{about}; labels measured on {found.basis}"), fontsize=8)
         metadata = {"Date": None} if path.suffix.lower() == ".svg" else {}
-        try:
-            figure.savefig(path, dpi=DOTS, metadata=metadata)
-        except OSError as error:
-            raise UserError(f"--plot {path}: cannot be written ({error.strerror})") from None
+        drawn = BytesIO()
+        figure.savefig(drawn, dpi=DOTS, metadata=metadata, format=path.suffix[1:].lower())
+    write_new("--plot", path, drawn.getvalue())
     if any("missing from" in str(warning.message) for warning in said):
         note("the font lacks some symbols; a .svg shows them where the viewer has a font for them")
 

@@ -1,7 +1,6 @@
 """`toytrans inspect-masks`: who may look at what."""
 
 import csv
-import json
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,6 +11,7 @@ import typer
 from toytrans.cli.common import broken, output, printable, warn_of_fault
 from toytrans.cli.panels import fitting, print_html, print_panels, step_through
 from toytrans.errors import UserError
+from toytrans.reading import json_text
 
 if TYPE_CHECKING:
     from toytrans.config import Config
@@ -67,7 +67,7 @@ def inspect_masks(
         from toytrans.insight.mask_panels import masks_as_data
 
         fault = {"weights": view.weights} if "broken on purpose" in view.weights else {}
-        print(json.dumps(masks_as_data(view) | fault))
+        print(json_text(masks_as_data(view) | fault))
     elif as_csv:
         _print_csv(view)
     elif as_html:

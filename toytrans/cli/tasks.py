@@ -1,6 +1,5 @@
 """`toytrans tasks` and `toytrans schema`: what there is to train on, and how to ask for it."""
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, get_args
 
@@ -9,6 +8,7 @@ import typer
 from toytrans.cli.common import output, plain
 from toytrans.errors import UserError
 from toytrans.names import TaskName
+from toytrans.reading import json_text
 
 if TYPE_CHECKING:
     from toytrans.config import Config
@@ -43,7 +43,7 @@ def schema() -> None:
     """Print the JSON Schema of a config file, for editors."""
     from toytrans.config import Config
 
-    print(json.dumps(Config.model_json_schema(), indent=1))
+    print(json_text(Config.model_json_schema(), 1))
 
 
 def _list(names: tuple[str, ...]) -> None:

@@ -1,15 +1,15 @@
 """`toytrans trace`."""
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from toytrans.cli.common import note, output
+from toytrans.cli.common import check_new, note, output, write_new
 from toytrans.cli.inspect import check_sources, view_of
 from toytrans.cli.panels import print_panels
 from toytrans.errors import UserError
+from toytrans.reading import json_text
 from toytrans.tokens import PAD_ID
 
 if TYPE_CHECKING:
@@ -78,8 +78,8 @@ def trace(
     elif no_mask:
         _refuse("--no-mask", False, False, {"--head": head})
     check_sources(config, f"run {run}" if run else None, overrides or [], src, tgt)
-    if save is not None and save.exists():
-        raise UserError(f"--save {save}: there is such a file already; remove it, or name another")
+    if save is not None:
+        check_new("--save", save)
 
     if example in ("heads", "sdpa", "projections"):
         sheet = _example(example)
@@ -99,7 +99,7 @@ def trace(
     if save is not None:
         _save(sheet, save)
     if as_json:
-        print(json.dumps(sheet.document()))
+        print(json_text(sheet.document()))
     else:
         print_panels(output(), sheet.panels)
 
@@ -201,9 +201,5 @@ def _save(sheet: "Sheet", path: Path) -> None:
     from safetensors.torch import save
 
     tensors = {name: tensor.clone().contiguous() for name, tensor in sheet.tensors.items()}
-    try:
-        with path.open("xb") as file:
-            file.write(save(tensors))
-    except OSError as error:
-        raise UserError(f"--save {path}: cannot be written ({error.strerror})") from None
+    write_new("--save", path, save(tensors))
     note(f"{len(tensors)} tensors saved in {path}")

@@ -12,14 +12,12 @@ import torch
 
 from toytrans.config import Config
 from toytrans.data import open_source
-from toytrans.data.files import MOST_BYTES
 from toytrans.data.pairs import DataFacts, Pairs, all_pairs
 from toytrans.errors import UserError
-from toytrans.reading import read_whole
 from toytrans.tokens import EOS_ID
 from toytrans.training.checkpoint import Progress, load_checkpoint
-from toytrans.training.owned import METRICS, saved_steps
-from toytrans.training.run import Record, read_environment, read_records, read_run
+from toytrans.training.owned import saved_steps
+from toytrans.training.run import Record, read_environment, read_run, record_lines
 
 Ending = Literal["max_steps", "max_seconds", "goal", "patience", "diverged", "cut short"]
 
@@ -157,15 +155,16 @@ class Case:
 def read_case(path: Path) -> Case:
     """Read a run. Raises UserError where config.yaml or data.json do not let themselves be read."""
     config, facts = read_run(path)
-    records = list(_whole(read_records(path)))
+    lines = [record for record, _ in record_lines(path)]
+    records = list(_whole(lines))
     return Case(
         config,
         facts,
         records,
         read_environment(path) or None,
-        tuple(_saved(path, step) for step in saved_steps(path)),
+        tuple(_all_saved(path)),
         _texts(config, facts),
-        _lines(path) - len(records),
+        len(lines) - len(records),
         str(path),
     )
 
@@ -175,10 +174,12 @@ OR_NULL = ("loss", "grad_norm")
 SHARES = ("valid_exact_match", "valid_token_accuracy")
 
 
-def _whole(records: Sequence[Record]) -> Iterator[Record]:
+def _whole(lines: Sequence[Record | None]) -> Iterator[Record]:
     """The records up to the first that lacks a number, or does not go on from the one before."""
     before: Record = {"step": 0, "target_tokens": 0}
-    for record in records:
+    for record in lines:
+        if record is None:
+            return
         measured = "valid_loss" in record
         numbers = [record.get(name) for name in (*NUMBERS, *["valid_loss"] * measured)]
         numbers += [value for name in OR_NULL if (value := record.get(name, "")) is not None]
@@ -198,11 +199,15 @@ def _within(value: Any, bound: float) -> bool:
     return isinstance(value, int | float) and -bound <= value <= bound
 
 
-def _lines(path: Path) -> int:
-    """Lines of metrics.jsonl, whole or not."""
-    if not (path / METRICS).exists():
-        return 0
-    return len(read_whole(path / METRICS, MOST_BYTES).decode(errors="replace").splitlines())
+def _all_saved(path: Path) -> Iterator[Saved]:
+    """The checkpoints. One that a training removes or replaces meanwhile is not damaged: what
+    looks so is looked for, and read, once more."""
+    for step in saved_steps(path):
+        saved = _saved(path, step)
+        if saved.damage is None:
+            yield saved
+        elif step in saved_steps(path):
+            yield _saved(path, step)
 
 
 def _saved(path: Path, step: int) -> Saved:

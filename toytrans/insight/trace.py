@@ -7,7 +7,6 @@ comes out of it goes on into the layer; so each number shown is one that the nex
 
 import contextlib
 import inspect
-import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, cast
@@ -243,23 +242,11 @@ class Sheet:
                     "shape": list(tensor.shape),
                     "strides": list(tensor.stride()),
                     "contiguous": tensor.is_contiguous(),
-                    "values": plain(tensor),
+                    "values": tensor.tolist(),
                 }
                 for name, tensor in self.tensors.items()
             ]
         }
-
-
-def plain(tensor: Tensor) -> Any:
-    """Nested lists; numbers that JSON lacks become null."""
-    values = tensor.tolist()
-    return values if bool(tensor.isfinite().all()) else _finite(values)
-
-
-def _finite(values: Any) -> Any:
-    if isinstance(values, list):
-        return [_finite(value) for value in values]
-    return values if math.isfinite(values) else None
 
 
 def label(name: str) -> str:

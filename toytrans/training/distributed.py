@@ -11,6 +11,7 @@ it; what decides on going on is decided by all together.
 
 import contextlib
 import os
+import re
 import socket
 import threading
 import warnings
@@ -338,10 +339,11 @@ def _team_of_environment() -> Team:
         return ALONE
     names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "TORCHELASTIC_RESTART_COUNT")
     values = [os.environ.get(name, "0") for name in names]
-    if not all(value.isascii() and value.isdigit() for value in values):
+    whole = all(re.fullmatch("[0-9]{1,9}", value) for value in values)
+    rank, size, local_rank, local_size, restarts = map(int, values) if whole else [0] * 5
+    if rank >= size:
         told = ", ".join(f"{name}={value}" for name, value in zip(names, values, strict=True))
         raise UserError(f"the environment is not torchrun's ({told}); unset RANK and WORLD_SIZE")
-    rank, size, local_rank, local_size, restarts = map(int, values)
     launch = os.environ.get("TORCHELASTIC_RUN_ID", "none")
     if launch == "none":  # the launcher of a machine outlives what it starts
         launch = f"{socket.gethostname()}:{os.getppid()}"

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from toytrans import __version__
 from toytrans.training.devices import (
     NARROW,
     choose_device,
@@ -65,7 +66,7 @@ def describe(folder: Path = RUNS) -> dict[str, Any]:
     place = choose_device("auto")
     storage, onednn = _storage(folder), multiplies_with_onednn()
     return {
-        "toytrans": installed("toytrans"),
+        "toytrans": __version__,
         "python": platform.python_version(),
         "packages": {name: installed(name) for name in PACKAGES},
         "platform": platform.platform(),

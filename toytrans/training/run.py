@@ -16,6 +16,7 @@ import json
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import chain, islice, takewhile
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -33,9 +34,15 @@ from toytrans.data.pairs import DataFacts
 from toytrans.errors import UserError
 from toytrans.evaluation import translate
 from toytrans.model.transformer import Transformer
-from toytrans.reading import read_whole
+from toytrans.reading import json_text, open_regular, read_whole
 from toytrans.tokens import Vocabulary
-from toytrans.training.checkpoint import load_checkpoint, load_weights, pick_step
+from toytrans.training.checkpoint import (
+    Checkpoint,
+    DamagedCheckpoint,
+    load_checkpoint,
+    load_weights,
+    pick_step,
+)
 from toytrans.training.devices import Precision, choose_device
 from toytrans.training.faults import build_model
 from toytrans.training.owned import (
@@ -61,6 +68,9 @@ Record = dict[str, Any]
 
 RUNS = Path("runs")
 """Where runs go that are given no folder."""
+
+LONGEST_RECORD, MOST_UNREAD = 10_000, 10_000
+"""Bytes of a line of metrics.jsonl; lines past the first that is not whole that are looked at."""
 
 
 def choose_folder(stem: str, out: Path | None, *, resume: bool, overwrite: bool) -> Path:
@@ -220,13 +230,13 @@ def create_run(path: Path, config: Config, facts: DataFacts, environment: dict[s
     with saying_what_failed(path, "the run's description"):
         (path / CHECKPOINTS).mkdir(parents=True, exist_ok=True)
         write_file(path / DATA, (json.dumps(data, ensure_ascii=False) + "\n").encode())
-        write_file(path / ENVIRONMENT, (json.dumps(environment, indent=1) + "\n").encode())
+        write_file(path / ENVIRONMENT, f"{json_text(environment, 1)}\n".encode())
         write_file(path / CONFIG, save_config(config).encode())
 
 
 def is_run(path: Path) -> bool:
     """Whether a path is a run directory."""
-    return (path / CONFIG).is_file() and (path / DATA).is_file()
+    return os.path.isfile(path / CONFIG) and os.path.isfile(path / DATA)  # of no name too long
 
 
 def read_run(path: Path) -> tuple[Config, DataFacts]:
@@ -284,44 +294,58 @@ def read_environment(path: Path) -> dict[str, Any]:
 
 def append_record(path: Path, record: Record) -> None:
     """Add a line to metrics.jsonl; numbers that JSON lacks become null."""
-    line = json.dumps({key: _finite(value) for key, value in record.items()}, allow_nan=False)
+    line = json_text(record)
     with saying_what_failed(path, METRICS):
         append_line(path / METRICS, f"{line}\n".encode())
 
 
 def read_records(path: Path) -> list[Record]:
-    """The records of a run; reading ends at a line that is not whole."""
+    """The records of a run; reading ends at a line that is not whole. Raises UserError."""
+    return [record for record, _ in record_lines(path) if record is not None]
+
+
+def record_lines(path: Path) -> Iterator[tuple[Record | None, bytes]]:
+    """The lines of metrics.jsonl, however many, with what they record: None from the first that is
+    not whole on, at most MOST_UNREAD times. Raises UserError."""
     try:
-        lines = read_whole(path / METRICS, MOST_BYTES).decode(errors="replace").splitlines()
+        with open_regular(path / METRICS) as file:
+            lines = iter(lambda: file.readline(LONGEST_RECORD), b"")
+            for line in lines:
+                if (record := _record(line)) is None:
+                    yield from ((None, rest) for rest in islice(chain([line], lines), MOST_UNREAD))
+                    return
+                yield record, line
     except FileNotFoundError:
-        return []
+        return
     except OSError as error:
         raise UserError(f"{path / METRICS}: cannot be read ({error.strerror})") from None
-    records = []
-    for line in lines:
-        try:
-            record = json.loads(line)
-        except (ValueError, RecursionError):
-            break
-        if not isinstance(record, dict) or not isinstance(record.get("step"), int):
-            break
-        if any(isinstance(value, list | dict) for value in record.values()):
-            break
-        records.append(record)
-    return records
+
+
+def _record(line: bytes) -> Record | None:
+    """What a line records: a whole step and plain values; else None."""
+    try:
+        record = json.loads(line.decode(errors="replace"), parse_constant=_no_number)
+    except (ValueError, RecursionError):
+        return None
+    step = record.get("step") if isinstance(record, dict) else None
+    if not isinstance(step, int) or not 0 <= step <= 2**53:
+        return None
+    plain = not any(isinstance(value, list | dict) for value in record.values())
+    return record if plain else None
+
+
+def _no_number(name: str) -> None:
+    raise ValueError(f"{name} is no JSON")
 
 
 def cut_records(path: Path, step: int) -> None:
     """Drop the records past a step, and a last line that a crash cut short."""
-    if not (path / METRICS).exists():
+    if not os.path.lexists(path / METRICS):
         return
-    kept = [record for record in read_records(path) if record["step"] <= step]
+    lines = takewhile(lambda found: found[0] and found[0]["step"] <= step, record_lines(path))
+    kept = [line.removesuffix(b"\n") + b"\n" for _, line in lines]
     with saying_what_failed(path, METRICS):
-        write_file(path / METRICS, "".join(json.dumps(r) + "\n" for r in kept).encode())
-
-
-def _finite(value: float) -> float | None:
-    return value if abs(value) < float("inf") else None
+        write_file(path / METRICS, b"".join(kept))
 
 
 @dataclass(frozen=True)
@@ -357,10 +381,21 @@ def load_run(path: str | Path, checkpoint: str = "best", device: str = "auto") -
     """
     path = Path(path)
     config, facts = read_run(path)
-    step = pick_step(path, checkpoint)
-    loaded = load_checkpoint(path, step, training=False)
+    step, loaded = _chosen(path, checkpoint)
     model = build_model(config, facts.vocabulary)
     if config.train.precision == "fp64":
         model.double()
     load_weights(model, loaded.weights, str(checkpoint_folder(path, step)))
     return Run(path, config, facts, model.eval().to(choose_device(device)), step)
+
+
+def _chosen(path: Path, which: str) -> tuple[int, Checkpoint]:
+    """The checkpoint of a choice. Where a training removes it before it is read, it is chosen
+    anew."""
+    while True:
+        step = pick_step(path, which)
+        try:
+            return step, load_checkpoint(path, step, training=False)
+        except DamagedCheckpoint:
+            if step in saved_steps(path):
+                raise
