@@ -33,9 +33,14 @@ train:
 - `--set section.key=value` overrides a key on the command line. It obeys the same rules.
 - An unknown key, a wrong type or two settings that contradict each other stop the command before
   training. The error names file, line, key and remedy.
-- `toytrans schema` prints the JSON Schema, with which an editor completes keys.
+- An editor completes keys with the JSON Schema, which this command prints:
 
-In the tables, *list of 2* is a list of two values, such as `[1, 20]`.
+```
+toytrans schema
+```
+
+In the tables, *list of 2* is a list of two values, such as `[1, 20]`. A *name* is one of those in
+the column *range*.
 """
 
 SECTIONS = {
@@ -88,16 +93,18 @@ def type_of(kind: dict[str, Any]) -> str:
     if "anyOf" in kind:
         return " or ".join(map(type_of, kind["anyOf"]))
     if "enum" in kind:
-        return ", ".join(f"`{name}`" for name in kind["enum"])
+        return "name"
     if kind["type"] == "array":
         return "list of 2" if "prefixItems" in kind else f"list of {type_of(kind['items'])}"
     return str(kind["type"])
 
 
 def range_of(kind: dict[str, Any]) -> str:
-    """The bounds of a number, or of the numbers of a pair."""
-    if "prefixItems" in kind:
-        return range_of(kind["prefixItems"][0])
+    """The bounds of a number, or the names to choose from; of a list, those of its values."""
+    if "prefixItems" in kind or "items" in kind:
+        return range_of(kind.get("items") or kind["prefixItems"][0])
+    if "enum" in kind:
+        return ", ".join(f"`{name}`" for name in kind["enum"])
     return ", ".join(f"{sign} {kind[name]:,}" for name, sign in BOUNDS.items() if name in kind)
 
 
