@@ -1,72 +1,145 @@
-"""Every command in README and in the headers of configs does what is promised.
+"""Every whole command in README, docs/ and the headers of configs does what is promised.
 
-Where a config's header promises more than 15 s, its command runs for three steps;
-scripts/verify_configs.py runs it in full.
+configs/reverse.yaml is trained in full, the others for three steps; scripts/verify_configs.py
+trains all of them in full.
 """
 
+import contextlib
+import io
 import json
 import re
 import shlex
+import shutil
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from conftest import script
+from conftest import Command, call, script
 from scan_grammar import scan_lines
 
 ROOT = Path(__file__).parent.parent
 CONFIGS = sorted((ROOT / "configs").glob("*.yaml"))
-README = (ROOT / "README.md").read_text()
-BLOCKS = re.findall(r"^```(\w*)\n(.*?)^```", README, re.MULTILINE | re.DOTALL)
-QUICK = 15.0
+README = ROOT / "README.md"
+PAGES = [*sorted((ROOT / "docs").glob("*.md")), README]
+FIRST = "toytrans train --config configs/reverse.yaml"
+THREE_STEPS = ["train.max_steps=3", "data.valid_examples=50", "data.test_examples=50"]
+CUT = [word for override in THREE_STEPS for word in ("--set", override)]
+EXPECTED = {
+    'toytrans translate "5 7 9"': r"^9 7 5$",
+    "toytrans doctor runs/reverse": "nothing looks wrong",
+    "toytrans check runs/reverse": ", 0 failed",
+    "toytrans check --model mymodel:build": ", 0 failed",
+    "toytrans eval runs/reverse --lengths 1:100 --examples 100": r"test 21 to \d+, beyond",
+}
+"""What the output of some commands must hold."""
 
 
-def documented(text: str) -> list[str]:
-    """toytrans commands that are whole: no placeholder in capitals or brackets."""
-    found = re.findall(r"(?:^|&& )(toytrans .*?)(?:   .*)?$", text, re.MULTILINE)
-    return [c for c in found if not re.search(r"\[|\bFILE\b|\bNAME\b", c)]
+def blocks(page: Path) -> Iterator[tuple[str, str]]:
+    """The code blocks of a page: language and text."""
+    yield from re.findall(r"^```(\w*)\n(.*?)^```", page.read_text(), re.MULTILINE | re.DOTALL)
+
+
+def whole_commands(text: str) -> list[str]:
+    """Lines of toytrans without a placeholder in capitals or brackets."""
+    lines = re.findall(r"(?:^|&& )(toytrans .*)$", text, re.MULTILINE)
+    return [line for line in lines if not re.search(r"\[|\b(FILE|NAME|DIR|RUN|FAULT)\b", line)]
+
+
+def commands_of(page: Path) -> list[str]:
+    """The commands of a page: of its code blocks, and of README's table too."""
+    listed = re.findall(r"^\|[^|]*\| `(toytrans [^`]*)` \|", page.read_text(), re.MULTILINE)
+    in_blocks = [command for _, text in blocks(page) for command in whole_commands(text)]
+    return in_blocks + (listed if page == README else [])
+
+
+PAGE_OF = {command: page for page in reversed(PAGES) for command in commands_of(page)}
+"""Each command runs once, in the folder of the first page that has it; README comes last."""
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory):
-    """A folder like the project's root, with SCAN files made from its grammar."""
-    folder = tmp_path_factory.mktemp("root")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    """A folder in which README's first command has run, and its output."""
+    folder = tmp_path_factory.mktemp("trained")
     (folder / "configs").symlink_to(ROOT / "configs")
-    lines = scan_lines()
-    assert len(lines) == 20_910, "the whole of SCAN"
-    (folder / "TRAIN").write_text("\n".join(lines[::51]) + "\n")
-    (folder / "TEST").write_text("\n".join(lines[7::101]) + "\n")
-    return folder
+    out = io.StringIO()
+    with contextlib.chdir(folder), contextlib.redirect_stdout(out):
+        assert call(*shlex.split(FIRST)[1:]) == 0
+    return folder, out.getvalue()
 
 
-def test_readme_names_the_commands_that_this_file_runs():
-    commands = [command for _, block in BLOCKS for command in documented(block)]
-    names = {shlex.split(command)[1] for command in commands}
-    assert {"train", "inspect-masks", "translate", "schema"} <= names
-    every = "train tasks eval board translate inspect-masks schema check faults gradients attention"
+@pytest.fixture
+def folder(trained: tuple[Path, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A working directory like the project's root, with a copy of that run."""
+    (tmp_path / "configs").symlink_to(ROOT / "configs")
+    shutil.copytree(trained[0] / "runs", tmp_path / "runs")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])  # `check --model` adds the working directory
+    return tmp_path
+
+
+def test_every_command_of_toytrans_is_documented():
+    every = "train tasks schema eval board translate inspect-masks check faults gradients attention"
     for command in f"{every} trace doctor".split():
-        assert f"toytrans {command}" in README
+        assert f"| `{command}` |" in (ROOT / "docs/commands.md").read_text(), command
+    run = {shlex.split(command)[1] for command in PAGE_OF}
+    assert run == {*every.split(), "trace", "doctor"}
+    assert len(PAGE_OF) >= 30
 
 
-def test_the_commands_of_the_readme(place, command, monkeypatch):
-    monkeypatch.chdir(place)
-    commands = [command for _, block in BLOCKS for command in documented(block)]
-    assert commands[0] == "toytrans train --config configs/reverse.yaml"
-    outputs = {}
-    for line in dict.fromkeys(commands):
-        done = command(*shlex.split(line)[1:])
-        assert done.code == 0, (line, done.err)
-        assert done.out.strip(), line
-        outputs[line] = done.out
-    assert re.search(r"test 1 to 20 +\d+ +1\.000", outputs[commands[0]]), "as README shows"
-    assert outputs['toytrans translate "5 7 9"'].strip() == "9 7 5"
-    assert "nothing looks wrong" in outputs["toytrans doctor runs/reverse"]
+def test_the_first_command_ends_as_readme_shows(trained: tuple[Path, str]):
+    """And as the header of its config promises: all test pairs are right, in range and beyond."""
+    assert commands_of(README)[0] == FIRST
+    exact = r"^  (?:valid|test) .*?  +[\d,]+ +1\.000  "
+    printed, shown = (
+        re.findall(exact, text, re.MULTILINE) for text in (trained[1], README.read_text())
+    )
+    assert len(printed) == 3 and printed == shown
 
 
-def test_torchrun_takes_the_lines_of_the_readme():
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_the_commands_and_the_code_of_a_page(page: Path, folder: Path, command: Command, capsys):
+    for language, text in blocks(page):
+        if name := re.match(r"# (\w+\.(?:py|yaml))\n", text):
+            (folder / name[1]).write_text(text)
+        elif language == "python":
+            run_code(text, page.name, capsys)
+    for line in dict.fromkeys(commands_of(page)):
+        if line != FIRST and PAGE_OF[line] == page:
+            run_line(line, command)
+
+
+def run_line(line: str, command: Command) -> None:
+    """Run a command, and look for what its output must hold."""
+    words = shlex.split(line)[1:]
+    if words[0] == "board" and words[1:]:  # tests/test_boards.py trains one
+        from toytrans.boards.definition import board_names
+
+        assert words[1] in board_names()
+        return
+    done = command(*words, *(CUT if words[0] == "train" else ()))
+    assert done.code == 0, (line, done.err)
+    assert re.search(EXPECTED.get(line, r"\S"), done.out, re.MULTILINE), (line, done.out)
+
+
+def run_code(code: str, name: str, capsys) -> None:
+    """Run Python of a page; its comments name what is printed, and the proofs that fail."""
+    capsys.readouterr()
+    exec(compile(code, name, "exec"), {})
+    shown = capsys.readouterr().out
+    for promised in re.findall(r"# (\[.*\])$", code, re.MULTILINE):
+        assert promised in shown
+    failing = re.search(r"# (\(.*)FAIL", code)
+    letters = re.findall(r"\((\w)\)", failing[1]) if failing else []
+    assert re.findall(r"\((\w)\) FAIL", shown) == letters
+
+
+def test_torchrun_takes_the_lines_of_the_docs():
     """They are run in tests/test_distributed.py; GPUs and several machines are wanting here."""
     from torch.distributed.run import get_args_parser
 
-    lines = re.findall(r"^(?:srun .*?)?torchrun (.* -m toytrans train .*)$", README, re.MULTILINE)
+    page = (ROOT / "docs/many-processes.md").read_text()
+    lines = re.findall(r"^(?:srun .*?)?torchrun (.* -m toytrans train .*)$", page, re.MULTILINE)
     assert len(lines) == 4
     for line in lines:
         words = shlex.split(line.replace("$SLURM_NNODES", "4"))
@@ -75,75 +148,32 @@ def test_torchrun_takes_the_lines_of_the_readme():
         assert known.training_script_args[:2] == ["train", "--config"]
 
 
-def test_the_python_of_the_readme(place, command, monkeypatch, capsys):
-    monkeypatch.chdir(place)
-    if not (place / "runs/reverse").exists():
-        command("train", "--config", "configs/reverse.yaml")
-    codes = [block for language, block in BLOCKS if language == "python"]
-    assert len(codes) == 4
-    shown = []
-    for code in codes:
-        exec(compile(code, "README.md", "exec"), {})
-        shown.append(capsys.readouterr().out)
-    assert shown[0].startswith("['9 7 5']") and shown[0].rstrip().endswith("103")
-    assert "FAIL" not in shown[1] and shown[1].count("PASS") == 15, "BART"
-    for code, text in zip(codes[2:], shown[2:], strict=True):
-        promised = re.findall(r"\((\w)\)", re.search(r"# (\(.*)FAIL", code)[1])
-        assert re.findall(r"\((\w)\) FAIL", text) == promised
-
-
-def test_the_configuration_of_the_readme(tmp_path):
+def test_the_configs_of_the_docs(tmp_path: Path):
     from toytrans.config_file import load_config
 
-    (yaml,) = [block for language, block in BLOCKS if language == "yaml"]
-    (tmp_path / "c.yaml").write_text(yaml)
-    assert load_config(tmp_path / "c.yaml").data.symbols == 100
+    texts = [text for page in PAGES for language, text in blocks(page) if language == "yaml"]
+    assert len(texts) >= 2
+    for text in texts:
+        (tmp_path / "c.yaml").write_text(text)
+        load_config(tmp_path / "c.yaml")
 
 
 @pytest.mark.parametrize("config", CONFIGS, ids=lambda path: path.stem)
-def test_the_command_of_a_config(config, place, command, monkeypatch):
-    monkeypatch.chdir(place)
+def test_the_command_of_a_config(config: Path, tmp_path: Path, command: Command, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "configs").symlink_to(ROOT / "configs")
+    if config.stem == "scan_simple":
+        lines = scan_lines()
+        assert len(lines) == 20_910, "the whole of SCAN"
+        (tmp_path / "TRAIN").write_text("\n".join(lines[::51]) + "\n")
+        (tmp_path / "TEST").write_text("\n".join(lines[7::101]) + "\n")
     header = config.read_text()
     line = re.search(r"^# run: +(toytrans .*)$", header, re.MULTILINE)[1]
     assert f"--config configs/{config.name}" in line
-    promise = script("verify_configs").promise_of(config)
-    assert promise.in_range >= 0.99
     assert re.search(r"^# measured: .*\d s", header, re.MULTILINE), "a measured result"
-    quick = promise.seconds <= QUICK
-    if quick and (place / "runs" / config.stem).exists():
-        return  # README's command, run above
-    words = shlex.split(line)[1:]
-    if not quick:
-        words += ["--set", "train.max_steps=3", "--set", "data.valid_examples=50"]
-        words += ["--set", "data.test_examples=50"]
-    done = command(*words)
+    assert script("verify_configs").promise_of(config).in_range >= 0.99
+    done = command(*shlex.split(line)[1:], *CUT)
     assert done.code == 0, done.err
-    if quick:
-        found = json.loads(command("eval", f"runs/{config.stem}", "--json").out)
-        assert found["in_range"]["exact_match"] >= promise.in_range
-    assert "exact" in done.out and "toytrans eval" in done.out
-
-
-def test_every_config_is_in_the_readmes_table():
-    for config in CONFIGS:
-        assert re.search(rf"^\| {config.stem} \|", README, re.MULTILINE), config.stem
-
-
-def test_the_house_in_the_readme_is_the_house():
-    listed = set(re.findall(r"^ +(\w+\.py) ", README, re.MULTILINE))
-    modules = {
-        path.name
-        for path in (ROOT / "toytrans").rglob("*.py")
-        if path.name not in ("__init__.py", "__main__.py") and path.parent.name != "cli"
-    }
-    assert listed == modules
-
-
-def test_dependencies_are_explained():
-    import tomllib
-
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    names = project["dependencies"] + sum(project["optional-dependencies"].values(), [])
-    table = README[README.index("## Dependencies") :]
-    for name in names:
-        assert re.split(r"[<>=]", name)[0].lower() in table.lower(), name
+    assert "exact" in done.out and f"toytrans eval runs/{config.stem}" in done.out
+    records = (tmp_path / "runs" / config.stem / "metrics.jsonl").read_text().splitlines()
+    assert json.loads(records[-1])["step"] == 3

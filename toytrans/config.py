@@ -84,28 +84,53 @@ class Section(BaseModel):
 class FilesConfig(Section):
     """Pairs read from files."""
 
-    train: Paths = Field(description="training file; two files, source and target, for text")
-    valid: Paths | None = Field(None, description="validation; null = a seeded 5% of train")
-    test: Paths | None = Field(None, description="test file")
-    format: FormatName | None = Field(None, description="null = by the file's ending")
+    train: Paths = Field(description="Training file. Format text takes [SOURCE, TARGET].")
+    valid: Paths | None = Field(
+        None, description="Validation file. null holds out 5% of train, chosen by the seed."
+    )
+    test: Paths | None = Field(None, description="Test file. null means no test data.")
+    format: FormatName | None = Field(
+        None, description="File format. null takes it from the name of the training file."
+    )
 
 
 class DataConfig(Section):
     """Which pairs, how long, how many."""
 
-    task: TaskName | None = Field(None, description="a synthetic task")
-    files: FilesConfig | None = Field(None, description="files in place of a task")
-    symbols: Symbols | None = Field(None, description="how many (task); null = 10, or as usual")
-    train_length: Range | None = Field(None, description="source symbols (task); null = [1, 20]")
-    valid_length: Range | None = Field(None, description="null = train_length")
-    test_length: Range | None = Field(None, description="null = train_length and 5 beyond")
-    train_examples: Examples | None = Field(None, description="null = endless, or all of a file")
-    valid_examples: Examples | None = Field(None, description="null = 1000, or all of a file")
-    test_examples: Examples | None = Field(None, description="null = 1000, or all of a file")
-    batch_tokens: Annotated[int, Field(ge=1, le=2**24)] = Field(
-        4096, description="rows x (S + T), padded"
+    task: TaskName | None = Field(None, description="Synthetic task. Excludes files.")
+    files: FilesConfig | None = Field(None, description="Pairs read from files. Excludes task.")
+    symbols: Symbols | None = Field(
+        None,
+        description="Number of symbols of the task. null means 10; 2 for parity and stack; 8000 "
+        "for reverse_nlplike.",
     )
-    disjoint: bool = Field(True, description="no source of valid or test is trained on")
+    train_length: Range | None = Field(
+        None, description="Shortest and longest training source, in symbols. null means [1, 20]."
+    )
+    valid_length: Range | None = Field(
+        None, description="Lengths of validation sources. null means train_length."
+    )
+    test_length: Range | None = Field(
+        None, description="Lengths of test sources. null means train_length and 5 symbols beyond."
+    )
+    train_examples: Examples | None = Field(
+        None,
+        description="Number of training pairs. null means new pairs without end for a task, all "
+        "pairs of a file.",
+    )
+    valid_examples: Examples | None = Field(
+        None,
+        description="Number of validation pairs. null means 1000 for a task, all pairs of a file.",
+    )
+    test_examples: Examples | None = Field(
+        None, description="Number of test pairs. null means 1000 for a task, all pairs of a file."
+    )
+    batch_tokens: Annotated[int, Field(ge=1, le=2**24)] = Field(
+        4096, description="Size of a batch in padded tokens: rows times (S + T)."
+    )
+    disjoint: bool = Field(
+        True, description="Keep validation and test sources out of the training data."
+    )
 
     @model_validator(mode="after")
     def _resolve(self) -> Self:
@@ -140,38 +165,70 @@ class DataConfig(Section):
 class ModelConfig(Section):
     """The transformer."""
 
-    d_model: Annotated[int, Field(ge=1, le=2**16)] = Field(64, description="width D")
-    n_heads: Size = Field(4, description="heads H; they divide d_model")
-    n_encoder_layers: Depth = Field(2)
-    n_decoder_layers: Depth = Field(2)
-    d_ff: Size = Field(256, description="inner width of the feed-forward sub-layer")
-    dropout: Annotated[float, Field(ge=0, lt=1)] = Field(
-        0.0, description="on embeddings, sub-layers and attention weights"
+    d_model: Annotated[int, Field(ge=1, le=2**16)] = Field(
+        64, description="Width D of embeddings and layers."
     )
-    positions: PositionName = Field("anchored", description="of embeddings and self-attention")
+    n_heads: Size = Field(4, description="Number of attention heads. It must divide d_model.")
+    n_encoder_layers: Depth = Field(2, description="Number of encoder layers.")
+    n_decoder_layers: Depth = Field(2, description="Number of decoder layers.")
+    d_ff: Size = Field(256, description="Inner width of the feed-forward sub-layer.")
+    dropout: Annotated[float, Field(ge=0, lt=1)] = Field(
+        0.0,
+        description="Dropout rate for embeddings, sub-layers and attention weights.",
+    )
+    positions: PositionName = Field(
+        "anchored", description="Position scheme of embeddings and self-attention."
+    )
     cross_positions: CrossPositionName | None = Field(
-        None, description="of cross-attention; null = anchored if positions are, else none"
+        None,
+        description="Position scheme of cross-attention. null means anchored if positions is "
+        "anchored, else none.",
     )
     cross_anchors: Annotated[tuple[AnchorName, ...], Strict(False)] | None = Field(
-        None, description="anchored: one per head; null = start, end, wrap, start, and so on"
+        None,
+        description="One anchor per head of cross-attention, anchored positions only. null "
+        "repeats start, end, wrap, start.",
     )
     random_positions: bool = Field(
-        False, description="sinusoidal, learned: sorted random places in place of 0, 1, 2"
+        False,
+        description="Train with sorted random positions instead of 0, 1, 2. Only for sinusoidal "
+        "and learned positions.",
     )
     max_positions: Size | None = Field(
-        None, description="learned: rows, null = 512; random places: their range, null = 2048"
+        None,
+        description="Rows of the learned position table (null means 512), or the range of random "
+        "positions (null means 2048).",
     )
     score_cap: Annotated[float, Field(ge=0)] | None = Field(
-        None, description="scores become cap tanh(score / cap); 0 = off; null = 1 if anchored"
+        None,
+        description="Attention scores become cap * tanh(score / cap). 0 turns this off. null "
+        "means 1 if positions is anchored, else 0.",
     )
-    bias_gain: Annotated[float, Field(gt=0)] | None = Field(None, description="anchored; null = 16")
-    slope: Annotated[float, Field(ge=0)] | None = Field(None, description="anchored; null = 1")
-    share_layers: bool = Field(False, description="one layer's weights for the whole depth")
-    norm: Literal["pre", "post"] = Field("pre")
-    activation: Literal["relu", "gelu", "gelu_tanh"] = Field("relu")
-    tie_embeddings: bool = Field(True, description="one table for source, target and output")
-    pad_mask: PadMask = Field("keys", description="pads closed as keys, or as queries too")
-    backward: Backward = Field("autograd", description="by_hand: slower, and derived in full")
+    bias_gain: Annotated[float, Field(gt=0)] | None = Field(
+        None,
+        description="Factor of the learned position bias, anchored positions only. null means 16.",
+    )
+    slope: Annotated[float, Field(ge=0)] | None = Field(
+        None,
+        description="Penalty on a score for each place between key and anchor, anchored "
+        "positions only. null means 1.",
+    )
+    share_layers: bool = Field(
+        False, description="Use the weights of one layer for the whole depth of a stack."
+    )
+    norm: Literal["pre", "post"] = Field(
+        "pre", description="Layer norm before each sub-layer, or after the residual sum."
+    )
+    activation: Literal["relu", "gelu", "gelu_tanh"] = Field(
+        "relu", description="Activation of the feed-forward sub-layer."
+    )
+    tie_embeddings: bool = Field(
+        True, description="Use one table for source embedding, target embedding and output."
+    )
+    pad_mask: PadMask = Field("keys", description="Mask pads as keys only, or as keys and queries.")
+    backward: Backward = Field(
+        "autograd", description="Compute gradients by autograd, or by the formulas derived by hand."
+    )
 
     @model_validator(mode="after")
     def _resolve(self) -> Self:
@@ -256,25 +313,53 @@ class ModelConfig(Section):
 class TrainConfig(Section):
     """The training."""
 
-    max_steps: Annotated[int, Field(ge=0, le=10**9)] = Field(1000)
-    max_seconds: Annotated[float, Field(gt=0)] | None = Field(None)
-    lr: Annotated[float, Field(gt=0)] = Field(3e-3, description="the peak, after warm-up")
+    max_steps: Annotated[int, Field(ge=0, le=10**9)] = Field(
+        1000, description="Number of optimiser steps."
+    )
+    max_seconds: Annotated[float, Field(gt=0)] | None = Field(
+        None, description="Stop after so many seconds of training. null means no limit."
+    )
+    lr: Annotated[float, Field(gt=0)] = Field(
+        3e-3, description="Learning rate at its peak, after warm-up."
+    )
     schedule: Literal["constant", "linear", "cosine", "inverse_sqrt"] = Field(
-        "linear", description="linear and cosine end at 2% of lr"
+        "linear",
+        description="Course of the learning rate after warm-up. linear and cosine end at 2% of lr.",
     )
     warmup_steps: Annotated[int, Field(ge=0)] | None = Field(
-        None, description="null = 100, or a third of max_steps where that is less"
+        None,
+        description="Steps of linear warm-up. null means 100, or a third of max_steps if that is "
+        "less.",
     )
-    clip_norm: Annotated[float, Field(gt=0)] | None = Field(1.0)
-    weight_decay: Annotated[float, Field(ge=0)] = Field(0.0)
-    label_smoothing: Annotated[float, Field(ge=0, lt=1)] = Field(0.0)
-    accumulate: Annotated[int, Field(ge=1, le=2**16)] = Field(1, description="batches in one step")
-    eval_every: Positive | None = Field(None, description="steps; null = a quarter of max_steps")
-    log_every: Positive = Field(10, description="steps")
-    stop_at_exact_match: Share | None = Field(None, description="on validation data")
-    patience: Positive | None = Field(None, description="evaluations without a better one")
-    precision: Literal["auto", "fp32", "bf16", "fp64"] = Field("auto")
-    compile: bool = Field(False, description="torch.compile the model; for a GPU")
+    clip_norm: Annotated[float, Field(gt=0)] | None = Field(
+        1.0, description="Largest norm of the gradient; larger ones are scaled down. null: no clip."
+    )
+    weight_decay: Annotated[float, Field(ge=0)] = Field(
+        0.0, description="Weight decay of AdamW on matrices."
+    )
+    label_smoothing: Annotated[float, Field(ge=0, lt=1)] = Field(
+        0.0, description="Share of the label's probability that is spread over the vocabulary."
+    )
+    accumulate: Annotated[int, Field(ge=1, le=2**16)] = Field(
+        1, description="Number of batches whose gradients are added up for one step."
+    )
+    eval_every: Positive | None = Field(
+        None, description="Steps between two evaluations. null means a quarter of max_steps."
+    )
+    log_every: Positive = Field(10, description="Steps between two records in metrics.jsonl.")
+    stop_at_exact_match: Share | None = Field(
+        None, description="Stop when the exact match on validation data is this high. null: never."
+    )
+    patience: Positive | None = Field(
+        None,
+        description="Stop after so many evaluations without a better one. null means never.",
+    )
+    precision: Literal["auto", "fp32", "bf16", "fp64"] = Field(
+        "auto",
+        description="Precision of matrix products. auto takes bf16 if the device has instructions "
+        "for it, except on a CPU up to d_model 64; else fp32.",
+    )
+    compile: bool = Field(False, description="Compile the model with torch.compile, for a GPU.")
 
     @model_validator(mode="after")
     def _resolve(self) -> Self:
@@ -294,14 +379,24 @@ class TrainConfig(Section):
 class Config(Section):
     """One run."""
 
-    seed: Annotated[int, Field(ge=0, lt=2**31)] = Field(0)
+    seed: Annotated[int, Field(ge=0, lt=2**31)] = Field(
+        0, description="Seed of the data, the initial weights and dropout."
+    )
     device: Annotated[str, Field(pattern=r"^(auto|cpu|cuda|cuda:\d+|mps)$")] = Field(
         "auto", description="auto | cpu | cuda | cuda:N | mps"
     )
-    fault: FaultName | None = Field(None, description="a mistake made on purpose; null = none")
-    data: DataConfig = Field(description="which pairs")
-    model: ModelConfig = Field(default_factory=lambda: ModelConfig(), description="transformer")
-    train: TrainConfig = Field(default_factory=lambda: TrainConfig(), description="training")
+    fault: FaultName | None = Field(
+        None, description="A mistake to make on purpose; see `toytrans faults`. null means none."
+    )
+    data: DataConfig = Field(description="The pairs: where they come from, how long, how many.")
+    model: ModelConfig = Field(
+        default_factory=lambda: ModelConfig(),
+        description="The transformer: sizes, positions, layers.",
+    )
+    train: TrainConfig = Field(
+        default_factory=lambda: TrainConfig(),
+        description="The training: steps, learning rate, limits, precision.",
+    )
 
     @model_validator(mode="after")
     def _resolve(self) -> Self:

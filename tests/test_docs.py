@@ -1,0 +1,115 @@
+"""The documentation agrees with the code, with the results, and with itself."""
+
+import re
+import tomllib
+from pathlib import Path
+
+import pytest
+import yaml
+from conftest import script
+
+ROOT = Path(__file__).parent.parent
+DOCS = sorted((ROOT / "docs").glob("*.md"))
+README = (ROOT / "README.md").read_text()
+LINKED = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "EXPERIMENTS.md", *DOCS]
+
+
+def rows(text: str, first: str) -> list[list[str]]:
+    """The cells of each row of the table whose header starts so."""
+    table = text[text.index(first) :].split("\n\n")[0].splitlines()[2:]
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in table]
+
+
+def anchors(page: Path) -> set[str]:
+    """The names under which the headings of a page can be linked to."""
+    headings = re.findall(r"^#+ (.*)$", page.read_text(), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("page", LINKED, ids=lambda page: page.stem)
+def test_relative_links_lead_somewhere(page):
+    for link in re.findall(r"\]\(([^)]+)\)", page.read_text()):
+        if not link.startswith("http"):
+            path, _, anchor = link.partition("#")
+            target = page.parent / path if path else page
+            assert target.exists(), link
+            assert not anchor or anchor in anchors(target), link
+
+
+def test_every_page_is_in_the_navigation_and_on_the_front_page():
+    sections = yaml.safe_load((ROOT / "mkdocs.yml").read_text())["nav"]
+    listed = re.findall(r"[\w-]+\.md", str(sections))
+    assert sorted(listed) == [page.name for page in DOCS]
+    for page in listed:
+        assert page == "index.md" or f"(docs/{page})" in README, page
+
+
+def test_the_configuration_page_is_made_from_the_schema():
+    page = script("config_reference").page()
+    assert (ROOT / "docs/configuration.md").read_text() == page
+    from toytrans.config import Config, ModelConfig
+
+    for name in [*Config.model_fields, *ModelConfig.model_fields]:
+        assert f"| `{name}` |" in page
+
+
+def test_readme_is_one_page_with_two_set_up_lines():
+    lines = README.splitlines()
+    assert len(lines) <= 150
+    set_up = [line for line in lines if re.match(r"(\$ )?python3? -m pip install -e", line)]
+    assert len(set_up) == 2
+    assert "dev" not in set_up[0] and "toytrans train --config" in set_up[0]
+    assert ".[dev]" in set_up[1] and set_up[1].endswith("pytest -n auto --dist worksteal")
+
+
+def test_the_results_of_readme_are_those_of_the_boards():
+    boards = {row[0]: row[1:] for row in rows((ROOT / "docs/boards.md").read_text(), "| board, ta")}
+    shown = rows(README, "| board, task")
+    assert len(shown) == 10
+    for name, *cells in shown:
+        row = " ".join(boards[name.removesuffix(", per token")])
+        for number in re.findall(r"\d\.\d+", " ".join(cells)):
+            assert number in row, (name, number)
+
+
+def test_the_table_of_configs_agrees_with_their_headers():
+    table = {row[0]: row for row in rows((ROOT / "docs/data.md").read_text(), "| config |")}
+    configs = sorted((ROOT / "configs").glob("*.yaml"))
+    assert sorted(table) == [path.stem for path in configs]
+    for path in configs:
+        _, positions, in_range, beyond, _ = table[path.stem]
+        measured = re.search(r"^# measured: (.*)$", path.read_text(), re.MULTILINE)[1]
+        assert f"in_range {in_range}," in measured
+        assert beyond == "-" or f"beyond {beyond}," in measured
+        assert (positions == "sinusoidal") == ("positions: sinusoidal" in path.read_text())
+
+
+def test_the_layout_names_what_is_there():
+    page = (ROOT / "docs/internals.md").read_text()
+    tree = page[page.index("```\ntoytrans/") :].split("```")[1]
+    listed = set(re.findall(r"^  ([\w.]+/?)  ", tree, re.MULTILINE))
+    assert listed
+    for name in listed:
+        assert (ROOT / "toytrans" / name).exists(), name
+    folders = {f"{path.parent.name}/" for path in (ROOT / "toytrans").glob("*/__init__.py")}
+    assert folders <= listed
+    scripts = {path.name for path in (ROOT / "scripts").glob("*.py")}
+    assert scripts == {name for name in scripts if f"`{name}`" in page}
+
+
+def test_contributing_names_files_that_are_there():
+    text = (ROOT / "CONTRIBUTING.md").read_text()
+    named = set(re.findall(r"`((?:toytrans|tests|scripts|docs)/[\w./-]+\.\w+)`", text))
+    assert len(named) > 10
+    for name in named - {"toytrans/boards/NAME.yaml"}:
+        assert (ROOT / name).is_file(), name
+
+
+def test_dependencies_are_explained():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    extras = project["optional-dependencies"].values()
+    page = (ROOT / "docs/internals.md").read_text()
+    cells = [row[0].lower() for row in rows(page[page.index("## Depend") :], "| package |")]
+    explained = set(re.findall(r"[\w-]+", " ".join(cells)))
+    for name in project["dependencies"] + sum(extras, []):
+        assert re.split(r"[<>=]", name)[0].lower() in explained, name
