@@ -120,7 +120,10 @@ def test_a_process_dies_where_it_is_told_for_the_nth_time():
 
 
 def test_killed_and_resumed_training_is_the_training_that_was_not(command: Command):
-    """With real processes and real kills, and pairs of a file."""
+    """With real processes and real kills, and pairs of a file. They import nothing from where they
+    run: every module there tells."""
+    for name in sys.stdlib_module_names | {"toytrans", "torch", "numpy", "yaml", "sitecustomize"}:
+        Path(f"{name}.py").write_text(f"open('imported', 'a').write('{name} ')")
     rng = random.Random(0)
     pairs = [" ".join(rng.choices("abcd", k=rng.randint(1, 4))) for _ in range(300)]
     Path("pairs.tsv").write_text("".join(f"{pair}\t{pair}\n" for pair in pairs))
@@ -133,6 +136,7 @@ def test_killed_and_resumed_training_is_the_training_that_was_not(command: Comma
     assert [proof["proof"] for proof in found["proofs"]] == list("rstuvwx")
     kills = found["proofs"][-2]["words"]
     assert "4 kills, 2 of them aimed" in kills and "while one was written" in kills
+    assert not Path("imported").exists()
     assert found["model"].startswith("f.yaml, 30 steps, dropout 0.2, killed 4 times")
 
 
