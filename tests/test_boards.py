@@ -157,6 +157,8 @@ def test_a_board_that_does_not_exist_is_refused_with_the_names(command: Command)
 def test_the_boards_are_listed(command: Command):
     out = command("board").out
     assert all(name in out for name in board_names())
+    found = json.loads(command("board", "--json").out)
+    assert list(found) == board_names() and found["joeynmt"] == ["reverse"]
 
 
 @pytest.mark.parametrize(

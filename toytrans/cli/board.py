@@ -37,7 +37,7 @@ def board(
     from toytrans.boards.definition import load_board, only
 
     if name is None:
-        return _list()
+        return _list(as_json)
     whole = load_board(name)
     chosen = only(whole, name, tasks) if tasks else whole
     from toytrans.boards import jobs, results
@@ -55,15 +55,18 @@ def board(
         _print(chosen, results.blocks(chosen, todo), todo)
 
 
-def _list() -> None:
+def _list(as_json: bool) -> None:
     """The boards and their tasks."""
     from toytrans.boards.definition import board_names, load_board
 
+    boards = {name: load_board(name) for name in board_names()}
+    if as_json:
+        print(json_text({name: list(board.tasks) for name, board in boards.items()}))
+        return
     table = Table(box=None, pad_edge=False)
     for column in ("board", "tasks", "from"):
         table.add_column(column, overflow="fold")
-    for name in board_names():
-        chosen = load_board(name)
+    for name, chosen in boards.items():
         table.add_row(name, ", ".join(chosen.tasks), chosen.source)
     output().print(table)
 

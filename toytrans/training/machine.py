@@ -11,7 +11,6 @@ from typing import Any
 
 import torch
 
-from toytrans import __version__
 from toytrans.training.devices import (
     NARROW,
     choose_device,
@@ -66,7 +65,7 @@ def describe(folder: Path = RUNS) -> dict[str, Any]:
     place = choose_device("auto")
     storage, onednn = _storage(folder), multiplies_with_onednn()
     return {
-        "toytrans": __version__,
+        "toytrans": installed("toytrans"),
         "python": platform.python_version(),
         "packages": {name: installed(name) for name in PACKAGES},
         "platform": platform.platform(),
