@@ -67,8 +67,8 @@ def page() -> str:
 
 
 def table(section: dict[str, Any], schema: dict[str, Any]) -> str:
-    """One row per key: type, default, range and description."""
-    rows = ["| key | type | default | range | description |", "|---|---|---|---|---|"]
+    """One row per key: description, type, default and range."""
+    rows = ["| key | description | type | default | range |", "|---|---|---|---|---|"]
     for name, key in section["properties"].items():
         kind = resolved(key, schema)
         if "properties" in kind:
@@ -77,7 +77,7 @@ def table(section: dict[str, Any], schema: dict[str, Any]) -> str:
             shape = type_of(kind)
             default = f"`{shown(key['default'])}`" if "default" in key else "required"
         description = key["description"].replace("|", "\\|")
-        rows.append(f"| `{name}` | {shape} | {default} | {range_of(kind)} | {description} |")
+        rows.append(f"| `{name}` | {description} | {shape} | {default} | {range_of(kind)} |")
     return "\n".join(rows)
 
 
