@@ -4,7 +4,14 @@ import math
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
-Verdict = Literal["PASS", "FAIL", "does not apply"]
+Verdict = Literal["PASS", "FAIL", "cannot judge", "does not apply"]
+
+ESSENTIAL = "ab"
+"""Letters of the proofs of pads and of the future: a model passes only where these were judged."""
+
+
+class ProofFailed(AssertionError):
+    """A report that is not passed; the message is its text."""
 
 
 class Outcome(NamedTuple):
@@ -26,7 +33,11 @@ class Outcome(NamedTuple):
 
 
 class NotApplicable(Exception):
-    """A proof lacks what it needs; the message says what."""
+    """The model has nothing that a proof could be about; the message says what."""
+
+
+class CannotJudge(Exception):
+    """A proof lacks what it needs; the message says what, and what to give."""
 
 
 @dataclass(frozen=True)
@@ -65,10 +76,27 @@ class Report:
     subject: str
     precision: str
     findings: tuple[Finding, ...]
+    tried: tuple[str, ...] = ()
+
+    @property
+    def verdict(self) -> Literal["PASS", "FAIL", "cannot judge"]:
+        """FAIL if a proof fails, "cannot judge" if pads or the future could not be judged."""
+        if self.failures:
+            return "FAIL"
+        unsure = any(f.letter in ESSENTIAL and f.verdict == "cannot judge" for f in self.findings)
+        return "cannot judge" if unsure else "PASS"
 
     @property
     def passed(self) -> bool:
-        return not self.failures
+        return self.verdict == "PASS"
+
+    def __bool__(self) -> bool:
+        return self.passed
+
+    def raise_if_failed(self) -> None:
+        """Raises ProofFailed, an AssertionError, unless the verdict is PASS."""
+        if not self.passed:
+            raise ProofFailed(str(self))
 
     @property
     def failures(self) -> tuple[Finding, ...]:
@@ -92,6 +120,8 @@ class Report:
             "model": self.subject,
             "precision": self.precision,
             "passed": self.passed,
+            "verdict": self.verdict,
+            "tried": list(self.tried),
             "proofs": rows,
         }
 

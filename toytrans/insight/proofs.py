@@ -16,7 +16,7 @@ from toytrans.config import Config
 from toytrans.errors import UserError
 from toytrans.insight.adapters import Subject, own, subject_of
 from toytrans.insight.examples import SHORTEST, TOLERANCE, Examples, NoAnswer, apart, largest, worst
-from toytrans.insight.findings import Finding, NotApplicable, Outcome, Report, finding_of
+from toytrans.insight.findings import CannotJudge, Finding, NotApplicable, Outcome, Report, finding_of
 from toytrans.insight.inner_proofs import INNER_PROOFS, exact_gradients
 from toytrans.model.transformer import Transformer
 from toytrans.tokens import Vocabulary
@@ -42,6 +42,15 @@ def check(
     limit: int | None = None,
     length: int = LENGTH,
     seed: int = 0,
+    source_pad_id: int | None = None,
+    pad_side: str | None = None,
+    batch_first: bool | None = None,
+    max_length: int | None = None,
+    only: Any = (),
+    skip: Any = (),
+    thorough: bool = False,
+    generate: Any = None,
+    decoder_only: bool | None = None,
 ) -> Report:
     """Run every proof that applies to a model.
 
@@ -102,6 +111,8 @@ def prove(subject: Subject, length: int = LENGTH, seed: int = 0) -> Report:
                 findings.append(finding_of(letter, title, proof(examples)))
             except NoAnswer as error:  # it did answer at first
                 findings.append(Finding(letter, title, "FAIL", str(error), math.nan))
+            except CannotJudge as reason:
+                findings.append(Finding(letter, title, "cannot judge", str(reason)))
             except NotApplicable as reason:
                 findings.append(Finding(letter, title, "does not apply", str(reason)))
         examples.ask_again()
