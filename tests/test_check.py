@@ -13,7 +13,7 @@ from torch import nn
 import toytrans
 from toytrans.errors import UserError
 from toytrans.insight.adapters import TorchTransformer
-from toytrans.insight.examples import TOLERANCE, Examples
+from toytrans.insight.proofs.batch import TOLERANCE, Examples
 from toytrans.insight.fault_cards import CARDS
 from toytrans.insight.proofs import PROOFS, check_own
 from toytrans.names import FaultName, PositionName
@@ -486,7 +486,7 @@ def test_embeddings_that_are_not_used_prove_nothing():
 
 
 def test_examples_hold_pads_on_both_sides_and_no_equal_neighbours():
-    from toytrans.insight.adapters import subject_of
+    from toytrans.insight.proofs.adapters import subject_of
 
     model = around_torch().eval()
     x = Examples(subject_of(model, **SIZES, start_id=1, eos_id=2), 7, 0)
