@@ -96,7 +96,7 @@ def _batch_maker(model: Any, facts: Subject) -> Any:
         """The model's own shift where it has one and knows its start; else the usual one."""
         knows_start = getattr(model.config, "decoder_start_token_id", None) is not None
         if knows_start and hasattr(model, "prepare_decoder_input_ids_from_labels"):
-            inputs: Tensor = model.prepare_decoder_input_ids_from_labels(labels=labels)
+            inputs: Tensor = model.prepare_decoder_input_ids_from_labels(labels=labels.clone())
             return inputs
         moved = F.pad(labels[:, :-1], (1, 0), value=facts.start_id or 0)
         return moved.masked_fill(moved == IGNORED, facts.pad_id)

@@ -42,7 +42,7 @@ def first_module(x: Examples, witness: Witness) -> str:
         return ""
     for old, new in zip(before, after, strict=True):
         pair = _compared(x, witness, old.name, old.value, new.value)
-        if pair is None:
+        if pair is None or pair[0].shape != pair[1].shape:
             continue
         by = largest(apart(pair[0], pair[1]).nan_to_num(1.0))
         if by > 1e-7 * max(largest(pair[0].nan_to_num()), 1e-30):
@@ -61,7 +61,7 @@ def _in_words(x: Examples, module: nn.Module, witness: Witness, old: Seen, new: 
     parent = module.get_submodule(old.name.rpartition(".")[0])
     count = next((int(getattr(parent, a)) for a in HEADS if hasattr(parent, a)), 0)
     pair = _compared(x, witness, old.name, old.context, new.context)
-    if count < 2 or pair is None or pair[0].shape[-1] % count:
+    if count < 2 or pair is None or pair[0].shape != pair[1].shape or pair[0].shape[-1] % count:
         return words
     by = [largest(part.nan_to_num(1.0)) for part in apart(*pair).chunk(count, -1)]
     heads = [head for head, value in enumerate(by) if value > 1e-7 * max(max(by), 1e-30)]

@@ -184,6 +184,7 @@ class Plan:
     found: dict[str, Finding] = field(default_factory=dict)
     tried: Tried = field(default_factory=Tried)
     started: float = 0.0
+    subject: Subject | None = None
 
     @property
     def wanted(self) -> list[str]:
@@ -213,7 +214,7 @@ class Plan:
 
     def prove(self, subject: Subject) -> Report:
         """Every proof wanted, on every batch, in each mode and precision that the model has."""
-        self.started = time.process_time()
+        self.started, self.subject = time.process_time(), subject
         settings = self.sizes(subject.limit)
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(self.seed)
@@ -344,7 +345,21 @@ class Plan:
         if self.progress is not None:
             self.progress(f"({letter}) {PROOFS[letter][0]}, {_asked_of(x)}")
         self.tried.add(x.setting.length, len(x.src), x.variant.mode, x.dtype, x.setting.seed)
-        self._keep(letter, self._found(letter, lambda: PROOFS[letter][1](x), x))
+        new = self._found(letter, lambda: PROOFS[letter][1](x), x)
+        if new.verdict == "FAIL" and new.difference is not None and math.isnan(new.difference):
+            new = self._in_single(letter, x) or new
+        self._keep(letter, new)
+
+    def _in_single(self, letter: str, x: Examples) -> Finding | None:
+        """What a proof that met NaN in a copy in fp64 finds in one in fp32, which users run."""
+        if x.variant.precision != torch.float64 or self.subject is None:
+            return None
+        single = variant_of(self.subject, torch.float32, x.variant.training)
+        try:
+            y = Examples(single, x.setting) if single is not None else None
+        except UserError:
+            return None
+        return None if y is None else self._found(letter, lambda: PROOFS[letter][1](y), y)
 
     def _found(self, letter: str, proof: Callable[[], Outcome], x: Examples) -> Finding:
         title = PROOFS[letter][0]

@@ -1,4 +1,4 @@
-"""What an attention was asked, what it answered, and what the reference answers from its weights."""
+"""What an attention was asked, what it answered, and what the reference gives from its weights."""
 
 import contextlib
 import math
