@@ -214,9 +214,14 @@ def _shrunk(
             for cut in dict.fromkeys((half, 1))
             if 0 < cut < place
         ]
-        if src.shape[1] > 2:
+        if int(torch.isin(src, x.symbols).sum()) > 1:
             middle = (src.shape[1] - 1) // 2
-            shorter += [(src[:, cut:], tgt_in, place) for cut in dict.fromkeys((middle, 1)) if cut]
+            cuts = [cut for cut in dict.fromkeys((middle, 1)) if cut]
+            shorter += [
+                (src[:, cut:], tgt_in, place)
+                for cut in cuts
+                if bool(torch.isin(src[:, cut:], x.symbols).any())
+            ]
         for candidate in shorter:
             budget -= 1
             with contextlib.suppress(UserError):
@@ -230,7 +235,7 @@ def _shrunk(
 def _future(x: Examples, witness: Witness) -> str:
     moved = x.moved(x.ask(*witness.after), x.ask(*witness.before))
     row = int(moved.nan_to_num(1e9).amax(1).argmax()) if len(moved) > 1 else 0
-    src, tgt_in = (ids[row][None] for ids in witness.before)
+    src, tgt_in = _trimmed(x, *(ids[row][None] for ids in witness.before))
     changes = (witness.after[1][row] != tgt_in[0]).nonzero()[:, 0].tolist()
 
     def moves(src: Tensor, tgt_in: Tensor, place: int) -> float:
@@ -254,6 +259,14 @@ def _future(x: Examples, witness: Witness) -> str:
     )
 
 
+def _trimmed(x: Examples, src: Tensor, tgt_in: Tensor) -> Ids:
+    """A pair (1, S), (1, T) without its pads, where both may be of any length."""
+    if x.subject.equal_lengths:
+        return src, tgt_in
+    src = src[:, x.subject.real_source(src)[0]] if x.subject.has_source else src
+    return src, tgt_in[:, x.subject.real_inputs(tgt_in)[0]]
+
+
 def _next(x: Examples, token: int) -> int:
     place = int((x.symbols == token).int().argmax())
     return int(x.symbols[(place + 1) % len(x.symbols)])
@@ -263,7 +276,8 @@ def _prefix(x: Examples, witness: Witness) -> str:
     length = witness.after[1].shape[1]
     by = x.moved(x.ask(*witness.after), x.ask(*witness.before)[:, :length])
     row = int(by.nan_to_num(1e9).masked_fill(~x.real[:, :length], 0).amax(1).argmax())
-    src, tgt_in = (ids[row][None] for ids in witness.before)
+    src, _ = _trimmed(x, *(ids[row][None] for ids in witness.before))
+    tgt_in = witness.before[1][row][None]
 
     def moves(src: Tensor, tgt_in: Tensor, place: int) -> float:
         short = x.ask(src, tgt_in[:, :place])
@@ -286,8 +300,7 @@ def _pads(x: Examples, witness: Witness) -> str:
     width = witness.before[1].shape[1]
     by = x.moved(x.ask(*witness.after)[:, :width], x.logits).masked_fill(~x.real, 0)
     row = int(by.nan_to_num(1e9).amax(1).argmax())
-    src = witness.before[0][row][x.real_source[row]][None] if x.subject.has_source else x.src[:1]
-    tgt_in = witness.before[1][row][x.real[row]][None]
+    src, tgt_in = _trimmed(x, *(ids[row][None] for ids in witness.before))
 
     def moves(src: Tensor, tgt_in: Tensor, place: int) -> float:
         longer = [

@@ -151,7 +151,8 @@ def _seen_places(trials: Sequence[Examples], side: str) -> Tensor:
 def _closed_ids(trials: Sequence[Examples], side: str) -> tuple[list[int], int]:
     """Ids that change nothing where a pad stands in their place, and how many were asked about."""
     subject = trials[0].subject
-    if not subject.masks_from_ids:
+    short = [trial for trial in trials if trial.setting.length <= 12]
+    if not subject.masks_from_ids or not short:
         return [], 0
     pad = subject.source_pad if side == "source" else subject.pad_id
     symbols = trials[0].symbols
@@ -159,7 +160,7 @@ def _closed_ids(trials: Sequence[Examples], side: str) -> tuple[list[int], int]:
     ids = symbols[::step]
     closed = torch.ones(len(ids), dtype=torch.bool)
     end_closed = side == "source" and subject.eos_id not in (None, pad)
-    for x in [trial for trial in trials if trial.setting.length <= 12]:
+    for x in short:
         src, tgt_in = _pair(x, 5)
         row = (src if side == "source" else tgt_in)[0]
         inside = torch.isin(row, x.symbols).nonzero()[:, 0]
