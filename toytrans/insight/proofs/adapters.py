@@ -64,7 +64,21 @@ def subject_of(model: Any, **given: Any) -> Subject:
         subject = adapted(subject, batch_first is not False)
     elif batch_first is False:
         subject = adapted(subject, False)
-    return _laid_out(subject, batch_first)
+    return _laid_out(_with_side(subject), batch_first)
+
+
+def _with_side(subject: Subject) -> Subject:
+    """The subject with the side on which its batch maker pads targets."""
+    symbols = subject.symbols()
+    if subject.pad_side is not None or subject.batch is None or not symbols:
+        return subject
+    try:
+        tgt_in = subject.batch([(symbols[:1], symbols[:1]), (symbols[:1], symbols[:1] * 4)])[1]
+        first, last = tgt_in[0, 0] == subject.pad_id, tgt_in[0, -1] == subject.pad_id
+        left = bool(first) and not bool(last)
+    except Exception:  # whatever a batch maker raises: it is raised again when it is asked
+        return subject
+    return replace(subject, pad_side="left") if left else subject
 
 
 def _check_numbers(known: dict[str, Any]) -> None:

@@ -171,6 +171,8 @@ class Subject:
 
     def real_labels(self, tgt_out: Tensor) -> Tensor:
         ignored = self.ignored or (self.pad_id, IGNORED)
+        if self.pad_id == self.eos_id and bool((tgt_out == IGNORED).any()):
+            ignored = (IGNORED,)  # the end has the pad's id, and pads are told by their label
         return ~torch.isin(tgt_out, torch.tensor(ignored))
 
 
