@@ -13,8 +13,13 @@ class AttentionMaps(TorchDispatchMode):
     """Which cells of the attentions of Tq queries to Tk keys hold any weight: `seen` (B, Tq, Tk),
     over all layers and heads; None where there was no such attention."""
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """No: skipping it would import the compiler, which takes longer than all proofs."""
+        return False
+
     def __init__(self, queries: int, keys: int) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.shape = (queries, keys)
         self.seen: Tensor | None = None
 

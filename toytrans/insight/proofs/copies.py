@@ -83,10 +83,12 @@ def variant_of(
 
 
 def materialise(subject: Subject) -> None:
-    """Let lazy modules find their sizes. Whatever the model raises is raised again when asked."""
+    """Let lazy modules find their sizes, the same weights in each copy. Whatever the model raises
+    is raised again when it is asked."""
     symbols = subject.symbols()
     src, tgt_in, _ = subject.make_batch([(symbols[:2], symbols[:1])])
-    with contextlib.suppress(Exception), torch.no_grad():
+    with contextlib.suppress(Exception), torch.no_grad(), torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
         subject.call(src, tgt_in)
 
 
@@ -146,5 +148,5 @@ def state_kept(module: nn.Module) -> Iterator[None]:
     finally:
         with torch.no_grad():
             for buffer, value in kept:
-                if buffer.shape == value.shape:
+                if buffer.shape == value.shape and not torch.equal(buffer, value):
                     buffer.copy_(value)

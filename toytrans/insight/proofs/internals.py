@@ -101,7 +101,7 @@ def sees_nothing_closed(x: Examples) -> Outcome:
     if finite is not None and not finite.passed:
         return finite
     if x.subject.embeddings is not None and x.tgt_in.shape[1] <= LONGEST_GRADIENT:
-        with contextlib.suppress(CannotJudge):
+        with contextlib.suppress(CannotJudge), calm(x.variant):
             return _gradients(x)
     if finite is None:
         raise CannotJudge("needs the embedding layer (embedding=...), for its gradients")
@@ -120,7 +120,7 @@ def _gradients(x: Examples) -> Outcome:
         leaves.setdefault(side, []).append(leaf)
         return leaf
 
-    with torch.enable_grad(), calm(x.variant), embeddings_changed(x, change):
+    with torch.enable_grad(), embeddings_changed(x, change):
         logits = answer(x.subject, x.src, x.tgt_in)
     if not logits.requires_grad:
         raise CannotJudge("needs gradients, and the model answers without (torch.no_grad?)")
@@ -253,6 +253,7 @@ def _nearest(found: Tensor, wanted: Iterable[Tensor]) -> float | None:
 
 def _scale_of(call: Call, near: float) -> float | None:
     """The wrong scale whose scores explain an output: none at all, or that of d_model."""
+    factor: float
     heads = int(getattr(call.module, "num_heads", 1))
     width = call.found.shape[-1] // heads
     for factor in (width**0.5, heads**-0.5):
@@ -337,13 +338,17 @@ def scale_is_normed(x: Examples) -> Outcome:
 
 
 def _norms_were_there(x: Examples) -> bool:
-    """Whether norms belong into the model: it is ours, or names of norms hold something else."""
+    """Whether norms belong into the model: it is ours, or a layer of torch's or of Hugging Face's
+    holds nothing where its norm should be."""
     module = x.subject.module
     if x.subject.ours is not None or module is None:
         return x.subject.ours is not None
     return any(
-        "norm" in name.rpartition(".")[2].lower() and isinstance(part, nn.Identity)
-        for name, part in module.named_modules()
+        type(parent).__module__.startswith(("torch.nn", "transformers."))
+        and "norm" in name.lower()
+        and isinstance(part, nn.Identity)
+        for parent in module.modules()
+        for name, part in parent.named_children()
     )
 
 

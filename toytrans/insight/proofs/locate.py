@@ -147,8 +147,8 @@ def _places(
     before, after = witness.before[side], witness.after[side]
     real = x.subject.real_source(before) if side == 0 else x.subject.real_inputs(before)
     if witness.what == "alone":
-        row = real[witness.row].nonzero()[:, 0].tolist()
-        yield from (((witness.row, p), (0, n)) for n, p in enumerate(row[: after.shape[1]]))
+        inside = real[witness.row].nonzero()[:, 0].tolist()
+        yield from (((witness.row, p), (0, n)) for n, p in enumerate(inside[: after.shape[1]]))
         return
     count = len(before)
     same = (before == after).all(0) if before.shape == after.shape else None

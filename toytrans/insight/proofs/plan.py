@@ -5,6 +5,7 @@ import math
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
@@ -232,16 +233,17 @@ class Plan:
         fails, gives NaN that fp32 does not give, or is another model altogether."""
         double = variant_of(subject, torch.float64)
         if double is None:
-            x = Examples(Variant(subject, None), setting)
-            x.wider_is_taken()
-            return x, None
+            only = Examples(Variant(subject, None), setting)
+            only.wider_is_taken()
+            return only, None
         came_as = {p.dtype for p in subject.module.parameters() if p.is_floating_point()}  # type: ignore[union-attr]
         single = None if came_as == {torch.float64} else variant_of(subject, torch.float32)
+        x: Examples | None = None
         plain = raised = None
         try:
             x = Examples(double, setting)
         except UserError as error:
-            x, raised = None, error  # type: ignore[assignment]
+            raised = error
         try:
             plain = Examples(single, setting) if single is not None else None
         except UserError as error:
@@ -287,11 +289,11 @@ class Plan:
         self._reach(x, settings[0], 3)
         if plain is not None:
             self._ask_often(plain)
+        variants = [x.variant, *([plain.variant] if plain else []), *([train] if train else [])]
         dead = set()
         for number, setting in enumerate(settings):
-            for variant in (x.variant, plain and plain.variant, train):
-                first = number == 0 and variant in (x.variant, plain and plain.variant)
-                if variant is None or first or variant.mode in dead:
+            for variant in variants:
+                if variant.mode in dead or (number == 0 and not variant.training):
                     continue
                 if variant.precision == torch.float32 != x.variant.precision and number % 2:
                     continue
@@ -373,6 +375,13 @@ class Plan:
             return Finding(letter, title, "cannot judge", str(reason))
         except NotApplicable as reason:
             return Finding(letter, title, "does not apply", str(reason))
+        except UserError:
+            raise
+        except Exception as error:  # hooks in foreign models meet tensors of any kind
+            if x.subject.ours is not None:
+                raise
+            what = f"{type(error).__name__}: {(str(error).splitlines() or [''])[0][:150]}"
+            return Finding(letter, title, "cannot judge", f"the proof met {what}")
         finding = finding_of(letter, title, outcome)
         return self._explained(finding, outcome, x) if finding.verdict == "FAIL" else finding
 
@@ -432,7 +441,7 @@ class Plan:
                 continue
             if self.progress is not None:
                 self.progress(f"({letter}) {PROOFS[letter][0]}, length {setting.length}")
-            self._keep(letter, self._found(letter, lambda s=sides[letter]: s(trials), x))
+            self._keep(letter, self._found(letter, partial(sides[letter], trials), x))
 
     def _other_way_round(self, x: Examples, fresh: Variant | None, settings: list[Setting]) -> None:
         """A copy that was never asked meets the longest batch first, then the shortest."""

@@ -127,7 +127,7 @@ def _seen_places(trials: Sequence[Examples], side: str) -> Tensor:
         ids = src if side == "source" else tgt_in
         places = torch.arange(ids.shape[1] if side == "source" or not x.subject.is_causal
                               else ids.shape[1] - 1)  # fmt: skip
-        for _ in range(2 if x.setting.length > 12 else 3):
+        for _ in range(1 if x.setting.length > 12 else 3):
             many = ids.repeat(len(places), 1)
             changed = many.clone()
             changed[places, places] = x.other(many[places, places])

@@ -44,9 +44,9 @@ class Call:
         """The answers that are right: one, or one for every mask that may have been meant. With a
         factor, those of scores that many times as large."""
         if isinstance(self.module, Attention):
-            return [_reference_of_ours(self.module, *self.given, factor=factor, **self.named)]
+            return [_reference_of_ours(self.module, factor, *self.given, **self.named)]
         if isinstance(self.module, nn.MultiheadAttention):
-            return [_reference_of_torch(self.module, *self.given, factor=factor, **self.named)]
+            return [_reference_of_torch(self.module, factor, *self.given, **self.named)]
         if set(self.parts) != {"q_proj", "k_proj", "v_proj"}:
             return []
         q, k, v = (self.parts[name] for name in ("q_proj", "k_proj", "v_proj"))
@@ -103,11 +103,11 @@ def _heads(x: Tensor, heads: int) -> Tensor:
 
 def _reference_of_ours(
     module: Attention,
+    factor: float,
     x: Tensor,
     sight: Sight,
     memory: Any = None,
     cache: Any = None,
-    factor: float = 1.0,
 ) -> Tensor:
     weights, biases = module.in_proj.weight.chunk(3), module.in_proj.bias.chunk(3)
     q, k, v = (
@@ -124,6 +124,7 @@ def _reference_of_ours(
 
 def _reference_of_torch(
     module: nn.MultiheadAttention,
+    factor: float,
     query: Tensor,
     key: Tensor,
     value: Tensor,
@@ -132,7 +133,6 @@ def _reference_of_torch(
     attn_mask: Tensor | None = None,
     average_attn_weights: bool = True,
     is_causal: bool = False,
-    factor: float = 1.0,
 ) -> Tensor:
     given = [x if module.batch_first else x.transpose(0, 1) for x in (query, key, value)]
     assert module.in_proj_weight is not None
