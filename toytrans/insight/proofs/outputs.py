@@ -316,7 +316,7 @@ def empty_row(x: Examples) -> Outcome:
     own = not bool(logits[count][real].isnan().any())
     all_pads = _takes_pads_alone(x, torch.cat((x.src, torch.full_like(x.src[:1], pad))), tgt)
     needed = own and (all_pads or x.subject.ours is None)
-    if not ends and not (needed and others <= x.tolerance):
+    if not ends and not needed and others <= x.tolerance:
         raise CannotJudge(give)
     what = "its own outputs" if others <= x.tolerance else "those of other rows"
     note = "" if all_pads else "; a source of pads alone, which never comes here, would spoil it"
