@@ -138,27 +138,38 @@ def _needs_causal(x: Examples) -> None:
         raise NotApplicable("an encoder sees both sides: it has no future to hide")
 
 
-def _longest_row(x: Examples) -> tuple[Tensor, Tensor]:
-    """The pair with the longest target, of that the real part: (1, S), (1, T)."""
-    row = int(x.real.sum(1).argmax())
-    src = x.src[row][None]
-    if x.subject.equal_lengths:
-        return src, x.tgt_in[row][None]
-    return src, x.tgt_in[row, x.real[row]][None]
-
-
 def future_changed(x: Examples) -> Outcome:
     """(b) Another token at place j leaves the outputs before j as they are."""
     _needs_causal(x)
     _sees(x)
     row = int(x.real.sum(1).argmax())
+    src, target = x.src[row], x.tgt_in[row]
+    asked = [(src, len(target))]
+    if x.setting.length <= FEW and not x.subject.equal_lengths:
+        asked.append((src, 1))  # a pair alone
+        shortest = int(x.real_source.sum(1).argmin()) if x.subject.has_source else row
+        asked.append((x.src[shortest][x.real_source[shortest]], len(target)))
+    found = [_one_by_one(x, source, row, rows) for source, rows in asked]
+    return next((outcome for outcome in found if not outcome.passed), found[0])
+
+
+def _one_by_one(x: Examples, source: Tensor, row: int, most: int) -> Outcome:
+    """Tokens of a target changed one by one, beside a source (S,), so many rows in a call."""
     real = x.real[row].nonzero()[:, 0].tolist()
     places = torch.tensor([real[i] for i in chosen(len(real), MOST_PLACES)[1:]])
-    src, before = (ids[row].expand(len(places), -1) for ids in (x.src, x.tgt_in))
+    if most == 1:
+        places = places[: len(places) // 2 + 1 : len(places) // 2]  # the first and a later one
+    src, before = (ids.expand(len(places), -1) for ids in (source, x.tgt_in[row]))
     after = before.clone()
     rows = torch.arange(len(places))
     after[rows, places] = x.other(before[rows, places])
-    moved = x.moved(x.ask(src, after), x.ask(src, before))  # (J, T)
+    each = 1 if most == 1 else len(places)
+    moved = torch.cat(
+        [
+            x.moved(x.ask(s, new), x.ask(s, old))
+            for s, new, old in zip(*(ids.split(each) for ids in (src, after, before)), strict=True)
+        ]
+    )  # (J, T)
     earlier = (torch.arange(moved.shape[1]) < places[:, None]) & x.real[row]
     seen = earlier & ~(moved <= x.tolerance)
     number = int(seen.sum(1).argmax())

@@ -437,7 +437,7 @@ class Plan:
         }
         for letter in wanted:
             known = self.found.get(letter)
-            if known is not None and known.verdict in ("FAIL", "does not apply"):
+            if known is not None and known.verdict != "PASS":
                 continue
             if self.progress is not None:
                 self.progress(f"({letter}) {PROOFS[letter][0]}, length {setting.length}")

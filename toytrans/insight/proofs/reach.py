@@ -212,7 +212,7 @@ def _closed(x: Examples, side: str, closed: list[int], asked: int) -> str:
             )
             if value is None
         ]
-        if not ends or len(closed) == 1:
+        if not ends:
             raise CannotJudge(
                 f"{some} of the {side} changes nothing, as a pad does: if it is a special one, "
                 f"give {' or '.join(names) or 'ids that are symbols'}"
