@@ -1,8 +1,10 @@
 """Every model of the zoo gets the verdict that it must get."""
 
+from collections import Counter
+
 import pytest
 from zoo import Entry, entries
-from zoo.__main__ import is_right, run
+from zoo.__main__ import run
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:.*ested.tensor:UserWarning"),
@@ -12,15 +14,16 @@ pytestmark = [
 ]
 
 
-def count(verdict: str) -> int:
-    return sum(entry.verdict == verdict for entry in entries())
+CHOSEN = [e for i, e in enumerate(entries()) if i % 2 == 0 or e.is_long]
+"""Half of them, for time; `python -m tests.zoo` checks all, at every length."""
 
 
-def test_the_zoo_is_large_enough():
-    assert count("FAIL") >= 80 and count("PASS") >= 110
+def test_the_zoo_is_large():
+    verdicts = Counter(entry.verdict for entry in entries())
+    assert verdicts["FAIL"] >= 150 and verdicts["PASS"] >= 150
 
 
-@pytest.mark.parametrize("entry", entries(), ids=lambda entry: f"{entry.family}: {entry.name}")
+@pytest.mark.parametrize("entry", CHOSEN, ids=lambda entry: f"{entry.family}: {entry.name}")
 def test_a_model_gets_its_verdict(entry: Entry):
-    verdict, letters, told = run(entry)
-    assert is_right(entry, verdict, letters), f"{entry.why} Got {verdict} {letters}:\n{told}"
+    result = run(entry, quick=True)
+    assert result.is_right(entry), f"{entry.why} Got {result.verdict}.\n{result.words}"

@@ -31,6 +31,7 @@ FAMILIES = (
     "sound_recurrent",
     "sound_batches",
     "sound_outputs",
+    "stepwise",
     "ours",
     "hugging_face",
 )
@@ -39,7 +40,8 @@ FAMILIES = (
 @dataclass(frozen=True)
 class Entry:
     """A model and its verdict: PASS, FAIL, cannot judge, refused (a UserError), or several of
-    them. letters: of a FAIL, at least one of these proofs fails; any, where empty."""
+    them. letters: of a FAIL, at least one of these proofs fails; any, where empty. is_long: the
+    verdict needs the longer sequences that `check` tries by default."""
 
     name: str
     family: str
@@ -47,6 +49,7 @@ class Entry:
     verdict: str
     letters: str
     why: str
+    is_long: bool
 
     @property
     def verdicts(self) -> list[str]:
@@ -56,17 +59,19 @@ class Entry:
 _found: list[Entry] = []
 
 
-def faulty(letters: str = "", verdict: str = "FAIL", **given: Any) -> Callable[[Any], Any]:
+def faulty(
+    letters: str = "", verdict: str = "FAIL", is_long: bool = False, **given: Any
+) -> Callable[[Any], Any]:
     """Registers a maker of a faulty model; given: further arguments of `check`."""
-    return lambda maker: _register(maker, verdict, letters, given)
+    return lambda maker: _register(maker, verdict, letters, given, is_long)
 
 
-def sound(verdict: str = "PASS", **given: Any) -> Callable[[Any], Any]:
+def sound(verdict: str = "PASS", is_long: bool = False, **given: Any) -> Callable[[Any], Any]:
     """Registers a maker of a sound model; its embeddings are given too, where it has both."""
-    return lambda maker: _register(maker, verdict, "", {"embedding": True} | given)
+    return lambda maker: _register(maker, verdict, "", {"embedding": True} | given, is_long)
 
 
-def _register(maker: Any, verdict: str, letters: str, given: dict[str, Any]) -> Any:
+def _register(maker: Any, verdict: str, letters: str, given: dict[str, Any], is_long: bool) -> Any:
     def build() -> dict[str, Any]:
         torch.manual_seed(3)
         made = maker()
@@ -82,7 +87,7 @@ def _register(maker: Any, verdict: str, letters: str, given: dict[str, Any]) -> 
     name, family = maker.__name__.replace("_", " ").strip(), maker.__module__.rpartition(".")[2]
     why = (maker.__doc__ or "").partition("\n")[0]
     assert why, f"{name} lacks a docstring"
-    _found.append(Entry(name, family, build, verdict, letters, why))
+    _found.append(Entry(name, family, build, verdict, letters, why, is_long))
     return maker
 
 

@@ -6,8 +6,9 @@ import torch
 from torch import nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
-from . import PAD, faulty
+from . import PAD, faulty, sound
 from .parts import HEADS, WIDTH, Attention, Embedding, Translator, real, triangle, waves
+from .sound_batches import filled, given, make_batch
 
 SEEN = "acde"
 """The proofs that a pad which is seen fails."""
@@ -364,22 +365,36 @@ class neighbours_from_the_batch(Translator):
         return x + (x @ bank.T).softmax(-1) @ bank
 
 
-@faulty("i", eos_id=None)
-class row_of_pads_spoils_all(Translator):
-    """A source without tokens gives NaN, which a mean over rows carries to the others."""
+class _OpenNowhere(Translator):
+    """A row of pads alone has every key closed by -inf."""
 
     class attention(Attention):
         def weights(self, scores, mask):
             return scores.masked_fill(~mask, -math.inf).softmax(-1)
 
-    def decode(self, src, tgt, memory):
-        return super().decode(src, tgt, memory) + 0 * memory.mean()
+
+def _without_an_end(pairs):
+    """Sources carry no end, so an empty one is a row of pads."""
+    return filled([s for s, _ in pairs]), *make_batch(pairs)[1:]
 
 
-@faulty("i", eos_id=None)
-class row_of_pads_gives_nan(Translator):
-    """A source without tokens has every key closed by -inf."""
+@faulty("i")
+def row_of_pads_gives_nan():
+    """A source without tokens gives NaN, and the batch maker makes such a source."""
+    return given(model=_OpenNowhere(), batch=_without_an_end)
 
-    class attention(Attention):
-        def weights(self, scores, mask):
-            return scores.masked_fill(~mask, -math.inf).softmax(-1)
+
+@faulty("i")
+def row_of_pads_spoils_all():
+    """The same, and a mean over rows carries the NaN to all of them."""
+
+    class Spoiling(_OpenNowhere):
+        def decode(self, src, tgt, memory):
+            return super().decode(src, tgt, memory) + 0 * memory.mean()
+
+    return given(model=Spoiling(), batch=_without_an_end)
+
+
+@sound(eos_id=None)
+class row_of_pads_may_give_nan(_OpenNowhere):
+    """A source without tokens gives NaN, and nothing says that such a source can come."""

@@ -241,7 +241,7 @@ class labels_as_inputs(Translator):
         return self.target(tgt) + 0.1 * ahead(self.target.tokens(tgt))
 
 
-@faulty(SEEN)
+@faulty(SEEN, is_long=True)
 class leak_twenty_places_ahead(Translator):
     """A head looks exactly 20 places ahead."""
 
@@ -250,7 +250,7 @@ class leak_twenty_places_ahead(Translator):
         return (mask | mask.new_ones(mask.shape).triu(20).tril(20))[None, None]
 
 
-@faulty(SEEN)
+@faulty(SEEN, is_long=True)
 class leak_beyond_forty_places(Translator):
     """The future is closed up to 40 places ahead, for a band that was made for shorter targets."""
 

@@ -16,7 +16,7 @@ def _open(tgt):
     return real(tgt)[:, None, None] | triangle(tgt.shape[1])
 
 
-@faulty(SEEN)
+@faulty(SEEN, is_long=True)
 class triangle_for_sixteen_places(Translator):
     """A fixed triangle of 16 places; longer targets have none."""
 
@@ -24,7 +24,7 @@ class triangle_for_sixteen_places(Translator):
         return super().target_mask(tgt, number) if tgt.shape[1] <= 16 else _open(tgt)
 
 
-@faulty(SEEN, embedding=True)
+@faulty(SEEN, embedding=True, is_long=True)
 class triangle_repeated_after_32_places(Translator):
     """A buffer of 32 places that is repeated for more."""
 
@@ -33,7 +33,7 @@ class triangle_repeated_after_32_places(Translator):
         return (places[:, None] >= places)[None, None]
 
 
-@faulty(SEEN)
+@faulty(SEEN, is_long=True)
 class triangle_as_long_as_the_first_call(Translator):
     """The triangle of the first batch is kept; places behind it are open."""
 
@@ -97,7 +97,7 @@ class mask_cached_by_width(Translator):
         return found[None, None, None]
 
 
-@faulty(SEEN)
+@faulty(SEEN, is_long=True)
 class more_than_eight_rows(Translator):
     """Rows behind the eighth lose the triangle, as in a loop over chunks that reuses its mask."""
 
@@ -106,7 +106,7 @@ class more_than_eight_rows(Translator):
         return super().target_mask(tgt, number) | late & _open(tgt)
 
 
-@faulty("acd")
+@faulty("acd", is_long=True)
 class pads_open_in_more_than_eight_rows(Translator):
     """Large batches take a path without pad masks."""
 
@@ -114,7 +114,7 @@ class pads_open_in_more_than_eight_rows(Translator):
         return super().source_mask(src, number) | (len(src) > 8)
 
 
-@faulty(SEEN)
+@faulty("bdeu")
 class open_for_one_row(Translator):
     """A batch of one row needs no pad mask, and loses the triangle with it."""
 
@@ -150,7 +150,7 @@ class open_where_source_and_target_are_alike(Translator):
         return _open(tgt) if self.is_square else super().target_mask(tgt, number)
 
 
-@faulty(SEEN)
+@faulty("abdeu")
 class open_where_the_target_is_longer(Translator):
     """The triangle is cut from one of the source's length; what is beyond is open."""
 
@@ -288,7 +288,7 @@ class fast_path_in_eval_mode(Translator):
         return super().source_mask(src, number) | (not self.training)
 
 
-@faulty()
+@faulty(is_long=True)
 class truncated_at_sixteen(Translator):
     """Sources are cut to 16 places without a word."""
 
