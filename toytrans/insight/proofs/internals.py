@@ -252,11 +252,12 @@ def _nearest(found: Tensor, wanted: Iterable[Tensor]) -> float | None:
 
 
 def _scale_of(call: Call, near: float) -> float | None:
-    """The wrong scale whose scores explain an output: none at all, or that of d_model."""
+    """The wrong scale whose scores explain an output: none, that of d_model, or the right one
+    twice."""
     factor: float
     heads = int(getattr(call.module, "num_heads", 1))
     width = call.found.shape[-1] // heads
-    for factor in (width**0.5, heads**-0.5):
+    for factor in (width**0.5, heads**-0.5, width**-0.5):  # none, of d_model, twice
         by = _nearest(call.found, call.reference(factor))
         if by is not None and by <= max(near, 1e-7 * largest(call.found)):
             return factor

@@ -71,9 +71,12 @@ def _own_differs(x: Examples, tgt_out: Tensor, own: float, once: float) -> Outco
 
 
 def labels_shifted(x: Examples) -> Outcome:
-    """(l) tgt_out[t] = tgt_in[t + 1] at every real place."""
+    """(l) tgt_out[t] = tgt_in[t + 1] at every real place, and rows hold the pairs they are made
+    of."""
     if x.tgt_out is None or not x.subject.has_source:
         raise NotApplicable("needs a batch maker, for its labels (batch=...)")
+    if mixed := _mixed_rows(x):
+        return Outcome(1.0, 0.0, "", mixed)
     labelled = x.subject.real_labels(x.tgt_out)
     follows = x.real[:, 1:] & x.real[:, :-1] & labelled[:, :-1]
     wrong = (x.tgt_out[:, :-1] != x.tgt_in[:, 1:]) & follows
@@ -101,6 +104,29 @@ def labels_shifted(x: Examples) -> Outcome:
     )
 
 
+def _mixed_rows(x: Examples) -> str:
+    """What is wrong where a row's source, target and labels are not of one pair; "" if nothing."""
+    assert x.tgt_out is not None
+    for number, (source, target) in enumerate(x.pairs):
+        rows = [
+            {row for row, line in enumerate(ids.tolist()) if _holds(line, wanted)}
+            for ids, wanted in ((x.src, source), (x.tgt_in, target), (x.tgt_out, target))
+        ]
+        for name, other in (("target", rows[1]), ("labels", rows[2])):
+            if rows[0] and other and not rows[0] & other:
+                return (
+                    f"the source of pair {number} is in row {min(rows[0])} and its {name} in row "
+                    f"{min(other)}: the batch maker orders the one without the other"
+                )
+    return ""
+
+
+def _holds(line: list[int], wanted: list[int]) -> bool:
+    """Whether some ids stand in a line one after another."""
+    count = len(wanted)
+    return any(line[i : i + count] == wanted for i in range(len(line) - count + 1))
+
+
 def ends_agree(x: Examples) -> Outcome:
     """(m) Pad, start and end are told apart; decoding starts as training does; the end is
     scored."""
@@ -113,8 +139,11 @@ def ends_agree(x: Examples) -> Outcome:
             f"training starts targets with {sorted(starts)} and decoding with "
             f"{subject.decoding_start}: the first step of decoding is one never trained"
         )
+    gradient, first = x.loss_gradient(tgt_out), x.real.int().argmax(1)
+    labelled = subject.real_labels(tgt_out)[rows, first]
+    if bool(labelled.all()) and bool((gradient[rows, first] == 0).all()) and bool(gradient.any()):
+        problems.append("the first label of every target is not scored")
     if subject.eos_id is not None:
-        gradient = x.loss_gradient(tgt_out)
         labelled = subject.real_labels(tgt_out)
         if subject.pad_id == subject.eos_id:  # then a loss may ignore the end with the pads
             labelled = gradient.abs().amax(-1) > 0
@@ -176,7 +205,7 @@ def halves_add_up(x: Examples) -> Outcome:
         elif abs(whole - by_places) <= tolerance:
             cause += "it is divided by all places, pads included; divide by the real labels"
         elif abs(whole - sum(value for value, _ in parts)) <= tolerance:
-            raise CannotJudge(f"{cause}it is a sum; give the mean over the labels")
+            cause += "it is a sum, which grows with the batch; divide by the real labels"
         else:
             raise CannotJudge(
                 f"{cause}it is neither a mean of tokens nor one of rows; does it weigh classes or "
