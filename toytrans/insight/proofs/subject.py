@@ -27,7 +27,7 @@ IGNORED = -100
 """The label that torch's cross entropy, and with it Hugging Face's models, ignores."""
 
 # the last matrix of a sub-layer, by its name in toytrans, torch, BART and its kin, T5, BERT
-ATTENTION_END = re.compile(r"(att\w*\.out_proj|Attention\.o|attention\.output\.dense)$")
+ATTENTION_END = re.compile(r"(att[\w.]*\.out_proj|Attention\.o|attention\.output\.dense)$")
 FEED_FORWARD_END = re.compile(
     r"(feed_forward\.3|linear2|fc2|DenseReluDense\.wo|(?<!attention)\.output\.dense)$"
 )
