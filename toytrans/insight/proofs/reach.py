@@ -15,6 +15,7 @@ from toytrans.errors import UserError
 from toytrans.insight.findings import CannotJudge, NotApplicable, Outcome
 from toytrans.insight.proofs.attention_maps import AttentionMaps
 from toytrans.insight.proofs.batch import Examples, NoAnswer, apart, calm
+from toytrans.insight.proofs.outputs import MOST_PLACES, chosen
 
 MOST_IDS = 256
 """Ids of which it is asked whether they are closed as pads are."""
@@ -46,13 +47,14 @@ def _judged(trials: Sequence[Examples], side: str) -> Outcome:
     count = 0
     for length in sorted({trial.setting.length for trial in trials}):
         at = [trial for trial in trials if trial.setting.length == length]
-        seen = _seen_places(at, side)
-        count = max(count, len(seen))
+        seen, places = _seen_places(at, side)
+        count = max(count, places[-1] + 1)
         blind = (~seen).nonzero()[:, 0].tolist()
         if length > 12:
             blind = _runs(blind, RUN)
         if blind:
-            return _failed(len(blind), _blind(side, blind, len(seen), what))
+            blind = [places[number] for number in blind]
+            return _failed(len(blind), _blind(side, blind, places[-1] + 1, what))
     closed, asked = _closed_ids(trials, side)
     if closed:
         return _failed(len(closed), _closed(x, side, closed, asked))
@@ -119,33 +121,35 @@ def _moved(x: Examples, old: tuple[Tensor, Tensor], new: tuple[Tensor, Tensor]) 
     return changed
 
 
-def _seen_places(trials: Sequence[Examples], side: str) -> Tensor:
-    """Which places of one side some output sees, in any trial."""
+def _seen_places(trials: Sequence[Examples], side: str) -> tuple[Tensor, list[int]]:
+    """Which places of one side some output sees, in any trial; and which were asked about."""
     seen: Tensor | None = None
+    at: list[int] = []
     for x in trials:
         src, tgt_in = _pair(x, x.setting.length)
-        ids = src if side == "source" else tgt_in
-        places = torch.arange(ids.shape[1] if side == "source" or not x.subject.is_causal
-                              else ids.shape[1] - 1)  # fmt: skip
+        ids, rest = (src, tgt_in) if side == "source" else (tgt_in, src)
+        count = ids.shape[1] - int(side == "target" and x.subject.is_causal)
+        at = chosen(count, MOST_PLACES)
+        places, rows = torch.tensor(at), torch.arange(len(at))
         for _ in range(1 if x.setting.length > 12 else 3):
             many = ids.repeat(len(places), 1)
             changed = many.clone()
-            changed[places, places] = x.other(many[places, places])
-            rest = (tgt_in if side == "source" else src).expand(len(places), -1)
-            old, new = ((many, rest), (changed, rest)) if side == "source" else (
-                (rest, many), (rest, changed))  # fmt: skip
-            by = _moved(x, old, new)
-            if side == "target":
-                at = torch.arange(by.shape[1])
-                elsewhere = at > places[:, None] if x.subject.is_causal else at != places[:, None]
-                by = by & elsewhere
+            changed[rows, places] = x.other(many[rows, places])
+            others = rest.expand(len(places), -1)
+            if side == "source":
+                by = _moved(x, (many, others), (changed, others))
+            else:
+                by = _moved(x, (others, many), (others, changed))
+                where = torch.arange(by.shape[1])
+                later = where > places[:, None]
+                by = by & (later if x.subject.is_causal else where != places[:, None])
             found = by.any(1)
             seen = found if seen is None or len(seen) != len(found) else seen | found
     assert seen is not None
     first = trials[0].subject
     if side == "target" and first.start_id is not None and first.start_id == first.pad_id:
         seen[0] = True  # a start that is the pad may be closed with the pads
-    return seen
+    return seen, at
 
 
 def _closed_ids(trials: Sequence[Examples], side: str) -> tuple[list[int], int]:
