@@ -428,7 +428,11 @@ def test_a_loss_of_a_broken_run_names_the_fault_wherever_it_is_printed():
         (lambda s, t: t, SIZES | {"pad_id": 50}, ["pad_id 50 is not below vocabulary_size 20"]),
         (lambda s, t: t, SIZES | {"limit": "9"}, ["limit '9'", "whole number"]),
         (lambda s, t: t, SIZES | {"length": 5.5}, ["length 5.5"]),
-        (lambda s, t: torch.zeros(5)[t.shape[1]], SIZES, ["IndexError", "take 10 places?"]),
+        (
+            lambda s, t: torch.zeros(5)[t.shape[1]],
+            SIZES,
+            ["IndexError", "take 10 places, and ids up to 19?"],
+        ),
         (lambda s, t: t, SIZES | {"embedding": 3}, ["embedding is a torch.nn.Module"]),
         (lambda s, t: t, SIZES | {"batch": lambda p: 1 / 0}, ["batch maker raised"]),
         (lambda s, t: t, SIZES | {"batch": lambda p: 5}, ["batch maker gave something else"]),

@@ -290,7 +290,12 @@ class Examples:
     def _first_answer(self) -> Tensor:
         """Logits of the batch, asked for twice."""
         name = self.subject.name
-        first, again = (self.ask(self.src, self.tgt_in) for _ in range(2))
+        try:
+            first, again = (self.ask(self.src, self.tgt_in) for _ in range(2))
+        except NoAnswer as error:
+            ids = self.subject.vocabulary_size - 1
+            hint = f"; does it take {self.needs} places, and ids up to {ids}?"
+            raise NoAnswer(f"{error}{hint if 'IndexError' in str(error) else ''}") from error
         if bool(first[self.real].isnan().flatten(1).any(1).all()):
             raise UserError(
                 f"{name} answers an ordinary padded batch with NaN in every row; the proofs need "

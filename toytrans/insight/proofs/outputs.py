@@ -26,6 +26,9 @@ MOST_PLACES = 66
 FEW = 8
 """Prefixes that are asked for."""
 
+NEAR = 4
+"""Places ahead that a triangle off by one lets see: as many as there are layers."""
+
 
 def _sees(x: Examples) -> None:
     """Raises CannotJudge where the logits are the same whatever is asked."""
@@ -197,9 +200,9 @@ def _what_is_seen(seen: Tensor, places: list[int]) -> str:
     text = f"outputs at {moving} change when token {place} changes: the decoder sees the future"
     first = min(int(row.nonzero()[0, 0]) for row in seen if bool(row.any()))
     whole = bool(seen[:, 0].any())
-    if ahead == 1:
+    if ahead <= NEAR and ahead < places[-1]:  # one for each layer
         return (
-            f"{text}, 1 ahead and no more; is the triangle off by one, in each layer or "
+            f"{text}, {ahead} ahead and no more; is the triangle off by one, in each layer or "
             "in some (tril(1) for tril(), triu(2) for triu(1))?"
         )
     if not whole and first > 0:
