@@ -306,7 +306,7 @@ def test_what_rounds_to_single_precision_inside_is_measured_as_such(length):
 def test_half_precision_is_not_asked_for_the_order():
     model = around_torch().eval()
     report = ask(lambda s, t: model(s, t).bfloat16())
-    assert finding(report, "j").verdict == "does not apply"
+    assert finding(report, "j").verdict == "cannot judge"
     assert "half precision" in finding(report, "j").words
 
 
@@ -344,7 +344,7 @@ def test_an_embedding_that_is_not_batch_first_does_not_apply():
 
     model = Turned()
     found = finding(ask(lambda s, t: model(s, t), embedding=model.turned), "c")
-    assert found.verdict == "does not apply" and "batch first" in found.words
+    assert found.verdict == "cannot judge" and "batch first" in found.words
 
 
 def test_a_model_that_changes_later_fails():
@@ -493,14 +493,17 @@ def test_embeddings_that_are_not_used_prove_nothing():
     model = around_torch().eval()
     report = toytrans.check(lambda s, t: model(s, t), **SIZES, embedding=nn.Embedding(20, 16))
     found = finding(report, "c")
-    assert found.verdict == "does not apply" and "not what the model embeds" in found.words
+    assert found.verdict == "cannot judge" and "not what the model embeds" in found.words
 
 
 def test_examples_hold_pads_on_both_sides_and_no_equal_neighbours():
     from toytrans.insight.proofs.adapters import subject_of
+    from toytrans.insight.proofs.batch import Setting
+    from toytrans.insight.proofs.copies import Variant
 
     model = around_torch().eval()
-    x = Examples(subject_of(model, **SIZES, start_id=1, eos_id=2), 7, 0)
+    subject = subject_of(model, **SIZES, start_id=1, eos_id=2)
+    x = Examples(Variant(subject, None), Setting(7, 4, 0))
     assert (x.src == 0).any(1).sum() >= 2 and (~x.real).any(1).sum() >= 2
     assert all(a != b for source, _ in x.pairs for a, b in zip(source, source[1:], strict=False))
 
