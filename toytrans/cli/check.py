@@ -2,24 +2,23 @@
 
 import contextlib
 import importlib
-import json
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from toytrans.cli.common import Break, note, output, plain, warn_of_fault
+from toytrans.cli.common import Break, note, output, plain
+from toytrans.cli.proof_output import Progress, print_card, remedy, show
 from toytrans.cli.signals import unwound
 from toytrans.errors import UserError
 from toytrans.names import FaultName
 
 if TYPE_CHECKING:
-    from rich.console import Console
+    from toytrans.insight.findings import Report
 
-    from toytrans.insight.fault_cards import FaultCard
-    from toytrans.insight.findings import Finding, Report
+Id = Annotated[int | None, typer.Option(min=0, help="Of a --model.")]
 
 
 def check(
@@ -40,8 +39,28 @@ def check(
     fault: Break = None,
     checkpoint: Annotated[str, typer.Option(help="best | last | STEP")] = "best",
     length: Annotated[
-        int, typer.Option(min=4, max=1000, help="Symbols of the longest sequence tried.")
-    ] = 7,
+        int | None,
+        typer.Option(min=4, max=1000, help="Symbols of the longest sequence tried; 64."),
+    ] = None,
+    thorough: Annotated[
+        bool, typer.Option("--thorough", help="Lengths to 512, and batches of 32 rows.")
+    ] = False,
+    only: Annotated[
+        str, typer.Option(metavar="LETTERS", help="Of the proofs to run, say abe.")
+    ] = "",
+    skip: Annotated[str, typer.Option(metavar="LETTERS", help="Of proofs to leave out.")] = "",
+    pad_id: Id = None,
+    source_pad_id: Id = None,
+    start_id: Id = None,
+    eos_id: Id = None,
+    vocabulary_size: Id = None,
+    max_length: Annotated[
+        int | None, typer.Option(min=1, help="The most places that a --model takes.")
+    ] = None,
+    batch_first: Annotated[
+        bool | None,
+        typer.Option("--batch-first/--time-first", help="Of a --model; found out if not given."),
+    ] = None,
     seed: Annotated[
         int, typer.Option(min=0, max=2**31 - 1, help="Of the sequences or kills tried.")
     ] = 0,
@@ -50,12 +69,17 @@ def check(
     ] = False,
     kills: Annotated[int, typer.Option(min=1, max=10_000, help="With --resume: how often.")] = 6,
     steps: Annotated[int, typer.Option(min=10, max=10**6, help="With --resume: how many.")] = 60,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON document.")] = False,
+    form: Annotated[
+        Literal["text", "json", "junit", "github"],
+        typer.Option("--format", help="text | json | junit | github annotations"),
+    ] = "text",
+    as_json: Annotated[bool, typer.Option("--json", help="The same as --format json.")] = False,
 ) -> None:
-    """Prove that masks, loss, labels and layers do what they should; exit code 1 if one fails.
+    """Prove that masks, loss, labels and layers do what they should.
 
-    On a run's weights, on fresh ones of a config, or on somebody else's model: a function that
-    returns a Hugging Face encoder-decoder model, or a dict with `model`, `pad_id`,
+    Exit code 0 if they pass, 1 if one fails, 2 if pads or the future cannot be judged; one line
+    then says what to give. On a run's weights, on fresh ones of a config, or on somebody else's
+    model: a function that returns a Hugging Face model, or a dict with `model`, `pad_id`,
     `vocabulary_size` and whatever else `toytrans.check` takes. With --resume: prove instead that a
     training which is killed again and again ends, bit for bit, as one that is not.
     """
@@ -65,6 +89,20 @@ def check(
         raise UserError(f"--checkpoint {checkpoint} is one of a run's; give a RUN with it")
     if overrides and config is None:
         raise UserError("--set changes a config; give --config FILE with it")
+    how = {"length": length, "seed": seed, "only": only, "skip": skip, "thorough": thorough}
+    of_model = {
+        "pad_id": pad_id,
+        "source_pad_id": source_pad_id,
+        "start_id": start_id,
+        "eos_id": eos_id,
+        "vocabulary_size": vocabulary_size,
+        "max_length": max_length,
+        "batch_first": batch_first,
+    }
+    facts = {name: value for name, value in of_model.items() if value is not None}
+    if facts and model is None:
+        name = "--" + next(iter(facts)).replace("_", "-")
+        raise UserError(f"{name} is of somebody else's model; give --model with it")
     if resume:
         if config is None:
             raise UserError("--resume trains a config; give --config FILE with it")
@@ -72,15 +110,14 @@ def check(
     elif model is not None:
         if fault is not None:
             raise UserError("--break plants faults in toytrans' own models, not in a --model")
-        report = _check_other(model, length, seed)
+        report = _check_other(model, how, facts)
     elif config is not None:
-        report, fault = _check_config(config, overrides or [], fault, length, seed)
+        report, fault = _check_config(config, overrides or [], fault, how)
     else:
-        report, fault = _check_run(run, checkpoint, fault, length, seed)
-    if as_json:
-        print(json.dumps(report.document() | {"fault": fault}))
-    else:
-        _print(output(), report, fault)
+        report, fault = _check_run(run, checkpoint, fault, how)
+    show(report, fault, "json" if as_json else form)
+    if report.verdict == "cannot judge":
+        raise UserError(remedy(report))
     if not report.passed:
         raise typer.Exit(1)
 
@@ -93,7 +130,7 @@ def faults(
 
     console = output()
     if name is not None:
-        _print_card(console, name, CARDS[name])
+        print_card(console, name, CARDS[name])
         return
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
@@ -108,7 +145,7 @@ def faults(
 
 
 def _check_config(
-    path: Path, overrides: list[str], fault: FaultName | None, length: int, seed: int
+    path: Path, overrides: list[str], fault: FaultName | None, how: dict[str, Any]
 ) -> "tuple[Report, FaultName | None]":
     """The proofs on fresh weights of a config."""
     from toytrans.config_file import load_config
@@ -124,7 +161,8 @@ def _check_config(
     torch.manual_seed(settings.seed)
     fresh = build_model(settings, vocabulary)
     name = f"{path}, fresh weights"
-    return check_own(fresh, settings, vocabulary, name, length, seed), settings.fault
+    report = check_own(fresh, settings, vocabulary, name, **how, progress=Progress())
+    return report, settings.fault
 
 
 def _check_resume(
@@ -142,7 +180,7 @@ def _check_resume(
 
 
 def _check_run(
-    path: Path | None, checkpoint: str, fault: FaultName | None, length: int, seed: int
+    path: Path | None, checkpoint: str, fault: FaultName | None, how: dict[str, Any]
 ) -> "tuple[Report, FaultName | None]":
     """The proofs on a run's weights, with another fault planted if asked for."""
     from toytrans import load
@@ -159,7 +197,8 @@ def _check_run(
         settings = _checked(loaded.path, values)
         plant(fault, loaded.model)
     name = f"{loaded.path}, step {loaded.step}"
-    report = check_own(loaded.model, settings, loaded.vocabulary, name, length, seed)
+    of = (loaded.model, settings, loaded.vocabulary, name)
+    report = check_own(*of, **how, progress=Progress())
     return report, settings.fault
 
 
@@ -170,7 +209,7 @@ def _checked(path: Path, values: dict[str, Any]) -> Any:
     return check_config(Tree(str(path), values))
 
 
-def _check_other(name: str, length: int, seed: int) -> "Report":
+def _check_other(name: str, how: dict[str, Any], facts: dict[str, Any]) -> "Report":
     """The proofs on what a function returns."""
     from toytrans import check
 
@@ -185,7 +224,8 @@ def _check_other(name: str, length: int, seed: int) -> "Report":
             f"--model {name}: the dict it returns holds {', '.join(map(repr, unknown))}; known "
             f"are 'model', {', '.join(map(repr, allowed))}"
         )
-    report: Report = check(model, **({"length": length, "seed": seed} | arguments))
+    given = {name: value for name, value in how.items() if value}  # what was asked for here
+    report: Report = check(model, **({"progress": Progress()} | arguments | facts | given))
     return report
 
 
@@ -213,60 +253,3 @@ def _explaining(what: str) -> Iterator[None]:
     except Exception as error:
         first = (str(error).splitlines() or [""])[0][:200]
         raise UserError(f"{what}: {type(error).__name__}: {first}") from error
-
-
-def _print(console: "Console", report: "Report", fault: FaultName | None) -> None:
-    """A line a finding with what it means below, what they sum up to, and the card of a fault."""
-    from rich.padding import Padding
-    from rich.text import Text
-
-    warn_of_fault(fault)
-    title = f"{report.subject}, {report.precision}"
-    console.print(plain(title), Text("\nlargest difference, and what is wanted", "dim"), sep="")
-    for finding in report.findings:
-        style = {"PASS": "green", "FAIL": "bold red"}.get(finding.verdict, "dim")
-        shown = "-" if finding.verdict == "does not apply" else finding.verdict
-        number = "" if finding.difference is None else f"{finding.difference:8.1e}"
-        console.print(
-            Text.assemble(
-                f"({finding.letter}) ",
-                (f"{shown:<5}", style),
-                (f"{finding.title:<49}", "bold"),
-                f"{number} {_wanted(finding)}",
-            )
-        )
-        words = plain(finding.words)
-        words.style = "" if finding.verdict == "FAIL" else "dim"
-        console.print(Padding(words, (0, 0, 0, 9)))
-    counts = {verdict: 0 for verdict in ("PASS", "FAIL", "does not apply")}
-    for finding in report.findings:
-        counts[finding.verdict] += 1
-    failed = " ".join(f"({finding.letter})" for finding in report.failures)
-    console.print(
-        f"{counts['PASS']} passed, {counts['FAIL']} failed{' ' + failed if failed else ''}, "
-        f"{counts['does not apply']} do not apply"
-    )
-    if fault is not None:
-        from toytrans.insight.fault_cards import CARDS
-
-        _print_card(console, fault, CARDS[fault])
-
-
-def _wanted(finding: "Finding") -> str:
-    if finding.tolerance is None:
-        return ""
-    relation = ">" if finding.must_change else "<="
-    return f"{relation} {finding.tolerance:.0e}" if finding.tolerance else f"{relation} 0"
-
-
-def _print_card(console: "Console", name: FaultName, card: "FaultCard") -> None:
-    from rich.padding import Padding
-
-    console.print(f"\n[bold]{name}[/bold]")
-    for heading, words in (
-        ("what", card.what),
-        ("symptom", card.symptom),
-        ("found by", " ".join(f"({letter})" for letter in card.proofs)),
-        ("met in", card.threads),
-    ):
-        console.print(Padding(plain(f"{heading}: {words}"), (0, 0, 0, 2)))

@@ -47,7 +47,7 @@ def inspect_masks(
     as_csv: Annotated[bool, typer.Option("--csv", help="One CSV document, a row a cell.")] = False,
     as_html: Annotated[bool, typer.Option("--html", help="One HTML document.")] = False,
 ) -> None:
-    """Show the masks of a padded batch, and what they do: 1 = may look.
+    """Show the masks of a padded batch, and what they do.
 
     From a config's or a run's first training pairs, or from sequences given with --src and --tgt;
     with both, the config or the run decides the vocabulary.
@@ -148,7 +148,7 @@ def _panels(view: "View", library: str | None) -> "Iterator[Panel]":
         yield from mask_panels.batch_panels(view)
         for row in range(len(view.batch.src)):
             yield from mask_panels.converted(view, row, library)
-    yield mask_panels.polarity()
+    yield mask_panels.polarity(library)
 
 
 def _print_csv(view: "View") -> None:

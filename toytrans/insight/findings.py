@@ -1,10 +1,34 @@
 """What proofs found, as a report."""
 
 import math
-from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-Verdict = Literal["PASS", "FAIL", "does not apply"]
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+
+Verdict = Literal["PASS", "FAIL", "cannot judge", "does not apply"]
+
+ESSENTIAL = "ab"
+"""Letters of the proofs of pads and of the future: a model passes only where these were judged."""
+
+
+class ProofFailed(AssertionError):
+    """A report that is not passed; the message is its text."""
+
+
+class Witness(NamedTuple):
+    """Two batches (src, tgt_in) that should be answered alike and are not. what: "pads" appended,
+    "future" tokens changed, a "prefix" alone, a row "alone", rows in another "order". place: where
+    the two begin to differ; row: which row is alone; shift: places that the second is moved by."""
+
+    before: "tuple[Tensor, Tensor]"
+    after: "tuple[Tensor, Tensor]"
+    what: Literal["pads", "future", "prefix", "alone", "order"]
+    place: int = 0
+    row: int = 0
+    shift: int = 0
 
 
 class Outcome(NamedTuple):
@@ -16,6 +40,7 @@ class Outcome(NamedTuple):
     evidence: str
     cause: str
     must_change: bool = False
+    witness: Witness | None = None
 
     @property
     def passed(self) -> bool:
@@ -26,13 +51,18 @@ class Outcome(NamedTuple):
 
 
 class NotApplicable(Exception):
-    """A proof lacks what it needs; the message says what."""
+    """The model has nothing that a proof could be about; the message says what."""
+
+
+class CannotJudge(Exception):
+    """A proof lacks what it needs; the message says what, and what to give."""
 
 
 @dataclass(frozen=True)
 class Finding:
     """What one proof found. difference: of what its title says; it passes up to the tolerance, or
-    beyond it where something must change. Both None where the proof does not apply."""
+    beyond it where something must change. Both None where nothing was measured. Of a failure, where
+    it is known: where it first shows, the smallest example, and a line that reproduces it."""
 
     letter: str
     title: str
@@ -41,6 +71,51 @@ class Finding:
     difference: float | None = None
     tolerance: float | None = None
     must_change: bool = False
+    where: str | None = None
+    example: str | None = None
+    reproduce: str | None = None
+
+    @property
+    def details(self) -> dict[str, str]:
+        """What is known of a failure beside its cause."""
+        known = {"where": self.where, "example": self.example, "reproduce": self.reproduce}
+        return {name: value for name, value in known.items() if value}
+
+
+@dataclass
+class Tried:
+    """What the proofs were asked of."""
+
+    lengths: set[int] = field(default_factory=set)
+    rows: set[int] = field(default_factory=set)
+    modes: set[str] = field(default_factory=set)
+    precisions: set[str] = field(default_factory=set)
+    seeds: set[int] = field(default_factory=set)
+    notes: list[str] = field(default_factory=list)
+
+    def add(self, length: int, rows: int, mode: str, dtype: "torch.dtype", seed: int) -> None:
+        self.lengths.add(length)
+        self.rows.add(rows)
+        self.modes.add(mode)
+        self.precisions.add(str(dtype).removeprefix("torch."))
+        self.seeds.add(seed)
+
+    def document(self) -> dict[str, Any]:
+        names = ("lengths", "rows", "modes", "precisions", "seeds")
+        return {name: sorted(getattr(self, name)) for name in names} | {"notes": self.notes}
+
+    def __str__(self) -> str:
+        if not self.lengths:
+            return "nothing"
+        listed = {
+            name: ", ".join(map(str, values))
+            for name, values in self.document().items()
+            if name != "notes"
+        }
+        return (
+            f"lengths {listed['lengths']}; rows {listed['rows']}; {listed['modes']} mode; "
+            f"{listed['precisions']}; seeds {listed['seeds']}"
+        )
 
 
 def finding_of(letter: str, title: str, outcome: Outcome) -> Finding:
@@ -65,10 +140,27 @@ class Report:
     subject: str
     precision: str
     findings: tuple[Finding, ...]
+    tried: Tried | None = None
+
+    @property
+    def verdict(self) -> Literal["PASS", "FAIL", "cannot judge"]:
+        """FAIL if a proof fails, "cannot judge" if pads or the future could not be judged."""
+        if self.failures:
+            return "FAIL"
+        unsure = any(f.letter in ESSENTIAL and f.verdict == "cannot judge" for f in self.findings)
+        return "cannot judge" if unsure else "PASS"
 
     @property
     def passed(self) -> bool:
-        return not self.failures
+        return self.verdict == "PASS"
+
+    def __bool__(self) -> bool:
+        return self.passed
+
+    def raise_if_failed(self) -> None:
+        """Raises ProofFailed, an AssertionError, unless the verdict is PASS."""
+        if not self.passed:
+            raise ProofFailed(str(self))
 
     @property
     def failures(self) -> tuple[Finding, ...]:
@@ -85,6 +177,7 @@ class Report:
                 "tolerance": finding.tolerance,
                 "must_change": finding.must_change,
                 "words": finding.words,
+                **finding.details,
             }
             for finding in self.findings
         ]
@@ -92,6 +185,8 @@ class Report:
             "model": self.subject,
             "precision": self.precision,
             "passed": self.passed,
+            "verdict": self.verdict,
+            "tried": None if self.tried is None else self.tried.document(),
             "proofs": rows,
         }
 
@@ -102,6 +197,11 @@ class Report:
             lines.append(f"({finding.letter}) {finding.verdict}{number}  {finding.title}")
             if finding.verdict != "PASS":
                 lines.append(f"      {finding.words}")
+                lines += [f"      {name}: {text}" for name, text in finding.details.items()]
+        if self.tried is not None:
+            lines.append(f"tried: {self.tried}")
+            lines += [f"note: {note}" for note in self.tried.notes]
+        lines.append(self.verdict)
         return "\n".join(lines)
 
 

@@ -294,11 +294,14 @@ def _mask_panel(
 SEES = "| sees"
 
 
-def polarity() -> Panel:
-    """Panel 9, the line that belongs to every mask."""
+def polarity(library: str | None = None) -> Panel:
+    """Panel 9, the line that belongs to every mask, ours or a library's."""
     note = (
         "Here 1 = True = may look, as scaled_dot_product_attention takes it; others mean the "
         "opposite: --as LIBRARY prints these masks in a library's own words."
+        if library is None
+        else f"Each mask above is in the polarity of {library}, which stands below it. Without "
+        "--as, masks are shown as toytrans has them: 1 = True = may look."
     )
     return Panel("9", "Polarity", [], [], notes=(note,))
 
@@ -345,7 +348,9 @@ def _part(tensor: Tensor, doubled: Sequence[int], pairs: int, row: int) -> Tenso
 
 
 def _value(value: float | bool) -> str:
-    return str(value)[0] if isinstance(value, bool) else number(value)
+    if isinstance(value, bool):
+        return str(value)[0]
+    return str(value) if isinstance(value, int) else number(value)
 
 
 def _of(row: int) -> str:

@@ -1,4 +1,4 @@
-"""What an attention was asked, what it answered, and what the textbook answers from its weights."""
+"""What an attention was asked, what it answered, and what the reference gives from its weights."""
 
 import contextlib
 import math
@@ -14,7 +14,7 @@ from toytrans.model.sight import Sight
 
 
 class Call:
-    """What an attention was asked and what it answered, and what the textbook answers."""
+    """What an attention was asked and what it answered, and what the reference answers."""
 
     def __init__(self, module: nn.Module, stack: contextlib.ExitStack, pads: Tensor) -> None:
         self.module, self.met, self.pads = module, False, pads
@@ -40,14 +40,21 @@ class Call:
     def _context(self, _: nn.Module, given: Any) -> None:
         self.found, self.met = given[0], True
 
-    def textbook(self) -> Iterable[Tensor]:
-        """The answers that are right: one, or one for every mask that may have been meant."""
+    def reference(self, factor: float = 1.0) -> Iterable[Tensor]:
+        """The answers that are right: one, or one for every mask that may have been meant. With a
+        factor, those of scores that many times as large."""
         if isinstance(self.module, Attention):
-            return [_textbook_of_ours(self.module, *self.given, **self.named)]
+            return [_reference_of_ours(self.module, factor, *self.given, **self.named)]
         if isinstance(self.module, nn.MultiheadAttention):
-            return [_textbook_of_torch(self.module, *self.given, **self.named)]
+            return [_reference_of_torch(self.module, factor, *self.given, **self.named)]
+        if set(self.parts) != {"q_proj", "k_proj", "v_proj"}:
+            return []
         q, k, v = (self.parts[name] for name in ("q_proj", "k_proj", "v_proj"))
         heads = int(self.module.num_heads)  # type: ignore[arg-type]
+        plain = q.dim() == 3 and q.shape[0] == len(self.pads) and q.shape[-1] % heads == 0
+        if not plain or not q.shape[-1] == k.shape[-1] == v.shape[-1] or len(k) != len(q):
+            return []  # grouped queries, time first, or another layout
+        q = q * factor
         triangle = torch.ones(q.shape[1], k.shape[1], dtype=torch.bool).tril()
         masks = [None, triangle]
         if self.pads.shape[1] == k.shape[1]:
@@ -94,8 +101,13 @@ def _heads(x: Tensor, heads: int) -> Tensor:
     return parted
 
 
-def _textbook_of_ours(
-    module: Attention, x: Tensor, sight: Sight, memory: Any = None, cache: Any = None
+def _reference_of_ours(
+    module: Attention,
+    factor: float,
+    x: Tensor,
+    sight: Sight,
+    memory: Any = None,
+    cache: Any = None,
 ) -> Tensor:
     weights, biases = module.in_proj.weight.chunk(3), module.in_proj.bias.chunk(3)
     q, k, v = (
@@ -105,13 +117,14 @@ def _textbook_of_ours(
         k, v = memory
     else:
         q, k = (module.turn(part, range(x.shape[1])) for part in (q, k))
-    merged = softmax_attention(q, k, v, sight.mask, module.bias(sight), module.cap)
+    merged = softmax_attention(q * factor, k, v, sight.mask, module.bias(sight), module.cap)
     output: Tensor = module.out_proj(merged)
     return output
 
 
-def _textbook_of_torch(
+def _reference_of_torch(
     module: nn.MultiheadAttention,
+    factor: float,
     query: Tensor,
     key: Tensor,
     value: Tensor,
@@ -139,6 +152,6 @@ def _textbook_of_torch(
         if mask.dtype == torch.bool:  # torch's own polarity: True = blocked
             mask = torch.zeros_like(mask, dtype=q.dtype).masked_fill(mask, -math.inf)
         added = added + mask
-    merged = softmax_attention(q, k, v, None, added)
+    merged = softmax_attention(q * factor, k, v, None, added)
     output: Tensor = module.out_proj(merged if module.batch_first else merged.transpose(0, 1))
     return output

@@ -1,0 +1,29 @@
+"""Every model of the zoo gets the verdict that it must get."""
+
+from collections import Counter
+
+import pytest
+from zoo import Entry, entries
+from zoo.__main__ import run
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:.*ested.tensor:UserWarning"),
+    pytest.mark.filterwarnings("ignore:Version v4.12.0 introduces:FutureWarning"),
+    pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore:Lazy modules are a new feature:UserWarning"),
+]
+
+
+CHOSEN = [e for i, e in enumerate(entries()) if i % 2 == 0 or e.is_long]
+"""Half of them, for time; `python -m tests.zoo` checks all, at every length."""
+
+
+def test_the_zoo_is_large():
+    verdicts = Counter(entry.verdict for entry in entries())
+    assert verdicts["FAIL"] >= 150 and verdicts["PASS"] >= 150
+
+
+@pytest.mark.parametrize("entry", CHOSEN, ids=lambda entry: f"{entry.family}: {entry.name}")
+def test_a_model_gets_its_verdict(entry: Entry):
+    result = run(entry, quick=True)
+    assert result.is_right(entry), f"{entry.why} Got {result.verdict}.\n{result.words}"

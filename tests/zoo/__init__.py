@@ -1,0 +1,106 @@
+"""A zoo of small models, each with the verdict that `toytrans.check` must give it.
+
+A family is a module here. Each of its models is a class or a function under `@faulty` or
+`@sound`: its name is the entry's name, the first line of its docstring says why.
+"""
+
+import importlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import torch
+
+PAD, START, END, SYMBOLS = 0, 1, 2, 20
+"""Ids and size of the vocabulary that most models share."""
+
+FAMILIES = (
+    "faulty_future",
+    "faulty_hidden",
+    "faulty_places",
+    "faulty_pads",
+    "faulty_sizes",
+    "faulty_blind",
+    "faulty_training",
+    "sound_attention",
+    "sound_masks",
+    "sound_blocks",
+    "sound_modes",
+    "sound_torch",
+    "sound_recurrent",
+    "sound_batches",
+    "sound_outputs",
+    "stepwise",
+    "ours",
+    "hugging_face",
+)
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A model and its verdict: PASS, FAIL, cannot judge, refused (a UserError), or several of
+    them. letters: of a FAIL, at least one of these proofs fails; any, where empty. is_long: the
+    verdict needs the longer sequences that `check` tries by default."""
+
+    name: str
+    family: str
+    build: Callable[[], dict[str, Any]]
+    verdict: str
+    letters: str
+    why: str
+    is_long: bool
+
+    @property
+    def verdicts(self) -> list[str]:
+        return self.verdict.split(" or ")
+
+
+_found: list[Entry] = []
+
+
+def faulty(
+    letters: str = "", verdict: str = "FAIL", is_long: bool = False, **given: Any
+) -> Callable[[Any], Any]:
+    """Registers a maker of a faulty model; given: further arguments of `check`."""
+    return lambda maker: _register(maker, verdict, letters, given, is_long)
+
+
+def sound(verdict: str = "PASS", is_long: bool = False, **given: Any) -> Callable[[Any], Any]:
+    """Registers a maker of a sound model; its embeddings are given too, where it has both."""
+    return lambda maker: _register(maker, verdict, "", {"embedding": True} | given, is_long)
+
+
+def _register(maker: Any, verdict: str, letters: str, given: dict[str, Any], is_long: bool) -> Any:
+    def build() -> dict[str, Any]:
+        torch.manual_seed(3)
+        made = maker()
+        made = made if isinstance(made, dict) else {"model": made}
+        model = made["model"]
+        named = {"pad_id": PAD, "vocabulary_size": SYMBOLS, "start_id": START, "eos_id": END}
+        arguments = (named if _is_foreign(model) else {}) | given | made
+        if arguments.get("embedding") is True:
+            both = hasattr(model, "source") and hasattr(model, "target")
+            arguments["embedding"] = (model.source, model.target) if both else None
+        return arguments
+
+    name, family = maker.__name__.replace("_", " ").strip(), maker.__module__.rpartition(".")[2]
+    why = (maker.__doc__ or "").partition("\n")[0]
+    assert why, f"{name} lacks a docstring"
+    _found.append(Entry(name, family, build, verdict, letters, why, is_long))
+    return maker
+
+
+def _is_foreign(model: Any) -> bool:
+    """Whether check knows nothing of a model: it has no Hugging Face config."""
+    return not hasattr(getattr(model, "config", None), "model_type")
+
+
+@cache
+def entries() -> tuple[Entry, ...]:
+    """All of them, family by family."""
+    for family in FAMILIES:
+        importlib.import_module(f".{family}", __name__)
+    names = [entry.name for entry in _found]
+    assert len(set(names)) == len(names), sorted(n for n in names if names.count(n) > 1)
+    return tuple(_found)

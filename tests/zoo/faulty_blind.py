@@ -1,0 +1,255 @@
+"""Models that see too little: masks that close what must be open, inputs that are not read."""
+
+import torch
+from torch import nn
+
+from . import END, START, faulty
+from .parts import WIDTH, Attention, Embedding, Translator, real, triangle
+
+
+@faulty()
+class last_source_token_closed(Translator):
+    """Lengths are one too small: the last real source token is closed."""
+
+    def source_mask(self, src, number):
+        last = real(src).sum(1, keepdim=True) - 1
+        keep = torch.arange(src.shape[1]) < last.clamp(min=1)
+        return keep[:, None, None]
+
+    def cross_mask(self, src, tgt, number):
+        return self.source_mask(src, number)
+
+
+@faulty()
+class last_three_source_tokens_closed(Translator):
+    """The last three real source tokens are closed."""
+
+    def source_mask(self, src, number):
+        last = real(src).sum(1, keepdim=True) - 3
+        keep = torch.arange(src.shape[1]) < last.clamp(min=1)
+        return keep[:, None, None]
+
+    def cross_mask(self, src, tgt, number):
+        return self.source_mask(src, number)
+
+
+@faulty()
+class first_source_token_closed(Translator):
+    """The first source token is closed, as if each source began with a start symbol."""
+
+    def source_mask(self, src, number):
+        keep = real(src) & (torch.arange(src.shape[1]) > 0)
+        return keep[:, None, None]
+
+    def cross_mask(self, src, tgt, number):
+        return self.source_mask(src, number)
+
+
+@faulty()
+class decoder_sees_itself_alone(Translator):
+    """Each target place sees itself and no other."""
+
+    def target_mask(self, tgt, number):
+        return torch.eye(tgt.shape[1], dtype=torch.bool)[None, None]
+
+
+@faulty()
+class decoder_sees_the_start_alone(Translator):
+    """Each target place sees the start token and itself."""
+
+    def target_mask(self, tgt, number):
+        mask = torch.eye(tgt.shape[1], dtype=torch.bool)
+        mask[:, 0] = True
+        return mask[None, None]
+
+
+@faulty()
+class decoder_without_self_attention(Translator):
+    """The decoder's self-attention is never called: no token moves a later one."""
+
+    def decode(self, src, tgt, memory):
+        y = self.target(tgt)
+        for layer in self.decoder:
+            cross = layer.encoder_attn(y, memory, self.cross_mask(src, tgt, 0))
+            y = y + cross + layer.feed_forward(layer.fc_norm(y))
+        return self.decoder_norm(y)
+
+
+@faulty()
+class cross_attention_to_the_first_place(Translator):
+    """Cross-attention and the encoder see place 0 of the source alone."""
+
+    def source_mask(self, src, number):
+        return torch.eye(src.shape[1], dtype=torch.bool)[None, None]
+
+    def cross_mask(self, src, tgt, number):
+        return (torch.arange(src.shape[1]) == 0)[None, None, None]
+
+
+@faulty()
+class cross_attention_under_a_triangle(Translator):
+    """Target place t sees source places 0 .. t, and the encoder no more."""
+
+    def source_mask(self, src, number):
+        return triangle(src.shape[1]) & super().source_mask(src, number)
+
+    def cross_mask(self, src, tgt, number):
+        width = max(src.shape[1], tgt.shape[1])
+        return triangle(width)[: tgt.shape[1], : src.shape[1]] & real(src)[:, None, None]
+
+
+@faulty(embedding=True)
+class half_the_symbols_closed(Translator):
+    """id < 10 for id == 0: half of the symbols are taken for pads."""
+
+    def source_mask(self, src, number):
+        return (src >= 10)[:, None, None]
+
+    def cross_mask(self, src, tgt, number):
+        return self.source_mask(src, number)
+
+
+@faulty(embedding=True)
+class one_symbol_closed(Translator):
+    """A second id, left from another vocabulary, is taken for a pad."""
+
+    def source_mask(self, src, number):
+        return ((src != 7) & real(src))[:, None, None]
+
+    def cross_mask(self, src, tgt, number):
+        return self.source_mask(src, number)
+
+
+@faulty()
+class half_the_target_symbols_closed(Translator):
+    """The decoder closes ids below 10 as if they were pads."""
+
+    def target_mask(self, tgt, number):
+        return triangle(tgt.shape[1]) & (tgt >= 10)[:, None, None] | torch.eye(
+            tgt.shape[1], dtype=torch.bool
+        )
+
+
+@faulty(embedding=True)
+class end_of_the_source_closed(Translator):
+    """The source's end symbol is closed with the pads."""
+
+    def source_mask(self, src, number):
+        return (real(src) & (src != END))[:, None, None]
+
+    def cross_mask(self, src, tgt, number):
+        return self.source_mask(src, number)
+
+
+@faulty()
+class source_is_not_read(Translator):
+    """Cross-attention's output is multiplied by a gate that is never opened."""
+
+    def decode(self, src, tgt, memory):
+        return super().decode(src, tgt, 0 * memory)
+
+
+@faulty()
+class source_is_detached_by_a_constant(Translator):
+    """The decoder is passed a constant memory of the right shape."""
+
+    def encode(self, src):
+        return torch.ones(*src.shape, WIDTH, dtype=self.head.weight.dtype)
+
+
+@faulty()
+class target_is_not_read(Translator):
+    """The decoder reads the start token at every place."""
+
+    def embed_target(self, tgt):
+        return self.target(torch.full_like(tgt, START))
+
+
+@faulty()
+class every_second_source_token(Translator):
+    """A stride of two with a kernel of one drops every second token."""
+
+    def encode(self, src):
+        return super().encode(src[:, ::2])
+
+    def cross_mask(self, src, tgt, number):
+        return super().cross_mask(src[:, ::2], tgt, number)
+
+
+@faulty("j")
+class encoder_without_places(Translator):
+    """Nothing tells the encoder in which order its tokens stand."""
+
+    def __init__(self):
+        super().__init__()
+        self.source = Embedding(places=False)
+
+
+@faulty("j")
+class the_same_place_everywhere(Translator):
+    """Every source token is told that it stands at place 0."""
+
+    def embed_source(self, src):
+        return self.source.tokens(src) + self.source.places(src)[:1].to(self.head.weight)
+
+
+@faulty("")
+class source_window_of_two(Translator):
+    """A local window closes all but the last two source places to the decoder."""
+
+    def source_mask(self, src, number):
+        return torch.eye(src.shape[1], dtype=torch.bool)[None, None]
+
+    def cross_mask(self, src, tgt, number):
+        last = real(src).sum(1, keepdim=True)
+        places = torch.arange(src.shape[1])
+        return ((places >= last - 2) & (places < last))[:, None, None]
+
+
+@faulty("")
+class second_half_of_the_width_closed(Translator):
+    """A mask made for half of the padded width closes the second half of long sources."""
+
+    def source_mask(self, src, number):
+        keep = torch.arange(src.shape[1]) <= src.shape[1] // 2
+        return (real(src) & keep)[:, None, None]
+
+    def cross_mask(self, src, tgt, number):
+        return self.source_mask(src, number)
+
+
+class _Clipped(Embedding):
+    def forward(self, ids):
+        return super().forward(torch.where(ids > 15, 3, ids))
+
+
+@faulty("", "FAIL or cannot judge or PASS")
+class rare_symbols_are_one(Translator):
+    """Ids above 15 are all read as the unknown symbol: design or fault, nobody can tell."""
+
+    def __init__(self):
+        super().__init__()
+        self.source = _Clipped()
+
+
+@faulty("")
+class no_weight_on_the_past(Translator):
+    """A slope that was meant to decay scores by distance closes the past: weights underflow."""
+
+    class attention(Attention):
+        def weights(self, scores, mask):
+            if scores.shape[-1] != scores.shape[-2] or mask.shape[-2] == 1:
+                return super().weights(scores, mask)
+            places = torch.arange(scores.shape[-1])
+            distance = (places[:, None] - places).abs().to(scores)
+            return super().weights(scores - 1e4 * distance, mask)
+
+
+@faulty()
+class frozen_source_embedding(Translator):
+    """The source's embedding table holds zeros and is not learned."""
+
+    def __init__(self):
+        super().__init__()
+        nn.init.zeros_(self.source.tokens.weight)
+        self.source.tokens.weight.requires_grad_(False)

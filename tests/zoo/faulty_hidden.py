@@ -1,0 +1,160 @@
+"""Decoders that see the future, behind something that hides it."""
+
+import math
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from . import SYMBOLS, faulty
+from .parts import (
+    HEADS,
+    WIDTH,
+    Attention,
+    Embedding,
+    Layer,
+    Translator,
+    ahead,
+    real,
+    split_heads,
+    triangle,
+)
+
+SEEN = "be"
+
+
+@faulty(SEEN)
+class no_triangle_under_a_zero_head(Translator):
+    """No triangle, and a freshly built head of zeros that hides it."""
+
+    def __init__(self):
+        super().__init__()
+        nn.init.zeros_(self.head.weight)
+        nn.init.zeros_(self.head.bias)
+
+    def target_mask(self, tgt, number):
+        return real(tgt)[:, None, None]
+
+
+@faulty(SEEN)
+class no_triangle_under_rezero(Translator):
+    """No triangle, and branches that are scaled by zeros as long as nothing is learned."""
+
+    class layer(Layer):
+        def __init__(self, attention, cross):
+            super().__init__(attention, cross)
+            self.alpha = nn.Parameter(torch.zeros(()))
+
+        def branch(self, x, norm, sublayer):
+            return x + self.alpha * self.dropout(sublayer(norm(x)))
+
+    def target_mask(self, tgt, number):
+        return real(tgt)[:, None, None]
+
+
+class _Leaking(Translator):
+    """A triangle off by one, in a model that answers in an odd way."""
+
+    def target_mask(self, tgt, number):
+        return triangle(tgt.shape[1], 1)[None, None]
+
+
+class _Padded(Translator):
+    """13 of 32 symbols are real; a thousandth of the next place leaks."""
+
+    closed = -1e9
+
+    def __init__(self):
+        super().__init__()
+        self.source, self.target = Embedding(32), Embedding(32)
+        self.head = nn.Linear(WIDTH, 32)
+
+    def forward(self, src, tgt):
+        y = self.decode(src, tgt, self.encode(src))
+        logits = self.head(y + 1e-3 * ahead(y))
+        return logits.masked_fill(torch.arange(32) >= 13, self.closed)
+
+
+@faulty(SEEN, vocabulary_size=32)
+class leak_beside_minus_a_billion(_Padded):
+    """A leak of a thousandth in logits of which 19 of 32 are -1e9."""
+
+
+@faulty(SEEN, vocabulary_size=32)
+class leak_beside_minus_infinity(_Padded):
+    """A leak of a thousandth in logits of which 19 of 32 are -inf."""
+
+    closed = -math.inf
+
+
+@faulty(SEEN, vocabulary_size=32, embedding=True)
+def leak_beside_minus_a_billion_in_fp32():
+    """The same leak behind a plain function, in single precision."""
+    model = leak_beside_minus_a_billion().eval()
+    return {"model": lambda src, tgt: model(src, tgt), "embedding": (model.source, model.target)}
+
+
+@faulty(SEEN)
+class leak_in_a_tuple(_Leaking):
+    """The leaking logits come first in a tuple."""
+
+    def forward(self, src, tgt):
+        return super().forward(src, tgt), None
+
+
+@faulty(SEEN)
+def leak_in_bf16():
+    """The leaking model runs in bf16 alone."""
+    model = _Leaking().bfloat16().eval()
+    return {"model": lambda src, tgt: model(src, tgt)}
+
+
+@faulty(SEEN)
+class leak_in_sdpa_with_a_float_mask(Translator):
+    """A mask of 0 and 1 in floats is added to the scores by scaled_dot_product_attention."""
+
+    class attention(Attention):
+        def forward(self, x, memory, mask):
+            parts = (self.q_proj(x), self.k_proj(memory), self.v_proj(memory))
+            q, k, v = (split_heads(part) for part in parts)
+            y = F.scaled_dot_product_attention(q, k, v, attn_mask=mask.to(q))
+            return self.out_proj(self.merge(y))
+
+
+class Torchs(nn.Module):
+    """nn.Transformer with masks to be spoilt; True = blocked."""
+
+    def __init__(self, batch_first=True):
+        super().__init__()
+        sizes = (WIDTH, HEADS, 1, 1, 2 * WIDTH)
+        self.transformer = nn.Transformer(*sizes, dropout=0.1, batch_first=batch_first)
+        self.source, self.target = Embedding(), Embedding()
+        self.head = nn.Linear(WIDTH, SYMBOLS)
+
+    def masks(self, src, tgt):
+        pads, future = ~real(src), ~triangle(tgt.shape[1])
+        return {
+            "tgt_mask": future,
+            "src_key_padding_mask": pads,
+            "memory_key_padding_mask": pads,
+        }
+
+    def forward(self, src, tgt):
+        x, y = self.source(src), self.target(tgt)
+        return self.head(self.transformer(x, y, **self.masks(src, tgt)))
+
+
+@faulty(SEEN)
+class torchs_transformer_without_a_triangle(Torchs):
+    """nn.Transformer masks nothing unless it is passed tgt_mask."""
+
+    def masks(self, src, tgt):
+        return super().masks(src, tgt) | {"tgt_mask": None}
+
+
+@faulty(SEEN)
+class torchs_transformer_with_the_masks_flipped(Torchs):
+    """True = may look, passed to layers for which True = blocked."""
+
+    def masks(self, src, tgt):
+        return {name: ~mask for name, mask in super().masks(src, tgt).items()}

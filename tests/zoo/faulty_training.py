@@ -1,0 +1,315 @@
+"""Faults of the loss, of the batch, and of the layers' structure."""
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from . import END, PAD, START, faulty
+from .parts import WIDTH, Attention, Layer, Translator, triangle
+from .sound_batches import filled, given, make_batch, mean_loss
+
+
+@faulty("l")
+def labels_not_shifted():
+    """Labels are the decoder's inputs."""
+
+    def batch(pairs):
+        src, tgt_in, _ = make_batch(pairs)
+        return src, tgt_in, tgt_in
+
+    return given(batch=batch)
+
+
+@faulty("l")
+def labels_shifted_twice():
+    """The target is cut by the batch maker and once more for the labels."""
+
+    def batch(pairs):
+        src, tgt_in, tgt_out = make_batch(pairs)
+        return src, tgt_in, F.pad(tgt_out[:, 1:], (0, 1), value=PAD)
+
+    return given(batch=batch)
+
+
+@faulty("l")
+def labels_of_another_row():
+    """Inputs are shuffled, labels are not."""
+
+    def batch(pairs):
+        src, tgt_in, tgt_out = make_batch(pairs)
+        return src, tgt_in, tgt_out.roll(1, 0)
+
+    return given(batch=batch)
+
+
+@faulty("dl")
+def sources_of_another_row():
+    """Sources are sorted by length, targets are not."""
+
+    def batch(pairs):
+        src, tgt_in, tgt_out = make_batch(pairs)
+        return src[(src != PAD).sum(1).argsort()], tgt_in, tgt_out
+
+    return given(batch=batch)
+
+
+@faulty("m")
+def end_is_never_a_label():
+    """Labels stop with the last symbol: the model never learns to stop."""
+
+    def batch(pairs):
+        src, tgt_in, tgt_out = make_batch(pairs)
+        return src, tgt_in, tgt_out.masked_fill(tgt_out == END, PAD)
+
+    return given(batch=batch)
+
+
+@faulty("m")
+def end_is_never_scored():
+    """The loss ignores the end."""
+
+    def loss(logits, labels):
+        return mean_loss(logits, labels.masked_fill(labels == END, PAD))
+
+    return given(loss=loss)
+
+
+@faulty("m")
+def pad_is_the_end_and_ignored():
+    """Pad and end share an id that the loss ignores."""
+
+    def batch(pairs):
+        src = filled([s + [PAD] for s, _ in pairs])
+        tgt_in = filled([[START, *t] for _, t in pairs])
+        return src, tgt_in, filled([[*t, PAD] for _, t in pairs])
+
+    return given(batch=batch, eos_id=PAD)
+
+
+@faulty("m")
+def decoding_starts_otherwise():
+    """Training starts targets with 3, decoding with 1."""
+
+    def batch(pairs):
+        src, tgt_in, tgt_out = make_batch(pairs)
+        tgt_in[:, 0] = 3
+        return src, tgt_in, tgt_out
+
+    return given(batch=batch)
+
+
+@faulty("hn")
+def pads_are_scored():
+    """Cross entropy without ignore_index."""
+    return given(loss=lambda logits, labels: F.cross_entropy(logits.mT, labels))
+
+
+@faulty("hn")
+def pads_count_in_the_mean():
+    """The sum over real labels is divided by the size of the batch."""
+
+    def loss(logits, labels):
+        each = F.cross_entropy(logits.mT, labels, ignore_index=PAD, reduction="none")
+        return each.mean()
+
+    return given(loss=loss)
+
+
+@faulty("h")
+def z_loss_on_pads():
+    """The z-loss is taken over all places, pads included."""
+
+    def loss(logits, labels):
+        return mean_loss(logits, labels) + 1e-2 * (logits.logsumexp(-1) ** 2).mean()
+
+    return given(loss=loss)
+
+
+@faulty("h")
+def smoothing_on_pads():
+    """Label smoothing by hand spreads its share over pads as well."""
+
+    def loss(logits, labels):
+        return mean_loss(logits, labels) - 0.1 * logits.log_softmax(-1).mean()
+
+    return given(loss=loss)
+
+
+@faulty("n")
+def a_mean_of_means():
+    """The mean of each row first, then of the rows."""
+
+    def loss(logits, labels):
+        keep = labels != PAD
+        each = F.cross_entropy(logits.mT, labels, reduction="none") * keep
+        return (each.sum(1) / keep.sum(1)).mean()
+
+    return given(loss=loss)
+
+
+@faulty("n")
+def a_sum():
+    """The sum over labels, which grows with the batch."""
+    return given(loss=lambda logits, labels: mean_loss(logits, labels, reduction="sum"))
+
+
+@faulty("h")
+def the_wrong_labels_ignored():
+    """ignore_index is left at -100, and the batch fills labels with its pad id."""
+
+    def loss(logits, labels):
+        return F.cross_entropy(logits.mT, labels, ignore_index=-100)
+
+    return given(loss=loss)
+
+
+@faulty("hlmn")
+def first_label_ignored():
+    """logits[:, 1:] against labels[:, 1:]: the first label is never scored."""
+    return given(loss=lambda logits, labels: mean_loss(logits[:, 1:], labels[:, 1:]))
+
+
+# Structure -----------------------------------------------------------------------------------
+
+
+@faulty("k")
+class no_scale(Translator):
+    """Scores are not divided by the root of the head's width."""
+
+    class attention(Attention):
+        def scores(self, q, k):
+            return q @ k.mT
+
+
+@faulty("k")
+class scale_of_the_whole_width(Translator):
+    """Scores are divided by the root of d_model."""
+
+    class attention(Attention):
+        def scores(self, q, k):
+            return q @ k.mT / WIDTH**0.5
+
+
+@faulty("k")
+class scale_squared(Translator):
+    """Scores are divided by the head's width, not by its root."""
+
+    class attention(Attention):
+        def scores(self, q, k):
+            return q @ k.mT / q.shape[-1]
+
+
+@faulty("k")
+class scale_twice(Translator):
+    """Queries are scaled, and the scores again."""
+
+    class attention(Attention):
+        def scores(self, q, k):
+            return super().scores(q / q.shape[-1] ** 0.5, k)
+
+
+@faulty("o")
+class no_residual(Translator):
+    """Sub-layers replace their input."""
+
+    class layer(Layer):
+        def branch(self, x, norm, sublayer):
+            return self.dropout(sublayer(norm(x)))
+
+
+@faulty("o")
+class no_residual_in_the_decoder(Translator):
+    """The decoder's cross-attention replaces its input."""
+
+    class layer(Layer):
+        def branch(self, x, norm, sublayer):
+            is_cross = norm is getattr(self, "encoder_attn_norm", None)
+            return sublayer(norm(x)) if is_cross else super().branch(x, norm, sublayer)
+
+
+class _Bypassed(Layer):
+    def feed_forward(self, x):
+        self.fc2(self.fc1(x).relu())
+        return torch.zeros_like(x)
+
+
+@faulty("q")
+class feed_forward_is_not_added(Translator):
+    """The feed-forward layer runs, and its result is dropped."""
+
+    layer = _Bypassed
+
+
+@faulty("q")
+class feed_forward_of_one_layer_is_not_added(Translator):
+    """The second decoder layer's feed-forward is bypassed."""
+
+    depth = 2
+
+    def __init__(self):
+        super().__init__()
+        self.decoder[1] = _Bypassed(Attention, True)
+
+
+@faulty("jo")
+class second_encoder_layer_starts_over(Translator):
+    """Each encoder layer is fed the first layer's normed output of a constant."""
+
+    depth = 2
+
+    def encode(self, src):
+        x = self.embed_source(src)
+        for layer in self.encoder:
+            found = layer(x, self.source_mask(src, 0))
+        return self.encoder_norm(found - x) * 0 + self.encoder_norm(torch.ones_like(x))
+
+
+@faulty("be")
+class one_layer_for_both_halves(Translator):
+    """The decoder runs the encoder's layer, which knows no triangle."""
+
+    def decode(self, src, tgt, memory):
+        keep = torch.ones(1, 1, 1, tgt.shape[1], dtype=torch.bool)
+        y = self.encoder[0](self.target(tgt), keep)
+        return super().decode(src, tgt, memory) + self.decoder_norm(y)
+
+
+@faulty("be")
+class norm_of_the_whole_batch(Translator):
+    """F.layer_norm over all of (T, D)."""
+
+    def embed_target(self, tgt):
+        y = self.target(tgt)
+        return F.layer_norm(y, y.shape[1:])
+
+
+@faulty("be")
+class triangle_before_the_heads(Translator):
+    """The triangle's rows and the heads change places in a reshape."""
+
+    class attention(Attention):
+        def weights(self, scores, mask):
+            if mask.shape[-2] == 1:
+                return super().weights(scores, mask)
+            mixed = mask.expand(1, scores.shape[1], *mask.shape[2:])
+            shape = mixed.shape
+            mixed = mixed.permute(0, 2, 1, 3).reshape(shape)
+            return super().weights(scores, mixed)
+
+    def target_mask(self, tgt, number):
+        return triangle(tgt.shape[1])[None, None]
+
+
+@faulty("acd")
+class pads_by_value(Translator):
+    """Pads are found by embeddings that are zero, and places were added before."""
+
+    def __init__(self):
+        super().__init__()
+        self.source.tokens = nn.Embedding(20, WIDTH, padding_idx=PAD)
+
+    def source_mask(self, src, number):
+        return (self.source(src) != 0).any(-1)[:, None, None]
+
+    def cross_mask(self, src, tgt, number):
+        return self.source_mask(src, number)

@@ -1,0 +1,233 @@
+"""Hugging Face's models from tiny random configs, sound and spoilt."""
+
+import torch
+import transformers as hf
+
+from . import faulty, sound
+
+hf.logging.set_verbosity_error()
+
+SIZES = {"vocab_size": 30, "d_model": 16, "max_position_embeddings": 80}
+for _side in ("encoder", "decoder"):
+    SIZES |= {f"{_side}_layers": 1, f"{_side}_attention_heads": 2, f"{_side}_ffn_dim": 16}
+
+ONE = {
+    "vocab_size": 30,
+    "hidden_size": 16,
+    "intermediate_size": 32,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "max_position_embeddings": 80,
+    "pad_token_id": 0,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+}
+"""Of models that are one stack."""
+
+
+@sound()
+def bart():
+    """BART."""
+    return hf.BartForConditionalGeneration(hf.BartConfig(**SIZES))
+
+
+@sound()
+def bart_eager():
+    """BART with attention in plain steps."""
+    config = hf.BartConfig(**SIZES, attn_implementation="eager")
+    return hf.BartForConditionalGeneration(config)
+
+
+@sound()
+def bart_in_bf16():
+    """BART in bf16."""
+    return hf.BartForConditionalGeneration(hf.BartConfig(**SIZES)).bfloat16()
+
+
+@sound()
+def marian():
+    """Marian, whose start is its pad."""
+    config = hf.MarianConfig(**SIZES, pad_token_id=29, decoder_start_token_id=29)
+    return hf.MarianMTModel(config)
+
+
+def _t5(config=hf.T5Config, model=hf.T5ForConditionalGeneration, **more):
+    sizes = {"vocab_size": 30, "d_model": 16, "d_kv": 8, "d_ff": 32, "num_layers": 2}
+    return model(config(**sizes, num_heads=2, decoder_start_token_id=0, **more))
+
+
+@sound()
+def t5():
+    """T5: relative bias, RMSNorm, no scale."""
+    return _t5()
+
+
+@sound()
+def long_t5():
+    """LongT5 with transient global attention."""
+    more = {"encoder_attention_type": "transient-global", "local_radius": 3}
+    return _t5(hf.LongT5Config, hf.LongT5ForConditionalGeneration, global_block_size=4, **more)
+
+
+@sound(start_id=1, eos_id=2)
+def two_berts():
+    """BERT and BERT as encoder and decoder."""
+    halves = hf.BertConfig(**ONE), hf.BertConfig(**ONE)
+    return hf.EncoderDecoderModel(hf.EncoderDecoderConfig.from_encoder_decoder_configs(*halves))
+
+
+@faulty("be", start_id=1, eos_id=2)
+def two_berts_without_a_triangle():
+    """The decoder's config was changed back to is_decoder = False after it was built."""
+    model = two_berts()
+    for module in model.decoder.modules():
+        for name in ("is_decoder", "is_causal"):
+            if getattr(module, name, None) is True:
+                setattr(module, name, False)
+    model.config.decoder.is_decoder = model.decoder.config.is_decoder = False
+    model.config.decoder.is_causal = model.decoder.config.is_causal = False
+    return model
+
+
+@sound()
+def gpt2():
+    """GPT-2."""
+    sizes = {"n_embd": 16, "n_layer": 2, "n_head": 2, "n_positions": 80, "vocab_size": 30}
+    return hf.GPT2LMHeadModel(hf.GPT2Config(**sizes, pad_token_id=0, eos_token_id=2))
+
+
+@sound()
+def llama():
+    """Llama: RoPE, grouped queries, RMSNorm."""
+    return hf.LlamaForCausalLM(hf.LlamaConfig(**ONE, num_key_value_heads=1))
+
+
+@sound()
+def qwen2():
+    """Qwen2."""
+    return hf.Qwen2ForCausalLM(hf.Qwen2Config(**ONE, num_key_value_heads=1))
+
+
+@sound()
+def bert():
+    """BERT, an encoder with a head for masked words."""
+    return hf.BertForMaskedLM(hf.BertConfig(**ONE))
+
+
+@faulty("be")
+def llama_that_is_not_causal():
+    """Llama with is_causal = False in its attention, and no mask made for it."""
+    model = hf.LlamaForCausalLM(hf.LlamaConfig(**ONE, attn_implementation="eager"))
+    for module in model.modules():
+        if hasattr(module, "is_causal"):
+            module.is_causal = False
+    model.config.is_causal = False
+    return model
+
+
+@faulty()
+def llama_whose_cache_is_off_by_one():
+    """Llama decodes with rotary places one too large as soon as it has a cache."""
+
+    class Off(hf.LlamaForCausalLM):
+        def forward(self, *args, past_key_values=None, position_ids=None, **named):
+            cached = past_key_values is not None and past_key_values.get_seq_length() > 0
+            ids = named.get("input_ids", args[0] if args else None)
+            if cached:
+                start = past_key_values.get_seq_length() + 1
+                position_ids = start + torch.arange(ids.shape[1])[None].expand(len(ids), -1)
+            named |= {"past_key_values": past_key_values, "position_ids": position_ids}
+            return super().forward(*args, **named)
+
+    return Off(hf.LlamaConfig(**ONE))
+
+
+@faulty("acde")
+def bart_that_reads_source_pads():
+    """BART whose decoder is not passed the source's pads."""
+
+    class Reading(hf.BartForConditionalGeneration):
+        def forward(self, input_ids=None, attention_mask=None, **named):
+            return super().forward(input_ids=input_ids, **named)
+
+    return Reading(hf.BartConfig(**SIZES))
+
+
+@faulty("be")
+def bart_without_a_triangle():
+    """BART whose decoder attention looks both ways."""
+
+    class Both(hf.BartForConditionalGeneration):
+        def forward(self, input_ids=None, decoder_input_ids=None, decoder_attention_mask=None, **n):
+            if decoder_input_ids is not None:
+                length = decoder_input_ids.shape[1]
+                decoder_attention_mask = torch.zeros(len(input_ids), 1, length, length).to(
+                    self.lm_head.weight
+                )
+            n["decoder_attention_mask"] = decoder_attention_mask
+            return super().forward(input_ids=input_ids, decoder_input_ids=decoder_input_ids, **n)
+
+    return Both(hf.BartConfig(**SIZES))
+
+
+@faulty("hn")
+def bart_whose_loss_counts_pads():
+    """BART's loss, divided by all places."""
+
+    class Summing(hf.BartForConditionalGeneration):
+        def forward(self, *args, labels=None, **named):
+            found = super().forward(*args, labels=labels, **named)
+            if labels is not None:
+                found.loss = found.loss * labels.ne(-100).sum() / labels.numel()
+            return found
+
+    return Summing(hf.BartConfig(**SIZES))
+
+
+@faulty()
+def prophetnet():
+    """ProphetNet's outputs depend on the target's length, by 3e-4."""
+    sizes = {"vocab_size": 30, "hidden_size": 16, "max_position_embeddings": 80, "ngram": 2}
+    for side in ("encoder", "decoder"):
+        sizes |= {f"num_{side}_layers": 1, f"num_{side}_attention_heads": 2}
+        sizes |= {f"{side}_ffn_dim": 16}
+    return hf.ProphetNetForConditionalGeneration(hf.ProphetNetConfig(**sizes))
+
+
+@faulty()
+def bigbird_decoder():
+    """A BigBird decoder never reads the encoder's mask."""
+    bird = {"attention_type": "original_full"}
+    halves = hf.BigBirdConfig(**ONE, **bird), hf.BigBirdConfig(**ONE, **bird)
+    config = hf.EncoderDecoderConfig.from_encoder_decoder_configs(*halves)
+    return {"model": hf.EncoderDecoderModel(config), "start_id": 1, "eos_id": 2}
+
+
+@sound()
+def led():
+    """LED: windows in the encoder."""
+    sizes = {k: v for k, v in SIZES.items() if k != "max_position_embeddings"}
+    places = {"max_encoder_position_embeddings": 80, "max_decoder_position_embeddings": 80}
+    return hf.LEDForConditionalGeneration(hf.LEDConfig(**sizes, **places, attention_window=[4]))
+
+
+@sound()
+def fsmt():
+    """FSMT, with two vocabularies."""
+    sizes = {k: v for k, v in SIZES.items() if k != "vocab_size"}
+    more = {"langs": ["en", "de"], "src_vocab_size": 30, "tgt_vocab_size": 30}
+    return hf.FSMTForConditionalGeneration(hf.FSMTConfig(**sizes, **more))
+
+
+@sound()
+def pegasus_x():
+    """PEGASUS-X: blocks and global tokens in the encoder."""
+    more = {"block_size": 4, "num_global_tokens": 2, "decoder_start_token_id": 0}
+    return hf.PegasusXForConditionalGeneration(hf.PegasusXConfig(**SIZES, **more))
+
+
+@sound()
+def bigbird_pegasus():
+    """BigBirdPegasus with full attention."""
+    more = {"attention_type": "original_full"}
+    return hf.BigBirdPegasusForConditionalGeneration(hf.BigBirdPegasusConfig(**SIZES, **more))

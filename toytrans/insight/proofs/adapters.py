@@ -1,0 +1,266 @@
+"""Anybody's model, made to fit the proofs: what can be found out of it, and what was given.
+
+Here, as in `conventions`, True = blocked where torch's own layers want it so.
+"""
+
+import copy
+import inspect
+import operator
+from dataclasses import replace
+from typing import Any, get_args
+
+import torch
+from torch import Tensor, nn
+
+from toytrans.config import Config
+from toytrans.data.batches import Batch, make_batch
+from toytrans.data.pairs import Pairs, pad_rows
+from toytrans.errors import UserError
+from toytrans.insight.proofs.batch import NoAnswer, answer, apart, largest, logits_of
+from toytrans.insight.proofs.copies import variant_of
+from toytrans.insight.proofs.hugging_face import hugging_face, is_hugging_face
+from toytrans.insight.proofs.subject import Kind, Layers, Subject, Symbols, padded
+from toytrans.model.transformer import Transformer
+from toytrans.tokens import BOS_ID, EOS_ID, PAD_ID, Vocabulary
+from toytrans.training.faults import objective_of
+
+NUMBERS = ("vocabulary_size", "source_size", "limit", "pad_id", "start_id", "eos_id")
+
+
+def subject_of(model: Any, **given: Any) -> Subject:
+    """What can be known of a model, over it what was given: the arguments of `check`.
+
+    Raises UserError where something is missing.
+    """
+    known = {name: value for name, value in given.items() if value is not None}
+    _check_numbers(known)
+    if known.get("pad_side", "right") not in ("right", "left"):
+        raise UserError(f"pad_side {known['pad_side']!r}: give 'right' or 'left'")
+    embedding = known.pop("embedding", None)
+    if embedding is not None:
+        pair = embedding if isinstance(embedding, tuple | list) else (embedding, embedding)
+        if len(pair) != 2 or not all(isinstance(part, nn.Module) for part in pair):
+            raise UserError("embedding is a torch.nn.Module, or two: the source's and the target's")
+        known["embeddings"] = tuple(pair)
+    batch_first = known.pop("batch_first", None)
+    if is_hugging_face(model):
+        return hugging_face(model, **known)
+    if not callable(model):
+        raise UserError(
+            f"{type(model).__name__} cannot be called; give f(src, tgt_in) -> logits, "
+            "or a Hugging Face model"
+        )
+    for name in ("pad_id", "vocabulary_size"):
+        if name not in known:
+            raise UserError(f"check needs {name} of a {type(model).__name__}; give {name}=...")
+    known["kind"] = kind_of(model, known.get("kind"))
+    if isinstance(model, TorchTransformer):
+        known = {"embeddings": (model.src_embedding, model.tgt_embedding)} | known
+    known.setdefault("decoding_start", known.get("start_id"))
+    name = getattr(model, "__name__", type(model).__name__)
+    module = model if isinstance(model, nn.Module) else None
+    subject = Subject(name=name, call=model, module=module, **known)
+    if not subject.has_source:
+        subject = adapted(subject, batch_first is not False)
+    elif batch_first is False:
+        subject = adapted(subject, False)
+    return _laid_out(_with_side(subject), batch_first)
+
+
+def _with_side(subject: Subject) -> Subject:
+    """The subject with the side on which its batch maker pads targets."""
+    symbols = subject.symbols()
+    if subject.pad_side is not None or subject.batch is None or not symbols:
+        return subject
+    try:
+        tgt_in = subject.batch([(symbols[:1], symbols[:1]), (symbols[:1], symbols[:1] * 4)])[1]
+        first, last = tgt_in[0, 0] == subject.pad_id, tgt_in[0, -1] == subject.pad_id
+        left = bool(first) and not bool(last)
+    except Exception:  # whatever a batch maker raises: it is raised again when it is asked
+        return subject
+    return replace(subject, pad_side="left") if left else subject
+
+
+def _check_numbers(known: dict[str, Any]) -> None:
+    """Whole numbers of any kind become int. Raises UserError for others, and for ids that the
+    vocabulary does not have."""
+    for name in (*NUMBERS, "source_pad_id"):
+        value = known.get(name, 0)
+        try:
+            number = -1 if isinstance(value, bool) else operator.index(value)
+        except TypeError:
+            number = -1
+        if number < 0:
+            raise UserError(f"{name} {value!r}: give a whole number, 0 or more")
+        if name in known:
+            known[name] = number
+    size = known.get("vocabulary_size")
+    for name in NUMBERS[3:]:
+        if size is not None and known.get(name, -1) >= size:
+            raise UserError(f"{name} {known[name]} is not below vocabulary_size {size}")
+
+
+def kind_of(model: Any, given: Any) -> Kind:
+    """Of a callable, by what it takes: (src, tgt_in), or ids alone and then it must be given."""
+    if given is not None:
+        if given not in get_args(Kind):
+            raise UserError(f"kind {given!r}: give one of {', '.join(get_args(Kind))}")
+        kind: Kind = given
+        return kind
+    function = model.forward if isinstance(model, nn.Module) else model
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):
+        return "encoder-decoder"
+    positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    if any(p.kind is p.VAR_POSITIONAL for p in parameters):
+        return "encoder-decoder"
+    if sum(1 for p in parameters if p.kind in positional) == 1:
+        raise UserError(
+            "the model takes ids alone; give kind='decoder' if it predicts the next token, "
+            "kind='encoder' if it sees both sides"
+        )
+    return "encoder-decoder"
+
+
+class Adapted(nn.Module):
+    """A model of one stream, or one that wants time before batch, called as (src, tgt_in)."""
+
+    def __init__(self, model: Any, has_source: bool, batch_first: bool) -> None:
+        super().__init__()
+        self.model = model
+        self.has_source, self.batch_first = has_source, batch_first
+
+    def forward(self, src: Tensor, tgt_in: Tensor) -> Any:
+        given = [src, tgt_in] if self.has_source else [tgt_in]
+        if self.batch_first:
+            return self.model(*given)
+        shape = tuple(reversed(tgt_in.shape))
+        logits = logits_of(self.model(*(ids.T for ids in given)), shape)
+        return logits.transpose(0, 1) if isinstance(logits, Tensor) and logits.dim() > 1 else logits
+
+
+def adapted(subject: Subject, batch_first: bool) -> Subject:
+    call = Adapted(subject.call, subject.has_source, batch_first)
+    module = call if subject.module is not None else None
+    return replace(subject, call=call, module=module)
+
+
+def _laid_out(subject: Subject, batch_first: bool | None) -> Subject:
+    """The subject as it can be asked: batch first, else time first, else with source and target
+    of one length. What can be asked in none of these ways stays as it is, to be refused."""
+    first = _independent(subject)
+    if batch_first is None and not first:
+        inner = subject.call.model if isinstance(subject.call, Adapted) else subject.call
+        turned = adapted(replace(subject, call=inner), False)
+        if _independent(turned):
+            return turned
+    if first is None and subject.has_source:
+        equal = replace(subject, equal_lengths=True)
+        return equal if _independent(equal) is not None else subject
+    return subject
+
+
+@torch.no_grad()
+def _independent(subject: Subject) -> bool | None:
+    """Whether the rows of a small batch do not depend on each other; None where it is not taken."""
+    variant = variant_of(subject)
+    asked = subject if variant is None else variant.subject
+    symbols = asked.symbols()
+    if len(symbols) < 2:
+        return True
+    target = 6 if subject.equal_lengths else 4
+    pairs = [
+        ([symbols[(r + i) % len(symbols)] for i in range(6)],
+         [symbols[(2 * r + i) % len(symbols)] for i in range(target)])
+        for r in range(3)
+    ]  # fmt: skip
+    try:
+        src, tgt_in, _ = asked.make_batch(pairs)
+        if subject.equal_lengths:
+            width = max(src.shape[1], tgt_in.shape[1])
+            src = nn.functional.pad(src, (0, width - src.shape[1]), value=asked.source_pad)
+            tgt_in = nn.functional.pad(tgt_in, (0, width - tgt_in.shape[1]), value=asked.pad_id)
+        before = answer(asked, src, tgt_in)
+        src[0], tgt_in[0] = src[0].flip(0), tgt_in[0].flip(0)
+        after = answer(asked, src, tgt_in)
+    except Exception:  # whatever a foreign model raises: it is raised again when it is asked
+        return None
+    moved = largest(apart(after[1:], before[1:]).nan_to_num(0.0, 0.0, 0.0))
+    return moved <= 1e-4 * max(largest(before.nan_to_num(0.0, 0.0, 0.0).clamp(-1e4, 1e4)), 1e-30)
+
+
+def own(model: Transformer, config: Config, vocabulary: Vocabulary, name: str) -> Subject:
+    """A toytrans model with what it learns from, faults included."""
+    model = copy.deepcopy(model).cpu()
+    objective = objective_of(config.fault, config.model.backward)
+
+    def batch(pairs: Symbols) -> tuple[Tensor, Tensor, Tensor]:
+        sources, targets = [s for s, _ in pairs], [t for _, t in pairs]
+        plain = make_batch(Pairs(*pad_rows(sources), *pad_rows(targets)), config.marks_both_ends)
+        src, tgt_in, tgt_out = objective.batch(plain)
+        return src, tgt_in, tgt_out
+
+    def loss(logits: Tensor, tgt_out: Tensor) -> Tensor:
+        return objective.mean(logits, Batch(tgt_out, tgt_out, tgt_out))
+
+    return Subject(
+        name=name + (f", broken on purpose: {config.fault}" if config.fault else ""),
+        call=model,
+        pad_id=PAD_ID,
+        vocabulary_size=len(vocabulary),
+        start_id=BOS_ID,
+        eos_id=EOS_ID,
+        decoding_start=BOS_ID,
+        limit=model.longest,
+        embeddings=(model.src_embedding, model.tgt_embedding),
+        loss=loss,
+        batch=batch,
+        layers=Layers.of(model),
+        module=model,
+        ours=model,
+    )
+
+
+class TorchTransformer(nn.Module):
+    """torch.nn.Transformer (batch first) with embeddings around it, and its masks made from ids.
+
+    src_embedding and tgt_embedding take ids (B, L) to (B, L, D), positions included; output takes
+    (B, T, D) to logits (B, T, V). Raises UserError for a transformer that is not batch first.
+    """
+
+    def __init__(
+        self,
+        transformer: nn.Transformer,
+        src_embedding: nn.Module,
+        tgt_embedding: nn.Module,
+        output: nn.Module,
+        pad_id: int = 0,
+    ) -> None:
+        super().__init__()
+        if not transformer.batch_first:
+            raise UserError("nn.Transformer is not batch first; build it with batch_first=True")
+        self.transformer, self.output, self.pad_id = transformer, output, pad_id
+        self.src_embedding, self.tgt_embedding = src_embedding, tgt_embedding
+
+    def masks(self, src: Tensor, tgt_in: Tensor) -> dict[str, Tensor]:
+        """Arguments of nn.Transformer; True = blocked."""
+        length = tgt_in.shape[1]
+        future = torch.ones(length, length, dtype=torch.bool, device=src.device).triu(1)
+        source_pads, target_pads = src == self.pad_id, tgt_in == self.pad_id
+        target_pads[:, :1] = False
+        return {
+            "tgt_mask": future,
+            "src_key_padding_mask": source_pads,
+            "tgt_key_padding_mask": target_pads,
+            "memory_key_padding_mask": source_pads,
+        }
+
+    def forward(self, src: Tensor, tgt_in: Tensor) -> Tensor:
+        """(B, S), (B, T) -> (B, T, V)."""
+        x, y = self.src_embedding(src), self.tgt_embedding(tgt_in)
+        logits: Tensor = self.output(self.transformer(x, y, **self.masks(src, tgt_in)))
+        return logits
+
+
+__all__ = ["NoAnswer", "TorchTransformer", "own", "padded", "subject_of"]

@@ -1,0 +1,152 @@
+"""Copies of a model: in another precision or mode, without dropout, never the model itself."""
+
+import contextlib
+import copy
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.overrides import TorchFunctionMode
+
+from toytrans.insight.proofs.subject import Layers, Subject
+
+DROPOUTS = {
+    F.dropout,
+    F.dropout1d,
+    F.dropout2d,
+    F.dropout3d,
+    F.alpha_dropout,
+    F.feature_alpha_dropout,
+    torch.dropout,
+}
+
+
+@dataclass(frozen=True)
+class Variant:
+    """A subject on a copy of its own: `precision` fp64 or as the model came, eval or train mode."""
+
+    subject: Subject
+    precision: torch.dtype | None
+    training: bool = False
+    perturbed: int = 0
+
+    @property
+    def mode(self) -> str:
+        return "train" if self.training else "eval"
+
+
+def variant_of(
+    subject: Subject, precision: torch.dtype | None = None, training: bool = False
+) -> Variant | None:
+    """The subject on a copy of its module; None where it has no copy.
+
+    Weights that are all zero, as in freshly built branches that start closed, become small random
+    numbers: nothing could be seen through them. Dropout of training is zero.
+    """
+    module = subject.module
+    if module is None:
+        return None
+    names = {part: name for name, part in module.named_modules()}
+    if any(part not in names for part in subject.embeddings or ()):
+        return None  # a copy would not use these embeddings
+    try:
+        made = copy.deepcopy(module)
+    except Exception:  # tensors inside a graph, locks, open files: anything may refuse
+        return None
+    made = made.eval().cpu()
+    if any(nn.parameter.is_lazy(p) for p in (*made.parameters(), *made.buffers())):
+        materialise(replace(subject, call=made, module=made))
+    if precision is not None:
+        made = made.to(precision)
+    trainable = any(p.requires_grad for p in made.parameters())
+    perturbed = 0 if subject.ours is not None else open_zeros(made, trainable)
+    for parameter in made.parameters():
+        parameter.requires_grad_(parameter.is_floating_point())
+    if training:
+        made.train()
+        without_dropout(made)
+    modules = dict(made.named_modules())
+    embeddings = subject.embeddings and tuple(modules[names[part]] for part in subject.embeddings)
+    ours = made if subject.ours is not None else None
+    copied = replace(
+        subject,
+        call=made,
+        module=made,
+        embeddings=embeddings,
+        layers=Layers.of(made),
+        ours=ours,  # type: ignore[arg-type]
+    )
+    return Variant(copied, precision, training, perturbed)
+
+
+def materialise(subject: Subject) -> None:
+    """Let lazy modules find their sizes, the same weights in each copy. Whatever the model raises
+    is raised again when it is asked."""
+    symbols = subject.symbols()
+    src, tgt_in, _ = subject.make_batch([(symbols[:2], symbols[:1])])
+    with contextlib.suppress(Exception), torch.no_grad(), torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        subject.call(src, tgt_in)
+
+
+@torch.no_grad()
+def open_zeros(module: nn.Module, trainable: bool) -> int:
+    """Give small random numbers to weights that are all zero and can be trained, but for biases
+    and embeddings; how many there were."""
+    random = torch.Generator().manual_seed(0)
+    count = 0
+    for parent in module.modules():
+        if isinstance(parent, nn.Embedding):
+            continue
+        for name, parameter in parent.named_parameters(recurse=False):
+            open_to_all = parameter.requires_grad or not trainable
+            if not open_to_all or not parameter.is_floating_point() or not parameter.numel():
+                continue
+            if "bias" in name or name in ("b", "beta") or bool(parameter.any()):
+                continue
+            noise = torch.randn(parameter.shape, generator=random, dtype=torch.float64)
+            width = parameter.shape[-1] if parameter.dim() > 1 else 4
+            parameter.copy_((noise * width**-0.5).to(parameter.dtype))
+            count += 1
+    return count
+
+
+def without_dropout(module: nn.Module) -> None:
+    """Set every rate of dropout or of skipped layers to zero."""
+    configs = {id(c): c for part in module.modules() if (c := getattr(part, "config", None))}
+    for owner in (*module.modules(), *configs.values()):
+        is_dropout = isinstance(owner, nn.Module) and "drop" in type(owner).__name__.lower()
+        for name, value in list(getattr(owner, "__dict__", {}).items()):
+            is_rate = isinstance(value, float) and 0 < value <= 1
+            named = "drop" in name.lower() or (is_dropout and name in ("p", "rate", "prob"))
+            if is_rate and (named or "jitter" in name.lower()):
+                with contextlib.suppress(Exception):
+                    setattr(owner, name, 0.0)
+
+
+class NoDropout(TorchFunctionMode):
+    """Dropout that a model calls as a function, with a rate that no attribute holds."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        named = kwargs or {}
+        if func in DROPOUTS:
+            return args[0] if args else named["input"]
+        if func is F.scaled_dot_product_attention and "dropout_p" in named:
+            named = named | {"dropout_p": 0.0}
+        return func(*args, **named)
+
+
+@contextlib.contextmanager
+def state_kept(module: nn.Module) -> Iterator[None]:
+    """Buffers, those of batch norm say, are afterwards what they were."""
+    kept: list[tuple[Tensor, Tensor]] = [(b, b.detach().clone()) for b in module.buffers()]
+    try:
+        yield
+    finally:
+        with torch.no_grad():
+            for buffer, value in kept:
+                if buffer.shape == value.shape and not torch.equal(buffer, value):
+                    buffer.copy_(value)

@@ -1,0 +1,409 @@
+"""Proofs that look inside: at embeddings, gradients, attention and layers."""
+
+import contextlib
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, get_args
+
+import torch
+from torch import Tensor, nn
+
+from toytrans.insight.findings import CannotJudge, NotApplicable, Outcome
+from toytrans.insight.proofs.batch import TOLERANCE, Examples, answer, calm, largest, worst
+from toytrans.insight.proofs.outputs import all_replaced
+from toytrans.insight.proofs.reference import Call
+from toytrans.insight.proofs.subject import Layers
+from toytrans.model.transformer import Transformer
+from toytrans.names import PadMask
+
+Change = Callable[[str, Tensor], Tensor]
+"""side ("src" or "tgt"), embedded ids (B, L, D) -> what goes on in their place."""
+
+LONGEST_GRADIENT = 66
+"""Places of the longest batch whose gradients are computed."""
+
+MOST_GRADIENTS = 16
+
+
+@contextlib.contextmanager
+def embeddings_changed(x: Examples, change: Change) -> Iterator[set[str]]:
+    """What the embeddings make of the batch's source and target goes through `change`; what they
+    make of other ids, those of a loop say, stays as it is. Gives the sides that were met.
+
+    Raises CannotJudge where there was none.
+    """
+    if x.subject.embeddings is None:
+        raise NotApplicable("needs the embedding layer (embedding=...)")
+    source, target = x.subject.embeddings
+    met: set[str] = set()
+    why = ["the embedding layer given is not what the model embeds its ids with"]
+
+    def hook(module: nn.Module, given: Any, named: Any, output: Any) -> Any:
+        """What goes on in place of an embedding's output."""
+        ids = next((v for v in (*given, *named.values()) if isinstance(v, Tensor)), None)
+        if ids is None or not isinstance(output, Tensor):
+            return output
+        for side, wanted in (("src", x.src), ("tgt", x.tgt_in)):
+            for turned in (False, True):
+                if not torch.equal(ids, wanted.T if turned else wanted) or not wanted.numel():
+                    continue
+                if output.shape[:2] != ids.shape:
+                    why[:] = [
+                        f"the embedding makes {tuple(output.shape)} of ids {tuple(ids.shape)}; "
+                        "needs one that is batch first"
+                    ]
+                    return output
+                met.add(side)
+                changed = change(side, output.transpose(0, 1) if turned else output)
+                return changed.transpose(0, 1) if turned else changed
+        why[:] = [
+            f"the embedding is asked for ids {tuple(ids.shape)}, not for the source or the target "
+            "as they are"
+        ]
+        return output
+
+    hooks = [
+        module.register_forward_hook(hook, with_kwargs=True)
+        for module in dict.fromkeys((source, target))
+    ]
+    try:
+        yield met
+    finally:
+        for handle in hooks:
+            handle.remove()
+    if not met:
+        raise CannotJudge(why[0])
+
+
+def pads_hold_anything(x: Examples) -> Outcome:
+    """(c) Whatever stands in the embedding of a pad, real outputs stay as they are."""
+    pads = {"src": ~x.real_source, "tgt": ~x.real}
+
+    def change(side: str, embedded: Tensor) -> Tensor:
+        noise = x.noise(embedded) * 100 * embedded.abs().amax()
+        return torch.where(pads[side][..., None], noise, embedded)
+
+    with embeddings_changed(x, change) as met:
+        found = x.ask(x.src, x.tgt_in)
+    count = sum(int(pads[side].sum()) for side in met)
+    return Outcome(
+        x.differ(found, x.logits, x.real),
+        x.tolerance,
+        f"noise a hundred times as large in the place of {count} pads moves no real output",
+        "real outputs change with what the embedding of a pad holds: pads are seen as keys; are "
+        "the pad masks passed to encoder, decoder and cross-attention, each the right way round?",
+    )
+
+
+def sees_nothing_closed(x: Examples) -> Outcome:
+    """(e) No real output depends on pads or on the future: by replacing them, and where the
+    embedding is at hand by the gradient as well."""
+    finite = all_replaced(x) if x.subject.is_causal else None
+    if finite is not None and not finite.passed:
+        return finite
+    if x.subject.embeddings is not None and x.tgt_in.shape[1] <= LONGEST_GRADIENT:
+        with contextlib.suppress(CannotJudge), calm(x.variant):
+            return _gradients(x)
+    if finite is None:
+        raise CannotJudge("needs the embedding layer (embedding=...), for its gradients")
+    return finite._replace(
+        evidence=f"{finite.evidence} (by finite change; source pads and exact gradients need the "
+        "embedding)"
+    )
+
+
+def _gradients(x: Examples) -> Outcome:
+    """The gradient of a real output with respect to pads and future tokens is zero."""
+    leaves: dict[str, list[Tensor]] = {}
+
+    def change(side: str, embedded: Tensor) -> Tensor:
+        leaf = embedded.detach().requires_grad_()
+        leaves.setdefault(side, []).append(leaf)
+        return leaf
+
+    with torch.enable_grad(), embeddings_changed(x, change):
+        logits = answer(x.subject, x.src, x.tgt_in)
+    if not logits.requires_grad:
+        raise CannotJudge("needs gradients, and the model answers without (torch.no_grad?)")
+    counts = x.tame(logits.detach()).isfinite() | logits.detach().isnan()
+    weighed = torch.where(counts & x.kept, logits * x.noise(logits), 0.0).sum(-1) * x.real
+    by = {"source pads": 0.0, "target pads": 0.0, "the future": 0.0}
+    size = 0.0
+    if "src" in leaves:
+        gradient = _gradient(weighed.sum(), leaves["src"])
+        by["source pads"] = largest(gradient[~x.real_source])
+        size = largest(gradient[x.real_source].nan_to_num())
+    width = logits.shape[1]
+    step = max(1, width // MOST_GRADIENTS) if width > 2 * MOST_GRADIENTS else 1
+    for place in range(0, width, step) if "tgt" in leaves else ():
+        gradient = _gradient(weighed[:, place].sum(), leaves["tgt"])
+        later = torch.arange(width) > place if x.subject.is_causal else torch.zeros(width).bool()
+        here = x.real[:, place]
+        closed_pads = gradient[here][(~x.real & ~later)[here]]
+        size = max(size, largest(gradient.nan_to_num()))
+        by["target pads"] = worst((by["target pads"], largest(closed_pads)))
+        by["the future"] = worst((by["the future"], largest(gradient[:, later])))
+    least = size * TOLERANCE.get(x.dtype, 1e-5) if size else 0.0
+    reached = [name for name, found in by.items() if not found <= least]
+    exactly = "exactly zero" if worst(by.values()) == 0 else "zero but for rounding"
+    sides = [name for name in by if not (name == "source pads" and "src" not in leaves)]
+    return Outcome(
+        worst(by.values()),
+        least if worst(by.values()) else 0.0,
+        f"replaced at once, nothing moves; gradients {exactly} towards {', '.join(sides)}",
+        f"real outputs depend on {' and '.join(reached)}: attention weights there are not zero; "
+        "is the mask added before softmax, in every layer, the right way round?",
+    )
+
+
+def _gradient(value: Tensor, leaves: list[Tensor]) -> Tensor:
+    """Of a value with respect to leaves of one shape, the largest of each place."""
+    found = torch.autograd.grad(value, leaves, retain_graph=True, allow_unused=True)
+    parts = [torch.zeros_like(x) if g is None else g for g, x in zip(found, leaves, strict=True)]
+    return torch.stack([part.abs() for part in parts]).amax(0)
+
+
+def pad_rows_do_no_harm(x: Examples) -> Outcome:
+    """(g) Closing pads as keys only = as keys and queries: for the loss and every gradient."""
+    model = needs_ours(x, "the gradient of every weight under either mask")
+    assert x.tgt_out is not None
+    losses, gradients, masks = [], [], []
+    before = model.masks.pad_mask
+    for way in get_args(PadMask):
+        model.masks.pad_mask = way
+        masks.append(model.masks.all(x.src, x.tgt_in).encoder_self)
+        model.zero_grad()
+        loss = x.loss(model(x.src, x.tgt_in), x.tgt_out)
+        loss.backward()
+        losses.append(float(loss.detach()))
+        gradients.append([p.grad for p in model.parameters() if p.grad is not None])
+    model.masks.pad_mask = before
+    model.zero_grad()
+    if torch.equal(*torch.broadcast_tensors(*masks)):
+        raise NotApplicable("this model closes no pads, so both masks are one")
+    apart = worst(largest(a - b) for a, b in zip(*gradients, strict=True))
+    numbers = sum(gradient.numel() for gradient in gradients[0])
+    by_loss = abs(losses[0] - losses[1])
+    return Outcome(
+        worst((by_loss, apart)),
+        x.loss_tolerance(losses[0]),
+        f"loss {losses[0]:.6f} under both masks, apart by {by_loss:.1e}; {numbers:,} gradients "
+        f"apart by at most {apart:.1e}: pad rows do no harm",
+        f"loss apart by {by_loss:.1e}, gradients by {apart:.1e}: something reads the rows of pads; "
+        "does the loss ignore pad labels, and are pads closed as keys?",
+    )
+
+
+def attention_is_scaled(x: Examples) -> Outcome:
+    """(k) Each attention's output, recomputed from its own weights with scores q k / root of the
+    head's width (Vaswani et al. 2017, equation 1)."""
+    layers = x.subject.layers
+    if layers is None or not layers.attentions:
+        raise NotApplicable("needs attention layers whose projections have known names")
+    src, tgt_in, _ = x.make_batch([(x.pairs[0][0], x.pairs[1][1])])
+    src = src if x.subject.has_source else src[:, :0]
+    by: dict[str, float] = {}
+    size, unlike, others = 0.0, "", []
+    with contextlib.ExitStack() as stack, torch.enable_grad():  # with it torch takes no shortcut
+        ids = src if x.subject.has_source else tgt_in
+        pads = ids == x.subject.source_pad  # there are some where the end is a pad
+        calls = {name: Call(module, stack, pads) for name, module in layers.attentions.items()}
+        answer(x.subject, src, tgt_in)
+    with torch.no_grad():
+        for name, call in calls.items():
+            if not call.met:
+                continue
+            found, size = call.found, max(size, largest(call.found))
+            here = _nearest(found, call.reference())
+            if here is None:
+                unlike = unlike or f"{name} has another layout than one projection for each head"
+                continue
+            near = x.tolerance / max(x.size, 1e-30) * max(largest(found), 1e-30)
+            if here > near and x.subject.ours is None:
+                scale = _scale_of(call, near)
+                if scale is None:
+                    others.append(name)
+                    continue
+            by[name] = here
+    if others and not any(v > 0 and v > _bound(x, size) for v in by.values()):
+        raise CannotJudge(
+            f"{others[0]} is not softmax(q k / root of d_head) v under any mask or constant "
+            "scale; rotary positions, biases of scores and norms of queries look like that"
+        )
+    if not by:
+        what = unlike or "the attention layers do not pass through their own projections"
+        raise CannotJudge(what) if unlike else NotApplicable(what)
+    name = max(by, key=lambda name: by[name])
+    return Outcome(
+        worst(by.values()),
+        _bound(x, size),
+        f"{len(by)} attentions recomputed from their weights: scores are q k / root of d_head",
+        f"{name} gives another output than softmax(q k / root of d_head) v of its own weights; "
+        "is the scale there, and is it the root of the head's width, not of d_model?",
+    )
+
+
+def _bound(x: Examples, size: float) -> float:
+    return x.tolerance / max(x.size, 1e-30) * size
+
+
+def _nearest(found: Tensor, wanted: Iterable[Tensor]) -> float | None:
+    """How far an output is from the nearest reference of its shape; None where there is none."""
+    return min((largest(found - one) for one in wanted if one.shape == found.shape), default=None)
+
+
+def _scale_of(call: Call, near: float) -> float | None:
+    """The wrong scale whose scores explain an output: none, that of d_model, or the right one
+    twice."""
+    factor: float
+    heads = int(getattr(call.module, "num_heads", 1))
+    width = call.found.shape[-1] // heads
+    for factor in (width**0.5, heads**-0.5, width**-0.5):  # none, of d_model, twice
+        by = _nearest(call.found, call.reference(factor))
+        if by is not None and by <= max(near, 1e-7 * largest(call.found)):
+            return factor
+    return None
+
+
+def input_passes_by(x: Examples) -> Outcome:
+    """(o) With every sub-layer silenced, logits still depend on the input: residual connections
+    carry it past (He et al. 2016; Vaswani et al. 2017, section 3.1)."""
+    layers = _layers(x)
+    ends = layers.attention_ends | layers.feed_forward_ends
+    sides = {_side(name) for name in ends}
+    if sides != {"encoder", "decoder"} or not x.subject.has_source:
+        raise NotApplicable("needs an encoder and a decoder whose layers have known names")
+    whole = x.subject.ours is not None or all(
+        {_side(name) for name in part} == sides
+        for part in (layers.attention_ends, layers.feed_forward_ends)
+    )
+    by = {}
+    other_src, other_tgt = x.src.clone(), x.tgt_in.clone()
+    inside = torch.isin(x.src, x.symbols)
+    other_src[inside] = x.other(x.src[inside])
+    other_tgt[:, 1:] = x.other(x.tgt_in[:, 1:])
+    changed = x.real.clone()
+    changed[:, 0] = False
+    for side in ("encoder", "decoder"):
+        chosen = [module for name, module in ends.items() if _side(name) == side]
+        with silenced(chosen):
+            before = x.ask(x.src, x.tgt_in)
+            if side == "encoder":
+                moved = x.moved(x.ask(other_src, x.tgt_in), before)[x.real]
+            else:
+                moved = x.moved(x.ask(x.src, other_tgt), before)[changed]
+        by[side] = largest(moved)
+    least = min(by, key=lambda side: by[side])
+    if not by[least] > x.tolerance and not whole:
+        raise CannotJudge(
+            f"with the {least}'s attention silenced its input changes nothing; needs layers of "
+            "attention and feed-forward, with known names, on both sides"
+        )
+    return Outcome(
+        by[least],
+        x.tolerance,
+        "with every sub-layer silenced the input still reaches the logits, past encoder and "
+        "decoder",
+        f"with the {least}'s sub-layers silenced its input changes nothing: a residual "
+        "connection is missing (x + sublayer(x))",
+        must_change=True,
+    )
+
+
+def scale_is_normed(x: Examples) -> Outcome:
+    """(p) Embeddings a million times as large give no larger logits than a thousand times: layer
+    normalisation holds them (Ba et al. 2016)."""
+    sizes = []
+    for factor in (1e3, 1e6):
+
+        def change(_: str, embedded: Tensor, factor: float = factor) -> Tensor:
+            return embedded * factor
+
+        with embeddings_changed(x, change) as met:
+            logits = x.ask(x.src, x.tgt_in)[x.real]
+        sizes.append(largest(logits[:, x.kept & (logits.abs() < 1e30).all(0)]))
+    ratio = sizes[1] / max(sizes[0], 1e-30)
+    if not ratio <= 10 and not _norms_were_there(x):
+        raise CannotJudge(
+            f"embeddings 1,000 times as large make logits {ratio:,.0f} times as large: nothing "
+            "normalises what the layers pass on, which may be meant"
+        )
+    if x.subject.has_source and met != {"src", "tgt"}:
+        raise CannotJudge("needs the embeddings of both source and target (embedding=...)")
+    return Outcome(
+        ratio,
+        10.0,
+        f"embeddings 1,000 times as large: logits {ratio:.2f} times as large",
+        f"embeddings 1,000 times as large make logits {ratio:,.0f} times as large: nothing "
+        "normalises what the layers pass on; are the layer norms applied?",
+    )
+
+
+def _norms_were_there(x: Examples) -> bool:
+    """Whether norms belong into the model: it is ours, or a layer of torch's or of Hugging Face's
+    holds nothing where its norm should be."""
+    module = x.subject.module
+    if x.subject.ours is not None or module is None:
+        return x.subject.ours is not None
+    return any(
+        type(parent).__module__.startswith(("torch.nn", "transformers."))
+        and "norm" in name.lower()
+        and isinstance(part, nn.Identity)
+        for parent in module.modules()
+        for name, part in parent.named_children()
+    )
+
+
+def feed_forward_at_work(x: Examples) -> Outcome:
+    """(q) Silencing the feed-forward sub-layer of any layer changes the logits."""
+    layers = _layers(x)
+    ends = layers.feed_forward_ends
+    if not ends and x.subject.ours is None:
+        raise NotApplicable("needs feed-forward layers with known names")
+    by = {}
+    for name, module in ends.items():
+        with silenced([module]):
+            by[name] = x.differ(x.ask(x.src, x.tgt_in), x.logits, x.real)
+    least = min(by, key=lambda name: by[name], default="none of the layers has one;")
+    missing = x.subject.ours is not None and len(ends) < layers.count
+    return Outcome(
+        0.0 if missing else by[least],
+        x.tolerance,
+        f"{len(by)} feed-forward sub-layers, each moves the logits",
+        f"{len(ends)} feed-forward sub-layers in {layers.count} layers: some layer lacks its own"
+        if missing
+        else f"{least} moves nothing: its feed-forward sub-layer is bypassed",
+        must_change=True,
+    )
+
+
+@contextlib.contextmanager
+def silenced(modules: Iterable[nn.Module]) -> Iterator[None]:
+    """Their weights and biases are zero meanwhile."""
+    kept = [(p, p.detach().clone()) for module in modules for p in module.parameters()]
+    try:
+        for parameter, _ in kept:
+            parameter.data.zero_()
+        yield
+    finally:
+        for parameter, value in kept:
+            parameter.data.copy_(value)
+
+
+def _side(name: str) -> str:
+    """Which half of the model a module belongs to, by what its name says first."""
+    encoder, decoder = name.find("enc"), name.find("dec")
+    if encoder < 0 and decoder < 0:
+        raise NotApplicable(f"needs names that tell encoder from decoder; {name} does not")
+    return "decoder" if decoder >= 0 and (encoder < 0 or decoder < encoder) else "encoder"
+
+
+def needs_ours(x: Examples, what: str) -> Transformer:
+    if x.subject.ours is None:
+        raise NotApplicable(f"needs {what}, which only a toytrans model offers")
+    return x.subject.ours
+
+
+def _layers(x: Examples) -> Layers:
+    if x.subject.layers is None:
+        raise NotApplicable("needs layers with known names, which a plain callable does not show")
+    return x.subject.layers

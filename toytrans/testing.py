@@ -1,0 +1,40 @@
+"""The proofs in a test suite of your own.
+
+from toytrans.testing import assert_sound
+
+def test_my_model():
+    assert_sound(build_model(), pad_id=0, vocabulary_size=1000, start_id=1, eos_id=2)
+
+Or, with `pytest_plugins = ["toytrans.testing"]` in a conftest.py, the fixture `sound`.
+"""
+
+import contextlib
+from collections.abc import Callable
+from typing import Any
+
+from toytrans.insight.findings import ProofFailed, Report
+from toytrans.insight.proofs import check
+
+__all__ = ["ProofFailed", "assert_sound"]
+
+
+def assert_sound(model: Any, **given: Any) -> Report:
+    """The report of `toytrans.check(model, **given)`, where every proof that applies passes.
+
+    Raises ProofFailed, an AssertionError with the text of the report, where one fails, or where
+    pads or the future could not be judged: its message says what to give.
+    """
+    report = check(model, **given)
+    report.raise_if_failed()
+    return report
+
+
+with contextlib.suppress(ImportError):
+    import pytest
+
+    @pytest.fixture
+    def sound() -> Callable[..., Report]:
+        """`assert_sound` as a fixture."""
+        return assert_sound
+
+    __all__.append("sound")
