@@ -36,10 +36,18 @@ def finding(report, letter: str):
     return next(found for found in report.findings if found.letter == letter)
 
 
+SHORT = ("--length", "7")
+
+
+def check(model, **given):
+    """The shortest plan; what only longer sequences show is in tests/zoo."""
+    return toytrans.check(model, **({"length": 7} | given))
+
+
 def our_report(fault=None, **model):
     torch.manual_seed(1)
     config = config_of(model=model, fault=fault)
-    return check_own(build_model(config, VOCABULARY), config, VOCABULARY, "ours")
+    return check_own(build_model(config, VOCABULARY), config, VOCABULARY, "ours", length=7)
 
 
 class Places(nn.Module):
@@ -84,7 +92,7 @@ def test_a_trained_run_passes(tmp_path, command, monkeypatch):
     monkeypatch.chdir(tmp_path)
     Path("c.yaml").write_text("data: {task: copy}\ntrain: {max_steps: 3}\n")
     assert command("train", "--config", "c.yaml").code == 0
-    report = toytrans.check(toytrans.load("runs/c"))
+    report = check(toytrans.load("runs/c"))
     assert report.passed and report.subject == "runs/c"
     done = command("check", "runs/c")
     assert done.code == 0 and "21 passed, 0 failed" in done.out and "step 3" in done.out
@@ -100,7 +108,7 @@ def test_pad_rows_do_no_harm_with_numbers():
 def test_torchs_transformer_passes_and_stays_as_it_is(norm_first):
     model = around_torch(norm_first=norm_first).train()
     before = {name: value.clone() for name, value in model.state_dict().items()}
-    report = toytrans.check(model, **SIZES, start_id=1, eos_id=2)
+    report = check(model, **SIZES, start_id=1, eos_id=2)
     assert report.passed and report.precision == "float64"
     assert {found.letter for found in report.findings if found.verdict == "PASS"} == set(
         "abcdeijkopqstuv"
@@ -140,7 +148,7 @@ def hugging_face_models():
 
 def test_hugging_faces_encoder_decoders_pass():
     for name, (model, given) in hugging_face_models().items():
-        report = toytrans.check(model, **given)
+        report = check(model, **given)
         assert report.passed, (name, str(report))
         passed = {found.letter for found in report.findings if found.verdict == "PASS"}
         assert passed >= set("abcdehijlmnopq"), name
@@ -150,12 +158,12 @@ def test_hugging_faces_encoder_decoders_pass():
 def test_what_a_hugging_face_config_lacks_is_asked_for():
     model, _ = hugging_face_models()["two berts"]
     with pytest.raises(UserError, match="start_id=..."):
-        toytrans.check(model)
+        check(model)
 
 
 def test_a_plain_function_gets_what_can_be_told_from_outside():
     model = around_torch().eval()
-    report = toytrans.check(lambda src, tgt_in: model(src, tgt_in), **SIZES)
+    report = check(lambda src, tgt_in: model(src, tgt_in), **SIZES)
     verdicts = {found.letter: found.verdict for found in report.findings}
     assert {letter for letter, verdict in verdicts.items() if verdict == "PASS"} == set(
         "abdeijstuv"
@@ -227,7 +235,7 @@ def test_rounding_in_single_precision_stays_far_below_the_tolerance():
     for seed in range(10):
         torch.manual_seed(seed)
         model = around_torch().eval()
-        report = toytrans.check(lambda s, t: model(s, t), **SIZES, seed=seed)  # noqa: B023
+        report = check(lambda s, t: model(s, t), **SIZES, seed=seed)  # noqa: B023
         for letter in "abdi":
             found = finding(report, letter)
             assert found.difference <= found.tolerance / 3, (seed, letter)
@@ -264,7 +272,7 @@ class Own(nn.Module):
 
 
 def ask(model, **given):
-    return toytrans.check(model, **(SIZES | given))
+    return check(model, **(SIZES | given))
 
 
 def test_a_row_of_pads_alone_that_turns_into_nan_is_found_where_it_can_come():
@@ -312,7 +320,7 @@ def test_half_precision_is_not_asked_for_the_order():
 
 def test_a_model_without_gradients_is_checked_like_any_other():
     frozen = around_torch().requires_grad_(False)
-    assert toytrans.check(frozen, **SIZES, start_id=1, eos_id=2).passed
+    assert check(frozen, **SIZES, start_id=1, eos_id=2).passed
     assert not any(parameter.requires_grad for parameter in frozen.parameters())
 
     model = around_torch().eval()
@@ -387,8 +395,8 @@ def test_hugging_faces_own_loss_is_what_is_proved():
 
     model, _ = hugging_face_models()["bart"]
     broken = Summing(model.config)
-    assert failing(toytrans.check(broken)) == {"h", "n"}
-    assert "own loss" in finding(toytrans.check(broken), "h").words
+    assert failing(check(broken)) == {"h", "n"}
+    assert "own loss" in finding(check(broken), "h").words
 
 
 def test_a_pad_that_is_also_the_end_passes_where_labels_tell_them_apart():
@@ -396,7 +404,7 @@ def test_a_pad_that_is_also_the_end_passes_where_labels_tell_them_apart():
 
     model, _ = hugging_face_models()["bart"]
     values = model.config.to_dict() | {"pad_token_id": 2, "eos_token_id": 2}
-    report = toytrans.check(BartForConditionalGeneration(BartConfig(**values)), length=7)
+    report = check(BartForConditionalGeneration(BartConfig(**values)), length=7)
     assert not failing(report) and finding(report, "m").verdict == "PASS"
 
 
@@ -441,7 +449,7 @@ def test_a_loss_of_a_broken_run_names_the_fault_wherever_it_is_printed():
 )
 def test_a_model_that_cannot_be_checked_is_refused_in_one_line(model, given, fragments):
     with pytest.raises(UserError) as refusal:
-        toytrans.check(model, **given)
+        check(model, **given)
     message = str(refusal.value)
     assert "\n" not in message
     for fragment in fragments:
@@ -455,7 +463,7 @@ def test_a_table_of_places_that_is_too_short_is_named_as_likely_cause():
         return table[torch.arange(tgt_in.shape[1])] + src.sum(1)[:, None, None]
 
     with pytest.raises(UserError, match="raised IndexError.*smaller length"):
-        toytrans.check(model, **SIZES, length=8)
+        check(model, **SIZES, length=8)
 
 
 def test_a_learned_position_table_is_tried_up_to_its_limit():
@@ -463,7 +471,7 @@ def test_a_learned_position_table_is_tried_up_to_its_limit():
         data={"train_length": [1, 6]}, model={"positions": "learned", "max_positions": 9}
     )
     model = build_model(config, VOCABULARY)
-    report = check_own(model, config, VOCABULARY, "ours")
+    report = check_own(model, config, VOCABULARY, "ours", length=7)
     assert report.passed and report.tried.lengths == {5}
     with pytest.raises(UserError, match="takes 9 places and the proofs need 11"):
         check_own(model, config, VOCABULARY, "ours", length=7)
@@ -486,12 +494,12 @@ def test_a_loss_that_is_none_is_refused(loss, fragment):
         return tgt_in[..., None].double() * torch.arange(20)
 
     with pytest.raises(UserError, match=fragment):
-        toytrans.check(model, **SIZES, batch=batch, loss=loss)
+        check(model, **SIZES, batch=batch, loss=loss)
 
 
 def test_embeddings_that_are_not_used_prove_nothing():
     model = around_torch().eval()
-    report = toytrans.check(lambda s, t: model(s, t), **SIZES, embedding=nn.Embedding(20, 16))
+    report = check(lambda s, t: model(s, t), **SIZES, embedding=nn.Embedding(20, 16))
     found = finding(report, "c")
     assert found.verdict == "cannot judge" and "not what the model embeds" in found.words
 
@@ -553,7 +561,7 @@ def folder(tmp_path, monkeypatch):
 
 
 def test_check_a_config_as_json(folder, command):
-    done = command("check", "--config", "c.yaml", "--json")
+    done = command("check", *SHORT, "--config", "c.yaml", "--json")
     assert done.code == 0
     found = json.loads(done.out)
     assert found["passed"] and found["fault"] is None and found["precision"] == "float64"
@@ -564,11 +572,11 @@ def test_check_a_config_as_json(folder, command):
 
 
 def test_check_breaks_on_purpose_and_says_so(folder, command):
-    done = command("check", "--config", "c.yaml", "--break", "no_causal")
+    done = command("check", *SHORT, "--config", "c.yaml", "--break", "no_causal")
     assert done.code == 1
     assert "broken on purpose: no_causal" in done.err
     assert "failed (b) (e) (f)" in done.out and "pytorch/tutorials#719" in done.out
-    as_json = command("check", "--config", "c.yaml", "--break", "no_causal", "--json")
+    as_json = command("check", *SHORT, "--config", "c.yaml", "--break", "no_causal", "--json")
     assert as_json.code == 1 and json.loads(as_json.out)["fault"] == "no_causal"
 
 
@@ -588,7 +596,7 @@ def test_a_broken_run_stays_broken_and_says_so_everywhere(folder, command):
         shown = command(*words)
         assert "broken on purpose: no_norm" in shown.err + shown.out, words
     assert json.loads(command("eval", "--json").out)["fault"] == "no_norm"
-    assert failing(toytrans.check(run)) == {"p"}
+    assert failing(check(run)) == {"p"}
     refused = command("check", "runs/c", "--break", "no_causal")
     assert refused.code == 2 and "broken already" in refused.err
     healed = command("train", "--config", "c.yaml", "--out", "runs/c", "--resume")
@@ -598,7 +606,7 @@ def test_a_broken_run_stays_broken_and_says_so_everywhere(folder, command):
 def test_faults_can_be_planted_in_a_sound_run(folder, command):
     assert command("train", "--config", "c.yaml").code == 0
     for fault in ("no_residual", "wrong_start"):
-        done = command("check", "runs/c", "--break", fault, "--json")
+        done = command("check", "runs/c", *SHORT, "--break", fault, "--json")
         assert done.code == 1
         failed = {p["proof"] for p in json.loads(done.out)["proofs"] if p["verdict"] == "FAIL"}
         assert failed >= set(CARDS[fault].proofs)
@@ -612,9 +620,9 @@ def test_faults_are_listed_and_shown(folder, command):
 
 
 def test_check_somebody_elses_model(folder, command):
-    sound = command("check", "--model", "mine:function")
+    sound = command("check", *SHORT, "--model", "mine:function")
     assert sound.code == 0 and "do not apply" in sound.out, sound.out
-    leaking = command("check", "--model", "mine:leaking")
+    leaking = command("check", *SHORT, "--model", "mine:leaking")
     assert leaking.code == 1
     assert "place 6 change" in leaking.out or "off by one" in leaking.out
 
@@ -649,7 +657,7 @@ def test_check_somebody_elses_model(folder, command):
     ids=lambda value: " ".join(value)[:40],
 )
 def test_bad_words_are_refused_in_one_line(folder, command, words, fragments):
-    done = command("check", *words)
+    done = command("check", *SHORT, *words)
     assert done.code == 2 and not done.out
     assert len(done.err.strip().splitlines()) == 1, done.err
     for fragment in fragments:
@@ -741,11 +749,11 @@ def test_decoders_and_encoders_of_hugging_face_are_judged():
 
     gpt2 = GPT2Config(vocab_size=30, n_embd=16, n_layer=2, n_head=2, n_positions=40,
                       bos_token_id=1, eos_token_id=2)  # fmt: skip
-    report = toytrans.check(GPT2LMHeadModel(gpt2), length=7)
+    report = check(GPT2LMHeadModel(gpt2), length=7)
     assert report and finding(report, "f").verdict == "PASS"
     bert = BertConfig(vocab_size=30, hidden_size=16, num_hidden_layers=2, num_attention_heads=2,
                       intermediate_size=32, max_position_embeddings=40)  # fmt: skip
-    report = toytrans.check(BertForMaskedLM(bert), length=7)
+    report = check(BertForMaskedLM(bert), length=7)
     assert report and finding(report, "b").verdict == "does not apply"
 
 

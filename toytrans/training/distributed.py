@@ -310,6 +310,8 @@ def _meet_in_time(team: Team, backend: str, place: str, tell: Callable[[str], No
 
 
 def _meet(team: Team, backend: str) -> None:
+    if not 0 < int(os.environ.get("MASTER_PORT", "0")) < 2**16:
+        raise ValueError("MASTER_PORT is no port")
     found = distributed.rendezvous(  # type: ignore[attr-defined]
         "env://", team.rank, team.size, timeout=timedelta(days=1)
     )

@@ -126,7 +126,7 @@ def claim_folder(stem: str, out: Path | None) -> Path:
 def _dead_link(path: Path) -> str:
     """That a link on the way to a path leads nowhere, say to a disk that is not mounted."""
     for link in (path, *path.parents):
-        if link.is_symlink() and not link.exists():
+        if os.path.islink(link) and not os.path.exists(link):
             return f"{link} is a link to {os.readlink(link)}, which is not there; "
     return ""
 

@@ -1,9 +1,10 @@
 """The proofs, in order: which are asked of which batch, in which mode and precision."""
 
+import contextlib
 import dataclasses
 import math
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -40,6 +41,9 @@ LENGTH, THOROUGH = 64, 512
 SIZES = ((7, 4), (16, 12), (33, 5), (64, 3))
 MORE_SIZES = ((20, 32), (128, 4), (256, 2), (512, 2))
 """Symbols of the longest sequence of a batch, and its rows."""
+
+SMALL = 2_000_000
+"""A model of fewer weights is asked on one thread."""
 
 SECONDS = 40.0
 """After so much processor time no further batch is begun, unless asked to be thorough."""
@@ -217,7 +221,7 @@ class Plan:
         """Every proof wanted, on every batch, in each mode and precision that the model has."""
         self.started, self.subject = time.process_time(), subject
         settings = self.sizes(subject.limit)
-        with torch.random.fork_rng(devices=[]):
+        with torch.random.fork_rng(devices=[]), _on_one_thread(subject):
             torch.manual_seed(self.seed)
             x, plain = self._base(subject, settings[0])
             self._ask_all(subject, x, plain, settings)
@@ -476,6 +480,18 @@ class Plan:
                 f"{by:.2g}; what does it keep from call to call?"
             )
             self.found["v"] = Finding("v", PROOFS["v"][0], "FAIL", words, by, x.tolerance)
+
+
+@contextlib.contextmanager
+def _on_one_thread(subject: Subject) -> Iterator[None]:
+    """Small models gain nothing by several threads, which wait for each other at every step."""
+    before = torch.get_num_threads()
+    count = sum(p.numel() for p in subject.module.parameters()) if subject.module else 0
+    torch.set_num_threads(1 if count < SMALL else before)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def _same_model(x: Examples, plain: Examples) -> bool:
