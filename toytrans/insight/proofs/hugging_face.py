@@ -26,12 +26,16 @@ def is_hugging_face(model: Any) -> bool:
 
 
 def kind_of(model: Any) -> Kind:
+    """What a model is: one that writes is a decoder, unless its family also fills gaps (BERT's) and
+    its config does not make it a decoder."""
     if model.config.is_encoder_decoder:
         return "encoder-decoder"
+    from transformers import MODEL_FOR_MASKED_LM_MAPPING
+
     writes = callable(getattr(model, "can_generate", None)) and model.can_generate()
-    return "decoder" if writes and getattr(model.config, "is_decoder", None) is not False else (
-        "decoder" if writes and not hasattr(model.config, "is_decoder") else "encoder"
-    )  # fmt: skip
+    fills_gaps = type(model.config) in MODEL_FOR_MASKED_LM_MAPPING
+    decodes = not fills_gaps or getattr(model.config, "is_decoder", False)
+    return "decoder" if writes and decodes else "encoder"
 
 
 def hugging_face(model: Any, **given: Any) -> Subject:

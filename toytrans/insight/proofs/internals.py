@@ -255,7 +255,8 @@ def _scale_of(call: Call, near: float) -> float | None:
     """The wrong scale whose scores explain an output: none, that of d_model, or the right one
     twice."""
     factor: float
-    heads = int(getattr(call.module, "num_heads", 1))
+    ours = getattr(call.module, "n_heads", 1)
+    heads = int(getattr(call.module, "num_heads", ours))
     width = call.found.shape[-1] // heads
     for factor in (width**0.5, heads**-0.5, width**-0.5):  # none, of d_model, twice
         by = _nearest(call.found, call.reference(factor))
