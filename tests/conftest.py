@@ -88,6 +88,7 @@ def call(*arguments: str) -> int:
     handlers = {number: signal.getsignal(number) for number in SIGNALS}
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sys, "argv", ["toytrans", *arguments])
+        patch.setenv("PYTHONSAFEPATH", "")  # main sets it, for what a command starts
         try:
             main()
         except SystemExit as stop:

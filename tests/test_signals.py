@@ -62,6 +62,15 @@ main()
 
 
 @pytest.fixture(autouse=True)
+def heeded() -> Iterator[None]:
+    """As from a terminal: a shell may have what it starts in the background ignore signals."""
+    before = {number: signal.signal(number, signal.SIG_DFL) for number in SIGNALS[1:]}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+@pytest.fixture(autouse=True)
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     Path("c.yaml").write_text(CONFIG)

@@ -201,13 +201,15 @@ def _within(value: Any, bound: float) -> bool:
 
 def _all_saved(path: Path) -> Iterator[Saved]:
     """The checkpoints. One that a training removes or replaces meanwhile is not damaged: what
-    looks so is looked for, and read, once more."""
-    for step in saved_steps(path):
-        saved = _saved(path, step)
-        if saved.damage is None:
-            yield saved
-        elif step in saved_steps(path):
-            yield _saved(path, step)
+    looks so is looked for, and read, once more; so are all, where none was left to read."""
+    met = False
+    while not met and (steps := saved_steps(path)):
+        for step in steps:
+            saved = _saved(path, step)
+            if saved.damage is not None and step not in saved_steps(path):
+                continue
+            met = True
+            yield saved if saved.damage is None else _saved(path, step)
 
 
 def _saved(path: Path, step: int) -> Saved:
