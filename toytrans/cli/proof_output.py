@@ -159,6 +159,7 @@ def _wanted(finding: "Finding") -> str:
 
 
 def print_card(console: "Console", name: FaultName, card: "FaultCard") -> None:
+    """What a fault is, how it shows, which proofs find it, and where people met it."""
     from rich.padding import Padding
 
     console.print(f"\n[bold]{name}[/bold]")

@@ -61,15 +61,7 @@ def hugging_face(model: Any, **given: Any) -> Subject:
         # a pad that is also the end can only be told by its place: HF then ignores -100 alone
         "ignored": (IGNORED,) if facts.pad_id == facts.eos_id else None,
     }
-    return Subject(
-        name=facts.name,
-        call=call,
-        module=call,
-        kind=kind,
-        layers=Layers.of(call),
-        masks_from_ids=False,
-        **(usual | known),
-    )
+    return _asked_through(call, facts, usual | known)
 
 
 def _one_stream(model: Any, kind: Kind, known: dict[str, Any], given: dict[str, Any]) -> Subject:
@@ -84,14 +76,19 @@ def _one_stream(model: Any, kind: Kind, known: dict[str, Any], given: dict[str, 
     facts = Subject(name=type(model).__name__, call=model, kind=kind, **known)
     call = HuggingFaceCall(model, facts)
     usual: dict[str, Any] = {"embeddings": _embeddings(model)}
+    return _asked_through(call, facts, usual | known)
+
+
+def _asked_through(call: nn.Module, facts: Subject, known: dict[str, Any]) -> Subject:
+    """The subject that is asked through a call with the masks of its users."""
     return Subject(
         name=facts.name,
         call=call,
         module=call,
-        kind=kind,
+        kind=facts.kind,
         layers=Layers.of(call),
         masks_from_ids=False,
-        **(usual | known),
+        **known,
     )
 
 

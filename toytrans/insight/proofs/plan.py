@@ -215,7 +215,7 @@ class Plan:
         made = [Setting(n, rows, self.seed + k) for k, (n, rows) in enumerate(sizes) if n <= wanted]
         if all(setting.length != wanted for setting in made):
             made.append(Setting(wanted, 4 if wanted < 16 else 3, self.seed + len(sizes)))
-        return made if made[0].length <= 16 else made
+        return made
 
     def prove(self, subject: Subject) -> Report:
         """Every proof wanted, on every batch, in each mode and precision that the model has."""
