@@ -27,12 +27,12 @@ from torch.nn import functional as F
 from transformers import BartConfig, BartForConditionalGeneration
 
 import toytrans
+from toytrans.choices import FaultName
 from toytrans.config import Config
 from toytrans.errors import UserError
 from toytrans.insight.adapters import TorchTransformer, padded
-from toytrans.insight.findings import Report
 from toytrans.insight.proofs import check_own
-from toytrans.names import FaultName
+from toytrans.insight.proofs.report import Report
 from toytrans.tokens import Vocabulary
 from toytrans.training.faults import build_model
 

@@ -3,7 +3,7 @@
     python scripts/soak.py [--kills N] [--seed S]
 
 Two configs in turn, both with dropout: endless pairs of a task, and pairs of a file. Each round
-trains one of them in up to ten pieces (`toytrans.insight.resume_proof`): every other kill is aimed
+trains one of them in up to ten pieces (`toytrans.insight.proofs.resume`): every other kill is aimed
 at the next of the places of writing in `toytrans.training.failpoint`, the others come at random
 moments. It ends with exit code 1 unless nothing was
 
@@ -22,7 +22,7 @@ from collections import Counter, deque
 from pathlib import Path
 
 from toytrans.config_file import load_config
-from toytrans.insight.resume_proof import Refused, compare, train_in_pieces, train_straight
+from toytrans.insight.proofs.resume import Refused, compare, train_in_pieces, train_straight
 from toytrans.training.failpoint import PLACES
 
 KILLS_OF_A_ROUND, STEPS = 10, 120

@@ -16,12 +16,12 @@ from typing import NamedTuple, get_args
 import pytest
 import torch
 
+from toytrans.choices import AnchorName, PositionName
 from toytrans.cli.app import main
 from toytrans.config import Config
 from toytrans.model.lean import leave_products_to_onednn
 from toytrans.model.scheme import Distances
 from toytrans.model.transformer import Transformer
-from toytrans.names import AnchorName, PositionName
 from toytrans.tokens import Vocabulary
 
 

@@ -15,10 +15,10 @@ import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from toytrans.choices import PositionName, TaskName
 from toytrans.config import Config, Section
 from toytrans.config_file import check_config, differences, load_config, save_config
 from toytrans.errors import UserError
-from toytrans.names import PositionName, TaskName
 from toytrans.yaml_tree import Tree, read_yaml, write_yaml
 
 PLAIN = """\

@@ -11,9 +11,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, Strict, field_validator, model_validator
 
-from toytrans.errors import UserError
-from toytrans.explain import refusal
-from toytrans.names import (
+from toytrans.choices import (
     AnchorName,
     Backward,
     CrossPositionName,
@@ -23,6 +21,8 @@ from toytrans.names import (
     PositionName,
     TaskName,
 )
+from toytrans.config_errors import refusal
+from toytrans.errors import UserError
 
 TARGET_GROWTH = {"duplicate": 2, "lexicon": 2}
 """Target symbols that one source symbol can become, where it is more than one."""

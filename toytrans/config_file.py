@@ -12,8 +12,8 @@ from typing import Any
 from pydantic import ValidationError
 
 from toytrans.config import Config, DataConfig, ModelConfig, Paths, TrainConfig
+from toytrans.config_errors import explain
 from toytrans.errors import UserError
-from toytrans.explain import explain
 from toytrans.yaml_tree import Tree, parse_value, read_yaml, write_yaml
 
 LIMITS = ("train.max_steps", "train.max_seconds", "train.stop_at_exact_match", "train.patience")

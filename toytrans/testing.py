@@ -12,8 +12,8 @@ import contextlib
 from collections.abc import Callable
 from typing import Any
 
-from toytrans.insight.findings import ProofFailed, Report
 from toytrans.insight.proofs import check
+from toytrans.insight.proofs.report import ProofFailed, Report
 
 __all__ = ["ProofFailed", "assert_sound"]
 

@@ -14,7 +14,7 @@ from typing import Any
 import yaml
 
 from toytrans.errors import UserError
-from toytrans.reading import read_whole
+from toytrans.safe_io import read_whole
 
 MAX_BYTES = 1_000_000
 MAX_DEPTH = 20

@@ -37,7 +37,7 @@ from toytrans.data.pairs import all_pairs
 from toytrans.errors import UserError
 from toytrans.evaluation import evaluate
 from toytrans.model.transformer import count_parameters
-from toytrans.reading import Unreadable, json_text, open_regular, read_whole
+from toytrans.safe_io import Unreadable, json_text, open_regular, read_whole
 from toytrans.training import devices
 from toytrans.training.checkpoint import Count
 from toytrans.training.machine import settings_of_numbers, usable_cores

@@ -17,7 +17,7 @@ from toytrans.boards.definition import Board, Measure
 from toytrans.boards.jobs import Job
 from toytrans.errors import UserError
 from toytrans.evaluation import spans
-from toytrans.reading import Unreadable, json_text, read_whole
+from toytrans.safe_io import Unreadable, json_text, read_whole
 from toytrans.training.machine import settings_of_numbers, usable_cores
 from toytrans.training.owned import saying_what_failed, write_file
 

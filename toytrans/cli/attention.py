@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from toytrans.cli.common import note, output, warn_of_fault
-from toytrans.cli.heat_maps import Found, check_plot, draw, print_maps
+from toytrans.cli.render.heat_maps import Found, check_plot, draw, print_maps
 from toytrans.errors import UnseenSymbol, UserError
-from toytrans.reading import json_text
+from toytrans.safe_io import json_text
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -52,7 +52,7 @@ def attention(
     if plot is not None:
         check_plot(plot)
     from toytrans import load
-    from toytrans.insight.heads import Choice, attend, batches_of, measure, translated
+    from toytrans.insight.attention.heads import Choice, attend, batches_of, measure, translated
     from toytrans.training.run import newest_run
 
     loaded = load(run or newest_run(), checkpoint, "cpu")
@@ -81,7 +81,7 @@ def attention(
 def _pairs(run: "Run", sequences: list[str], sample: int) -> "tuple[Tensor, Pairs | None]":
     """Source ids to show (B, S), and the pairs that labels are measured on, if not these."""
     from toytrans.data.batches import make_batch
-    from toytrans.insight.heads import few, sources_of, validation_pairs
+    from toytrans.insight.attention.heads import few, sources_of, validation_pairs
 
     for number, sequence in enumerate(sequences, 1):
         try:

@@ -11,7 +11,7 @@ from rich.table import Table
 
 from toytrans.cli.common import note, output, share
 from toytrans.cli.signals import leave_by, noted
-from toytrans.reading import json_text
+from toytrans.safe_io import json_text
 
 if TYPE_CHECKING:
     from toytrans.boards.definition import Board

@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from toytrans.choices import FaultName
 from toytrans.cli.common import Break, note, output, plain
-from toytrans.cli.proof_output import Progress, print_card, remedy, show
+from toytrans.cli.render.proofs import Progress, print_card, remedy, show
 from toytrans.cli.signals import unwound
 from toytrans.errors import UserError
-from toytrans.names import FaultName
 
 if TYPE_CHECKING:
-    from toytrans.insight.findings import Report
+    from toytrans.insight.proofs.report import Report
 
 Id = Annotated[int | None, typer.Option(min=0, help="Of a --model.")]
 
@@ -126,7 +126,7 @@ def faults(
     name: Annotated[FaultName | None, typer.Argument(metavar="[FAULT]", help="One.")] = None,
 ) -> None:
     """The mistakes to make on purpose, or one of them: symptom, proof, where people met it."""
-    from toytrans.insight.fault_cards import CARDS
+    from toytrans.insight.diagnosis.fault_cards import CARDS
 
     console = output()
     if name is not None:
@@ -172,7 +172,7 @@ def _check_resume(
     from toytrans.config_file import load_config
 
     settings = load_config(path, [*overrides, *([f"fault={fault}"] if fault else [])])
-    from toytrans.insight.resume_proof import prove_resume
+    from toytrans.insight.proofs.resume import prove_resume
 
     note(f"training {steps} steps, then again with {kills} kills")
     with unwound():  # the trainings' folder is removed

@@ -11,8 +11,8 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
+from toytrans.choices import FaultName
 from toytrans.errors import UserError
-from toytrans.names import FaultName
 
 Break = Annotated[
     FaultName | None,

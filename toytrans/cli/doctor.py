@@ -7,13 +7,13 @@ import typer
 
 from toytrans.cli.common import output, plain, share
 from toytrans.cli.signals import leave_by, noted
-from toytrans.reading import json_text
+from toytrans.safe_io import json_text
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from toytrans.insight.case import Case
-    from toytrans.insight.symptoms import Symptom
+    from toytrans.insight.diagnosis.rules import Symptom
+    from toytrans.insight.diagnosis.snapshot import Case
 
 STYLES = {"wrong": "bold red", "odd": "yellow", "note": "dim"}
 
@@ -80,8 +80,8 @@ def _machine_rows(found: dict[str, Any]) -> list[tuple[str, str]]:
 
 def _run(path: Path, as_json: bool) -> bool:
     """Examine a run; whether nothing is wrong with it."""
-    from toytrans.insight.case import overview, read_case
-    from toytrans.insight.doctor import examine
+    from toytrans.insight.diagnosis.doctor import examine
+    from toytrans.insight.diagnosis.snapshot import overview, read_case
 
     case = read_case(path)
     symptoms = examine(case)

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from toytrans.cli.common import note, output, printable, warn_of_fault
-from toytrans.cli.lengths import Measured, print_one, print_several
+from toytrans.cli.render.lengths import Measured, print_one, print_several
 from toytrans.errors import UnseenSymbol, UserError
-from toytrans.reading import json_text
+from toytrans.safe_io import json_text
 
 if TYPE_CHECKING:
     from toytrans.data.pairs import Split

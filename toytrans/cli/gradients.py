@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from toytrans.cli.common import output
-from toytrans.reading import json_text
+from toytrans.safe_io import json_text
 
 if TYPE_CHECKING:
     from toytrans.insight.gradients import Comparison

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from toytrans.cli.common import broken, output, printable, warn_of_fault
-from toytrans.cli.panels import fitting, print_html, print_panels, step_through
+from toytrans.cli.render.tables import fitting, print_html, print_panels, step_through
 from toytrans.errors import UserError
-from toytrans.reading import json_text
+from toytrans.safe_io import json_text
 
 if TYPE_CHECKING:
     from toytrans.config import Config
-    from toytrans.insight.panel import Panel, View
+    from toytrans.insight.tables import Panel, View
 
 Library = Literal["torch-mha", "torch-sdpa", "additive", "hf", "x-transformers", "sockeye", "t2t"]
 
@@ -64,7 +64,7 @@ def inspect_masks(
         return
     view = view_of(settings, run, src, tgt, rows)
     if as_json:
-        from toytrans.insight.mask_panels import masks_as_data
+        from toytrans.insight.masks.mask_tables import masks_as_data
 
         fault = {"weights": view.weights} if "broken on purpose" in view.weights else {}
         print(json_text(masks_as_data(view) | fault))
@@ -103,8 +103,8 @@ def view_of(
     """The pairs given, or those of the config or run; and the model that reads them."""
     from toytrans.config import ModelConfig
     from toytrans.data import open_source
-    from toytrans.insight.mask_panels import batch_of_config, batch_of_sequences
-    from toytrans.insight.panel import View, fresh
+    from toytrans.insight.masks.mask_tables import batch_of_config, batch_of_sequences
+    from toytrans.insight.tables import View, fresh
     from toytrans.model.transformer import Transformer
     from toytrans.training.faults import build_model
 
@@ -139,20 +139,20 @@ def view_of(
 
 
 def _panels(view: "View", library: str | None) -> "Iterator[Panel]":
-    from toytrans.insight import mask_panels, softmax_panels
+    from toytrans.insight.masks import mask_tables, softmax
 
     if library is None:
-        yield from mask_panels.panels(view)
-        yield from softmax_panels.panels(view)
+        yield from mask_tables.panels(view)
+        yield from softmax.panels(view)
     else:
-        yield from mask_panels.batch_panels(view)
+        yield from mask_tables.batch_panels(view)
         for row in range(len(view.batch.src)):
-            yield from mask_panels.converted(view, row, library)
-    yield mask_panels.polarity(library)
+            yield from mask_tables.converted(view, row, library)
+    yield mask_tables.polarity(library)
 
 
 def _print_csv(view: "View") -> None:
-    from toytrans.insight.mask_panels import COLUMNS, masks_as_rows
+    from toytrans.insight.masks.mask_tables import COLUMNS, masks_as_rows
 
     writer = csv.writer(sys.stdout, lineterminator="\n")
     writer.writerow(COLUMNS)
@@ -166,12 +166,12 @@ def _walk(
     settings: "Config | None", run: Path | None, src: list[str], tgt: list[str], rows: int
 ) -> None:
     """The pairs given, or those of the config or run, through a tiny model of the walk's own."""
-    from toytrans.insight import walk
+    from toytrans.insight.masks import walkthrough
 
-    pairs, origin = walk.PAIRS, ""
+    pairs, origin = walkthrough.PAIRS, ""
     if settings or run:
-        pairs = walk.pairs_of(view_of(settings, run, src, tgt, rows))
+        pairs = walkthrough.pairs_of(view_of(settings, run, src, tgt, rows))
         origin = "The pairs are those asked for, the model is not. "
     elif src:
         pairs = [(s.split(), t.split()) for s, t in zip(src, tgt, strict=True)]
-    step_through(output(), walk.steps(pairs, origin))
+    step_through(output(), walkthrough.steps(pairs, origin))

@@ -5,10 +5,10 @@ from typing import TYPE_CHECKING, Annotated, get_args
 
 import typer
 
+from toytrans.choices import TaskName
 from toytrans.cli.common import output, plain
 from toytrans.errors import UserError
-from toytrans.names import TaskName
-from toytrans.reading import json_text
+from toytrans.safe_io import json_text
 
 if TYPE_CHECKING:
     from toytrans.config import Config

@@ -7,14 +7,14 @@ import typer
 
 from toytrans.cli.common import check_new, note, output, write_new
 from toytrans.cli.inspect import check_sources, view_of
-from toytrans.cli.panels import print_panels
+from toytrans.cli.render.tables import print_panels
 from toytrans.errors import UserError
-from toytrans.reading import json_text
+from toytrans.safe_io import json_text
 from toytrans.tokens import PAD_ID
 
 if TYPE_CHECKING:
-    from toytrans.insight.panel import View
-    from toytrans.insight.trace import Sheet
+    from toytrans.insight.attention.trace import Sheet
+    from toytrans.insight.tables import View
 
 Part = Literal["encoder", "decoder", "cross"]
 Example = Literal["heads", "sdpa", "projections", "decoding"]
@@ -84,14 +84,14 @@ def trace(
     if example in ("heads", "sdpa", "projections"):
         sheet = _example(example)
     elif no_scale and not any((*source.values(), *place.values())):
-        from toytrans.insight.trace_panels import scales
+        from toytrans.insight.attention.trace_tables import scales
 
         sheet = scales()
     else:
         view = _view_of(run, config, overrides or [], src, tgt, rows or 2, example == "decoding")
         row = _row(view, pair)
         if example == "decoding":
-            from toytrans.insight.attention_examples import decoding
+            from toytrans.insight.attention.examples import decoding
 
             sheet = decoding(view, row)
         else:
@@ -133,7 +133,7 @@ def _view_of(
                 "nothing to trace: there is no run here; name one, or give --config FILE, "
                 '--src "5 7 9" --tgt "9 7 5", or --example heads'
             )
-        from toytrans.insight.walk import PAIRS
+        from toytrans.insight.masks.walkthrough import PAIRS
 
         src, tgt = ([" ".join(pair[side]) for pair in PAIRS] for side in (0, 1))
     from toytrans.config_file import load_config
@@ -175,24 +175,24 @@ def _trace(
     no_mask: bool,
     no_scale: bool,
 ) -> "Sheet":
-    from toytrans.insight import trace_panels
-    from toytrans.insight.trace import trace as pass_through
+    from toytrans.insight.attention import trace_tables
+    from toytrans.insight.attention.trace import trace as pass_through
 
     found = pass_through(view, part, layer)
     if no_mask:
-        return trace_panels.leaks(found, row)
+        return trace_tables.leaks(found, row)
     if no_scale:
-        return trace_panels.scales().and_then(trace_panels.sharpness(found))
+        return trace_tables.scales().and_then(trace_tables.sharpness(found))
     heads = view.model.config.n_heads
     if head is not None and head > heads:
         raise UserError(f"--head {head}: this model has {heads} of them; name one from 1 up")
-    return trace_panels.sheet(found, row, (head or 1) - 1)
+    return trace_tables.sheet(found, row, (head or 1) - 1)
 
 
 def _example(name: str) -> "Sheet":
-    from toytrans.insight import attention_examples
+    from toytrans.insight.attention import examples
 
-    sheet: Sheet = getattr(attention_examples, name)()
+    sheet: Sheet = getattr(examples, name)()
     return sheet
 
 

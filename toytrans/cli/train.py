@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 import typer
 
 from toytrans.cli.common import Break, fall_silent, note, share, told_once, warn_of_fault
-from toytrans.cli.results import print_results
+from toytrans.cli.render.results import print_results
 from toytrans.cli.signals import Noted, leave_by, noted
 from toytrans.errors import UserError
 

@@ -14,11 +14,11 @@ from pathlib import Path
 
 from torch import Tensor
 
+from toytrans.choices import FormatName
 from toytrans.config import MOST_IDS, FilesConfig, Paths
 from toytrans.data.pairs import SPARE_TOKENS, DataFacts, Pairs, Split, pad_rows, permutation
 from toytrans.errors import UnseenSymbol, UserError
-from toytrans.names import FormatName
-from toytrans.reading import read_whole
+from toytrans.safe_io import read_whole
 from toytrans.tokens import Vocabulary, vocabulary_of
 
 HELD_OUT_SHARE = 0.05

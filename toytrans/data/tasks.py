@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from toytrans.choices import TaskName
 from toytrans.config import Config, DataConfig
 from toytrans.data import arithmetic, stack, zipf
 from toytrans.data.pairs import (
@@ -28,7 +29,6 @@ from toytrans.data.pairs import (
     real_places,
     row_keys,
 )
-from toytrans.names import TaskName
 from toytrans.tokens import FIRST_SYMBOL_ID, Vocabulary
 
 HELD_OUT_ONE_IN = 16

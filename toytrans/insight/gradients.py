@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from toytrans.choices import Backward
 from toytrans.config import ModelConfig
 from toytrans.model import by_hand
 from toytrans.model.attention import Attention, attend_explicitly
@@ -19,7 +20,6 @@ from toytrans.model.masks import MaskMaker
 from toytrans.model.scheme import turned
 from toytrans.model.sight import Sight
 from toytrans.model.transformer import Transformer
-from toytrans.names import Backward
 from toytrans.tokens import PAD_ID, Vocabulary
 from toytrans.training.faults import objective_of
 

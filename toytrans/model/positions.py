@@ -5,6 +5,7 @@ import math
 import torch
 from torch import Tensor, nn
 
+from toytrans.choices import PositionName
 from toytrans.config import ModelConfig
 from toytrans.data.pairs import permutation
 from toytrans.errors import UserError
@@ -19,7 +20,6 @@ from toytrans.model.scheme import (
     look_up,
     turned,
 )
-from toytrans.names import PositionName
 
 
 class Absolute(Positions):

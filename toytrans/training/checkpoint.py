@@ -21,7 +21,7 @@ from torch import Tensor
 
 from toytrans.errors import UserError
 from toytrans.model.transformer import Transformer
-from toytrans.reading import Unreadable, open_regular, read_whole
+from toytrans.safe_io import Unreadable, open_regular, read_whole
 from toytrans.training.failpoint import failpoint
 from toytrans.training.owned import (
     DESCRIPTION,

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from toytrans.choices import Backward, FaultName
 from toytrans.config import Config
 from toytrans.data.batches import Batch
 from toytrans.model.attention import Attention
@@ -19,7 +20,6 @@ from toytrans.model.layers_by_hand import cross_entropy
 from toytrans.model.masks import MaskMaker, padding_mask
 from toytrans.model.scheme import Positions
 from toytrans.model.transformer import Transformer
-from toytrans.names import Backward, FaultName
 from toytrans.tokens import BOS_ID, EOS_ID, PAD_ID, Vocabulary
 from toytrans.training.objective import SOUND, CrossEntropy, Objective
 

@@ -22,7 +22,7 @@ from typing import BinaryIO
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from toytrans.errors import UserError
-from toytrans.reading import Unreadable, read_whole
+from toytrans.safe_io import Unreadable, read_whole
 from toytrans.training.failpoint import failpoint
 
 CONFIG, DATA, ENVIRONMENT, METRICS, LOCK, CHECKPOINTS, MANIFEST, REPLACED = (

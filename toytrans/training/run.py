@@ -34,7 +34,7 @@ from toytrans.data.pairs import DataFacts
 from toytrans.errors import UserError
 from toytrans.evaluation import translate
 from toytrans.model.transformer import Transformer
-from toytrans.reading import json_text, open_regular, read_whole
+from toytrans.safe_io import json_text, open_regular, read_whole
 from toytrans.tokens import Vocabulary
 from toytrans.training.checkpoint import (
     Checkpoint,

@@ -18,8 +18,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from toytrans.errors import UserError
-from toytrans.insight.findings import CannotJudge, NotApplicable
 from toytrans.insight.proofs.copies import NoDropout, Variant, state_kept
+from toytrans.insight.proofs.report import CannotJudge, NotApplicable
 from toytrans.insight.proofs.subject import Subject, Symbols
 
 TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-5}

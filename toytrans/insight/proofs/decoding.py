@@ -7,9 +7,9 @@ import torch
 from torch import Tensor
 
 from toytrans.errors import UserError
-from toytrans.insight.findings import CannotJudge, NotApplicable, Outcome
 from toytrans.insight.proofs.batch import Examples, apart, foreign, largest, logits_of
 from toytrans.insight.proofs.hugging_face import HuggingFaceCall
+from toytrans.insight.proofs.report import CannotJudge, NotApplicable, Outcome
 
 CAUSE = (
     "a step of decoding, which has only the past, gives other logits than the parallel pass: "

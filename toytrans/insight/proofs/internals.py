@@ -7,13 +7,13 @@ from typing import Any, get_args
 import torch
 from torch import Tensor, nn
 
-from toytrans.insight.findings import CannotJudge, NotApplicable, Outcome
+from toytrans.choices import PadMask
 from toytrans.insight.proofs.batch import TOLERANCE, Examples, answer, calm, largest, worst
 from toytrans.insight.proofs.outputs import all_replaced
 from toytrans.insight.proofs.reference import Call
+from toytrans.insight.proofs.report import CannotJudge, NotApplicable, Outcome
 from toytrans.insight.proofs.subject import Layers
 from toytrans.model.transformer import Transformer
-from toytrans.names import PadMask
 
 Change = Callable[[str, Tensor], Tensor]
 """side ("src" or "tgt"), embedded ids (B, L, D) -> what goes on in their place."""

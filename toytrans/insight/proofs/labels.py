@@ -3,8 +3,8 @@
 import torch
 from torch import Tensor
 
-from toytrans.insight.findings import CannotJudge, NotApplicable, Outcome
 from toytrans.insight.proofs.batch import Examples, largest, wider, worst
+from toytrans.insight.proofs.report import CannotJudge, NotApplicable, Outcome
 
 
 def needs_loss(x: Examples) -> Tensor:

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from toytrans.errors import UserError
-from toytrans.insight.findings import Witness
 from toytrans.insight.proofs.batch import Examples, apart, largest
+from toytrans.insight.proofs.report import Witness
 from toytrans.insight.proofs.subject import ATTENTION_END
 
 HEADS = ("num_heads", "n_heads", "num_attention_heads", "nhead", "heads", "n_head")

@@ -6,7 +6,6 @@ import torch
 from torch import Tensor
 
 from toytrans.errors import UserError
-from toytrans.insight.findings import CannotJudge, NotApplicable, Outcome, Witness
 from toytrans.insight.proofs.batch import (
     MORE,
     TOLERANCE,
@@ -17,6 +16,7 @@ from toytrans.insight.proofs.batch import (
     wider,
     worst,
 )
+from toytrans.insight.proofs.report import CannotJudge, NotApplicable, Outcome, Witness
 
 POLARITY = "is True = block what your layer expects?"
 

@@ -14,7 +14,11 @@ from torch import Tensor
 
 from toytrans.config import Config
 from toytrans.errors import UserError
-from toytrans.insight.findings import (
+from toytrans.insight.proofs import decoding, internals, labels, locate, outputs, reach
+from toytrans.insight.proofs.adapters import own, subject_of
+from toytrans.insight.proofs.batch import SHORTEST, Examples, NoAnswer, Setting, apart, largest
+from toytrans.insight.proofs.copies import Variant, variant_of
+from toytrans.insight.proofs.report import (
     CannotJudge,
     Finding,
     NotApplicable,
@@ -23,10 +27,6 @@ from toytrans.insight.findings import (
     Tried,
     finding_of,
 )
-from toytrans.insight.proofs import decoding, internals, labels, locate, outputs, reach
-from toytrans.insight.proofs.adapters import own, subject_of
-from toytrans.insight.proofs.batch import SHORTEST, Examples, NoAnswer, Setting, apart, largest
-from toytrans.insight.proofs.copies import Variant, variant_of
 from toytrans.insight.proofs.subject import Subject
 from toytrans.model.transformer import Transformer
 from toytrans.tokens import Vocabulary

@@ -12,10 +12,10 @@ import torch
 from torch import Tensor
 
 from toytrans.errors import UserError
-from toytrans.insight.findings import CannotJudge, NotApplicable, Outcome
 from toytrans.insight.proofs.attention_maps import AttentionMaps
 from toytrans.insight.proofs.batch import Examples, NoAnswer, apart, calm
 from toytrans.insight.proofs.outputs import MOST_PLACES, chosen
+from toytrans.insight.proofs.report import CannotJudge, NotApplicable, Outcome
 
 MOST_IDS = 256
 """Ids of which it is asked whether they are closed as pads are."""

@@ -1,0 +1,377 @@
+"""`toytrans inspect-masks` as a person sees it: forms, widths, terminals, runs, refusals."""
+
+import contextlib
+import csv
+import html
+import io
+import json
+import os
+import re
+import select
+import subprocess
+import sys
+import time
+import typing
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import typer
+from conftest import Command, call
+
+from toytrans.cli.inspect import Library
+from toytrans.cli.render.tables import print_panels
+from toytrans.insight.masks.conventions import LIBRARIES
+from toytrans.insight.masks.mask_tables import COLUMNS
+from toytrans.insight.tables import CLOSED, Panel
+
+GIVEN = ("--src", "5 7 9", "--tgt", "9 7", "--src", "4 6 8 3", "--tgt", "3 8 6 4")
+TINY = """\
+seed: 3
+data: {task: copy, symbols: 5, train_length: [1, 4], valid_examples: 8, test_examples: 8}
+model: {d_model: 8, n_heads: 2, n_encoder_layers: 1, n_decoder_layers: 1, d_ff: 8}
+train: {max_steps: 2, precision: fp32}
+"""
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    for name in ("COLUMNS", "NO_COLOR", "FORCE_COLOR", "TERM"):
+        monkeypatch.delenv(name, raising=False)
+    (tmp_path / "tiny.yaml").write_text(TINY)
+    return tmp_path
+
+
+class Screen(io.StringIO):
+    """A terminal to print to."""
+
+    encoding = "utf-8"  # type: ignore[assignment]
+
+    def isatty(self) -> bool:
+        return True
+
+
+def on_screen(monkeypatch: pytest.MonkeyPatch, *arguments: str, **environment: str) -> str:
+    """What a command prints on a terminal."""
+    for name, value in ({"TERM": "xterm-256color", "COLUMNS": "80"} | environment).items():
+        monkeypatch.setenv(name, value)
+    screen = Screen()
+    with monkeypatch.context() as patch:
+        patch.setattr(sys, "stdout", screen)
+        assert call("inspect-masks", *arguments) == 0
+    return screen.getvalue()
+
+
+def test_the_nine_panels_in_their_order(command: Command) -> None:
+    answer = command("inspect-masks", *GIVEN)
+    assert (answer.code, answer.err) == (0, "")
+    titles = [line for line in answer.out.splitlines() if re.match(r"\d ", line)]
+    order = [int(title[0]) for title in titles]
+    # panels that stand beside each other share a line
+    assert order == [1, 1, *2 * [2, 3, 4, 4, 5, 6, 6], 7, 8, 9]
+    assert "fresh weights" in answer.out and "1 = True = may look" in answer.out
+    assert all(len(line) <= 80 for line in answer.out.splitlines())
+
+
+def test_wide_masks_fold_with_a_notice(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    long = ("--src", " ".join("7" * 40), "--tgt", "7")
+    answer = command("inspect-masks", *long)
+    (first, *_) = re.findall(r"columns \d+ to \d+ of 41, continued:", answer.out)
+    assert max(map(len, answer.out.splitlines())) <= 80
+    monkeypatch.setenv("COLUMNS", "300")
+    assert "continued" not in command("inspect-masks", *long).out
+    monkeypatch.setenv("COLUMNS", "40")
+    narrow = command("inspect-masks", *long).out
+    assert narrow.count("continued") > answer.out.count("continued") > 0
+    assert max(map(len, narrow.splitlines())) <= 41
+
+
+def test_panels_of_a_number_stand_side_by_side_where_there_is_room(
+    command: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    lines = command("inspect-masks", *GIVEN).out.splitlines()
+    (one, _) = [line for line in lines if line.startswith("4 ")]
+    assert one.count("4 Decoder self") == 3
+    tables = [line for line in lines if line.count("<bos> 9 7") == 3]
+    assert tables, "the three tables start in one line"
+
+
+def test_a_terminal_gets_colour_and_nothing_else_does(
+    command: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    piped = command("inspect-masks", *GIVEN).out
+    shown = on_screen(monkeypatch, *GIVEN)
+    without = on_screen(monkeypatch, *GIVEN, NO_COLOR="1")
+    assert "\x1b[" in shown
+    assert re.sub(r"\x1b\[[\d;]*m", "", shown) == without == piped
+    assert CLOSED in piped
+
+
+def test_a_terminal_without_unicode_gets_ascii(monkeypatch: pytest.MonkeyPatch) -> None:
+    words = ("--src", "h\u00e9 b", "--tgt", "\uac00", "--src", "b", "--tgt", "b b")
+    shown = on_screen(monkeypatch, *words, TERM="dumb")
+    assert shown.isascii() and "h\\xe9" in shown and "\\uac00" in shown
+    assert "1 = may look, . = may not" in shown
+    monkeypatch.setattr(Screen, "encoding", "iso-8859-1")
+    assert on_screen(monkeypatch, *words).isascii()
+    monkeypatch.setattr(Screen, "encoding", "utf-8")
+    assert "h\u00e9" in on_screen(monkeypatch, *words)
+
+
+def test_control_characters_and_markup_of_symbols_are_shown(command: Command) -> None:
+    answer = command("inspect-masks", "--src", "\x1b[31m [bold]", "--tgt", "a")
+    assert "\x1b" not in answer.out and "\\x1b[31m" in answer.out and "[bold]" in answer.out
+
+
+def test_json_is_as_documented(command: Command) -> None:
+    found = json.loads(command("inspect-masks", *GIVEN, "--json").out)
+    assert list(found) == ["src", "tgt_in", "tgt_out", "encoder_self", "decoder_self", "cross"]
+    assert found["cross"][0] == [[1, 1, 1, 1, 0]] * 5
+
+
+def test_csv_is_one_document_with_the_masks_of_json(command: Command) -> None:
+    answer = command("inspect-masks", *GIVEN, "--src", ', "', "--tgt", "x", "--csv")
+    assert (answer.code, answer.err) == (0, "")
+    rows = list(csv.DictReader(io.StringIO(answer.out)))
+    assert tuple(rows[0]) == COLUMNS and len(rows) == 3 * 75
+    same = command("inspect-masks", *GIVEN, "--src", ', "', "--tgt", "x", "--json")
+    data = json.loads(same.out)
+    for row in rows:
+        pair, query, key = int(row["pair"]) - 1, int(row["query"]), int(row["key"])
+        assert int(row["look"]) == data[row["mask"]][pair][query][key]
+    assert {row["reason"] for row in rows} == {"", "pad key", "future", "both"}
+    assert {row["key_token"] for row in rows} >= {",", '"', "<pad>"}
+
+
+def test_html_is_one_document_that_needs_no_network(command: Command) -> None:
+    answer = command("inspect-masks", "--src", "<b>&", "--tgt", "\uac00", *GIVEN, "--html")
+    assert (answer.code, answer.err) == (0, "")
+    page = answer.out
+    assert page.startswith("<!DOCTYPE html>") and page.rstrip().endswith("</html>")
+    assert not re.search(r"https?:|\bsrc\s*=\s*[\"']|href|url\(|@import|<script|<link", page)
+    assert "background-color: #ffffff" in page and "\x1b" not in page
+    assert page.isascii() and "<b>" not in page
+    text = html.unescape(re.sub(r"<[^>]+>", "", page))
+    for number in range(1, 10):
+        assert re.search(rf"^{number} \w", text, re.MULTILINE)
+    assert CLOSED in text and "\uac00" in text and "<b>&" in text
+
+
+def test_the_libraries_are_those_of_the_conventions() -> None:
+    assert typing.get_args(Library) == LIBRARIES
+
+
+@pytest.mark.parametrize("library", LIBRARIES)
+def test_as_a_library_prints_its_arguments(command: Command, library: str) -> None:
+    answer = command("inspect-masks", *GIVEN, "--as", library)
+    assert answer.code == 0
+    titles = re.findall(rf"{library} [\w -]+: \w+, pair [12]\b", answer.out)
+    assert len(titles) >= 6, "two pairs, three attentions"
+    assert re.search(r"\([28], .*\), (bool|float32|int64)\b", answer.out)
+    assert "9 Polarity" in answer.out and "1 Batch" in answer.out
+
+
+def test_as_torch_mha_by_hand(command: Command) -> None:
+    out = command("inspect-masks", *GIVEN, "--as", "torch-mha").out
+    shown = out[out.index("torch-mha Decoder self-attention: attn_mask, pair 1") :]
+    assert [line.split() for line in shown.splitlines()[3:8]] == [
+        ["<bos>", "9", "7", "<pad>", "<pad>"],
+        ["<bos>", *"FTTTT"],
+        ["9", *"FFTTT"],
+        ["7", *"FFFTT"],
+        ["<pad>", *"FFFFT"],
+    ]
+    assert "True = blocked" in shown
+
+
+# Runs and configs ----------------------------------------------------------------------------
+
+
+@pytest.fixture
+def run(here: Path) -> Path:
+    silence = io.StringIO()
+    with contextlib.redirect_stdout(silence), contextlib.redirect_stderr(silence):
+        assert call("train", "--config", "tiny.yaml") == 0
+    return Path("runs/tiny")
+
+
+def test_a_run_gives_its_config_its_symbols_and_its_weights(command: Command, run: Path) -> None:
+    of_run = command("inspect-masks", "--run", str(run))
+    assert (of_run.code, of_run.err) == (0, "")
+    assert f"weights of {run}, step 2" in " ".join(of_run.out.split())
+    of_config = command("inspect-masks", "--config", "tiny.yaml").out
+    assert "fresh weights, seed 3" in of_config
+
+    def part(out: str, first: int) -> str:
+        return out[out.index(f"\n{first} ") :]
+
+    assert of_run.out.split("\n7 ")[0] == of_config.split("\n7 ")[0], "the same pairs and masks"
+    assert part(of_run.out, 8) != part(of_config, 8), "other weights"
+    same = command("inspect-masks", "--config", "tiny.yaml").out
+    assert same == of_config, "fresh weights follow from the seed"
+    given = command("inspect-masks", "--run", str(run), "--src", "1 2", "--tgt", "2", "--json")
+    assert json.loads(given.out)["src"] == [[1, 4, 5, 2]]
+
+
+def test_a_fault_of_the_config_is_in_the_masks(command: Command) -> None:
+    given = ("inspect-masks", "--config", "tiny.yaml", "--src", "1 2 3", "--tgt", "3 2")
+    sound = json.loads(command(*given, "--json").out)
+    broken = json.loads(command(*given, "--set", "fault=no_causal", "--json").out)
+    assert sound["decoder_self"][0] == [[1, 0, 0], [1, 1, 0], [1, 1, 1]]
+    assert broken["decoder_self"][0] == [[1, 1, 1]] * 3
+    shown = command(*given, "--set", "fault=no_causal").out
+    assert "NOT the two combined" in shown and "1 ! !" in shown
+
+
+# Refusals ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("arguments", "fragments"),
+    [
+        ((*GIVEN, "--json", "--csv"), ("--json and --csv", "give one")),
+        ((*GIVEN, "--html", "--steps"), ("--html and --steps", "give one")),
+        ((*GIVEN, "--as", "hf", "--json"), ("--as hf", "--json", "leave one out")),
+        ((*GIVEN, "--as", "hf", "--steps"), ("--as hf", "--steps")),
+        ((*GIVEN, "--set", "seed=1"), ("--set seed=1", "--config FILE")),
+        (("--config", "tiny.yaml", "--run", "x"), ("tiny.yaml", "x", "give one")),
+        (("--run", "nowhere"), ("nowhere", "no such run directory", "toytrans train")),
+        ((), ("nothing to inspect", "--config", "--run", "--src", "--tgt")),
+        (("--config", "tiny.yaml", "--src", "9", "--tgt", "1", "--steps"), ("--src '9'", "'9'")),
+        (
+            (
+                *("--config", "tiny.yaml", "--set", "model.positions=learned"),
+                *("--set", "model.max_positions=12", "--src", " ".join("1" * 20), "--tgt", "1"),
+            ),
+            ("21 places", "max_positions", "shorten"),
+        ),
+    ],
+)
+def test_what_cannot_be_shown_is_refused_in_one_line(
+    command: Command, arguments: tuple[str, ...], fragments: tuple[str, ...]
+) -> None:
+    answer = command("inspect-masks", *arguments)
+    assert (answer.code, answer.out) == (2, "")
+    assert answer.err.startswith("toytrans: ") and answer.err.count("\n") == 1
+    for fragment in fragments:
+        assert fragment in answer.err
+
+
+def test_an_unknown_library_is_explained_by_the_parser(command: Command) -> None:
+    answer = command("inspect-masks", *GIVEN, "--as", "jax")
+    assert (answer.code, answer.out) == (2, "")
+    assert "--as" in answer.err and "torch-mha" in answer.err
+
+
+# Steps ---------------------------------------------------------------------------------------
+
+
+def test_steps_piped_come_all_at_once(command: Command) -> None:
+    answer = command("inspect-masks", "--steps")
+    assert (answer.code, answer.err) == (0, "")
+    numbers = re.findall(r"^(\d+[abc]?) ", answer.out, re.MULTILINE)
+    order = [*map(str, range(8)), "7a", "7b", "7c", *map(str, range(8, 18))]
+    assert list(dict.fromkeys(numbers)) == order
+    assert "any key" not in answer.out and "\x1b" not in answer.out
+    assert max(map(len, answer.out.splitlines())) <= 80
+    assert "continued" not in answer.out, "every matrix fits 80 columns"
+
+
+def test_steps_take_the_pairs_of_a_config(command: Command) -> None:
+    out = command("inspect-masks", "--config", "tiny.yaml", "--steps").out
+    words = " ".join(out.split())
+    assert "The pairs are those asked for, the model is not. The model is a tiny one" in words
+
+
+@pytest.mark.parametrize(
+    ("keys", "shown", "code"),
+    [
+        (["x", " ", "q"], 3, 0),
+        (["\r"] * 20, 20, 0),
+        (["\x1b[B", EOFError()], 2, 0),
+        (["x", KeyboardInterrupt()], 2, 130),
+    ],
+)
+def test_steps_on_a_terminal_come_one_a_key_press(
+    monkeypatch: pytest.MonkeyPatch, keys: list[str | BaseException], shown: int, code: int
+) -> None:
+    pressed = iter(keys)
+
+    def getchar() -> str:
+        key = next(pressed)
+        if isinstance(key, BaseException):
+            raise key
+        return key
+
+    screen = Screen()
+    with monkeypatch.context() as patch:
+        patch.setenv("NO_COLOR", "1")
+        patch.setenv("COLUMNS", "80")
+        patch.setattr(typer, "getchar", getchar)
+        patch.setattr(sys, "stdin", Screen())
+        patch.setattr(sys, "stdout", screen)
+        assert call("inspect-masks", "--steps") == code
+    steps = [line.split("\r")[-1] for line in screen.getvalue().splitlines()]
+    numbers = [found[1] for line in steps if (found := re.match(r"(\d+[abc]?) ", line))]
+    assert len(set(numbers)) == shown + (shown == 20), "the last step waits for no key"
+
+
+@pytest.mark.skipif(os.name != "posix", reason="needs a pseudo-terminal")
+def test_steps_on_a_real_terminal() -> None:
+    import pty
+
+    ours, theirs = pty.openpty()
+    process = subprocess.Popen(
+        [sys.executable, "-m", "toytrans", "inspect-masks", "--steps"],
+        stdin=theirs,
+        stdout=theirs,
+        stderr=theirs,
+        env=os.environ | {"TERM": "xterm", "NO_COLOR": "1", "PYTHONIOENCODING": "utf-8"},
+    )
+    os.close(theirs)
+    out = ""
+
+    def seen(enough: Callable[[], bool], seconds: float) -> bool:
+        nonlocal out
+        stop = time.monotonic() + seconds
+        while not enough() and time.monotonic() < stop:
+            with contextlib.suppress(OSError):  # once the command has ended
+                if select.select([ours], [], [], 0.05)[0]:
+                    out += os.read(ours, 4096).decode(errors="replace")
+        return enough()
+
+    def press(key: bytes, enough: Callable[[], bool]) -> None:
+        # what is typed between the prompt and the wait for a key is lost, as on any terminal
+        for _ in range(60):
+            os.write(ours, key)
+            if seen(enough, 1):
+                return
+        raise AssertionError(out)
+
+    try:
+        assert seen(lambda: "q: leave" in out, 60) and "1 Encoder" not in out
+        press(b" ", lambda: "1 Encoder: queries" in out)
+        press(b"q", lambda: process.poll() is not None)
+    finally:
+        process.kill()
+        process.wait()
+        os.close(ours)
+    assert process.returncode == 0
+    assert "17 Conclusion" not in out and "\x1b" not in out
+
+
+# Rendering -----------------------------------------------------------------------------------
+
+
+def test_wide_symbols_keep_columns_in_line() -> None:
+    from rich.cells import cell_len
+    from rich.console import Console
+
+    file = io.StringIO()
+    panel = Panel("2", "x", ["\uac00\ub098", "b"], [("\uac00", ["1", CLOSED]), ("b", ["1", "1"])])
+    print_panels(Console(file=file, width=80), [panel])
+    rows = file.getvalue().splitlines()[2:]
+    assert rows == ["     \uac00\ub098 b", "  \uac00    1 \u00b7", "   b    1 1"]
+    assert len({cell_len(row) for row in rows}) == 1

@@ -1,0 +1,311 @@
+"""Every task against its rule in plain Python, and the deal of pairs to splits."""
+
+import operator
+from collections import Counter
+from collections.abc import Callable
+from typing import get_args
+
+import pytest
+import torch
+from conftest import config_of
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from toytrans.choices import TaskName
+from toytrans.config import Config
+from toytrans.data.pairs import Pairs, mix
+from toytrans.data.tasks import SWAP, TASKS, TaskPairs, card, dictionary
+
+NAMES = get_args(TaskName)
+
+
+def source_of(task: str, seed: int = 0, **data: object) -> TaskPairs:
+    return TaskPairs(config_of(task, data={"symbols": 10, **data}).data, seed)
+
+
+def as_symbols(source: TaskPairs, pairs: Pairs) -> list[tuple[list[str], list[str]]]:
+    decode = source.facts.vocabulary.decode
+    return [
+        (decode(src), decode(tgt))
+        for src, tgt in zip(pairs.src.tolist(), pairs.tgt.tolist(), strict=True)
+    ]
+
+
+def number(digits: list[str]) -> int:
+    return int("".join(reversed(digits)))
+
+
+def digits_of(value: int, base: int) -> list[int]:
+    """Of a number above 0, least significant first."""
+    digits = []
+    while value:
+        value, digit = divmod(value, base)
+        digits.append(digit)
+    return digits
+
+
+def calculated(src: list[str], sign: str, operation: Callable[[int, int], int]) -> list[str]:
+    place = src.index(sign)
+    return list(str(operation(number(src[:place]), number(src[place + 1 :])))[::-1])
+
+
+def left_on_stack(src: list[str]) -> list[str]:
+    """stack's rule, one action at a time."""
+    held: list[str] = []
+    for symbol in src:
+        if symbol != "POP":
+            held.append(symbol.removeprefix("PUSH"))
+        elif held:
+            held.pop()
+    return held[::-1]
+
+
+def translated(words: list[str], seed: int) -> list[str]:
+    """lexicon's rule, one word at a time."""
+    vocabulary = TASKS["lexicon"].vocabulary(10, seed)
+    entries = dictionary(10, seed).tolist()
+    order = list(words)
+    for place, word in enumerate(words):
+        if word == SWAP:
+            order[place - 1], order[place + 1] = order[place + 1], order[place - 1]
+    symbols = (s for word in order if word != SWAP for s in entries[int(word)] if s >= 0)
+    return [vocabulary.symbols[s] for s in symbols]
+
+
+RULES = {
+    "copy": lambda s: s,
+    "reverse": lambda s: s[::-1],
+    "reverse_nlplike": lambda s: s[::-1],
+    "shift": lambda s: [str(int(x) + 10) for x in s],
+    "sort": lambda s: sorted(s, key=int),
+    "duplicate": lambda s: s + s,
+    "odds_first": lambda s: s[1::2] + s[::2],
+    "addition": lambda s: calculated(s, "+", operator.add),
+    "multiplication": lambda s: calculated(s, "*", operator.mul),
+    "parity": lambda s: [str(sum(map(int, s)) % 10)],
+    "stack": lambda s: left_on_stack(s),
+    "lexicon": lambda s: translated(s, seed=3),
+}
+
+
+def test_configuration_and_tasks_name_the_same_tasks():
+    assert set(NAMES) == set(TASKS) == set(RULES)
+
+
+@pytest.mark.parametrize("task", NAMES)
+def test_targets_follow_the_rule(task):
+    source = source_of(task, seed=3, train_length=[1, 12])
+    pairs = source.pairs("train", torch.arange(400))
+    sequences = as_symbols(source, pairs)
+    assert len({len(src) for src, _ in sequences}) > 5
+    for src, tgt in sequences:
+        assert tgt == RULES[task](src)
+
+
+def test_swaps_and_double_words_do_occur_in_the_lexicon():
+    source = source_of("lexicon", seed=3, train_length=[6, 12])
+    sources = [src for src, _ in as_symbols(source, source.pairs("train", torch.arange(100)))]
+    assert sum(src.count(SWAP) > 1 for src in sources) > 10
+    for src in sources:
+        places = [k for k, word in enumerate(src) if word == SWAP]
+        assert all(0 < k < len(src) - 1 for k in places)
+        assert all(b - a > 2 for a, b in zip(places, places[1:], strict=False))
+    entries = dictionary(10, 3)[:-1]
+    assert 0 < (entries[:, 1] >= 0).sum() < 10
+    assert len(set(entries[:, 0].tolist())) == 10
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.lists(st.tuples(st.integers(1, 10**30), st.integers(1, 10**30)), min_size=1, max_size=20))
+def test_addition_carries_any_distance(numbers):
+    rows = [[*str(a)[::-1], "+", *str(b)[::-1]] for a, b in (*numbers, (10**12 - 1, 1), (5, 95))]
+    width = max(map(len, rows))
+    digits = [[10 if c == "+" else int(c) for c in row] + [7] * (width - len(row)) for row in rows]
+    length = torch.tensor([len(row) for row in rows])
+    total, total_length = TASKS["addition"].targets(torch.tensor(digits), length, 10, 0)
+    for row, value, n in zip(rows, total.tolist(), total_length.tolist(), strict=True):
+        plus = row.index("+")
+        expected = number(row[:plus]) + number(row[plus + 1 :])
+        assert number([str(d) for d in value[:n]]) == expected
+        assert n == len(str(expected))
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    st.integers(2, 13),
+    st.lists(st.tuples(st.integers(1, 10**40), st.integers(1, 10**40)), min_size=1, max_size=8),
+)
+def test_multiplication_in_any_base(base, numbers):
+    assert_products(base, [*numbers, (base**30 - 1, base**30 - 1), (base**20, base - 1), (1, 1)])
+
+
+def test_products_of_hundreds_of_digits_are_exact():
+    largest = (10**400 - 1, 10**400 - 1)  # the fullest columns, and a carry through all of them
+    assert_products(10, [largest, (3**700, 7**500), (10**399 + 1, 10**399)])
+    assert_products(2, [(2**500 - 1, 2**500 - 1), (2**500 - 1, 2**250 + 1)])
+
+
+def assert_products(base: int, numbers: list[tuple[int, int]]) -> None:
+    rows = [[*digits_of(a, base), base, *digits_of(b, base)] for a, b in numbers]
+    length = torch.tensor([len(row) for row in rows])
+    src = torch.tensor([row + [1] * (max(length) - len(row)) for row in rows])
+    products, product_length = TASKS["multiplication"].targets(src, length, base, 0)
+    found = [row[:n] for row, n in zip(products.tolist(), product_length.tolist(), strict=True)]
+    assert found == [digits_of(a * b, base) for a, b in numbers]
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.lists(st.sampled_from(["0", "1", *["POP"] * 3, "PUSH0", "PUSH1"])), min_size=1))
+def test_stacks_of_any_actions_are_those_of_a_list(rows):
+    names = {name: k for k, name in enumerate(TASKS["stack"].vocabulary(2, 0).symbols)}
+    length = torch.tensor([len(row) for row in rows])
+    src = torch.tensor([[*map(names.get, row), *[3] * (max(length) - len(row))] for row in rows])
+    left, left_length = TASKS["stack"].targets(src.long(), length, 2, 0)
+    found = [row[:n] for row, n in zip(left.tolist(), left_length.tolist(), strict=True)]
+    assert found == [[int(symbol) for symbol in left_on_stack(row)] for row in rows]
+
+
+def test_stacks_and_actions_are_drawn_as_on_the_board():
+    source = source_of("stack", symbols=2, train_length=[9, 9])
+    sources = [src for src, _ in as_symbols(source, source.pairs("train", torch.arange(8000)))]
+    heights = torch.tensor([sum(s in "01" for s in src) for src in sources]).bincount()
+    assert heights[0] == 0 and len(heights) == 9, "a stack, and at least one action"
+    assert (heights[1:] - 1000).abs().max() < 5 * 1000**0.5
+    for src in sources:
+        assert not any(s in "01" for s in src[sum(s in "01" for s in src) :])
+    actions = Counter(s for src in sources for s in src if s not in "01")
+    assert actions.keys() == {"POP", "PUSH0", "PUSH1"}
+    assert max(actions.values()) < 1.06 * min(actions.values())
+    short = source_of("stack", symbols=2, train_length=[0, 1])
+    assert {tuple(src) for src, _ in as_symbols(short, short.pairs("train", torch.arange(50)))} == {
+        (),
+        ("0",),
+        ("1",),
+    }
+
+
+@pytest.mark.parametrize(
+    ("task", "shortest"), [("addition", 3), ("multiplication", 3), ("parity", 1), ("stack", 0)]
+)
+def test_sources_of_a_length_are_counted_right(task, shortest):
+    source = source_of(task, symbols=2, train_length=[shortest, 10])
+    sources = {
+        tuple(src) for src, _ in as_symbols(source, source.pairs("train", torch.arange(9000)))
+    }
+    for length in range(shortest, shortest + 3):
+        assert sum(len(src) == length for src in sources) == TASKS[task].count(2, length)
+
+
+@pytest.mark.parametrize(("task", "sign"), [("addition", "+"), ("multiplication", "*")])
+def test_operands_are_as_long_as_the_board_says(task, sign):
+    source = source_of(task, train_length=[1, 20])
+    assert source.facts.vocabulary.separators == (sign,)
+    lengths = set()
+    for src, _ in as_symbols(source, source.pairs("train", torch.arange(3000))):
+        a, b = src.index(sign), len(src) - src.index(sign) - 1
+        assert 1 <= a <= 10 and 1 <= b <= 20 - a - 1
+        assert src[a - 1] != "0" and src[-1] != "0"
+        lengths.add((a, b))
+    assert len(lengths) == sum(20 - a - 1 for a in range(1, 11))
+    exact = source_of(task, train_length=[1, 20], test_length=[40, 40])
+    assert set(exact.pairs("test", torch.arange(200)).src_length.tolist()) == {40}
+
+
+@pytest.mark.parametrize("task", NAMES)
+def test_a_pair_depends_on_seed_split_and_index_alone(task):
+    source = source_of(task, train_length=[1, 9])
+    many = as_symbols(source, source.pairs("test", torch.arange(300)))
+    some = torch.tensor([299, 7, 7, 130])
+    assert as_symbols(source, source.pairs("test", some)) == [many[i] for i in some.tolist()]
+    other_split = as_symbols(source, source.pairs("valid", torch.arange(300)))
+    other = source_of(task, seed=1, train_length=[1, 9])
+    other_seed = as_symbols(other, other.pairs("test", torch.arange(300)))
+    assert many != other_split and many != other_seed
+
+
+@pytest.mark.parametrize("task", NAMES)
+def test_no_source_of_valid_or_test_is_trained_on(task):
+    source = source_of(task, train_length=[1, 7], test_length=[1, 7])
+    seen = {}
+    for split, count in (("train", 4000), ("valid", 1000), ("test", 1000)):
+        pairs = source.pairs(split, torch.arange(count))
+        seen[split] = {tuple(src) for src, _ in as_symbols(source, pairs)}
+    limit = next(n for n in range(20) if TASKS[task].count(10, n) >= 10_000)
+    assert limit <= 7
+
+    def separate(split):
+        return {src for src in seen[split] if len(src) >= limit}
+
+    assert len(separate("valid")) > 100
+    assert not separate("train") & (separate("valid") | separate("test"))
+    assert not separate("valid") & separate("test")
+    shared = {src for src in seen["train"] if len(src) < limit - 1}
+    assert shared & seen["test"], "short sources are shared by all splits"
+    assert f"{limit - 1}: fewer than 10,000" in source.notes[0]
+
+
+def test_splits_may_overlap_where_a_board_wants_it():
+    source = source_of("copy", symbols=2, train_length=[14, 14], disjoint=False)
+    train, test = (
+        {tuple(src) for src, _ in as_symbols(source, source.pairs(split, torch.arange(5000)))}
+        for split in ("train", "test")
+    )
+    assert len(train & test) > 100
+    assert "disjoint is false" in source.notes[0]
+
+
+def test_lengths_and_symbols_are_uniform():
+    source = source_of("copy", train_length=[0, 9])
+    pairs = source.pairs("train", torch.arange(20_000))
+    lengths = pairs.src_length.bincount(minlength=10)
+    assert (lengths - 2000).abs().max() < 5 * 2000**0.5
+    symbols = pairs.src[pairs.src > 0].bincount(minlength=13)[3:]
+    assert (symbols - symbols.float().mean()).abs().max() < 5 * symbols.float().mean() ** 0.5
+
+
+def test_nlplike_sources_are_shaped_as_the_board_says():
+    source = source_of("reverse_nlplike", symbols=8000, train_length=[1, 70], test_length=[35, 70])
+    pairs = source.pairs("train", torch.arange(20_000))
+    lengths = pairs.src_length.double()
+    assert lengths.mean() == pytest.approx(35.5, abs=0.2)  # a normal number of mean 35, rounded up
+    assert lengths.std() == pytest.approx(7, abs=0.15)
+    middle = ((lengths > 28) & (lengths <= 42)).double().mean()
+    assert middle == pytest.approx(0.683, abs=0.015), "one standard deviation to either side"
+    counts = pairs.src[pairs.src > 0].sub(3).bincount(minlength=8000)
+    shares = [k**-1.3 for k in range(1, 8001)]
+    for symbol in (0, 1, 2, 9, 99):
+        expected = counts.sum().item() * shares[symbol] / sum(shares)
+        assert counts[symbol].item() == pytest.approx(expected, abs=5 * expected**0.5)
+    tail = counts[4000:].sum().item()
+    assert tail == pytest.approx(counts.sum().item() * sum(shares[4000:]) / sum(shares), rel=0.05)
+    clipped = source.pairs("test", torch.arange(2000)).src_length.bincount(minlength=36)
+    assert clipped[:35].sum() == 0
+    assert clipped[35].item() == pytest.approx(1000, abs=120), "all that were shorter"
+
+
+def test_mixing_is_a_bijection_that_changes_half_of_the_bits():
+    numbers = torch.arange(100_000)
+    mixed = mix(numbers)
+    assert len(mixed.unique()) == len(numbers)
+    flipped = mix(numbers) ^ mix(numbers ^ 1)
+    bits = sum(((flipped >> k) & 1).sum().item() for k in range(64)) / len(numbers)
+    assert 31.9 < bits < 32.1
+    # splitmix64's published first output for seed 0 is 0xE220A8397B1DCDAF
+    assert mix(torch.tensor(0)).item() == 0xE220A8397B1DCDAF - 2**64
+
+
+@pytest.mark.parametrize("task", NAMES)
+def test_cards_show_the_tasks_own_pairs(task):
+    shown = card(config_of(task, data={"symbols": 10, "train_length": [1, 9]}))
+    assert len(shown.samples) == 5
+    if task != "lexicon":
+        assert all(tgt == RULES[task](src) for src, tgt in shown.samples)
+    else:
+        assert len(shown.dictionary) == 10
+
+
+@pytest.mark.parametrize(
+    ("task", "symbols"), [("copy", 10), ("parity", 2), ("stack", 2), ("reverse_nlplike", 8000)]
+)
+def test_symbols_that_a_config_leaves_out_are_as_many_as_usual(task, symbols):
+    assert Config.model_validate({"data": {"task": task}}).data.symbols == symbols

@@ -1,0 +1,337 @@
+"""Backward by hand: every pair of functions, and models that are trained on them."""
+
+import inspect
+import math
+from pathlib import Path
+from typing import get_args
+
+import pytest
+import torch
+from conftest import VOCABULARY, config_of, model_of
+from torch import nn
+
+from toytrans.choices import FaultName
+from toytrans.config import Config
+from toytrans.data import open_source
+from toytrans.data.batches import Batch
+from toytrans.insight import gradients
+from toytrans.model import attention, by_hand, layers_by_hand
+from toytrans.model.decoding import greedy
+from toytrans.model.dropout import keep_mask
+from toytrans.model.transformer import Transformer
+from toytrans.training.faults import build_model, objective_of
+from toytrans.training.run import create_run, load_run
+from toytrans.training.trainer import Trainer, backward
+
+CPU = torch.device("cpu")
+SRC = torch.tensor([[1, 5, 6, 7, 4, 2], [1, 8, 13, 2, 0, 0], [1, 2, 0, 0, 0, 0]])
+TGT_IN = torch.tensor([[1, 4, 7, 6, 5], [1, 8, 9, 0, 0], [1, 0, 0, 0, 0]])
+TGT_OUT = torch.tensor([[4, 7, 6, 5, 2], [8, 9, 2, 0, 0], [2, 0, 0, 0, 0]])
+VARIANTS = [
+    {"activation": "gelu", "dropout": 0.3},
+    {"activation": "gelu_tanh", "positions": "sinusoidal", "norm": "post"},
+    {"positions": "rotary"},
+    {"positions": "alibi"},
+    {"positions": "t5"},
+    {"positions": "relative", "cross_positions": "anchored"},
+    {"pad_mask": "keys_and_queries", "share_layers": True, "dropout": 0.3},
+    {"positions": "learned", "tie_embeddings": False, "score_cap": 2.0},
+]
+
+
+def cases(seed: int) -> list[gradients.Case]:
+    draw = torch.Generator().manual_seed(seed)
+    return [
+        *gradients.layers(draw),
+        *gradients.attentions(draw),
+        *gradients.losses(draw),
+    ]
+
+
+# The pairs -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("number", range(len(cases(0))), ids=[c.operation for c in cases(0)])
+def test_gradcheck_of_every_pair(number):
+    """Against finite differences, as functions of autograd."""
+    case = cases(7)[number]
+    given = [x.clone().requires_grad_() for x in case.inputs.values()]
+    small = "small" in case.operation  # x near 0.001, so a smaller step; gradients near 1000
+    fast = "multi-head" in case.operation  # thousands of weights
+    assert torch.autograd.gradcheck(
+        lambda *inputs: layers_by_hand.run(*case.pair, *inputs, *case.settings),
+        given,
+        eps=1e-9 if small else 1e-6,
+        rtol=1e-3,
+        atol=1e-2 if small else 1e-5,
+        fast_mode=fast,
+    )
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_every_gradient_is_autograds_at_several_seeds(seed):
+    draw = torch.Generator().manual_seed(seed)
+    for case in cases(seed):
+        for found in gradients.compare_case(case, draw):
+            assert found.passed, found
+
+
+def test_no_autograd_inside(monkeypatch):
+    called = []
+    monkeypatch.setattr(torch.autograd, "grad", lambda *a, **k: called.append(a))
+    monkeypatch.setattr(torch.autograd, "backward", lambda *a, **k: called.append(a))
+    for case in cases(0):
+        forward, derived = case.pair
+        with torch.no_grad():
+            given = [x.requires_grad_() for x in case.inputs.values()]
+            output, needed = forward(*given, *case.settings)
+            found = derived(torch.ones_like(output), needed)
+        assert not called, "autograd was asked"
+        assert output.grad_fn is None
+        assert all(each is None or not each.requires_grad for each in found)
+    source = Path(by_hand.__file__).read_text()
+    code = source.partition('"""\n')[2]
+    for word in ("autograd", ".backward(", "requires_grad", "functional", "nn."):
+        assert word not in code, word
+
+
+def test_every_function_says_how_it_is_derived():
+    functions = dict(inspect.getmembers(by_hand, inspect.isfunction))
+    backwards = [name for name in functions if name.endswith("_backward")]
+    assert len(backwards) == 12
+    for name in backwards:
+        assert name.removesuffix("_backward") in functions
+        assert len(functions[name].__doc__) > 60
+    for name, words in {
+        "softmax": "diag(w) - w w^T",
+        "attention": "transpose of d_S",
+        "multi_head": "sum of three",
+        "layer_norm": "epsilon",
+    }.items():
+        words_of = functions[f"{name}_backward"].__doc__
+        assert "The trap:" in words_of and words in words_of
+
+
+def test_softmax_of_two_by_hand():
+    """w = (1/4, 3/4); diag(w) - w w^T = 3/16 [[1, -1], [-1, 1]], so G = (1, 0) gives the first
+    column, where w (1 - w) would give 3/16 and 0."""
+    weights, needed = by_hand.softmax(torch.tensor([[0.0, math.log(3)]]).double())
+    assert weights[0].tolist() == pytest.approx([1 / 4, 3 / 4])
+    (found,) = by_hand.softmax_backward(torch.tensor([[1.0, 0]]).double(), needed)
+    assert found[0].tolist() == pytest.approx([3 / 16, -3 / 16])
+
+
+def test_queries_that_see_nothing_have_no_gradient_and_no_nan():
+    case = next(case for case in cases(0) if case.operation == "attention")
+    _, open_rows = case.settings
+    forward, derived = case.pair
+    output, needed = forward(*case.inputs.values(), *case.settings)
+    d_q, *others = derived(torch.ones_like(output), needed)
+    closed = ~open_rows.expand(*output.shape[:3], 1)[..., 0]
+    assert closed.any() and not closed.all()
+    assert (output[closed] == 0).all() and (d_q[closed] == 0).all()
+    assert (d_q[~closed] != 0).any()
+    assert all(each.isfinite().all() for each in (d_q, *others))
+
+
+def test_an_equal_row_has_a_gradient_through_layer_norm():
+    """The variance is 0: epsilon alone keeps the division finite."""
+    x, one = torch.full((1, 5), 3.0).double(), torch.ones(5).double()
+    _, needed = by_hand.layer_norm(x, one, 0 * one, 1e-5)
+    d_x, *_ = by_hand.layer_norm_backward(torch.eye(5).double()[:1], needed)
+    expected = (torch.eye(5).double()[0] - 0.2) / math.sqrt(1e-5)
+    assert torch.allclose(d_x[0], expected, rtol=1e-12)
+
+
+# The model -----------------------------------------------------------------------------------
+
+
+def pair_of_models(fault=None, **model) -> list[Transformer]:
+    """The same weights, trained by autograd and by hand; autograd's attention is no kernel's."""
+    built = []
+    for road in ("autograd", "by_hand"):
+        torch.manual_seed(3)
+        built.append(model_of(VOCABULARY, backward=road, **model).train())
+    return built
+
+
+@pytest.fixture
+def autograd_alone(monkeypatch):
+    """`attend_leanly` has its own gradient; here autograd derives every one."""
+    explicitly = attention.attend_explicitly
+    monkeypatch.setattr(
+        attention, "attend_leanly", lambda *given, **named: explicitly(*given, **named).context
+    )
+
+
+@pytest.mark.parametrize("variant", VARIANTS, ids=str)
+def test_a_models_loss_and_gradients_are_autograds(variant, autograd_alone):
+    found = []
+    for model in pair_of_models(**variant):
+        torch.manual_seed(5)  # the same dropout
+        loss = objective_of(None, model.config.backward).loss(model(SRC, TGT_IN), TGT_OUT, 0.1)
+        found.append((loss, torch.autograd.grad(loss, list(model.parameters()))))
+    (loss, theirs), (ours_loss, ours) = found
+    assert abs(loss.item() - ours_loss.item()) < 1e-12
+    for one, other in zip(ours, theirs, strict=True):
+        assert other.abs().max() > 0
+        assert (one - other).abs().max() < 1e-11
+
+
+def nodes(tensor: torch.Tensor) -> set[str]:
+    """Names of all operations that autograd would walk back through."""
+    found, waiting = set(), [tensor.grad_fn]
+    while waiting:
+        node = waiting.pop()
+        if node is not None and node not in found:
+            found.add(node)
+            waiting += [before for before, _ in node.next_functions]
+    return {node.name().removesuffix("0").removesuffix("Backward") for node in found}
+
+
+@pytest.mark.parametrize("variant", [*VARIANTS, {}], ids=str)
+def test_autograd_is_left_with_glue_alone(variant):
+    autograd, ours = pair_of_models(**variant)
+    loss = objective_of(None, "by_hand").loss(ours(SRC, TGT_IN), TGT_OUT, 0.1)
+    glue = "Add Mul Sum View UnsafeView Reshape Permute Transpose T Slice Unbind Clone Expand "
+    glue += "ConstantPadNd Unsqueeze Cat AliasBackward0"
+    allowed = {*glue.split(), "torch::autograd::AccumulateGrad", "_Pair"}
+    assert nodes(loss) <= allowed, nodes(loss) - allowed
+    theirs = nodes(objective_of(None).loss(autograd(SRC, TGT_IN), TGT_OUT, 0.1))
+    assert {"NativeLayerNorm", "Embedding", "NllLoss"} <= theirs
+
+
+def test_weights_keep_their_names_and_load_either_way():
+    autograd, ours = pair_of_models()
+    assert list(autograd.state_dict()) == list(ours.state_dict())
+    assert ours.output.weight is ours.src_embedding.weight
+    computing = (nn.Linear, nn.LayerNorm, nn.Embedding, nn.ReLU, attention.Attention)
+    twins = [module for module in ours.modules() if isinstance(module, computing)]
+    assert len(twins) > 20
+    assert all(type(module).__module__ == layers_by_hand.__name__ for module in twins)
+    assert all(type(module).__module__ != layers_by_hand.__name__ for module in autograd.modules())
+    with torch.no_grad():
+        for parameter in autograd.parameters():
+            parameter.add_(0.1 * torch.randn_like(parameter))
+    ours.load_state_dict(autograd.state_dict())
+    for model in (autograd.eval(), ours.eval()):
+        model.requires_grad_(False)
+    assert torch.allclose(autograd(SRC, TGT_IN), ours(SRC, TGT_IN), rtol=0, atol=1e-12)
+    assert torch.equal(greedy(autograd, SRC).tokens, greedy(ours, SRC).tokens)
+
+
+@pytest.mark.parametrize("fault", get_args(FaultName))
+def test_faults_break_both_roads_alike(fault):
+    """A fault is planted after the twins took over; most change layers or the loss."""
+    found = []
+    for road in ("autograd", "by_hand"):
+        torch.manual_seed(1)
+        config = config_of(model={"backward": road}, fault=fault)
+        model = build_model(config, VOCABULARY).double()
+        batch = Batch(SRC, TGT_IN, TGT_OUT)
+        objective = objective_of(fault, road)
+        backward(model, [batch], CPU, objective=objective, label_smoothing=0.1)
+        found.append({name: p.grad for name, p in model.named_parameters()})
+    theirs, ours = found
+    assert any(gradient is not None for gradient in theirs.values())
+    for name, gradient in theirs.items():
+        assert (gradient is None) == (ours[name] is None)
+        assert gradient is None or torch.allclose(gradient, ours[name], rtol=0, atol=1e-12)
+
+
+# Training ------------------------------------------------------------------------------------
+
+
+def trainer(folder: Path, road: str) -> Trainer:
+    config = config_of(
+        "reverse",
+        data={"symbols": 5, "batch_tokens": 192, "valid_examples": 50},
+        model={
+            "backward": road,
+            "activation": "gelu_tanh",
+            "n_encoder_layers": 1,
+            "n_decoder_layers": 1,
+        },
+        train={
+            "max_steps": 200,
+            "precision": "fp64",
+            "log_every": 1,
+            "eval_every": 200,
+            "lr": 1e-2,
+        },
+    )
+    source = open_source(config)
+    create_run(folder, config, source.facts, {})
+    return Trainer(config, source, folder, CPU, config.train.precision)
+
+
+def test_a_small_reverse_is_solved_by_hand_with_autograds_loss_curve(tmp_path, autograd_alone):
+    curves = []
+    for road in ("autograd", "by_hand"):
+        records = list(trainer(tmp_path / road, road).train())
+        assert [record["step"] for record in records] == list(range(1, 201))
+        curves.append([(record["loss"], record["grad_norm"]) for record in records])
+    assert max(record["padding"] for record in records) > 1.05, "batches are padded"
+    theirs, ours = torch.tensor(curves, dtype=torch.float64)
+    assert theirs[0, 0] > 2 and theirs[-1, 0] < 0.1
+    assert (ours - theirs).abs().max() < 1e-9
+    assert records[-1]["valid_exact_match"] >= 0.99
+    loaded = load_run(tmp_path / "by_hand")
+    assert loaded.config.model.backward == "by_hand"
+    assert loaded.translate(["4 3 1"]) == ["1 3 4"]
+
+
+def test_a_run_by_hand_goes_on_and_is_measured_like_any_other(tmp_path, command, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("small.yaml").write_text(
+        "data: {task: reverse, symbols: 5, train_length: [1, 4], test_examples: 20}\n"
+        "model: {d_model: 8, n_heads: 2, d_ff: 16, dropout: 0.2, backward: by_hand}\n"
+        "train: {max_steps: 4}\n"
+    )
+    fixed = ("--set", "train.warmup_steps=1", "--set", "train.schedule=constant")
+    train = ("train", "--config", "small.yaml", *fixed)
+    for words in (
+        ("--out", "whole"),
+        ("--out", "halves", "--set", "train.max_steps=2"),
+        ("--out", "halves", "--resume"),
+    ):
+        assert command(*train, *words).code == 0
+    whole, halves = (
+        load_run(Path(name), "last").model.state_dict() for name in ("whole", "halves")
+    )
+    assert all(torch.equal(whole[name], halves[name]) for name in whole)
+    assert command("eval", "halves", "--json").code == 0
+    assert command("check", "halves").code == 0
+    refused = command(*train, "--out", "halves", "--resume", "--set", "model.backward=autograd")
+    assert refused.code == 2 and "model.backward (by_hand -> autograd)" in refused.err
+
+
+@pytest.mark.parametrize(
+    ("train", "says"),
+    [({"precision": "bf16"}, "fp32 or fp64"), ({"compile": True}, "is not compiled")],
+)
+def test_what_by_hand_does_not_go_with_is_refused(tmp_path, command, train, says):
+    (key, value), path = next(iter(train.items())), tmp_path / "bad.yaml"
+    path.write_text(
+        "data: {task: copy}\nmodel: {backward: by_hand}\n"
+        f"train:\n  {key}: {str(value).lower()}\n"
+    )
+    answer = command("train", "--config", str(path), "--out", str(tmp_path / "run"))
+    assert answer.code == 2 and says in answer.err and f"{path}:4: train.{key}" in answer.err
+
+
+def test_by_hand_auto_precision_is_fp32():
+    def precision(**model) -> str:
+        data = {"task": "copy"}
+        return Config.model_validate({"data": data, "model": model}).train.precision
+
+    assert precision(backward="by_hand") == "fp32" and precision() == "auto"
+
+
+def test_dropout_off_the_cpu_is_torchs():
+    assert keep_mask(torch.empty(2, 3, device="meta"), 0.5).shape == (2, 3)
+
+
+def test_an_unknown_backward_is_refused():
+    with pytest.raises(ValueError, match="autograd"):
+        config_of(model={"backward": "by_magic"})

@@ -1,0 +1,264 @@
+"""Tables and a plot of what was measured per length, of one run and of several."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.table import Table
+
+from toytrans.cli.common import broken, plain, share
+from toytrans.cli.render.results import interval, ranges, results_table
+
+if TYPE_CHECKING:
+    from toytrans.evaluation import Report, Span
+    from toytrans.training.run import Run
+
+PLOT_HEIGHT = 10
+WIDEST_PLOT = 80
+Summary = dict[str, Any]
+Row = tuple[str, Summary, bool]
+"""What is summed, the sums, and whether a gap follows."""
+
+
+class Measured(NamedTuple):
+    """A run and what was measured of it. data: what the pairs are called; side: whose length."""
+
+    run: "Run"
+    report: "Report"
+    train_length: tuple[int, int]
+    data: str
+    side: str
+
+    def document(self) -> Summary:
+        """Everything as plain values."""
+        run = self.run
+        return {
+            "run": str(run.path),
+            "seed": run.config.seed,
+            "split": self.data,
+            "checkpoint": run.step,
+            "fault": run.config.fault,
+            "length_of": self.side,
+            "train_length": list(self.train_length),
+        } | self.report.document(self.train_length)
+
+    def parts(self) -> Iterator[tuple[str, Summary]]:
+        """In range, beyond, all: those of them that hold pairs, and differ."""
+        report = self.report
+        inside, outside = report.in_range(self.train_length), report.out_of_range(self.train_length)
+        if inside.examples:
+            yield "in range", inside.summary()
+        if outside.examples:
+            yield "beyond", outside.summary()
+        if inside.examples and outside.examples:
+            yield "all", report.total().summary()
+
+
+def print_one(console: Console, measured: Measured, search: str) -> None:
+    """All tables of one run, and the plot where there are lengths to compare."""
+    from toytrans.evaluation import spans
+
+    run, report = measured.run, measured.report
+    rows = ranges(measured.data, report, measured.train_length)
+    if len(rows) != 1:
+        rows.append((f"{measured.data}, all", report.total().summary()))
+    title = f"{run.path}, step {run.step}, {search}{broken(run.config.fault)}"
+    console.print(results_table(title, rows))
+    found = spans(report.by_length, measured.train_length)
+    shown = _rows(measured, found)
+    console.print(_length_table(measured.side, shown))
+    _print_errors(console, measured.side, shown)
+    matches = [summary["exact_match"] for _, summary, _ in shown[: len(found)]]
+    _print_plot(console, measured.side, found, matches)
+
+
+def print_several(console: Console, several: Sequence[Measured], search: str) -> None:
+    """Every run, their mean and range: in range, beyond, together, then per length; and the errors
+    of all runs counted together."""
+    from toytrans.evaluation import Report, over_runs, spans
+
+    parts: dict[str, list[tuple[Measured, Summary]]] = {}
+    for measured in several:
+        for words, summary in measured.parts():
+            parts.setdefault(words, []).append((measured, summary))
+    data, (low, high) = several[0].data, several[0].train_length
+    for words, rows in parts.items():
+        title = f"{words}: {data}, {len(rows)} runs trained on lengths {low} to {high}, {search}"
+        console.print(_runs_table(title, rows))
+    side = several[0].side
+    together = several[0]._replace(report=sum((one.report for one in several), Report()))
+    found = spans(together.report.by_length, together.train_length)
+    summaries = []
+    for span in found:
+        counts = (measured.report.total(*span[:2]) for measured in several)
+        summaries.append(over_runs([c.summary() for c in counts if c.examples]))
+    console.print(_mean_table(side, found, summaries))
+    _print_errors(console, side, _rows(together, found), ", all runs together")
+    _print_plot(console, side, found, [row["exact_match"]["mean"] for row in summaries])
+
+
+def _rows(measured: Measured, found: Sequence["Span"]) -> list[Row]:
+    """What was counted in spans of lengths, then in range, beyond and together."""
+    report = measured.report
+    lengths = (report.total(*span[:2]).summary() for span in found)
+    rows = [*zip(map(_words, found), lengths, _section_ends(found), strict=True)]
+    return rows + [(words, summary, False) for words, summary in measured.parts()]
+
+
+def _section_ends(found: Sequence["Span"]) -> list[bool]:
+    """Whether a table has a gap after a span: before another side of the training range, and after
+    the last."""
+    sides = [span.in_range for span in found]
+    return [here != there for here, there in zip(sides, [*sides[1:], None], strict=True)]
+
+
+def _words(span: "Span") -> str:
+    return f"{span.low}-{span.high}" if span.low < span.high else str(span.low)
+
+
+def _side_words(side: str) -> str:
+    return "source" if side == "src" else "target"
+
+
+def _table(title: str, headings: Iterable[str], caption: str | None = None) -> Table:
+    """A table of numbers, narrow enough for nine columns."""
+    table = Table(
+        title=plain(title),
+        caption=caption,
+        box=SIMPLE_HEAD,
+        title_justify="left",
+        title_style="bold",
+        caption_justify="left",
+        padding=(0, 1, 0, 0),
+    )
+    for heading in headings:
+        table.add_column(heading, justify="right", no_wrap=heading != "\nrun")
+    return table
+
+
+def _signed(value: float) -> str:
+    return f"{value:+.4f}" if value else "0"
+
+
+def _length_table(side: str, rows: Sequence[Row]) -> Table:
+    """Free-running beside teacher-forced, the lengths in range and beyond apart."""
+    table = _table(
+        f"per {_side_words(side)} length: free-running, and the same teacher-forced",
+        ("\nlength", "\ndecoded", "exact\nmatch", "\n95%", "\nforced", "\ndiff.")
+        + ("token\nacc.", "\nforced", "\ndiff."),
+        "diff.: free-running less teacher-forced, over the pairs that were decoded",
+    )
+    for words, row, end in rows:
+        table.add_row(
+            words,
+            f"{row['decoded']:,}",
+            share(row["exact_match"]),
+            interval(row),
+            share(row["forced_exact_match"]),
+            _signed(row["exact_match_difference"]),
+            share(row["free_token_accuracy"]),
+            share(row["token_accuracy"]),
+            _signed(row["token_accuracy_difference"]),
+            end_section=end,
+        )
+    return table
+
+
+def _print_errors(console: Console, side: str, rows: Sequence[Row], of: str = "") -> None:
+    """Where outputs went wrong first, and what became of their EOS, where any is wrong."""
+    rows = [row for row in rows if row[1]["wrong"]]
+    if not rows:
+        console.print("errors: none, no output is wrong\n")
+        return
+    table = _table(
+        f"errors per {_side_words(side)} length{of}; the first token is at place 1",
+        ("\nlength", "\ndecoded", "\nwrong", "first error,\nmedian place", "\nearliest")
+        + ("EOS\ntoo early", "\ntoo late", "\nnever"),
+    )
+    for words, row, end in rows:
+        table.add_row(
+            words,
+            f"{row['decoded']:,}",
+            f"{row['wrong']:,}",
+            f"{row['first_error_median']:g}",
+            str(row["first_error_earliest"]),
+            *(f"{row[name]:,}" for name in ("eos_early", "eos_late", "eos_never")),
+            end_section=end,
+        )
+    console.print(table)
+
+
+def _runs_table(title: str, rows: Sequence[tuple[Measured, Summary]]) -> Table:
+    """Every run, then mean, lowest and highest of each column."""
+    from toytrans.evaluation import over_runs
+
+    table = _table(
+        title,
+        ("\nrun", "\nseed", "\ndecoded", "exact\nmatch", "\n95%", "\nforced")
+        + ("token\nacc.", "\nforced"),
+    )
+    names = ("exact_match", "forced_exact_match", "free_token_accuracy", "token_accuracy")
+    for number, (measured, row) in enumerate(rows, 1):
+        run = measured.run
+        exact, *others = (share(row[name]) for name in names)
+        first = (plain(f"{run.path}{broken(run.config.fault)}"), str(run.config.seed))
+        last = number == len(rows)
+        table.add_row(
+            *first, f"{row['decoded']:,}", exact, interval(row), *others, end_section=last
+        )
+    together = over_runs([row for _, row in rows])
+    for words, key in (("mean", "mean"), ("lowest", "min"), ("highest", "max")):
+        exact, *others = (share(together[name][key]) for name in names)
+        table.add_row(words, "", "", exact, "", *others)
+    return table
+
+
+def _mean_table(side: str, found: Sequence["Span"], rows: Sequence[Summary]) -> Table:
+    """Means over runs per length, with the range of the exact match."""
+    table = _table(
+        f"per {_side_words(side)} length, means over runs; forced: teacher-forced",
+        ("\nlength", "\nruns", "exact\nmatch", "\nlowest", "\nhighest")
+        + ("\nforced", "token\nacc.", "\nforced"),
+    )
+    for span, row, end in zip(found, rows, _section_ends(found), strict=True):
+        exact = row["exact_match"]
+        names = ("forced_exact_match", "free_token_accuracy", "token_accuracy")
+        table.add_row(
+            _words(span),
+            str(row["runs"]),
+            *(share(exact[key]) for key in ("mean", "min", "max")),
+            *(share(row[name]["mean"]) for name in names),
+            end_section=end,
+        )
+    return table
+
+
+def _print_plot(console: Console, side: str, found: Sequence["Span"], values: list[float]) -> None:
+    """Nothing under two lengths: they make no curve."""
+    if len(found) < 2:
+        return
+    console.print(f"exact match against {_side_words(side)} length: o = in range, x = beyond")
+    for line in plot_lines(found, values, min(console.width, WIDEST_PLOT)):
+        console.print(line, markup=False, soft_wrap=True)
+
+
+def plot_lines(found: Sequence["Span"], values: Sequence[float], width: int) -> Iterator[str]:
+    """Shares over spans of lengths, in ASCII: a mark for each span, the share from 0 to 1."""
+    cell = max(1, min(3, (width - 6) // len(found)))
+    levels = [round(value * PLOT_HEIGHT) for value in values]
+    for level in range(PLOT_HEIGHT, -1, -1):
+        marks = (
+            ("o" if span.in_range else "x") if here == level else " "
+            for span, here in zip(found, levels, strict=True)
+        )
+        line = "".join(mark.rjust(cell) for mark in marks)
+        yield f"{level / PLOT_HEIGHT:4.1f} |{line}".rstrip()
+    yield "     +" + "-" * (cell * len(found))
+    axis = " " * 6
+    for number, span in enumerate(found, 1):
+        mark = str(span.low)
+        start = 6 + cell * number - 1
+        if start > len(axis) or number == 1:  # a gap between one label and the next
+            axis = axis.ljust(start) + mark
+    yield axis

@@ -1,0 +1,172 @@
+"""A report of the proofs as text, JSON, JUnit's XML, or annotations of GitHub's."""
+
+import json
+import time
+from typing import TYPE_CHECKING, Any
+from xml.etree import ElementTree
+
+from toytrans.choices import FaultName
+from toytrans.cli.common import note, output, plain, warn_of_fault
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from toytrans.insight.diagnosis.fault_cards import FaultCard
+    from toytrans.insight.proofs.report import Finding, Report
+
+PROGRESS_AFTER = 2.0
+"""Seconds after which is told what is being tried, and between two such lines."""
+
+
+class Progress:
+    """Tells what is being tried on standard error, once that takes a while."""
+
+    def __init__(self) -> None:
+        self.last = time.monotonic()
+
+    def __call__(self, what: str) -> None:
+        if time.monotonic() - self.last >= PROGRESS_AFTER:
+            self.last = time.monotonic()
+            note(f"trying {what}")
+
+
+def show(report: "Report", fault: FaultName | None, form: str) -> None:
+    """Print a report on standard output in one of the formats."""
+    if form == "json":
+        print(json.dumps(report.document() | {"fault": fault}))
+    elif form == "junit":
+        print(junit(report))
+    elif form == "github":
+        print("\n".join(annotations(report)) or f"::notice title=toytrans check::{report.verdict}")
+    else:
+        _print(output(), report, fault)
+
+
+def junit(report: "Report") -> str:
+    """JUnit's XML: each proof a test case; what cannot be judged or does not apply is skipped."""
+    failed = [f for f in report.findings if f.verdict == "FAIL"]
+    skipped = [f for f in report.findings if f.verdict not in ("PASS", "FAIL")]
+    suite = ElementTree.Element(
+        "testsuite",
+        name=f"toytrans check {report.subject}",
+        tests=str(len(report.findings)),
+        failures=str(len(failed)),
+        errors="0",
+        skipped=str(len(skipped)),
+    )
+    for finding in report.findings:
+        case = ElementTree.SubElement(
+            suite,
+            "testcase",
+            classname="toytrans.check",
+            name=f"({finding.letter}) {finding.title}",
+        )
+        if finding.verdict == "FAIL":
+            failure = ElementTree.SubElement(case, "failure", message=finding.words)
+            failure.text = "\n".join(_details(finding))
+        elif finding.verdict != "PASS":
+            ElementTree.SubElement(case, "skipped", message=f"{finding.verdict}: {finding.words}")
+    return ElementTree.tostring(suite, encoding="unicode")
+
+
+def annotations(report: "Report") -> list[str]:
+    """Commands of a GitHub workflow: an error for each failure, a warning where nothing could be
+    judged."""
+    kinds = {"FAIL": "error", "cannot judge": "warning"}
+    return [
+        f"::{kinds[f.verdict]} title={_escaped(f'toytrans check ({f.letter}) {f.title}', True)}::"
+        + _escaped("\n".join([f.words, *_details(f)]))
+        for f in report.findings
+        if f.verdict in kinds
+    ]
+
+
+def _escaped(text: str, is_property: bool = False) -> str:
+    """Text as a workflow command takes it."""
+    pairs = [("%", "%25"), ("\r", "%0D"), ("\n", "%0A")]
+    for character, code in pairs + ([(":", "%3A"), (",", "%2C")] if is_property else []):
+        text = text.replace(character, code)
+    return text
+
+
+def _details(finding: "Finding") -> list[str]:
+    names = {"where": "first seen", "example": "smallest example", "reproduce": "reproduce"}
+    return [f"{names[name]}: {text}" for name, text in finding.details.items()]
+
+
+def remedy(report: "Report") -> str:
+    """One line: what could not be judged, and what to give."""
+    unsure = [f for f in report.findings if f.verdict == "cannot judge"]
+    first = next((f for f in unsure if f.letter in "ab"), unsure[0])
+    return f"cannot judge {report.subject}: ({first.letter}) {first.words}"
+
+
+def _print(console: "Console", report: "Report", fault: FaultName | None) -> None:
+    """A line a finding with what it means below, what they sum up to, and the card of a fault."""
+    from rich.padding import Padding
+    from rich.text import Text
+
+    warn_of_fault(fault)
+    title = f"{report.subject}, {report.precision}"
+    console.print(plain(title), Text("\nlargest difference, and what is wanted", "dim"), sep="")
+    for finding in report.findings:
+        style = {"PASS": "green", "FAIL": "bold red", "cannot judge": "yellow"}
+        shown = {"does not apply": "-", "cannot judge": "?"}.get(finding.verdict, finding.verdict)
+        number = "" if finding.difference is None else f"{finding.difference:8.1e}"
+        console.print(
+            Text.assemble(
+                f"({finding.letter}) ",
+                (f"{shown:<5}", style.get(finding.verdict, "dim")),
+                (f"{finding.title:<49}", "bold"),
+                f"{number} {_wanted(finding)}",
+            )
+        )
+        unsure = finding.verdict == "cannot judge"
+        for text in (f"cannot judge: {finding.words}" if unsure else finding.words,
+                     *_details(finding)):  # fmt: skip
+            words = plain(text)
+            words.style = "" if finding.verdict == "FAIL" else "dim"
+            console.print(Padding(words, (0, 0, 0, 9)))
+    _print_sum(console, report)
+    if fault is not None:
+        from toytrans.insight.diagnosis.fault_cards import CARDS
+
+        print_card(console, fault, CARDS[fault])
+
+
+def _print_sum(console: "Console", report: "Report") -> None:
+    """What was tried, and how many proofs passed."""
+    if report.tried is not None:
+        console.print(plain(f"tried: {report.tried}"), style="dim")
+        for text in report.tried.notes:
+            console.print(plain(f"note: {text}"), style="dim")
+    counts: dict[str, Any] = {"PASS": 0, "FAIL": 0, "cannot judge": 0, "does not apply": 0}
+    for finding in report.findings:
+        counts[finding.verdict] += 1
+    failed = " ".join(f"({finding.letter})" for finding in report.failures)
+    unsure = f"{counts['cannot judge']} cannot be judged, " if counts["cannot judge"] else ""
+    console.print(
+        f"{counts['PASS']} passed, {counts['FAIL']} failed{' ' + failed if failed else ''}, "
+        f"{unsure}{counts['does not apply']} do not apply"
+    )
+
+
+def _wanted(finding: "Finding") -> str:
+    if finding.tolerance is None:
+        return ""
+    relation = ">" if finding.must_change else "<="
+    return f"{relation} {finding.tolerance:.0e}" if finding.tolerance else f"{relation} 0"
+
+
+def print_card(console: "Console", name: FaultName, card: "FaultCard") -> None:
+    """What a fault is, how it shows, which proofs find it, and where people met it."""
+    from rich.padding import Padding
+
+    console.print(f"\n[bold]{name}[/bold]")
+    for heading, words in (
+        ("what", card.what),
+        ("symptom", card.symptom),
+        ("found by", " ".join(f"({letter})" for letter in card.proofs)),
+        ("met in", card.threads),
+    ):
+        console.print(Padding(plain(f"{heading}: {words}"), (0, 0, 0, 2)))
