@@ -219,10 +219,10 @@ def test_masks_that_decoder_of_x_transformers_cannot_take_say_so():
     masks = make_masks(src, tgt_in, "keys_and_queries")
     found = convert(masks, src, tgt_in, "x-transformers", HEADS)
     assert [each.argument for each in found] == ["attn_mask"] * 3
-    assert ["Decoder" in each.says for each in found] == [False, False, True]
+    assert ["Decoder" in each.polarity for each in found] == [False, False, True]
     broken = masks._replace(decoder_self=(tgt_in != PAD_ID)[:, None, None])
     found = convert(broken, src, tgt_in, "x-transformers", HEADS)
-    assert found[1].argument == "mask" and "Decoder would close the future" in found[1].says
+    assert found[1].argument == "mask" and "Decoder would mask the future" in found[1].polarity
 
 
 # By hand -----------------------------------------------------------------------------------------
@@ -323,7 +323,7 @@ def test_hf_masks_of_four_dimensions_are_numbers_to_add():
         [[[0, LOWEST], [LOWEST, LOWEST]]],
     ]
     assert all(each.tensor.dtype == torch.float32 for each in found)
-    assert "encoder_outputs" in found[2].says and "encoder_outputs" not in found[0].says
+    assert "encoder_outputs" in found[2].polarity and "encoder_outputs" not in found[0].polarity
 
 
 def test_an_unknown_library_is_refused():
@@ -446,7 +446,7 @@ def called(marian: MarianMTModel, masks: Masks, src: Tensor, tgt_in: Tensor) -> 
     encoder, decoder, cross = convert(masks, src, tgt_in, "hf", HEADS)
     given = {decoder.argument: decoder.tensor, cross.argument: cross.tensor}
     source: dict[str, Any] = {"input_ids": src}
-    if "encoder_outputs" in cross.says:
+    if "encoder_outputs" in cross.polarity:
         mask = {encoder.argument: encoder.tensor}
         source = {"encoder_outputs": marian.get_encoder()(input_ids=src, **mask)}
     else:
