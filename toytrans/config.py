@@ -293,7 +293,7 @@ class ModelConfig(Section):
             )
 
     @property
-    def room(self) -> int | None:
+    def max_length(self) -> int | None:
         """Places that a sequence may have; None = any number. Random places leave gaps."""
         if self.max_positions is None or not self.random_positions:
             return self.max_positions
@@ -400,7 +400,7 @@ class Config(Section):
 
     @model_validator(mode="after")
     def _resolve(self) -> Self:
-        data, rows = self.data, self.model.room
+        data, rows = self.data, self.model.max_length
         if self.model.backward == "by_hand":
             self._resolve_by_hand()
         if self.fault == "wrong_scale" and self.model.n_heads == 1:

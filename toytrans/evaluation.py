@@ -245,11 +245,15 @@ def evaluate(
     follow = follow or (lambda done, total: None)
     total = len(pairs) + len(chosen)
     with _in_eval_mode(model) as device:
-        for batch, rows in evaluation_batches(pairs, batch_tokens, both_ends, model.longest):
+        for batch, rows in evaluation_batches(
+            pairs, batch_tokens, both_ends, model.config.max_length
+        ):
             report.add(lengths[rows], _forced(model, batch.to(device), also_decoded[rows]))
             follow(len(rows), total)
         some, lengths = pairs.take(chosen), lengths[chosen]
-        for batch, rows in evaluation_batches(some, batch_tokens, both_ends, model.longest):
+        for batch, rows in evaluation_batches(
+            some, batch_tokens, both_ends, model.config.max_length
+        ):
             batch = batch.to(device)
             tokens = search(model, batch.src, beam=beam, growth=facts.target_growth).tokens
             report.add(lengths[rows], *_free(tokens, batch.tgt_out))
@@ -331,7 +335,9 @@ def translate(
     pairs = Pairs(*pad_rows(rows), *pad_rows([[]] * len(rows)))
     output: list[list[str]] = [[]] * len(rows)
     with _in_eval_mode(model) as device:
-        for batch, order in evaluation_batches(pairs, BATCH_TOKENS, both_ends, model.longest):
+        for batch, order in evaluation_batches(
+            pairs, BATCH_TOKENS, both_ends, model.config.max_length
+        ):
             found = search(model, batch.src.to(device), beam=beam, growth=facts.target_growth)
             for row, ids in zip(order.tolist(), found.tokens.tolist(), strict=True):
                 output[row] = vocabulary.decode(ids)

@@ -24,7 +24,7 @@ def check_splits(config: Config, source: PairSource) -> None:
     table.
     """
     config.model.check_size(len(source.facts.vocabulary))
-    files, rows = config.data.files, config.model.room
+    files, rows = config.data.files, config.model.max_length
     if files is None:
         return
     for split in SPLITS:

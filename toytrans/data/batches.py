@@ -187,7 +187,7 @@ class Pool:
     def of(pairs: Pairs, config: Config) -> "Pool":
         """Sort pairs, cut them into batches and bring their lengths to the host, once."""
         both_ends, lengths = config.marks_both_ends, pairs.lengths_on_host()
-        longest = config.model.room
+        longest = config.model.max_length
         order, cuts = cut(lengths, config.data.batch_tokens, both_ends, longest=longest)
         _, widths, heights = zip(*(shape for _, _, shape in cuts), strict=True)
         whole = make_batch(pairs, both_ends, (len(pairs), max(widths), max(heights)))

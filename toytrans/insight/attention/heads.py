@@ -191,7 +191,7 @@ def validation_pairs(run: Run, count: int) -> Pairs:
 
 def batches_of(run: Run, pairs: Pairs) -> Iterator[Batch]:
     """Pairs in batches of similar length."""
-    both_ends, longest = run.config.marks_both_ends, run.model.longest
+    both_ends, longest = run.config.marks_both_ends, run.model.config.max_length
     for batch, _ in evaluation_batches(pairs, BATCH_TOKENS, both_ends, longest):
         yield batch
 

@@ -212,7 +212,7 @@ def own(model: Transformer, config: Config, vocabulary: Vocabulary, name: str) -
         start_id=BOS_ID,
         eos_id=EOS_ID,
         decoding_start=BOS_ID,
-        limit=model.longest,
+        limit=model.config.max_length,
         embeddings=(model.src_embedding, model.tgt_embedding),
         loss=loss,
         batch=batch,
