@@ -165,11 +165,7 @@ def example(
     from toytrans.insight.attention import examples
 
     _check_save(save)
-    made = {
-        "heads": examples.heads,
-        "sdpa": examples.sdpa,
-        "projections": examples.projections,
-    }
+    made = {"heads": examples.heads, "sdpa": examples.sdpa, "projections": examples.projections}
     _show(made[name](), as_json, save)
 
 

@@ -351,10 +351,7 @@ def _with_the_future(masks: MaskMaker) -> MaskMaker:
 
 
 def _logits(
-    inspected: InspectedBatch,
-    row: int,
-    logits: dict[str, Tensor],
-    differences: dict[str, Tensor],
+    inspected: InspectedBatch, row: int, logits: dict[str, Tensor], differences: dict[str, Tensor]
 ) -> Iterator[Table]:
     """The likeliest token at each place of one pair, and the differences of its logits."""
     tgt_in = inspected.batch.tgt_in[row]

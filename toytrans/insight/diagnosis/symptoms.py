@@ -117,8 +117,7 @@ TEXTS: dict[Severity, dict[str, tuple[str, str]]] = {
         ),
         "padding": (
             "Much of every batch is padding.",
-            "raise data.batch_tokens {data.batch_tokens}: a longer pool holds more similar "
-            "pairs",
+            "raise data.batch_tokens {data.batch_tokens}: a longer pool holds more similar pairs",
         ),
         "slower": (
             "Steps took longer and longer.",
