@@ -3,7 +3,7 @@
 import torch
 from conftest import inspected_of
 
-from toytrans.insight.capture import capture, split_heads
+from toytrans.insight.capture import capture, recording, split_heads
 
 
 def test_every_attention_is_recorded_once_with_its_own_numbers() -> None:
@@ -14,7 +14,7 @@ def test_every_attention_is_recorded_once_with_its_own_numbers() -> None:
         steps, output = call.run()
         assert (call.memory is not None) == (part == "cross")
         torch.testing.assert_close(output, call.output)
-        closed = ~call.sight.mask.expand_as(steps.weights)
+        closed = ~call.context.mask.expand_as(steps.weights)
         assert closed.any() and not steps.weights[closed].any()
         assert call.unmasked().weights[closed].all()
     assert not any(module._forward_hooks for module in inspected.model.modules())
@@ -25,15 +25,14 @@ def test_shared_layers_are_recorded_call_by_call() -> None:
     calls = capture(inspected.model, inspected.batch)
     first, second = calls["encoder", 1], calls["encoder", 2]
     assert first.module is second.module and not torch.equal(first.x, second.x)
-    layer = inspected.model.encoder_stack()[0]
+    layer, batch = inspected.model.encoder_stack()[0], inspected.batch
+    with recording({"layer": layer}) as recorded, torch.no_grad():
+        inspected.model(batch.src, batch.tgt_in)
+    one, two = recorded["layer"]
     with torch.no_grad():
-        after_first = layer.residuals[0].norm(
-            layer(
-                inspected.model._embed(inspected.model.src_embedding, inspected.batch.src),
-                first.sight,
-            )
-        )
-    torch.testing.assert_close(second.x, after_first)
+        assert torch.equal(first.x, layer.residuals[0].norm(one.args[0]))
+        assert torch.equal(second.x, layer.residuals[0].norm(one.output))
+    assert torch.equal(two.args[0], one.output)
 
 
 def test_heads_by_hand() -> None:

@@ -3,7 +3,7 @@
 import torch
 
 from toytrans.model import masks
-from toytrans.model.sight import Sight
+from toytrans.model.context import AttentionContext, additive, has_visible_key
 
 SRC = torch.tensor([[5, 6, 2, 0], [5, 6, 7, 2]])
 TGT = torch.tensor([[1, 5, 0], [1, 7, 6]])
@@ -27,18 +27,18 @@ def test_cross_attention_closes_source_pads_alone():
 
 
 def test_keys_and_queries_closes_pad_rows_too():
-    found = masks.make_masks(SRC, TGT, "keys_and_queries")
+    found = masks.MaskMaker("keys_and_queries").all(SRC, TGT)
     assert found.encoder_self[0, 0].int().tolist() == [[1, 1, 1, 0]] * 3 + [[0, 0, 0, 0]]
     assert found.decoder_self[0, 0].int().tolist() == [[1, 0, 0], [1, 1, 0], [0, 0, 0]]
     assert found.cross[0, 0].int().tolist() == [[1, 1, 1, 0]] * 2 + [[0] * 4]
-    assert masks.open_rows(found.cross)[0, 0, :, 0].tolist() == [True, True, False]
+    assert has_visible_key(found.cross)[0, 0, :, 0].tolist() == [True, True, False]
 
 
 def test_closed_places_are_finite_numbers_in_every_precision():
     mask = masks.MaskMaker().encoder_self(SRC)
     for dtype in (torch.float16, torch.bfloat16, torch.float32, torch.float64):
-        numbers = masks.additive(mask, dtype)
+        numbers = additive(mask, dtype)
         assert numbers.isfinite().all() and numbers[0, 0, 0].tolist()[:3] == [0, 0, 0]
         assert numbers[0, 0, 0, 3] < -6e4
-    sight = Sight.of(mask, None, torch.float32)
-    assert sight.open_rows is None, "every row sees something"
+    context = AttentionContext.of(mask, None, torch.float32)
+    assert context.has_visible_key is None, "every row sees something"

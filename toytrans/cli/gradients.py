@@ -20,8 +20,9 @@ def gradients(
 ) -> None:
     """Compare every manually derived gradient with autograd's.
 
-    The exit code is 1 if one differs. A config with `model.backward: by_hand`
-    trains on these gradients.
+    The exit code is 1 if one differs. The derivations are docstrings in
+    toytrans/model/manual_backward/functions.py. A config with
+    `model.backward: by_hand` trains with them.
     """
     from toytrans.insight.gradients import TOLERANCE, compare
 

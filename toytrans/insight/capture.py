@@ -15,8 +15,9 @@ import torch
 from torch import Tensor, nn
 
 from toytrans.data.batches import Batch
-from toytrans.model.attention import Attention, Intermediates, KeysValues
-from toytrans.model.sight import Sight
+from toytrans.model.attention import Attention, Intermediates, eager_attention, merge_heads
+from toytrans.model.context import AttentionContext
+from toytrans.model.kv_cache import KeysValues
 from toytrans.model.transformer import Transformer
 
 Part = Literal["encoder", "decoder", "cross"]
@@ -32,6 +33,18 @@ class ModuleCall(NamedTuple):
     output: Tensor
 
 
+def intermediates(
+    module: Attention, x: Tensor, context: AttentionContext, memory: KeysValues | None = None
+) -> tuple[Intermediates, Tensor]:
+    """Every intermediate, and the output (B, Tq, D), of a pass without dropout.
+
+    x, context, memory: what `Attention.forward` takes.
+    """
+    q, k, v = module.queries_keys_values(x, memory)
+    steps = eager_attention(q, k, v, context, module.bias(context), module.cap, scale=module.scale)
+    return steps, module.out_proj(merge_heads(steps.context))
+
+
 @dataclass(frozen=True)
 class AttentionCall:
     """One call of an attention.
@@ -43,7 +56,7 @@ class AttentionCall:
 
     module: Attention
     x: Tensor
-    sight: Sight
+    context: AttentionContext
     memory: KeysValues | None
     output: Tensor
 
@@ -53,21 +66,23 @@ class AttentionCall:
         bound = inspect.signature(Attention.forward).bind(call.module, *call.args, **call.kwargs)
         given = bound.arguments
         return AttentionCall(
-            call.module, given["x"], given["sight"], given.get("memory"), call.output
+            call.module, given["x"], given["context"].whole, given.get("memory"), call.output
         )
 
-    def run(self, sight: Sight | None = None) -> tuple[Intermediates, Tensor]:
+    def run(self, context: AttentionContext | None = None) -> tuple[Intermediates, Tensor]:
         """Every intermediate, and the output, optionally with another mask."""
         with torch.no_grad():
-            return self.module.intermediates(self.x, sight or self.sight, self.memory)
+            return intermediates(self.module, self.x, context or self.context, self.memory)
 
-    def intermediates(self, sight: Sight | None = None) -> Intermediates:
+    def intermediates(self, context: AttentionContext | None = None) -> Intermediates:
         """Every intermediate, optionally with another mask."""
-        return self.run(sight)[0]
+        return self.run(context)[0]
 
     def unmasked(self) -> Intermediates:
         """Every intermediate of the same attention without a mask."""
-        return self.intermediates(replace(self.sight, mask=None, additive=None, open_rows=None))
+        return self.intermediates(
+            replace(self.context, mask=None, additive=None, has_visible_key=None)
+        )
 
 
 @contextlib.contextmanager

@@ -55,7 +55,7 @@ class InspectedBatch:
         return Masks(*(self._mask(name) for name in ATTENTIONS))
 
     def _mask(self, name: str) -> Tensor:
-        mask = self.calls[name].sight.mask
+        mask = self.calls[name].context.mask
         if mask is not None:
             return mask
         return torch.ones_like(self.ids(name)[1], dtype=torch.bool)[:, None, None]

@@ -9,9 +9,9 @@ from toytrans.data.batches import Batch, make_batch
 from toytrans.data.pairs import Pairs, pad_rows
 from toytrans.insight.attention import heads as h
 from toytrans.insight.attention.heads import AttentionWeights
-from toytrans.insight.capture import PARTS, Part, capture
+from toytrans.insight.capture import PARTS, Part, capture, intermediates
+from toytrans.model.context import AttentionContext
 from toytrans.model.masks import MaskMaker
-from toytrans.model.sight import Sight
 from toytrans.model.transformer import Transformer
 from toytrans.tokens import EOS_ID, PAD_ID
 
@@ -209,12 +209,14 @@ def test_the_weights_are_those_of_the_pass() -> None:
     calls = capture(model, batch)
     for one in seen:
         assert torch.equal(one.weights, calls[one.part, one.layer].intermediates().weights)
-    sight = Sight.of(model.masks.encoder_self(batch.src), None, torch.float64)
+    context = AttentionContext.of(model.masks.encoder_self(batch.src), None, torch.float64)
     with torch.no_grad():
-        x = model._embed(model.src_embedding, batch.src)
+        x = model.embed(model.src_embedding, batch.src)
         one, two = model.encoder_stack()
-        x = two.residuals[0].norm(one(x, sight))
-        assert torch.equal(seen[1].weights, two.self_attention.intermediates(x, sight)[0].weights)
+        x = two.residuals[0].norm(one(x, context))
+        assert torch.equal(
+            seen[1].weights, intermediates(two.self_attention, x, context)[0].weights
+        )
     for one in seen:
         sums = one.weights.sum(-1)
         torch.testing.assert_close(sums, torch.ones_like(sums))

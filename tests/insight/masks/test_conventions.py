@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import VOCABULARY, model_of
+from conftest import VOCABULARY, make_masks, model_of
 from torch import Tensor, nn
 from torch.nn import functional as F
 from transformers import MarianConfig, MarianMTModel
@@ -13,8 +13,8 @@ from transformers import MarianConfig, MarianMTModel
 from toytrans.errors import UserError
 from toytrans.insight.masks.conventions import LIBRARIES, convert
 from toytrans.model.attention import Attention
-from toytrans.model.masks import MaskMaker, Masks, make_masks
-from toytrans.model.sight import Sight
+from toytrans.model.context import AttentionContext
+from toytrans.model.masks import MaskMaker, Masks
 from toytrans.tokens import BOS_ID, EOS_ID, PAD_ID
 
 with warnings.catch_warnings():  # it compiles a function while it is imported
@@ -160,7 +160,7 @@ def both(
     assert [*dict.fromkeys(each.attention for each in converted)] == [*ATTENTIONS]
     given = {each.argument: each.tensor for each in converted if each.attention == name}
     keys_values = attention.keys_values(memory) if name == "cross" else None
-    ours = attention(x, Sight.of(getattr(masks, name), None, x.dtype), keys_values)
+    ours = attention(x, AttentionContext.of(getattr(masks, name), None, x.dtype), keys_values)
     return ours, WAYS[library](attention, x, memory, **given)
 
 
@@ -209,7 +209,7 @@ def test_sockeyes_masks_are_torchs_too(batch):
     masks = make_masks(src, tgt_in, "keys_and_queries")
     attention, x = attention_of("decoder_self", "sockeye"), torch.randn(*tgt_in.shape, 24).double()
     mask = convert(masks, src, tgt_in, "sockeye", HEADS)[1].tensor
-    ours = attention(x, Sight.of(masks.decoder_self, None, x.dtype))
+    ours = attention(x, AttentionContext.of(masks.decoder_self, None, x.dtype))
     theirs = with_torch_mha(attention, x, x, attn_mask=mask)
     assert torch.allclose(ours, theirs, rtol=0, atol=1e-12), "at pads too: zeros in both"
 

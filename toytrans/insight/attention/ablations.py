@@ -11,9 +11,9 @@ from toytrans.errors import UserError
 from toytrans.insight.attention.trace import Trace, TraceReport
 from toytrans.insight.masks.mask_tables import batch_tables
 from toytrans.insight.tables import CLOSED, Table, label, matrix, number, numbers
-from toytrans.model.attention import Intermediates, attend_explicitly
+from toytrans.model.attention import Intermediates, eager_attention
+from toytrans.model.context import AttentionContext
 from toytrans.model.masks import causal_mask, padding_mask
-from toytrans.model.sight import Sight
 
 WIDTHS = (4, 8, 16, 32, 64, 128, 256)
 """Widths of a head in the example."""
@@ -79,11 +79,11 @@ def sharpness(traced: Trace) -> TraceReport:
     Both are measured over the keys that real queries see, with the model's scale and without one.
     """
     call, steps = traced.call, traced.call.intermediates()
-    bare = attend_explicitly(
-        *steps[:3], call.sight, call.module.bias(call.sight), call.module.cap, scale=1.0
+    bare = eager_attention(
+        *steps[:3], call.context, call.module.bias(call.context), call.module.cap, scale=1.0
     )
     real = padding_mask(traced.inspected.ids(traced.name)[0])[:, None, :, None]  # (B, 1, Tq, 1)
-    mask = call.sight.mask
+    mask = call.context.mask
     visible = (real if mask is None else mask & real).expand_as(steps.scores)
     rows = visible.any(-1)  # (B, H, Tq)
     heads = range(visible.shape[1])
@@ -129,7 +129,7 @@ def scales() -> TraceReport:
     for column, width in enumerate(WIDTHS):
         q, k = (torch.randn(size, width, generator=draw) for size in (256, 64))
         for line, scale in enumerate((1.0, None)):
-            steps = attend_explicitly(q, k, k, Sight(), scale=scale)
+            steps = eager_attention(q, k, k, AttentionContext(), scale=scale)
             variance[line, column] = steps.scores.var()
             spread[line, column] = entropy(steps.weights).mean()
     names = "without_scale", "with_scale"

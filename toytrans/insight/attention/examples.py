@@ -12,7 +12,7 @@ from toytrans.config import ModelConfig
 from toytrans.insight.attention.ablations import entropy, leaks
 from toytrans.insight.attention.trace import TraceReport, distance, trace
 from toytrans.insight.attention.trace_tables import layout, memory_tables
-from toytrans.insight.capture import split_heads
+from toytrans.insight.capture import intermediates, split_heads
 from toytrans.insight.inspected import InspectedBatch, batch_of_sequences, fresh
 from toytrans.insight.tables import (
     CLOSED,
@@ -26,9 +26,10 @@ from toytrans.insight.tables import (
     shape_of,
     tiny,
 )
-from toytrans.model.attention import Attention, Intermediates, attend_explicitly
+from toytrans.model.attention import Attention, Intermediates, eager_attention
+from toytrans.model.context import AttentionContext
+from toytrans.model.decoding import DecoderState
 from toytrans.model.masks import MaskMaker, causal_mask, padding_mask
-from toytrans.model.sight import Sight
 from toytrans.model.transformer import Transformer
 from toytrans.tokens import EOS_ID, PAD_ID, Vocabulary
 
@@ -54,7 +55,7 @@ def _model(d_model: int, n_heads: int, vocabulary: Vocabulary) -> Transformer:
 
 def _attend(qkv: Iterable[Tensor]) -> Intermediates:
     q, k, v = qkv
-    return attend_explicitly(q, k, v, Sight())
+    return eager_attention(q, k, v, AttentionContext())
 
 
 # Ten ragged lists into eight heads -----------------------------------------------------------
@@ -186,7 +187,7 @@ def _unequal(q: Tensor, k: Tensor, v: Tensor) -> str:
 
 def _wrong_root(split: Intermediates) -> Table:
     """The scale of a head is the root of the head's width."""
-    wrong = attend_explicitly(*split[:3], Sight(), scale=DK**-0.5)
+    wrong = eager_attention(*split[:3], AttentionContext(), scale=DK**-0.5)
 
     def statistics(steps: Intermediates) -> list[str]:
         means = steps.scores.var(), entropy(steps.weights).mean(), steps.weights.amax(-1).mean()
@@ -225,7 +226,7 @@ def projections() -> TraceReport:
     with torch.no_grad():
         for linear in (module.in_proj, module.out_proj):  # biases start at zero, which hides them
             linear.bias.copy_(torch.randn(linear.bias.shape, generator=draw))
-        wide, output = module.intermediates(x, Sight())
+        wide, output = intermediates(module, x, AttentionContext())
         small = [_linears(module, head) for head in range(module.n_heads)]
         parts = [[F.linear(x, *pair) for pair in pairs] for pairs in small]
         contexts = [_attend(qkv).context for qkv in parts]
@@ -319,8 +320,8 @@ def decoding(inspected: InspectedBatch, row: int) -> TraceReport:
     src, tgt_in, _ = inspected.batch
     with torch.no_grad():
         parallel, no_triangle = model(src, tgt_in), without(src, tgt_in)
-        state = model.start(src, tgt_in.shape[1])
-        steps = [model.next_logits(tokens[:, None], state)[:, 0] for tokens in tgt_in.T]
+        state = DecoderState(model, src, tgt_in.shape[1])
+        steps = [state.next_logits(tokens[:, None])[:, 0] for tokens in tgt_in.T]
     stepwise = torch.stack(steps, 1)  # (B, T, V)
     real = padding_mask(tgt_in)
     differences = {

@@ -249,7 +249,7 @@ def _weights(part: Part, layer: int, head: int | None, call: AttentionCall) -> A
         )
     rows, n_heads, queries, keys = weights.shape
     chosen = slice(None) if head is None else slice(head - 1, head)
-    mask = call.sight.mask
+    mask = call.context.mask
     visible = weights.new_ones(1, 1, dtype=torch.bool) if mask is None else mask[:, 0]
     heads = tuple(range(1, n_heads + 1))[chosen]
     visible = visible.expand(rows, queries, keys)

@@ -9,8 +9,8 @@ from torch import Tensor
 from toytrans.insight.capture import AttentionCall
 from toytrans.insight.inspected import ATTENTIONS, InspectedBatch
 from toytrans.insight.tables import Table, mask_cells, number, numbers, shape_of
+from toytrans.model.context import AttentionContext
 from toytrans.model.masks import padding_mask
-from toytrans.model.sight import Sight
 
 DIGITS = 3
 
@@ -30,9 +30,9 @@ def empty_rows(inspected: InspectedBatch) -> Table:
         for row, full in enumerate(inspected.full_mask(name))
         if (places := (~full.any(-1)).nonzero()[:, 0].tolist())
     ]
-    name, row, query, sight, which = _an_empty_row(inspected)
+    name, row, query, context, which = _an_empty_row(inspected)
     call, place = inspected.calls[name], (row, 0, query)
-    closed = call.intermediates(sight)
+    closed = call.intermediates(context)
     scores = call.unmasked().masked[place]  # (Tk,), finite
     lowest = closed.masked[place]
     minus_inf = torch.full_like(scores, -math.inf) + scores
@@ -60,20 +60,20 @@ def empty_rows(inspected: InspectedBatch) -> Table:
     )
 
 
-def _an_empty_row(inspected: InspectedBatch) -> tuple[str, int, int, Sight, str]:
+def _an_empty_row(inspected: InspectedBatch) -> tuple[str, int, int, AttentionContext, str]:
     """A query without a visible key, and its mask; a hypothetical one if the batch has none."""
     for name in ATTENTIONS:
         empty = (~inspected.full_mask(name).any(-1)).nonzero().tolist()
         if empty:
             row, query = empty[-1]
-            return name, row, query, inspected.calls[name].sight, "one of them"
+            return name, row, query, inspected.calls[name].context, "one of them"
     src = inspected.batch.src
     row, query = int((~padding_mask(src)).sum(1).argmax()), src.shape[1] - 1
     call = inspected.calls["encoder_self"]
     mask = inspected.full_mask("encoder_self")[:, None].clone()  # (B, 1, S, S)
     mask[row, 0, query] = False
-    sight = Sight.of(mask, call.sight.distances, call.x.dtype)
-    return "encoder_self", row, query, sight, "suppose one were masked"
+    context = AttentionContext.of(mask, call.context.distances, call.x.dtype)
+    return "encoder_self", row, query, context, "suppose one were masked"
 
 
 def _instructive_rows(inspected: InspectedBatch) -> Iterator[tuple[str, int, int]]:
@@ -124,7 +124,7 @@ def _steps(call: AttentionCall, row: int, query: int) -> list[tuple[str, list[st
     steps = [("q k^T", raw), ("scaled", masked.scores[place])]
     if call.module.cap:
         steps.append(("capped", masked.capped[place]))
-    if call.module.bias(call.sight) is not None:
+    if call.module.bias(call.context) is not None:
         steps.append(("+ bias", unmasked.masked[place]))
     steps.append(("+ mask", masked.masked[place]))
     rows = [(name, [*numbers(values), "|"]) for name, values in steps]
