@@ -379,14 +379,8 @@ def _logits(
         "One pass compared with the steps: largest difference of any logit",
         columns,
         [
-            (
-                "with the causal mask",
-                [tiny(x) for x in differences["step_by_step"][row, :shown].tolist()],
-            ),
-            (
-                "without the triangle",
-                [tiny(x) for x in differences["without_the_triangle"][row, :shown].tolist()],
-            ),
+            (label(name), [tiny(x) for x in each[row, :shown].tolist()])
+            for name, each in differences.items()
         ],
         shape=f"{real} real places" + more(real - shown, "place"),
     )

@@ -212,12 +212,12 @@ def _checkpoints(path: Path) -> Iterator[CheckpointStatus]:
     A checkpoint that looks damaged is read again, unless it is gone. If all are gone, the list of
     checkpoints is read again.
     """
-    found = False
-    while not found and (steps := saved_steps(path)):
+    any_left = False
+    while not any_left and (steps := saved_steps(path)):
         for step in steps:
             status = _checkpoint(path, step)
             if status.damage is None or step in saved_steps(path):
-                found = True
+                any_left = True
                 yield status if status.damage is None else _checkpoint(path, step)
 
 
