@@ -6,6 +6,7 @@ os.environ.setdefault("GOMP_SPINCOUNT", "2000")  # as the command line does, bef
 os.environ["OMP_NUM_THREADS"] = "1"  # the work is tiny, and as many workers run as there are cores
 
 import importlib.util
+import io
 import signal
 import sys
 from collections.abc import Callable
@@ -19,6 +20,7 @@ import torch
 from toytrans.choices import AnchorName, PadMask, PositionName
 from toytrans.cli.app import main
 from toytrans.config import Config
+from toytrans.insight.inspected import InspectedBatch, batch_of_sequences
 from toytrans.model.backends.cpu import leave_products_to_onednn
 from toytrans.model.build import build
 from toytrans.model.masks import MaskMaker, Masks
@@ -53,6 +55,16 @@ def model_of(vocabulary: Vocabulary, **model: object) -> Transformer:
     return built
 
 
+def inspected_of(**model: object) -> InspectedBatch:
+    """Two pairs and a small model in fp64; the first pair has 1 pad in src and 2 in tgt_in."""
+    batch, _ = batch_of_sequences(["5 7 9", "4 6 8 3"], ["9 7", "3 8 6 4"], VOCABULARY)
+    assert (batch.src == 0).sum(1).tolist() == [1, 0]
+    assert (batch.tgt_in == 0).sum(1).tolist() == [2, 0]
+    sizes = {"n_encoder_layers": 2, "n_decoder_layers": 2, "positions": "sinusoidal"}
+    made = model_of(VOCABULARY, **(sizes | model))
+    return InspectedBatch(batch, VOCABULARY, made, "test weights")
+
+
 def make_masks(src: torch.Tensor, tgt_in: torch.Tensor, pad_mask: PadMask = "keys") -> Masks:
     """The three masks of a batch."""
     return MaskMaker(pad_mask).all(src, tgt_in)
@@ -84,6 +96,48 @@ SCHEMES = [
 """What a model's positions may be."""
 
 VOCABULARY = Vocabulary((*(str(k) for k in range(10)), "+"), separators=("+",))
+
+
+TINY = """\
+seed: 3
+data: {task: copy, symbols: 5, train_length: [1, 6], valid_examples: 30, test_examples: 8}
+model: {d_model: 8, n_heads: 2, n_encoder_layers: 2, n_decoder_layers: 1, d_ff: 8}
+train: {max_steps: 2, precision: fp32}
+"""
+"""A config that trains in no time."""
+
+PAIRS = ("--src", "5 7 9", "--tgt", "9 7", "--src", "4 6 8 3", "--tgt", "3 8 6 4")
+"""Two pairs for a command; the first one gets pads."""
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A working directory that holds tiny.yaml; output as in a pipe."""
+    monkeypatch.chdir(tmp_path)
+    for name in ("COLUMNS", "NO_COLOR", "FORCE_COLOR", "TERM"):
+        monkeypatch.delenv(name, raising=False)
+    (tmp_path / "tiny.yaml").write_text(TINY)
+    return tmp_path
+
+
+class Screen(io.StringIO):
+    """A terminal to print to."""
+
+    encoding = "utf-8"  # type: ignore[assignment]
+
+    def isatty(self) -> bool:
+        return True
+
+
+def on_screen(monkeypatch: pytest.MonkeyPatch, *arguments: str, **environment: str) -> str:
+    """What a command prints on a terminal of 80 columns."""
+    for name, value in ({"TERM": "xterm-256color", "COLUMNS": "80"} | environment).items():
+        monkeypatch.setenv(name, value)
+    screen = Screen()
+    with monkeypatch.context() as patch:
+        patch.setattr(sys, "stdout", screen)
+        assert call(*arguments) == 0
+    return screen.getvalue()
 
 
 class Answer(NamedTuple):
