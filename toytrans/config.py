@@ -452,6 +452,6 @@ class Config(Section):
         return (rows - 1) // TARGET_GROWTH.get(self.data.task or "", 1)
 
     @property
-    def marks_both_ends(self) -> bool:
+    def source_bos(self) -> bool:
         """Whether sources start with BOS: the anchored positions count from either end."""
         return self.model.is_anchored

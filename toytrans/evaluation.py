@@ -20,7 +20,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from toytrans.data.batches import Batch, evaluation_batches
-from toytrans.data.pairs import DataFacts, Pairs, Side, pad_rows
+from toytrans.data.pairs import DatasetInfo, Pairs, Side, pad_rows
 from toytrans.data.selection import first_of_each
 from toytrans.model.decoding import search
 from toytrans.model.transformer import Transformer
@@ -225,9 +225,9 @@ def wilson_interval(right: int, total: int) -> tuple[float, float]:
 def evaluate(
     model: Transformer,
     pairs: Pairs,
-    facts: DataFacts,
+    facts: DatasetInfo,
     *,
-    both_ends: bool,
+    source_bos: bool,
     beam: int = 1,
     batch_tokens: int = BATCH_TOKENS,
     decode: int | None = None,
@@ -244,13 +244,13 @@ def evaluate(
     follow = follow or (lambda done, total: None)
     total = len(pairs) + len(chosen)
     with _in_eval_mode(model) as device:
-        for batch, rows in evaluation_batches(pairs, batch_tokens, both_ends, model.longest):
+        for batch, rows in evaluation_batches(pairs, batch_tokens, source_bos, model.longest):
             report.add(lengths[rows], _forced(model, batch.to(device), also_decoded[rows]))
             follow(len(rows), total)
         some, lengths = pairs.take(chosen), lengths[chosen]
-        for batch, rows in evaluation_batches(some, batch_tokens, both_ends, model.longest):
+        for batch, rows in evaluation_batches(some, batch_tokens, source_bos, model.longest):
             batch = batch.to(device)
-            tokens = search(model, batch.src, beam=beam, growth=facts.target_growth).tokens
+            tokens = search(model, batch.src, beam=beam, growth=facts.max_len_a).tokens
             report.add(lengths[rows], *_free(tokens, batch.tgt_out))
             follow(len(rows), total)
     report.by_length = dict(sorted(report.by_length.items()))
@@ -318,9 +318,9 @@ def _free(tokens: Tensor, expected: Tensor) -> tuple[Columns, Tensor]:
 def translate(
     model: Transformer,
     sequences: list[list[str]],
-    facts: DataFacts,
+    facts: DatasetInfo,
     *,
-    both_ends: bool,
+    source_bos: bool,
     beam: int = 1,
 ) -> list[list[str]]:
     """Translations of sequences of symbols, in their order. Raises UnseenSymbol."""
@@ -331,8 +331,8 @@ def translate(
     pairs = Pairs(*pad_rows(rows), *pad_rows([[]] * len(rows)))
     output: list[list[str]] = [[]] * len(rows)
     with _in_eval_mode(model) as device:
-        for batch, order in evaluation_batches(pairs, BATCH_TOKENS, both_ends, model.longest):
-            found = search(model, batch.src.to(device), beam=beam, growth=facts.target_growth)
+        for batch, order in evaluation_batches(pairs, BATCH_TOKENS, source_bos, model.longest):
+            found = search(model, batch.src.to(device), beam=beam, growth=facts.max_len_a)
             for row, ids in zip(order.tolist(), found.tokens.tolist(), strict=True):
                 output[row] = vocabulary.decode(ids)
     return output

@@ -208,11 +208,11 @@ def alive(group: int) -> bool:
 
 # Waiting -------------------------------------------------------------------------------------
 
-MEETING = """
+CONNECTING = """
 import sys
 from toytrans.cli import main
 from toytrans.training import distributed
-distributed.SECONDS_IN_SILENCE, distributed.SECONDS_TO_MEET = 0.2, float(sys.argv.pop(1))
+distributed.SECONDS_BEFORE_NOTICE, distributed.SECONDS_TO_CONNECT = 0.2, float(sys.argv.pop(1))
 main()
 """
 
@@ -226,18 +226,18 @@ def test_a_process_that_waits_for_others_says_so_and_heeds_signals():
     def waiting(rank: int, seconds: str) -> contextlib.AbstractContextManager:
         place = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": ports[rank]}
         environment = os.environ | place | {"RANK": str(rank), "WORLD_SIZE": "2"}
-        return python(MEETING, seconds, *TRAIN, env=environment)
+        return python(CONNECTING, seconds, *TRAIN, env=environment)
 
     with waiting(0, "600") as stopped, waiting(1, "0.6") as alone:
         line = stopped.stderr.readline()
         place = f"127.0.0.1:{ports[0]}"
-        assert line == f"waiting at {place} for 2 processes to meet; this one is rank 0\n"
+        assert line == f"waiting at {place} for 2 processes to connect; this one is rank 0\n"
         stopped.send_signal(signal.SIGINT)
         _, rest = stopped.communicate(timeout=5)
         _, err = alone.communicate(timeout=60)
     assert (stopped.returncode, rest) == (130, "")
     assert alone.returncode == 2 and err.count("\n") == 2, err
-    for words in ("toytrans: 2 processes have not met", ports[1], "unset RANK"):
+    for words in ("toytrans: 2 processes have not connected", ports[1], "unset RANK"):
         assert words in err.splitlines()[1]
 
 

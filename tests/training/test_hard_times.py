@@ -207,7 +207,7 @@ def test_memory_that_runs_out_does_so_before_the_first_step(command, monkeypatch
 def test_other_errors_of_torch_are_bugs_of_ours(command, monkeypatch):
     monkeypatch.setattr(trainer_module, "backward", raising(RuntimeError("can't allocate a name")))
     answer = command(*TRAIN)
-    assert answer.code == 70 and "a bug of ours (RuntimeError" in answer.err
+    assert answer.code == 70 and "internal error (RuntimeError" in answer.err
 
 
 def test_memory_that_really_runs_out():

@@ -19,7 +19,7 @@ import threading
 import time
 from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cache, cached_property
+from functools import cached_property
 from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnProcess
@@ -32,17 +32,20 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from toytrans.boards.definition import SEEDS, Board, Measure, Variant, config_of
 from toytrans.config import Config
 from toytrans.config_file import save_config
-from toytrans.data import check_splits, open_source
+from toytrans.data import open_source
+from toytrans.data.files import sha256_of
 from toytrans.data.pairs import all_pairs
 from toytrans.errors import UserError
 from toytrans.evaluation import evaluate
 from toytrans.model.transformer import count_parameters
-from toytrans.safe_io import Unreadable, json_text, open_regular, read_whole
+from toytrans.safe_io import Unreadable, json_text, read_whole
 from toytrans.training import devices
 from toytrans.training.checkpoint import Count
-from toytrans.training.machine import settings_of_numbers, usable_cores
+from toytrans.training.machine import usable_cores
 from toytrans.training.owned import saying_what_failed, write_file
-from toytrans.training.run import RUNS, create_run, locked, read_records
+from toytrans.training.run import RUNS, read_records
+from toytrans.training.session import Request, open_session
+from toytrans.training.signals import exit_if_signalled
 from toytrans.training.trainer import Trainer
 
 RESULT, MOST_BYTES = "result.json", 2**24
@@ -82,12 +85,12 @@ class Job:
     def config_sha256(self) -> str:
         return hashlib.sha256(save_config(self.config_by_names).encode()).hexdigest()
 
-    @property
+    @cached_property
     def path(self) -> Path:
         """The run directory, named by the hash of the config and of what is in its files."""
         digest = self.config_sha256
         for path in self._files().values():
-            digest = hashlib.sha256(f"{digest} {_sha256(path)}".encode()).hexdigest()
+            digest = hashlib.sha256(f"{digest} {sha256_of(path)}".encode()).hexdigest()
         return self.folder / f"{self.task}-{self.variant}-{self.config.seed}-{digest[:8]}"
 
     def so_far(self) -> dict[str, Any] | None:
@@ -116,12 +119,6 @@ class Job:
             return 0.5 + 0.5 * len(found["measures"]) / len(self.measures)
         records = read_records(self.path)
         return 0.5 * int(records[-1]["step"]) / self.config.train.max_steps if records else 0.0
-
-
-@cache
-def _sha256(path: str) -> str:
-    with open_regular(path) as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 class _Plain(BaseModel):
@@ -245,9 +242,10 @@ def _complain(job: Job, code: int, complaints: Connection) -> None:
     """Say why a process has ended without a result."""
     if complaints.poll():
         raise UserError(complaints.recv())
-    if code < 0:
+    if code < 0 or code > 128:
+        number = -code if code < 0 else code - 128
         raise UserError(
-            f"{job.path}: its process was killed by signal {-code} (out of memory?); "
+            f"{job.path}: its process was killed by signal {number} (out of memory?); "
             "the same command goes on where it stopped"
         )
     raise RuntimeError(f"{job.path}: exit code {code}")
@@ -287,37 +285,31 @@ def _end_with_the_first() -> None:
 
 
 def train_and_measure(job: Job) -> None:
-    """Train a job on one core, or go on with it, and write its result after every measure.
+    """Train a job on one core, or resume it, and write its result after every measure.
 
-    On SIGTERM the training saves; a measure that is being taken is lost, those before it are kept.
-    What is measured is the model of the last step: nothing is chosen.
+    On SIGTERM the training saves. A running measure is lost, the measures before it are kept.
+    The model of the last step is measured: nothing is chosen.
     """
     torch.set_num_threads(1)
     devices.tune_process()
-    config, began = job.config, time.process_time()
-    place = devices.choose_device(config.device)
-    precision = devices.choose_precision(config.train.precision, place, config.model.d_model)
-    source = open_source(config)
-    check_splits(config, source)
-    with locked(job.path, remedy=""):
-        trainer = Trainer(config, source, job.path, place, precision)
-        trainer.resume()
-        resumed = trainer.progress.step > 0
-        environment = {"device": str(place), "precision": precision} | settings_of_numbers()
-        create_run(job.path, config, source.facts, environment)
-        with _saving_on_sigterm(trainer):
-            for _ in trainer.train():
-                pass
-        if trainer.stop_reason == "interrupted":
-            return
+    began = time.process_time()
+    request = Request(
+        job.path.name, job.config, lambda _: job.config, job.path, resume=True, remedy=""
+    )
+    with open_session(request, lambda _: None, patient=True) as session:
+        trainer, signals = session.trainer, session.signals
+        for _ in trainer.train():
+            pass
+        signals.act = lambda: exit_if_signalled(signals.received)
+        exit_if_signalled(signals.received)
         result = job.so_far() or {
             "steps": trainer.progress.step,
             "stop_reason": trainer.stop_reason,
             "target_tokens": trainer.progress.target_tokens,
             "parameters": count_parameters(trainer.model),
             "train_s": trainer.progress.elapsed_s,
-            "cpu_s": None if resumed else time.process_time() - began,  # else of a part alone
-            "precision": precision,
+            "cpu_s": None if session.resumed else time.process_time() - began,
+            "precision": trainer.precision,
             "measures": {},
         }
         for name, measure in job.measures.items():
@@ -325,16 +317,6 @@ def train_and_measure(job: Job) -> None:
                 result["measures"][name] = _measured(trainer, measure, result["measures"])
                 with saying_what_failed(job.path, RESULT):
                     write_file(job.path / RESULT, f"{json_text(result, 1)}\n".encode())
-
-
-@contextlib.contextmanager
-def _saving_on_sigterm(trainer: Trainer) -> Iterator[None]:
-    """SIGTERM lets the running step end and saves."""
-    before = signal.signal(signal.SIGTERM, lambda *_: trainer.interrupt())
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
 
 
 def _measured(trainer: Trainer, measure: Measure, taken: dict[str, Any]) -> dict[str, Any]:
@@ -366,7 +348,7 @@ def _evaluated(trainer: Trainer, measure: Measure) -> dict[str, Any]:
         trainer.model,
         all_pairs(source, "test"),
         trainer.source.facts,
-        both_ends=config.marks_both_ends,
+        source_bos=config.source_bos,
         decode=measure.decode,
         side="src" if config.data.task else "tgt",
     )

@@ -60,7 +60,7 @@ def attention(
     choice = Choice(part, layer, head)
     choice.check(loaded.model)
     src, valid = _pairs(loaded, sequences or [], sample)
-    batch = translated(loaded.model, src, loaded.facts.target_growth)
+    batch = translated(loaded.model, src, loaded.facts.max_len_a)
     seen = attend(loaded.model, batch, choice)
     if valid is None:
         heads = measure(loaded.model, [batch], choice)
@@ -93,4 +93,4 @@ def _pairs(run: "Run", sequences: list[str], sample: int) -> "tuple[Tensor, Pair
         shown = sources_of(run, sequences)
     else:
         shown = few(valid if valid is not None else validation_pairs(run, FEW_OF))
-    return make_batch(shown, run.config.marks_both_ends).src, valid
+    return make_batch(shown, run.config.source_bos).src, valid

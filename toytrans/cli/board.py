@@ -10,8 +10,8 @@ import typer
 from rich.table import Table
 
 from toytrans.cli.common import note, output, share
-from toytrans.cli.signals import leave_by, noted
 from toytrans.safe_io import json_text
+from toytrans.training.signals import collect_signals, exit_if_signalled
 
 if TYPE_CHECKING:
     from toytrans.boards.definition import Board
@@ -91,7 +91,7 @@ def _follow(jobs: "Sequence[Job]") -> None:
     )
     left = len(jobs) - done
     running: list[Job] = []
-    with noted() as signals, contextlib.closing(run_jobs(jobs)) as rounds:
+    with collect_signals() as signals, contextlib.closing(run_jobs(jobs)) as rounds:
         for now in rounds:
             ended = [job for job in running if job not in now]
             for job in [*now, *ended]:
@@ -109,7 +109,7 @@ def _follow(jobs: "Sequence[Job]") -> None:
     bar.close()
     if signals.received:
         note("stopped and saved; the same command goes on")
-        leave_by(signals.received)
+        exit_if_signalled(signals.received)
 
 
 def _print(board: "Board", blocks: "Sequence[Block]", jobs: "Sequence[Job]") -> None:

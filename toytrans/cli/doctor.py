@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from toytrans.cli.common import output, plain, share
-from toytrans.cli.signals import leave_by, noted
 from toytrans.safe_io import json_text
+from toytrans.training.signals import collect_signals, exit_if_signalled
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -37,9 +37,9 @@ def _machine(as_json: bool) -> bool:
     """Describe this machine; whether a training can start."""
     from toytrans.training.machine import describe
 
-    with noted() as signals:  # it writes into the folder of the runs, and clears that away
+    with collect_signals() as signals:  # it writes a file to runs/ and removes it
         found = describe()
-    leave_by(signals.received)
+    exit_if_signalled(signals.received)
     problems: list[str] = found["problems"]
     if as_json:
         print(json_text(found))

@@ -101,7 +101,7 @@ def _measure(
                 run.model,
                 pairs,
                 run.facts,
-                both_ends=run.config.marks_both_ends,
+                source_bos=run.config.source_bos,
                 beam=beam,
                 decode=decode,
                 side=wanted.side,

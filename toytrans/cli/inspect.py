@@ -127,7 +127,7 @@ def view_of(
     facts = loaded.facts if loaded else None
     if src:
         vocabulary = (facts or open_source(settings).facts).vocabulary
-        batch, _ = batch_of_sequences(src, tgt, vocabulary, settings.marks_both_ends)
+        batch, _ = batch_of_sequences(src, tgt, vocabulary, settings.source_bos)
     else:
         batch, vocabulary = batch_of_config(settings, rows, facts)
     if loaded:

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from toytrans.choices import FormatName
 from toytrans.config import MOST_IDS, FilesConfig, Paths
-from toytrans.data.pairs import SPARE_TOKENS, DataFacts, Pairs, Split, pad_rows, permutation
+from toytrans.data.pairs import MAX_LEN_B, DatasetInfo, Pairs, Split, pad_rows, permutation
 from toytrans.errors import UnseenSymbol, UserError
 from toytrans.safe_io import read_whole
 from toytrans.tokens import Vocabulary, vocabulary_of
@@ -49,21 +49,21 @@ class FilePairs:
         files: FilesConfig,
         seed: int,
         examples: dict[Split, int | None],
-        facts: DataFacts | None = None,
+        facts: DatasetInfo | None = None,
     ) -> None:
         self._files, self._seed, self._examples, self._facts = files, seed, examples, facts
         self._texts: dict[Split, list[TextPair]] = {}
         self._encoded: dict[Split, Pairs] = {}
 
     @cached_property
-    def facts(self) -> DataFacts:
+    def facts(self) -> DatasetInfo:
         """Vocabulary, lengths and growth of the training file, or those a run has saved."""
         if self._facts:
             return self._facts
         pairs = self._train_text
         lengths = [len(pair.src) for pair in pairs]
         vocabulary = vocabulary_of(side for pair in pairs for side in (pair.src, pair.tgt))
-        return DataFacts(
+        return DatasetInfo(
             vocabulary, (min(lengths), max(lengths)), _growth(pairs), sha256_of(self._files.train)
         )
 
@@ -150,13 +150,13 @@ def _growth(pairs: Sequence[TextPair]) -> int:
     its end: other sources may ask for more than training's do."""
     growth = 2
     for pair in pairs:
-        if len(pair.tgt) + 1 > MOST_GROWTH * len(pair.src) + SPARE_TOKENS and pair.src:
+        if len(pair.tgt) + 1 > MOST_GROWTH * len(pair.src) + MAX_LEN_B and pair.src:
             raise UserError(
                 f"{pair.tgt_place}: {len(pair.tgt):,} symbols for a source of {len(pair.src):,}; "
                 f"a target may have {MOST_GROWTH:,} for each of its source's"
             )
         if pair.src:
-            growth = max(growth, -(-(2 * len(pair.tgt) + 1 - SPARE_TOKENS) // len(pair.src)))
+            growth = max(growth, -(-(2 * len(pair.tgt) + 1 - MAX_LEN_B) // len(pair.src)))
     return min(growth, MOST_GROWTH)
 
 

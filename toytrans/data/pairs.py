@@ -16,7 +16,7 @@ from toytrans.tokens import PAD_ID, Vocabulary
 
 Split = Literal["train", "valid", "test"]
 Side = Literal["src", "tgt"]
-SPARE_TOKENS = 10
+MAX_LEN_B = 10
 """Tokens that decoding may say beyond growth S, EOS included."""
 
 SPLITS: tuple[Split, ...] = ("train", "valid", "test")
@@ -61,7 +61,7 @@ class Pairs:
 
 
 @dataclass(frozen=True)
-class DataFacts:
+class DatasetInfo:
     """What a run remembers of its training data.
 
     train_length: the shortest and the longest training source; they decide what is in range.
@@ -71,7 +71,7 @@ class DataFacts:
 
     vocabulary: Vocabulary
     train_length: tuple[int, int]
-    target_growth: int = 2
+    max_len_a: int = 2
     train_sha256: str = ""
 
 
@@ -79,7 +79,7 @@ class PairSource(Protocol):
     """Where pairs come from: a task or files."""
 
     @property
-    def facts(self) -> DataFacts: ...
+    def facts(self) -> DatasetInfo: ...
 
     @property
     def notes(self) -> tuple[str, ...]:

@@ -17,7 +17,7 @@ from toytrans.config import Config, DataConfig
 from toytrans.data import arithmetic, stack, zipf
 from toytrans.data.pairs import (
     SPLITS,
-    DataFacts,
+    DatasetInfo,
     Pairs,
     Sequences,
     Split,
@@ -60,7 +60,7 @@ class TaskPairs:
         assert data.test_length
         self.task = TASKS[data.task]
         self.symbols, self.seed, self.disjoint = data.symbols, seed, data.disjoint
-        self.facts = DataFacts(self.task.vocabulary(data.symbols, seed), data.train_length)
+        self.facts = DatasetInfo(self.task.vocabulary(data.symbols, seed), data.train_length)
         self._spans = dict(
             zip(SPLITS, (data.train_length, data.valid_length, data.test_length), strict=True)
         )

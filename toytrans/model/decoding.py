@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from toytrans.data.batches import bucket
-from toytrans.data.pairs import SPARE_TOKENS
+from toytrans.data.pairs import MAX_LEN_B
 from toytrans.model.transformer import Transformer
 from toytrans.tokens import BOS_ID, EOS_ID, FIRST_SYMBOL_ID, PAD_ID
 
@@ -27,7 +27,7 @@ class Decoded:
 
 def token_limits(src: Tensor, growth: int, longest: int | None = None) -> Tensor:
     """How many tokens each row of src (B, S) may become, EOS included: (B,)."""
-    limits = growth * (src >= FIRST_SYMBOL_ID).sum(1) + SPARE_TOKENS
+    limits = growth * (src >= FIRST_SYMBOL_ID).sum(1) + MAX_LEN_B
     return limits if longest is None else limits.clamp(max=longest)
 
 

@@ -30,7 +30,7 @@ except ImportError:  # not on Windows
 from toytrans.config import Config
 from toytrans.config_file import load_config, save_config
 from toytrans.data.files import MOST_BYTES, MOST_GROWTH
-from toytrans.data.pairs import DataFacts
+from toytrans.data.pairs import DatasetInfo
 from toytrans.errors import UserError
 from toytrans.evaluation import translate
 from toytrans.model.transformer import Transformer
@@ -217,14 +217,14 @@ def newest_run() -> Path:
     return max(runs, key=lambda path: (path / CONFIG).stat().st_mtime_ns)
 
 
-def create_run(path: Path, config: Config, facts: DataFacts, environment: dict[str, Any]) -> None:
+def create_run(path: Path, config: Config, facts: DatasetInfo, environment: dict[str, Any]) -> None:
     """Make a run directory, or renew the description of one that is resumed."""
     vocabulary = facts.vocabulary
     data = {
         "symbols": vocabulary.symbols,
         "separators": vocabulary.separators,
         "train_length": facts.train_length,
-        "target_growth": facts.target_growth,
+        "target_growth": facts.max_len_a,
         "train_sha256": facts.train_sha256,
     }
     with saying_what_failed(path, "the run's description"):
@@ -239,7 +239,7 @@ def is_run(path: Path) -> bool:
     return os.path.isfile(path / CONFIG) and os.path.isfile(path / DATA)  # of no name too long
 
 
-def read_run(path: Path) -> tuple[Config, DataFacts]:
+def read_run(path: Path) -> tuple[Config, DatasetInfo]:
     """Config and data facts of a run directory. Raises UserError."""
     if not os.path.exists(path):
         raise UserError(f"{path}: no such run directory; `toytrans train` makes one")
@@ -263,13 +263,13 @@ class _SavedFacts(BaseModel):
     target_growth: Annotated[int, Field(ge=2, le=MOST_GROWTH)]
     train_sha256: str
 
-    def facts(self) -> DataFacts:
+    def facts(self) -> DatasetInfo:
         """Raises UserError for what no training has: a symbol with a blank in it, say."""
         low, high = self.train_length
         if low > high or any(symbol.split() != [symbol] for symbol in self.symbols):
             raise UserError("no training's data")
         vocabulary = Vocabulary(self.symbols, self.separators)
-        return DataFacts(vocabulary, (low, high), self.target_growth, self.train_sha256)
+        return DatasetInfo(vocabulary, (low, high), self.target_growth, self.train_sha256)
 
 
 def read_precision(path: Path) -> Precision | None:
@@ -279,7 +279,7 @@ def read_precision(path: Path) -> Precision | None:
 
 
 def is_of_launch(path: Path, launch: str | None) -> bool:
-    """Whether a run was made or resumed by a process of some torchrun (see `Team.launch`)."""
+    """Whether a run was made or resumed by a torchrun launch: `DistributedContext.launch`."""
     return launch is not None and read_environment(path).get("launch") == launch
 
 
@@ -354,7 +354,7 @@ class Run:
 
     path: Path
     config: Config
-    facts: DataFacts
+    facts: DatasetInfo
     model: Transformer
     step: int
 
@@ -368,7 +368,7 @@ class Run:
             self.model,
             [sequence.split() for sequence in sequences],
             self.facts,
-            both_ends=self.config.marks_both_ends,
+            source_bos=self.config.source_bos,
             beam=beam,
         )
         return [" ".join(symbols) for symbols in output]

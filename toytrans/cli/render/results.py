@@ -72,8 +72,8 @@ def print_results(trainer: "Trainer", source: "PairSource") -> None:
     from toytrans.evaluation import evaluate
     from toytrans.model.transformer import count_parameters
 
-    team = trainer.team
-    run = team.first(lambda: load(trainer.run, "best", "cpu"))
+    context = trainer.context
+    run = context.on_main(lambda: load(trainer.run, "best", "cpu"))
     run.model.to(trainer.device)
     console, progress = output(), trainer.progress
     reason = {
@@ -93,11 +93,11 @@ def print_results(trainer: "Trainer", source: "PairSource") -> None:
         pairs = all_pairs(source, split)
         report = trainer.reports.get(run.step) if split == "valid" else None
         if report is None:
-            own = team.share_of_pairs(pairs)
-            counts = evaluate(run.model, own, run.facts, both_ends=run.config.marks_both_ends)
-            report = team.sum_reports(counts)
+            own = context.shard_pairs(pairs)
+            counts = evaluate(run.model, own, run.facts, source_bos=run.config.source_bos)
+            report = context.sum_reports(counts)
         rows += ranges(split, report, run.facts.train_length)
-    if team.is_first:
+    if context.is_main:
         console.print(results_table(title, rows))
         _print_translations(console, run, pairs)
 

@@ -175,7 +175,7 @@ def rate(case: Case) -> Iterator[Symptom]:
 
 def data(case: Case) -> Iterator[Symptom]:
     """Lengths that were never seen, too few tokens a step, too few pairs."""
-    if valid_is_longer(case) and not case.config.marks_both_ends:
+    if valid_is_longer(case) and not case.config.source_bos:
         yield Symptom(
             "unseen_lengths",
             "note",

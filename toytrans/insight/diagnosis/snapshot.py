@@ -12,7 +12,7 @@ import torch
 
 from toytrans.config import Config
 from toytrans.data import open_source
-from toytrans.data.pairs import DataFacts, Pairs, all_pairs
+from toytrans.data.pairs import DatasetInfo, Pairs, all_pairs
 from toytrans.errors import UserError
 from toytrans.tokens import EOS_ID
 from toytrans.training.checkpoint import Progress, load_checkpoint
@@ -60,7 +60,7 @@ class Case:
     not whole; texts None: the data is no longer there."""
 
     config: Config
-    facts: DataFacts
+    facts: DatasetInfo
     records: Sequence[Record]
     environment: dict[str, Any] | None = None
     saved: Sequence[Saved] = ()
@@ -220,7 +220,7 @@ def _saved(path: Path, step: int) -> Saved:
     return Saved(step, None, checkpoint.progress)
 
 
-def _texts(config: Config, facts: DataFacts) -> Texts | None:
+def _texts(config: Config, facts: DatasetInfo) -> Texts | None:
     try:
         source = open_source(config, facts)
         pairs, size = all_pairs(source, "valid"), source.size("train")

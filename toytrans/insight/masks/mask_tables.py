@@ -12,7 +12,7 @@ from toytrans.config import Config
 from toytrans.data import open_source
 from toytrans.data.batches import Batch, make_batch
 from toytrans.data.files import TextPair, encode_pairs
-from toytrans.data.pairs import DataFacts
+from toytrans.data.pairs import DatasetInfo
 from toytrans.insight.tables import ATTENTIONS, CLOSED, Panel, View, number, shape_of
 from toytrans.model.masks import MaskMaker, Masks, causal_mask, padding_mask
 from toytrans.tokens import PAD_ID, Vocabulary, vocabulary_of
@@ -34,7 +34,7 @@ Cells = list[list[str]]
 
 
 def batch_of_config(
-    config: Config, rows: int, facts: DataFacts | None = None
+    config: Config, rows: int, facts: DatasetInfo | None = None
 ) -> tuple[Batch, Vocabulary]:
     """The first training pairs of a config, padded to one batch, as training is given them.
 
@@ -44,7 +44,7 @@ def batch_of_config(
     size = source.size("train")
     count = rows if size is None else min(rows, size)
     pairs = source.pairs("train", torch.arange(count))
-    batch = make_batch(pairs, config.marks_both_ends)
+    batch = make_batch(pairs, config.source_bos)
     return objective_of(config.fault).batch(batch), source.facts.vocabulary
 
 
@@ -52,7 +52,7 @@ def batch_of_sequences(
     src: Sequence[str],
     tgt: Sequence[str],
     vocabulary: Vocabulary | None = None,
-    both_ends: bool = False,
+    source_bos: bool = False,
 ) -> tuple[Batch, Vocabulary]:
     """Sequences such as "5 7 9", padded to one batch.
 
@@ -65,7 +65,7 @@ def batch_of_sequences(
     ]
     if vocabulary is None:
         vocabulary = _vocabulary([side for pair in text for side in (pair.src, pair.tgt)])
-    return make_batch(encode_pairs(text, vocabulary), both_ends), vocabulary
+    return make_batch(encode_pairs(text, vocabulary), source_bos), vocabulary
 
 
 def _vocabulary(sequences: list[list[str]]) -> Vocabulary:
