@@ -11,8 +11,9 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from toytrans.config import Config, Positive, Range, Section
+from toytrans.config import Config
 from toytrans.config_file import check_config
+from toytrans.config_section import Positive, Range, Section
 from toytrans.errors import UserError
 from toytrans.yaml_tree import Tree, read_yaml
 

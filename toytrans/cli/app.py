@@ -135,8 +135,8 @@ def _check_folder() -> None:
 
 
 def _code_of_app() -> int | str | None:
-    """Typer exits with SystemExit. Typer and Rich exit with 1 at a closed pipe, which here would mean
-    that a check failed. BrokenPipeError is raised instead."""
+    """Typer exits with SystemExit. Typer and Rich exit with 1 at a closed pipe, which would
+    mean that a check failed. BrokenPipeError is raised instead."""
     try:
         app()
     except SystemExit as stop:

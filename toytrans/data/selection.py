@@ -7,7 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from toytrans.config import SHORTEST_SOURCE, Config
+from toytrans.config import Config
+from toytrans.config_data import SHORTEST_SOURCE
 from toytrans.config_file import check_config
 from toytrans.data import open_source
 from toytrans.data.files import encode_pairs, read_pairs

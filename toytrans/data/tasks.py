@@ -13,7 +13,8 @@ import torch
 from torch import Tensor
 
 from toytrans.choices import TaskName
-from toytrans.config import Config, DataConfig
+from toytrans.config import Config
+from toytrans.config_data import DataConfig
 from toytrans.data import arithmetic, stack, zipf
 from toytrans.data.pairs import (
     SPLITS,
