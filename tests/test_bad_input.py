@@ -616,8 +616,8 @@ def test_an_unknown_task_is_refused_with_the_nearest(
         (("eval", "--split", "train"), "--split"),
         (("inspect-masks", "--rows", "0"), "--rows"),
         (("tasks", "--bogus"), "--bogus"),
-        (("train",), "--config"),
         (("train", "--config"), "--config"),
+        (("train", "a.yaml", "b.yaml"), "b.yaml"),
         (("tarin",), "tarin"),
     ],
 )

@@ -369,7 +369,7 @@ def test_a_training_that_wrote_nothing_blocks_no_name(run, command: Command, mon
         raise RuntimeError("a bug")
 
     with monkeypatch.context() as patch:
-        patch.setattr("toytrans.cli.train._environment", fails)
+        patch.setattr("toytrans.training.session._environment", fails)
         assert command("train", "--config", "c.yaml", *out).code == 70
     assert not Path("runs/c").exists() and not Path("new").exists()
     assert os.listdir("empty") == []

@@ -42,6 +42,7 @@ from toytrans.training.checkpoint import (
     load_checkpoint,
     load_weights,
     pick_step,
+    read_progress,
 )
 from toytrans.training.devices import Precision, choose_device
 from toytrans.training.faults import build_model
@@ -215,6 +216,16 @@ def newest_run() -> Path:
             "or name a run directory"
         )
     return max(runs, key=lambda path: (path / CONFIG).stat().st_mtime_ns)
+
+
+def unfinished(path: Path) -> str:
+    """How far a run has come whose training has not reached its end; empty if it has."""
+    try:
+        train = read_run(path)[0].train
+        progress = read_progress(path, saved_steps(path)[-1])
+    except (UserError, IndexError):  # a training that is writing there has removed it
+        return ""
+    return "" if progress.is_finished(train) else f"step {progress.step} of {train.max_steps}"
 
 
 def create_run(path: Path, config: Config, facts: DatasetInfo, environment: dict[str, Any]) -> None:

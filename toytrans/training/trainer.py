@@ -184,7 +184,7 @@ class Trainer:
         made_on = self.device if self.device.type == "cuda" else "cpu"
         batches = training_batches(self.source, self.config, self.progress.dealt, made_on)
         self.model.train()
-        reason = self._limit_reached(began) or self._satisfied()
+        reason = self._limit_reached(began) or self.progress.goal_reached(train)
         if reason is None and self.progress.step == 0:
             self._rehearse(made_on)
         while reason is None:
@@ -194,7 +194,7 @@ class Trainer:
             evaluates = ends or self.progress.step % (train.eval_every or 1) == 0
             if evaluates or self.progress.step % train.log_every == 0:
                 yield self._record(evaluates)
-                reason = reason or self._satisfied() or self._interruption()
+                reason = reason or self.progress.goal_reached(train) or self._interruption()
             overdue = self.progress.elapsed_s - self._saved_at > SECONDS_BETWEEN_SAVES
             if (overdue or reason == "interrupted") and self.saved_step != self.progress.step:
                 self._save_between_records()
@@ -229,8 +229,8 @@ class Trainer:
             raise DamagedCheckpoint(f"{place}: checkpoint.json lacks its sums")
         load_weights(self.model, checkpoint.weights, str(self.run))
         moments = self._moments()
-        if words := misfit(moments, checkpoint.optimizer):
-            raise DamagedCheckpoint(f"{place}: optimizer.safetensors: {words}")
+        if problem := misfit(moments, checkpoint.optimizer):
+            raise DamagedCheckpoint(f"{place}: optimizer.safetensors: {problem}")
         for name, moment in moments.items():
             moment.copy_(checkpoint.optimizer[name])
         random = self.context.own_random(checkpoint.random)
@@ -400,16 +400,6 @@ class Trainer:
     def _interruption(self) -> StopReason | None:
         _, interrupted = self.context.agree(self.progress.elapsed_s, self.interrupted)
         return "interrupted" if interrupted else None
-
-    def _satisfied(self) -> StopReason | None:
-        """Whether the evaluations so far are a reason to stop."""
-        train, progress = self.config.train, self.progress
-        goal = train.stop_at_exact_match
-        if goal is not None and progress.best_exact_match >= goal:
-            return "stop_at_exact_match"
-        if train.patience is not None and progress.evaluations_since_best >= train.patience:
-            return "patience"
-        return None
 
 
 def _not_finite(record: Record) -> str:
