@@ -8,6 +8,7 @@ os.environ["OMP_NUM_THREADS"] = "1"  # the work is tiny, and as many workers run
 import importlib.util
 import signal
 import sys
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
@@ -23,6 +24,7 @@ from toytrans.model.lean import leave_products_to_onednn
 from toytrans.model.scheme import Distances
 from toytrans.model.transformer import Transformer
 from toytrans.tokens import Vocabulary
+from toytrans.yaml_tree import write_yaml
 
 
 @pytest.fixture(autouse=True)
@@ -38,6 +40,48 @@ def config_of(task: str = "copy", **sections: dict) -> Config:
     data = {"task": task, "symbols": 7, "train_length": [1, 6]} | sections.pop("data", {})
     model = {"d_model": 16, "n_heads": 2, "d_ff": 32} | sections.pop("model", {})
     return Config.model_validate({"data": data, "model": model, **sections})
+
+
+TINY: dict[str, dict] = {
+    "data": {
+        "task": "copy",
+        "symbols": 5,
+        "train_length": [1, 4],
+        "valid_examples": 9,
+        "test_examples": 9,
+        "batch_tokens": 128,
+    },
+    "model": {
+        "d_model": 16,
+        "n_heads": 2,
+        "n_encoder_layers": 1,
+        "n_decoder_layers": 1,
+        "d_ff": 32,
+    },
+    "train": {"max_steps": 6, "eval_every": 2, "log_every": 1, "precision": "fp32"},
+}
+"""What commands train in tests, in a fraction of a second."""
+
+
+def tiny_yaml(**sections: dict) -> str:
+    """TINY as YAML, its sections changed. Files take the place of the task."""
+    files = "files" in sections.get("data", {})
+    base = TINY | ({"data": {"batch_tokens": 128}} if files else {})
+    return write_yaml({name: values | sections.get(name, {}) for name, values in base.items()})
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Path:
+    """The working directory. It holds c.yaml: CONFIG of the test's module, or TINY. Temporary files
+    go to the folder beside it."""
+    folder, reports = tmp_path / "here", tmp_path / "reports"
+    folder.mkdir()
+    reports.mkdir()
+    monkeypatch.chdir(folder)
+    monkeypatch.setattr(tempfile, "tempdir", str(reports))
+    monkeypatch.delenv("TOYTRANS_DEBUG", raising=False)
+    (folder / "c.yaml").write_text(getattr(request.module, "CONFIG", tiny_yaml()))
+    return folder
 
 
 def model_of(vocabulary: Vocabulary, **model: object) -> Transformer:

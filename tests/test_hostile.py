@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 import safetensors.torch
 import torch
-from conftest import Command, call
+from conftest import Command, call, tiny_yaml
 from torch import Tensor
 
 import toytrans
@@ -31,18 +31,11 @@ from toytrans.errors import UserError
 from toytrans.training.run import read_precision, read_records
 from toytrans.training.trainer import Trainer
 
-TINY = """\
-data: {task: copy, symbols: 5, train_length: [1, 4], valid_examples: 9, test_examples: 9}
-model: {d_model: 8, n_heads: 2, n_encoder_layers: 1, n_decoder_layers: 1, d_ff: 16}
-train: {max_steps: 4, eval_every: 2, precision: fp32}
-"""
-FILES = TINY.replace(TINY.splitlines()[0], "data: {files: {train: a.tsv, valid: a.tsv}}")
+pytestmark = pytest.mark.usefixtures("here")
+TINY = tiny_yaml(model={"d_model": 8, "d_ff": 16}, train={"max_steps": 4})
+
+FILES = tiny_yaml(data={"files": {"train": "a.tsv", "valid": "a.tsv"}})
 Refused = Callable[..., str]
-
-
-@pytest.fixture(autouse=True)
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
 
 
 @pytest.fixture(autouse=True)

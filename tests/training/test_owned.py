@@ -6,7 +6,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from conftest import Command, call
+from conftest import Command, call, tiny_yaml
 
 from toytrans.errors import UserError
 from toytrans.training import owned
@@ -14,12 +14,7 @@ from toytrans.training.owned import put_back, recover, saved_steps, set_aside
 from toytrans.training.run import append_record
 from toytrans.training.trainer import Trainer
 
-TINY = """
-data: {task: copy, symbols: 5, train_length: [1, 4], valid_examples: 9, test_examples: 9,
-       batch_tokens: 128}
-model: {d_model: 16, n_heads: 2, n_encoder_layers: 1, n_decoder_layers: 1, d_ff: 32}
-train: {max_steps: 6, eval_every: 2, log_every: 2, precision: fp32}
-"""
+TINY = tiny_yaml(train={"log_every": 2})
 TRAIN = ("train", "--config", "c.yaml", "--out", "run")
 LONGER = (*TRAIN, "--resume", "--set", "train.max_steps=14")
 DIVERGES = ("--set", "train.lr=1e30", "--set", "train.clip_norm=null")
@@ -393,9 +388,7 @@ def test_a_run_that_reached_its_goal_takes_no_step_more(run, command: Command, g
         assert {p for p in after if "checkpoints" in p} == {p for p in before if "checkpoints" in p}
 
 
-FILES = TINY.replace(
-    "task: copy, symbols: 5, train_length: [1, 4]", "files: {train: a.tsv, valid: b.tsv}"
-).replace(", test_examples: 9", "")
+FILES = tiny_yaml(data={"files": {"train": "a.tsv", "valid": "b.tsv"}}, train={"log_every": 2})
 
 
 def test_a_project_that_has_moved_goes_on(run, command: Command, monkeypatch):

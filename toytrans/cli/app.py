@@ -7,8 +7,9 @@ import re
 import sys
 import tempfile
 import traceback
+import warnings
 from io import TextIOWrapper
-from typing import Annotated, NoReturn
+from typing import Annotated, Any, NoReturn
 
 import typer
 
@@ -83,6 +84,7 @@ def main() -> NoReturn:
     signals.end_at_once()
     _mend_streams()
     reporter.start()
+    _warn_once()
     try:
         code = _run()
         if code in (1, 2):
@@ -154,6 +156,18 @@ def _mend_streams() -> None:
             setattr(sys, name, open(os.devnull, mode))  # noqa: SIM115  # for the process's life
     if isinstance(sys.stdout, TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")
+
+
+def _warn_once() -> None:
+    """Show each warning once. Python shows one again after libraries have changed its filters."""
+    show, seen = warnings.showwarning, set[str]()
+
+    def show_once(message: Warning | str, *rest: Any) -> None:
+        if str(message) not in seen:
+            seen.add(str(message))
+            show(message, *rest)
+
+    warnings.showwarning = show_once  # type: ignore[assignment]
 
 
 def _print_error(message: str) -> None:

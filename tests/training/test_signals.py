@@ -16,12 +16,7 @@ from conftest import SIGNALS, Command, script
 from toytrans.training import machine, run, trainer
 from toytrans.training.checkpoint import load_checkpoint, saved_steps
 
-CONFIG = """
-data: {task: copy, symbols: 5, train_length: [1, 4], valid_examples: 9, test_examples: 9,
-       batch_tokens: 128}
-model: {d_model: 16, n_heads: 2, n_encoder_layers: 1, n_decoder_layers: 1, d_ff: 32}
-train: {max_steps: 6, eval_every: 3, log_every: 1, precision: fp32}
-"""
+pytestmark = pytest.mark.usefixtures("here")
 TRAIN = ("train", "--config", "c.yaml", "--out", "run")
 
 IN_AN_IMPORT = """
@@ -68,12 +63,6 @@ def heeded() -> Iterator[None]:
     yield
     for number, handler in before.items():
         signal.signal(number, handler)
-
-
-@pytest.fixture(autouse=True)
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    Path("c.yaml").write_text(CONFIG)
 
 
 @contextlib.contextmanager
