@@ -17,7 +17,7 @@ from toytrans.tokens import PAD_ID, Vocabulary
 Split = Literal["train", "valid", "test"]
 Side = Literal["src", "tgt"]
 MAX_LEN_B = 10
-"""Tokens that decoding may say beyond growth S, EOS included."""
+"""Decoding emits at most max_len_a S + MAX_LEN_B tokens for S source symbols, EOS included."""
 
 SPLITS: tuple[Split, ...] = ("train", "valid", "test")
 
@@ -64,8 +64,8 @@ class Pairs:
 class DatasetInfo:
     """What a run remembers of its training data.
 
-    train_length: the shortest and the longest training source; they decide what is in range.
-    target_growth: target symbols that decoding allows per source symbol, at least 2.
+    train_length: shortest and longest training source; lengths between them are in range.
+    max_len_a: target symbols that decoding allows per source symbol, at least 2.
     train_sha256: of the training file or files; empty for a task.
     """
 

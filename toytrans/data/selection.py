@@ -96,16 +96,16 @@ def _with_targets(source: PairSource, split: Split, wanted: Selection) -> Tensor
     """Indices of the first pairs whose targets have the lengths asked for."""
     size = source.size(split)
     assert size is not None and wanted.lengths
-    found = torch.empty(0, dtype=torch.long)
+    rows = torch.empty(0, dtype=torch.long)
     for start in range(0, MOST_DRAWS * size, size):
         indices = torch.arange(start, start + size)
         fits = _within(source.pairs(split, indices).tgt_length, wanted.lengths)
-        found = torch.cat((found, indices[fits]))[:size]
-        if len(found) == size:
+        rows = torch.cat((rows, indices[fits]))[:size]
+        if len(rows) == size:
             break
-    if not len(found):
+    if not len(rows):
         raise _nothing(wanted)
-    return found
+    return rows
 
 
 def _selected(pairs: Pairs, wanted: Selection) -> Pairs:

@@ -114,10 +114,10 @@ class TaskPairs:
                 mix(attempts), sizes[waiting].repeat_interleave(tries, 0), self.symbols
             )
             good = self._belongs(again, again_length, split).view(-1, tries)
-            found = good.any(1)
+            drawn = good.any(1)
             first = good.int().argmax(1) + torch.arange(len(waiting), device=keys.device) * tries
-            src[waiting[found], : again.shape[1]] = again[first[found]]
-            waiting, tried = waiting[~found], tried + tries
+            src[waiting[drawn], : again.shape[1]] = again[first[drawn]]
+            waiting, tried = waiting[~drawn], tried + tries
         return src, length
 
     def _belongs(self, src: Tensor, length: Tensor, split: Split) -> Tensor:

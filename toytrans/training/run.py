@@ -29,7 +29,7 @@ except ImportError:  # not on Windows
 
 from toytrans.config import Config
 from toytrans.config_file import load_config, save_config
-from toytrans.data.files import MOST_BYTES, MOST_GROWTH
+from toytrans.data.files import LARGEST_MAX_LEN_A, MOST_BYTES
 from toytrans.data.pairs import DatasetInfo
 from toytrans.errors import UserError
 from toytrans.evaluation import translate
@@ -271,7 +271,7 @@ class _SavedFacts(BaseModel):
     symbols: tuple[str, ...]
     separators: tuple[str, ...]
     train_length: tuple[Annotated[int, Field(ge=0)], int]
-    target_growth: Annotated[int, Field(ge=2, le=MOST_GROWTH)]
+    target_growth: Annotated[int, Field(ge=2, le=LARGEST_MAX_LEN_A)]
     train_sha256: str
 
     def facts(self) -> DatasetInfo:
@@ -284,7 +284,7 @@ class _SavedFacts(BaseModel):
 
 
 def read_precision(path: Path) -> Precision | None:
-    """The precision that a run has been trained in, if its environment.json tells."""
+    """The precision that a run has been trained in, from its environment.json."""
     precision = read_environment(path).get("precision")
     return precision if precision in ("fp32", "bf16", "fp64") else None
 
@@ -295,12 +295,12 @@ def is_of_launch(path: Path, launch: str | None) -> bool:
 
 
 def read_environment(path: Path) -> dict[str, Any]:
-    """What environment.json tells; nothing where it cannot be read."""
+    """The contents of environment.json; empty if it cannot be read."""
     try:
-        found = json.loads(read_whole(path / ENVIRONMENT, MOST_BYTES))
+        environment = json.loads(read_whole(path / ENVIRONMENT, MOST_BYTES))
     except (OSError, UserError, ValueError, RecursionError):
         return {}
-    return found if isinstance(found, dict) else {}
+    return environment if isinstance(environment, dict) else {}
 
 
 def append_record(path: Path, record: Record) -> None:
@@ -353,7 +353,7 @@ def cut_records(path: Path, step: int) -> None:
     """Drop the records past a step, and a last line that a crash cut short."""
     if not os.path.lexists(path / METRICS):
         return
-    lines = takewhile(lambda found: found[0] and found[0]["step"] <= step, record_lines(path))
+    lines = takewhile(lambda line: line[0] and line[0]["step"] <= step, record_lines(path))
     kept = [line.removesuffix(b"\n") + b"\n" for _, line in lines]
     with saying_what_failed(path, METRICS):
         write_file(path / METRICS, b"".join(kept))
