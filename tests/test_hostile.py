@@ -32,7 +32,7 @@ from toytrans.training.run import read_precision, read_records
 from toytrans.training.trainer import Trainer
 
 pytestmark = pytest.mark.usefixtures("here")
-TINY = tiny_yaml(model={"d_model": 8, "d_ff": 16}, train={"max_steps": 4})
+TINY = tiny_yaml(model={"d_model": 8, "d_ff": 16}, train={"max_steps": 4, "log_every": 10})
 
 FILES = tiny_yaml(data={"files": {"train": "a.tsv", "valid": "a.tsv"}})
 Refused = Callable[..., str]
@@ -541,7 +541,7 @@ def test_data_that_would_fill_the_memory_is_named_with_its_line(
 def test_a_config_that_names_no_run_asks_for_one(refused: Refused, name: str) -> None:
     Path(name).write_text(TINY)
     assert "is no name for a run" in refused("train", "--config", f"./{name}")
-    assert os.listdir() == [name]
+    assert sorted(os.listdir()) == sorted([name, "c.yaml"])
 
 
 @pytest.mark.parametrize("name", ["-x.yaml", ".yaml", f"{'x' * 250}.yaml", "a b.yaml"])
@@ -549,7 +549,7 @@ def test_strange_names_of_runs_stay_below_runs(command: Command, name: str) -> N
     Path(name).write_text(TINY)
     answer = command("train", "--config", f"./{name}", "--set", "train.max_steps=0")
     assert answer.code == 0, answer.err
-    assert sorted(os.listdir()) == sorted([name, "runs"])
+    assert sorted(os.listdir()) == sorted([name, "c.yaml", "runs"])
     assert os.listdir("runs") == [Path(name).stem]
 
 
@@ -725,7 +725,10 @@ def test_a_source_tree_that_is_not_installed_works(
     Path("tiny.yaml").write_text(TINY)
     assert command("--version").out == f"toytrans {toytrans.__version__}\n"
     assert command("train", "--config", "tiny.yaml").code == 0
-    assert json.loads(Path("runs/tiny/environment.json").read_text())["toytrans"] == "0.1.0"
+    assert (
+        json.loads(Path("runs/tiny/environment.json").read_text())["toytrans"]
+        == toytrans.__version__
+    )
 
 
 # The rules that hold the line ----------------------------------------------------------------

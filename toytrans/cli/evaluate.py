@@ -77,7 +77,7 @@ def evaluate(
     from toytrans.data.selection import Selection
 
     given: Sequence[Path | None] = either(paths, run, "run") or (None,)
-    runs = [load_named(path, checkpoint, device) for path in given]
+    runs = [_load(path, checkpoint, device) for path in given]
     wanted = Selection(span, examples, length_of)
     measured = [_measure(run, files or split, wanted, decode, beam) for run in runs]
     if as_json:
@@ -179,11 +179,11 @@ def translate(
     device: Device = "auto",
 ) -> None:
     """Translate sequences of symbols with a run."""
-    from toytrans.training.run import is_run
+    from toytrans.training.run import is_run, unfinished
 
     if sequences and is_run(Path(sequences[0])):
         run, sequences = either(Path(sequences[0]), run, "run"), sequences[1:]
-    loaded = load_named(run, checkpoint, device)
+    loaded = _load(run, checkpoint, device)
     if sequences:
         _translate_all(loaded, sequences, "argument")
     elif sys.stdin.isatty():
@@ -195,19 +195,20 @@ def translate(
                 note(f"toytrans: {error}")
     else:
         _translate_all(loaded, _lines(), "standard input, line")
+    if run is None:
+        rest = unfinished(loaded.path)
+        unfinished_at = f"; training is unfinished: {rest}" if rest else ""
+        note(f"by {loaded.path}, step {loaded.step}{unfinished_at}")
 
 
-def load_named(path: Path | None, checkpoint: str, device: str) -> "Run":
-    """The run of a path, or the newest one, which is named on standard error. Raises UserError."""
+def _load(path: Path | None, checkpoint: str, device: str) -> "Run":
+    """The run of a path, or the newest one. Raises UserError."""
     from toytrans import load
     from toytrans.training.devices import tune_process
-    from toytrans.training.run import newest_run, unfinished
+    from toytrans.training.run import newest_run
 
     tune_process()
     run: Run = load(path or newest_run(), checkpoint, device)
-    if path is None:
-        rest = unfinished(run.path)
-        note(f"{run.path}, step {run.step}{'; training is unfinished: ' if rest else ''}{rest}")
     warn_of_fault(run.config.fault)
     return run
 
