@@ -76,7 +76,7 @@ def test_a_run_is_an_argument_or_an_option(runs, command: Command, here: Path):
         ("translate", "--run", runs[1], runs[0], "1"),
     ):
         twice = command(*words)
-        assert (twice.code, twice.out) == (2, "") and "give one of them" in twice.err
+        assert (twice.code, twice.out) == (2, "") and "once" in twice.err
 
 
 def test_the_newest_run_is_named_with_what_is_missing(command: Command, here: Path):

@@ -33,19 +33,34 @@ Break = Annotated[
         help="Make a mistake on purpose; `toytrans faults` lists them.",
     ),
 ]
+
+
+def either(argument: T | None, option: T | None, name: str) -> T | None:
+    """A value that a command takes as an argument NAME or as an option --name. Raises UserError."""
+    if argument and option:
+        raise UserError(f"{argument} and --{name} {option}: give the {name} once")
+    return argument or option
+
+
 RunArgument = Annotated[
-    Path | None, typer.Argument(metavar="RUN", help="Run directory. Default: the newest run.")
+    Path | None, typer.Argument(metavar="RUN", help="A run directory.", show_default=False)
 ]
 RunOption = Annotated[
     Path | None, typer.Option("--run", metavar="RUN", help="The same as the argument RUN.")
 ]
 
 
-def either(argument: T | None, option: T | None, name: str) -> T | None:
-    """A value that a command takes as an argument NAME or as an option --name. Raises UserError."""
-    if argument and option:
-        raise UserError(f"{name.upper()} and --{name} are the same; give one of them")
-    return argument or option
+def run_and_sequences(
+    arguments: list[str] | None, option: Path | None
+) -> tuple[Path | None, list[str]]:
+    """The run, which may be the first argument, and the sequences.
+
+    The first argument is a run if it is a directory with a config.yaml.
+    """
+    sequences = arguments or []
+    if sequences and os.path.isfile(os.path.join(sequences[0], "config.yaml")):
+        return either(Path(sequences[0]), option, "run"), sequences[1:]
+    return option, sequences
 
 
 def output() -> Console:

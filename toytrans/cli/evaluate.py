@@ -11,7 +11,15 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from toytrans.cli.common import RunOption, either, note, output, printable, warn_of_fault
+from toytrans.cli.common import (
+    RunOption,
+    either,
+    note,
+    output,
+    printable,
+    run_and_sequences,
+    warn_of_fault,
+)
 from toytrans.cli.render.lengths import Measured, print_one, print_several
 from toytrans.errors import UnseenSymbol, UserError
 from toytrans.safe_io import json_text
@@ -179,10 +187,9 @@ def translate(
     device: Device = "auto",
 ) -> None:
     """Translate sequences of symbols with a run."""
-    from toytrans.training.run import is_run, unfinished
+    from toytrans.training.run import unfinished
 
-    if sequences and is_run(Path(sequences[0])):
-        run, sequences = either(Path(sequences[0]), run, "run"), sequences[1:]
+    run, sequences = run_and_sequences(sequences, run)
     loaded = _load(run, checkpoint, device)
     if sequences:
         _translate_all(loaded, sequences, "argument")

@@ -143,7 +143,7 @@ class DistributedContext:
         value, error = outcome[0]
         if error is not None:
             raise _rebuilt(*error)
-        return value  # type: ignore[no-any-return]
+        return value
 
     def on_all(self, make: Callable[[], T]) -> T:
         """What each process makes; the UserError of the lowest rank is raised in all."""

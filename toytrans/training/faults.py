@@ -17,10 +17,11 @@ from toytrans.config import Config, ModelConfig
 from toytrans.data.batches import Batch
 from toytrans.errors import UserError
 from toytrans.model.attention import Attention
+from toytrans.model.build import build
 from toytrans.model.layers import DecoderLayer, EncoderLayer, Residual
-from toytrans.model.layers_by_hand import cross_entropy
-from toytrans.model.masks import MaskMaker, padding_mask
-from toytrans.model.scheme import Positions
+from toytrans.model.manual_backward.layers import cross_entropy
+from toytrans.model.masks import MaskMaker
+from toytrans.model.positions.base import Positions
 from toytrans.model.transformer import Transformer
 from toytrans.tokens import BOS_ID, EOS_ID, PAD_ID, Vocabulary
 from toytrans.training.objective import SOUND, CrossEntropy, Objective
@@ -28,7 +29,7 @@ from toytrans.training.objective import SOUND, CrossEntropy, Objective
 
 def build_model(config: Config, vocabulary: Vocabulary) -> Transformer:
     """The model of a config, with the config's fault in it. Raises UserError."""
-    model = Transformer(config.model, vocabulary)
+    model = build(config.model, vocabulary)
     if config.fault is not None:
         plant(config.fault, model)
     return model
@@ -70,8 +71,7 @@ class _NoCausal(MaskMaker):
     """Pads are closed in the decoder, the future is not."""
 
     def decoder_self(self, tgt_in: Tensor, queries: range | None = None) -> Tensor:
-        real = padding_mask(tgt_in)
-        return self._closing_pads(real, real, queries)
+        return self._without_pads(tgt_in, tgt_in, queries)
 
 
 class _OffByOne(_NoCausal):
@@ -200,10 +200,10 @@ def _scale(of_config: Callable[[ModelConfig], float], model: Transformer) -> Non
 
 
 def _no_position(model: Transformer) -> None:
-    model.positions = model.cross_positions = blind = Positions(model.config, ())
+    model.positions = model.cross_positions = blind = Positions(model.config, Vocabulary(()))
     for module in model.modules():
         if isinstance(module, Attention):
-            module._turn = blind.turn
+            module.rotate = blind.rotate
 
 
 def _no_residual(model: Transformer) -> None:

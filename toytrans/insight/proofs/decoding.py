@@ -10,6 +10,7 @@ from toytrans.errors import UserError
 from toytrans.insight.proofs.batch import Examples, apart, foreign, largest, logits_of
 from toytrans.insight.proofs.hugging_face import HuggingFaceCall
 from toytrans.insight.proofs.report import CannotJudge, NotApplicable, Outcome
+from toytrans.model.decoding import DecoderState
 
 CAUSE = (
     "a step of decoding, which has only the past, gives other logits than the parallel pass: "
@@ -34,8 +35,8 @@ def _ours(x: Examples) -> Outcome:
     model = x.subject.ours
     assert model is not None
     with torch.no_grad():
-        state = model.start(x.src, x.tgt_in.shape[1])
-        steps = [model.next_logits(token[:, None], state)[:, 0] for token in x.tgt_in.unbind(1)]
+        state = DecoderState(model, x.src, x.tgt_in.shape[1])
+        steps = [state.next_logits(token[:, None])[:, 0] for token in x.tgt_in.unbind(1)]
     return Outcome(
         largest((torch.stack(steps, 1) - x.logits)[x.real]),
         x.tolerance,
