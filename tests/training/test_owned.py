@@ -342,14 +342,14 @@ def test_no_draft_of_a_checkpoint_is_written_through_a_link(run, command: Comman
 
 def test_results_are_not_written_through_a_draft_that_is_a_link(tmp_path, monkeypatch):
     from toytrans.boards.definition import load_board
-    from toytrans.boards.results import document, write_results
+    from toytrans.boards.results import to_dict, write_results
 
     monkeypatch.chdir(tmp_path)
     Path("diary").write_text("dear diary")
     Path("results").mkdir()
     Path("results/.t2t.json.draft").symlink_to("../diary")
     board = load_board("t2t")
-    write_results("t2t", board, document("t2t", board, []))
+    write_results("t2t", board, to_dict("t2t", board, []))
     assert Path("diary").read_text() == "dear diary" and Path("results/t2t.json").is_file()
 
 
