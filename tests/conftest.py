@@ -9,6 +9,7 @@ import importlib.util
 import io
 import signal
 import sys
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
@@ -27,6 +28,7 @@ from toytrans.model.masks import MaskMaker, Masks
 from toytrans.model.positions.base import Distances
 from toytrans.model.transformer import Transformer
 from toytrans.tokens import BOS_ID, EOS_ID, Vocabulary
+from toytrans.yaml_tree import write_yaml
 
 
 @pytest.fixture(autouse=True)
@@ -42,6 +44,61 @@ def config_of(task: str = "copy", **sections: dict) -> Config:
     data = {"task": task, "symbols": 7, "train_length": [1, 6]} | sections.pop("data", {})
     model = {"d_model": 16, "n_heads": 2, "d_ff": 32} | sections.pop("model", {})
     return Config.model_validate({"data": data, "model": model, **sections})
+
+
+TINY: dict[str, dict] = {
+    "data": {
+        "task": "copy",
+        "symbols": 5,
+        "train_length": [1, 4],
+        "valid_examples": 9,
+        "test_examples": 9,
+        "batch_tokens": 128,
+    },
+    "model": {
+        "d_model": 16,
+        "n_heads": 2,
+        "n_encoder_layers": 1,
+        "n_decoder_layers": 1,
+        "d_ff": 32,
+    },
+    "train": {"max_steps": 6, "eval_every": 2, "log_every": 1, "precision": "fp32"},
+}
+"""What commands train in tests, in a fraction of a second."""
+
+
+def tiny_yaml(**sections: dict) -> str:
+    """TINY as YAML, its sections changed. Files take the place of the task."""
+    files = "files" in sections.get("data", {})
+    base = TINY | ({"data": {"batch_tokens": 128}} if files else {})
+    return write_yaml({name: values | sections.get(name, {}) for name, values in base.items()})
+
+
+SMALL_YAML = """\
+seed: 3
+data: {task: copy, symbols: 5, train_length: [1, 6], valid_examples: 30, test_examples: 8}
+model: {d_model: 8, n_heads: 2, n_encoder_layers: 2, n_decoder_layers: 1, d_ff: 8}
+train: {max_steps: 2, precision: fp32}
+"""
+"""The smallest config that trains."""
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Path:
+    """The working directory; output as in a pipe. Temporary files go to the folder beside it.
+
+    It holds c.yaml, which is CONFIG of the test's module or else TINY, and tiny.yaml (SMALL_YAML).
+    """
+    folder, reports = tmp_path / "here", tmp_path / "reports"
+    folder.mkdir()
+    reports.mkdir()
+    monkeypatch.chdir(folder)
+    monkeypatch.setattr(tempfile, "tempdir", str(reports))
+    for name in ("TOYTRANS_DEBUG", "COLUMNS", "NO_COLOR", "FORCE_COLOR", "TERM"):
+        monkeypatch.delenv(name, raising=False)
+    (folder / "tiny.yaml").write_text(SMALL_YAML)
+    (folder / "c.yaml").write_text(getattr(request.module, "CONFIG", tiny_yaml()))
+    return folder
 
 
 def model_of(vocabulary: Vocabulary, **model: object) -> Transformer:
@@ -98,26 +155,8 @@ SCHEMES = [
 VOCABULARY = Vocabulary((*(str(k) for k in range(10)), "+"), separators=("+",))
 
 
-TINY = """\
-seed: 3
-data: {task: copy, symbols: 5, train_length: [1, 6], valid_examples: 30, test_examples: 8}
-model: {d_model: 8, n_heads: 2, n_encoder_layers: 2, n_decoder_layers: 1, d_ff: 8}
-train: {max_steps: 2, precision: fp32}
-"""
-"""A config that trains in no time."""
-
 PAIRS = ("--src", "5 7 9", "--tgt", "9 7", "--src", "4 6 8 3", "--tgt", "3 8 6 4")
 """Two pairs for a command; the first one gets pads."""
-
-
-@pytest.fixture
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A working directory that holds tiny.yaml; output as in a pipe."""
-    monkeypatch.chdir(tmp_path)
-    for name in ("COLUMNS", "NO_COLOR", "FORCE_COLOR", "TERM"):
-        monkeypatch.delenv(name, raising=False)
-    (tmp_path / "tiny.yaml").write_text(TINY)
-    return tmp_path
 
 
 class Screen(io.StringIO):

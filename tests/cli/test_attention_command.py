@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from conftest import TINY, Command, call, on_screen
+from conftest import SMALL_YAML, Command, call, on_screen
 
 from toytrans import load
 from toytrans.data.batches import Batch
@@ -35,7 +35,7 @@ def trained(folder: Path, config: str, *arguments: str) -> str:
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> str:
-    return trained(tmp_path_factory.mktemp("tiny"), TINY)
+    return trained(tmp_path_factory.mktemp("tiny"), SMALL_YAML)
 
 
 @pytest.fixture(scope="module")
@@ -162,7 +162,7 @@ def test_symbols_that_look_like_marks_or_are_wide_or_long(
     files = (
         f"data: {{files: {{train: {tmp_path / 'pairs.tsv'}, valid: {tmp_path / 'pairs.tsv'}}}}}\n"
     )
-    run = trained(tmp_path, files + TINY.split("\n", 2)[2])
+    run = trained(tmp_path, files + SMALL_YAML.split("\n", 2)[2])
     given = ("attention", " ".join(words[:4]), "--run", run, "--part", "encoder", "--head", "1")
     out = command(*given).out
     assert "an_u~ord" in out and "~ letters left out" in " ".join(out.split())
@@ -213,7 +213,7 @@ def test_a_plot_is_written_over_nothing(run: str, command: Command, tmp_path: Pa
 
 
 def test_a_broken_run_says_so(run: str, command: Command, tmp_path: Path) -> None:
-    broken = trained(tmp_path, TINY, "--set", "fault=pad_visible")
+    broken = trained(tmp_path, SMALL_YAML, "--set", "fault=pad_visible")
     answer = command("attention", "1 2 3 4", "2", "--run", broken, "--part", "encoder")
     assert answer.err.startswith("broken on purpose: pad_visible")
     assert "broken on purpose: pad_visible" in answer.out.splitlines()[0]

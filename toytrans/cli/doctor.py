@@ -8,9 +8,9 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from toytrans.cli.common import RunArgument, RunOption, one_run, output, plain, share
-from toytrans.cli.signals import leave_by, noted
+from toytrans.cli.common import RunArgument, RunOption, either, output, plain, share
 from toytrans.safe_io import json_text
+from toytrans.training.signals import collect_signals, exit_if_signalled
 
 if TYPE_CHECKING:
     from toytrans.insight.diagnosis.snapshot import RunSnapshot
@@ -32,7 +32,7 @@ def doctor(
     its evidence, a remedy, and the proofs to run. The exit code is 1 if something
     is wrong, or would stop a training.
     """
-    path = one_run(run, run_option)
+    path = either(run, run_option, "run")
     if not (_machine(as_json) if path is None else _run(path, as_json)):
         raise typer.Exit(1)
 
@@ -41,9 +41,9 @@ def _machine(as_json: bool) -> bool:
     """Describe this machine, and return whether a training can start."""
     from toytrans.training.machine import describe
 
-    with noted() as signals:  # it writes into the folder of the runs, and cleans up
+    with collect_signals() as signals:  # it writes a file to runs/ and removes it
         facts = describe()
-    leave_by(signals.received)
+    exit_if_signalled(signals.received)
     problems: list[str] = facts["problems"]
     if as_json:
         print(json_text(facts))

@@ -18,9 +18,9 @@ from toytrans.tokens import EOS_ID, PAD_ID
 ROWS = [[5, 6, 7, 8, 9, 10, 11], [9, 3, 4, 5, 12], [6, 7, 8, 9]]
 
 
-def batch_of(rows: list[list[int]], both_ends: bool) -> Batch:
+def batch_of(rows: list[list[int]], source_bos: bool) -> Batch:
     """Sources and their reverses as symbol ids."""
-    return make_batch(Pairs(*pad_rows(rows), *pad_rows([row[::-1] for row in rows])), both_ends)
+    return make_batch(Pairs(*pad_rows(rows), *pad_rows([row[::-1] for row in rows])), source_bos)
 
 
 def visible_of(part: str, batch: Batch) -> Tensor:
@@ -34,7 +34,7 @@ def visible_of(part: str, batch: Batch) -> Tensor:
     return mask.expand(-1, h.axes(part, batch)[0].shape[1], -1)
 
 
-def by_hand(part: str, rule: str, n: int, t: int, both_ends: bool) -> int:
+def by_hand(part: str, rule: str, n: int, t: int, source_bos: bool) -> int:
     """The index of the key that a rule names for the symbol at place t = 1 .. n, or -1."""
     place = {
         "itself": t,
@@ -48,7 +48,7 @@ def by_hand(part: str, rule: str, n: int, t: int, both_ends: bool) -> int:
     }.get(rule)
     if rule == "first":
         return 0
-    starts_with_bos = both_ends or part == "decoder"
+    starts_with_bos = source_bos or part == "decoder"
     names = [*(["bos"] if starts_with_bos else []), *range(1, n + 1)]
     names += [] if part == "decoder" else ["end"]
     wanted = "bos" if place == 0 else "end" if place == n + 1 else place
@@ -56,7 +56,7 @@ def by_hand(part: str, rule: str, n: int, t: int, both_ends: bool) -> int:
 
 
 def following(
-    part: str, rule: str, batch: Batch, both_ends: bool, weight: float
+    part: str, rule: str, batch: Batch, source_bos: bool, weight: float
 ) -> AttentionWeights:
     """An attention of one head that puts `weight` on the key a rule names, where that is seen,
     and the rest evenly on the others; where it is not, all of it evenly."""
@@ -64,8 +64,8 @@ def following(
     weights = visible / visible.sum(-1, keepdim=True).double()
     for b, row in enumerate(ROWS):
         for t in range(1, len(row) + 1):
-            query = t - (part == "cross" or (part == "encoder" and not both_ends))
-            key = by_hand(part, rule, len(row), t, both_ends)
+            query = t - (part == "cross" or (part == "encoder" and not source_bos))
+            key = by_hand(part, rule, len(row), t, source_bos)
             if key >= 0 and visible[b, query, key]:
                 others = int(visible[b, query].sum()) - 1
                 weights[b, query] = visible[b, query] * (1 - weight) / others
@@ -76,15 +76,15 @@ def following(
 CASES = [(part, rule) for part, rules in h.RULES.items() for rule in rules]
 
 
-@pytest.mark.parametrize("both_ends", [False, True])
+@pytest.mark.parametrize("source_bos", [False, True])
 @pytest.mark.parametrize(("part", "rule"), CASES)
-def test_a_head_made_by_a_rule_gets_its_label(part: Part, rule: str, both_ends: bool) -> None:
-    batch = batch_of(ROWS, both_ends)
+def test_a_head_made_by_a_rule_gets_its_label(part: Part, rule: str, source_bos: bool) -> None:
+    batch = batch_of(ROWS, source_bos)
     assert (batch.src == PAD_ID).any() and (batch.tgt_in == PAD_ID).any()
-    (head,) = h.count(following(part, rule, batch, both_ends, 0.9), batch).result()
+    (head,) = h.count(following(part, rule, batch, source_bos, 0.9), batch).result()
     symbols = sum(map(len, ROWS))
     named = sum(
-        by_hand(part, rule, len(row), t, both_ends) >= 0
+        by_hand(part, rule, len(row), t, source_bos) >= 0
         for row in ROWS
         for t in range(1, len(row) + 1)
     )

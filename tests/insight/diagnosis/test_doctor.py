@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from toytrans.config import Config
 from toytrans.data import open_source
-from toytrans.data.pairs import DataFacts
+from toytrans.data.pairs import DatasetInfo
 from toytrans.insight.diagnosis.doctor import examine
 from toytrans.insight.diagnosis.snapshot import (
     RunSnapshot,
@@ -56,7 +56,7 @@ def a_case(losses=LEARNS, valid=(1.0, 1.0, 0.01), max_steps=None, **changes) -> 
     if valid is not None:
         names = ("valid_exact_match", "valid_token_accuracy", "valid_loss")
         records[-1] |= dict(zip(names, valid, strict=True))
-    facts = DataFacts(VOCABULARY, (1, 6))
+    facts = DatasetInfo(VOCABULARY, (1, 6))
     machine = {"precision": "bf16", "device": "cpu", "bf16_products": True}
     return replace(RunSnapshot(config, facts, records, machine, targets=TARGETS), **changes)
 

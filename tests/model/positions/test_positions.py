@@ -22,7 +22,7 @@ def test_cross_attention_may_have_a_scheme_of_its_own():
     model = model_of(VOCABULARY, positions="rotary", cross_positions="anchored")
     assert (
         model.config.cross_anchors
-        and config_of(model={"positions": "rotary", "cross_positions": "anchored"}).marks_both_ends
+        and config_of(model={"positions": "rotary", "cross_positions": "anchored"}).source_bos
     )
     layer = model.decoder_layers[0]
     assert layer.self_attention.bias_table is None and layer.cross_attention.bias_table is not None
@@ -38,7 +38,6 @@ def test_cross_attention_may_have_a_scheme_of_its_own():
 
 def test_only_anchored_sources_carry_both_ends():
     marks = {
-        name: config_of(model={"positions": name}).marks_both_ends
-        for name in get_args(PositionName)
+        name: config_of(model={"positions": name}).source_bos for name in get_args(PositionName)
     }
     assert {name for name, both in marks.items() if both} == {"anchored"}

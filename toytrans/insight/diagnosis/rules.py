@@ -278,7 +278,7 @@ def rate(run: RunSnapshot) -> Iterator[Symptom]:
 
 def data(run: RunSnapshot) -> Iterator[Symptom]:
     """Unseen lengths, too few tokens a step, too few pairs."""
-    if valid_is_longer(run) and not run.config.marks_both_ends:
+    if valid_is_longer(run) and not run.config.source_bos:
         trained, valid = _span(run.facts.train_length), _span(run.config.data.valid_length)
         evidence = f"trained {trained}, valid {valid}; only anchored positions reach further"
         yield symptom(run.config, "unseen_lengths", evidence)

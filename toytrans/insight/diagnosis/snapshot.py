@@ -12,7 +12,7 @@ import torch
 
 from toytrans.config import Config
 from toytrans.data import open_source
-from toytrans.data.pairs import DataFacts, Pairs, all_pairs
+from toytrans.data.pairs import DatasetInfo, Pairs, all_pairs
 from toytrans.errors import UserError
 from toytrans.tokens import EOS_ID
 from toytrans.training.checkpoint import Progress, load_checkpoint
@@ -66,7 +66,7 @@ class RunSnapshot:
     """
 
     config: Config
-    facts: DataFacts
+    facts: DatasetInfo
     records: Sequence[Record]
     environment: dict[str, Any] | None = None
     checkpoints: Sequence[CheckpointStatus] = ()
@@ -228,7 +228,7 @@ def _checkpoint(path: Path, step: int) -> CheckpointStatus:
         return CheckpointStatus(step, damage=str(error))
 
 
-def _targets(config: Config, facts: DataFacts) -> TargetStats | None:
+def _targets(config: Config, facts: DatasetInfo) -> TargetStats | None:
     try:
         source = open_source(config, facts)
         pairs, size = all_pairs(source, "valid"), source.size("train")

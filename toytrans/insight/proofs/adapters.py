@@ -197,7 +197,7 @@ def own(model: Transformer, config: Config, vocabulary: Vocabulary, name: str) -
 
     def batch(pairs: Symbols) -> tuple[Tensor, Tensor, Tensor]:
         sources, targets = [s for s, _ in pairs], [t for _, t in pairs]
-        plain = make_batch(Pairs(*pad_rows(sources), *pad_rows(targets)), config.marks_both_ends)
+        plain = make_batch(Pairs(*pad_rows(sources), *pad_rows(targets)), config.source_bos)
         src, tgt_in, tgt_out = objective.batch(plain)
         return src, tgt_in, tgt_out
 
