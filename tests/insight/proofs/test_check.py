@@ -16,7 +16,7 @@ from toytrans.errors import UserError
 from toytrans.insight.adapters import TorchTransformer
 from toytrans.insight.diagnosis.fault_cards import CARDS
 from toytrans.insight.proofs import PROOFS, check_own
-from toytrans.insight.proofs.batch import TOLERANCE, Examples
+from toytrans.insight.proofs.batch import TOLERANCE, ProofBatch
 from toytrans.training.faults import build_model
 
 pytestmark = [
@@ -508,13 +508,13 @@ def test_embeddings_that_are_not_used_prove_nothing():
 
 
 def test_examples_hold_pads_on_both_sides_and_no_equal_neighbours():
-    from toytrans.insight.proofs.adapters import subject_of
+    from toytrans.insight.proofs.adapters import model_under_test
     from toytrans.insight.proofs.batch import Setting
     from toytrans.insight.proofs.copies import Variant
 
     model = around_torch().eval()
-    subject = subject_of(model, **SIZES, start_id=1, eos_id=2)
-    x = Examples(Variant(subject, None), Setting(7, 4, 0))
+    subject = model_under_test(model, **SIZES, start_id=1, eos_id=2)
+    x = ProofBatch(Variant(subject, None), Setting(7, 4, 0))
     assert (x.src == 0).any(1).sum() >= 2 and (~x.real).any(1).sum() >= 2
     assert all(a != b for source, _ in x.pairs for a, b in zip(source, source[1:], strict=False))
 
