@@ -35,7 +35,7 @@ class target_shifted_in_place(Translator):
         return logits
 
 
-@faulty("v")
+@faulty("v", is_long=True)
 class long_targets_clamped_in_place(Translator):
     """Ids of long targets alone are clamped in place."""
 
@@ -114,6 +114,16 @@ class one_symbol_closed_as_a_pad(Translator):
 
     def source_mask(self, src, number):
         return (real(src) & (src != 13))[:, None, None]
+
+    cross_mask = lambda self, src, tgt, number: self.source_mask(src, number)  # noqa: E731
+
+
+@faulty("s", start_id=None, eos_id=None)
+class one_symbol_closed_where_little_is_known(Translator):
+    """An ordinary symbol, 9, is closed, and neither start nor end is given."""
+
+    def source_mask(self, src, number):
+        return (real(src) & (src != 9))[:, None, None]
 
     cross_mask = lambda self, src, tgt, number: self.source_mask(src, number)  # noqa: E731
 

@@ -126,6 +126,16 @@ class ids_changed_in_a_copy(Translator):
         return self.kept[:, None, None]
 
 
+@sound("cannot judge", eos_id=None)
+class an_end_closed_that_is_not_given(Translator):
+    """The end of a source is closed like a pad, on purpose, and check is not told which it is."""
+
+    def source_mask(self, src, number):
+        return (real(src) & (src != END))[:, None, None]
+
+    cross_mask = lambda self, src, tgt, number: self.source_mask(src, number)  # noqa: E731
+
+
 @sound(embedding=None)
 def a_function_in_eval_mode():
     """A plain function around a module with dropout, in eval mode."""

@@ -30,6 +30,9 @@ MOST_PLACES = 34
 MOST_IDS = 256
 """Ids of which it is asked whether they are closed as pads are, or more where answers are small."""
 
+SPECIAL = 5
+"""Special ids are among so many at either end of a vocabulary."""
+
 RUN = 8
 """In long sequences so many blind neighbours are more than chance."""
 
@@ -240,25 +243,17 @@ def _closed(batch: ProofBatch, side: str, closed: list[int], asked: int) -> str:
     model = batch.model
     listed = ", ".join(map(str, closed[:8])) + (", ..." if len(closed) > 8 else "")
     some = f"{'id' if len(closed) == 1 else 'ids'} {listed}"
-    ours = model.ours is not None
-    ends = model.eos_id is not None and model.start_id is not None
     if model.eos_id in closed and side == "source":
         return f"the end of the source, id {model.eos_id}, is closed as pads are"
-    if not ours and len(closed) <= 3 and len(closed) < asked / 2:
-        names = [
-            f"{name}=..."
-            for name, value in (
-                ("start_id", model.start_id),
-                ("eos_id", model.eos_id),
-                ("source_pad_id", model.source_pad_id if side == "source" else 0),
-            )
-            if value is None
-        ]
-        if not ends:
-            raise CannotJudge(
-                f"{some} of the {side} changes nothing, as a pad does: if it is a special one, "
-                f"give {' or '.join(names) or 'ids that are symbols'}"
-            )
+    at_an_end = all(min(i, model.vocabulary_size - 1 - i) < SPECIAL for i in closed)
+    missing = [f"{name}=..." for name in ("start_id", "eos_id") if getattr(model, name) is None]
+    if model.ours is None and at_an_end and len(closed) <= 3 and missing:
+        if side == "source" and model.source_pad_id is None:
+            missing.append("source_pad_id=...")
+        raise CannotJudge(
+            f"{some} of the {side} changes nothing, as a pad does: if it is a special one, give "
+            f"{' or '.join(missing)}"
+        )
     return (
         f"{some} of {asked} of the {side} are closed as pads are: the mask takes symbols for "
         "pads; is it made by comparing with the pad's id alone?"
