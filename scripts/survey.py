@@ -55,7 +55,7 @@ HYBRID = {"num_hidden_layers": 8}  # of which every fourth or eighth looks back 
 MIXED = ["linear_attention", "full_attention"]
 GEMMA = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "head_dim": 8}
 GEMMA |= {"num_key_value_heads": 2, "intermediate_size": 48, "vocab_size": 64}
-GEMMA |= {"max_position_embeddings": 128, "pad_token_id": 0}
+GEMMA |= {"max_position_embeddings": 128, "pad_token_id": 0, "bos_token_id": 1}
 LAYERWISE = {"vocab_size_per_layer_input": 64, "hidden_size_per_layer_input": 8}
 SPECIAL: dict[str, dict[str, Any]] = {
     "led": {"attention_window": [4, 4], "max_encoder_position_embeddings": 130},
@@ -68,7 +68,7 @@ SPECIAL: dict[str, dict[str, Any]] = {
     "zamba": {"num_hidden_layers": 4, "layers_block_type": ["linear_attention", "hybrid"] * 2},
     "zamba2": {"layers_block_type": ["linear_attention", "hybrid"], "n_mamba_heads": 4},
     "kimi_linear": HYBRID | {"num_experts_per_token": 2, "num_key_value_heads": 4},
-    "bailing_hybrid": HYBRID | {"num_expert_group": 1, "n_group": 1},
+    "bailing_hybrid": HYBRID | {"num_experts_per_token": 2, "n_group": 1},
     "roc_bert": {"shape_vocab_size": 9, "pronunciation_vocab_size": 9, "shape_embed_dim": 8},
     "gemma3n_text": LAYERWISE | {"num_hidden_layers": 10, "num_kv_shared_layers": 0},
     "gemma4_text": LAYERWISE,
@@ -86,7 +86,11 @@ SPECIAL: dict[str, dict[str, Any]] = {
     **dict.fromkeys(("deepseek_v3", "deepseek_v32", "glm4_moe_lite"), LATENT),
     **dict.fromkeys(("glm_moe_dsa", "longcat_flash", "minicpm3", "axk1", "axk2", "youtu"), LATENT),
     **dict.fromkeys(("jamba", "lfm3", "qwen3_5_text"), HYBRID),
-    **dict.fromkeys(("qwen3_5_moe_text", "qwen3_next", "qwen4_exp_text"), HYBRID),
+    **dict.fromkeys(("qwen3_5_moe_text", "qwen3_next"), HYBRID),
+    "qwen4_exp_text": HYBRID | {"indexer_budget": 16, "indexer_compress_ratio": 4},
+    "cohere_compass_text": {
+        "rope_parameters": {"full_attention": {"rope_type": "default", "rope_theta": 1e4}}
+    },
     "t5gemma": {"encoder": GEMMA, "decoder": GEMMA},
     "dbrx": {
         "attn_config": {"kv_n_heads": 2, "clip_qkv": 8, "rope_theta": 1e4},

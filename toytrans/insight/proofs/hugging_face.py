@@ -191,12 +191,22 @@ class HuggingFaceCall(nn.Module):
         self.model = model
         # not the module of `facts`: a copy of this one must not hold the original
         self.facts = ModelUnderTest(**{**vars(facts), "call": _nobody})
+        self.gives_positions = False
         self.takes = set(inspect.signature(model.forward).parameters)
 
     @property
     def takes_positions(self) -> bool:
         """Whether the place of a token can be told to a decoder."""
         return self.facts.kind == "decoder" and "position_ids" in self.takes
+
+    @contextlib.contextmanager
+    def positions_given(self) -> Iterator[None]:
+        """Positions are meanwhile passed for every batch."""
+        self.gives_positions = True
+        try:
+            yield
+        finally:
+            self.gives_positions = False
 
     @contextlib.contextmanager
     def pads_are(self, pad_id: int) -> Iterator[None]:
@@ -236,7 +246,9 @@ class HuggingFaceCall(nn.Module):
             return self.model(input_ids=src, decoder_input_ids=tgt_in, **named)
         if self.takes_positions:
             real = named["attention_mask"]
-            if not bool(real[:, 0].all()):  # pads on the left: places count from the first token
+            if self.gives_positions or not bool(
+                real[:, 0].all()
+            ):  # pads on the left: places count from the first token
                 named["position_ids"] = (real.cumsum(1) - 1).clamp(min=0)
         return self.model(input_ids=tgt_in, **named)
 

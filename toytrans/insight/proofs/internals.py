@@ -1,6 +1,7 @@
 """Proofs that look inside: at embeddings, gradients, attention and layers."""
 
 import contextlib
+import math
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, get_args
 
@@ -153,6 +154,8 @@ def _gradients(batch: ProofBatch) -> Outcome:
         size = max(size, largest(gradient.nan_to_num()))
         by["target pads"] = worst((by["target pads"], largest(closed_pads)))
         by["the future"] = worst((by["the future"], largest(gradient[:, later])))
+    if math.isnan(worst(by.values())) and _weights_have_gradients(batch, weighed.sum()):
+        raise CannotJudge("gradients of embeddings are NaN, and those of the weights are not")
     least = size * TOLERANCE.get(batch.dtype, 1e-5) if size else 0.0
     reached = [name for name, found in by.items() if not found <= least]
     exactly = "exactly zero" if worst(by.values()) == 0 else "zero but for rounding"
@@ -164,6 +167,16 @@ def _gradients(batch: ProofBatch) -> Outcome:
         f"real outputs depend on {' and '.join(reached)}: attention weights there are not zero; "
         "is the mask added before softmax, in every layer, the right way round?",
     )
+
+
+def _weights_have_gradients(batch: ProofBatch, value: Tensor) -> bool:
+    """Whether the gradients of all weights are finite: then training meets no NaN."""
+    module = batch.model.module
+    if module is None:
+        return False
+    weights = [weight for weight in module.parameters() if weight.requires_grad]
+    gradients = torch.autograd.grad(value, weights, retain_graph=True, allow_unused=True)
+    return all(bool(part.isfinite().all()) for part in gradients if part is not None)
 
 
 def _gradient(value: Tensor, leaves: list[Tensor]) -> Tensor:
@@ -232,15 +245,17 @@ def attention_is_scaled(batch: ProofBatch) -> Outcome:
                 continue
             near = batch.tolerance / max(batch.size, 1e-30) * max(largest(found), 1e-30)
             if here > near and batch.model.ours is None:
-                scale = _scale_of(call, near)
-                if scale is None:
+                factor = _scale_of(call, near)
+                is_meant = factor == call.width**0.5 and _is_of_a_library(call.module)
+                if factor is None or is_meant:
                     others.append(name)
                     continue
             by[name] = here
     if others and not any(v > 0 and v > _bound(batch, size) for v in by.values()):
         raise CannotJudge(
             f"{others[0]} is not softmax(q k / root of d_head) v under any mask or constant "
-            "scale; rotary positions, biases of scores and norms of queries look like that"
+            "scale, or its library scales nothing; rotary positions, biases of scores, norms of "
+            "queries and scales that are part of the weights look like that"
         )
     if not by:
         what = unlike or "the attention layers do not pass through their own projections"
@@ -264,14 +279,17 @@ def _nearest(found: Tensor, wanted: Iterable[Tensor]) -> float | None:
     return min((largest(found - one) for one in wanted if one.shape == found.shape), default=None)
 
 
+def _is_of_a_library(module: nn.Module) -> bool:
+    """Whether a layer is one of Hugging Face's, whose families may leave out the scale on purpose,
+    as GPT-Neo does."""
+    return type(module).__module__.startswith("transformers.")
+
+
 def _scale_of(call: Call, near: float) -> float | None:
     """The wrong scale whose scores explain an output: none, that of d_model, or the right one
     twice."""
     factor: float
-    ours = getattr(call.module, "n_heads", 1)
-    heads = int(getattr(call.module, "num_heads", ours))
-    width = call.found.shape[-1] // heads
-    for factor in (width**0.5, heads**-0.5, width**-0.5):  # none, of d_model, twice
+    for factor in (call.width**0.5, call.heads**-0.5, call.width**-0.5):  # none, of d_model, twice
         by = _nearest(call.found, call.reference(factor))
         if by is not None and by <= max(near, 1e-7 * largest(call.found)):
             return factor

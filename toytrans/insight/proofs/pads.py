@@ -59,10 +59,10 @@ def pads_appended(batch: ProofBatch) -> Outcome:
     if model.has_source:
         evidence = f"{MORE} pads behind the source, {more} {before} the target: nothing changes"
     outcome = Outcome(worst(by.values()), batch.tolerance, evidence, "")
-    further = [_every_width(batch, outcome)]
-    if not left and not model.has_source:
-        further.append(_pads_before(batch, outcome))
-    return next((found for found in further if not found.passed), further[-1])
+    outcome = _every_width(batch, outcome)
+    if left or model.has_source or not outcome.passed:
+        return outcome
+    return _pads_before(batch, outcome)
 
 
 def _moved_by_pads(batch: ProofBatch, src: Tensor, tgt_in: Tensor) -> float:
@@ -123,7 +123,8 @@ def _pads_before(batch: ProofBatch, outcome: Outcome) -> Outcome:
         return outcome._replace(evidence=outcome.evidence + untried * model.is_causal)
     longer = wider(batch.tgt_in, MORE - 1, model.pad_id, left=True)
     try:
-        logits = batch.ask(batch.src, longer)
+        with call.positions_given():
+            without, logits = batch.ask(batch.src, batch.tgt_in), batch.ask(batch.src, longer)
         free = torch.where(longer == batch.symbols[0], batch.symbols[1], longer)
         plain = batch.ask(batch.src, free)
         other = free.masked_fill(free == model.pad_id, int(batch.symbols[0]))
@@ -133,7 +134,7 @@ def _pads_before(batch: ProofBatch, outcome: Outcome) -> Outcome:
         return outcome._replace(evidence=f"{outcome.evidence}; pads before them are not taken")
     behind = slice(MORE - 1, None)
     by_ids = batch.differ(seen[:, behind], plain[:, behind], batch.real)
-    by_place = batch.differ(logits[:, behind], batch.logits, batch.real)
+    by_place = batch.differ(logits[:, behind], without, batch.real)
     witness = Witness((batch.src, batch.tgt_in), (batch.src, longer), "pads", shift=MORE - 1)
     if not by_ids <= batch.tolerance:
         cause = (
