@@ -33,7 +33,8 @@ import torch
 from toytrans.config import ModelConfig, TrainConfig
 from toytrans.data.batches import make_batch
 from toytrans.data.pairs import Pairs
-from toytrans.model.transformer import Transformer, count_parameters
+from toytrans.model.initialisation import count_parameters
+from toytrans.model.transformer import Transformer
 from toytrans.tokens import FIRST_SYMBOL_ID, Vocabulary
 from toytrans.training.devices import NARROW, choose_precision, tune_process
 from toytrans.training.optimizer import AdamW

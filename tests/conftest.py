@@ -16,13 +16,15 @@ from typing import NamedTuple, get_args
 import pytest
 import torch
 
-from toytrans.choices import AnchorName, PositionName
+from toytrans.choices import AnchorName, PadMask, PositionName
 from toytrans.cli.app import main
 from toytrans.config import Config
-from toytrans.model.lean import leave_products_to_onednn
-from toytrans.model.scheme import Distances
+from toytrans.model.backends.cpu import leave_products_to_onednn
+from toytrans.model.build import build
+from toytrans.model.masks import MaskMaker, Masks
+from toytrans.model.positions.base import Distances
 from toytrans.model.transformer import Transformer
-from toytrans.tokens import Vocabulary
+from toytrans.tokens import BOS_ID, EOS_ID, Vocabulary
 
 
 @pytest.fixture(autouse=True)
@@ -43,7 +45,7 @@ def config_of(task: str = "copy", **sections: dict) -> Config:
 def model_of(vocabulary: Vocabulary, **model: object) -> Transformer:
     """A small model in fp64 and eval mode, its norms and biases shaken away from 1 and 0."""
     config = config_of(model={"d_model": 24, "n_heads": 3, **model}).model
-    built = Transformer(config, vocabulary).double().eval()
+    built = build(config, vocabulary).double().eval()
     with torch.no_grad():
         for name, parameter in built.named_parameters():
             if parameter.dim() == 1 or "bias_table" in name:
@@ -51,10 +53,24 @@ def model_of(vocabulary: Vocabulary, **model: object) -> Transformer:
     return built
 
 
+def make_masks(src: torch.Tensor, tgt_in: torch.Tensor, pad_mask: PadMask = "keys") -> Masks:
+    """The three masks of a batch."""
+    return MaskMaker(pad_mask).all(src, tgt_in)
+
+
+def ragged(rows: int, width: int) -> torch.Tensor:
+    """BOS, symbols and EOS, (rows, width), the last row the shortest, a + in each that has room."""
+    ids = torch.randint(3, 13, (rows, width))
+    ids[:, 0], ids[:, width // 3] = BOS_ID, VOCABULARY.separator_ids[0]
+    for row in range(rows):
+        end = width - 1 - row * 4
+        ids[row, end], ids[row, end + 1 :] = EOS_ID, 0
+    return ids
+
+
 def distances_of(model: Transformer, queries: int, src: torch.Tensor) -> Distances:
     """From the first target places to those of src (B, S), by anchors that do not count."""
-    landmarks = model.positions.landmarks(torch.empty(0), src)
-    distances = model.positions.cross_distances(range(queries), src, landmarks)
+    distances = model.positions.start(torch.empty(0), src).distances(range(queries))
     assert distances is not None
     return distances
 

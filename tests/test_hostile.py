@@ -505,7 +505,8 @@ def test_examples_times_their_length_are_bounded() -> None:
 
 def test_the_parameters_that_are_counted_are_nearly_all() -> None:
     from toytrans.config import ModelConfig
-    from toytrans.model.transformer import Transformer, count_parameters
+    from toytrans.model.initialisation import count_parameters
+    from toytrans.model.transformer import Transformer
     from toytrans.tokens import Vocabulary
 
     vocabulary = Vocabulary(tuple(map(str, range(40))))

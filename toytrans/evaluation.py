@@ -22,6 +22,7 @@ from torch.nn import functional as F
 from toytrans.data.batches import Batch, evaluation_batches
 from toytrans.data.pairs import DataFacts, Pairs, Side, pad_rows
 from toytrans.data.selection import first_of_each
+from toytrans.model.backends.chunked import limit_scores
 from toytrans.model.decoding import search
 from toytrans.model.transformer import Transformer
 from toytrans.tokens import EOS_ID, PAD_ID, Vocabulary
@@ -259,15 +260,14 @@ def evaluate(
 
 @contextlib.contextmanager
 def _in_eval_mode(model: Transformer) -> Iterator[torch.device]:
-    """Dropout off and long attention in blocks, all as before afterwards; gives the device."""
-    training, most_scores = model.training, model.most_scores
+    """Evaluation mode and bounded memory, until the block ends. Yields the model's device."""
+    training = model.training
     model.eval()
-    model.most_scores = MOST_SCORES
     try:
-        yield next(model.parameters()).device
+        with limit_scores(MOST_SCORES):
+            yield next(model.parameters()).device
     finally:
         model.train(training)
-        model.most_scores = most_scores
 
 
 def _forced(model: Transformer, batch: Batch, also_decoded: Tensor) -> Columns:

@@ -20,10 +20,10 @@ import typer
 from conftest import Command, call
 
 from toytrans.cli.inspect import Library
-from toytrans.cli.render.tables import print_panels
+from toytrans.cli.render.tables import print_tables
 from toytrans.insight.masks.conventions import LIBRARIES
 from toytrans.insight.masks.mask_tables import COLUMNS
-from toytrans.insight.tables import CLOSED, Panel
+from toytrans.insight.tables import CLOSED, Table
 
 GIVEN = ("--src", "5 7 9", "--tgt", "9 7", "--src", "4 6 8 3", "--tgt", "3 8 6 4")
 TINY = """\
@@ -63,14 +63,14 @@ def on_screen(monkeypatch: pytest.MonkeyPatch, *arguments: str, **environment: s
     return screen.getvalue()
 
 
-def test_the_nine_panels_in_their_order(command: Command) -> None:
+def test_the_nine_tables_in_their_order(command: Command) -> None:
     answer = command("inspect-masks", *GIVEN)
     assert (answer.code, answer.err) == (0, "")
     titles = [line for line in answer.out.splitlines() if re.match(r"\d ", line)]
     order = [int(title[0]) for title in titles]
-    # panels that stand beside each other share a line
+    # tables that stand beside each other share a line
     assert order == [1, 1, *2 * [2, 3, 4, 4, 5, 6, 6], 7, 8, 9]
-    assert "fresh weights" in answer.out and "1 = True = may look" in answer.out
+    assert "fresh weights" in answer.out and "1 = True = may attend" in answer.out
     assert all(len(line) <= 80 for line in answer.out.splitlines())
 
 
@@ -87,7 +87,7 @@ def test_wide_masks_fold_with_a_notice(command: Command, monkeypatch: pytest.Mon
     assert max(map(len, narrow.splitlines())) <= 41
 
 
-def test_panels_of_a_number_stand_side_by_side_where_there_is_room(
+def test_tables_of_a_number_stand_side_by_side_where_there_is_room(
     command: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", "200")
@@ -113,7 +113,7 @@ def test_a_terminal_without_unicode_gets_ascii(monkeypatch: pytest.MonkeyPatch) 
     words = ("--src", "h\u00e9 b", "--tgt", "\uac00", "--src", "b", "--tgt", "b b")
     shown = on_screen(monkeypatch, *words, TERM="dumb")
     assert shown.isascii() and "h\\xe9" in shown and "\\uac00" in shown
-    assert "1 = may look, . = may not" in shown
+    assert "1 = may attend, . = masked" in shown
     monkeypatch.setattr(Screen, "encoding", "iso-8859-1")
     assert on_screen(monkeypatch, *words).isascii()
     monkeypatch.setattr(Screen, "encoding", "utf-8")
@@ -282,7 +282,7 @@ def test_steps_piped_come_all_at_once(command: Command) -> None:
 def test_steps_take_the_pairs_of_a_config(command: Command) -> None:
     out = command("inspect-masks", "--config", "tiny.yaml", "--steps").out
     words = " ".join(out.split())
-    assert "The pairs are those asked for, the model is not. The model is a tiny one" in words
+    assert "The pairs are yours, the model is not. The model is tiny" in words
 
 
 @pytest.mark.parametrize(
@@ -351,7 +351,7 @@ def test_steps_on_a_real_terminal() -> None:
         raise AssertionError(out)
 
     try:
-        assert seen(lambda: "q: leave" in out, 60) and "1 Encoder" not in out
+        assert seen(lambda: "q: quit" in out, 60) and "1 Encoder" not in out
         press(b" ", lambda: "1 Encoder: queries" in out)
         press(b"q", lambda: process.poll() is not None)
     finally:
@@ -370,8 +370,8 @@ def test_wide_symbols_keep_columns_in_line() -> None:
     from rich.console import Console
 
     file = io.StringIO()
-    panel = Panel("2", "x", ["\uac00\ub098", "b"], [("\uac00", ["1", CLOSED]), ("b", ["1", "1"])])
-    print_panels(Console(file=file, width=80), [panel])
+    table = Table("2", "x", ["\uac00\ub098", "b"], [("\uac00", ["1", CLOSED]), ("b", ["1", "1"])])
+    print_tables(Console(file=file, width=80), [table])
     rows = file.getvalue().splitlines()[2:]
     assert rows == ["     \uac00\ub098 b", "  \uac00    1 \u00b7", "   b    1 1"]
     assert len({cell_len(row) for row in rows}) == 1

@@ -18,7 +18,7 @@ from toytrans.insight.gradients import (
     ids_with_pads,
     layers,
 )
-from toytrans.model import by_hand
+from toytrans.model.manual_backward import functions
 from toytrans.safe_io import json_text
 
 OPERATIONS = {
@@ -58,9 +58,9 @@ def test_every_operation_agrees():
 def test_shapes_are_distinct_primes_with_pads_and_an_empty_row():
     draw = torch.Generator().manual_seed(0)
     for case in attentions(draw):
-        additive, open_rows, *_ = (s for s in case.settings if isinstance(s, torch.Tensor))
+        additive, has_visible_key, *_ = (s for s in case.settings if isinstance(s, torch.Tensor))
         assert (additive < 0).any() and (additive == 0).any()
-        assert not open_rows.all() and open_rows.any()
+        assert not has_visible_key.all() and has_visible_key.any()
     q = next(attentions(draw)).inputs["q"]
     sizes = [*q.shape, next(layers(draw)).inputs["x"].shape[-1]]
     assert len(set(sizes)) == 5
@@ -83,7 +83,7 @@ def test_a_softmax_gradient_of_its_diagonal_alone_is_found(monkeypatch):
         (weights,) = needed
         return (gradient * weights * (1 - weights),)
 
-    monkeypatch.setattr(by_hand, "softmax_backward", diagonal)
+    monkeypatch.setattr(functions, "softmax_backward", diagonal)
     found = failing()
     assert ("softmax", "x") in found and ("softmax", "(output)") not in found
     assert {("attention", name) for name in ("q", "k", "bias")} <= found
@@ -92,12 +92,12 @@ def test_a_softmax_gradient_of_its_diagonal_alone_is_found(monkeypatch):
 
 def test_a_gradient_of_k_without_its_transpose_is_found(monkeypatch):
     """In self-attention it fits; in cross-attention the sizes themselves refuse it."""
-    sound = by_hand.attention_backward
+    sound = functions.attention_backward
 
     def untransposed(gradient, needed):
         q, _, v, weights, *_, scale, _ = needed
         d_q, d_k, d_v, d_bias = sound(gradient, needed)
-        (d_scores,) = by_hand.softmax_backward(gradient @ v.mT, (weights,))
+        (d_scores,) = functions.softmax_backward(gradient @ v.mT, (weights,))
         if d_scores.shape[-1] == d_scores.shape[-2]:
             d_k = scale * d_scores @ q
         else:
@@ -105,21 +105,21 @@ def test_a_gradient_of_k_without_its_transpose_is_found(monkeypatch):
                 d_scores @ q
         return d_q, d_k, d_v, d_bias
 
-    monkeypatch.setattr(by_hand, "attention_backward", untransposed)
+    monkeypatch.setattr(functions, "attention_backward", untransposed)
     found = failing()
     assert {("multi-head, self", name) for name in ("x", "in_weight", "in_bias")} <= found
     assert ("multi-head, self", "out_weight") not in found
 
 
 def test_a_layer_norm_without_its_epsilon_is_found(monkeypatch):
-    sound = by_hand.layer_norm_backward
+    sound = functions.layer_norm_backward
 
     def bare(gradient, needed):
         normal, inverse, weight = needed
         variance = inverse**-2 - 1e-5
         return sound(gradient, (normal, variance.rsqrt(), weight))
 
-    monkeypatch.setattr(by_hand, "layer_norm_backward", bare)
+    monkeypatch.setattr(functions, "layer_norm_backward", bare)
     found = failing()
     assert {("LayerNorm", "x"), ("LayerNorm, small x", "x")} <= found
     assert ("LayerNorm", "weight") not in found
@@ -127,7 +127,7 @@ def test_a_layer_norm_without_its_epsilon_is_found(monkeypatch):
 
 @pytest.mark.parametrize("left_out", [0, 1, 2])
 def test_an_input_gradient_of_two_in_place_of_three_is_found(monkeypatch, left_out):
-    sound = by_hand.linear_backward
+    sound = functions.linear_backward
     calls = []
 
     def forgetful(gradient, needed):
@@ -137,14 +137,14 @@ def test_an_input_gradient_of_two_in_place_of_three_is_found(monkeypatch, left_o
 
     draw = torch.Generator().manual_seed(0)
     case = next(case for case in attentions(draw) if case.operation == "multi-head, self")
-    monkeypatch.setattr(by_hand, "linear_backward", forgetful)
+    monkeypatch.setattr(functions, "linear_backward", forgetful)
     found = {each.of for each in compare_case(case, draw) if not each.passed}
     assert found == {"x"} and len(calls) == 4
 
 
 def test_a_wrong_forward_pass_is_found(monkeypatch):
-    sound = by_hand.relu
-    monkeypatch.setattr(by_hand, "relu", lambda x: (sound(x)[0] + 1, sound(x)[1]))
+    sound = functions.relu
+    monkeypatch.setattr(functions, "relu", lambda x: (sound(x)[0] + 1, sound(x)[1]))
     assert failing() >= {("ReLU", "(output)")}
 
 
@@ -172,7 +172,7 @@ def test_the_document_holds_the_numbers_of_the_run(command):
 
 
 def test_a_difference_makes_the_command_fail(command, monkeypatch):
-    monkeypatch.setattr(by_hand, "relu_backward", lambda gradient, _: (gradient,))
+    monkeypatch.setattr(functions, "relu_backward", lambda gradient, _: (gradient,))
     answer = command("gradients", "--seeds", "1")
     assert answer.code == 1 and "FAIL" in answer.out and "failed" in answer.out
     assert call("gradients", "--seeds", "1", "--json") == 1

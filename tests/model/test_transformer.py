@@ -6,7 +6,8 @@ from conftest import SCHEMES, VOCABULARY, model_of
 from torch import nn
 
 from toytrans.config import ModelConfig
-from toytrans.model.transformer import Transformer, count_parameters
+from toytrans.model.initialisation import count_parameters
+from toytrans.model.transformer import Transformer
 from toytrans.tokens import Vocabulary
 
 SRC = torch.tensor([[1, 5, 6, 7, 4, 2], [1, 8, 13, 2, 0, 0], [1, 2, 0, 0, 0, 0]])

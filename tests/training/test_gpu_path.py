@@ -19,8 +19,8 @@ from toytrans.choices import TaskName
 from toytrans.config import Config
 from toytrans.data import batches, open_source
 from toytrans.data.batches import Batch, Pool, training_batches
-from toytrans.model.attention import attend_fused
-from toytrans.model.sight import Sight
+from toytrans.model.backends import sdpa
+from toytrans.model.context import AttentionContext
 from toytrans.tokens import PAD_ID
 from toytrans.training import devices
 from toytrans.training.run import create_run
@@ -188,9 +188,9 @@ def test_fused_attention_reads_nothing_back():
     mask = torch.ones(2, 1, 5, 7, dtype=torch.bool, device=META)
     bias = torch.randn(2, 3, 5, 7, device=META, requires_grad=True)
     for added in (None, bias):
-        sight = Sight.of(mask, None, torch.float32)
-        assert sight.open_rows is not None, "the host did not look"
-        attend_fused(q, k, v, sight, added, dropout=0.1).sum().backward()
+        sight = AttentionContext.of(mask, None, torch.float32)
+        assert sight.has_visible_key is not None, "the host did not look"
+        sdpa.attend(q, k, v, sight, added, dropout=0.1).sum().backward()
     assert bias.grad is not None and bias.grad.shape == bias.shape
 
 

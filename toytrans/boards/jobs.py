@@ -36,7 +36,7 @@ from toytrans.data import check_splits, open_source
 from toytrans.data.pairs import all_pairs
 from toytrans.errors import UserError
 from toytrans.evaluation import evaluate
-from toytrans.model.transformer import count_parameters
+from toytrans.model.initialisation import count_parameters
 from toytrans.safe_io import Unreadable, json_text, open_regular, read_whole
 from toytrans.training import devices
 from toytrans.training.checkpoint import Count

@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from toytrans.cli.common import note, output, warn_of_fault
-from toytrans.cli.render.heat_maps import Found, check_plot, draw, print_maps
+from toytrans.cli.common import note, output, run_and_sequences, warn_of_fault
+from toytrans.cli.render.heat_maps import check_plot, draw, print_maps
 from toytrans.errors import UnseenSymbol, UserError
 from toytrans.safe_io import json_text
 
@@ -16,70 +16,80 @@ if TYPE_CHECKING:
     from toytrans.data.pairs import Pairs
     from toytrans.training.run import Run
 
-FEW_OF = 200
-"""Validation pairs among which those to show are looked for."""
+CANDIDATES = 200
+"""Validation pairs among which those to show are chosen."""
 
 
 def attention(
-    sequences: Annotated[
-        list[str] | None, typer.Argument(help='Say "5 7 9"; none: two validation pairs.')
+    arguments: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="SEQUENCE",
+            help='Sequences such as "5 7 9" (default: two validation pairs). A RUN may come first.',
+        ),
     ] = None,
-    run: Annotated[Path | None, typer.Option(help="A run directory; the newest one.")] = None,
+    run: Annotated[
+        Path | None, typer.Option(help="A run directory; the newest run by default.")
+    ] = None,
     checkpoint: Annotated[str, typer.Option(help="best | last | STEP")] = "best",
     part: Annotated[
-        Literal["encoder", "decoder", "cross"] | None, typer.Option(help="One part; all.")
+        Literal["encoder", "decoder", "cross"] | None,
+        typer.Option(help="Show one part.", show_default="all"),
     ] = None,
-    layer: Annotated[int | None, typer.Option(min=1, help="One layer, from 1; all.")] = None,
-    head: Annotated[int | None, typer.Option(min=1, help="One head, from 1; all.")] = None,
+    layer: Annotated[
+        int | None, typer.Option(min=1, help="Show one layer, from 1.", show_default="all")
+    ] = None,
+    head: Annotated[
+        int | None, typer.Option(min=1, help="Show one head, from 1.", show_default="all")
+    ] = None,
     sample: Annotated[
         int,
         typer.Option(
             min=0,
             max=10**7,
-            help="Validation pairs that labels are measured on; 0 = the sequences shown.",
+            help="Number of validation pairs on which heads are measured. 0: the sequences shown.",
         ),
     ] = 200,
     plot: Annotated[
         Path | None, typer.Option(help="Draw the maps into FILE.png or FILE.svg.")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON document.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
 ) -> None:
     """Show what every attention head looks at in a translation, and what each head does.
 
-    A head is labelled by the rule it follows (same place, mirror place, previous, next, itself,
-    first, end), measured over validation pairs; by none where none holds.
+    The label of a head is the rule that it follows (same place, mirror place,
+    previous, next, itself, first, end), measured on validation pairs. A head may
+    follow no rule.
     """
     if plot is not None:
         check_plot(plot)
     from toytrans import load
-    from toytrans.insight.attention.heads import Choice, attend, batches_of, measure, translated
+    from toytrans.insight.attention import heads
     from toytrans.training.run import newest_run
 
-    loaded = load(run or newest_run(), checkpoint, "cpu")
+    path, sequences = run_and_sequences(arguments, run)
+    loaded = load(path or newest_run(), checkpoint, "cpu")
     warn_of_fault(loaded.config.fault)
-    choice = Choice(part, layer, head)
+    choice = heads.Choice(part, layer, head)
     choice.check(loaded.model)
-    src, valid = _pairs(loaded, sequences or [], sample)
-    batch = translated(loaded.model, src, loaded.facts.target_growth)
-    seen = attend(loaded.model, batch, choice)
-    if valid is None:
-        heads = measure(loaded.model, [batch], choice)
-        basis = f"the translations shown ({len(src)})"
-    else:
-        heads = measure(loaded.model, batches_of(loaded, valid), choice)
-        basis = f"{len(valid)} validation pairs"
-    found = Found(loaded, batch, seen, heads, basis)
+    src, valid = _pairs(loaded, sequences, sample)
+    batch = heads.translated(loaded.model, src, loaded.facts.target_growth)
+    attentions = heads.attend(loaded.model, batch, choice)
+    basis = f"{len(valid)} validation pairs" if valid else f"the translations shown ({len(src)})"
+    measured = heads.batches_of(loaded, valid) if valid else [batch]
+    reports = heads.measure(loaded.model, measured, choice)
+    maps = heads.AttentionMaps(loaded, batch, attentions, reports, basis)
     if plot is not None:
-        draw(plot, found)
+        draw(plot, maps)
         note(f"wrote {plot}")
     if as_json:
-        print(json_text(found.document()))
+        print(json_text(maps.to_dict()))
     else:
-        print_maps(output(), found, maps=plot is None)
+        print_maps(output(), maps, draw=plot is None)
 
 
 def _pairs(run: "Run", sequences: list[str], sample: int) -> "tuple[Tensor, Pairs | None]":
-    """Source ids to show (B, S), and the pairs that labels are measured on, if not these."""
+    """Source ids to show (B, S), and the pairs to measure on, None for the same."""
     from toytrans.data.batches import make_batch
     from toytrans.insight.attention.heads import few, sources_of, validation_pairs
 
@@ -92,5 +102,5 @@ def _pairs(run: "Run", sequences: list[str], sample: int) -> "tuple[Tensor, Pair
     if sequences:
         shown = sources_of(run, sequences)
     else:
-        shown = few(valid if valid is not None else validation_pairs(run, FEW_OF))
+        shown = few(valid if valid is not None else validation_pairs(run, CANDIDATES))
     return make_batch(shown, run.config.marks_both_ends).src, valid

@@ -19,6 +19,33 @@ Break = Annotated[
     typer.Option("--break", metavar="FAULT", help="Plant a mistake; see `toytrans faults`."),
 ]
 
+RunArgument = Annotated[
+    Path | None, typer.Argument(metavar="RUN", help="A run directory.", show_default=False)
+]
+RunOption = Annotated[
+    Path | None, typer.Option("--run", metavar="RUN", help="The same as the argument RUN.")
+]
+
+
+def one_run(argument: Path | None, option: Path | None) -> Path | None:
+    """The run given as an argument or with --run. Raises UserError if both are given."""
+    if argument is not None and option is not None:
+        raise UserError(f"{argument} and --run {option}: give the run once")
+    return argument if option is None else option
+
+
+def run_and_sequences(
+    arguments: list[str] | None, option: Path | None
+) -> tuple[Path | None, list[str]]:
+    """The run, which may be the first argument, and the sequences.
+
+    The first argument is a run if it is a directory with a config.yaml.
+    """
+    sequences = arguments or []
+    if sequences and os.path.isfile(os.path.join(sequences[0], "config.yaml")):
+        return one_run(Path(sequences[0]), option), sequences[1:]
+    return option, sequences
+
 
 def output() -> Console:
     """Standard output; where NO_COLOR is set without any escape codes, bold and dim included."""

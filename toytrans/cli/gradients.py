@@ -17,10 +17,10 @@ def gradients(
     ] = 3,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON document.")] = False,
 ) -> None:
-    """Put every gradient that is derived by hand beside autograd's; exit code 1 if one differs.
+    """Compare every gradient that is derived by hand with autograd's. Exit code 1 if one differs.
 
-    Each derivation is a docstring of toytrans/model/by_hand.py. A config with `backward: by_hand`
-    under `model` trains on them.
+    The derivations are docstrings in toytrans/model/manual_backward/functions.py. A config with
+    `backward: by_hand` under `model` trains with them.
     """
     from toytrans.insight.gradients import TOLERANCE, compare
 

@@ -9,17 +9,17 @@ from functools import partial
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 
 from toytrans.choices import Backward
 from toytrans.config import ModelConfig
-from toytrans.model import by_hand
-from toytrans.model.attention import Attention, attend_explicitly
+from toytrans.model.attention import Attention, eager_attention
+from toytrans.model.build import build
+from toytrans.model.context import AttentionContext
+from toytrans.model.manual_backward import functions
 from toytrans.model.masks import MaskMaker
-from toytrans.model.scheme import turned
-from toytrans.model.sight import Sight
-from toytrans.model.transformer import Transformer
+from toytrans.model.positions.rotary import apply_rotary
 from toytrans.tokens import PAD_ID, Vocabulary
 from toytrans.training.faults import objective_of
 
@@ -127,28 +127,28 @@ def layers(draw: torch.Generator) -> Iterator[Case]:
     numbers = _numbers(draw)
     x = {"x": numbers(B, TQ, IN)}
     dense = {"weight": numbers(OUT, IN), "bias": numbers(OUT)}
-    yield Case("linear", (by_hand.linear, by_hand.linear_backward), F.linear, x | dense)
-    norm: Pair = by_hand.layer_norm, by_hand.layer_norm_backward
+    yield Case("linear", (functions.linear, functions.linear_backward), F.linear, x | dense)
+    norm: Pair = functions.layer_norm, functions.layer_norm_backward
     scales = {"weight": numbers(IN), "bias": numbers(IN)}
     yield Case("LayerNorm", norm, _torchs_norm, x | scales, (1e-5,))
     small = {"x": 1e-3 * x["x"]}  # so that epsilon, not the variance, decides
     yield Case("LayerNorm, small x", norm, _torchs_norm, small | scales, (1e-5,))
-    yield Case("ReLU", (by_hand.relu, by_hand.relu_backward), F.relu, x)
-    yield Case("GELU", (by_hand.gelu, by_hand.gelu_backward), F.gelu, x)
-    tanh: Pair = by_hand.gelu_tanh, by_hand.gelu_tanh_backward
+    yield Case("ReLU", (functions.relu, functions.relu_backward), F.relu, x)
+    yield Case("GELU", (functions.gelu, functions.gelu_backward), F.gelu, x)
+    tanh: Pair = functions.gelu_tanh, functions.gelu_tanh_backward
     yield Case("GELU, tanh form", tanh, partial(F.gelu, approximate="tanh"), x)
     yield Case(
-        "softmax", (by_hand.softmax, by_hand.softmax_backward), partial(F.softmax, dim=-1), x
+        "softmax", (functions.softmax, functions.softmax_backward), partial(F.softmax, dim=-1), x
     )
     angle = numbers(TQ, H)
-    spun: Pair = by_hand.turn, by_hand.turn_backward
+    spun: Pair = functions.rotary, functions.rotary_backward
     pairs = {"x": numbers(B, TQ, 2 * H)}
-    yield Case("turn (rotary)", spun, turned, pairs, (angle.cos(), angle.sin()))
+    yield Case("turn (rotary)", spun, apply_rotary, pairs, (angle.cos(), angle.sin()))
     table, ids = {"table": numbers(V, IN)}, torch.randint(V, (B, TQ), generator=draw)
-    rows: Pair = by_hand.embedding, by_hand.embedding_backward
+    rows: Pair = functions.embedding, functions.embedding_backward
     yield Case("embedding", rows, lambda table, ids: F.embedding(ids, table), table, (ids,))
     keep = (torch.rand(B, TQ, IN, generator=draw) < 0.7) / 0.7
-    drop: Pair = by_hand.dropout, by_hand.dropout_backward
+    drop: Pair = functions.dropout, functions.dropout_backward
     yield Case("dropout", drop, torch.mul, x, (keep,))
 
 
@@ -158,14 +158,14 @@ def attentions(draw: torch.Generator) -> Iterator[Case]:
     src, tgt = ids_with_pads(TK, draw), ids_with_pads(TQ, draw)
     maker = MaskMaker("keys_and_queries")  # so pad queries see nothing
     cross, own = (
-        Sight.of(mask, None, torch.float64)
+        AttentionContext.of(mask, None, torch.float64)
         for mask in (maker.cross(src, tgt), maker.decoder_self(tgt))
     )
-    assert cross.open_rows is not None and own.open_rows is not None
-    pair: Pair = by_hand.attention, by_hand.attention_backward
+    assert cross.has_visible_key is not None and own.has_visible_key is not None
+    pair: Pair = functions.attention, functions.attention_backward
     inputs = {"q": numbers(B, H, TQ, DH), "k": numbers(B, H, TK, DH), "v": numbers(B, H, TK, DH)}
     inputs["bias"] = numbers(1, H, TQ, TK)
-    seen = cross.additive, cross.open_rows
+    seen = cross.additive, cross.has_visible_key
     yield Case("attention", pair, _torchs_attention, inputs, seen)
     keep = (torch.rand(B, H, TQ, TK, generator=draw) < 0.7) / 0.7
     yield Case("capped, dropped out", pair, _step_by_step, inputs, (*seen, keep, 0.5, 2.0))
@@ -178,17 +178,19 @@ def attentions(draw: torch.Generator) -> Iterator[Case]:
     x = {"x": numbers(B, TQ, H * DH)}
     both = x | {"memory": numbers(B, TK, H * DH)}
     itself: Pair = _self_attention, _self_attention_backward
-    other: Pair = by_hand.multi_head, by_hand.multi_head_backward
-    for name, pair, theirs, given, sight in (
+    other: Pair = functions.multi_head, functions.multi_head_backward
+    for name, pair, theirs, given, context in (
         ("multi-head, self", itself, _torchs_self, x, own),
         ("multi-head, cross", other, _torchs_multi_head, both, cross),
     ):
-        yield Case(name, pair, theirs, given | weights, (H, sight.additive, sight.open_rows))
+        yield Case(
+            name, pair, theirs, given | weights, (H, context.additive, context.has_visible_key)
+        )
 
 
 def losses(draw: torch.Generator) -> Iterator[Case]:
     """Cross entropy of each place; pads are ignored."""
-    pair: Pair = by_hand.cross_entropy, by_hand.cross_entropy_backward
+    pair: Pair = functions.cross_entropy, functions.cross_entropy_backward
     labels = ids_with_pads(TQ, draw).flatten()
     logits = {"logits": 3 * _numbers(draw)(B * TQ, V)}
     for name, smoothing in (("cross entropy", 0.0), ("cross entropy, smoothed", 0.1)):
@@ -212,11 +214,11 @@ def _torchs_norm(x: Tensor, weight: Tensor, bias: Tensor, epsilon: float) -> Ten
 
 
 def _torchs_attention(
-    q: Tensor, k: Tensor, v: Tensor, bias: Tensor, additive: Tensor, open_rows: Tensor
+    q: Tensor, k: Tensor, v: Tensor, bias: Tensor, additive: Tensor, has_visible_key: Tensor
 ) -> Tensor:
     """Torch's attention; rows that see nothing become zeros after it."""
     context = F.scaled_dot_product_attention(q, k, v, attn_mask=bias + additive)
-    return context.where(open_rows, 0)
+    return context.where(has_visible_key, 0)
 
 
 def _step_by_step(
@@ -225,23 +227,23 @@ def _step_by_step(
     v: Tensor,
     bias: Tensor,
     additive: Tensor,
-    open_rows: Tensor,
+    has_visible_key: Tensor,
     keep: Tensor,
     scale: float,
     cap: float,
 ) -> Tensor:
     """Torch's attention knows no cap."""
     scores = cap * torch.tanh(torch.einsum("bhqd,bhkd->bhqk", q, k) * scale / cap)
-    weights = F.softmax(scores + bias + additive, -1).where(open_rows, 0) * keep
+    weights = F.softmax(scores + bias + additive, -1).where(has_visible_key, 0) * keep
     return torch.einsum("bhqk,bhkd->bhqd", weights, v)
 
 
 def _self_attention(x: Tensor, *others: Any) -> Any:
-    return by_hand.multi_head(x, None, *others)
+    return functions.multi_head(x, None, *others)
 
 
-def _self_attention_backward(gradient: Tensor, needed: by_hand.Needed) -> by_hand.Gradients:
-    d_x, _, *others = by_hand.multi_head_backward(gradient, needed)  # there is no memory
+def _self_attention_backward(gradient: Tensor, needed: functions.Saved) -> functions.Gradients:
+    d_x, _, *others = functions.multi_head_backward(gradient, needed)  # there is no memory
     return d_x, *others
 
 
@@ -258,7 +260,7 @@ def _torchs_multi_head(
     out_bias: Tensor,
     heads: int,
     additive: Tensor,
-    open_rows: Tensor,
+    has_visible_key: Tensor,
 ) -> Tensor:
     """Torch's multi-head attention, which wants length before rows; a query that sees nothing
     gets the bias of the output alone."""
@@ -269,7 +271,7 @@ def _torchs_multi_head(
         need_weights=False,
         attn_mask=additive.expand(len(x), heads, *additive.shape[2:]).flatten(0, 1),
     )
-    return found.transpose(0, 1).where(open_rows[:, 0], out_bias)
+    return found.transpose(0, 1).where(has_visible_key[:, 0], out_bias)
 
 
 def _torchs_cross_entropy(logits: Tensor, labels: Tensor, ignored: int, smoothing: float) -> Tensor:
@@ -288,7 +290,7 @@ def _whole_model(seed: int) -> Iterator[Comparison]:
         config = ModelConfig(
             d_model=H * DH, n_heads=H, n_encoder_layers=1, d_ff=37, backward=backward
         )
-        model = Transformer(config, Vocabulary(tuple(map(str, range(V - 3))))).double()
+        model = build(config, Vocabulary(tuple(map(str, range(V - 3))))).double()
         if backward == "autograd":
             _leave_to_autograd(model)
         _shake(model, torch.Generator().manual_seed(seed))
@@ -302,22 +304,21 @@ def _whole_model(seed: int) -> Iterator[Comparison]:
     yield Comparison("whole model", f"{len(theirs)} parameters", (total,), absolute, relative)
 
 
-def _leave_to_autograd(model: Transformer) -> None:
-    """Also what `attend_leanly` derives by hand on a CPU."""
+def _leave_to_autograd(model: nn.Module) -> None:
+    """Also what the CPU backend derives by hand on a CPU."""
     for module in model.modules():
         if isinstance(module, Attention):
             module.__class__ = _Explicit
 
 
 class _Explicit(Attention):
-    def _attend(
-        self, q: Tensor, k: Tensor, v: Tensor, sight: Sight, bias: Tensor | None, dropout: float
-    ) -> Tensor:
-        return attend_explicitly(q, k, v, sight, bias, self.cap, dropout, self.scale).context
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, context: AttentionContext) -> Tensor:
+        bias = self.bias(context)
+        return eager_attention(q, k, v, context, bias, self.cap, scale=self.scale).context
 
 
 @torch.no_grad()
-def _shake(model: Transformer, draw: torch.Generator) -> None:
+def _shake(model: nn.Module, draw: torch.Generator) -> None:
     """Weights of normal numbers, norms and biases moved away from 1 and 0."""
     for parameter in model.parameters():
         spread = parameter.shape[-1] ** -0.5 if parameter.dim() == 2 else 0.1

@@ -1,42 +1,29 @@
-"""What a panel is, and what panels are made of: one real pass of a model over a batch.
+"""Tables whose cells are text, and the number formats in them. Importing this loads no torch."""
 
-Attention is watched from outside: a hook keeps what each attention got, and the attention itself
-computes its intermediates from that. So a panel shows what the model does, broken or not.
-"""
-
-import inspect
 import math
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
-from functools import cached_property
-from typing import Any
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-import torch
-from torch import Tensor
-
-from toytrans.data.batches import Batch
-from toytrans.model.attention import Attention, Intermediates, KeysValues
-from toytrans.model.masks import Masks
-from toytrans.model.sight import Sight
-from toytrans.model.transformer import Transformer
-from toytrans.tokens import Vocabulary
+if TYPE_CHECKING:
+    from torch import Tensor
 
 CLOSED = "·"
-"""The mark of a closed cell; it has an ASCII twin where the terminal wants one."""
+"""A masked cell. The renderer prints "." where the terminal has no Unicode."""
 
-ATTENTIONS = {
-    "encoder_self": "Encoder self-attention",
-    "decoder_self": "Decoder self-attention",
-    "cross": "Cross-attention",
-}
+FEATURES, PLACES = 8, 12
+"""How many features, and how many positions, are shown of a large tensor."""
 
 
 @dataclass(frozen=True)
-class Panel:
-    """One table to be printed: its numbers are text already. Panels of one number belong together.
+class Table:
+    """One table to be printed.
 
-    shape: before and after broadcasting. notes: sentences below the table; one that starts with
-    "Trap:" names a common mistake. marks: the cells are those of a mask.
+    number: tables with the same number are printed side by side.
+    columns, rows: cells as text. A column that starts with "|" summarizes its whole row.
+    shape: the shape of the tensor shown, or its shapes before and after broadcasting.
+    notes: sentences below the table. A note that starts with "Trap:" names a common mistake.
+    marks: the cells are those of a mask, which the renderer colours.
     """
 
     number: str
@@ -49,111 +36,47 @@ class Panel:
     marks: bool = False
 
 
-@dataclass(frozen=True)
-class Pass:
-    """What one attention got in a forward pass: x (B, Tq, D), and memory if it is cross."""
-
-    module: Attention
-    x: Tensor
-    sight: Sight
-    memory: KeysValues | None
-
-    def intermediates(self, sight: Sight | None = None) -> Intermediates:
-        """Every step of this attention, by its own code; under another sight if one is given."""
-        with torch.no_grad():
-            return self.module.intermediates(self.x, sight or self.sight, self.memory)[0]
-
-    def unmasked(self) -> Intermediates:
-        """The same attention with everything open."""
-        return self.intermediates(replace(self.sight, mask=None, additive=None, open_rows=None))
+def mask_cells(mask: "Tensor") -> list[list[str]]:
+    """A mask (rows, columns) as cells: "1" where attention is allowed."""
+    return [["1" if allowed else CLOSED for allowed in line] for line in mask.tolist()]
 
 
-@dataclass(frozen=True)
-class View:
-    """What is looked at: a batch, and the model in eval mode that reads it."""
+def matrix(
+    number: str,
+    name: str,
+    values: "Tensor",
+    rows: list[str],
+    columns: list[str] | None = None,
+    *notes: str,
+    summaries: "dict[str, Tensor] | None" = None,
+    digits: int = 2,
+    first: int = 0,
+    cut: bool = True,
+) -> Table:
+    """A table of values (rows, columns). Large tensors are cut, and the shape line says so.
 
-    batch: Batch
-    vocabulary: Vocabulary
-    model: Transformer
-    weights: str
-    """where the model's weights come from"""
-
-    @cached_property
-    def passes(self) -> dict[str, Pass]:
-        """The first layer's attentions in a real pass, by the names of ATTENTIONS."""
-        return watch(self.model, self.batch)
-
-    @cached_property
-    def masks(self) -> Masks:
-        """The masks that these attentions got: each (B, 1, Tq or 1, Tk)."""
-        return Masks(*(self._mask(name) for name in ATTENTIONS))
-
-    def _mask(self, name: str) -> Tensor:
-        given = self.passes[name].sight.mask
-        if given is not None:
-            return given
-        keys = self.ids(name)[1]
-        return torch.ones_like(keys, dtype=torch.bool)[:, None, None]
-
-    def ids(self, name: str) -> tuple[Tensor, Tensor]:
-        """Ids of an attention's queries (B, Tq) and keys (B, Tk)."""
-        src, tgt_in, _ = self.batch
-        return {
-            "encoder_self": (src, src),
-            "decoder_self": (tgt_in, tgt_in),
-            "cross": (tgt_in, src),
-        }[name]
-
-    def whole(self, name: str) -> Tensor:
-        """A mask as (B, Tq, Tk)."""
-        mask: Tensor = getattr(self.masks, name)[:, 0]
-        return mask.expand(-1, self.ids(name)[0].shape[1], -1)
-
-    def tokens(self, name: str, row: int) -> tuple[list[str], list[str]]:
-        """Queries and keys of one pair as text."""
-        queries, keys = (self.names(ids[row]) for ids in self.ids(name))
-        return queries, keys
-
-    def names(self, ids: Tensor) -> list[str]:
-        return [self.vocabulary.name(i) for i in ids.tolist()]
-
-
-def watch(model: Transformer, batch: Batch) -> dict[str, Pass]:
-    """Run the model on a batch and keep what its first layers' attentions got."""
-    encoder, decoder = model.encoder_stack()[0], model.decoder_stack()[0]
-    modules = (encoder.self_attention, decoder.self_attention, decoder.cross_attention)
-    found: dict[str, Pass] = {}
-
-    def keeping(name: str) -> Callable[..., None]:
-        def keep(module: Attention, args: Any, kwargs: Any) -> None:
-            given = inspect.signature(Attention.forward).bind(module, *args, **kwargs).arguments
-            # shared layers pass here more than once; the first time is the first layer's
-            found.setdefault(name, Pass(module, given["x"], given["sight"], given.get("memory")))
-
-        return keep
-
-    hooks = [
-        module.register_forward_pre_hook(keeping(name), with_kwargs=True)
-        for name, module in zip(ATTENTIONS, modules, strict=True)
-    ]
-    try:
-        with torch.no_grad():
-            model(batch.src, batch.tgt_in)
-    finally:
-        for hook in hooks:
-            hook.remove()
-    return found
-
-
-def fresh(make: Callable[[], Transformer], seed: int) -> Transformer:
-    """A new model in eval mode whose weights the seed decides; torch's generator stays as it is."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        return make().eval()
+    columns: names of the columns; None names features d1, d2, ..., shown from `first` on.
+    summaries: one more number for each row, printed behind a bar.
+    cut: whether only the first rows and columns are shown.
+    """
+    height, width = values.shape
+    shown = (FEATURES if columns is None else PLACES) if cut else width
+    columns = columns or [f"d{k + 1}" for k in range(width)]
+    window = slice(first, first + shown)
+    cells = [numbers(line, digits) for line in values[: PLACES if cut else height, window]]
+    bars: list[str] = []
+    for title, column in (summaries or {}).items():
+        texts = [title, *numbers(column[: len(cells)], digits)]
+        for line, text in zip((bars, *cells), texts, strict=True):
+            line.append(f"| {text:>{max(map(len, texts))}}")
+    hidden = more(height - len(cells), "row") + more(width - len(columns[window]), "column")
+    table = list(zip(rows, cells, strict=False))
+    shape = shape_of(values.shape) + hidden
+    return Table(number, name, [*columns[window], *bars], table, shape, notes=notes)
 
 
 def number(value: float, digits: int = 2) -> str:
-    """A short number; "0" is a true zero, "0.00" is one that rounds to it."""
+    """A short number. "0" is exactly zero; "0.00" rounds to zero."""
     if value == 0 or not math.isfinite(value):
         return f"{value:.0f}".replace("-0", "0")
     if abs(value) >= 1e5:
@@ -163,11 +86,31 @@ def number(value: float, digits: int = 2) -> str:
     return text.removeprefix("-") if float(text) == 0 else text
 
 
-def numbers(values: Tensor, digits: int = 2) -> list[str]:
-    """(N,) -> their texts."""
+def numbers(values: "Tensor", digits: int = 2) -> list[str]:
+    """Values (N,) as text."""
     return [number(value, digits) for value in values.tolist()]
 
 
+def tiny(value: float) -> str:
+    """A difference as text. "0" is exactly zero."""
+    return f"{value:.1e}" if value else "0"
+
+
 def shape_of(*shapes: Iterable[int]) -> str:
-    """(2, 5) -> (2, 1, 1, 5)"""
+    """Shapes as text, for example "(2, 5) -> (2, 1, 1, 5)"."""
     return " -> ".join(str(tuple(shape)) for shape in shapes)
+
+
+def label(name: str) -> str:
+    """An identifier as words."""
+    return name.replace("_", " ")
+
+
+def count(amount: int, thing: str) -> str:
+    """For example "1 row" and "2 rows"."""
+    return f"{amount} {thing}{'' if amount == 1 else 's'}"
+
+
+def more(amount: int, thing: str) -> str:
+    """For example ", 2 more rows"; empty if nothing is left out."""
+    return f", {amount} more {thing}{'' if amount == 1 else 's'}" if amount > 0 else ""

@@ -1,14 +1,15 @@
-"""Feed-forward, encoder layer, decoder layer (Vaswani et al. 2017, sections 3.1 and 3.3)."""
+"""Feed-forward, encoder layer and decoder layer (Vaswani et al. 2017, sections 3.1 and 3.3)."""
 
 from collections.abc import Callable
 
 from torch import Tensor, nn
 
 from toytrans.config import ModelConfig
-from toytrans.model.attention import Attention, Cache, KeysValues
-from toytrans.model.dropout import Dropout
-from toytrans.model.scheme import Positions
-from toytrans.model.sight import Blocks, Sight
+from toytrans.model.attention import Attention
+from toytrans.model.backends.dropout import Dropout
+from toytrans.model.context import Context
+from toytrans.model.kv_cache import KeysValues, KVCache
+from toytrans.model.positions.base import Positions
 
 ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
     "relu": nn.ReLU,
@@ -18,7 +19,7 @@ ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
 
 
 class FeedForward(nn.Sequential):
-    """Linear, activation, dropout, linear: the same weights at every place. (B, L, D) -> same."""
+    """Linear, activation, dropout, linear at every place: (B, L, D) -> (B, L, D)."""
 
     def __init__(self, model: ModelConfig) -> None:
         super().__init__(
@@ -30,9 +31,10 @@ class FeedForward(nn.Sequential):
 
 
 class Residual(nn.Module):
-    """A sub-layer with its layer normalisation, dropout and residual connection.
+    """Layer normalisation, dropout and residual connection around a sub-layer f.
 
-    pre-norm: x + drop(f(norm(x))) (Xiong et al. 2020); post-norm: norm(x + drop(f(x))) (2017).
+    pre-norm: x + dropout(f(norm(x))) (Xiong et al. 2020)
+    post-norm: norm(x + dropout(f(x))) (Vaswani et al. 2017)
     """
 
     def __init__(self, model: ModelConfig) -> None:
@@ -42,11 +44,8 @@ class Residual(nn.Module):
         self.drop = Dropout(model.dropout)
 
     def forward(self, x: Tensor, sublayer: Callable[[Tensor], Tensor]) -> Tensor:
-        if self.pre:
-            output: Tensor = x + self.drop(sublayer(self.norm(x)))
-        else:
-            output = self.norm(x + self.drop(sublayer(x)))
-        return output
+        x = x + self.drop(sublayer(self.norm(x) if self.pre else x))
+        return x if self.pre else self.norm(x)
 
 
 class EncoderLayer(nn.Module):
@@ -58,11 +57,10 @@ class EncoderLayer(nn.Module):
         self.feed_forward = FeedForward(model)
         self.residuals = nn.ModuleList(Residual(model) for _ in range(2))
 
-    def forward(self, x: Tensor, sight: Sight | Blocks) -> Tensor:
+    def forward(self, x: Tensor, context: Context) -> Tensor:
         """(B, S, D) -> (B, S, D)."""
-        x = self.residuals[0](x, lambda y: self.self_attention(y, sight))
-        x = self.residuals[1](x, self.feed_forward)
-        return x
+        x = self.residuals[0](x, lambda y: self.self_attention(y, context))
+        return self.residuals[1](x, self.feed_forward)
 
 
 class DecoderLayer(nn.Module):
@@ -80,13 +78,12 @@ class DecoderLayer(nn.Module):
     def forward(
         self,
         x: Tensor,
-        self_sight: Sight | Blocks,
-        cross_sight: Sight | Blocks,
+        self_context: Context,
+        cross_context: Context,
         memory: KeysValues,
-        cache: Cache | None = None,
+        cache: KVCache | None = None,
     ) -> Tensor:
-        """(B, T, D) and the keys and values of memory -> (B, T, D)."""
-        x = self.residuals[0](x, lambda y: self.self_attention(y, self_sight, cache=cache))
-        x = self.residuals[1](x, lambda y: self.cross_attention(y, cross_sight, memory))
-        x = self.residuals[2](x, self.feed_forward)
-        return x
+        """(B, T, D), and the keys and values of memory -> (B, T, D)."""
+        x = self.residuals[0](x, lambda y: self.self_attention(y, self_context, cache=cache))
+        x = self.residuals[1](x, lambda y: self.cross_attention(y, cross_context, memory))
+        return self.residuals[2](x, self.feed_forward)

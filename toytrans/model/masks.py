@@ -1,8 +1,8 @@
-"""Masks, all of them. True (printed 1) = may attend.
+"""The masks of an encoder-decoder transformer. True (printed 1) = may attend.
 
     padding_mask (B, L)   causal_mask (T, T)   attention masks (B, 1, Tq or 1, Tk)
 
-Query rows run down, key columns across; an axis of size 1 stands for "the same in every row".
+Rows are queries, columns are keys. An axis of size 1 means "the same in every row".
 The decoder's pads are read from `tgt_in`; the loss ignores pads of `tgt_out`.
 """
 
@@ -16,11 +16,11 @@ from toytrans.tokens import PAD_ID
 
 
 class Masks(NamedTuple):
-    """encoder_self (B, 1, S or 1, S), decoder_self (B, 1, T, T), cross (B, 1, T or 1, S)."""
+    """The three masks of a batch."""
 
-    encoder_self: Tensor
-    decoder_self: Tensor
-    cross: Tensor
+    encoder_self: Tensor  # (B, 1, S or 1, S)
+    decoder_self: Tensor  # (B, 1, T, T)
+    cross: Tensor  # (B, 1, T or 1, S)
 
 
 def padding_mask(ids: Tensor) -> Tensor:
@@ -31,64 +31,41 @@ def padding_mask(ids: Tensor) -> Tensor:
 def causal_mask(
     length: int, device: torch.device | None = None, queries: range | None = None
 ) -> Tensor:
-    """(T, T), or the rows of some queries: query t may look at keys 0 .. t."""
+    """(T, T): query t may attend to keys 0 .. t. queries: make these rows only."""
     rows = range(length) if queries is None else queries
     return torch.ones(len(rows), length, dtype=torch.bool, device=device).tril(rows.start)
 
 
 class MaskMaker:
-    """Makes the masks of one model: the only one that its passes ask.
+    """Makes the three masks of one model from ids.
 
-    queries: the places of some queries, whose rows alone are made; None = all.
+    pad_mask: "keys" masks pads as keys; "keys_and_queries" masks them as queries too.
+    queries: the rows to make; None = all.
     """
 
     def __init__(self, pad_mask: PadMask = "keys") -> None:
         self.pad_mask: PadMask = pad_mask
 
     def encoder_self(self, src: Tensor, queries: range | None = None) -> Tensor:
-        """Source pads are closed as keys; as queries too if asked for."""
-        real = padding_mask(src)
-        return self._closing_pads(real, real, queries)
+        """Every source token may attend to every real source token."""
+        return self._without_pads(src, src, queries)
 
     def decoder_self(self, tgt_in: Tensor, queries: range | None = None) -> Tensor:
-        """Target pads are closed, and so is the future."""
-        real = padding_mask(tgt_in)
+        """Every target token may attend to itself and to real target tokens before it."""
         causal = causal_mask(tgt_in.shape[1], tgt_in.device, queries)
-        return self._closing_pads(real, real, queries) & causal
+        return self._without_pads(tgt_in, tgt_in, queries) & causal
 
     def cross(self, src: Tensor, tgt_in: Tensor, queries: range | None = None) -> Tensor:
-        """Source pads are closed. Target pads play no part as keys, and the source has no
-        future."""
-        return self._closing_pads(padding_mask(tgt_in), padding_mask(src), queries)
+        """Every target token may attend to every real source token."""
+        return self._without_pads(tgt_in, src, queries)
 
     def all(self, src: Tensor, tgt_in: Tensor) -> Masks:
-        """The three masks of a batch."""
-        cross = self.cross(src, tgt_in)
-        return Masks(self.encoder_self(src), self.decoder_self(tgt_in), cross)
+        """The three masks of a batch: src (B, S), tgt_in (B, T)."""
+        return Masks(self.encoder_self(src), self.decoder_self(tgt_in), self.cross(src, tgt_in))
 
-    def _closing_pads(self, real: Tensor, keys: Tensor, queries: range | None = None) -> Tensor:
-        """real (B, Tq) and keys (B, Tk): which places hold a token."""
-        mask = keys[:, None, None, :]  # (B, 1, 1, Tk)
+    def _without_pads(self, query_ids: Tensor, key_ids: Tensor, queries: range | None) -> Tensor:
+        mask = padding_mask(key_ids)[:, None, None, :]  # (B, 1, 1, Tk)
         if self.pad_mask == "keys_and_queries":
-            rows = real if queries is None else real[:, queries.start : queries.stop]
-            mask = mask & rows[:, None, :, None]  # (B, 1, Tq, Tk)
+            rows = slice(None) if queries is None else slice(queries.start, queries.stop)
+            mask = mask & padding_mask(query_ids)[:, None, rows, None]  # (B, 1, Tq, Tk)
         return mask
-
-
-def make_masks(src: Tensor, tgt_in: Tensor, pad_mask: PadMask = "keys") -> Masks:
-    """The three masks of a batch, as a model with this `pad_mask` makes them."""
-    return MaskMaker(pad_mask).all(src, tgt_in)
-
-
-def additive(mask: Tensor, dtype: torch.dtype) -> Tensor:
-    """The mask as numbers to add to scores: 0 = may attend, the lowest finite number = may not.
-
-    Finite, because a row of -inf alone turns into NaN; `open_rows` deals with such rows.
-    """
-    lowest = torch.finfo(dtype).min
-    return torch.zeros_like(mask, dtype=dtype).masked_fill(~mask, lowest)
-
-
-def open_rows(mask: Tensor) -> Tensor:
-    """(B, 1, Tq, Tk) -> (B, 1, Tq, 1): True for queries that see at least one key."""
-    return mask.any(-1, keepdim=True)

@@ -152,7 +152,7 @@ class Team:
             error, made = self._told()
             if error is not None:
                 raise _said(*error)
-            return made  # type: ignore[no-any-return]
+            return made
         try:
             value = make()
         except UserError as caught:

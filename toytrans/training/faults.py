@@ -15,10 +15,11 @@ from toytrans.choices import Backward, FaultName
 from toytrans.config import Config
 from toytrans.data.batches import Batch
 from toytrans.model.attention import Attention
+from toytrans.model.build import build
 from toytrans.model.layers import DecoderLayer, EncoderLayer, Residual
-from toytrans.model.layers_by_hand import cross_entropy
-from toytrans.model.masks import MaskMaker, padding_mask
-from toytrans.model.scheme import Positions
+from toytrans.model.manual_backward.layers import cross_entropy
+from toytrans.model.masks import MaskMaker
+from toytrans.model.positions.base import Positions
 from toytrans.model.transformer import Transformer
 from toytrans.tokens import BOS_ID, EOS_ID, PAD_ID, Vocabulary
 from toytrans.training.objective import SOUND, CrossEntropy, Objective
@@ -26,7 +27,7 @@ from toytrans.training.objective import SOUND, CrossEntropy, Objective
 
 def build_model(config: Config, vocabulary: Vocabulary) -> Transformer:
     """The model of a config, with the config's fault in it."""
-    model = Transformer(config.model, vocabulary)
+    model = build(config.model, vocabulary)
     if config.fault is not None:
         plant(config.fault, model)
     return model
@@ -48,10 +49,10 @@ def plant(fault: FaultName, model: Transformer) -> None:
                 if isinstance(child, nn.LayerNorm):
                     setattr(module, name, nn.Identity())
     if fault == "no_position":
-        model.positions = model.cross_positions = blind = Positions(model.config, ())
+        model.positions = model.cross_positions = blind = Positions(model.config, Vocabulary(()))
         for module in model.modules():
             if isinstance(module, Attention):
-                module._turn = blind.turn
+                module.rotate = blind.rotate
 
 
 def objective_of(fault: FaultName | None, backward: Backward = "autograd") -> Objective:
@@ -66,8 +67,7 @@ class _NoCausal(MaskMaker):
     """Pads are closed in the decoder, the future is not."""
 
     def decoder_self(self, tgt_in: Tensor, queries: range | None = None) -> Tensor:
-        real = padding_mask(tgt_in)
-        return self._closing_pads(real, real, queries)
+        return self._without_pads(tgt_in, tgt_in, queries)
 
 
 class _OffByOne(_NoCausal):

@@ -7,12 +7,10 @@ from pathlib import Path
 
 import pytest
 import torch
-from conftest import SCHEMES, VOCABULARY, Command, call, config_of, model_of
-from torch.utils._python_dispatch import TorchDispatchMode
+from conftest import VOCABULARY, Command, call, config_of, model_of
 
 from toytrans import evaluation
 from toytrans.cli.render.lengths import plot_lines
-from toytrans.config import COUNTING
 from toytrans.data import open_source
 from toytrans.data.pairs import DataFacts, Pairs, pad_rows
 from toytrans.data.selection import (
@@ -23,126 +21,9 @@ from toytrans.data.selection import (
 )
 from toytrans.errors import UserError
 from toytrans.evaluation import Counts, Span, over_runs, spans
-from toytrans.model.sight import Blocks
-from toytrans.tokens import BOS_ID, EOS_ID
-from toytrans.training.faults import MASKS
+from toytrans.tokens import EOS_ID
 
 A, B, C = 5, 6, 7
-
-
-def ragged(rows: int, width: int) -> torch.Tensor:
-    """BOS, symbols and EOS, (rows, width), the last row the shortest, a + in each that has room."""
-    ids = torch.randint(3, 13, (rows, width))
-    ids[:, 0], ids[:, width // 3] = BOS_ID, VOCABULARY.separator_ids[0]
-    for row in range(rows):
-        end = width - 1 - row * 4
-        ids[row, end], ids[row, end + 1 :] = EOS_ID, 0
-    return ids
-
-
-# Blocks --------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("backward", ["autograd", "by_hand"])
-@pytest.mark.parametrize("pad_mask", ["keys", "keys_and_queries"])
-@pytest.mark.parametrize("scheme", SCHEMES, ids=str)
-def test_blocks_give_what_the_whole_gives(scheme, pad_mask, backward, monkeypatch):
-    if backward == "by_hand" and "cross_anchors" in scheme:  # by hand without those that count
-        anchors = [name for name in scheme["cross_anchors"] if name not in COUNTING]
-        scheme = {**scheme, "cross_anchors": anchors, "n_heads": len(anchors), "d_model": 56}
-    model = model_of(VOCABULARY, **{"n_heads": 3, **scheme}, pad_mask=pad_mask, backward=backward)
-    src, tgt_in = ragged(3, 17), ragged(3, 13)
-    assert (src == 0).any() and (tgt_in == 0).any(), "there are pads"
-    with torch.no_grad():
-        whole = model(src, tgt_in)
-        sizes: list[int] = []
-        made = Blocks.__init__
-        monkeypatch.setattr(
-            Blocks, "__init__", lambda self, queries, of: made(self, sizes_of(sizes, queries), of)
-        )
-        heads = model.config.n_heads
-        for most in (
-            3 * heads * 17 * 5,
-            3 * heads * 17,
-            1,
-        ):  # 5 queries at once; 1; 1 though too many
-            model.most_scores = most
-            assert torch.allclose(model(src, tgt_in), whole, rtol=0, atol=1e-12)
-    assert {1, 5} <= set(sizes) and set(sizes) <= {1, 2, 3, 5, 6}, "whole blocks and their rests"
-
-
-def sizes_of(sizes: list[int], queries: tuple[range, ...]) -> tuple[range, ...]:
-    sizes += map(len, queries)
-    return queries
-
-
-@pytest.mark.parametrize("fault", MASKS)
-def test_blocks_of_a_broken_mask_are_as_broken(fault):
-    model = model_of(VOCABULARY, positions="sinusoidal")
-    src, tgt_in = ragged(3, 17), ragged(3, 13)
-    with torch.no_grad():
-        sound = model(src, tgt_in)
-        model.masks = MASKS[fault]()
-        whole = model(src, tgt_in)
-        model.most_scores = 500
-        assert torch.allclose(model(src, tgt_in), whole, rtol=0, atol=1e-12)
-    assert not torch.allclose(sound, whole, atol=1e-3)
-
-
-def test_gradients_of_blocks_are_those_of_the_whole():
-    model = model_of(VOCABULARY, positions="anchored")
-    src, tgt_in = ragged(2, 17), ragged(2, 13)
-    found = []
-    for most in (None, 400):
-        model.zero_grad()
-        model.most_scores = most
-        model(src, tgt_in).pow(2).sum().backward()
-        found.append([p.grad.clone() for p in model.parameters()])
-    for whole, blocks in zip(*found, strict=True):
-        assert torch.allclose(whole, blocks, rtol=1e-9, atol=1e-12)
-
-
-class Largest(TorchDispatchMode):
-    """The numbers of the largest tensor that any operation makes."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.numbers = 0
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        result = func(*args, **(kwargs or {}))
-        for found in result if isinstance(result, tuple | list) else (result,):
-            if isinstance(found, torch.Tensor) and found.untyped_storage().size():
-                size = found.untyped_storage().size() // found.element_size()
-                self.numbers = max(self.numbers, size)
-        return result
-
-
-@pytest.mark.parametrize("positions", ["sinusoidal", "none", "anchored"])
-@pytest.mark.parametrize("pad_mask", ["keys", "keys_and_queries"])
-def test_memory_grows_with_the_length_not_with_its_square(positions, pad_mask, monkeypatch):
-    """The largest tensor of an evaluation, decoding included, at two lengths."""
-    monkeypatch.setattr(evaluation, "MOST_SCORES", 2**11)
-    model = model_of(VOCABULARY, positions=positions, pad_mask=pad_mask, n_heads=2)
-    facts = DataFacts(VOCABULARY, (0, 5))
-
-    def largest(length: int) -> int:
-        row = [list(torch.randint(3, 13, (length,)))]
-        pairs = Pairs(*pad_rows(row), *pad_rows(row))
-        with Largest() as seen:
-            evaluation.evaluate(model, pairs, facts, both_ends=True)
-        return seen.numbers
-
-    short, long = largest(60), largest(240)
-    assert long <= 4.5 * short
-    assert long < 240 * 240, "not even one mask of all queries and keys"
-
-
-def test_evaluation_leaves_the_model_unblocked():
-    model = model_of(VOCABULARY).train()
-    pairs = open_source(config_of("copy")).pairs("test", torch.arange(4))
-    evaluation.evaluate(model, pairs, DataFacts(VOCABULARY, (1, 6)), both_ends=True)
-    assert model.most_scores is None and model.training
 
 
 # Counting ------------------------------------------------------------------------------------

@@ -14,13 +14,14 @@ from conftest import VOCABULARY, Command, call, config_of, model_of
 from torch import Tensor
 
 from toytrans import load
-from toytrans.cli.render.tables import CLOSED
 from toytrans.data.batches import Batch, make_batch
 from toytrans.data.pairs import Pairs, pad_rows
 from toytrans.insight.attention import heads as h
-from toytrans.insight.tables import watch
+from toytrans.insight.attention.heads import AttentionWeights
+from toytrans.insight.capture import PARTS, Part, capture, intermediates
+from toytrans.insight.tables import CLOSED
+from toytrans.model.context import AttentionContext
 from toytrans.model.masks import MaskMaker
-from toytrans.model.sight import Sight
 from toytrans.model.transformer import Transformer
 from toytrans.tokens import BOS_ID, EOS_ID, PAD_ID
 
@@ -64,7 +65,9 @@ def by_hand(part: str, rule: str, n: int, t: int, both_ends: bool) -> int:
     return names.index(wanted) if wanted in names else -1
 
 
-def following(part: str, rule: str, batch: Batch, both_ends: bool, weight: float) -> h.Seen:
+def following(
+    part: str, rule: str, batch: Batch, both_ends: bool, weight: float
+) -> AttentionWeights:
     """An attention of one head that puts `weight` on the key a rule names, where that is seen,
     and the rest evenly on the others; where it is not, all of it evenly."""
     visible = visible_of(part, batch)
@@ -77,7 +80,7 @@ def following(part: str, rule: str, batch: Batch, both_ends: bool, weight: float
                 others = int(visible[b, query].sum()) - 1
                 weights[b, query] = visible[b, query] * (1 - weight) / others
                 weights[b, query, key] = weight
-    return h.Seen(part, 1, (1,), weights[:, None], visible)
+    return AttentionWeights(part, 1, (1,), weights[:, None], visible)
 
 
 CASES = [(part, rule) for part, rules in h.RULES.items() for rule in rules]
@@ -85,7 +88,7 @@ CASES = [(part, rule) for part, rules in h.RULES.items() for rule in rules]
 
 @pytest.mark.parametrize("both_ends", [False, True])
 @pytest.mark.parametrize(("part", "rule"), CASES)
-def test_a_head_made_by_a_rule_gets_its_label(part: h.Part, rule: str, both_ends: bool) -> None:
+def test_a_head_made_by_a_rule_gets_its_label(part: Part, rule: str, both_ends: bool) -> None:
     batch = batch_of(ROWS, both_ends)
     assert (batch.src == PAD_ID).any() and (batch.tgt_in == PAD_ID).any()
     (head,) = h.count(following(part, rule, batch, both_ends, 0.9), batch).result()
@@ -108,9 +111,11 @@ def test_a_head_made_by_a_rule_gets_its_label(part: h.Part, rule: str, both_ends
 def test_chance_by_hand() -> None:
     batch = batch_of([[5, 6, 7]], False)
     found = {}
-    for part in h.PARTS:
+    for part in PARTS:
         visible = visible_of(part, batch)
-        seen = h.Seen(part, 1, (1,), visible[:, None] / visible.sum(-1)[:, None, :, None], visible)
+        seen = AttentionWeights(
+            part, 1, (1,), visible[:, None] / visible.sum(-1)[:, None, :, None], visible
+        )
         (head,) = h.count(seen, batch).result()
         found |= {(part, fit.rule): fit.chance for fit in head.fits}
     # four keys, three queries; the first symbol has nothing before it
@@ -123,28 +128,28 @@ def test_chance_by_hand() -> None:
     assert found["decoder", "next"] == 0
 
 
-@pytest.mark.parametrize("part", h.PARTS)
-def test_even_weights_follow_no_rule(part: h.Part) -> None:
+@pytest.mark.parametrize("part", PARTS)
+def test_even_weights_follow_no_rule(part: Part) -> None:
     """Not even "first", which the first of equal weights would give; nor by rounding."""
     batch = batch_of(ROWS, True)
     visible = visible_of(part, batch)
     even = (visible / visible.sum(-1, keepdim=True))[:, None]
     shaken = even * (1 + 1e-6 * torch.rand_like(even))
-    seen = h.Seen(part, 2, (1, 2), torch.cat((even, shaken), 1), visible)
+    seen = AttentionWeights(part, 2, (1, 2), torch.cat((even, shaken), 1), visible)
     for head in h.count(seen, batch).result():
         assert head.label == h.NO_RULE
         assert all(fit.share == 0 for fit in head.fits)
         assert all(fit.weight == pytest.approx(fit.chance) for fit in head.fits)
 
 
-@pytest.mark.parametrize("part", h.PARTS)
-def test_random_weights_follow_no_rule_and_shares_are_near_chance(part: h.Part) -> None:
+@pytest.mark.parametrize("part", PARTS)
+def test_random_weights_follow_no_rule_and_shares_are_near_chance(part: Part) -> None:
     batch = batch_of(ROWS * 40, True)
     visible = visible_of(part, batch)
     scores = torch.randn(len(visible), 1, *visible.shape[1:]).masked_fill(
         ~visible[:, None], -torch.inf
     )
-    (head,) = h.count(h.Seen(part, 1, (1,), scores.softmax(-1), visible), batch).result()
+    (head,) = h.count(AttentionWeights(part, 1, (1,), scores.softmax(-1), visible), batch).result()
     assert head.label == h.NO_RULE
     assert head.queries == 40 * sum(map(len, ROWS))
     for fit in head.fits:
@@ -156,7 +161,7 @@ def test_half_of_the_queries_are_not_enough_for_a_label() -> None:
     seen = following("cross", "same place", batch_of(ROWS, False), False, 0.9)
     other = following("cross", "mirror place", batch_of(ROWS, False), False, 0.9)
     mixed = torch.cat([seen.weights, other.weights] * 10)
-    of_both = h.Seen("cross", 1, (1,), mixed, seen.visible.repeat(20, 1, 1))
+    of_both = AttentionWeights("cross", 1, (1,), mixed, seen.visible.repeat(20, 1, 1))
     (head,) = h.count(of_both, batch).result()
     assert {fit.rule for fit in head.fits[:2]} == {"same place", "mirror place"}
     assert 0.5 <= head.best.share < 0.6, "the middle symbol is its own mirror"
@@ -165,7 +170,7 @@ def test_half_of_the_queries_are_not_enough_for_a_label() -> None:
 
 def test_few_queries_prove_nothing_and_many_of_the_same_do() -> None:
     batch = batch_of([[5, 6]], False)
-    seen = h.Seen("cross", 1, (1,), torch.eye(3)[None, None], visible_of("cross", batch))
+    seen = AttentionWeights("cross", 1, (1,), torch.eye(3)[None, None], visible_of("cross", batch))
     (few,) = h.count(seen, batch).result()
     assert (few.best.rule, few.best.share, few.label) == ("same place", 1, h.NO_RULE)
     (many,) = sum([h.count(seen, batch)] * 9, h.count(seen, batch)).result()
@@ -175,7 +180,7 @@ def test_few_queries_prove_nothing_and_many_of_the_same_do() -> None:
 def test_rules_that_the_data_cannot_tell_apart_are_all_named() -> None:
     batch = batch_of([[5]] * 30, True)
     weights = torch.tensor([0.0, 1.0, 0.0]).expand(30, 1, 2, 3)
-    seen = h.Seen("cross", 1, (1,), weights, visible_of("cross", batch))
+    seen = AttentionWeights("cross", 1, (1,), weights, visible_of("cross", batch))
     (head,) = h.count(seen, batch).result()
     assert head.label == "same place or mirror place"
 
@@ -184,7 +189,7 @@ def test_queries_without_a_choice_do_not_count() -> None:
     batch = batch_of([[5, 6, 7]], False)
     visible = visible_of("encoder", batch).clone()
     visible[0, 1] = torch.tensor([False, True, False, False])
-    seen = h.Seen("encoder", 1, (1,), torch.eye(4)[None, None], visible)
+    seen = AttentionWeights("encoder", 1, (1,), torch.eye(4)[None, None], visible)
     (head,) = h.count(seen, batch).result()
     assert (head.queries, head.best.rule, head.best.share) == (2, "itself", 1)
     assert head.best.chance == pytest.approx(1 / 4)
@@ -192,9 +197,11 @@ def test_queries_without_a_choice_do_not_count() -> None:
 
 def test_without_symbols_no_query_counts() -> None:
     batch = batch_of([[], []], False)
-    for part in h.PARTS:
+    for part in PARTS:
         visible = visible_of(part, batch)
-        (head,) = h.count(h.Seen(part, 1, (1,), visible[:, None] * 1.0, visible), batch).result()
+        (head,) = h.count(
+            AttentionWeights(part, 1, (1,), visible[:, None] * 1.0, visible), batch
+        ).result()
         assert (head.queries, head.label, head.best.share) == (0, h.NO_RULE, 0)
 
 
@@ -209,15 +216,17 @@ def test_the_weights_are_those_of_the_pass() -> None:
         *(("encoder", 1), ("encoder", 2)),
         *(("decoder", 1), ("cross", 1)),
     ]
-    first = watch(model, batch)
-    for one, name in zip((seen[0], *seen[2:]), first, strict=True):
-        assert torch.equal(one.weights, first[name].intermediates().weights)
-    sight = Sight.of(model.masks.encoder_self(batch.src), None, torch.float64)
+    calls = capture(model, batch)
+    for one in seen:
+        assert torch.equal(one.weights, calls[one.part, one.layer].intermediates().weights)
+    context = AttentionContext.of(model.masks.encoder_self(batch.src), None, torch.float64)
     with torch.no_grad():
-        x = model._embed(model.src_embedding, batch.src)
+        x = model.embed(model.src_embedding, batch.src)
         one, two = model.encoder_stack()
-        x = two.residuals[0].norm(one(x, sight))
-        assert torch.equal(seen[1].weights, two.self_attention.intermediates(x, sight)[0].weights)
+        x = two.residuals[0].norm(one(x, context))
+        assert torch.equal(
+            seen[1].weights, intermediates(two.self_attention, x, context)[0].weights
+        )
     for one in seen:
         sums = one.weights.sum(-1)
         torch.testing.assert_close(sums, torch.ones_like(sums))
@@ -239,7 +248,7 @@ def test_shared_layers_are_seen_once_each() -> None:
     assert not torch.equal(seen[0].weights, seen[1].weights)
     (one,) = h.attend(model, batch, h.Choice("encoder", 2, 3))
     assert one.heads == (3,) and torch.equal(one.weights, seen[1].weights[:, 2:3])
-    assert not any(module._forward_pre_hooks for module in model.modules())
+    assert not any(module._forward_hooks for module in model.modules())
 
 
 def test_a_model_set_by_hand_does_what_its_tables_say() -> None:
@@ -282,7 +291,9 @@ def test_a_head_that_sees_the_future_is_called_next() -> None:
     batch = batch_of(ROWS, False)
     visible = (batch.tgt_in != PAD_ID)[:, None].expand(-1, batch.tgt_in.shape[1], -1)
     weights = torch.zeros(visible.shape).diagonal_scatter(torch.ones(3, 7), 1, 1, 2) * visible
-    (head,) = h.count(h.Seen("decoder", 1, (1,), weights[:, None], visible), batch).result()
+    (head,) = h.count(
+        AttentionWeights("decoder", 1, (1,), weights[:, None], visible), batch
+    ).result()
     assert head.best.rule == "next"
     assert head.best.share == pytest.approx(13 / 16), "the last symbol has nothing after it"
 
@@ -384,7 +395,7 @@ def test_without_a_sequence_validation_pairs_are_shown(run: str, command: Comman
     assert [len(source.split()) for source in sources] == [6, 4]
     assert max(map(len, answer.out.splitlines())) <= 80
     of_shown = command("attention", "--run", run, "--sample", "0").out
-    assert "measured on the translations shown (2)" in of_shown
+    assert "Measured on the translations shown (2)" in of_shown
     assert "encoder 10" in of_shown, "symbols of both"
 
 
@@ -559,7 +570,7 @@ def test_weights_that_are_no_numbers_are_refused() -> None:
     model = model_of(VOCABULARY)
     with torch.no_grad():
         model.decoder_stack()[0].cross_attention.in_proj.weight.fill_(torch.nan)
-    with pytest.raises(UserError, match=r"layer \d: .* no numbers.*diverged"):
+    with pytest.raises(UserError, match=r"layer \d: .* not finite.*diverged"):
         h.attend(model, batch)
 
 

@@ -10,11 +10,18 @@ import torch
 from conftest import VOCABULARY, Command, config_of, model_of
 from safetensors.torch import load_file
 
-from toytrans.insight.attention import examples, trace_tables
-from toytrans.insight.attention.trace import Trace, attempt, layout, matrix, rounding, trace
-from toytrans.insight.attention.trace_tables import accounts, leaks, scales, sharpness, sheet
-from toytrans.insight.masks.mask_tables import batch_of_sequences
-from toytrans.insight.tables import CLOSED, Panel, View, fresh
+from toytrans.insight.attention import examples
+from toytrans.insight.attention.ablations import leaks, scales, sharpness
+from toytrans.insight.attention.trace import Trace, TraceReport, trace
+from toytrans.insight.attention.trace_tables import (
+    accounts,
+    attempt_view,
+    layout,
+    report,
+    rounding,
+)
+from toytrans.insight.inspected import InspectedBatch, batch_of_sequences, fresh
+from toytrans.insight.tables import CLOSED, Table
 from toytrans.model.attention import Attention
 from toytrans.model.masks import padding_mask
 from toytrans.safe_io import json_text
@@ -30,21 +37,23 @@ train: {max_steps: 2, precision: fp32}
 """
 
 
-def view_of(**model: object) -> View:
+def view_of(**model: object) -> InspectedBatch:
     """Two pairs of a small model in fp64; the first has one pad in src and two in tgt_in."""
     batch, _ = batch_of_sequences(["5 7 9", "4 6 8 3"], ["9 7", "3 8 6 4"], VOCABULARY)
     assert (batch.src == 0).sum(1).tolist() == [1, 0]
     assert (batch.tgt_in == 0).sum(1).tolist() == [2, 0]
     sizes = {"n_encoder_layers": 2, "n_decoder_layers": 2, "positions": "sinusoidal"}
-    return View(batch, VOCABULARY, model_of(VOCABULARY, **(sizes | model)), "test weights")
+    return InspectedBatch(
+        batch, VOCABULARY, model_of(VOCABULARY, **(sizes | model)), "test weights"
+    )
 
 
-def cells(panel: Panel) -> list[list[str]]:
-    return [row for _, row in panel.rows]
+def cells(table: Table) -> list[list[str]]:
+    return [row for _, row in table.rows]
 
 
-def named(panels: list[Panel], name: str) -> Panel:
-    (found,) = [panel for panel in panels if panel.name.startswith(name)]
+def named(tables: list[Table], name: str) -> Table:
+    (found,) = [table for table in tables if table.name.startswith(name)]
     return found
 
 
@@ -122,17 +131,17 @@ def test_the_layers_output_is_accounted_for(part: str, model: dict) -> None:
         assert listed[name].verdict == "exact" and listed[name].difference == 0
     for name in ("attention_normed", "feed_forward_normed", "attention_output"):
         assert listed[name].verdict in ("exact", "rounding") and listed[name].difference < 1e-12
-    assert found.quick < 1e-12
+    assert found.backend_difference < 1e-12
 
 
 def test_what_is_not_accounted_for_is_said() -> None:
     config = config_of(fault="no_residual", model={"n_encoder_layers": 1})
     sound = view_of()
     model = fresh(lambda: build_model(config, VOCABULARY), 0)
-    view = View(sound.batch, VOCABULARY, model, "broken")
-    panel = sheet(trace(view, "encoder", 1), 0, 0).panels[-1]
-    assert "NOT accounted for: attention sum" in panel.notes[0] and "fault" in panel.notes[0]
-    assert "NOT EQUAL" in [row[-1] for row in cells(panel)]
+    view = InspectedBatch(sound.batch, VOCABULARY, model, "broken")
+    table = report(trace(view, "encoder", 1), 0, 0).tables[-1]
+    assert "NOT accounted for: attention sum" in table.notes[0] and "fault" in table.notes[0]
+    assert "NOT EQUAL" in [row[-1] for row in cells(table)]
     assert rounding(1e-3, 1.0, torch.float32) == "NOT EQUAL"
     assert rounding(1e-6, 1.0, torch.float32) == "rounding"
     assert rounding(float("nan"), 1.0, torch.float32) == "NOT EQUAL"
@@ -141,9 +150,9 @@ def test_what_is_not_accounted_for_is_said() -> None:
 def test_a_trained_looking_post_norm_is_summed_number_by_number() -> None:
     view = view_of(norm="post")
     found = trace(view, "decoder", 1)
-    panel = named(sheet(found, 0, 0).panels, "Number by number")
-    assert "query 7, place 2, of pair 1" in panel.name, "the last real one"
-    table = {name: [float(cell) for cell in row] for name, row in panel.rows}
+    table = named(report(found, 0, 0).tables, "Number by number")
+    assert "query 7, place 2, of pair 1" in table.name, "the last real one"
+    table = {name: [float(cell) for cell in row] for name, row in table.rows}
     for total, parts in (
         ("= attention sum", ("layer input", "+ attention output")),
         ("= cross sum", ("norm: attention normed", "+ cross output")),
@@ -182,23 +191,23 @@ def test_strides_by_hand() -> None:
 
 def test_views_are_really_tried() -> None:
     found = trace(view_of(), "encoder", 1)
-    (panel,) = [each for each in sheet(found, 0, 0).panels if each.number == "3"]
-    notes = " ".join(panel.notes)
+    (table,) = [each for each in report(found, 0, 0).tables if each.number == "3"]
+    notes = " ".join(table.notes)
     assert "context_transposed.view(2, 5, 24) fails: view size is not compatible" in notes
     assert "transposed.view(3, 2, 3, 40) fails: view size is not compatible" in notes
     one_head = trace(view_of(n_heads=1), "encoder", 1).tensors["context_transposed"]
-    assert "works: at these sizes nothing has to move" in attempt("x", one_head, 2, 5, 24)
+    assert "works: at these sizes nothing has to move" in attempt_view("x", one_head, 2, 5, 24)
 
 
 @pytest.mark.parametrize("head", [0, 2])
 def test_what_is_shown_of_a_head_is_that_heads(head: int) -> None:
     found = trace(view_of(), "encoder", 1)
-    panels = sheet(found, 0, head).panels
-    shown = {name: named(panels, name) for name in ("q, ", "projected", "context, ", "merged")}
+    tables = report(found, 0, head).tables
+    shown = {name: named(tables, name) for name in ("q, ", "projected", "context, ", "merged")}
     assert cells(shown["q, "]) == cells(shown["projected"])
     assert cells(shown["context, "]) == cells(shown["merged"])
     assert shown["merged"].columns[0] == f"d{8 * head + 1}"
-    weights = named(panels, "weights")
+    weights = named(tables, "weights")
     assert weights.name == f"weights, head {head + 1}" and weights.columns[-2:] == [
         "<pad>",
         "|  sum",
@@ -209,21 +218,10 @@ def test_what_is_shown_of_a_head_is_that_heads(head: int) -> None:
     assert (values - expected).abs().max() <= 0.005
 
 
-def test_wide_tensors_are_cut_with_a_notice() -> None:
-    values = torch.arange(600.0).view(20, 30)
-    rows = [f"r{i}" for i in range(20)]
-    panel = matrix("1", "x", values, rows, ends={"sum": values.sum(-1)}, first=24)
-    assert panel.shape == "(20, 30), 8 more rows, 24 more columns"
-    assert panel.columns == ["d25", "d26", "d27", "d28", "d29", "d30", "|      sum"]
-    assert panel.rows[1] == ("r1", [*(f"{x}.00" for x in range(54, 60)), "|  1335.00"])
-    whole = matrix("1", "x", values[:2, :3], ["a", "b"], ["k1", "k2", "k3"])
-    assert whole.shape == "(2, 3)" and whole.columns == ["k1", "k2", "k3"]
-
-
 # Without the mask, without the scale ---------------------------------------------------------
 
 
-def even(view: View) -> View:
+def even(view: InspectedBatch) -> InspectedBatch:
     """Queries are zero, so without a mask every weight is the same."""
     for module in view.model.modules():
         if isinstance(module, Attention):
@@ -251,7 +249,7 @@ def test_leaks_by_hand() -> None:
     assert not decoder["on_the_future_with_the_mask"].any()
     cross = leaks(trace(view, "cross", 1), 0)
     assert torch.allclose(cross.tensors["on_pads_without_the_mask"][0], torch.tensor(0.2).double())
-    shown = named(cross.panels, "On pads, without")
+    shown = named(cross.tables, "On pads, without")
     assert [name for name, _ in shown.rows] == ["<bos>", "9", "7"], "real queries alone"
     assert cells(shown) == [["0.200", "0.200", "0.200", "| 0.200"]] * 3
     assert "Mean 0.200; of every pair's real queries 0.075" in shown.notes[0], "3 of 8 queries"
@@ -260,7 +258,7 @@ def test_leaks_by_hand() -> None:
 def test_a_broken_mask_leaks() -> None:
     config = config_of(fault="pad_visible", model={"positions": "sinusoidal"})
     model = fresh(lambda: build_model(config, VOCABULARY), 0)
-    found = leaks(trace(View(view_of().batch, VOCABULARY, model, ""), "encoder", 1), 0)
+    found = leaks(trace(InspectedBatch(view_of().batch, VOCABULARY, model, ""), "encoder", 1), 0)
     assert (found.tensors["on_pads_with_the_mask"][0] > 0).all()
 
 
@@ -273,7 +271,7 @@ def test_without_the_scale_softmax_saturates() -> None:
     entropy, kept = (found.tensors[f"entropy_{x}_scale"] for x in ("without", "with"))
     assert (entropy.diff() < 0).all() and entropy[-1] < 0.5
     assert kept.std() < 0.05 and 3.5 < kept.mean() < math.log(64)
-    plots = found.panels[1:]
+    plots = found.tables[1:]
     assert [len(plot.rows) for plot in plots] == [9, 13]
     for plot in plots:
         marks = ["".join(column) for column in zip(*cells(plot), strict=True)]
@@ -310,7 +308,7 @@ def test_ten_lists_become_heads_and_come_back() -> None:
     assert real.tolist() == [16, 5, 11, 2, 5, 5, 1, 20, 16, 14]
     symbols = ids[ids > 2] - 3
     assert int(symbols.min()) >= 1 and int(symbols.max()) <= 99
-    lists, *_, leak = found.panels
+    lists, *_, leak = found.tables
     assert cells(lists)[6] == [str(int(ids[6, 0]) - 3), "E", *[CLOSED] * 19]
     shares = [[float(cell) for cell in row] for row in cells(leak)]
     assert shares[7] == [0, 0, 0], "the longest has no pads"
@@ -332,7 +330,7 @@ def test_thirty_queries_and_fifty_keys() -> None:
     assert torch.allclose(found.tensors["one_head_context"][:, 0], expected, atol=1e-5)
     for name in ("weights", "one_head_weights", "heads_weights", "self_weights"):
         assert torch.allclose(found.tensors[name].sum(-1), torch.ones(()))
-    first, weights, root = found.panels
+    first, weights, root = found.tables
     assert "with 49 values torch says" in first.notes[0]
     assert all(row[-1] == "| 1.00" for row in cells(weights))
     assert "18 more rows, 38 more columns" in weights.shape
@@ -352,7 +350,7 @@ def test_one_wide_projection_is_one_per_head() -> None:
     x, weight = found.tensors["x"], found.tensors["in_proj_weight"]
     apart = found.tensors["small_k"][:, 1] - x @ weight[12:16].T
     assert torch.allclose(apart, apart[:1, :1]), "but for the bias"
-    assert "216 numbers in small projections, 216 in the wide one" in found.panels[-1].notes[0]
+    assert "216 numbers in small projections, 216 in the wide one" in found.tables[-1].notes[0]
 
 
 @pytest.mark.parametrize("model", [{}, {"norm": "post"}, {"positions": "anchored"}])
@@ -361,7 +359,7 @@ def test_one_masked_pass_is_every_step(model: dict) -> None:
     found = examples.decoding(view, 0)
     differences = found.facts["differences"]
     assert differences["step_by_step"] < 1e-12 < 1e-2 < differences["without_the_triangle"]
-    assert "Row t of the pass is step t of decoding, to rounding" in found.panels[-1].notes[0]
+    assert "Row t of the pass is step t of decoding, to rounding" in found.tables[-1].notes[0]
     with torch.no_grad():
         assert torch.equal(found.tensors["parallel"], view.model(view.batch.src, view.batch.tgt_in))
 
@@ -369,8 +367,8 @@ def test_one_masked_pass_is_every_step(model: dict) -> None:
 def test_a_model_without_the_triangle_is_no_decoder() -> None:
     config = config_of(fault="no_causal", model={"positions": "sinusoidal"})
     model = fresh(lambda: build_model(config, VOCABULARY), 0)
-    found = examples.decoding(View(view_of().batch, VOCABULARY, model, ""), 0)
-    assert "NOT step t of decoding: a fault is in it" in found.panels[-1].notes[0]
+    found = examples.decoding(InspectedBatch(view_of().batch, VOCABULARY, model, ""), 0)
+    assert "NOT step t of decoding: a fault is in it" in found.tables[-1].notes[0]
 
 
 # The command ---------------------------------------------------------------------------------
@@ -439,7 +437,7 @@ def test_json_holds_every_tensor_in_full(here: Path, command: Command) -> None:
 
 def test_numbers_that_json_lacks_become_null() -> None:
     values = torch.tensor([[1.0, -math.inf], [math.nan, 2.0]])
-    document = json.loads(json_text(trace_tables.Sheet([], {"x": values}).document()))
+    document = json.loads(json_text(TraceReport([], {"x": values}).to_dict()))
     assert document["tensors"][0]["values"] == [[1.0, None], [None, 2.0]]
 
 
@@ -479,7 +477,7 @@ def test_a_fault_is_announced(here: Path, command: Command) -> None:
 @pytest.mark.parametrize(
     ("arguments", "fragments"),
     [
-        ((), ("nothing to trace", "--config FILE", "--src", "--example heads")),
+        ((), ("nothing to trace", "--config FILE", "--src", "trace example heads")),
         (("nowhere",), ("nowhere", "no such run directory", "toytrans train")),
         (("--src", "1"), ("1 --src and 0 --tgt",)),
         (("x", "--config", "tiny.yaml"), ("tiny.yaml", "run x", "give one")),
@@ -488,11 +486,6 @@ def test_a_fault_is_announced(here: Path, command: Command) -> None:
         (("--config", "tiny.yaml", "--layer", "3"), ("--layer 3", "layers 1 to 2")),
         ((*GIVEN, "--head", "5"), ("--head 5", "has 4")),
         ((*GIVEN, "--pair", "3"), ("--pair 3", "has 2")),
-        (("--no-mask", "--no-scale"), ("--no-mask", "--no-scale", "leave one of them out")),
-        ((*GIVEN, "--no-mask", "--head", "1"), ("--head", "--no-mask")),
-        ((*GIVEN, "--example", "sdpa"), ("--src", "--example sdpa")),
-        (("--example", "heads", "--layer", "1"), ("--layer", "--example heads")),
-        (("--example", "decoding", "--part", "cross"), ("--part", "--example decoding")),
         (("--config", "tiny.yaml", "--src", "9", "--tgt", "1"), ("--src '9'", "'9'")),
         (("--no-scale", "--save", "no/x.safetensors"), ("no/x.safetensors", "cannot be written")),
     ],
@@ -505,6 +498,46 @@ def test_what_cannot_be_traced_is_refused_in_one_line(
     assert answer.err.startswith("toytrans: ") and answer.err.count("\n") == 1
     for fragment in fragments:
         assert fragment in answer.err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "fragments"),
+    [
+        (("leaks", "--no-scale"), ("leaks", "--no-scale")),
+        (("--no-mask", "--no-scale"), ("leaks", "--no-scale")),
+        ((*GIVEN, "--no-mask", "--head", "1"), ("leaks", "--head")),
+        ((*GIVEN, "--example", "sdpa"), ("example", "--src")),
+        (("--example=heads", "--layer", "1"), ("example", "--layer")),
+        (("--example", "decoding", "--part", "cross"), ("decoding", "--part")),
+        (("--example", "nothing"), ("'nothing'", "sdpa")),
+    ],
+)
+def test_options_of_other_sub_commands_are_refused(
+    here: Path, command: Command, arguments: tuple[str, ...], fragments: tuple[str, ...]
+) -> None:
+    answer = command("trace", *arguments)
+    assert (answer.code, answer.out) == (2, "")
+    for fragment in fragments:
+        assert fragment in answer.err
+
+
+@pytest.mark.parametrize(
+    ("flags", "sub_command"),
+    [
+        ((*GIVEN, "--head", "2"), ("layer", *GIVEN, "--head", "2")),
+        ((*GIVEN, "--no-mask"), ("leaks", *GIVEN)),
+        (("--no-scale",), ("scale",)),
+        (("--no-scale", *GIVEN), ("scale", *GIVEN)),
+        (("--example", "projections"), ("example", "projections")),
+        (("--example=decoding", "--pair", "2"), ("decoding", "--pair", "2")),
+    ],
+)
+def test_flags_of_earlier_versions_choose_sub_commands(
+    here: Path, command: Command, flags: tuple[str, ...], sub_command: tuple[str, ...]
+) -> None:
+    answer = command("trace", *flags, "--json")
+    assert answer.code == 0 and json.loads(answer.out)
+    assert command("trace", *sub_command, "--json").out == answer.out
 
 
 def test_a_trace_names_its_attention() -> None:

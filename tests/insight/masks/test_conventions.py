@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import VOCABULARY, model_of
+from conftest import VOCABULARY, make_masks, model_of
 from torch import Tensor, nn
 from torch.nn import functional as F
 from transformers import MarianConfig, MarianMTModel
@@ -13,8 +13,8 @@ from transformers import MarianConfig, MarianMTModel
 from toytrans.errors import UserError
 from toytrans.insight.masks.conventions import LIBRARIES, convert
 from toytrans.model.attention import Attention
-from toytrans.model.masks import MaskMaker, Masks, make_masks
-from toytrans.model.sight import Sight
+from toytrans.model.context import AttentionContext
+from toytrans.model.masks import MaskMaker, Masks
 from toytrans.tokens import BOS_ID, EOS_ID, PAD_ID
 
 with warnings.catch_warnings():  # it compiles a function while it is imported
@@ -160,7 +160,7 @@ def both(
     assert [*dict.fromkeys(each.attention for each in converted)] == [*ATTENTIONS]
     given = {each.argument: each.tensor for each in converted if each.attention == name}
     keys_values = attention.keys_values(memory) if name == "cross" else None
-    ours = attention(x, Sight.of(getattr(masks, name), None, x.dtype), keys_values)
+    ours = attention(x, AttentionContext.of(getattr(masks, name), None, x.dtype), keys_values)
     return ours, WAYS[library](attention, x, memory, **given)
 
 
@@ -209,7 +209,7 @@ def test_sockeyes_masks_are_torchs_too(batch):
     masks = make_masks(src, tgt_in, "keys_and_queries")
     attention, x = attention_of("decoder_self", "sockeye"), torch.randn(*tgt_in.shape, 24).double()
     mask = convert(masks, src, tgt_in, "sockeye", HEADS)[1].tensor
-    ours = attention(x, Sight.of(masks.decoder_self, None, x.dtype))
+    ours = attention(x, AttentionContext.of(masks.decoder_self, None, x.dtype))
     theirs = with_torch_mha(attention, x, x, attn_mask=mask)
     assert torch.allclose(ours, theirs, rtol=0, atol=1e-12), "at pads too: zeros in both"
 
@@ -219,10 +219,10 @@ def test_masks_that_decoder_of_x_transformers_cannot_take_say_so():
     masks = make_masks(src, tgt_in, "keys_and_queries")
     found = convert(masks, src, tgt_in, "x-transformers", HEADS)
     assert [each.argument for each in found] == ["attn_mask"] * 3
-    assert ["Decoder" in each.says for each in found] == [False, False, True]
+    assert ["Decoder" in each.polarity for each in found] == [False, False, True]
     broken = masks._replace(decoder_self=(tgt_in != PAD_ID)[:, None, None])
     found = convert(broken, src, tgt_in, "x-transformers", HEADS)
-    assert found[1].argument == "mask" and "Decoder would close the future" in found[1].says
+    assert found[1].argument == "mask" and "Decoder would mask the future" in found[1].polarity
 
 
 # By hand -----------------------------------------------------------------------------------------
@@ -323,7 +323,7 @@ def test_hf_masks_of_four_dimensions_are_numbers_to_add():
         [[[0, LOWEST], [LOWEST, LOWEST]]],
     ]
     assert all(each.tensor.dtype == torch.float32 for each in found)
-    assert "encoder_outputs" in found[2].says and "encoder_outputs" not in found[0].says
+    assert "encoder_outputs" in found[2].polarity and "encoder_outputs" not in found[0].polarity
 
 
 def test_an_unknown_library_is_refused():
@@ -446,7 +446,7 @@ def called(marian: MarianMTModel, masks: Masks, src: Tensor, tgt_in: Tensor) -> 
     encoder, decoder, cross = convert(masks, src, tgt_in, "hf", HEADS)
     given = {decoder.argument: decoder.tensor, cross.argument: cross.tensor}
     source: dict[str, Any] = {"input_ids": src}
-    if "encoder_outputs" in cross.says:
+    if "encoder_outputs" in cross.polarity:
         mask = {encoder.argument: encoder.tensor}
         source = {"encoder_outputs": marian.get_encoder()(input_ids=src, **mask)}
     else:

@@ -3,9 +3,9 @@
 import torch
 from torch.nn import functional as F
 
+from toytrans.insight.inspected import batch_of_sequences, fresh
 from toytrans.insight.masks import walkthrough
-from toytrans.insight.masks.mask_tables import batch_of_sequences
-from toytrans.insight.tables import CLOSED, Panel, fresh
+from toytrans.insight.tables import CLOSED, Table
 from toytrans.model.masks import MaskMaker
 from toytrans.model.transformer import Transformer
 from toytrans.tokens import PAD_ID, vocabulary_of
@@ -13,13 +13,13 @@ from toytrans.tokens import PAD_ID, vocabulary_of
 STEPS = list(walkthrough.steps(walkthrough.PAIRS))
 
 
-def step(number: str) -> list[Panel]:
-    return [panel for panel in STEPS if panel.number == number]
+def step(number: str) -> list[Table]:
+    return [table for table in STEPS if table.number == number]
 
 
-def values(panel: Panel) -> torch.Tensor:
-    """The numbers of a panel, without what stands behind the bar."""
-    cells = [[float(cell) for cell in row if "|" not in cell] for _, row in panel.rows]
+def values(table: Table) -> torch.Tensor:
+    """The numbers of a table, without what stands behind the bar."""
+    cells = [[float(cell) for cell in row if "|" not in cell] for _, row in table.rows]
     return torch.tensor(cells, dtype=torch.float64)
 
 
@@ -35,7 +35,7 @@ def model_and_batch() -> tuple[Transformer, tuple[torch.Tensor, ...]]:
 
 
 def test_the_steps_in_their_order() -> None:
-    numbers = list(dict.fromkeys(panel.number for panel in STEPS))
+    numbers = list(dict.fromkeys(table.number for table in STEPS))
     before_cross = [*map(str, range(8)), "7a", "7b", "7c"]
     assert numbers == [*before_cross, *map(str, range(8, 18))]
 
@@ -58,7 +58,7 @@ def test_every_matrix_follows_from_those_before_it() -> None:
     v, context = step("6")
     assert near(values(context), weights @ values(v), 0.05)
     q, scores = values(step("8")[0]), values(step("10")[0])
-    k, v = (values(panel) for panel in step("9"))
+    k, v = (values(table) for table in step("9"))
     assert near(scores, q @ k.T / 2, 0.05)
     weights = values(step("12")[0])
     scores[:, 4] = -torch.inf
@@ -90,14 +90,14 @@ def test_the_last_numbers_are_those_of_the_model() -> None:
 
 
 def test_pad_rows_differ_and_real_rows_do_not() -> None:
-    keys, both = (values(panel) for panel in step("7"))
+    keys, both = (values(table) for table in step("7"))
     assert torch.equal(keys[:4], both[:4]) and (keys[4] - both[4]).abs().max() > 0.1
     assert "0 in real rows" in step("7")[1].notes[0]
 
 
 def test_the_conclusion_is_a_measurement(monkeypatch) -> None:
-    (panel,) = step("17")
-    (loss, gradient) = (row for _, row in panel.rows)
+    (table,) = step("17")
+    (loss, gradient) = (row for _, row in table.rows)
     assert loss[0] == loss[1] and float(loss[2]) < 1e-12 and float(gradient[2]) < 1e-12
     assert float(gradient[0]) > 0.01
     # were the other mask to close a real key, the difference would be seen
@@ -116,7 +116,7 @@ def test_the_conclusion_is_a_measurement(monkeypatch) -> None:
 
 def test_each_trap_is_named_where_it_belongs() -> None:
     for number, word in (("3", "scale"), ("4", "transpose"), ("7c", "leaving this attention out")):
-        notes = [note for panel in step(number) for note in panel.notes]
+        notes = [note for table in step(number) for note in table.notes]
         assert any(note.startswith("Trap:") and word in note for note in notes), number
     (_, triangle, larger) = step("11")
     assert "6 of 20" in triangle.notes[0] and "triangle" in triangle.notes[0]
@@ -139,5 +139,5 @@ def test_pairs_of_ones_own_are_walked_the_most_padded_first() -> None:
 
 def test_pairs_without_symbols_or_pads_are_walked_too() -> None:
     found = list(walkthrough.steps([([], [])]))
-    assert [panel.number for panel in found][-1] == "17"
-    assert not any("pad's" in note for panel in found[:8] for note in panel.notes)
+    assert [table.number for table in found][-1] == "17"
+    assert not any("pad's" in note for table in found[:8] for note in table.notes)

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from toytrans.model.dropout import Dropout, dropout, keep_mask
+from toytrans.model.backends.dropout import Dropout, dropout, keep_mask
 
 
 @pytest.mark.parametrize("rate", [0.001, 0.1, 0.5, 0.9, 0.999])

@@ -7,9 +7,15 @@ import torch
 from conftest import EVERY_ANCHOR, SCHEMES, VOCABULARY, model_of
 
 from toytrans.data.batches import bucket
-from toytrans.model import decoding
-from toytrans.model.decoding import beam_search, greedy, search, token_limits
-from toytrans.model.transformer import DecoderState
+from toytrans.model.decoding import (
+    DecoderState,
+    beam_search,
+    greedy,
+    limits,
+    search,
+    token_limits,
+)
+from toytrans.model.decoding.limits import rows_to_keep
 from toytrans.tokens import BOS_ID, EOS_ID, PAD_ID, Vocabulary
 
 SRC = torch.tensor(
@@ -65,17 +71,20 @@ def test_step_by_step_logits_equal_one_parallel_pass(positions):
     tgt_in = torch.tensor([[1, 4, 7, 6, 5]]).expand(4, 5)
     with torch.no_grad():
         whole = model(SRC, tgt_in)
-        state = model.start(SRC, 5)
-        steps = [model.next_logits(tgt_in[:, t : t + 1], state) for t in range(5)]
+        state = DecoderState(model, SRC, 5)
+        steps = [state.next_logits(tgt_in[:, t : t + 1]) for t in range(5)]
     assert torch.allclose(torch.cat(steps, 1), whole, atol=1e-12)
 
 
 def test_rows_end_at_different_places_and_leave_the_batch(monkeypatch):
     model = lively("sinusoidal")
-    sizes, step = [], model.next_logits
-    monkeypatch.setattr(
-        model, "next_logits", lambda tokens, state: sizes.append(len(tokens)) or step(tokens, state)
-    )
+    sizes, step = [], DecoderState.next_logits
+
+    def counted(state: DecoderState, tokens: torch.Tensor) -> torch.Tensor:
+        sizes.append(len(tokens))
+        return step(state, tokens)
+
+    monkeypatch.setattr(DecoderState, "next_logits", counted)
     tokens = greedy(model, SRC).tokens
     lengths = [int((row != PAD_ID).sum()) for row in tokens]
     assert len(set(lengths)) > 1 and len(sizes) == max(lengths)
@@ -88,13 +97,13 @@ def test_ended_rows_leave_in_few_sizes():
     for left in range(1, 300):
         going = torch.zeros(300, dtype=torch.bool)
         going[torch.randperm(300)[:left]] = True
-        kept = decoding._who_stays(going)
+        kept = rows_to_keep(going)
         if kept is not None:
             assert kept.tolist() == sorted(set(kept.tolist()))
             assert set(going.nonzero()[:, 0].tolist()) <= set(kept.tolist())
             sizes.add(len(kept))
     assert len(sizes) < 30 and max(sizes) < 300
-    assert decoding._who_stays(torch.ones(300, dtype=torch.bool)) is None
+    assert rows_to_keep(torch.ones(300, dtype=torch.bool)) is None
 
 
 def test_limits_depend_on_the_source_alone():
@@ -112,9 +121,9 @@ def test_a_learned_table_bounds_decoding():
 
 def scored(model, src, sequence):
     """Log-probability of a sequence, step by step."""
-    state, newest, total = model.start(src, len(sequence)), BOS_ID, 0.0
+    state, newest, total = DecoderState(model, src, len(sequence)), BOS_ID, 0.0
     for token in sequence:
-        logits = model.next_logits(torch.tensor([[newest]]), state)[0, 0]
+        logits = state.next_logits(torch.tensor([[newest]]))[0, 0]
         total += logits.log_softmax(-1)[token].item()
         newest = token
     return total
@@ -122,7 +131,7 @@ def scored(model, src, sequence):
 
 @pytest.mark.parametrize("alpha", [0.0, 1.0])
 def test_wide_beams_find_the_best_of_all_sequences(monkeypatch, alpha):
-    monkeypatch.setattr(decoding, "SPARE_TOKENS", 2)
+    monkeypatch.setattr(limits, "SPARE_TOKENS", 2)
     src = torch.tensor([[1, 3, 2], [1, 2, 0]])
     for seed in range(4):
         torch.manual_seed(seed)
@@ -176,10 +185,10 @@ def test_beams_sharing_a_cache_see_their_own_past_alone(model):
     has said."""
     model = lively("anchored", **model)
     src = SRC
-    state = model.start(src, 4, width=3)
+    state = DecoderState(model, src, 4, 3)
     said = torch.full((4, 3, 1), BOS_ID)
     for step in range(4):
-        logits = model.next_logits(said[:, :, -1], state)
+        logits = state.next_logits(said[:, :, -1])
         for beam in range(3):
             whole = model(src, said[:, beam])[:, -1]
             assert torch.allclose(logits[:, beam], whole, atol=1e-12)

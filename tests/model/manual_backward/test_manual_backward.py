@@ -15,9 +15,10 @@ from toytrans.config import Config
 from toytrans.data import open_source
 from toytrans.data.batches import Batch
 from toytrans.insight import gradients
-from toytrans.model import attention, by_hand, layers_by_hand
+from toytrans.model import attention, backends
+from toytrans.model.backends.dropout import keep_mask
 from toytrans.model.decoding import greedy
-from toytrans.model.dropout import keep_mask
+from toytrans.model.manual_backward import functions, layers
 from toytrans.model.transformer import Transformer
 from toytrans.training.faults import build_model, objective_of
 from toytrans.training.run import create_run, load_run
@@ -59,7 +60,7 @@ def test_gradcheck_of_every_pair(number):
     small = "small" in case.operation  # x near 0.001, so a smaller step; gradients near 1000
     fast = "multi-head" in case.operation  # thousands of weights
     assert torch.autograd.gradcheck(
-        lambda *inputs: layers_by_hand.run(*case.pair, *inputs, *case.settings),
+        lambda *inputs: layers.run(*case.pair, *inputs, *case.settings),
         given,
         eps=1e-9 if small else 1e-6,
         rtol=1e-3,
@@ -89,45 +90,45 @@ def test_no_autograd_inside(monkeypatch):
         assert not called, "autograd was asked"
         assert output.grad_fn is None
         assert all(each is None or not each.requires_grad for each in found)
-    source = Path(by_hand.__file__).read_text()
+    source = Path(functions.__file__).read_text()
     code = source.partition('"""\n')[2]
     for word in ("autograd", ".backward(", "requires_grad", "functional", "nn."):
         assert word not in code, word
 
 
 def test_every_function_says_how_it_is_derived():
-    functions = dict(inspect.getmembers(by_hand, inspect.isfunction))
-    backwards = [name for name in functions if name.endswith("_backward")]
+    defined = dict(inspect.getmembers(functions, inspect.isfunction))
+    backwards = [name for name in defined if name.endswith("_backward")]
     assert len(backwards) == 12
     for name in backwards:
-        assert name.removesuffix("_backward") in functions
-        assert len(functions[name].__doc__) > 60
+        assert name.removesuffix("_backward") in defined
+        assert len(defined[name].__doc__) > 60
     for name, words in {
         "softmax": "diag(w) - w w^T",
         "attention": "transpose of d_S",
         "multi_head": "sum of three",
         "layer_norm": "epsilon",
     }.items():
-        words_of = functions[f"{name}_backward"].__doc__
+        words_of = defined[f"{name}_backward"].__doc__
         assert "The trap:" in words_of and words in words_of
 
 
 def test_softmax_of_two_by_hand():
     """w = (1/4, 3/4); diag(w) - w w^T = 3/16 [[1, -1], [-1, 1]], so G = (1, 0) gives the first
     column, where w (1 - w) would give 3/16 and 0."""
-    weights, needed = by_hand.softmax(torch.tensor([[0.0, math.log(3)]]).double())
+    weights, needed = functions.softmax(torch.tensor([[0.0, math.log(3)]]).double())
     assert weights[0].tolist() == pytest.approx([1 / 4, 3 / 4])
-    (found,) = by_hand.softmax_backward(torch.tensor([[1.0, 0]]).double(), needed)
+    (found,) = functions.softmax_backward(torch.tensor([[1.0, 0]]).double(), needed)
     assert found[0].tolist() == pytest.approx([3 / 16, -3 / 16])
 
 
 def test_queries_that_see_nothing_have_no_gradient_and_no_nan():
     case = next(case for case in cases(0) if case.operation == "attention")
-    _, open_rows = case.settings
+    _, has_visible_key = case.settings
     forward, derived = case.pair
     output, needed = forward(*case.inputs.values(), *case.settings)
     d_q, *others = derived(torch.ones_like(output), needed)
-    closed = ~open_rows.expand(*output.shape[:3], 1)[..., 0]
+    closed = ~has_visible_key.expand(*output.shape[:3], 1)[..., 0]
     assert closed.any() and not closed.all()
     assert (output[closed] == 0).all() and (d_q[closed] == 0).all()
     assert (d_q[~closed] != 0).any()
@@ -137,8 +138,8 @@ def test_queries_that_see_nothing_have_no_gradient_and_no_nan():
 def test_an_equal_row_has_a_gradient_through_layer_norm():
     """The variance is 0: epsilon alone keeps the division finite."""
     x, one = torch.full((1, 5), 3.0).double(), torch.ones(5).double()
-    _, needed = by_hand.layer_norm(x, one, 0 * one, 1e-5)
-    d_x, *_ = by_hand.layer_norm_backward(torch.eye(5).double()[:1], needed)
+    _, needed = functions.layer_norm(x, one, 0 * one, 1e-5)
+    d_x, *_ = functions.layer_norm_backward(torch.eye(5).double()[:1], needed)
     expected = (torch.eye(5).double()[0] - 0.2) / math.sqrt(1e-5)
     assert torch.allclose(d_x[0], expected, rtol=1e-12)
 
@@ -157,11 +158,8 @@ def pair_of_models(fault=None, **model) -> list[Transformer]:
 
 @pytest.fixture
 def autograd_alone(monkeypatch):
-    """`attend_leanly` has its own gradient; here autograd derives every one."""
-    explicitly = attention.attend_explicitly
-    monkeypatch.setattr(
-        attention, "attend_leanly", lambda *given, **named: explicitly(*given, **named).context
-    )
+    """The CPU backend has its own gradient; here autograd derives every one."""
+    monkeypatch.setattr(backends, "BACKENDS", ())
 
 
 @pytest.mark.parametrize("variant", VARIANTS, ids=str)
@@ -208,8 +206,8 @@ def test_weights_keep_their_names_and_load_either_way():
     computing = (nn.Linear, nn.LayerNorm, nn.Embedding, nn.ReLU, attention.Attention)
     twins = [module for module in ours.modules() if isinstance(module, computing)]
     assert len(twins) > 20
-    assert all(type(module).__module__ == layers_by_hand.__name__ for module in twins)
-    assert all(type(module).__module__ != layers_by_hand.__name__ for module in autograd.modules())
+    assert all(type(module).__module__ == layers.__name__ for module in twins)
+    assert all(type(module).__module__ != layers.__name__ for module in autograd.modules())
     with torch.no_grad():
         for parameter in autograd.parameters():
             parameter.add_(0.1 * torch.randn_like(parameter))

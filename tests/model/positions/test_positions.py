@@ -10,13 +10,17 @@ from conftest import EVERY_ANCHOR, VOCABULARY, config_of, distances_of, model_of
 from toytrans.choices import AnchorName, PositionName
 from toytrans.config import COUNTING
 from toytrans.errors import UserError
-from toytrans.model.positions import POSITIONS, sinusoids
-from toytrans.model.scheme import Read
+from toytrans.model.decoding import DecoderState
+from toytrans.model.positions import position_scheme
+from toytrans.model.positions.base import Positions
+from toytrans.model.positions.sinusoidal import sinusoids
 from toytrans.tokens import BOS_ID, EOS_ID, PAD_ID
 
 
 def test_configuration_and_model_name_the_same_schemes():
-    assert set(get_args(PositionName)) == set(POSITIONS)
+    for name in get_args(PositionName):
+        model = config_of(model={"positions": name}).model
+        assert isinstance(position_scheme(name, model, VOCABULARY), Positions)
 
 
 def test_sinusoids_follow_the_paper():
@@ -167,8 +171,7 @@ def test_heads_may_have_any_anchors(anchors):
     with torch.no_grad():
         attention.bias_table.normal_()
     memory = torch.randn(1, 5, 12 * heads).double()
-    landmarks = model.positions.landmarks(memory, src)
-    distances = model.positions.cross_distances(range(4), src, landmarks)
+    distances = model.positions.start(memory, src).distances(range(4))
     bias = model.positions.bias(attention.bias_table, distances)
     for head, anchor in enumerate(anchors):
         table = attention.bias_table[head].tolist()
@@ -192,22 +195,21 @@ def test_every_anchor_in_cross_attention():
     with torch.no_grad():
         attention.bias_table.normal_()
     memory = torch.randn(2, 8, EVERY_ANCHOR["d_model"]).double() * 3
-    landmarks = model.positions.landmarks(memory, src)
     raw = model.positions.amounts(memory)
     assert 0 < (1 + raw < 0).sum() < raw.numel(), "some take away"
-    distances = model.positions.cross_distances(range(7), src, landmarks, Read.of(tgt_in))
+    distances = model.positions.start(memory, src, tgt_in).distances(range(7))
     bias = model.positions.bias(attention.bias_table, distances)
     for row, ids in enumerate(src.tolist()):
         for head, anchor in enumerate(anchors):
             table = attention.bias_table[head].tolist()
             for t in range(7):
                 for j in (j for j in range(8) if ids[j] != PAD_ID):
-                    said = tgt_in[row].tolist()
+                    tokens = tgt_in[row].tolist()
                     if anchor in COUNTING:
                         a = raw[row, :, COUNTING.index(anchor)].tolist()
                         expected = counted_bias(anchor, table, t, j, ids, a)
                     else:
-                        expected = anchored_bias(anchor, table, t, j, ids, said)
+                        expected = anchored_bias(anchor, table, t, j, ids, tokens)
                     assert bias[row, head, t, j].item() == pytest.approx(expected, abs=1e-9)
 
 
@@ -216,10 +218,10 @@ def test_amounts_are_clipped_and_still_learn():
     src = torch.tensor([[BOS_ID, 5, 6, 7, EOS_ID]])
     with torch.no_grad():
         model.positions.amounts.bias.copy_(torch.tensor([2.0, -4.0]))
-    landmarks = model.positions.landmarks(0.01 * torch.randn(1, 5, 24).double(), src)
-    assert torch.allclose(landmarks.reached[0, 0], torch.tensor([0.0, 1, 2, 3, 4]).double())
-    assert torch.allclose(landmarks.reached[1, 0], torch.tensor([0.0, 0, 0, 0, 1]).double())
-    landmarks.added[0].sum().backward()
+    sources = model.positions.start(0.01 * torch.randn(1, 5, 24).double(), src)
+    assert torch.allclose(sources.reached[0, 0], torch.tensor([0.0, 1, 2, 3, 4]).double())
+    assert torch.allclose(sources.reached[1, 0], torch.tensor([0.0, 0, 0, 0, 1]).double())
+    sources.added[0].sum().backward()
     gradient = model.positions.amounts.bias.grad
     assert gradient[0] > 0 == gradient[1]
 
@@ -234,7 +236,7 @@ def test_fertilities_multiply_and_stay_finite():
         amounts.bias.copy_(torch.tensor([0.0, 1000.0]))
     around[0] = thrice[1] = 1
     memory = torch.stack([around, around, thrice, around + thrice, thrice])[None]
-    added = model.positions.landmarks(memory, src).added
+    added = model.positions.start(memory, src).added
     assert added[0, 0].tolist() == pytest.approx([0, 4, 3, 12, 1])
     assert added[1, 0].tolist() == pytest.approx([0, *[math.exp(6)] * 3, 1])
 
@@ -267,7 +269,7 @@ def test_t5_buckets_are_those_of_t5():
     keys_less_queries = torch.arange(300)[None] - torch.arange(300)[:, None]
     theirs = T5Attention._relative_position_bucket(keys_less_queries, True, 32, 128)
     # both number the same buckets, but each its own way
-    ours = model.positions.describe(-keys_less_queries).argmax(-1)
+    ours = model.positions.features(-keys_less_queries).argmax(-1)
     pairs = set(zip(ours.flatten().tolist(), theirs.flatten().tolist(), strict=True))
     assert len(pairs) == len({a for a, _ in pairs}) == len({b for _, b in pairs}) > 25
     assert torch.allclose(bias, attention.bias_table[:, ours])
@@ -281,22 +283,22 @@ def test_relative_positions_are_clipped():
         assert torch.equal(bias[:, i, j], wanted)
 
 
-def test_rotary_turns_pairs_and_leaves_the_distance_alone():
+def test_rotary_rotates_pairs_and_leaves_the_distance_alone():
     model = model_of(VOCABULARY, positions="rotary")  # heads of width 8
     x = torch.randn(1, 3, 7, 8).double()
-    turned = model.positions.turn(x, range(5, 12))
+    rotated = model.positions.rotate(x, range(5, 12))
     for t in range(7):
         for i in range(4):
             pair = torch.complex(x[..., t, i], x[..., t, i + 4])
             angle = torch.tensor(1j * (5 + t) / 10_000 ** (2 * i / 8))
             expected = pair * torch.exp(angle)
-            assert torch.allclose(turned[..., t, i], expected.real)
-            assert torch.allclose(turned[..., t, i + 4], expected.imag)
+            assert torch.allclose(rotated[..., t, i], expected.real)
+            assert torch.allclose(rotated[..., t, i + 4], expected.imag)
     q, k = x[..., :1, :], x[..., 1:2, :]
 
     def score(i, j):
-        turn = model.positions.turn
-        return (turn(q, range(i, i + 1)) * turn(k, range(j, j + 1))).sum(-1)
+        rotate = model.positions.rotate
+        return (rotate(q, range(i, i + 1)) * rotate(k, range(j, j + 1))).sum(-1)
 
     assert torch.allclose(score(3, 1), score(503, 501))
     assert not torch.allclose(score(3, 1), score(3, 2), rtol=1e-3)
@@ -315,17 +317,17 @@ def test_cross_attention_may_have_a_scheme_of_its_own():
     src = torch.tensor([[BOS_ID, 5, 6, 7, EOS_ID], [BOS_ID, 8, EOS_ID, PAD_ID, PAD_ID]])
     tgt_in = torch.tensor([[BOS_ID, 7, 6], [BOS_ID, 8, PAD_ID]])
     for each in (model, alone):
-        parallel, state = each(src, tgt_in), each.start(src, 3)
-        steps = [each.next_logits(tokens[:, None], state)[:, 0] for tokens in tgt_in.T]
+        parallel, state = each(src, tgt_in), DecoderState(each, src, 3)
+        steps = [state.next_logits(tokens[:, None])[:, 0] for tokens in tgt_in.T]
         assert torch.allclose(parallel[0], torch.stack(steps, 1)[0], atol=1e-12)
 
 
 def test_beams_are_turned_to_one_place():
     model = model_of(VOCABULARY, positions="rotary")
     src = torch.tensor([[5, 6, 7, EOS_ID]])
-    state = model.start(src, 4, width=3)
-    model.next_logits(torch.full((1, 3), BOS_ID), state)
-    second = model.next_logits(torch.tensor([[4, 5, 6]]), state)
+    state = DecoderState(model, src, 4, 3)
+    state.next_logits(torch.full((1, 3), BOS_ID))
+    second = state.next_logits(torch.tensor([[4, 5, 6]]))
     for beam, token in enumerate((4, 5, 6)):
         alone = model(src, torch.tensor([[BOS_ID, token]]))[0, 1]
         assert torch.allclose(second[0, beam], alone, atol=1e-12)

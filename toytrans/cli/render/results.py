@@ -70,7 +70,7 @@ def print_results(trainer: "Trainer", source: "PairSource") -> None:
     from toytrans import load
     from toytrans.data.pairs import all_pairs
     from toytrans.evaluation import evaluate
-    from toytrans.model.transformer import count_parameters
+    from toytrans.model.initialisation import count_parameters
 
     team = trainer.team
     run = team.first(lambda: load(trainer.run, "best", "cpu"))

@@ -1,4 +1,4 @@
-"""Panels on a terminal, in HTML, and one a key press."""
+"""Tables on a terminal, in HTML, and one step per key press."""
 
 import os
 import sys
@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from io import StringIO
 from itertools import groupby, zip_longest
 from textwrap import wrap
-from typing import TYPE_CHECKING
+from typing import TypeVar
 
 import typer
 from rich.cells import cell_len
@@ -14,13 +14,13 @@ from rich.console import Console
 from rich.text import Text
 
 from toytrans.cli.common import printable
+from toytrans.insight.tables import CLOSED, Table
 
-if TYPE_CHECKING:
-    from toytrans.insight.tables import Panel
-
-CLOSED, GAP = "·", "  "
+GAP = "  "
 NARROWEST = 36
-"""A block of text that stands beside another is no narrower than this."""
+"""The least width of a table that is printed beside another."""
+
+Item = TypeVar("Item")
 
 STYLES = {
     "1": "bold",
@@ -32,39 +32,63 @@ STYLES = {
 
 
 def has_unicode() -> bool:
-    """Whether standard output takes more than ASCII."""
+    """Whether standard output accepts more than ASCII."""
     encoding = (sys.stdout.encoding or "").lower()
     return encoding.startswith("utf") and os.environ.get("TERM") != "dumb"
 
 
 def fitting(text: str) -> str:
-    """Text as standard output can take it: ASCII where that is all there is."""
+    """Text that standard output accepts; escaped if that is only ASCII."""
     if has_unicode():
         return text
     return text.replace(CLOSED, ".").encode("ascii", "backslashreplace").decode()
 
 
-def print_panels(
-    console: Console, panels: Iterable["Panel"], fit: Callable[[str], str] = fitting
+def wrapped(text: str, width: int) -> list[str]:
+    """Text as lines of at most `width`, but never narrower than 20."""
+    return wrap(text, max(20, width), break_on_hyphens=False)
+
+
+def print_tables(
+    console: Console, tables: Iterable[Table], fit: Callable[[str], str] = fitting
 ) -> None:
-    """Panels of one number side by side where the width allows, else below one another.
+    """Print tables of one number side by side if the width allows, else below one another.
 
-    fit: makes text fit to be printed there.
+    fit: converts text to what the console accepts.
     """
-    for group in groups(panels):
-        blocks = [_Block(panel, fit) for panel in group]
-        for line in _lines_of(blocks, console.width):
-            console.print(line, soft_wrap=True)
+    for _, group in groupby(tables, lambda table: table.number):
+        blocks = [_Block(table, fit) for table in group]
+        for row in beside(blocks, [block.width for block in blocks], console.width):
+            console.print(Text(), soft_wrap=True)
+            for line in _lines(row, console.width):
+                console.print(line, soft_wrap=True)
 
 
-def groups(panels: Iterable["Panel"]) -> Iterator[list["Panel"]]:
-    """Panels that follow each other and have the same number."""
-    for _, group in groupby(panels, lambda panel: panel.number):
-        yield list(group)
+def beside(items: list[Item], widths: list[int], width: int) -> Iterator[list[Item]]:
+    """Items in rows, each row as many as fit side by side; an item that is too wide gets one."""
+    start = 0
+    while start < len(items):
+        stop, used = start + 1, widths[start]
+        while stop < len(items) and used + len(GAP) + widths[stop] <= width:
+            used += len(GAP) + widths[stop]
+            stop += 1
+        yield items[start:stop]
+        start = stop
 
 
-def print_html(panels: Iterable["Panel"], title: str, width: int = 160) -> None:
-    """One document on standard output that needs nothing from elsewhere."""
+def side_by_side(columns: list[list[Text]], widths: list[int]) -> Iterator[Text]:
+    """Columns of lines from left to right, each padded to its width."""
+    for parts in zip_longest(*columns, fillvalue=Text()):
+        line = Text()
+        for part, width in zip(parts, widths, strict=True):
+            line.append_text(part)
+            line.append(" " * (width - part.cell_len) + GAP)
+        line.rstrip()
+        yield line
+
+
+def print_html(tables: Iterable[Table], title: str, width: int = 160) -> None:
+    """Print one self-contained HTML document."""
     from html import escape
 
     from rich.terminal_theme import DEFAULT_TERMINAL_THEME
@@ -72,11 +96,11 @@ def print_html(panels: Iterable["Panel"], title: str, width: int = 160) -> None:
     console = Console(
         file=StringIO(), record=True, width=width, color_system="truecolor", highlight=False
     )
-    print_panels(console, panels, fit=str)
+    print_tables(console, tables, fit=str)
     page = console.export_html(
         theme=DEFAULT_TERMINAL_THEME, code_format=_PAGE.replace("TITLE", escape(title))
     )
-    # character references, so that any encoding of standard output will do
+    # character references, so that any encoding of standard output works
     print(page.encode("ascii", "xmlcharrefreplace").decode())
 
 
@@ -98,21 +122,21 @@ pre {{ font-family: Menlo, 'DejaVu Sans Mono', Consolas, monospace; }}
 </html>"""
 
 
-def step_through(console: Console, panels: Iterable["Panel"]) -> None:
-    """One group of panels a key press on a terminal, else all at once.
+def step_through(console: Console, tables: Iterable[Table]) -> None:
+    """Print the tables of one number per key press on a terminal, otherwise all at once.
 
-    q and Ctrl-D leave; so does Ctrl-C, with exit code 130.
+    q and Ctrl-D quit; Ctrl-C quits with exit code 130.
     """
     waits = sys.stdin.isatty() and sys.stdout.isatty()
-    for number, group in enumerate(groups(panels)):
-        if number and waits and not _next_key(console):
+    for step, (_, group) in enumerate(groupby(tables, lambda table: table.number)):
+        if step and waits and not _next_key(console):
             return
-        print_panels(console, group)
+        print_tables(console, group)
 
 
 def _next_key(console: Console) -> bool:
-    """Wait for a key; whether to go on."""
-    prompt = "any key: the next step; q: leave"
+    """Wait for a key, and return whether to continue."""
+    prompt = "any key: next step; q: quit"
     console.print(f"[dim]{prompt}[/dim]", end="")
     try:
         key = typer.getchar()
@@ -126,15 +150,15 @@ def _next_key(console: Console) -> bool:
 
 
 class _Block:
-    """One panel as lines of a certain width."""
+    """One table as lines of text."""
 
-    def __init__(self, panel: "Panel", fit: Callable[[str], str]) -> None:
-        self.panel, self.fit = panel, fit
-        self.title = f"{panel.number} {panel.name}"
-        self.columns = [fit(printable(column)) for column in panel.columns]
+    def __init__(self, table: Table, fit: Callable[[str], str]) -> None:
+        self.table, self.fit = table, fit
+        self.title = f"{table.number} {table.name}"
+        self.columns = [fit(printable(column)) for column in table.columns]
         self.rows = [
             (fit(printable(label)), [fit(printable(cell)) for cell in cells])
-            for label, cells in panel.rows
+            for label, cells in table.rows
         ]
         texts = [self.columns, *(cells for _, cells in self.rows)]
         self.widths = [max(map(cell_len, column)) for column in zip(*texts, strict=True)]
@@ -142,38 +166,40 @@ class _Block:
 
     @property
     def width(self) -> int:
-        """Columns that it takes if nothing is folded."""
-        table = self.left + sum(self.widths) + len(self.widths)
-        return max(table, cell_len(self.title), cell_len(self.panel.shape) + 2, NARROWEST)
+        """The width of the table if no column is folded."""
+        columns = self.left + sum(self.widths) + len(self.widths)
+        return max(columns, cell_len(self.title), cell_len(self.table.shape) + 2, NARROWEST)
 
     def head(self, width: int) -> list[Text]:
         """Title, shape and legend, at most `width` wide."""
-        title = [self._text(line, "bold") for line in _wrapped(self.title, width + 2)]
-        texts = (*_wrapped(self.panel.shape, width), *_wrapped(self.panel.legend, width))
-        return title + [self._text(f"  {line}", "dim") for line in texts]
+        title = [self._text(line, "bold") for line in wrapped(self.title, width)]
+        below = (*wrapped(self.table.shape, width - 2), *wrapped(self.table.legend, width - 2))
+        return title + [self._text(f"  {line}", "dim") for line in below]
 
     def body(self, width: int) -> list[Text]:
-        """The table, folded, and the sentences, wrapped."""
-        lines = list(self._table(width)) if self.columns else []
-        for note in self.panel.notes:
+        """The cells, folded, and the notes, wrapped."""
+        lines = list(self._cells(width)) if self.columns else []
+        for note in self.table.notes:
             style = "bold" if note.startswith("Trap:") else ""
-            lines += [self._text(f"  {line}", style) for line in _wrapped(note, width)]
+            lines += [self._text(f"  {line}", style) for line in wrapped(note, width - 2)]
         return lines
 
-    def _table(self, width: int) -> Iterator[Text]:
-        """The table; columns that do not fit go on below."""
-        start, count = 0, len(self.columns)
+    def _cells(self, width: int) -> Iterator[Text]:
+        """The rows. Columns that do not fit follow below; summaries stay with the last of them."""
+        count = sum(not column.startswith("|") for column in self.columns)
+        summaries = sum(self.widths[count:]) + len(self.widths[count:])
+        start, room = 0, width - self.left - summaries
         while start < count:
-            stop, used = start + 1, self.left + self.widths[start] + 1
-            while stop < count and used + self.widths[stop] < width:
+            stop, used = start + 1, self.widths[start] + 1
+            while stop < count and used + self.widths[stop] < room:
                 used += self.widths[stop] + 1
                 stop += 1
             if start:
                 yield self._text(f"  columns {start} to {stop - 1} of {count}, continued:", "dim")
-            part = slice(start, stop)
+            part = slice(start, stop if stop < count else None)
             yield self._line("", self.columns[part], self.widths[part], marks=False)
             for label, cells in self.rows:
-                yield self._line(label, cells[part], self.widths[part], self.panel.marks)
+                yield self._line(label, cells[part], self.widths[part], self.table.marks)
             start = stop
 
     def _line(self, label: str, cells: Sequence[str], widths: Sequence[int], marks: bool) -> Text:
@@ -192,37 +218,16 @@ def _style(cell: str) -> str:
     return STYLES.get(CLOSED if cell == "." else cell, "")
 
 
-def _wrapped(text: str, width: int) -> list[str]:
-    return wrap(text, max(20, width - 2), break_on_hyphens=False)
-
-
-def _lines_of(blocks: list[_Block], width: int) -> Iterator[Text]:
-    """As many blocks beside each other as fit, and an empty line before each row of them."""
-    while blocks:
-        count, used = 1, blocks[0].width
-        while count < len(blocks) and used + len(GAP) + blocks[count].width <= width:
-            used += len(GAP) + blocks[count].width
-            count += 1
-        beside, blocks = blocks[:count], blocks[count:]
-        yield Text()
-        if count == 1:
-            yield from (*beside[0].head(width), *beside[0].body(width))
-        else:
-            yield from _side_by_side(beside)
-
-
-def _side_by_side(blocks: list[_Block]) -> Iterator[Text]:
-    """Blocks from left to right, their tables at one height."""
+def _lines(blocks: list[_Block], width: int) -> Iterator[Text]:
+    """One table in the full width, or several side by side with their cells at one height."""
+    if len(blocks) == 1:
+        yield from (*blocks[0].head(width), *blocks[0].body(width))
+        return
+    widths = [block.width for block in blocks]
     heads = [block.head(block.width) for block in blocks]
     tallest = max(map(len, heads))
     columns = [
         [*head, *[Text()] * (tallest - len(head)), *block.body(block.width)]
         for block, head in zip(blocks, heads, strict=True)
     ]
-    for parts in zip_longest(*columns, fillvalue=Text()):
-        line = Text()
-        for block, part in zip(blocks, parts, strict=True):
-            line.append_text(part)
-            line.append(" " * (block.width - part.cell_len) + GAP)
-        line.rstrip()
-        yield line
+    yield from side_by_side(columns, widths)

@@ -1,4 +1,4 @@
-"""Attention on numbers of its own: shapes, heads, two questions, and what the scale is for."""
+"""Worked examples of attention: shapes, heads, projections, and decoding step by step."""
 
 import copy
 import math
@@ -9,28 +9,32 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from toytrans.config import ModelConfig
-from toytrans.insight.attention.trace import (
+from toytrans.insight.attention.ablations import entropy, leaks
+from toytrans.insight.attention.trace import TraceReport, distance, trace
+from toytrans.insight.attention.trace_tables import layout, memory_tables
+from toytrans.insight.capture import intermediates, split_heads
+from toytrans.insight.inspected import InspectedBatch, batch_of_sequences, fresh
+from toytrans.insight.tables import (
+    CLOSED,
     FEATURES,
-    Sheet,
-    distance,
+    Table,
     label,
-    layout,
     matrix,
-    memory_panels,
+    more,
+    number,
+    numbers,
+    shape_of,
     tiny,
-    trace,
 )
-from toytrans.insight.attention.trace_tables import entropy, leaks
-from toytrans.insight.masks import mask_tables
-from toytrans.insight.tables import CLOSED, Panel, View, fresh, number, numbers, shape_of
-from toytrans.model.attention import Attention, Intermediates, attend_explicitly
+from toytrans.model.attention import Attention, Intermediates, eager_attention
+from toytrans.model.context import AttentionContext
+from toytrans.model.decoding import DecoderState
 from toytrans.model.masks import MaskMaker, causal_mask, padding_mask
-from toytrans.model.sight import Sight
 from toytrans.model.transformer import Transformer
 from toytrans.tokens import EOS_ID, PAD_ID, Vocabulary
 
 LENGTHS = (16, 5, 11, 2, 5, 5, 1, 20, 16, 14)
-"""Of the ten lists of lesson 5; the longest is 20, and EOS makes 21."""
+"""Lengths of the ten lists. The longest has 20 symbols, and EOS makes 21."""
 
 
 def _draw() -> torch.Generator:
@@ -51,35 +55,38 @@ def _model(d_model: int, n_heads: int, vocabulary: Vocabulary) -> Transformer:
 
 def _attend(qkv: Iterable[Tensor]) -> Intermediates:
     q, k, v = qkv
-    return attend_explicitly(q, k, v, Sight())
+    return eager_attention(q, k, v, AttentionContext())
 
 
 # Ten ragged lists into eight heads -----------------------------------------------------------
 
 
-def heads() -> Sheet:
-    """Ten ragged lists of 1 to 99 become (10, 21), (10, 21, 512), (10, 8, 21, 64), and go back."""
+def heads() -> TraceReport:
+    """Ten ragged lists of numbers become heads, and the heads are merged again.
+
+    Shapes: (10, 21) ids, (10, 21, 512) embedded, (10, 8, 21, 64) in heads.
+    """
     draw = _draw()
     lists = [torch.randint(1, 100, (length,), generator=draw).tolist() for length in LENGTHS]
-    words = [" ".join(map(str, each)) for each in lists]
+    sequences = [" ".join(map(str, each)) for each in lists]
     vocabulary = Vocabulary(tuple(map(str, range(100))))
-    batch, _ = mask_tables.batch_of_sequences(words, words, vocabulary)
-    view = View(batch, vocabulary, _model(512, 8, vocabulary), "fresh weights")
-    found = trace(view, "encoder", 1)
-    names = list(found.tensors)
+    batch, _ = batch_of_sequences(sequences, sequences, vocabulary)
+    model = _model(512, 8, vocabulary)
+    traced = trace(InspectedBatch(batch, vocabulary, model, "fresh weights"), "encoder", 1)
+    names = list(traced.tensors)
     path = names[: names.index("attention_output") + 1]
-    tensors = {name: found.tensors[name] for name in path}
-    shares = leaks(found, LENGTHS.index(min(LENGTHS))).tensors
-    panels = [_lists(view), *memory_panels(tensors, 2, "from ids to heads and back")]
-    panels.append(_leaks_of_lists(view, shares))
-    return Sheet(panels, tensors | shares, {"example": "heads", "lengths": list(LENGTHS)})
+    tensors = {name: traced.tensors[name] for name in path}
+    shares = leaks(traced, LENGTHS.index(min(LENGTHS))).tensors
+    tables = [_lists(batch.src, vocabulary)]
+    tables += memory_tables(tensors, 2, "from ids to heads and back")
+    tables.append(_leaks_of_lists(batch.src, shares))
+    return TraceReport(tables, tensors | shares, {"example": "heads", "lengths": list(LENGTHS)})
 
 
-def _lists(view: View) -> Panel:
-    src = view.batch.src
+def _lists(src: Tensor, vocabulary: Vocabulary) -> Table:
     short = {PAD_ID: CLOSED, EOS_ID: "E"}
-    cells = [[short.get(i) or view.vocabulary.name(i) for i in ids] for ids in src.tolist()]
-    return Panel(
+    cells = [[short.get(i) or vocabulary.name(i) for i in ids] for ids in src.tolist()]
+    return Table(
         "1",
         "Ten ragged lists, padded",
         [str(place) for place in range(src.shape[1])],
@@ -87,33 +94,35 @@ def _lists(view: View) -> Panel:
         shape=shape_of(src.shape),
         legend=f"symbols; E = <eos>, {CLOSED} = <pad>",
         notes=(
-            f"Lengths {', '.join(map(str, LENGTHS))}. The longest has {max(LENGTHS)} symbols; a "
-            f"source ends with <eos>, so {src.shape[1]} places. Ids 0, 1 and 2 are <pad>, <bos> "
+            f"Lengths {', '.join(map(str, LENGTHS))}. The longest list has {max(LENGTHS)} symbols "
+            f"and <eos>, so the batch has {src.shape[1]} places. Ids 0, 1 and 2 are <pad>, <bos> "
             "and <eos>: the id of a symbol is its number + 3.",
         ),
     )
 
 
-def _leaks_of_lists(view: View, shares: dict[str, Tensor]) -> Panel:
-    """Shares (B, H, Tq) on pads as means over real queries and heads of each list."""
-    real = padding_mask(view.batch.src)
-    without, with_mask = (
+def _leaks_of_lists(src: Tensor, shares: dict[str, Tensor]) -> Table:
+    """Shares (B, H, Tq) on pads, as means over the real queries and heads of each list."""
+    real = padding_mask(src)
+    means = [
         torch.stack([share[row][:, real[row]].mean() for row in range(len(real))])
         for share in shares.values()
+    ]
+    values = torch.stack([(~real).double().mean(1).float(), *means], 1)
+    without, with_mask = (
+        number(float(share.transpose(1, 2)[real].mean()), 3) for share in shares.values()
     )
-    values = torch.stack([(~real).double().mean(1).float(), without, with_mask], 1)
-    total = [share.transpose(1, 2)[real].mean() for share in shares.values()]
     rows = [(f"list {row + 1}", numbers(line, 3)) for row, line in enumerate(values)]
-    return Panel(
+    return Table(
         "4",
         "Attention that leaks onto pads",
         ["pads", "leak, no mask", "leak, mask"],
         rows,
-        legend="pads among a list's places; shares of the weights of its real queries that fall "
-        "on them, means over queries and heads",
+        legend="pads: their share of a list's places; leak: the share of the weights of real "
+        "queries that falls on pads, mean over queries and heads",
         notes=(
-            f"Trap: pads left unmasked. Then {number(float(total[0]), 3)} of all attention falls "
-            f"on pads; with the mask {number(float(total[1]), 3)}.",
+            f"Trap: pads left unmasked. Then {without} of all attention falls on pads; with the "
+            f"mask {with_mask}.",
         ),
     )
 
@@ -123,31 +132,36 @@ def _leaks_of_lists(view: View, shares: dict[str, Tensor]) -> Panel:
 QUERIES, KEYS, DK, DV, SPLIT = 30, 50, 128, 256, 4
 
 
-def sdpa() -> Sheet:
-    """Scaled dot-product attention on its own, with and without an axis of heads."""
+def sdpa() -> TraceReport:
+    """Scaled dot-product attention of 30 queries and 50 keys, with and without heads."""
     draw = _draw()
     q, k, v, x = (
         torch.randn(2, length, width, generator=draw)
         for length, width in ((QUERIES, DK), (KEYS, DK), (KEYS, DV), (KEYS, DK))
     )
-    flat, itself = _attend((q, k, v)), _attend((x, x, x))
-    one = _attend(each[:, None] for each in (q, k, v))
-    split = _attend(_split(each) for each in (q, k, v))
-    tensors: dict[str, Tensor] = {}
-    for name, found in (("", flat), ("one_head_", one), ("heads_", split), ("self_", itself)):
-        parts = ("q", "k", "v", "scores", "weights", "context")
-        tensors |= {name + part: getattr(found, part) for part in parts}
-    sums = torch.cat([found.weights.sum(-1).flatten() for found in (flat, one, split, itself)])
-    panels = [
+    versions = {
+        "": _attend((q, k, v)),
+        "one_head_": _attend(each[:, None] for each in (q, k, v)),
+        "heads_": _attend(split_heads(each, 1, SPLIT).transposed[0] for each in (q, k, v)),
+        "self_": _attend((x, x, x)),
+    }
+    tensors = {
+        prefix + name: getattr(steps, name)
+        for prefix, steps in versions.items()
+        for name in ("q", "k", "v", "scores", "weights", "context")
+    }
+    sums = torch.cat([steps.weights.sum(-1).flatten() for steps in versions.values()])
+    flat = versions[""]
+    error = tiny(distance(versions["one_head_"].context[:, 0], flat.context))
+    tables = [
         layout(
             "1",
             "The same code with and without an axis of heads",
             tensors,
-            f"Values may be wider than keys ({DV} and {DK}): the context is as wide as the values. "
-            f"As many values as keys, though: {_unequal(q, k, v)}",
-            f"One head is none: with an axis of 1 the contexts differ by "
-            f"{tiny(distance(one.context[:, 0], flat.context))}. Self-attention is the case where "
-            f"queries, keys and values are one: q, k and v of self are the same memory.",
+            f"Values may be wider than keys ({DV} and {DK}); the context is as wide as the values. "
+            f"There must be as many values as keys: {_unequal(q, k, v)}",
+            f"One head equals no head axis: the contexts differ by {error}. In self-attention, "
+            "q, k and v are the same memory.",
         ),
         matrix(
             "2",
@@ -156,16 +170,11 @@ def sdpa() -> Sheet:
             [f"q{i + 1}" for i in range(QUERIES)],
             [f"k{j + 1}" for j in range(KEYS)],
             f"All {len(sums)} rows of weights above sum to 1 within {tiny(distance(sums, 1.0))}.",
-            ends={"sum": flat.weights[0].sum(-1)},
+            summaries={"sum": flat.weights[0].sum(-1)},
         ),
-        _wrong_root(split),
+        _wrong_root(versions["heads_"]),
     ]
-    return Sheet(panels, tensors, {"example": "sdpa"})
-
-
-def _split(x: Tensor) -> Tensor:
-    """(B, L, D) -> (B, H, L, Dh)."""
-    return x.view(*x.shape[:2], SPLIT, -1).transpose(1, 2)
+    return TraceReport(tables, tensors, {"example": "sdpa"})
 
 
 def _unequal(q: Tensor, k: Tensor, v: Tensor) -> str:
@@ -176,133 +185,126 @@ def _unequal(q: Tensor, k: Tensor, v: Tensor) -> str:
     return f"with {KEYS - 1} values it works all the same."
 
 
-def _wrong_root(split: Intermediates) -> Panel:
+def _wrong_root(split: Intermediates) -> Table:
     """The scale of a head is the root of the head's width."""
-    wrong = attend_explicitly(*split[:3], Sight(), scale=DK**-0.5)
-    rows = [
-        (
-            name,
-            [
-                number(float(found.scores.var()), 3),
-                number(float(entropy(found.weights).mean()), 3),
-                number(float(found.weights.amax(-1).mean()), 3),
-            ],
-        )
-        for name, found in (
-            (f"root of {DK // SPLIT}, a head's width", split),
-            (f"root of {DK}, the full width", wrong),
-        )
-    ]
-    return Panel(
+    wrong = eager_attention(*split[:3], AttentionContext(), scale=DK**-0.5)
+
+    def statistics(steps: Intermediates) -> list[str]:
+        means = steps.scores.var(), entropy(steps.weights).mean(), steps.weights.amax(-1).mean()
+        return [number(float(value), 3) for value in means]
+
+    return Table(
         "3",
         f"The scale of {SPLIT} heads {DK // SPLIT} wide",
         ["variance of scores", "entropy", "largest weight"],
-        rows,
+        [
+            (f"root of {DK // SPLIT}, a head's width", statistics(split)),
+            (f"root of {DK}, the full width", statistics(wrong)),
+        ],
         legend="entropy in nats and largest weight: means over all rows",
         notes=(
-            "Trap: the root of the full width on scores of a head. They come out too small, and "
-            f"attention too even (log {KEYS} = {number(math.log(KEYS), 3)} is all even).",
+            "Trap: the root of the full width on scores of a head. The scores become too small, "
+            f"and attention too even (log {KEYS} = {number(math.log(KEYS), 3)} is fully even).",
         ),
     )
 
 
 # One wide projection, or one per head? -------------------------------------------------------
 
-Small = list[tuple[Tensor, Tensor]]
-"""Weight (Dh, D) and bias (Dh) of a head's query, key and value."""
+HeadLinears = list[tuple[Tensor, Tensor]]
+"""Weight (Dh, D) and bias (Dh,) of a head's query, key and value."""
 
 
-def projections() -> Sheet:
-    """The same attention with one projection for all, and with a small one per head and part whose
-    weights are cut from the wide one's."""
+def projections() -> TraceReport:
+    """One projection for all heads equals small projections per head.
+
+    The weights of the small projections are rows of the wide weight.
+    """
     model = _model(8, 2, Vocabulary(())).double()
     module, draw = model.encoder_stack()[0].self_attention, _draw()
     x = torch.randn(2, 5, 8, dtype=torch.float64, generator=draw)
     with torch.no_grad():
         for linear in (module.in_proj, module.out_proj):  # biases start at zero, which hides them
             linear.bias.copy_(torch.randn(linear.bias.shape, generator=draw))
-        wide = module.inside(x, Sight())
-        small = [_small(module, head) for head in range(module.n_heads)]
+        wide, output = intermediates(module, x, AttentionContext())
+        small = [_linears(module, head) for head in range(module.n_heads)]
         parts = [[F.linear(x, *pair) for pair in pairs] for pairs in small]
         contexts = [_attend(qkv).context for qkv in parts]
-        output = module.out_proj(torch.cat(contexts, -1))
-        added = _sum_of_heads(module, contexts)
-    q, k, v = (torch.stack(each, 1) for each in zip(*parts, strict=True))  # (B, H, L, Dh)
-    ours = {"q": q, "k": k, "v": v, "context": torch.stack(contexts, 1), "output": output}
-    theirs = {name: getattr(wide.steps, name) for name in list(ours)[:-1]}
-    theirs["output"] = wide.output
-    ours["output_as_a_sum"], theirs["output_as_a_sum"] = added, wide.output
+        of_heads = dict(
+            zip("qkv", (torch.stack(p, 1) for p in zip(*parts, strict=True)), strict=True)
+        )
+        of_heads["context"] = torch.stack(contexts, 1)
+        of_heads["output"] = module.out_proj(torch.cat(contexts, -1))
+        of_heads["output_as_a_sum"] = _sum_of_heads(module, contexts)
+    of_wide = {name: getattr(wide, name) for name in ("q", "k", "v", "context")}
+    of_wide["output"] = output
     tensors = {"x": x, "in_proj_weight": module.in_proj.weight.detach()}
-    tensors |= {f"wide_{name}": tensor for name, tensor in list(theirs.items())[:-1]}
-    tensors |= {f"small_{name}": tensor for name, tensor in ours.items()}
-    panels = [*_cut(module, wide.steps.q, q), _apart(module, small, ours, theirs)]
-    differences = {name: distance(tensor, theirs[name]) for name, tensor in ours.items()}
-    return Sheet(panels, tensors, {"example": "projections", "differences": differences})
+    tensors |= {f"wide_{name}": tensor for name, tensor in of_wide.items()}
+    tensors |= {f"small_{name}": tensor for name, tensor in of_heads.items()}
+    of_wide["output_as_a_sum"] = output
+    differences = {name: distance(each, of_wide[name]) for name, each in of_heads.items()}
+    tables = [*_rows_of_heads(module, wide.q, of_heads["q"])]
+    tables.append(_compared(module, small, of_heads, differences))
+    return TraceReport(tables, tensors, {"example": "projections", "differences": differences})
 
 
-def _small(module: Attention, head: int) -> Small:
+def _linears(module: Attention, head: int) -> HeadLinears:
     """The rows of the wide projection that belong to one head."""
     d_model = module.in_proj.in_features
     width = d_model // module.n_heads
     starts = [part * d_model + head * width for part in range(3)]
-    both = module.in_proj.weight, module.in_proj.bias
-    return [(both[0][s : s + width].clone(), both[1][s : s + width].clone()) for s in starts]
+    weight, bias = module.in_proj.weight, module.in_proj.bias
+    return [(weight[s : s + width].clone(), bias[s : s + width].clone()) for s in starts]
 
 
 def _sum_of_heads(module: Attention, contexts: list[Tensor]) -> Tensor:
-    """Each head's context through its own columns of the output's weight, added up."""
+    """Each head's context times its own columns of the output weight, summed."""
     parts = module.out_proj.weight.split(contexts[0].shape[-1], 1)
     products = [F.linear(c, w) for c, w in zip(contexts, parts, strict=True)]
     return torch.stack(products).sum(0) + module.out_proj.bias
 
 
-def _cut(module: Attention, wide: Tensor, small: Tensor) -> Iterator[Panel]:
+def _rows_of_heads(module: Attention, wide: Tensor, small: Tensor) -> Iterator[Table]:
     width = small.shape[-1]
     owners = [f"{part}, head {h + 1}" for part in "qkv" for h in range(module.n_heads)]
     rows = [f"{i * width}..{(i + 1) * width - 1}" for i in range(len(owners))]
-    yield Panel(
+    yield Table(
         "1",
         "The rows of the wide weight, and the head that each belongs to",
         owners,
         [("rows", rows)],
         shape=shape_of(module.in_proj.weight.shape),
-        legend=f"a small projection is {width} rows of it",
+        legend=f"a small projection is {width} of its rows",
     )
     places = [f"place {i}" for i in range(small.shape[2])]
     for head in range(module.n_heads):
-        for words, q in (("from the wide one, cut", wide), ("from a small one", small)):
-            name = f"q of head {head + 1} {words}"
-            yield matrix("2", name, q[0, head], places, digits=4)
+        for source, q in (("from the wide projection", wide), ("from a small one", small)):
+            yield matrix("2", f"q of head {head + 1} {source}", q[0, head], places, digits=4)
 
 
-def _apart(
-    module: Attention, small: list[Small], ours: dict[str, Tensor], theirs: dict[str, Tensor]
-) -> Panel:
-    rows = [
-        (
-            label(name),
-            [
-                " ".join(map(str, tensor.shape)),
-                number(float(tensor.abs().max()), 4),
-                tiny(distance(tensor, theirs[name])),
-            ],
-        )
-        for name, tensor in ours.items()
-    ]
-    counts = (
-        sum(x.numel() for pairs in small for pair in pairs for x in pair),
-        sum(x.numel() for x in module.in_proj.parameters()),
-    )
-    return Panel(
+def _compared(
+    module: Attention,
+    small: list[HeadLinears],
+    of_heads: dict[str, Tensor],
+    differences: dict[str, float],
+) -> Table:
+    rows = []
+    for name, tensor in of_heads.items():
+        largest = number(float(tensor.abs().max()), 4)
+        cells = [" ".join(map(str, tensor.shape)), largest, tiny(differences[name])]
+        rows.append((label(name), cells))
+    in_small = sum(x.numel() for pairs in small for pair in pairs for x in pair)
+    in_wide = sum(x.numel() for x in module.in_proj.parameters())
+    return Table(
         "3",
-        "Small projections beside the wide one",
+        "Small projections compared with the wide one",
         ["shape", "largest number", "largest difference"],
         rows,
         legend="two rows of five places, in fp64",
         notes=(
-            f"The same thing: {counts[0]} numbers in small projections, {counts[1]} in the wide "
-            "one, which is one product in place of many. The output may as well be a sum over "
-            "heads, each through its own columns of the output's weight.",
+            f"Both are the same: {in_small} numbers in small projections, {in_wide} in the wide "
+            "one, which needs one product instead of many. The output is also a sum over heads, "
+            "each times its own columns of the output weight.",
         ),
     )
 
@@ -310,98 +312,97 @@ def _apart(
 # One masked pass, or step by step? -----------------------------------------------------------
 
 
-def decoding(view: View, row: int) -> Sheet:
-    """Logits of one parallel pass under the triangle, and of decoding token by token, in fp64."""
-    model = copy.deepcopy(view.model).double()
+def decoding(inspected: InspectedBatch, row: int) -> TraceReport:
+    """Logits of one parallel pass with the causal mask, and of decoding token by token, in fp64."""
+    model = copy.deepcopy(inspected.model).double()
     without = copy.deepcopy(model)
     without.masks = _with_the_future(model.masks)
-    src, tgt_in, _ = view.batch
+    src, tgt_in, _ = inspected.batch
     with torch.no_grad():
         parallel, no_triangle = model(src, tgt_in), without(src, tgt_in)
-        state = model.start(src, tgt_in.shape[1])
-        steps = [model.next_logits(tokens[:, None], state)[:, 0] for tokens in tgt_in.T]
+        state = DecoderState(model, src, tgt_in.shape[1])
+        steps = [state.next_logits(tokens[:, None])[:, 0] for tokens in tgt_in.T]
     stepwise = torch.stack(steps, 1)  # (B, T, V)
     real = padding_mask(tgt_in)
-    apart = {
+    differences = {
         "step_by_step": (parallel - stepwise).abs().amax(-1),  # (B, T)
         "without_the_triangle": (no_triangle - stepwise).abs().amax(-1),
     }
-    worst = {name: float(each[real].max()) for name, each in apart.items()}
-    panels = [
-        _both(view, row, parallel, stepwise),
-        _differences(view, row, apart),
-        Panel("3", "One masked pass is every step at once", [], [], notes=_verdict(worst, real)),
+    worst = {name: float(each[real].max()) for name, each in differences.items()}
+    tables = [
+        *_logits(inspected, row, {"one pass": parallel, "steps": stepwise}, differences),
+        Table("3", "One masked pass is every step at once", [], [], notes=_verdict(worst, real)),
     ]
     tensors = {"parallel": parallel, "stepwise": stepwise, "without_the_triangle": no_triangle}
-    facts = {"example": "decoding", "weights": view.weights, "differences": worst}
-    return Sheet(panels, view.batch.named() | tensors, facts)
+    facts = {"example": "decoding", "weights": inspected.weights, "differences": worst}
+    return TraceReport(tables, inspected.batch.named() | tensors, facts)
 
 
 def _with_the_future(masks: MaskMaker) -> MaskMaker:
-    """The model's own masks, but for the future, which is open to the decoder."""
-    whole, seen = copy.copy(masks), masks.decoder_self
+    """The model's own masks, except that the decoder sees the future."""
+    opened, decoder_mask = copy.copy(masks), masks.decoder_self
 
     def decoder_self(tgt_in: Tensor, queries: range | None = None) -> Tensor:
-        length = tgt_in.shape[1]
-        future = ~causal_mask(length, tgt_in.device, queries)
+        future = ~causal_mask(tgt_in.shape[1], tgt_in.device, queries)
         real = padding_mask(tgt_in)[:, None, None, :]
-        return seen(tgt_in, queries) | (future & real)
+        return decoder_mask(tgt_in, queries) | (future & real)
 
-    whole.decoder_self = decoder_self  # type: ignore[method-assign]
-    return whole
+    opened.decoder_self = decoder_self  # type: ignore[method-assign]
+    return opened
 
 
-def _both(view: View, row: int, parallel: Tensor, stepwise: Tensor) -> Panel:
-    """The likeliest token of each place, and its logit."""
-    real = int(padding_mask(view.batch.tgt_in[row]).sum())
-    columns = [f"{t}: {name}" for t, name in enumerate(view.names(view.batch.tgt_in[row, :real]))]
+def _logits(
+    inspected: InspectedBatch,
+    row: int,
+    logits: dict[str, Tensor],
+    differences: dict[str, Tensor],
+) -> Iterator[Table]:
+    """The likeliest token at each place of one pair, and the differences of its logits."""
+    tgt_in = inspected.batch.tgt_in[row]
+    real = int(padding_mask(tgt_in).sum())
+    shown = min(real, FEATURES)
+    columns = [f"{t}: {name}" for t, name in enumerate(inspected.names(tgt_in[:shown]))]
     rows = []
-    for name, logits in (("one pass", parallel), ("steps", stepwise)):
-        best = logits[row, :real].max(-1)
+    for name, each in logits.items():
+        best = each[row, :shown].max(-1)
         rows += [
-            (f"{name}: likeliest", view.names(best.indices)),
+            (f"{name}: likeliest", inspected.names(best.indices)),
             ("logit", numbers(best.values, 5)),
         ]
-    return Panel(
+    yield Table(
         "1",
-        f"Pair {row + 1}: what comes after each token read, {view.weights}",
-        columns[:FEATURES],
-        [(name, cells[:FEATURES]) for name, cells in rows],
-        shape=shape_of(parallel.shape) + _more(real - FEATURES, "place"),
+        f"Pair {row + 1}: what comes after each token read, {inspected.weights}",
+        columns,
+        rows,
+        shape=shape_of(logits["steps"].shape) + more(real - shown, "place"),
         legend="token read across, with its place; likeliest token and its logit below",
     )
-
-
-def _differences(view: View, row: int, apart: dict[str, Tensor]) -> Panel:
-    real = int(padding_mask(view.batch.tgt_in[row]).sum())
-    columns = [f"{t}: {name}" for t, name in enumerate(view.names(view.batch.tgt_in[row, :real]))]
-    rows = [
-        (name, [tiny(value) for value in each[row, : min(real, FEATURES)].tolist()])
-        for name, each in (
-            ("under the triangle", apart["step_by_step"]),
-            ("without the triangle", apart["without_the_triangle"]),
-        )
-    ]
-    return Panel(
+    yield Table(
         "2",
-        "The pass beside the steps: largest difference of any logit",
-        columns[:FEATURES],
-        rows,
-        shape=f"{len(columns)} real places{_more(real - FEATURES, 'place')}",
+        "One pass compared with the steps: largest difference of any logit",
+        columns,
+        [
+            (
+                "with the causal mask",
+                [tiny(x) for x in differences["step_by_step"][row, :shown].tolist()],
+            ),
+            (
+                "without the triangle",
+                [tiny(x) for x in differences["without_the_triangle"][row, :shown].tolist()],
+            ),
+        ],
+        shape=f"{real} real places" + more(real - shown, "place"),
     )
 
 
 def _verdict(worst: dict[str, float], real: Tensor) -> tuple[str, ...]:
-    off = worst["step_by_step"]
     same = "Row t of the pass is step t of decoding, to rounding"
-    if off > 1e-9:
+    if worst["step_by_step"] > 1e-9:
         same = "Row t of the pass is NOT step t of decoding: a fault is in it"
     return (
-        f"{same}: {tiny(off)} at most over {int(real.sum())} real places of {len(real)} pairs, in "
-        "fp64. That is why training may read all places at once, and decoding may go step by step.",
-        f"Take the triangle away, and rows know what comes: {tiny(worst['without_the_triangle'])}.",
+        f"{same}: at most {tiny(worst['step_by_step'])} over {int(real.sum())} real places of "
+        f"{len(real)} pairs, in fp64. So training may compute all places at once, and decoding "
+        "may go step by step.",
+        "Without the causal mask, rows see the future: they differ by up to "
+        f"{tiny(worst['without_the_triangle'])}.",
     )
-
-
-def _more(count: int, thing: str) -> str:
-    return f", {count} more {thing}{'' if count == 1 else 's'}" if count > 0 else ""

@@ -1,31 +1,28 @@
-"""What each attention head does: the weights of a translation, and how well simple rules fit them.
+"""What each attention head does: its weights in a translation, and the simple rule that fits it.
 
-The weights of every attention come from one pass over sources and targets, kept by hooks as in
-`panel`. What is shown are a source and what the run says to it by greedy search; what is measured
-are validation pairs, their true targets read as in training.
+Maps show a source and its greedy translation. Rules are measured on validation pairs, with their
+true targets as decoder input.
 
-A rule names one key for a query, by places: 1 .. n are the symbols in their order, 0 is BOS and
-n + 1 EOS, so a source reads the same with BOS before it and without. Which queries count, and what
-a query's place t is:
+A rule names one key for each query, by places. The symbols of a sequence have places 1 to n, BOS
+has place 0 and EOS has place n + 1. A query counts if its token is a symbol:
 
     encoder   the symbols of the source; t is the place of the symbol
-    decoder   the symbols read, so not BOS; t is the place of the symbol read
-    cross     the symbols said, so not EOS; t is the place of the symbol that is being said, which
-              the decoder says having read symbol t - 1
+    decoder   the symbols of tgt_in; t is the place of the symbol
+    cross     the symbols of tgt_out; t is the place of the symbol that the decoder predicts
 
-Pads never count, nor do queries that see a single key, which have no choice.
+Pads never count. Queries that see only one key do not count either.
 
-A rule's *share* is the share of these queries whose largest weight is on the key it names. Its
-*weight* is the mean weight there, its confidence; both are zero for queries where it names nothing
-that is seen. Its *chance* is the share it would have if every query picked one of the keys it sees
-at random. All rules are measured on the same queries. Two rules may name one key for some of them
-(the middle symbol is its own mirror): their shares over many pairs tell them apart.
+    share     the share of the queries whose largest weight is on the key of the rule
+    weight    the mean weight on that key
+    chance    the share if every query picked one of its visible keys at random
+
+Share and weight are zero for queries whose rule names no visible key. All rules are measured on the
+same queries. Two rules may name the same key for some queries: the middle symbol is its own mirror.
 """
 
-import inspect
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import asdict, dataclass
-from typing import Any, Literal, NamedTuple, get_args
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, dataclass, replace
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -35,15 +32,11 @@ from toytrans.data.batches import Batch, evaluation_batches
 from toytrans.data.pairs import Pairs, pad_rows
 from toytrans.errors import UserError
 from toytrans.evaluation import BATCH_TOKENS, wilson_interval
-from toytrans.insight.tables import Pass
-from toytrans.model.attention import Attention
+from toytrans.insight.capture import AttentionCall, Part, capture
 from toytrans.model.decoding import greedy
 from toytrans.model.transformer import Transformer
 from toytrans.tokens import BOS_ID, EOS_ID, FIRST_SYMBOL_ID, PAD_ID
 from toytrans.training.run import Run
-
-Part = Literal["encoder", "decoder", "cross"]
-PARTS: tuple[Part, ...] = get_args(Part)
 
 NEAR = ("previous", "next")
 BESIDE = ("before mirror", "after mirror")
@@ -53,42 +46,44 @@ RULES: dict[Part, tuple[str, ...]] = {
     "decoder": ("itself", *NEAR, "first"),
     "cross": ("same place", "mirror place", *NEAR, *BESIDE, *ENDS),
 }
-"""The rules of each part. Itself and same place: t; previous and next: t - 1 and t + 1, and in a
-decoder only a broken mask opens the next; mirror: n + 1 - t, before and after it n - t and
-n + 2 - t; first: the first key, BOS where there is one; end: EOS."""
+"""The rules of each part; `named_keys` defines their places. In a decoder, "next" needs a broken
+mask."""
 
 NO_RULE = "no rule"
 TIED = 1e-4
-"""A largest weight that exceeds the second by less than this share of it is none: rounding."""
+"""Two weights are tied if they differ by less than this share: the difference may be rounding."""
 
 
 class Choice(NamedTuple):
-    """Which attentions are asked for; layers and heads count from 1, None = all."""
+    """Which attentions to show. Layers and heads count from 1; None selects all."""
 
     part: Part | None = None
     layer: int | None = None
     head: int | None = None
 
     def check(self, model: Transformer) -> None:
-        """Raises UserError where the model has no such layer or head."""
+        """Raises UserError if the model has no such layer or head."""
         encoder, decoder = model.config.n_encoder_layers, model.config.n_decoder_layers
         depths = {"encoder": encoder, "decoder": decoder, "cross": decoder}
-        wanted = {part: depth for part, depth in depths.items() if self.part in (None, part)}
-        if self.layer is not None and self.layer > max(wanted.values()):
-            has = ", ".join(f"{part} {depth}" for part, depth in wanted.items())
-            raise UserError(f"--layer {self.layer}: no such layer; layers there are: {has}")
+        chosen = {part: depth for part, depth in depths.items() if self.part in (None, part)}
+        if self.layer is not None and self.layer > max(chosen.values()):
+            layers = ", ".join(f"{part} {depth}" for part, depth in chosen.items())
+            raise UserError(f"--layer {self.layer}: no such layer; layers of this model: {layers}")
         if self.head is not None and self.head > model.config.n_heads:
-            heads = model.config.n_heads
-            raise UserError(f"--head {self.head}: no such head; give 1 to {heads}")
+            raise UserError(f"--head {self.head}: no such head; give 1 to {model.config.n_heads}")
 
 
 ALL = Choice()
 
 
 @dataclass(frozen=True)
-class Seen:
-    """What one attention looked at. weights (B, H, Tq, Tk), zero at closed keys; heads: their H
-    numbers; visible (B, Tq, Tk) bool: what its mask leaves open."""
+class AttentionWeights:
+    """The weights of one attention.
+
+    heads: the numbers of the H heads.
+    weights: (B, H, Tq, Tk), zero at masked keys.
+    visible: (B, Tq, Tk) bool, the keys that its mask leaves visible.
+    """
 
     part: Part
     layer: int
@@ -99,7 +94,7 @@ class Seen:
 
 @dataclass(frozen=True)
 class Fit:
-    """How well one rule fits one head; low and high: the 95% Wilson interval of the share."""
+    """How well one rule fits one head. low, high: the 95% Wilson interval of the share."""
 
     rule: str
     share: float
@@ -110,13 +105,13 @@ class Fit:
 
     @property
     def holds(self) -> bool:
-        """Whether the whole interval lies above the middle between chance and always."""
+        """Whether the whole interval is above the middle between chance and 1."""
         return self.low > (1 + self.chance) / 2
 
 
 @dataclass(frozen=True)
-class Head:
-    """One head, the number of queries that counted, and its part's rules, the best first."""
+class HeadReport:
+    """One head, the number of queries that counted, and the fit of every rule, best first."""
 
     part: Part
     layer: int
@@ -130,15 +125,56 @@ class Head:
 
     @property
     def label(self) -> str:
-        """The best rule if it holds; all of the best where the data cannot tell them apart."""
+        """The best rule if it holds, with all rules that the data cannot tell from it."""
         if not self.best.holds:
             return NO_RULE
         return " or ".join(fit.rule for fit in self.fits if fit.share == self.best.share)
 
-    def document(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """Everything as plain values."""
         head = {"part": self.part, "layer": self.layer, "head": self.head, "label": self.label}
         return head | {"queries": self.queries, "rules": [asdict(fit) for fit in self.fits]}
+
+
+@dataclass(frozen=True)
+class AttentionMaps:
+    """A run's translations of a batch, their attention weights, and what each head does.
+
+    basis: the pairs on which the rules were measured, in words.
+    """
+
+    run: Run
+    batch: Batch
+    attentions: list[AttentionWeights]
+    heads: list[HeadReport]
+    basis: str
+
+    def maps(self) -> Iterator[tuple[HeadReport, AttentionWeights, Tensor]]:
+        """Each head, its attention, and its weights (B, Tq, Tk)."""
+        by_place = {(each.part, each.layer): each for each in self.attentions}
+        for head in self.heads:
+            attention = by_place[head.part, head.layer]
+            yield head, attention, attention.weights[:, attention.heads.index(head.head)]
+
+    def largest_on_a_pad(self) -> float | None:
+        """The largest weight that a real query puts on a pad; None in a batch without pads."""
+        largest = []
+        for head, _, weights in self.maps():
+            queries, keys = axes(head.part, self.batch)
+            cells = (queries != PAD_ID)[:, :, None] & (keys == PAD_ID)[:, None]
+            largest += [float(weights[cells].max())] if bool(cells.any()) else []
+        return max(largest, default=None)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything as plain values; ids and weights include pads."""
+        return {
+            "run": str(self.run.path),
+            "checkpoint": self.run.step,
+            **{name: ids.tolist() for name, ids in self.batch.named().items()},
+            "fault": self.run.config.fault,
+            "measured_on": self.basis,
+            "heads": [head.to_dict() | {"weights": w.tolist()} for head, _, w in self.maps()],
+        }
 
 
 # Pairs ----------------------------------------------------------------------------------------
@@ -154,7 +190,7 @@ def validation_pairs(run: Run, count: int) -> Pairs:
 
 
 def batches_of(run: Run, pairs: Pairs) -> Iterator[Batch]:
-    """Pairs in batches of like length."""
+    """Pairs in batches of similar length."""
     both_ends, longest = run.config.marks_both_ends, run.model.longest
     for batch, _ in evaluation_batches(pairs, BATCH_TOKENS, both_ends, longest):
         yield batch
@@ -167,13 +203,13 @@ def sources_of(run: Run, sequences: list[str]) -> Pairs:
 
 
 def few(pairs: Pairs, lengths: tuple[int, ...] = (6, 4)) -> Pairs:
-    """For each length the first pair whose source comes nearest to it, none of them twice."""
+    """For each length the first pair whose source is nearest to it, without repetition."""
     rows = [int((pairs.src_length - length).abs().argmin()) for length in lengths]
     return pairs.take(torch.tensor(list(dict.fromkeys(rows))))
 
 
 def axes(part: Part, batch: Batch) -> tuple[Tensor, Tensor]:
-    """Ids of a part's queries (B, Tq) and keys (B, Tk); of cross queries those that they say."""
+    """Ids of a part's queries (B, Tq) and keys (B, Tk). Cross queries are what they predict."""
     src, tgt_in, tgt_out = batch
     if part == "encoder":
         return src, src
@@ -182,77 +218,53 @@ def axes(part: Part, batch: Batch) -> tuple[Tensor, Tensor]:
 
 @torch.no_grad()
 def translated(model: Transformer, src: Tensor, growth: int) -> Batch:
-    """Source ids (B, S) with what greedy search says to them; a row of tgt_out without EOS was
-    cut off at the limit (see `decoding`)."""
-    said = greedy(model, src, growth).tokens
-    start = said.new_full((len(said), 1), BOS_ID)
-    read = torch.cat((start, said[:, :-1].masked_fill(said[:, :-1] == EOS_ID, PAD_ID)), 1)
-    return Batch(src, read.masked_fill(said == PAD_ID, PAD_ID), said)
+    """Source ids (B, S) with their greedy translations.
+
+    A row of tgt_out without EOS was cut off at the limit of decoding.
+    """
+    tgt_out = greedy(model, src, growth).tokens
+    start = tgt_out.new_full((len(tgt_out), 1), BOS_ID)
+    tgt_in = torch.cat((start, tgt_out[:, :-1].masked_fill(tgt_out[:, :-1] == EOS_ID, PAD_ID)), 1)
+    return Batch(src, tgt_in.masked_fill(tgt_out == PAD_ID, PAD_ID), tgt_out)
 
 
 # Weights --------------------------------------------------------------------------------------
 
 
-@torch.no_grad()
-def attend(model: Transformer, batch: Batch, choice: Choice = ALL) -> list[Seen]:
-    """The weights of every attention that is asked for, in one pass of the model over a batch."""
-    modules: dict[Part, list[Attention]] = {
-        "encoder": [layer.self_attention for layer in model.encoder_stack()],
-        "decoder": [layer.self_attention for layer in model.decoder_stack()],
-        "cross": [layer.cross_attention for layer in model.decoder_stack()],
-    }
-    passes: dict[Part, list[Pass]] = {part: [] for part in PARTS if choice.part in (None, part)}
-
-    def keeping(part: Part) -> Callable[..., None]:
-        def keep(module: Attention, args: Any, kwargs: Any) -> None:
-            given = inspect.signature(Attention.forward).bind(module, *args, **kwargs).arguments
-            # shared layers pass here once a layer
-            passes[part].append(Pass(module, given["x"], given["sight"], given.get("memory")))
-
-        return keep
-
-    hooks = [
-        module.register_forward_pre_hook(keeping(part), with_kwargs=True)
-        for part in passes
-        for module in dict.fromkeys(modules[part])
-    ]
-    try:
-        model(batch.src, batch.tgt_in)
-    finally:
-        for hook in hooks:
-            hook.remove()
+def attend(model: Transformer, batch: Batch, choice: Choice = ALL) -> list[AttentionWeights]:
+    """The weights of every chosen attention, from one forward pass. Raises UserError."""
     return [
-        _seen(part, layer, choice.head, one)
-        for part, found in passes.items()
-        for layer, one in enumerate(found, 1)
-        if choice.layer in (None, layer)
+        _weights(part, layer, choice.head, call)
+        for (part, layer), call in capture(model, batch).items()
+        if choice.part in (None, part) and choice.layer in (None, layer)
     ]
 
 
-def _seen(part: Part, layer: int, head: int | None, one: Pass) -> Seen:
-    weights = one.intermediates().weights
+def _weights(part: Part, layer: int, head: int | None, call: AttentionCall) -> AttentionWeights:
+    weights = call.intermediates().weights
     if not bool(weights.isfinite().all()):
         raise UserError(
-            f"{part} layer {layer}: weights that are no numbers, so the model has diverged; "
+            f"{part} layer {layer}: the weights are not finite, so the model has diverged; "
             "choose an earlier --checkpoint, or train again with a lower train.lr"
         )
     rows, n_heads, queries, keys = weights.shape
     chosen = slice(None) if head is None else slice(head - 1, head)
-    mask = one.sight.mask
+    mask = call.context.mask
     visible = weights.new_ones(1, 1, dtype=torch.bool) if mask is None else mask[:, 0]
     heads = tuple(range(1, n_heads + 1))[chosen]
-    return Seen(part, layer, heads, weights[:, chosen], visible.expand(rows, queries, keys))
+    visible = visible.expand(rows, queries, keys)
+    return AttentionWeights(part, layer, heads, weights[:, chosen], visible)
 
 
 # Rules ----------------------------------------------------------------------------------------
 
 
-def measure(model: Transformer, batches: Iterable[Batch], choice: Choice = ALL) -> list[Head]:
-    """Fit the rules to every head that is asked for, over all queries of some batches."""
+def measure(model: Transformer, batches: Iterable[Batch], choice: Choice = ALL) -> list[HeadReport]:
+    """Fit the rules to every chosen head, over all queries of some batches."""
     tallies: dict[tuple[Part, int], Tally] = {}
     for batch in batches:
-        for seen in attend(model, batch, choice):
-            place, tally = (seen.part, seen.layer), count(seen, batch)
+        for attention in attend(model, batch, choice):
+            place, tally = (attention.part, attention.layer), count(attention, batch)
             tallies[place] = tallies[place] + tally if place in tallies else tally
     return [head for tally in tallies.values() for head in tally.result()]
 
@@ -261,8 +273,9 @@ def measure(model: Transformer, batches: Iterable[Batch], choice: Choice = ALL) 
 class Tally:
     """Sums over the queries that counted, for H heads of one attention and R rules.
 
-    right (H, R): queries whose largest weight is on the named key; weight (H, R) there, summed;
-    chance (R,): of keys picked at random, the number that would be right. All on the host.
+    right: (H, R), queries whose largest weight is on the named key.
+    weight: (H, R), the weight on that key.
+    chance: (R,), how many would be right if keys were picked at random.
     """
 
     part: Part
@@ -274,66 +287,72 @@ class Tally:
     chance: Tensor
 
     def __add__(self, other: "Tally") -> "Tally":
-        return Tally(
-            self.part,
-            self.layer,
-            self.heads,
-            self.queries + other.queries,
-            self.right + other.right,
-            self.weight + other.weight,
-            self.chance + other.chance,
+        return replace(
+            self,
+            queries=self.queries + other.queries,
+            right=self.right + other.right,
+            weight=self.weight + other.weight,
+            chance=self.chance + other.chance,
         )
 
-    def result(self) -> Iterator[Head]:
+    def result(self) -> Iterator[HeadReport]:
         """Sums divided, once."""
-        total, chances = max(self.queries, 1), self.chance.tolist()
+        total = max(self.queries, 1)
         columns = zip(self.heads, self.right.tolist(), self.weight.tolist(), strict=True)
         for head, rights, weights in columns:
+            rules = zip(RULES[self.part], rights, weights, self.chance.tolist(), strict=True)
             fits = [
-                Fit(rule, right / total, *wilson_interval(right, self.queries), weight / total, by)
-                for rule, right, weight, by in zip(
-                    RULES[self.part], rights, weights, (c / total for c in chances), strict=True
+                Fit(
+                    rule,
+                    right / total,
+                    *wilson_interval(right, self.queries),
+                    weight / total,
+                    chance / total,
                 )
+                for rule, right, weight, chance in rules
             ]
             fits.sort(key=lambda fit: (-fit.share, -fit.weight))
-            yield Head(self.part, self.layer, head, self.queries, tuple(fits))
+            yield HeadReport(self.part, self.layer, head, self.queries, tuple(fits))
 
 
-def count(seen: Seen, batch: Batch) -> Tally:
-    """Hold the weights of one attention on a batch against every rule of its part."""
-    named, counted = named_keys(seen.part, batch)  # (R, B, Tq), (B, Tq)
-    choices = seen.visible.sum(-1)
+def count(attention: AttentionWeights, batch: Batch) -> Tally:
+    """Compare the weights of one attention on a batch with every rule of its part."""
+    named, counted = named_keys(attention.part, batch)  # (R, B, Tq), (B, Tq)
+    visible, weights = attention.visible, attention.weights
+    choices = visible.sum(-1)
     counted = counted & (choices > 1)
     keys = named.clamp(min=0)[..., None]  # (R, B, Tq, 1)
-    valid = (named >= 0) & seen.visible.expand(len(named), -1, -1, -1).gather(-1, keys)[..., 0]
+    valid = (named >= 0) & visible.expand(len(named), -1, -1, -1).gather(-1, keys)[..., 0]
     valid &= counted
-    most = seen.weights.topk(min(2, seen.weights.shape[-1]), -1)
+    most = weights.topk(min(2, weights.shape[-1]), -1)
     clear = most.values[..., 0] > most.values[..., -1] * (1 + TIED)  # (B, H, Tq)
     largest = most.indices[..., 0].where(clear, -1)
-    rights, weights = [], []
+    right, summed = [], []
     for key, here in zip(keys, valid[:, :, None], strict=True):  # (B, Tq, 1), (B, 1, Tq)
-        rights.append(((largest == key[:, None, :, 0]) & here).sum((0, 2)))
-        there = seen.weights.double().gather(-1, key[:, None].expand(*largest.shape, 1))[..., 0]
-        weights.append((there * here).sum((0, 2)))
+        right.append(((largest == key[:, None, :, 0]) & here).sum((0, 2)))
+        there = weights.double().gather(-1, key[:, None].expand(*largest.shape, 1))[..., 0]
+        summed.append((there * here).sum((0, 2)))
     return Tally(
-        seen.part,
-        seen.layer,
-        seen.heads,
+        attention.part,
+        attention.layer,
+        attention.heads,
         int(counted.sum()),
-        torch.stack(rights, 1).cpu(),
-        torch.stack(weights, 1).cpu(),
+        torch.stack(right, 1).cpu(),
+        torch.stack(summed, 1).cpu(),
         (valid / choices.clamp(min=1).double()).sum((1, 2)).cpu(),
     )
 
 
 def named_keys(part: Part, batch: Batch) -> tuple[Tensor, Tensor]:
-    """The key that each rule of a part names for each query, (R, B, Tq), -1 for none; and the
-    queries that count, (B, Tq) bool, as the head of this file has them."""
+    """The index of the key that each rule names for each query, and the queries that count.
+
+    Shapes: (R, B, Tq), with -1 for no key, and (B, Tq) bool.
+    """
     queries, keys = axes(part, batch)
     symbols = (keys >= FIRST_SYMBOL_ID).sum(1, keepdim=True)  # (B, 1)
     bos = (keys[:, :1] == BOS_ID).long()  # (B, 1): the index of place 1
-    there = torch.arange(queries.shape[1], device=queries.device)
-    t = there + 1 - (0 if part == "cross" else bos)  # (1 or B, Tq)
+    index = torch.arange(queries.shape[1], device=queries.device)
+    t = index + 1 - (0 if part == "cross" else bos)  # (1 or B, Tq)
     last = symbols if part == "decoder" else symbols + 1  # tgt_in has no EOS
     first = 1 - bos  # places first .. last have a key
     mirror = symbols + 1 - t

@@ -1,13 +1,13 @@
-"""The same mask in another library's words: polarity, shape, dtype and argument name.
+"""Masks in the conventions of other libraries: polarity, shape, dtype and argument name.
 
-Here True = may attend. What is converted is the mask given, not one made anew from ids: a vector
-of keys, or a vector and a triangle, come out only where the given mask is exactly that; anything
-else comes out whole. Where each rule is written down:
+In toytrans True = may attend. The given mask itself is converted, not a new one made from ids. A
+vector of keys, or a vector and a triangle, is returned only if the mask is exactly that. Any other
+mask is returned whole. The rule of each library is documented in:
 
     torch-mha       torch.nn.MultiheadAttention, its documentation
     torch-sdpa      torch.nn.functional.scaled_dot_product_attention, its documentation
     hf              transformers, masking_utils.py: _preprocess_mask_arguments, eager_mask;
-                    BART, Marian and their kin
+                    BART, Marian and similar models
     x-transformers  x_transformers.py: Attention.forward; attend.py: Attend
     sockeye         sockeye 3.1, sockeye/layers.py: DotAttentionCell.forward,
                     prepare_source_length_mask; sockeye/encoder.py: TransformerEncoder.forward;
@@ -17,21 +17,21 @@ else comes out whole. Where each rule is written down:
                     attention_bias_lower_triangle, dot_product_attention; its models/transformer.py:
                     transformer_prepare_encoder, transformer_prepare_decoder
 
-A query that may look at nothing gets zeros here. Elsewhere:
+In toytrans a query without a visible key gets zeros. Elsewhere it gets:
 
-    torch-mha       NaN with need_weights=True and in its fast path (eval mode without gradients);
+    torch-mha       NaN with need_weights=True and in the fast path (eval mode without gradients);
                     zeros otherwise
     torch-sdpa      zeros
-    additive        NaN after a softmax of one's own
+    additive        NaN after a plain softmax
     hf              the mean of all values, pads and the future included, with eager attention;
                     with sdpa the same for a 4-D mask, zeros for a vector
-    x-transformers  zeros, which with `mask` every pad query gets, whatever it may look at
-    sockeye         zeros in training (torch's kernel); in inference, which writes -1e8 over closed
+    x-transformers  zeros; with `mask` every pad query gets zeros, whatever it may attend to
+    sockeye         zeros in training (torch's kernel); in inference, which writes -1e8 over masked
                     scores, the mean of all values
     t2t             the mean of all values: in float32 a score next to -1e9 is rounded away
 
-Sockeye and tensor2tensor give the decoder the triangle alone: pads stand last, where no real query
-sees them. For a mask that closes them too they are given the whole of it.
+Sockeye and tensor2tensor give the decoder only the triangle: pads come last, where no real query
+sees them. A mask that masks pads too is given to them whole.
 """
 
 from collections.abc import Callable
@@ -46,16 +46,17 @@ from toytrans.model.masks import Masks, causal_mask
 
 @dataclass(frozen=True)
 class Converted:
-    """One argument for one attention, ready to be passed."""
+    """One argument for one attention, in a library's polarity, shape and dtype.
+
+    attention: encoder_self, decoder_self or cross.
+    argument: its name in that library.
+    polarity: what its values mean.
+    """
 
     attention: str
-    """encoder_self, decoder_self or cross"""
     argument: str
-    """its name in that library"""
     tensor: Tensor
-    """in that library's polarity, shape and dtype"""
-    says: str
-    """its polarity in one short sentence"""
+    polarity: str
 
 
 Argument = tuple[str, Tensor, str]
@@ -65,12 +66,12 @@ Argument = tuple[str, Tensor, str]
 def convert(
     masks: Masks, src: Tensor, tgt_in: Tensor, library: str, n_heads: int
 ) -> list[Converted]:
-    """The masks of a batch, src (B, S) and tgt_in (B, T) ids, as `library` takes them.
+    """The masks of a batch, src (B, S) and tgt_in (B, T) ids, as arguments of `library`.
 
-    One argument or two for each attention, in the order of Masks. Raises UserError for a library
+    Each attention has one or two arguments, in the order of Masks. Raises UserError for a library
     that is not in LIBRARIES.
     """
-    if library not in _WAYS:
+    if library not in _CONVENTIONS:
         raise UserError(f"unknown library {library!r}: known are {', '.join(LIBRARIES)}")
     rows, width, height = len(src), src.shape[1], tgt_in.shape[1]
     whole = Masks(
@@ -81,21 +82,21 @@ def convert(
     return [
         Converted(attention, *argument)
         for attention in Masks._fields
-        for argument in _WAYS[library](attention, whole, n_heads)
+        for argument in _CONVENTIONS[library](attention, whole, n_heads)
     ]
 
 
 def _torch_mha(attention: str, masks: Masks, heads: int) -> list[Argument]:
     """key_padding_mask (B, Tk) and attn_mask (T, T), or attn_mask (B H, Tq, Tk) alone."""
-    mask, says = getattr(masks, attention), "True = blocked"
+    mask, polarity = getattr(masks, attention), "True = blocked"
     keys = _keys_under_triangle(mask)
     if attention == "decoder_self" and keys is not None:
         triangle = causal_mask(keys.shape[1], keys.device)
-        return [("key_padding_mask", ~keys, says), ("attn_mask", ~triangle, says)]
+        return [("key_padding_mask", ~keys, polarity), ("attn_mask", ~triangle, polarity)]
     keys = _keys(mask)
     if keys is not None:
-        return [("key_padding_mask", ~keys, says)]
-    return [("attn_mask", ~_per_head(mask, heads), says)]
+        return [("key_padding_mask", ~keys, polarity)]
+    return [("attn_mask", ~_per_head(mask, heads), polarity)]
 
 
 def _torch_sdpa(attention: str, masks: Masks, heads: int) -> list[Argument]:
@@ -104,58 +105,56 @@ def _torch_sdpa(attention: str, masks: Masks, heads: int) -> list[Argument]:
 
 
 def _additive(attention: str, masks: Masks, heads: int) -> list[Argument]:
-    """What attention written by hand adds to its scores: (B, 1, Tq or 1, Tk) float32.
+    """A float mask that is added to the scores: (B, 1, Tq or 1, Tk) float32.
 
-    -inf, as torch's own modules have it (nn.Transformer.generate_square_subsequent_mask): it stays
-    -inf in any dtype and when two masks are added, while float32's lowest finite number changes
-    into it on the way to half precision. A row that sees nothing becomes NaN, which is seen at
-    once; with the finite number it would silently be a mean over pads.
+    It holds -inf, as torch's own modules do (nn.Transformer.generate_square_subsequent_mask). -inf
+    stays -inf in any dtype, and when two masks are added. A query without a visible key becomes
+    NaN, which is noticed; with a finite number it would silently become a mean over pads.
     """
     bias = _bias(_compact(getattr(masks, attention)), -torch.inf)
     return [("mask", bias, "added to scores: 0 = may attend, -inf = blocked")]
 
 
 def _hf(attention: str, masks: Masks, heads: int) -> list[Argument]:
-    """A vector of keys (B, Tk) int64, the decoder adding its triangle itself; or (B, 1, Tq, Tk).
+    """A vector of keys (B, Tk) int64, or a mask (B, 1, Tq, Tk). The decoder adds its triangle.
 
-    A 4-D mask is used as it is (transformers 5 or later). It holds numbers to add, for eager
-    attention would add a bool mask too; the lowest finite one, as in the library's own. Model
-    calls have one `attention_mask` for the encoder and for cross-attention: where the two differ,
-    the encoder is called by itself and the model then with its encoder_outputs and the mask of
-    cross-attention.
+    A 4-D mask is used unchanged (transformers 5 or later). It holds numbers to add, because eager
+    attention would add a bool mask too; blocked is the lowest finite number, as in the library.
+    Models have one `attention_mask` for encoder and cross-attention. If the two differ, call the
+    encoder first, then the model with encoder_outputs and the mask of cross-attention.
     """
-    mask, says = getattr(masks, attention), ""
+    mask, when = getattr(masks, attention), ""
     if attention == "decoder_self":
         argument, keys = "decoder_attention_mask", _keys_under_triangle(mask)
     else:
         argument, keys = "attention_mask", _keys(mask)
         if attention == "cross" and not _same(keys, _keys(masks.encoder_self)):
-            says = "; in a call with encoder_outputs"
+            when = "; in a call with encoder_outputs"
     if keys is not None:
-        return [(argument, keys.long(), f"1 = keep, 0 = blocked{says}")]
+        return [(argument, keys.long(), f"1 = keep, 0 = blocked{when}")]
     bias = _bias(mask, torch.finfo(torch.float32).min)
-    return [(argument, bias, f"added to scores: 0 = keep, lowest = blocked{says}")]
+    return [(argument, bias, f"added to scores: 0 = keep, lowest = blocked{when}")]
 
 
 def _x_transformers(attention: str, masks: Masks, heads: int) -> list[Argument]:
     """mask or context_mask (B, Tk) and attn_mask (T, T), or attn_mask (B, 1, Tq, Tk) alone.
 
-    Decoder adds the triangle itself, which an attn_mask of it does not change, and passes only
-    context_mask to cross-attention; the module Attention takes all of them.
+    Decoder adds the triangle itself, so an attn_mask that holds it changes nothing. Decoder passes
+    only context_mask to cross-attention; the module Attention takes all arguments.
     """
-    mask, says = getattr(masks, attention), "True = keep"
+    mask, polarity = getattr(masks, attention), "True = keep"
     keys = _keys_under_triangle(mask)
     if attention == "decoder_self" and keys is not None:
         triangle = causal_mask(keys.shape[1], keys.device)
-        return [("mask", keys, says), ("attn_mask", triangle, says)]
+        return [("mask", keys, polarity), ("attn_mask", triangle, polarity)]
     keys = _keys(mask)
     if attention == "decoder_self" and (mask & ~causal_mask(mask.shape[-1], mask.device)).any():
-        says += "; for Attention, as Decoder would close the future"
+        polarity += "; for Attention, as Decoder would mask the future"
     if keys is not None:
-        return [("context_mask" if attention == "cross" else "mask", keys, says)]
+        return [("context_mask" if attention == "cross" else "mask", keys, polarity)]
     if attention == "cross":
-        says += "; for Attention, as Decoder has context_mask alone"
-    return [("attn_mask", mask.clone(), says)]
+        polarity += "; for Attention, as Decoder has only context_mask"
+    return [("attn_mask", mask.clone(), polarity)]
 
 
 def _sockeye(attention: str, masks: Masks, heads: int) -> list[Argument]:
@@ -173,8 +172,8 @@ def _t2t(attention: str, masks: Masks, heads: int) -> list[Argument]:
     name = "encoder_decoder" if attention == "cross" else attention
     bare = attention == "decoder_self" and _is_triangle(mask)
     bias = _bias(mask[:1] if bare else _compact(mask), -1e9)
-    says = "added to scores: 0 = may attend, -1e9 = blocked"
-    return [(f"{name}_attention_bias", bias, says)]
+    polarity = "added to scores: 0 = may attend, -1e9 = blocked"
+    return [(f"{name}_attention_bias", bias, polarity)]
 
 
 def _keys(mask: Tensor) -> Tensor | None:
@@ -218,7 +217,7 @@ def _bias(mask: Tensor, blocked: float) -> Tensor:
     return torch.zeros(mask.shape, device=mask.device).masked_fill(~mask, blocked)
 
 
-_WAYS: dict[str, Callable[[str, Masks, int], list[Argument]]] = {
+_CONVENTIONS: dict[str, Callable[[str, Masks, int], list[Argument]]] = {
     "torch-mha": _torch_mha,
     "torch-sdpa": _torch_sdpa,
     "additive": _additive,
@@ -227,5 +226,5 @@ _WAYS: dict[str, Callable[[str, Masks, int], list[Argument]]] = {
     "sockeye": _sockeye,
     "t2t": _t2t,
 }
-LIBRARIES: tuple[str, ...] = tuple(_WAYS)
+LIBRARIES: tuple[str, ...] = tuple(_CONVENTIONS)
 """Names that `convert` knows."""

@@ -11,6 +11,7 @@ from toytrans.insight.proofs.answers import apart, foreign, largest, logits_of
 from toytrans.insight.proofs.batch import ProofBatch
 from toytrans.insight.proofs.hugging_face import HuggingFaceCall
 from toytrans.insight.proofs.report import CannotJudge, NotApplicable, Outcome
+from toytrans.model.decoding import DecoderState
 
 CAUSE = (
     "a step of decoding, which has only the past, gives other logits than the parallel pass: "
@@ -35,8 +36,8 @@ def _ours(batch: ProofBatch) -> Outcome:
     model = batch.model.ours
     assert model is not None
     with torch.no_grad():
-        state = model.start(batch.src, batch.tgt_in.shape[1])
-        steps = [model.next_logits(token[:, None], state)[:, 0] for token in batch.tgt_in.unbind(1)]
+        state = DecoderState(model, batch.src, batch.tgt_in.shape[1])
+        steps = [state.next_logits(token[:, None])[:, 0] for token in batch.tgt_in.unbind(1)]
     return Outcome(
         largest((torch.stack(steps, 1) - batch.logits)[batch.real]),
         batch.tolerance,

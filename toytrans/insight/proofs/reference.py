@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from toytrans.model.attention import Attention
-from toytrans.model.sight import Sight
+from toytrans.model.context import AttentionContext, LazyContext
 
 
 class Call:
@@ -115,7 +115,7 @@ def _reference_of_ours(
     module: Attention,
     factor: float,
     x: Tensor,
-    sight: Sight,
+    context: AttentionContext | LazyContext,
     memory: Any = None,
     cache: Any = None,
 ) -> Tensor:
@@ -123,11 +123,12 @@ def _reference_of_ours(
     q, k, v = (
         _heads(F.linear(x, w, b), module.n_heads) for w, b in zip(weights, biases, strict=True)
     )
+    context = context.whole
     if memory is not None:
         k, v = memory
     else:
-        q, k = (module.turn(part, range(x.shape[1])) for part in (q, k))
-    merged = softmax_attention(q * factor, k, v, sight.mask, module.bias(sight), module.cap)
+        q, k = (module.rotate(part, range(x.shape[1])) for part in (q, k))
+    merged = softmax_attention(q * factor, k, v, context.mask, module.bias(context), module.cap)
     output: Tensor = module.out_proj(merged)
     return output
 

@@ -2,13 +2,13 @@
 
 Each operation is a pair of plain functions:
 
-    operation(inputs...) -> output, needed          needed: what its backward needs
-    operation_backward(G, needed) -> gradients      of the first inputs, in their order
+    operation(inputs...) -> output, saved          saved: what its backward needs
+    operation_backward(G, saved) -> gradients      of the first inputs, in their order
 
 G is the gradient of the loss L with respect to the output, and d_x that with respect to an input
 x. Every derivation reads the same way: a small change dx of the input changes L by
 dL = <G, dy> = sum of G dy over all elements; write dy through dx, and whatever then stands beside
-dx is d_x. `layers_by_hand` makes a model of these.
+dx is d_x. `layers` makes a model of these.
 """
 
 import math
@@ -17,33 +17,35 @@ from typing import Any
 import torch
 from torch import Tensor
 
-Needed = tuple[Any, ...]
+from toytrans.model.positions.rotary import apply_rotary
+
+Saved = tuple[Any, ...]
 """Tensors and settings that a forward function leaves for its backward function."""
 
 Gradients = tuple[Tensor | None, ...]
 """Of the first inputs in their order; None for one that was not given."""
 
 
-def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> tuple[Tensor, Needed]:
+def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> tuple[Tensor, Saved]:
     """y = x W^T + b: x (..., I), W (O, I), b (O) -> (..., O)."""
     y = x @ weight.mT
     return y if bias is None else y + bias, (x, weight, bias is not None)
 
 
-def linear_backward(gradient: Tensor, needed: Needed) -> Gradients:
+def linear_backward(gradient: Tensor, saved: Saved) -> Gradients:
     """dy = dx W^T + x dW^T + db, so with one row for each place of G and of x
 
     d_x = G W        d_W = G^T x        d_b = the rows of G, summed
 
     since W and b serve every place, and each place adds its share.
     """
-    x, weight, has_bias = needed
+    x, weight, has_bias = saved
     rows = gradient.flatten(0, -2)  # (N, O)
     d_weight = rows.mT @ x.flatten(0, -2)
     return gradient @ weight, d_weight, rows.sum(0) if has_bias else None
 
 
-def softmax(x: Tensor) -> tuple[Tensor, Needed]:
+def softmax(x: Tensor) -> tuple[Tensor, Saved]:
     """w_i = exp(x_i) / sum over j of exp(x_j), over the last axis.
 
     The largest is taken away first: that changes no w, and nothing overflows.
@@ -53,14 +55,14 @@ def softmax(x: Tensor) -> tuple[Tensor, Needed]:
     return weights, (weights,)
 
 
-def softmax_backward(gradient: Tensor, needed: Needed) -> tuple[Tensor]:
+def softmax_backward(gradient: Tensor, saved: Saved) -> tuple[Tensor]:
     """d_x = (diag(w) - w w^T) G = w (G - <w, G>).
 
     The trap: the Jacobian of softmax is not w (1 - w) element by element. That is its diagonal
     alone; as the weights sum to one, each x_j moves every w_i:
     dw_i / dx_j = w_i (1 if i = j else 0) - w_i w_j.
     """
-    (weights,) = needed
+    (weights,) = saved
     return (weights * (gradient - (weights * gradient).sum(-1, keepdim=True)),)
 
 
@@ -70,18 +72,22 @@ def attention(
     v: Tensor,
     bias: Tensor | None = None,
     additive: Tensor | None = None,
-    open_rows: Tensor | None = None,
+    has_visible_key: Tensor | None = None,
     keep: Tensor | None = None,
     scale: float | None = None,
     cap: float = 0.0,
-) -> tuple[Tensor, Needed]:
+) -> tuple[Tensor, Saved]:
     """context = (keep softmax(c(s q k^T) + bias + mask)) v (Vaswani et al. 2017, equation 1).
 
-    q (..., Tq, Dh), k and v (..., Tk, Dh) -> (..., Tq, Dh). s: scale, else 1 / root of Dh, the
-    width of one head. c(z) = cap tanh(z / cap), or z without a cap. bias: learned, added to the
-    scores; additive: the mask as numbers; open_rows: False for queries that see nothing, whose
-    weights become zeros; keep: dropout's mask on the weights. These four broadcast to
-    (..., Tq, Tk).
+    q: (..., Tq, Dh)
+    k, v: (..., Tk, Dh)
+    bias: learned, added to the scores
+    additive: the mask as numbers
+    has_visible_key: False for queries whose weights become zero
+    keep: dropout's mask on the weights; these four broadcast to (..., Tq, Tk)
+    scale: s; None = 1 / sqrt(Dh), Dh being the width of one head
+    cap: c(z) = cap tanh(z / cap); 0 = c(z) = z
+    Returns (..., Tq, Dh).
     """
     scale = q.shape[-1] ** -0.5 if scale is None else scale
     scores = scale * (q @ k.mT)  # (..., Tq, Tk)
@@ -90,13 +96,13 @@ def attention(
     for added in (bias, additive):
         masked = masked if added is None else masked + added
     weights, _ = softmax(masked)
-    weights = weights if open_rows is None else weights * open_rows
+    weights = weights if has_visible_key is None else weights * has_visible_key
     kept = weights if keep is None else weights * keep
     bias_shape = None if bias is None else bias.shape
     return kept @ v, (q, k, v, weights, kept, keep, tanh, scale, bias_shape)
 
 
-def attention_backward(gradient: Tensor, needed: Needed) -> Gradients:
+def attention_backward(gradient: Tensor, saved: Saved) -> Gradients:
     """From the last step to the first. With w the weights, P = keep w and Z the masked scores:
 
     context = P v:          d_v = P^T G, d_P = G v^T, and d_w = keep d_P
@@ -108,7 +114,7 @@ def attention_backward(gradient: Tensor, needed: Needed) -> Gradients:
     shapes fit all the same wherever Tq = Tk, as in self-attention. Rows that see nothing have
     w = 0, hence d_Z = 0.
     """
-    q, k, v, weights, kept, keep, tanh, scale, bias_shape = needed
+    q, k, v, weights, kept, keep, tanh, scale, bias_shape = saved
     d_v = kept.mT @ gradient
     d_weights = gradient @ v.mT
     d_weights = d_weights if keep is None else d_weights * keep
@@ -118,17 +124,18 @@ def attention_backward(gradient: Tensor, needed: Needed) -> Gradients:
     return scale * (d_scores @ k), scale * (d_scores.mT @ q), d_v, d_bias
 
 
-def turn(x: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Needed]:
-    """Pairs (a, b) = numbers i and i + Dh / 2 of x (..., L, Dh), turned by an angle each, given by
-    its cosine and sine (L, Dh / 2): (a cos - b sin, b cos + a sin) (Su et al. 2021)."""
-    first, second = x.chunk(2, -1)
-    return torch.cat((first * cos - second * sin, second * cos + first * sin), -1), (cos, sin)
+def rotary(x: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Saved]:
+    """Pairs (a, b), numbers i and i + Dh / 2 of x (..., L, Dh), rotated by an angle each.
+
+    cos, sin: (L, Dh / 2), of the angles: (a cos - b sin, b cos + a sin) (Su et al. 2021)
+    """
+    return apply_rotary(x, cos, sin), (cos, sin)
 
 
-def turn_backward(gradient: Tensor, needed: Needed) -> tuple[Tensor]:
-    """A turn is an orthogonal matrix R: dy = R dx, so d_x = R^T G, the turn by the angle back."""
-    cos, sin = needed
-    return (turn(gradient, cos, -sin)[0],)
+def rotary_backward(gradient: Tensor, saved: Saved) -> tuple[Tensor]:
+    """A rotation is an orthogonal matrix R: dy = R dx, so d_x = R^T G, the rotation back."""
+    cos, sin = saved
+    return (apply_rotary(gradient, cos, -sin),)
 
 
 def multi_head(
@@ -140,8 +147,8 @@ def multi_head(
     out_bias: Tensor,
     heads: int,
     additive: Tensor | None = None,
-    open_rows: Tensor | None = None,
-) -> tuple[Tensor, Needed]:
+    has_visible_key: Tensor | None = None,
+) -> tuple[Tensor, Saved]:
     """Multi-head attention of x (B, Tq, D) to itself, or to memory (B, Tk, D) -> (B, Tq, D).
 
     in_weight (3D, D) and in_bias (3D) hold the projections to Q, K and V below each other
@@ -151,20 +158,20 @@ def multi_head(
     parts = zip((x, source, source), in_weight.chunk(3), in_bias.chunk(3), strict=True)
     projections = [linear(*part) for part in parts]
     q, k, v = (split_heads(projected, heads) for projected, _ in projections)
-    context, attended = attention(q, k, v, None, additive, open_rows)
+    context, attended = attention(q, k, v, None, additive, has_visible_key)
     output, merged = linear(merge_heads(context), out_weight, out_bias)
     projected = [part for _, part in projections]
     return output, (memory is not None, heads, projected, attended, merged)
 
 
-def multi_head_backward(gradient: Tensor, needed: Needed) -> Gradients:
+def multi_head_backward(gradient: Tensor, saved: Saved) -> Gradients:
     """The steps of the forward pass in reverse; heads split where they were merged.
 
     The trap: x went into Q, K and V, and what is used three times gets the sum of three gradients,
     d_x = d_Q W_Q + d_K W_K + d_V W_V. In cross-attention x gets the first alone, and memory the
     sum of the other two.
     """
-    is_cross, heads, projected, attended, merged = needed
+    is_cross, heads, projected, attended, merged = saved
     d_merged, d_out_weight, d_out_bias = linear_backward(gradient, merged)
     assert d_merged is not None
     d_heads = attention_backward(split_heads(d_merged, heads), attended)[:3]
@@ -191,7 +198,7 @@ def merge_heads(x: Tensor) -> Tensor:
     return x.transpose(1, 2).flatten(2)
 
 
-def layer_norm(x: Tensor, weight: Tensor, bias: Tensor, epsilon: float) -> tuple[Tensor, Needed]:
+def layer_norm(x: Tensor, weight: Tensor, bias: Tensor, epsilon: float) -> tuple[Tensor, Saved]:
     """y = n weight + bias with n = (x - mean) r and r = 1 / root of (variance + epsilon), over the
     last axis (Ba et al. 2016); the variance divides by D, not by D - 1."""
     centred = x - x.mean(-1, keepdim=True)
@@ -201,7 +208,7 @@ def layer_norm(x: Tensor, weight: Tensor, bias: Tensor, epsilon: float) -> tuple
     return normal * weight + bias, (normal, inverse, weight)
 
 
-def layer_norm_backward(gradient: Tensor, needed: Needed) -> Gradients:
+def layer_norm_backward(gradient: Tensor, saved: Saved) -> Gradients:
     """d_weight = sum of G n over all places, d_bias = sum of G, and through n with g = G weight:
 
     d_x = r (g - mean(g) - n mean(g n))
@@ -211,7 +218,7 @@ def layer_norm_backward(gradient: Tensor, needed: Needed) -> Gradients:
     stands in forward and backward. Without it the gradient is off by a factor that grows as the
     variance shrinks, and a row of equal numbers divides by zero.
     """
-    normal, inverse, weight = needed
+    normal, inverse, weight = saved
     g = gradient * weight
     shift = g.mean(-1, keepdim=True)
     stretch = normal * (g * normal).mean(-1, keepdim=True)
@@ -220,27 +227,27 @@ def layer_norm_backward(gradient: Tensor, needed: Needed) -> Gradients:
     return d_x, (gradient * normal).sum(places), gradient.sum(places)
 
 
-def relu(x: Tensor) -> tuple[Tensor, Needed]:
+def relu(x: Tensor) -> tuple[Tensor, Saved]:
     """y = max(x, 0)."""
     return x.clamp(min=0), (x,)
 
 
-def relu_backward(gradient: Tensor, needed: Needed) -> tuple[Tensor]:
+def relu_backward(gradient: Tensor, saved: Saved) -> tuple[Tensor]:
     """dy = dx where x > 0, else 0; at 0, where there is no derivative, 0 as torch takes it."""
-    (x,) = needed
+    (x,) = saved
     return (gradient * (x > 0),)
 
 
-def gelu(x: Tensor) -> tuple[Tensor, Needed]:
+def gelu(x: Tensor) -> tuple[Tensor, Saved]:
     """y = x F(x), F the normal distribution: F(x) = (1 + erf(x / root 2)) / 2 (Hendrycks and
     Gimpel 2016)."""
     below = (1 + torch.erf(x * math.sqrt(0.5))) / 2
     return x * below, (x, below)
 
 
-def gelu_backward(gradient: Tensor, needed: Needed) -> tuple[Tensor]:
+def gelu_backward(gradient: Tensor, saved: Saved) -> tuple[Tensor]:
     """y' = F(x) + x f(x) with the density f(x) = F'(x) = exp(-x^2 / 2) / root of 2 pi."""
-    x, below = needed
+    x, below = saved
     density = torch.exp(-x * x / 2) / math.sqrt(2 * math.pi)
     return (gradient * (below + x * density),)
 
@@ -248,47 +255,47 @@ def gelu_backward(gradient: Tensor, needed: Needed) -> tuple[Tensor]:
 STRETCH, CUBIC = math.sqrt(2 / math.pi), 0.044715
 
 
-def gelu_tanh(x: Tensor) -> tuple[Tensor, Needed]:
+def gelu_tanh(x: Tensor) -> tuple[Tensor, Saved]:
     """y = x (1 + t) / 2 with t = tanh(c (x + a x^3)), c = root of 2 / pi, a = 0.044715 (Hendrycks
     and Gimpel 2016)."""
     tanh = torch.tanh(STRETCH * (x + CUBIC * x**3))
     return x * (1 + tanh) / 2, (x, tanh)
 
 
-def gelu_tanh_backward(gradient: Tensor, needed: Needed) -> tuple[Tensor]:
+def gelu_tanh_backward(gradient: Tensor, saved: Saved) -> tuple[Tensor]:
     """y' = (1 + t) / 2 + x t' / 2 with t' = (1 - t^2) c (1 + 3 a x^2)."""
-    x, tanh = needed
+    x, tanh = saved
     slope = (1 - tanh * tanh) * STRETCH * (1 + 3 * CUBIC * x * x)
     return (gradient * ((1 + tanh) / 2 + x * slope / 2),)
 
 
-def embedding(table: Tensor, ids: Tensor) -> tuple[Tensor, Needed]:
+def embedding(table: Tensor, ids: Tensor) -> tuple[Tensor, Saved]:
     """Row ids[...] of the table (V, D): ids (...) -> (..., D)."""
     return table[ids], (ids, len(table))
 
 
-def embedding_backward(gradient: Tensor, needed: Needed) -> tuple[Tensor]:
+def embedding_backward(gradient: Tensor, saved: Saved) -> tuple[Tensor]:
     """The same as linear on one-hot rows: row i of the table gets the sum of G over all places
     where id i stood."""
-    ids, rows = needed
+    ids, rows = saved
     d_table = gradient.new_zeros(rows, gradient.shape[-1])
     return (d_table.index_add_(0, ids.flatten(), gradient.flatten(0, -2)),)
 
 
-def dropout(x: Tensor, keep: Tensor) -> tuple[Tensor, Needed]:
+def dropout(x: Tensor, keep: Tensor) -> tuple[Tensor, Saved]:
     """y = x keep, where keep is 0 or 1 / (1 - rate) (Srivastava et al. 2014)."""
     return x * keep, (keep,)
 
 
-def dropout_backward(gradient: Tensor, needed: Needed) -> tuple[Tensor]:
+def dropout_backward(gradient: Tensor, saved: Saved) -> tuple[Tensor]:
     """dy = keep dx: what fell out forwards falls out backwards, by the same draw."""
-    (keep,) = needed
+    (keep,) = saved
     return (gradient * keep,)
 
 
 def cross_entropy(
     logits: Tensor, labels: Tensor, ignore_index: int = -100, label_smoothing: float = 0.0
-) -> tuple[Tensor, Needed]:
+) -> tuple[Tensor, Saved]:
     """L_n = -sum over c of t_nc log p_nc with p = softmax(logits): (N, V), (N) -> (N) in nats.
 
     t: 1 at the label and 0 elsewhere; smoothed by e it is 1 - e + e / V and e / V (Szegedy et al.
@@ -304,11 +311,11 @@ def cross_entropy(
     return losses.where(real, 0), (log_p, wanted, real)
 
 
-def cross_entropy_backward(gradient: Tensor, needed: Needed) -> tuple[Tensor]:
+def cross_entropy_backward(gradient: Tensor, saved: Saved) -> tuple[Tensor]:
     """d_logits = G (p - t), and 0 at ignored labels.
 
     log p_c = x_c - log sum of exp(x), so d log p_c / dx_k = [c = k] - p_k; weighted by t_c, which
     sum to one, and with the sign turned: p_k - t_k. G (N) is a number a place.
     """
-    log_p, wanted, real = needed
+    log_p, wanted, real = saved
     return ((gradient * real)[:, None] * (log_p.exp() - wanted),)

@@ -9,34 +9,35 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
-from toytrans.model.dropout import keep_mask
-from toytrans.model.sight import Sight
+from toytrans.model.backends.dropout import keep_mask
+from toytrans.model.context import AttentionContext
 
 
-def attend_leanly(
+def fits(q: Tensor, context: AttentionContext, cap: float) -> bool:
+    """Any attention on a CPU, outside a compiled graph."""
+    return q.device.type == "cpu" and not torch.compiler.is_compiling()
+
+
+def attend(
     q: Tensor,
     k: Tensor,
     v: Tensor,
-    sight: Sight,
+    context: AttentionContext,
     bias: Tensor | None = None,
     cap: float = 0.0,
     dropout: float = 0.0,
     scale: float | None = None,
 ) -> Tensor:
-    """The context (B, H, Tq, Dh) of `attend_explicitly`, for a CPU.
+    """The context (B, H, Tq, Dh) of `eager_attention`, for a CPU.
 
     Products run in the dtype of q, k and v, everything between them in fp32 or fp64.
     """
     scale = q.shape[-1] ** -0.5 if scale is None else scale
+    given = q, k, v, context.additive, bias, context.has_visible_key
     if not torch.is_grad_enabled():
         with _library_for(q.shape[2]):
-            return _lean(
-                q, k, v, sight.additive, bias, sight.open_rows, scale, cap, dropout, in_place=True
-            )[0]
-    context: Tensor = _Lean.apply(  # type: ignore[no-untyped-call]
-        q, k, v, sight.additive, bias, sight.open_rows, scale, cap, dropout
-    )
-    return context
+            return _forward(*given, scale, cap, dropout, in_place=True)[0]
+    return _CpuAttention.apply(*given, scale, cap, dropout)  # type: ignore[no-untyped-call]
 
 
 _onednn_multiplies = False
@@ -64,13 +65,13 @@ def _library_for(queries: int) -> Iterator[None]:
         leave_products_to_onednn(True)
 
 
-def _lean(
+def _forward(
     q: Tensor,
     k: Tensor,
     v: Tensor,
     additive: Tensor | None,
     bias: Tensor | None,
-    open_rows: Tensor | None,
+    has_visible_key: Tensor | None,
     scale: float,
     cap: float,
     dropout: float,
@@ -95,16 +96,16 @@ def _lean(
     if bias is not None:
         masked += bias
     weights = _softmax(masked)
-    if open_rows is not None:
-        weights *= open_rows
+    if has_visible_key is not None:
+        weights *= has_visible_key
     keep = keep_mask(weights, dropout) if dropout else None
     dropped = (weights if keep is None else weights * keep).to(v.dtype).flatten(0, 1)
     context = torch.bmm(dropped, flat_v).view(q.shape)
     return context, (flat_q, flat_k, flat_v, weights, dropped, gate, keep)
 
 
-class _Lean(torch.autograd.Function):
-    """`_lean` with its backward pass by hand.
+class _CpuAttention(torch.autograd.Function):
+    """`_forward` with its backward pass by hand.
 
     With w the weights, G the gradient of the context and g the gate of the cap: dv = w^T G;
     dw = G v^T; dz = w (dw - sum over keys of w dw); through the cap ds = 4 g (1 - g) dz;
@@ -113,10 +114,10 @@ class _Lean(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, *others: Any) -> Tensor:
-        """The context of `_lean`, which says what the others are."""
-        context, needed = _lean(q, k, v, *others)
-        ctx.save_for_backward(*needed)
-        _, bias, _, ctx.scale, _, _ = others  # additive, bias, open_rows, scale, cap, dropout
+        """The context of `_forward`, which says what the others are."""
+        context, saved = _forward(q, k, v, *others)
+        ctx.save_for_backward(*saved)
+        _, bias, _, ctx.scale, _, _ = others  # additive, bias, has_visible_key, scale, cap, dropout
         ctx.bias_shape = None if bias is None else bias.shape
         return context
 
@@ -139,7 +140,7 @@ class _Lean(torch.autograd.Function):
         d_scores = (d_masked * scale).to(q.dtype).flatten(0, 1)
         d_q, d_k = torch.bmm(d_scores, k).view(shape), torch.bmm(d_scores.mT, q)
         like_k = (*shape[:2], weights.shape[-1], shape[-1])
-        not_learned = (None, None, None, None)  # open_rows, scale, cap, dropout
+        not_learned = (None, None, None, None)  # has_visible_key, scale, cap, dropout
         return d_q, d_k.view(like_k), d_v.view(like_k), None, d_bias, *not_learned
 
 

@@ -1,68 +1,12 @@
-"""Greedy and beam search over `start` and `next_logits`, with a key-value cache.
-
-PAD and BOS are never said. Decoding ends at EOS, or after growth S + 10 tokens for a source of S
-symbols (growth is 2, or more where twice a training file's targets need it). It never knows the
-target's length.
-"""
-
-from dataclasses import dataclass
+"""Beam search."""
 
 import torch
 from torch import Tensor
 
-from toytrans.data.batches import bucket
-from toytrans.data.pairs import SPARE_TOKENS
+from toytrans.model.decoding.limits import Decoded, rows_to_keep, token_limits
+from toytrans.model.decoding.state import DecoderState
 from toytrans.model.transformer import Transformer
-from toytrans.tokens import BOS_ID, EOS_ID, FIRST_SYMBOL_ID, PAD_ID
-
-
-@dataclass(frozen=True)
-class Decoded:
-    """tokens (B, L): ids up to and with EOS, then PAD; score (B,) of beam search: log-probability
-    in nats, divided by length^alpha."""
-
-    tokens: Tensor
-    score: Tensor | None = None
-
-
-def token_limits(src: Tensor, growth: int, longest: int | None = None) -> Tensor:
-    """How many tokens each row of src (B, S) may become, EOS included: (B,)."""
-    limits = growth * (src >= FIRST_SYMBOL_ID).sum(1) + SPARE_TOKENS
-    return limits if longest is None else limits.clamp(max=longest)
-
-
-def _who_stays(going: Tensor) -> Tensor | None:
-    """Which rows (R,) stay in the batch: those still going (B,), and as many ended ones as fill
-    one of few sizes, since each new size costs a CPU freshly generated kernels. None: all."""
-    rows = bucket(int(going.sum()))
-    if rows >= len(going):
-        return None
-    return going.int().argsort(descending=True, stable=True)[:rows].sort().values
-
-
-@torch.no_grad()
-def greedy(model: Transformer, src: Tensor, growth: int = 2) -> Decoded:
-    """The likeliest token at every step, for sources (B, S)."""
-    rows = torch.arange(len(src), device=src.device)  # which source each row still here belongs to
-    going = torch.ones_like(rows, dtype=torch.bool)
-    limits = token_limits(src, growth, model.longest)
-    longest = int(limits.max()) if len(src) else 0
-    tokens = src.new_full((len(src), longest), PAD_ID)
-    state = model.start(src, longest)
-    newest = src.new_full((len(src),), BOS_ID)
-    used = 0
-    for place in range(longest):
-        used = place + 1
-        logits = model.next_logits(newest[:, None], state)[:, 0]
-        newest = logits[:, EOS_ID:].argmax(-1) + EOS_ID  # neither PAD nor BOS
-        tokens[rows, place] = newest.where(going, PAD_ID)
-        going &= (newest != EOS_ID) & (limits[rows] > place + 1)
-        if not bool(going.any()):
-            break
-        if (kept := _who_stays(going)) is not None:
-            rows, newest, going = rows[kept], newest[kept], going[kept]
-            state.select_sources(kept)
-    return Decoded(tokens[:, :used])
+from toytrans.tokens import BOS_ID, EOS_ID, PAD_ID
 
 
 @torch.no_grad()
@@ -77,16 +21,16 @@ def beam_search(
     """
     limits = token_limits(src, growth, model.longest)
     longest = int(limits.max()) if len(src) else 0
-    state = model.start(src, longest, width)
+    state = DecoderState(model, src, longest, width)
     beams = _Beams(len(src), width, longest, alpha, state.memory[0][0])
     newest = src.new_full((len(src), width), BOS_ID)
     for place in range(longest):
-        log_probs = model.next_logits(newest, state).log_softmax(-1)
+        log_probs = state.next_logits(newest).log_softmax(-1)
         log_probs[..., :EOS_ID] = -torch.inf  # neither PAD nor BOS
         parents, newest = beams.advance(log_probs, place, limits)
         if bool(beams.done.all()):
             break
-        if (kept := _who_stays(~beams.done)) is not None:
+        if (kept := rows_to_keep(~beams.done)) is not None:
             beams.keep(kept)
             parents, newest = parents[kept], newest[kept]
             state.select_sources(kept)
@@ -111,18 +55,18 @@ class _Beams:
 
     def advance(self, log_probs: Tensor, place: int, limits: Tensor) -> tuple[Tensor, Tensor]:
         """Log-probabilities (A, W, V) of the next tokens -> which beam of its source each open
-        beam goes on from, and with which token: both (A, W). Sources that are done do no harm."""
+        beam goes on from, and with which token: both (A, W)."""
         vocabulary = log_probs.shape[-1]
         totals = self.log_prob[..., None] + log_probs
-        found = totals.flatten(1).topk(min(2 * self.width, self.width * vocabulary), 1)
-        parent, token = found.indices // vocabulary, found.indices % vocabulary
+        best = totals.flatten(1).topk(min(2 * self.width, self.width * vocabulary), 1)
+        parent, token = best.indices // vocabulary, best.indices % vocabulary
         last = limits[self.sources] == place + 1
-        self._end(found.values, parent, token, place, last)
-        order = found.values.masked_fill(token == EOS_ID, -torch.inf).topk(self.width, 1).indices
+        self._end(best.values, parent, token, place, last)
+        order = best.values.masked_fill(token == EOS_ID, -torch.inf).topk(self.width, 1).indices
         parent, token = parent.gather(1, order), token.gather(1, order)
-        log_prob = found.values.gather(1, order)
-        said = self.history[:, :, :place]
-        self.history[:, :, :place] = said.gather(1, parent[..., None].expand_as(said))
+        log_prob = best.values.gather(1, order)
+        past = self.history[:, :, :place]
+        self.history[:, :, :place] = past.gather(1, parent[..., None].expand_as(past))
         self.history[:, :, place] = token
         self.log_prob = log_prob.masked_fill(token == EOS_ID, -torch.inf)
         self.done |= last | self._decided(limits)
@@ -138,8 +82,7 @@ class _Beams:
         return Decoded(self.best_tokens[:, : self.best_length], self.best_score)
 
     def _end(self, totals: Tensor, parent: Tensor, token: Tensor, place: int, last: Tensor) -> None:
-        """Take note of candidates that ended, and of open ones where the limit is reached and
-        nothing has ended."""
+        """Record candidates that ended, and open ones at the limit if nothing has ended."""
         eos = token == EOS_ID
         cut_off = last & ~eos.any(1) & self.best_score[self.sources].isinf()
         scores = (totals / (place + 1) ** self.alpha).masked_fill(
@@ -160,12 +103,3 @@ class _Beams:
         the most it can gain is length, up to the limit."""
         bound = self.log_prob.amax(1) / limits[self.sources] ** self.alpha
         return bound <= self.best_score[self.sources]
-
-
-def search(
-    model: Transformer, src: Tensor, *, beam: int = 1, growth: int = 2, alpha: float = 1.0
-) -> Decoded:
-    """Greedy search, or beam search where `beam` is more than 1."""
-    if beam == 1:
-        return greedy(model, src, growth)
-    return beam_search(model, src, beam, alpha, growth)

@@ -1,0 +1,135 @@
+"""What `inspect-masks` and `trace` look at: a run, a config, or sequences given as options."""
+
+import functools
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from toytrans.cli.common import RunArgument, RunOption, broken, one_run, warn_of_fault
+from toytrans.errors import UserError
+
+if TYPE_CHECKING:
+    from toytrans.config import Config
+    from toytrans.insight.inspected import InspectedBatch
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where pairs and model come from. Pairs given as options take precedence."""
+
+    run: Path | None
+    config: Path | None
+    overrides: list[str]
+    src: list[str]
+    tgt: list[str]
+    rows: int | None
+
+    @property
+    def given(self) -> bool:
+        """Whether the user chose anything."""
+        return bool(self.run or self.config or self.overrides or self.src or self.rows)
+
+    def check(self) -> None:
+        """Raise UserError if the options contradict each other."""
+        sources, targets = len(self.src), len(self.tgt)
+        if sources != targets:
+            raise UserError(f"{sources} --src and {targets} --tgt; give one --tgt for each --src")
+        if self.config and self.run:
+            raise UserError(
+                f"--config {self.config} and run {self.run}: a run has its own config; give one"
+            )
+        if self.overrides and not self.config:
+            raise UserError(
+                f"--set {self.overrides[0]}: changes a config; give --config FILE with it"
+            )
+
+    @property
+    def settings(self) -> "Config | None":
+        """The config given with --config."""
+        from toytrans.config_file import load_config
+
+        return load_config(self.config, self.overrides) if self.config else None
+
+    def load(self) -> "InspectedBatch":
+        """The batch, and the model that reads it: a run's, a config's or a small fresh one."""
+        from toytrans.config import ModelConfig
+        from toytrans.data import open_source
+        from toytrans.insight.inspected import (
+            InspectedBatch,
+            batch_of_config,
+            batch_of_sequences,
+            fresh,
+        )
+        from toytrans.model.transformer import Transformer
+        from toytrans.training.faults import build_model
+
+        loaded, settings = None, self.settings
+        if self.run is not None:
+            from toytrans import load
+
+            loaded = load(self.run, "best", "cpu")
+            settings = loaded.config
+        warn_of_fault(settings.fault if settings else None)
+        if settings is None:
+            batch, vocabulary = batch_of_sequences(self.src, self.tgt)
+            small = ModelConfig(positions="sinusoidal", n_encoder_layers=1, n_decoder_layers=1)
+            model = fresh(lambda: Transformer(small, vocabulary), 0)
+            return InspectedBatch(batch, vocabulary, model, "fresh weights")
+        facts = loaded.facts if loaded else None
+        if self.src:
+            vocabulary = (facts or open_source(settings).facts).vocabulary
+            both_ends = settings.marks_both_ends
+            batch, _ = batch_of_sequences(self.src, self.tgt, vocabulary, both_ends)
+        else:
+            batch, vocabulary = batch_of_config(settings, self.rows or 2, facts)
+        if loaded:
+            model, weights = loaded.model, f"weights of {self.run}, step {loaded.step}"
+        else:
+            model = fresh(lambda: build_model(settings, vocabulary), settings.seed)
+            weights = f"fresh weights, seed {settings.seed}"
+        fault = settings.fault
+        return InspectedBatch(batch, vocabulary, model, f"{weights}{broken(fault)}", fault)
+
+
+def _options(
+    run: RunArgument = None,
+    run_option: RunOption = None,
+    config: Annotated[
+        Path | None, typer.Option(help="Take the training pairs and fresh weights of a config.")
+    ] = None,
+    overrides: Annotated[
+        list[str] | None, typer.Option("--set", help="Override a config key: section.key=value.")
+    ] = None,
+    src: Annotated[
+        list[str] | None,
+        typer.Option(help='A source such as "5 7 9". Repeat it for a padded batch.'),
+    ] = None,
+    tgt: Annotated[list[str] | None, typer.Option(help="The target of each --src.")] = None,
+    rows: Annotated[
+        int | None,
+        typer.Option(min=1, max=1000, help="Number of training pairs to take.", show_default="2"),
+    ] = None,
+) -> Source:
+    chosen = one_run(run, run_option)
+    source = Source(chosen, config, overrides or [], src or [], tgt or [], rows)
+    source.check()
+    return source
+
+
+def with_source(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a command the options above. It receives them as one argument, `source`."""
+    options = inspect.signature(_options)
+    own = [p for name, p in inspect.signature(command).parameters.items() if name != "source"]
+
+    @functools.wraps(command)
+    def run(**values: Any) -> None:
+        source = _options(**{name: values.pop(name) for name in options.parameters})
+        command(source, **values)
+
+    run.__signature__ = inspect.Signature([*options.parameters.values(), *own])  # type: ignore[attr-defined]
+    run.__annotations__ = {p.name: p.annotation for p in [*options.parameters.values(), *own]}
+    return run

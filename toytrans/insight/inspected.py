@@ -1,0 +1,136 @@
+"""The batch that tables show, and the model that reads it."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+from toytrans.choices import FaultName
+from toytrans.config import Config
+from toytrans.data import open_source
+from toytrans.data.batches import Batch, make_batch
+from toytrans.data.files import TextPair, encode_pairs
+from toytrans.data.pairs import DataFacts
+from toytrans.insight.capture import AttentionCall, Part, capture
+from toytrans.model.masks import Masks
+from toytrans.model.transformer import Transformer
+from toytrans.tokens import Vocabulary, vocabulary_of
+from toytrans.training.faults import objective_of
+
+ATTENTIONS = {
+    "encoder_self": "Encoder self-attention",
+    "decoder_self": "Decoder self-attention",
+    "cross": "Cross-attention",
+}
+"""Titles of the attentions by the names of `Masks`."""
+
+NAMES: dict[Part, str] = {"encoder": "encoder_self", "decoder": "decoder_self", "cross": "cross"}
+
+
+@dataclass(frozen=True)
+class InspectedBatch:
+    """A batch, and the model in eval mode that reads it.
+
+    weights: where the model's weights come from, for titles.
+    fault: the fault that was planted into the model.
+    """
+
+    batch: Batch
+    vocabulary: Vocabulary
+    model: Transformer
+    weights: str
+    fault: FaultName | None = None
+
+    @cached_property
+    def calls(self) -> dict[str, AttentionCall]:
+        """The attention calls of the first layers, by the names of ATTENTIONS."""
+        captured = capture(self.model, self.batch)
+        return {name: captured[part, 1] for part, name in NAMES.items()}
+
+    @cached_property
+    def masks(self) -> Masks:
+        """The masks that the first layers received: each (B, 1, Tq or 1, Tk)."""
+        return Masks(*(self._mask(name) for name in ATTENTIONS))
+
+    def _mask(self, name: str) -> Tensor:
+        mask = self.calls[name].context.mask
+        if mask is not None:
+            return mask
+        return torch.ones_like(self.ids(name)[1], dtype=torch.bool)[:, None, None]
+
+    def ids(self, name: str) -> tuple[Tensor, Tensor]:
+        """Ids of an attention's queries (B, Tq) and keys (B, Tk)."""
+        src, tgt_in, _ = self.batch
+        return {
+            "encoder_self": (src, src),
+            "decoder_self": (tgt_in, tgt_in),
+            "cross": (tgt_in, src),
+        }[name]
+
+    def full_mask(self, name: str) -> Tensor:
+        """A mask broadcast to (B, Tq, Tk)."""
+        mask: Tensor = getattr(self.masks, name)[:, 0]
+        return mask.expand(-1, self.ids(name)[0].shape[1], -1)
+
+    def tokens(self, name: str, row: int) -> tuple[list[str], list[str]]:
+        """Queries and keys of one pair as text."""
+        queries, keys = self.ids(name)
+        return self.names(queries[row]), self.names(keys[row])
+
+    def names(self, ids: Tensor) -> list[str]:
+        """Ids (L,) as text."""
+        return [self.vocabulary.name(i) for i in ids.tolist()]
+
+
+def fresh(make: Callable[[], Transformer], seed: int) -> Transformer:
+    """A new model in eval mode. The seed decides its weights; torch's generator stays as it is."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return make().eval()
+
+
+def batch_of_config(
+    config: Config, rows: int, facts: DataFacts | None = None
+) -> tuple[Batch, Vocabulary]:
+    """The first training pairs of a config, padded to one batch as training receives them.
+
+    facts: those of a run, which decide the vocabulary.
+    """
+    source = open_source(config, facts)
+    size = source.size("train")
+    chosen = rows if size is None else min(rows, size)
+    batch = make_batch(source.pairs("train", torch.arange(chosen)), config.marks_both_ends)
+    return objective_of(config.fault).batch(batch), source.facts.vocabulary
+
+
+def batch_of_sequences(
+    src: Sequence[str],
+    tgt: Sequence[str],
+    vocabulary: Vocabulary | None = None,
+    both_ends: bool = False,
+) -> tuple[Batch, Vocabulary]:
+    """Sequences such as "5 7 9", padded to one batch.
+
+    Without a vocabulary, whole numbers k get the id k + 3, as in a task. Other symbols get ids in
+    their order. Raises UserError for a symbol that a given vocabulary lacks.
+    """
+    pairs = [
+        TextPair(s.split(), t.split(), f"--src {s!r}", f"--tgt {t!r}")
+        for s, t in zip(src, tgt, strict=True)
+    ]
+    if vocabulary is None:
+        vocabulary = _vocabulary([side for pair in pairs for side in (pair.src, pair.tgt)])
+    return make_batch(encode_pairs(pairs, vocabulary), both_ends), vocabulary
+
+
+def _vocabulary(sequences: list[list[str]]) -> Vocabulary:
+    vocabulary = vocabulary_of(sequences)
+    symbols = vocabulary.symbols
+    if all(symbol.isascii() and symbol.isdigit() and len(symbol) < 5 for symbol in symbols):
+        largest = max((int(symbol) for symbol in symbols), default=-1)
+        digits = tuple(str(k) for k in range(largest + 1))
+        if set(symbols) <= set(digits):
+            return Vocabulary(digits)
+    return vocabulary

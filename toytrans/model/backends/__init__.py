@@ -1,0 +1,21 @@
+"""Backends of attention: the numbers of `eager_attention`, faster or in less memory.
+
+A backend is a module with `fits(q, context, cap)` and `attend(...)`, listed in BACKENDS.
+"""
+
+from collections.abc import Callable
+
+from torch import Tensor
+
+from toytrans.model.backends import cpu, sdpa
+from toytrans.model.backends.chunked import bounded
+from toytrans.model.context import AttentionContext
+
+BACKENDS = (sdpa, cpu)
+
+__all__ = ["BACKENDS", "bounded", "fastest"]
+
+
+def fastest(q: Tensor, context: AttentionContext, cap: float) -> Callable[..., Tensor] | None:
+    """The first backend that can express an attention; None = `eager_attention`."""
+    return next((each.attend for each in BACKENDS if each.fits(q, context, cap)), None)

@@ -1,0 +1,38 @@
+"""Attention by torch's fused kernel, for a GPU."""
+
+from torch import Tensor
+from torch.nn import functional as F
+
+from toytrans.model.context import AttentionContext, additive
+
+
+def fits(q: Tensor, context: AttentionContext, cap: float) -> bool:
+    """Whether the kernel can express this attention: it has no cap, and rounds a bias to bf16."""
+    rounds = context.distances is not None and context.distances.needs_fp32
+    return q.device.type == "cuda" and not cap and not rounds
+
+
+def attend(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    context: AttentionContext,
+    bias: Tensor | None = None,
+    cap: float = 0.0,
+    dropout: float = 0.0,
+    scale: float | None = None,
+) -> Tensor:
+    """The context (B, H, Tq, Dh) of `eager_attention`, without a cap.
+
+    The kernel may make NaN of queries without a visible key. They see every key in the kernel,
+    and become zero after it.
+    """
+    assert not cap
+    mask, visible = context.mask, context.has_visible_key
+    if mask is not None and visible is not None:
+        mask = mask | ~visible
+    if bias is not None:
+        added = bias.to(q.dtype)
+        mask = added if mask is None else added + additive(mask, q.dtype)
+    output = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=dropout, scale=scale)
+    return output if visible is None else output.where(visible, 0)

@@ -1,0 +1,15 @@
+"""The model of a config."""
+
+from toytrans.config import ModelConfig
+from toytrans.model.transformer import Transformer
+from toytrans.tokens import Vocabulary
+
+
+def build(model: ModelConfig, vocabulary: Vocabulary) -> Transformer:
+    """A transformer with fresh weights, and with manual backward if the config asks for it."""
+    transformer = Transformer(model, vocabulary)
+    if model.backward == "by_hand":
+        from toytrans.model.manual_backward.layers import use_manual_backward
+
+        use_manual_backward(transformer)
+    return transformer

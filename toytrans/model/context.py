@@ -1,0 +1,93 @@
+"""What an attention needs besides queries, keys and values: its mask and relative positions."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from toytrans.model.positions.base import Distances
+
+
+@dataclass(frozen=True)
+class AttentionContext:
+    """Mask and relative positions of one attention. It is made once and used by every layer.
+
+    mask: (B, 1, Tq or 1, Tk) bool; None = every key is visible
+    additive: the mask as numbers to add to scores
+    has_visible_key: (B, 1, Tq or 1, 1) bool; None = every query has one
+    distances: from queries to keys, as the position scheme measures them; None = no bias
+    """
+
+    mask: Tensor | None = None
+    additive: Tensor | None = None
+    has_visible_key: Tensor | None = None
+    distances: Distances | None = None
+
+    @staticmethod
+    def of(mask: Tensor, distances: Distances | None, dtype: torch.dtype) -> "AttentionContext":
+        """The context of a mask. dtype: of the model's weights."""
+        visible = has_visible_key(mask)
+        # reading a value would make a GPU wait, and break a compiled graph
+        can_read = mask.device.type == "cpu" and not torch.compiler.is_compiling()
+        all_visible = can_read and bool(visible.all())
+        numbers = additive(mask, torch.promote_types(dtype, torch.float32))
+        return AttentionContext(mask, numbers, None if all_visible else visible, distances)
+
+    def select(self, rows: Tensor) -> "AttentionContext":
+        """The context of some rows (R,) of the batch, in that order, without distances."""
+        parts = (self.mask, self.additive, self.has_visible_key)
+        mask, additive, visible = (None if part is None else part[rows] for part in parts)
+        return AttentionContext(mask, additive, visible)
+
+    @property
+    def whole(self) -> "AttentionContext":
+        """Itself; see `LazyContext`."""
+        return self
+
+
+class LazyContext:
+    """A context that is made when it is needed: whole, or for some of its queries.
+
+    queries: their places
+    mask, distances: make those of some queries
+    dtype: of the model's weights
+    """
+
+    def __init__(
+        self,
+        queries: range,
+        mask: Callable[[range], Tensor],
+        distances: Callable[[range], Distances | None],
+        dtype: torch.dtype,
+    ) -> None:
+        self.queries, self.mask, self.distances, self.dtype = queries, mask, distances, dtype
+        self._whole: AttentionContext | None = None
+
+    def rows(self, queries: range) -> AttentionContext:
+        """The context of some queries."""
+        return AttentionContext.of(self.mask(queries), self.distances(queries), self.dtype)
+
+    @property
+    def whole(self) -> AttentionContext:
+        """The context of all queries, made once."""
+        if self._whole is None:
+            self._whole = self.rows(self.queries)
+        return self._whole
+
+
+Context = AttentionContext | LazyContext
+
+
+def additive(mask: Tensor, dtype: torch.dtype) -> Tensor:
+    """The mask as numbers to add to scores: 0 = may attend, the lowest finite number = may not.
+
+    It is finite because softmax turns a row of -inf into NaN; see `has_visible_key`.
+    """
+    lowest = torch.finfo(dtype).min
+    return torch.zeros_like(mask, dtype=dtype).masked_fill(~mask, lowest)
+
+
+def has_visible_key(mask: Tensor) -> Tensor:
+    """(B, 1, Tq, Tk) -> (B, 1, Tq, 1): True for queries that may attend to at least one key."""
+    return mask.any(-1, keepdim=True)

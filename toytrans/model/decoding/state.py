@@ -1,0 +1,86 @@
+"""Decoding one token at a time, with a key-value cache."""
+
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from toytrans.model.context import AttentionContext
+from toytrans.model.kv_cache import KVCache
+from toytrans.model.transformer import Transformer
+
+
+class DecoderState:
+    """What decoding keeps from step to step, for A sources of W beams each.
+
+    cross_context: mask of the sources
+    memory: keys and values of the encoder's output, per layer
+    caches: keys and values of the target so far, per layer
+    ancestry: (A, W, places x W) bool, which keys of its source's cache are a beam's own past;
+        None for one beam. Beams share a cache and are never moved in it.
+    sources: what the position scheme keeps for cross-attention
+    place: the next place
+    """
+
+    def __init__(self, model: Transformer, src: Tensor, places: int, beams: int = 1) -> None:
+        """Encode src (A, S), and make room for `places` tokens in each beam."""
+        memory, stack = model.encode(src), model.decoder_stack()
+        sizes = (len(src), model.config.n_heads, places, beams)
+        head_width = memory.shape[-1] // model.config.n_heads
+        self.model, self.place = model, 0
+        mask = model.masks.cross(src, src[:, :1])
+        self.cross_context = AttentionContext.of(mask, None, model.dtype)
+        self.memory = [layer.cross_attention.keys_values(memory) for layer in stack]
+        self.caches = [KVCache(*sizes, head_width, memory) for _ in stack]
+        self.ancestry: Tensor | None = None
+        if beams > 1:
+            self.ancestry = src.new_zeros(len(src), beams, places * beams, dtype=torch.bool)
+        self.sources = model.cross_positions.start(memory, src, beams=beams)
+
+    def next_logits(self, tokens: Tensor) -> Tensor:
+        """The newest token of each beam (A, W) -> logits of the next one (A, W, V).
+
+        Equal to the last row of `Transformer.decode` over all tokens so far. Advances the state.
+        """
+        model, place = self.model, range(self.place, self.place + 1)
+        self_context = self._self_context(tokens)
+        self.sources.advance(tokens)
+        cross_context = replace(self.cross_context, distances=self.sources.distances(place))
+        x = model.embed(model.tgt_embedding, tokens.reshape(-1, 1), self.place)
+        x = x.view(*tokens.shape, -1)  # (A, W, D): the beams of a source as its queries
+        layers = zip(model.decoder_stack(), self.memory, self.caches, strict=True)
+        for layer, memory, cache in layers:
+            x = layer(x, self_context, cross_context, memory, cache)
+        self.place += 1
+        return model.output(model.decoder_norm(x))
+
+    def _self_context(self, tokens: Tensor) -> AttentionContext:
+        """What the newest tokens (A, W) attend to: their own past."""
+        place, so_far = range(self.place, self.place + 1), range(self.place + 1)
+        distances = self.model.positions.self_distances(place, so_far, tokens.device)
+        if distances is not None:
+            index = distances.index.repeat_interleave(tokens.shape[1], 3)
+            distances = replace(distances, index=index)
+        if self.ancestry is None:  # one beam's past is all that there is
+            return AttentionContext(distances=distances)
+        width, start = tokens.shape[1], self.place * tokens.shape[1]
+        beams = torch.arange(width, device=tokens.device)
+        self.ancestry[:, :, start : start + width] = beams[:, None] == beams
+        mask = self.ancestry[:, None, :, : start + width]  # (A, 1, W, keys)
+        return AttentionContext.of(mask, distances, self.model.dtype)
+
+    def select_beams(self, parents: Tensor) -> None:
+        """Beam w of source a continues its beam parents[a, w]: (A, W)."""
+        if self.ancestry is not None:
+            index = parents[..., None].expand_as(self.ancestry)
+            self.ancestry = self.ancestry.gather(1, index)
+        self.sources.select_beams(parents)
+
+    def select_sources(self, sources: Tensor) -> None:
+        """Keep some sources (A',), in that order."""
+        self.cross_context = self.cross_context.select(sources)
+        self.memory = [(k[sources], v[sources]) for k, v in self.memory]
+        self.ancestry = None if self.ancestry is None else self.ancestry[sources]
+        self.sources.select_sources(sources)
+        for cache in self.caches:
+            cache.select(sources)

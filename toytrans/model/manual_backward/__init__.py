@@ -1,0 +1,1 @@
+"""Backward passes derived by hand."""

@@ -1,0 +1,165 @@
+"""A model whose gradients are derived by hand: `model.backward: by_hand`.
+
+`use_manual_backward` replaces the class of every layer that computes. The new class has the same
+weights under the same names, and its forward runs a pair of functions of `functions`. Autograd
+only walks from one to the next. It still differentiates what joins them: residual sums, a weight
+used in several places, embeddings times sqrt(D), added position vectors, slices, reshapes,
+transposes, concatenation, and the sum over places in the loss. `toytrans gradients` also proves
+multi-head attention as one pair (`functions.multi_head`). The model composes its parts instead,
+since its keys and values may come from a cache.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+
+from toytrans.model.attention import Attention
+from toytrans.model.backends.dropout import Dropout, keep_mask
+from toytrans.model.context import AttentionContext
+from toytrans.model.manual_backward import functions
+from toytrans.model.positions.relative import WeighDistances
+from toytrans.model.positions.rotary import ApplyRotary
+
+Forward = Callable[..., tuple[Tensor, functions.Saved]]
+Backward = Callable[[Tensor, functions.Saved], functions.Gradients]
+
+
+def run(forward: Forward, backward: Backward, *inputs: Any) -> Tensor:
+    """What `forward` gives for the inputs; its gradients will be what `backward` gives."""
+    return _Pair.apply(forward, backward, *inputs)  # type: ignore[no-untyped-call]
+
+
+class _Pair(torch.autograd.Function):
+    """A pair of functions, where autograd would have recorded an operation of its own."""
+
+    @staticmethod
+    def forward(ctx: Any, forward: Forward, backward: Backward, *inputs: Any) -> Tensor:
+        output, saved = forward(*inputs)
+        ctx.save_for_backward(*(x if isinstance(x, Tensor) else None for x in saved))
+        ctx.settings = [None if isinstance(x, Tensor) else x for x in saved]
+        ctx.backward_function, ctx.inputs = backward, len(inputs)
+        return output
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        """None for the two functions and for inputs after those that have gradients."""
+        pairs = zip(ctx.saved_tensors, ctx.settings, strict=True)
+        saved = tuple(setting if saved is None else saved for saved, setting in pairs)
+        derived = ctx.backward_function(gradients[0], saved)
+        return None, None, *derived, *[None] * (ctx.inputs - len(derived))
+
+
+def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """`torch.nn.functional.linear` with manual backward."""
+    return run(functions.linear, functions.linear_backward, x, weight, bias)
+
+
+def cross_entropy(
+    logits: Tensor,
+    labels: Tensor,
+    *,
+    ignore_index: int = -100,
+    reduction: str = "sum",
+    label_smoothing: float = 0.0,
+) -> Tensor:
+    """`torch.nn.functional.cross_entropy` with manual backward.
+
+    logits: (N, V)
+    labels: (N)
+    Returns a sum, or (N) with reduction "none".
+    """
+    pair = functions.cross_entropy, functions.cross_entropy_backward
+    losses = run(*pair, logits, labels, ignore_index, label_smoothing)
+    return losses.sum() if reduction == "sum" else losses
+
+
+class ManualLinear(nn.Linear):
+    def forward(self, x: Tensor) -> Tensor:
+        return linear(x, self.weight, self.bias)
+
+
+class ManualLayerNorm(nn.LayerNorm):
+    def forward(self, x: Tensor) -> Tensor:
+        pair = functions.layer_norm, functions.layer_norm_backward
+        return run(*pair, x, self.weight, self.bias, self.eps)
+
+
+class ManualEmbedding(nn.Embedding):
+    def forward(self, ids: Tensor) -> Tensor:
+        return run(functions.embedding, functions.embedding_backward, self.weight, ids)
+
+
+class ManualReLU(nn.ReLU):
+    def forward(self, x: Tensor) -> Tensor:
+        return run(functions.relu, functions.relu_backward, x)
+
+
+class ManualGELU(nn.GELU):
+    def forward(self, x: Tensor) -> Tensor:
+        if self.approximate == "tanh":
+            return run(functions.gelu_tanh, functions.gelu_tanh_backward, x)
+        return run(functions.gelu, functions.gelu_backward, x)
+
+
+class ManualDropout(Dropout):
+    def forward(self, x: Tensor) -> Tensor:
+        if not self.training or not self.rate:
+            return x
+        return run(functions.dropout, functions.dropout_backward, x, keep_mask(x, self.rate))
+
+
+class ManualAttention(Attention):
+    """Projections and attention with manual backward."""
+
+    linear = staticmethod(linear)  # type: ignore[assignment]
+
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, context: AttentionContext) -> Tensor:
+        keep = None
+        if self.dropout and self.training:
+            keep = keep_mask(q.new_empty(*q.shape[:3], k.shape[2]), self.dropout)
+        given = q, k, v, self.bias(context), context.additive, context.has_visible_key
+        pair = functions.attention, functions.attention_backward
+        return run(*pair, *given, keep, self.scale, self.cap)
+
+
+class ManualRotary(ApplyRotary):
+    def forward(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+        return run(functions.rotary, functions.rotary_backward, x, cos, sin)
+
+
+class ManualWeighDistances(WeighDistances):
+    """Weighing is linear; the look-up is an embedding."""
+
+    def forward(
+        self, weights: Tensor, features: Tensor, index: Tensor, rows: Sequence[int]
+    ) -> Tensor:
+        values = linear(features, weights)  # (N, H)
+        pair = functions.embedding, functions.embedding_backward
+        heads = [
+            run(*pair, values[:, head : head + 1], index[row]) for head, row in enumerate(rows)
+        ]
+        return torch.cat(heads, -1).permute(0, 3, 1, 2)
+
+
+REPLACEMENTS: dict[type[nn.Module], type[nn.Module]] = {
+    nn.Linear: ManualLinear,
+    nn.LayerNorm: ManualLayerNorm,
+    nn.Embedding: ManualEmbedding,
+    nn.ReLU: ManualReLU,
+    nn.GELU: ManualGELU,
+    Dropout: ManualDropout,
+    Attention: ManualAttention,
+    ApplyRotary: ManualRotary,
+    WeighDistances: ManualWeighDistances,
+}
+
+
+def use_manual_backward(model: nn.Module) -> None:
+    """Replace the class of every layer in place. Weights and their names stay."""
+    for module in model.modules():
+        if replacement := REPLACEMENTS.get(type(module)):
+            module.__class__ = replacement

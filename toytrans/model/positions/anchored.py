@@ -1,0 +1,119 @@
+"""Anchored positions: distances from the ends of a source."""
+
+import torch
+from torch import Tensor, nn
+
+from toytrans.config import ModelConfig
+from toytrans.model.positions.base import CrossState, Distances, arange
+from toytrans.model.positions.relative import Relative
+from toytrans.tokens import FIRST_SYMBOL_ID, Vocabulary
+
+
+class Anchored(Relative):
+    """Distances from anchors: seven learned steps near d = 0, and a slope beyond.
+
+    Each head adds gain T_h[clip(d, -3, 3)] - slope |d| to its scores. In self-attention d = i - j.
+    In cross-attention each head has one anchor. t is the decoder's place, j the source's. BOS is
+    place 0 in both, and the source has n symbols.
+
+        start   d = t - p(j), p(j) = places since the last separator before j, or since BOS
+        end     d = t - (n + 1 - j)
+        wrap    d = t - n - j
+
+    T_h starts at zero. The clipped table is that of Shaw et al. 2018 (Self-Attention with Relative
+    Position Representations) as a bias. The slope is that of Press et al. 2022 (ALiBi). With it
+    the weights of all far keys sum to a geometric series, bounded at any length. A head whose key
+    does not exist falls on the nearest end of the source, at every length alike. Sequences may
+    have any length. Sources carry BOS and EOS. More anchors: `research_anchors.py`.
+    """
+
+    reach = 3
+    bias_weights = 2 * reach + 1
+    known: tuple[str, ...] = ("start", "end", "wrap")
+
+    def __init__(self, model: ModelConfig, vocabulary: Vocabulary) -> None:
+        super().__init__(model, vocabulary)
+        assert model.cross_anchors and model.bias_gain and model.slope is not None
+        self.gain, self.slope = model.bias_gain, model.slope
+        separators = torch.tensor(vocabulary.separator_ids).long()
+        self.register_buffer("separators", separators, persistent=False)
+        self.separators: Tensor
+        used = dict.fromkeys(model.cross_anchors)
+        self.anchors = tuple(name for name in used if name in self.known)
+        self.rows = [self.anchors.index(name) for name in model.cross_anchors if name in self.known]
+
+    def start(
+        self, memory: Tensor, src: Tensor, tgt_in: Tensor | None = None, beams: int = 1
+    ) -> CrossState:
+        return SourceAnchors(self, src)
+
+    def bias(self, table: Tensor | None, distances: Distances) -> Tensor:
+        """table (H, 7) -> (B or 1, H, Tq, Tk)."""
+        return super().bias(self.with_slope(table), distances)
+
+    def with_slope(self, table: Tensor | None) -> Tensor:
+        """(H, 7) -> (H, 8): the slope has weight 1 and is not learned."""
+        assert table is not None
+        return nn.functional.pad(table, (0, 1), value=1.0)
+
+    def since_separator(self, src: Tensor) -> Tensor:
+        """p(j): (B, S)."""
+        places = torch.arange(src.shape[1], device=src.device)
+        if not len(self.separators):
+            return places.expand(src.shape)
+        separates = (src[..., None] == self.separators).any(-1)
+        last = torch.where(separates, places, 0).cummax(1).values
+        return places - nn.functional.pad(last[:, :-1], (1, 0))
+
+    def features(self, distance: Tensor) -> Tensor:
+        """Eight features: the gain at one of seven steps, and the slope."""
+        steps = arange(range(-self.reach, self.reach + 1), distance.device)
+        near = distance.clamp(-self.reach, self.reach)[..., None] == steps
+        return torch.cat((self.gain * near, -self.slope * distance.abs()[..., None]), -1)
+
+
+class SourceAnchors(CrossState):
+    """The anchors of B sources.
+
+    symbols: (B,), number of symbols
+    since: (B, S), places since the last separator
+    """
+
+    def __init__(self, scheme: Anchored, src: Tensor) -> None:
+        self.scheme, self.src = scheme, src
+        self.symbols = (src >= FIRST_SYMBOL_ID).sum(1)
+        self.since = scheme.since_separator(src)
+
+    def distances(self, queries: range) -> Distances:
+        """From each anchor in use."""
+        offset = 2 * (queries.stop + self.src.shape[1])
+        return Distances(torch.stack(self.measure(queries)).add_(offset), offset)
+
+    def measure(self, queries: range) -> list[Tensor]:
+        """Distances from each anchor in use: (B, Tq, S) each."""
+        t = arange(queries, self.src.device)[:, None]
+        shape = (len(self.src), len(queries), self.src.shape[1])
+        return [self.from_anchor(name, t).expand(shape) for name in self.scheme.anchors]
+
+    def from_anchor(self, name: str, t: Tensor) -> Tensor:
+        """Distances from one anchor, for target places t (Tq, 1): (B or 1, Tq, S)."""
+        n, j = self.symbols[:, None, None], torch.arange(self.src.shape[1], device=t.device)
+        if name == "start":
+            return t - self.since[:, None, :]
+        return t - (n + 1 - j) if name == "end" else t - n - j
+
+    def select_sources(self, sources: Tensor) -> None:
+        self.src, self.symbols = self.src[sources], self.symbols[sources]
+        self.since = self.since[sources]
+
+
+def scheme(model: ModelConfig, vocabulary: Vocabulary) -> Anchored:
+    """The plain scheme, or that of the research anchors if a head has one of them."""
+    if set(model.cross_anchors or ()) <= set(Anchored.known):
+        return Anchored(model, vocabulary)
+    from toytrans.model.positions.research_anchors import ResearchAnchored
+
+    return ResearchAnchored(model, vocabulary)
+
+
+SCHEME = scheme

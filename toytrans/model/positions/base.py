@@ -1,0 +1,116 @@
+"""What a position scheme is, and the scheme that does nothing.
+
+A scheme may do three things:
+    embed: add something to the embeddings
+    rotate: rotate queries and keys of self-attention
+    self_distances, start: measure how far keys are from queries; `bias` turns that into numbers
+        that each head adds to its scores
+"""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from toytrans.config import ModelConfig
+from toytrans.tokens import Vocabulary
+
+
+@dataclass(frozen=True)
+class Distances:
+    """How far keys are from queries, measured in A ways.
+
+    index: (A, B or 1, Tq, Tk), distance + offset; never negative
+    offset: at least the largest distance
+    """
+
+    index: Tensor
+    offset: int
+    needs_fp32: ClassVar[bool] = False
+    """Whether the bias loses too much in bf16."""
+
+
+class CrossState:
+    """What cross-attention measures its distances from, for A sources. This one measures none.
+
+    A scheme keeps here whatever it needs of sources and of the tokens read so far.
+    """
+
+    def distances(self, queries: range) -> Distances | None:
+        """From target places to source places; None = no bias."""
+        return None
+
+    def advance(self, tokens: Tensor) -> None:
+        """Read the newest token of each beam: (A, W)."""
+
+    def select_sources(self, sources: Tensor) -> None:
+        """Keep some sources (A',), in that order."""
+
+    def select_beams(self, parents: Tensor) -> None:
+        """Beam w of source a continues its beam parents[a, w]: (A, W)."""
+
+
+class Positions(nn.Module):
+    """No positions at all (scheme `none`).
+
+    Attention without a causal mask then cannot tell one order of its keys from another. A decoder
+    can learn to count what it sees (Kazemnejad et al. 2023, The Impact of Positional Encoding on
+    Length Generalization in Transformers). Other schemes override what they need.
+
+    bias_weights: how many numbers each head of an attention learns for its bias
+    bias_deviation: standard deviation of their first values. It is not 0 where nothing else tells
+        places apart, so that even a fresh model sees the order of its source.
+    """
+
+    bias_weights = 0
+    bias_deviation = 0.0
+
+    def __init__(self, model: ModelConfig, vocabulary: Vocabulary) -> None:
+        super().__init__()
+
+    def embed(self, x: Tensor, start: int = 0) -> Tensor:
+        """Embeddings (B, L, D) of places start .. start + L - 1 -> (B, L, D)."""
+        return x
+
+    def rotate(self, x: Tensor, places: range) -> Tensor:
+        """Queries or keys (B, H, L, Dh) of self-attention -> (B, H, L, Dh).
+
+        places: one for each of the L, or one for all of them.
+        """
+        return x
+
+    def self_distances(self, queries: range, keys: range, device: torch.device) -> Distances | None:
+        """From queries to keys of the same sequence, measured in one way; None = no bias."""
+        return None
+
+    def start(
+        self, memory: Tensor, src: Tensor, tgt_in: Tensor | None = None, beams: int = 1
+    ) -> CrossState:
+        """What cross-attention needs of its sources.
+
+        memory: (A, S, D)
+        src: (A, S)
+        tgt_in: (A, T), all target tokens; None = they come one by one to `advance`
+        beams: targets per source
+        """
+        return CrossState()
+
+    def bias(self, table: Tensor | None, distances: Distances) -> Tensor:
+        """What heads add to their scores: (B or 1, H, Tq, Tk).
+
+        table: (H, W), what an attention has learned; None where `bias_weights` is 0
+        """
+        raise NotImplementedError
+
+    def new_bias_table(self, n_heads: int) -> nn.Parameter | None:
+        """The table that an attention starts with: (H, W)."""
+        if not self.bias_weights:
+            return None
+        table = torch.zeros(n_heads, self.bias_weights)
+        return nn.Parameter(table.normal_(0, self.bias_deviation) if self.bias_deviation else table)
+
+
+def arange(places: range, device: torch.device) -> Tensor:
+    """Places as a tensor."""
+    return torch.arange(places.start, places.stop, device=device)

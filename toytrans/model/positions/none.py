@@ -1,0 +1,5 @@
+"""No positions."""
+
+from toytrans.model.positions.base import Positions
+
+SCHEME = Positions

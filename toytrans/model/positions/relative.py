@@ -1,0 +1,109 @@
+"""Biases by distance, and the clipped scheme."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from toytrans.config import ModelConfig
+from toytrans.model.positions.base import Distances, Positions, arange
+from toytrans.tokens import Vocabulary
+
+
+class WeighDistances(nn.Module):
+    """Turns distances into a bias: each head weighs the features of a distance.
+
+    Most distances occur many times, so each is weighed once and then looked up.
+    """
+
+    def forward(
+        self, weights: Tensor, features: Tensor, index: Tensor, rows: Sequence[int]
+    ) -> Tensor:
+        """The bias (B, H, Tq, Tk).
+
+        weights: (H, F)
+        features: (N, F), of N distances
+        index: (A, B, Tq, Tk), which of the N, measured in A ways
+        rows: which of the A ways each head uses
+        """
+        with torch.autocast(weights.device.type, enabled=False):
+            values = weights @ features.mT  # (H, N)
+        flat, shape = [way.flatten() for way in index], index.shape[1:]
+        if len(flat) == 1:  # all heads at once take a third as long
+            return values.index_select(1, flat[0]).view(len(values), *shape).transpose(0, 1)
+        heads = [(value, flat[row]) for value, row in zip(values.unbind(), rows, strict=True)]
+        if torch.is_grad_enabled() or torch.compiler.is_compiling():
+            return torch.stack([v.index_select(0, place).view(shape) for v, place in heads], 1)
+        bias = values.new_empty(len(heads), *shape)  # writing in place takes a third as long
+        for (value, place), head in zip(heads, bias, strict=True):
+            torch.index_select(value, 0, place, out=head.view(-1))
+        return bias.transpose(0, 1)
+
+
+class Relative(Positions):
+    """A bias by the distance d = i - j of query i and key j.
+
+    A subclass describes each distance by F features, which each head weighs. Cross-attention has
+    a bias where `start` gives distances. Sequences may have any length.
+
+    rows: which of several distances each head uses
+    """
+
+    rows: Sequence[int]
+
+    def __init__(self, model: ModelConfig, vocabulary: Vocabulary) -> None:
+        super().__init__(model, vocabulary)
+        self.weigh = WeighDistances()
+        self.register_buffer("like", torch.empty(0), persistent=False)  # dtype and device
+        self.like: Tensor
+        self._features = torch.empty(0, 0)  # of as many distances as were needed so far
+
+    def self_distances(self, queries: range, keys: range, device: torch.device) -> Distances:
+        offset = max(queries.stop, keys.stop)
+        index = arange(queries, device)[:, None] - arange(keys, device) + offset
+        return Distances(index[None, None], offset)
+
+    def bias(self, table: Tensor | None, distances: Distances) -> Tensor:
+        """table (H, F) -> (B or 1, H, Tq, Tk)."""
+        assert table is not None
+        features = self.features_up_to(distances.offset)
+        rows = [0] * len(table) if len(distances.index) == 1 else self.rows
+        return self.weigh(table.to(features.dtype), features, distances.index, rows)
+
+    def features(self, distance: Tensor) -> Tensor:
+        """Distances (...) -> (..., F)."""
+        raise NotImplementedError
+
+    def features_up_to(self, offset: int) -> Tensor:
+        """Features of all distances -offset .. offset: (2 offset + 1, F). They are kept."""
+        if torch.compiler.is_compiling():  # a graph keeps no table
+            return self._features_of_all(offset)
+        known, like = len(self._features) // 2, self.like
+        fits = (self._features.dtype, self._features.device) == (like.dtype, like.device)
+        if known < offset or not fits:
+            known = max(offset, 2 * known)
+            self._features = self._features_of_all(known)
+        return self._features[known - offset : known + offset + 1]
+
+    def _features_of_all(self, offset: int) -> Tensor:
+        every = arange(range(-offset, offset + 1), self.like.device)
+        return self.features(every).to(self.like.dtype)
+
+
+class Clipped(Relative):
+    """One number per head and distance, clipped to -16 .. 16.
+
+    These are the clipped relative positions of Shaw et al. 2018 (Self-Attention with Relative
+    Position Representations, section 3.2), as a bias on the scores in place of vectors on keys
+    and values. The numbers start normal with standard deviation 0.1.
+    """
+
+    reach = 16
+    bias_weights, bias_deviation = 2 * reach + 1, 0.1
+
+    def features(self, distance: Tensor) -> Tensor:
+        place = distance.clamp(-self.reach, self.reach) + self.reach
+        return nn.functional.one_hot(place, self.bias_weights)
+
+
+SCHEME = Clipped

@@ -1,0 +1,228 @@
+"""Anchors of cross-attention that only boards use: doubled places, repeats, learned counts."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from toytrans.config import ModelConfig
+from toytrans.model.positions.anchored import Anchored, SourceAnchors
+from toytrans.model.positions.base import CrossState, Distances, arange
+from toytrans.tokens import BOS_ID, EOS_ID, FIRST_SYMBOL_ID, Vocabulary
+
+
+@dataclass(frozen=True)
+class CountedDistances(Distances):
+    """Distances whose last G ways are learned counts.
+
+    index: counts are clipped to where a bias still bends, and rounded down
+    fraction: (G, B, Tq, Tk), in [0, 1), what rounding took away
+    extra: (G, B, Tq, Tk), added to the scores: how much a key adds to the count, and what was
+        clipped
+    """
+
+    fraction: Tensor
+    extra: Tensor
+    needs_fp32: ClassVar[bool] = True
+
+
+class ResearchAnchored(Anchored):
+    """Anchored positions with more anchors. t, j, n and p(j) are those of `Anchored`.
+
+        double       d = 2t - p(j): two places of the source for one of the target
+        double_wrap  d = 2(t - floor(n / 2)) - j
+        repeat       d = r(t) - r(j), if j holds the token of t; r = how often the token of a
+                     place has come before it; EOS follows the last of these; others: n + 2
+        first        d = -r(j): the first of each symbol, whatever t is
+        count        d = t + 1 - c(j), c = a learned count of places
+        count_end    the same, counted from the end; BOS comes last
+        fertility, fertility_end: as count and count_end, with amounts e^x > 0
+
+    A counting head gives each symbol an amount, made from memory m, the same in all layers. With
+    x = w m_j + b it is clip(1.1 tanh(x + 1), -1, 1), with the gradient of 1.1 tanh(x + 1). So it
+    can be exactly 1. A fertility is e^x, x at most 6: the log link of Poisson regression. Words
+    that add to the memory of a place then multiply its amount. w starts small, so that at first
+    every symbol counts nearly one.
+
+    c(j) is the largest running sum of amounts so far. What was taken away must be added again
+    before the count goes on. At the far end (EOS, or BOS) it grows by one. Scores also get
+    log(0.01 + c(j) - c(j')), j' the place before: a place that does not raise the count is hardly
+    visible. With a push 1 and a POP -1, counted from the end, the rest of a stack is numbered from
+    its top. Between whole numbers the bias is interpolated.
+
+    Sources: learned counts, Golovneva et al. 2024 (Contextual Position Encoding); visibility by
+    what a place adds, Dong and Xu 2020 (CIF); fertility, Brown et al. 1993.
+    """
+
+    known = ("start", "end", "wrap", "double", "double_wrap", "repeat", "first")
+
+    def __init__(self, model: ModelConfig, vocabulary: Vocabulary) -> None:
+        super().__init__(model, vocabulary)
+        self.vocabulary_size, anchors = len(vocabulary), model.cross_anchors or ()
+        counting = [head for head, name in enumerate(anchors) if name not in self.known]
+        ways = [*self.anchors, *counting]  # a counting head measures in a way of its own
+        self.rows = [ways.index(h if h in counting else name) for h, name in enumerate(anchors)]
+        self.reads_tokens = "repeat" in self.anchors
+        self.needs_repeats = self.reads_tokens or "first" in self.anchors
+        self.register_buffer("counting", torch.tensor(counting).long(), persistent=False)
+        self.counting: Tensor  # which heads, (G,)
+        names = [anchors[head] for head in counting]
+        backwards = torch.tensor([name.endswith("_end") for name in names]).bool()
+        self.register_buffer("backwards", backwards[:, None, None], persistent=False)
+        self.backwards: Tensor  # (G, 1, 1)
+        multiplying = torch.tensor([name.startswith("fertility") for name in names]).bool()
+        self.register_buffer("multiplying", multiplying, persistent=False)
+        self.multiplying: Tensor  # (G,)
+        self.amounts = nn.Linear(model.d_model, len(counting)) if counting else None
+
+    def start(
+        self, memory: Tensor, src: Tensor, tgt_in: Tensor | None = None, beams: int = 1
+    ) -> CrossState:
+        return ResearchAnchors(self, memory, src, tgt_in, beams)
+
+    def count(self, memory: Tensor, src: Tensor) -> tuple[Tensor, Tensor] | None:
+        """c(j), and what place j adds to it: (G, B, S) each. None if no head counts."""
+        if self.amounts is None:
+            return None
+        with torch.autocast(memory.device.type, enabled=False):
+            x = self.amounts(memory.to(self.like.dtype))  # (B, S, G)
+        steep = 1.1 * torch.tanh(x + 1)
+        clipped = steep + (steep.clamp(-1, 1) - steep).detach()  # the gradient of the unclipped
+        amounts = torch.where(self.multiplying, x.clamp(max=6).exp(), clipped)
+        amounts = amounts * (src >= FIRST_SYMBOL_ID)[..., None]
+        amounts = self._from_its_end(amounts.permute(2, 0, 1))  # (G, B, S)
+        reached = amounts.cumsum(2).cummax(2).values.clamp(min=0)
+        added = reached.diff(prepend=torch.zeros_like(reached[..., :1]))
+        last = torch.where(self.backwards, src == BOS_ID, src == EOS_ID)  # (G, B, S)
+        after_all = (reached[..., -1:] + 1).where(last, self._from_its_end(reached))
+        return after_all, self._from_its_end(added).masked_fill(last, 1)
+
+    def _from_its_end(self, x: Tensor) -> Tensor:
+        """Places (G, B, S) in the order in which a head counts, and back."""
+        return torch.where(self.backwards, x.flip(2), x)
+
+    def bias(self, table: Tensor | None, distances: Distances) -> Tensor:
+        bias = super().bias(table, distances)
+        if not isinstance(distances, CountedDistances):
+            return bias
+        features, heads = self.features_up_to(distances.offset), self.counting
+        weights = self.with_slope(table)[heads].to(features.dtype)
+        next_steps = distances.index[len(self.anchors) :] + 1
+        above = self.weigh(weights, features, next_steps, range(len(heads)))
+        fraction, extra = distances.fraction.transpose(0, 1), distances.extra.transpose(0, 1)
+        return bias.index_add(1, heads, (above - bias[:, heads]) * fraction + extra)
+
+
+class ResearchAnchors(SourceAnchors):
+    """The anchors of A sources with W beams each.
+
+    repeats: (A, S), how often the id of a place has come before
+    reached, added: (G, A, S), the count at each place, and what the place adds
+    token_counts: (A, W, V), how often each beam has read each token, when decoding
+    tokens, token_repeats: (A, Tq), tokens of the queries, and how often each has come before
+    """
+
+    def __init__(
+        self,
+        scheme: ResearchAnchored,
+        memory: Tensor,
+        src: Tensor,
+        tgt_in: Tensor | None,
+        beams: int,
+    ) -> None:
+        super().__init__(scheme, src)
+        none = src.new_zeros(0)
+        self.repeats = repeats_of(src) if scheme.needs_repeats else None
+        counts = scheme.count(memory, src)
+        self.reached: Tensor | None = counts[0] if counts else None
+        self.added: Tensor | None = counts[1] if counts else None
+        self.reads_tokens, self.token_counts = scheme.reads_tokens, None
+        self.tokens = self.token_repeats = none
+        if self.reads_tokens and tgt_in is not None:
+            self.tokens, self.token_repeats = tgt_in, repeats_of(tgt_in)
+        elif self.reads_tokens:
+            self.token_counts = src.new_zeros(len(src), beams, scheme.vocabulary_size)
+
+    def advance(self, tokens: Tensor) -> None:
+        if self.token_counts is None:
+            return
+        before = self.token_counts.gather(2, tokens[..., None])
+        self.token_counts.scatter_(2, tokens[..., None], before + 1)
+        self.tokens, self.token_repeats = tokens, before.squeeze(2)
+
+    def distances(self, queries: range) -> Distances:
+        offset, index = 2 * (queries.stop + self.src.shape[1]), self.measure(queries)
+        if self.reached is None or self.added is None:
+            return Distances(torch.stack(index).add_(offset), offset)
+        scheme, t = self.scheme, arange(queries, self.src.device)[:, None]
+        exact = t + 1 - self.reached[:, :, None, :]
+        exact = exact.expand(-1, len(self.src), self._rows(queries), -1)
+        near = exact.clamp(-scheme.reach - 1, scheme.reach + 1)  # beyond, the slope alone goes on
+        below = near.detach().floor()
+        clipped = scheme.slope * (exact - near).abs()
+        extra = (0.01 + self.added).log()[:, :, None, :] - clipped
+        index += [*below.long()]
+        return CountedDistances(torch.stack(index).add_(offset), offset, near - below, extra)
+
+    def measure(self, queries: range) -> list[Tensor]:
+        t = arange(queries, self.src.device)[:, None]
+        shape = (len(self.src), self._rows(queries), self.src.shape[1])
+        tokens = self.tokens, self.token_repeats
+        if self.reads_tokens and self.token_counts is None:
+            some = slice(queries.start, queries.stop)
+            tokens = self.tokens[:, some], self.token_repeats[:, some]
+        return [
+            (self.since_same(*tokens) if name == "repeat" else self.from_anchor(name, t)).expand(
+                shape
+            )
+            for name in self.scheme.anchors
+        ]
+
+    def _rows(self, queries: range) -> int:
+        """Queries of a pass; when decoding, the beams of one place if they differ."""
+        return len(queries) if self.token_counts is None else self.token_counts.shape[1]
+
+    def from_anchor(self, name: str, t: Tensor) -> Tensor:
+        if name == "double":
+            return 2 * t - self.since[:, None, :]
+        if name == "double_wrap":
+            j = torch.arange(self.src.shape[1], device=t.device)
+            return 2 * (t - self.symbols[:, None, None] // 2) - j
+        if name == "first":
+            assert self.repeats is not None
+            return -self.repeats[:, None, :]
+        return super().from_anchor(name, t)
+
+    def since_same(self, tokens: Tensor, token_repeats: Tensor) -> Tensor:
+        """Occurrences of a query's token between its own and place j's: (A, Tq, S)."""
+        assert self.repeats is not None
+        same = tokens[..., None] == self.src[:, None, :]
+        distance = token_repeats[..., None] - self.repeats[:, None, :]
+        past_all = token_repeats[..., None] - same.sum(-1, keepdim=True)
+        distance = distance.where(same, self.symbols[:, None, None] + 2)
+        return torch.where(self.src[:, None, :] == EOS_ID, past_all, distance)
+
+    def select_sources(self, sources: Tensor) -> None:
+        super().select_sources(sources)
+        self.repeats = None if self.repeats is None else self.repeats[sources]
+        self.reached = None if self.reached is None else self.reached[:, sources]
+        self.added = None if self.added is None else self.added[:, sources]
+        if self.token_counts is not None:
+            self.token_counts = self.token_counts[sources]
+
+    def select_beams(self, parents: Tensor) -> None:
+        if self.token_counts is not None:
+            index = parents[..., None].expand_as(self.token_counts)
+            self.token_counts = self.token_counts.gather(1, index)
+
+
+def repeats_of(ids: Tensor) -> Tensor:
+    """How often the id of each place has come before it in its row: (B, L) -> (B, L)."""
+    order = ids.argsort(dim=1, stable=True)
+    sorted_ids = ids.gather(1, order)
+    places = torch.arange(ids.shape[1], device=ids.device).expand(ids.shape)
+    new_id = sorted_ids[:, 1:] != sorted_ids[:, :-1]
+    begins = nn.functional.pad(new_id, (1, 0), value=True)
+    start = torch.where(begins, places, 0).cummax(1).values  # of the run of each id
+    return torch.empty_like(order).scatter(1, order, places - start)
