@@ -87,7 +87,9 @@ SPECIAL: dict[str, dict[str, Any]] = {
     **dict.fromkeys(("glm_moe_dsa", "longcat_flash", "minicpm3", "axk1", "axk2", "youtu"), LATENT),
     **dict.fromkeys(("jamba", "lfm3", "qwen3_5_text"), HYBRID),
     **dict.fromkeys(("qwen3_5_moe_text", "qwen3_next"), HYBRID),
-    "qwen4_exp_text": HYBRID | {"indexer_budget": 16, "indexer_compress_ratio": 4},
+    "qwen4_exp_text": HYBRID
+    | {"indexer_budget": 16, "indexer_compress_ratio": 4, "indexer_head_dim": 8}
+    | {"indexer_n_heads": 2, "indexer_kv_heads": 1},
     "cohere_compass_text": {
         "rope_parameters": {"full_attention": {"rope_type": "default", "rope_theta": 1e4}}
     },
@@ -193,7 +195,9 @@ def decoder(name: str) -> dict[str, Any]:
 
     both = "is_decoder" in CONFIG_MAPPING[name]().to_dict()
     more = {"is_decoder": True} if both else {}
-    return hugging_face(name, MODEL_FOR_CAUSAL_LM_MAPPING_NAMES, **more)
+    made = hugging_face(name, MODEL_FOR_CAUSAL_LM_MAPPING_NAMES, **more)
+    # XLNet hides places by an argument of its own, perm_mask: asked without, it sees both sides
+    return made | ({"kind": "encoder"} if name == "xlnet" else {})
 
 
 def two_halves(name: str) -> dict[str, Any]:
