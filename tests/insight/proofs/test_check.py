@@ -352,7 +352,7 @@ def test_an_embedding_that_is_not_batch_first_does_not_apply():
             self.turned.forward = lambda ids: self.tokens(ids).transpose(0, 1)
 
         def forward(self, src, tgt_in):
-            self.apply_rotary(src), self.apply_rotary(tgt_in)
+            self.turned(src), self.turned(tgt_in)
             return super().forward(src, tgt_in)
 
     model = Turned()
