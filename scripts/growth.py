@@ -123,7 +123,7 @@ class _Training:
         shape = (2, point.rows, point.length - 1)  # EOS follows
         src, tgt = torch.randint(FIRST_SYMBOL_ID, len(VOCABULARY), shape)
         lengths = torch.full((point.rows,), point.length - 1)
-        self.batch = make_batch(Pairs(src, lengths, tgt, lengths), both_ends=False)
+        self.batch = make_batch(Pairs(src, lengths, tgt, lengths), source_bos=False)
         config = ModelConfig(
             d_model=point.width,
             n_heads=point.width // HEAD_WIDTH,

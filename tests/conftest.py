@@ -6,8 +6,10 @@ os.environ.setdefault("GOMP_SPINCOUNT", "2000")  # as the command line does, bef
 os.environ["OMP_NUM_THREADS"] = "1"  # the work is tiny, and as many workers run as there are cores
 
 import importlib.util
+import io
 import signal
 import sys
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
@@ -19,12 +21,14 @@ import torch
 from toytrans.choices import AnchorName, PadMask, PositionName
 from toytrans.cli.app import main
 from toytrans.config import Config
+from toytrans.insight.inspected import InspectedBatch, batch_of_sequences
 from toytrans.model.backends.cpu import leave_products_to_onednn
 from toytrans.model.build import build
 from toytrans.model.masks import MaskMaker, Masks
 from toytrans.model.positions.base import Distances
 from toytrans.model.transformer import Transformer
 from toytrans.tokens import BOS_ID, EOS_ID, Vocabulary
+from toytrans.yaml_tree import write_yaml
 
 
 @pytest.fixture(autouse=True)
@@ -42,6 +46,61 @@ def config_of(task: str = "copy", **sections: dict) -> Config:
     return Config.model_validate({"data": data, "model": model, **sections})
 
 
+TINY: dict[str, dict] = {
+    "data": {
+        "task": "copy",
+        "symbols": 5,
+        "train_length": [1, 4],
+        "valid_examples": 9,
+        "test_examples": 9,
+        "batch_tokens": 128,
+    },
+    "model": {
+        "d_model": 16,
+        "n_heads": 2,
+        "n_encoder_layers": 1,
+        "n_decoder_layers": 1,
+        "d_ff": 32,
+    },
+    "train": {"max_steps": 6, "eval_every": 2, "log_every": 1, "precision": "fp32"},
+}
+"""What commands train in tests, in a fraction of a second."""
+
+
+def tiny_yaml(**sections: dict) -> str:
+    """TINY as YAML, its sections changed. Files take the place of the task."""
+    files = "files" in sections.get("data", {})
+    base = TINY | ({"data": {"batch_tokens": 128}} if files else {})
+    return write_yaml({name: values | sections.get(name, {}) for name, values in base.items()})
+
+
+SMALL_YAML = """\
+seed: 3
+data: {task: copy, symbols: 5, train_length: [1, 6], valid_examples: 30, test_examples: 8}
+model: {d_model: 8, n_heads: 2, n_encoder_layers: 2, n_decoder_layers: 1, d_ff: 8}
+train: {max_steps: 2, precision: fp32}
+"""
+"""The smallest config that trains."""
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Path:
+    """The working directory; output as in a pipe. Temporary files go to the folder beside it.
+
+    It holds c.yaml, which is CONFIG of the test's module or else TINY, and tiny.yaml (SMALL_YAML).
+    """
+    folder, reports = tmp_path / "here", tmp_path / "reports"
+    folder.mkdir()
+    reports.mkdir()
+    monkeypatch.chdir(folder)
+    monkeypatch.setattr(tempfile, "tempdir", str(reports))
+    for name in ("TOYTRANS_DEBUG", "COLUMNS", "NO_COLOR", "FORCE_COLOR", "TERM"):
+        monkeypatch.delenv(name, raising=False)
+    (folder / "tiny.yaml").write_text(SMALL_YAML)
+    (folder / "c.yaml").write_text(getattr(request.module, "CONFIG", tiny_yaml()))
+    return folder
+
+
 def model_of(vocabulary: Vocabulary, **model: object) -> Transformer:
     """A small model in fp64 and eval mode, its norms and biases shaken away from 1 and 0."""
     config = config_of(model={"d_model": 24, "n_heads": 3, **model}).model
@@ -51,6 +110,16 @@ def model_of(vocabulary: Vocabulary, **model: object) -> Transformer:
             if parameter.dim() == 1 or "bias_table" in name:
                 parameter.add_(torch.randn_like(parameter) * 0.1)
     return built
+
+
+def inspected_of(**model: object) -> InspectedBatch:
+    """Two pairs and a small model in fp64; the first pair has 1 pad in src and 2 in tgt_in."""
+    batch, _ = batch_of_sequences(["5 7 9", "4 6 8 3"], ["9 7", "3 8 6 4"], VOCABULARY)
+    assert (batch.src == 0).sum(1).tolist() == [1, 0]
+    assert (batch.tgt_in == 0).sum(1).tolist() == [2, 0]
+    sizes = {"n_encoder_layers": 2, "n_decoder_layers": 2, "positions": "sinusoidal"}
+    made = model_of(VOCABULARY, **(sizes | model))
+    return InspectedBatch(batch, VOCABULARY, made, "test weights")
 
 
 def make_masks(src: torch.Tensor, tgt_in: torch.Tensor, pad_mask: PadMask = "keys") -> Masks:
@@ -84,6 +153,30 @@ SCHEMES = [
 """What a model's positions may be."""
 
 VOCABULARY = Vocabulary((*(str(k) for k in range(10)), "+"), separators=("+",))
+
+
+PAIRS = ("--src", "5 7 9", "--tgt", "9 7", "--src", "4 6 8 3", "--tgt", "3 8 6 4")
+"""Two pairs for a command; the first one gets pads."""
+
+
+class Screen(io.StringIO):
+    """A terminal to print to."""
+
+    encoding = "utf-8"  # type: ignore[assignment]
+
+    def isatty(self) -> bool:
+        return True
+
+
+def on_screen(monkeypatch: pytest.MonkeyPatch, *arguments: str, **environment: str) -> str:
+    """What a command prints on a terminal of 80 columns."""
+    for name, value in ({"TERM": "xterm-256color", "COLUMNS": "80"} | environment).items():
+        monkeypatch.setenv(name, value)
+    screen = Screen()
+    with monkeypatch.context() as patch:
+        patch.setattr(sys, "stdout", screen)
+        assert call(*arguments) == 0
+    return screen.getvalue()
 
 
 class Answer(NamedTuple):

@@ -616,8 +616,8 @@ def test_an_unknown_task_is_refused_with_the_nearest(
         (("eval", "--split", "train"), "--split"),
         (("inspect-masks", "--rows", "0"), "--rows"),
         (("tasks", "--bogus"), "--bogus"),
-        (("train",), "--config"),
         (("train", "--config"), "--config"),
+        (("train", "a.yaml", "b.yaml"), "b.yaml"),
         (("tarin",), "tarin"),
     ],
 )
@@ -704,7 +704,7 @@ def test_a_bug_of_ours_is_one_line_that_names_its_report(
     monkeypatch.setattr(toytrans.data.tasks, "card", broken)
     answer = command("tasks", "copy")
     assert (answer.code, answer.out, answer.err.count("\n")) == (70, "", 1)
-    says(answer.err, "toytrans: ", "bug of ours", "RuntimeError", "out of order")
+    says(answer.err, "toytrans: ", "internal error", "RuntimeError", "out of order")
     (report,) = (tmp_path / "reports").iterdir()
     assert str(report) in answer.err
     says(report.read_text(), "Traceback", "RuntimeError: out of order", "test_bad_input.py")
@@ -743,7 +743,7 @@ def test_a_bug_whose_report_cannot_be_written_is_one_line_all_the_same(
         monkeypatch.setenv("TOYTRANS_DEBUG", "1")
     answer = command("tasks", "copy")
     assert (answer.code, answer.out) == (70, "")
-    says(answer.err.splitlines()[-1], "toytrans: a bug of ours", "cannot be written", "TMPDIR")
+    says(answer.err.splitlines()[-1], "toytrans: internal error", "cannot be written", "TMPDIR")
     assert ("Traceback" in answer.err) == debug == (answer.err.count("\n") > 1)
 
 

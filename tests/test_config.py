@@ -16,8 +16,9 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from toytrans.choices import PositionName, TaskName
-from toytrans.config import Config, Section
+from toytrans.config import Config
 from toytrans.config_file import check_config, differences, load_config, save_config
+from toytrans.config_section import Section
 from toytrans.errors import UserError
 from toytrans.yaml_tree import Tree, read_yaml, write_yaml
 

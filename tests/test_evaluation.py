@@ -9,7 +9,7 @@ from torch.nn import functional as F
 
 from toytrans.data import open_source
 from toytrans.data.batches import make_batch
-from toytrans.data.pairs import DataFacts
+from toytrans.data.pairs import DatasetInfo
 from toytrans.evaluation import Counts, Report, evaluate, translate, wilson_interval
 from toytrans.model.decoding import greedy
 
@@ -47,14 +47,14 @@ def test_counts_are_those_of_one_row_at_a_time():
     source = open_source(config_of("copy", data={"symbols": 10, "train_length": [0, 7]}))
     pairs = source.pairs("test", torch.arange(60))
     model = model_of(VOCABULARY, positions="sinusoidal").train()
-    facts = DataFacts(VOCABULARY, (0, 5))
-    report = evaluate(model, pairs, facts, both_ends=False, batch_tokens=300)
+    facts = DatasetInfo(VOCABULARY, (0, 5))
+    report = evaluate(model, pairs, facts, source_bos=False, batch_tokens=300)
     assert model.training, "the mode is left as it was"
     model.eval()
     tokens = right = exact = 0
     loss = 0.0
     for row in range(60):
-        batch = make_batch(pairs.take(torch.tensor([row])), both_ends=False)
+        batch = make_batch(pairs.take(torch.tensor([row])), source_bos=False)
         with torch.no_grad():
             logits = model(batch.src, batch.tgt_in)
         loss += F.cross_entropy(logits[0], batch.tgt_out[0], reduction="sum").item()
@@ -73,9 +73,9 @@ def test_counts_are_those_of_one_row_at_a_time():
 
 def test_translations_come_in_the_order_of_the_questions():
     model = model_of(VOCABULARY, positions="sinusoidal")
-    facts = DataFacts(VOCABULARY, (0, 5))
+    facts = DatasetInfo(VOCABULARY, (0, 5))
     sequences = [["1"], [], ["4", "5", "6", "7", "8"], ["2", "+"]]
-    together = translate(model, sequences, facts, both_ends=False)
-    alone = [translate(model, [s], facts, both_ends=False)[0] for s in sequences]
+    together = translate(model, sequences, facts, source_bos=False)
+    alone = [translate(model, [s], facts, source_bos=False)[0] for s in sequences]
     assert together == alone
-    assert translate(model, [], facts, both_ends=False) == []
+    assert translate(model, [], facts, source_bos=False) == []

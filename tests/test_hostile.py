@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 import safetensors.torch
 import torch
-from conftest import Command, call
+from conftest import Command, call, tiny_yaml
 from torch import Tensor
 
 import toytrans
@@ -31,18 +31,11 @@ from toytrans.errors import UserError
 from toytrans.training.run import read_precision, read_records
 from toytrans.training.trainer import Trainer
 
-TINY = """\
-data: {task: copy, symbols: 5, train_length: [1, 4], valid_examples: 9, test_examples: 9}
-model: {d_model: 8, n_heads: 2, n_encoder_layers: 1, n_decoder_layers: 1, d_ff: 16}
-train: {max_steps: 4, eval_every: 2, precision: fp32}
-"""
-FILES = TINY.replace(TINY.splitlines()[0], "data: {files: {train: a.tsv, valid: a.tsv}}")
+pytestmark = pytest.mark.usefixtures("here")
+TINY = tiny_yaml(model={"d_model": 8, "d_ff": 16}, train={"max_steps": 4, "log_every": 10})
+
+FILES = tiny_yaml(data={"files": {"train": "a.tsv", "valid": "a.tsv"}})
 Refused = Callable[..., str]
-
-
-@pytest.fixture(autouse=True)
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
 
 
 @pytest.fixture(autouse=True)
@@ -549,7 +542,7 @@ def test_data_that_would_fill_the_memory_is_named_with_its_line(
 def test_a_config_that_names_no_run_asks_for_one(refused: Refused, name: str) -> None:
     Path(name).write_text(TINY)
     assert "is no name for a run" in refused("train", "--config", f"./{name}")
-    assert os.listdir() == [name]
+    assert sorted(os.listdir()) == sorted([name, "c.yaml"])
 
 
 @pytest.mark.parametrize("name", ["-x.yaml", ".yaml", f"{'x' * 250}.yaml", "a b.yaml"])
@@ -557,7 +550,7 @@ def test_strange_names_of_runs_stay_below_runs(command: Command, name: str) -> N
     Path(name).write_text(TINY)
     answer = command("train", "--config", f"./{name}", "--set", "train.max_steps=0")
     assert answer.code == 0, answer.err
-    assert sorted(os.listdir()) == sorted([name, "runs"])
+    assert sorted(os.listdir()) == sorted([name, "c.yaml", "runs"])
     assert os.listdir("runs") == [Path(name).stem]
 
 
@@ -733,7 +726,10 @@ def test_a_source_tree_that_is_not_installed_works(
     Path("tiny.yaml").write_text(TINY)
     assert command("--version").out == f"toytrans {toytrans.__version__}\n"
     assert command("train", "--config", "tiny.yaml").code == 0
-    assert json.loads(Path("runs/tiny/environment.json").read_text())["toytrans"] == "0.1.0"
+    assert (
+        json.loads(Path("runs/tiny/environment.json").read_text())["toytrans"]
+        == toytrans.__version__
+    )
 
 
 # The rules that hold the line ----------------------------------------------------------------

@@ -9,7 +9,7 @@ print(toytrans.check(run))          # the proofs, on a run or on anybody's model
 
 from typing import Any
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 
 def __getattr__(name: str) -> Any:

@@ -1,5 +1,6 @@
 """The names that a config and the command line choose among."""
 
+from collections.abc import Iterable
 from typing import Literal
 
 TaskName = Literal[
@@ -34,3 +35,12 @@ FaultName = Literal[
     "no_feed_forward",
 ]
 FormatName = Literal["text", "tsv", "jsonl", "scan"]
+
+
+def did_you_mean(name: str, names: Iterable[str]) -> str:
+    """The end of an error about an unknown name: the nearest known name, or all of them."""
+    import difflib
+
+    names = list(names)
+    near = difflib.get_close_matches(name, names, n=1)
+    return f"did you mean {near[0]}?" if near else f"there are {', '.join(names)}"

@@ -1,165 +1,34 @@
-"""The one description of a run: typed, strict, each default written once.
+"""The description of a run: typed, strict, each default written once.
 
-Values that follow from others (a test length five beyond training, say) are filled in by the
-sections themselves, so a saved `config.yaml` holds every value. Files and overrides become a
-`Config` in `config_file`.
+A key that is null may take its value from other keys: test_length is five beyond train_length, say.
+Each section derives these values when it is validated, so a saved `config.yaml` holds every value.
+`config_file` reads files and overrides.
 """
 
 import sys
-from collections.abc import Sequence
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, Strict, field_validator, model_validator
+from pydantic import Field, Strict
 
 from toytrans.choices import (
     AnchorName,
     Backward,
     CrossPositionName,
     FaultName,
-    FormatName,
     PadMask,
     PositionName,
-    TaskName,
 )
-from toytrans.config_errors import refusal
+from toytrans.config_data import MOST_IDS, TARGET_GROWTH, DataConfig
+from toytrans.config_section import Depth, Positive, Proportion, Section, Size, refusal
 from toytrans.errors import UserError
 
-TARGET_GROWTH = {"duplicate": 2, "lexicon": 2}
-"""Target symbols that one source symbol can become, where it is more than one."""
-
-SHORTEST_SOURCE = {"addition": 3, "multiplication": 3, "parity": 1}
-"""Source symbols that a task needs at least, where it is more than none."""
-
-FEWEST_SYMBOLS = {"addition": 2, "multiplication": 2, "parity": 2, "stack": 2}
-"""The smallest data.symbols of a task, where it is more than one: no numbers in base 1."""
-
-USUAL_SYMBOLS = {"parity": 2, "stack": 2, "reverse_nlplike": 8000}
-"""data.symbols where a config does not say it, where it is not 10."""
-
 COUNTING: tuple[AnchorName, ...] = ("count", "count_end", "fertility", "fertility_end")
-"""Anchors at places that a head has learned to count."""
+"""Anchors whose places a head learns to count."""
 
 ANCHOR_CYCLE: tuple[AnchorName, ...] = ("start", "end", "wrap", "start")
 
-MOST_PARAMETERS, MOST_IDS = 10**9, 2**27
-"""Of a model; of a split of valid or test, padded to its longest sequence. Far more than a toy
-needs, and less than would fill a machine."""
-
-Length = Annotated[int, Field(ge=0, le=2**16)]
-Range = Annotated[tuple[Length, Length], Strict(False)]
-Paths = str | Annotated[tuple[str, str], Strict(False)]
-Positive = Annotated[int, Field(ge=1, le=10**9)]
-Examples = Annotated[int, Field(ge=1, le=10**7)]
-Symbols = Annotated[int, Field(ge=1, le=10**5)]
-Size = Annotated[int, Field(ge=1, le=2**20)]
-Depth = Annotated[int, Field(ge=1, le=1000)]
-Share = Annotated[float, Field(ge=0, le=1)]
-
-
-class Section(BaseModel):
-    """Part of a config: unknown keys, loose types and changes are refused."""
-
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, allow_inf_nan=False)
-
-    @field_validator("*")
-    @classmethod
-    def _refuse_subnormal(cls, value: Any) -> Any:
-        """Training takes such numbers for 0, and so would the reader of a saved config."""
-        if isinstance(value, float) and 0 < abs(value) < sys.float_info.min:
-            raise refusal("", f"found {value}, too small for a number that is not 0")
-        return value
-
-    def _fill(self, **values: Any) -> None:
-        """Give fields that were left null the value that follows from the others."""
-        for name, value in values.items():
-            if getattr(self, name) is None:
-                self.__dict__[name] = value
-
-    def _refuse(self, names: Sequence[str], reason: str) -> None:
-        for name in names:
-            if getattr(self, name) is not None:
-                raise refusal(name, reason)
-
-
-class FilesConfig(Section):
-    """Pairs read from files."""
-
-    train: Paths = Field(description="Training file. Format text takes [SOURCE, TARGET].")
-    valid: Paths | None = Field(
-        None, description="Validation file. null holds out 5% of train, chosen by the seed."
-    )
-    test: Paths | None = Field(None, description="Test file. null means no test data.")
-    format: FormatName | None = Field(
-        None, description="File format. null takes it from the name of the training file."
-    )
-
-
-class DataConfig(Section):
-    """Which pairs, how long, how many."""
-
-    task: TaskName | None = Field(None, description="Synthetic task. Excludes files.")
-    files: FilesConfig | None = Field(None, description="Pairs read from files. Excludes task.")
-    symbols: Symbols | None = Field(
-        None,
-        description="Number of symbols of the task. null means 10; 2 for parity and stack; 8000 "
-        "for reverse_nlplike.",
-    )
-    train_length: Range | None = Field(
-        None, description="Shortest and longest training source, in symbols. null means [1, 20]."
-    )
-    valid_length: Range | None = Field(
-        None, description="Lengths of validation sources. null means train_length."
-    )
-    test_length: Range | None = Field(
-        None, description="Lengths of test sources. null means train_length and 5 symbols beyond."
-    )
-    train_examples: Examples | None = Field(
-        None,
-        description="Number of training pairs. null means new pairs without end for a task, all "
-        "pairs of a file.",
-    )
-    valid_examples: Examples | None = Field(
-        None,
-        description="Number of validation pairs. null means 1000 for a task, all pairs of a file.",
-    )
-    test_examples: Examples | None = Field(
-        None, description="Number of test pairs. null means 1000 for a task, all pairs of a file."
-    )
-    batch_tokens: Annotated[int, Field(ge=1, le=2**24)] = Field(
-        4096, description="Size of a batch in padded tokens: rows times (S + T)."
-    )
-    disjoint: bool = Field(
-        True, description="Keep validation and test sources out of the training data."
-    )
-
-    @model_validator(mode="after")
-    def _resolve(self) -> Self:
-        if (self.task is None) == (self.files is None):
-            both = "task and files exclude each other" if self.task else "nothing to learn from"
-            raise refusal("", f"{both}; name data.task or data.files")
-        if self.files:
-            of_tasks = ("symbols", "train_length", "valid_length", "test_length")
-            self._refuse(of_tasks, "belongs to data.task, not to data.files")
-            return self
-        self._fill(train_length=(1, 20), valid_examples=1000, test_examples=1000)
-        assert self.task and self.train_length
-        self._fill(symbols=USUAL_SYMBOLS.get(self.task, 10), valid_length=self.train_length)
-        if self.symbols is not None and self.symbols < FEWEST_SYMBOLS.get(self.task, 1):
-            raise refusal("symbols", f"{self.task} needs at least {FEWEST_SYMBOLS[self.task]}")
-        shortest = SHORTEST_SOURCE.get(self.task, 0)
-        for name in ("train_length", "valid_length", "test_length"):
-            if (span := getattr(self, name)) is None:
-                continue
-            if span[0] > span[1]:
-                raise refusal(name, f"{list(span)} starts above its end; swap the two")
-            if span[1] < shortest:
-                raise refusal(name, f"{self.task} needs a source length of {shortest} or more")
-        return self
-
-    def longest(self) -> int:
-        """The largest source length that a task is asked for in any split."""
-        spans = (self.train_length, self.valid_length, self.test_length)
-        return max((span[1] for span in spans if span), default=0)
+MOST_PARAMETERS = 10**9
+"""Far more than a toy needs, and less than would fill a machine."""
 
 
 class ModelConfig(Section):
@@ -230,8 +99,21 @@ class ModelConfig(Section):
         "autograd", description="Compute gradients by autograd, or by the formulas derived by hand."
     )
 
-    @model_validator(mode="after")
-    def _resolve(self) -> Self:
+    def _derived(self) -> dict[str, Any]:
+        anchored = self.positions == "anchored"
+        derived = self._defaults(cross_positions="anchored" if anchored else "none")
+        if self.random_positions or self.positions == "learned":
+            derived |= self._defaults(max_positions=2048 if self.random_positions else 512)
+        if not (anchored or self.cross_positions == "anchored"):
+            return derived | self._defaults(score_cap=0.0)
+        heads = range(min(self.n_heads, self.d_model))
+        cycle = tuple(ANCHOR_CYCLE[h % len(ANCHOR_CYCLE)] for h in heads)
+        cap = 1.0 if anchored else 0.0
+        return derived | self._defaults(
+            cross_anchors=cycle, score_cap=cap, bias_gain=16.0, slope=1.0
+        )
+
+    def _check(self) -> None:
         if self.d_model % self.n_heads:
             divisors = [h for h in range(1, self.d_model + 1) if self.d_model % h == 0]
             near = sorted(sorted(divisors, key=lambda h: abs(h - self.n_heads))[:3])
@@ -240,30 +122,26 @@ class ModelConfig(Section):
                 f"{self.n_heads} heads do not divide d_model {self.d_model}; "
                 f"take {' or '.join(map(str, near))}",
             )
+        self._check_positions()
+        if self.is_anchored:
+            self._check_anchors()
+        else:
+            names = ("cross_anchors", "bias_gain", "slope")
+            self._refuse(names, "belongs to positions: anchored, or to such cross_positions")
+
+    def _check_positions(self) -> None:
         if self.positions == "sinusoidal" and self.d_model % 2:
             raise refusal("d_model", f"sinusoidal positions need an even width, not {self.d_model}")
         if self.random_positions and self.positions not in ("sinusoidal", "learned"):
             raise refusal("random_positions", "belongs to positions: sinusoidal or learned")
-        if self.random_positions:
-            self._fill(max_positions=2048)
-        elif self.positions == "learned":
-            self._fill(max_positions=512)
-        else:
-            self._refuse(
-                ("max_positions",), "belongs to positions: learned, and to random_positions"
-            )
+        if not self.random_positions and self.positions != "learned":
+            reason = "belongs to positions: learned, and to random_positions"
+            self._refuse(("max_positions",), reason)
         if self.positions == "rotary" and self.d_model // self.n_heads % 2:
             width = self.d_model // self.n_heads
-            raise refusal("positions", f"rotary turns pairs: heads of even width, not {width}")
-        self._fill(cross_positions="anchored" if self.positions == "anchored" else "none")
-        if self.is_anchored:
-            cycle = tuple(ANCHOR_CYCLE[h % len(ANCHOR_CYCLE)] for h in range(self.n_heads))
-            cap = 1.0 if self.positions == "anchored" else 0.0
-            self._fill(cross_anchors=cycle, score_cap=cap, bias_gain=16.0, slope=1.0)
-        else:
-            anchored = ("cross_anchors", "bias_gain", "slope")
-            self._refuse(anchored, "belongs to positions: anchored, or to such cross_positions")
-            self._fill(score_cap=0.0)
+            raise refusal("positions", f"rotary rotates pairs: heads of even width, not {width}")
+
+    def _check_anchors(self) -> None:
         if self.counts and self.cross_positions == "none":
             raise refusal("cross_anchors", "counts need cross_positions: anchored, not none")
         if self.counts and self.backward == "by_hand":
@@ -273,11 +151,9 @@ class ModelConfig(Section):
                 "cross_anchors",
                 f"{len(self.cross_anchors)} anchors for {self.n_heads} heads; name one per head",
             )
-        return self
 
     def check_size(self, vocabulary: int) -> None:
-        """Raise UserError where the matrices of a model with V ids hold more numbers than
-        MOST_PARAMETERS."""
+        """Raise UserError where a model with V ids has more than MOST_PARAMETERS parameters."""
         width, inner = self.d_model, 2 * self.d_model * self.d_ff
         layers = (4 * width**2 + inner, 8 * width**2 + inner)
         depths = (self.n_encoder_layers, self.n_decoder_layers)
@@ -293,8 +169,8 @@ class ModelConfig(Section):
             )
 
     @property
-    def room(self) -> int | None:
-        """Places that a sequence may have; None = any number. Random places leave gaps."""
+    def max_length(self) -> int | None:
+        """Longest sequence with its ends; None = any. Random positions leave gaps."""
         if self.max_positions is None or not self.random_positions:
             return self.max_positions
         return self.max_positions // 4
@@ -306,7 +182,7 @@ class ModelConfig(Section):
 
     @property
     def is_anchored(self) -> bool:
-        """Whether any attention counts from the ends of the source."""
+        """Whether any attention has anchored positions."""
         return "anchored" in (self.positions, self.cross_positions)
 
 
@@ -347,7 +223,7 @@ class TrainConfig(Section):
         None, description="Steps between two evaluations. null means a quarter of max_steps."
     )
     log_every: Positive = Field(10, description="Steps between two records in metrics.jsonl.")
-    stop_at_exact_match: Share | None = Field(
+    stop_at_exact_match: Proportion | None = Field(
         None, description="Stop when the exact match on validation data is this high. null: never."
     )
     patience: Positive | None = Field(
@@ -361,19 +237,18 @@ class TrainConfig(Section):
     )
     compile: bool = Field(False, description="Compile the model with torch.compile, for a GPU.")
 
-    @model_validator(mode="after")
-    def _resolve(self) -> Self:
-        self._fill(
-            warmup_steps=min(100, self.max_steps // 3),
-            eval_every=max(1, self.max_steps // 4),
+    def _derived(self) -> dict[str, Any]:
+        return self._defaults(
+            warmup_steps=min(100, self.max_steps // 3), eval_every=max(1, self.max_steps // 4)
         )
+
+    def _check(self) -> None:
         if self.warmup_steps is not None and self.warmup_steps > self.max_steps:
             raise refusal(
                 "warmup_steps",
                 f"{self.warmup_steps} steps of warm-up are more than "
                 f"train.max_steps {self.max_steps}; lower it or leave it out",
             )
-        return self
 
 
 class Config(Section):
@@ -390,47 +265,45 @@ class Config(Section):
     )
     data: DataConfig = Field(description="The pairs: where they come from, how long, how many.")
     model: ModelConfig = Field(
-        default_factory=lambda: ModelConfig(),
+        default_factory=ModelConfig,
         description="The transformer: sizes, positions, layers.",
     )
     train: TrainConfig = Field(
-        default_factory=lambda: TrainConfig(),
+        default_factory=TrainConfig,
         description="The training: steps, learning rate, limits, precision.",
     )
 
-    @model_validator(mode="after")
-    def _resolve(self) -> Self:
-        data, rows = self.data, self.model.room
-        if self.model.backward == "by_hand":
-            self._resolve_by_hand()
-        if self.fault == "wrong_scale" and self.model.n_heads == 1:
-            raise refusal("fault", "wrong_scale is no fault with one head; take model.n_heads 2")
-        if self.fault == "no_position" and self.model.positions == "none":
-            raise refusal("fault", "no_position takes nothing from model.positions: none")
-        if data.train_length is not None:
+    def _derived(self) -> dict[str, Any]:
+        data, train = self.data, self.train
+        if data.train_length is not None and data.test_length is None:
             low, high = data.train_length
-            beyond = high + 5
-            if rows is not None:
-                beyond = max(high, min(beyond, self._longest_source(rows)))
-            data._fill(test_length=(low, beyond))
-            self._check_examples()
-        if rows is not None and data.task is not None:
-            longest = self._longest_source(rows)
-            for name in ("train_length", "valid_length", "test_length"):
-                if (span := getattr(data, name))[1] > longest:
-                    raise refusal(
-                        f"data.{name}",
-                        f"{span[1]} symbols are more than the {longest} that "
-                        f"model.max_positions {self.model.max_positions} leaves room for; raise "
-                        "it, or take "
-                        "positions without a table",
-                    )
-        return self
+            beyond = max(high, min(high + 5, self._longest_source()))
+            data = data.model_copy(update={"test_length": (low, beyond)})
+        if self.model.backward == "by_hand" and train.precision == "auto":
+            train = train.model_copy(update={"precision": "fp32"})
+        return {"data": data, "train": train}
 
-    def _check_examples(self) -> None:
+    def _check(self) -> None:
+        if self.model.backward == "by_hand" and self.train.precision == "bf16":
+            raise refusal("train.precision", "model.backward: by_hand takes fp32 or fp64, not bf16")
+        if self.model.backward == "by_hand" and self.train.compile:
+            raise refusal("train.compile", "model.backward: by_hand is not compiled; take false")
+        if self.data.task is not None:
+            self._check_lengths()
+
+    def _check_lengths(self) -> None:
+        """Whether the lengths of a task fit a position table and memory."""
+        data, longest = self.data, self._longest_source()
+        for name in ("train_length", "valid_length", "test_length"):
+            if (span := getattr(data, name))[1] > longest:
+                raise refusal(
+                    f"data.{name}",
+                    f"{span[1]} symbols are more than the {longest} that "
+                    f"model.max_positions {self.model.max_positions} leaves room for; raise it, or "
+                    "take positions without a table",
+                )
         for split in ("valid", "test"):
-            examples: int = getattr(self.data, f"{split}_examples")
-            span: tuple[int, int] = getattr(self.data, f"{split}_length")
+            examples, span = getattr(data, f"{split}_examples"), getattr(data, f"{split}_length")
             if examples * span[1] > MOST_IDS:
                 raise refusal(
                     f"data.{split}_examples",
@@ -438,20 +311,13 @@ class Config(Section):
                     f"ids; lower it, or data.{split}_length",
                 )
 
-    def _resolve_by_hand(self) -> None:
-        """What is computed by hand is computed in fp32 or fp64, and as it stands."""
-        if self.train.precision == "bf16":
-            raise refusal("train.precision", "model.backward: by_hand takes fp32 or fp64, not bf16")
-        if self.train.compile:
-            raise refusal("train.compile", "model.backward: by_hand is not compiled; take false")
-        if self.train.precision == "auto":
-            self.train.__dict__["precision"] = "fp32"
-
-    def _longest_source(self, rows: int) -> int:
-        """Source symbols whose source and target both fit a table of `rows`, EOS included."""
-        return (rows - 1) // TARGET_GROWTH.get(self.data.task or "", 1)
+    def _longest_source(self) -> int:
+        """Source symbols whose source and target both fit the position table, EOS included."""
+        if self.model.max_length is None:
+            return sys.maxsize
+        return (self.model.max_length - 1) // TARGET_GROWTH.get(self.data.task or "", 1)
 
     @property
-    def marks_both_ends(self) -> bool:
-        """Whether sources start with BOS: the anchored positions count from either end."""
+    def source_bos(self) -> bool:
+        """Whether sources start with BOS: anchored positions count from both ends."""
         return self.model.is_anchored

@@ -1,4 +1,4 @@
-"""Why a config was refused, in one line: file, line, key, what was found, what is allowed."""
+"""Why a config is refused, in one line: file, line, key, given value, allowed values."""
 
 import difflib
 import re
@@ -10,13 +10,8 @@ from pydantic import BaseModel, ValidationError
 from toytrans.yaml_tree import Tree
 
 
-def refusal(key: str, reason: str) -> ValueError:
-    """What a validator raises for a key of its section (or a path from it); `explain` reads it."""
-    return ValueError(f"{key}|{reason}")
-
-
 def explain(error: ValidationError, tree: Tree, config: type[BaseModel]) -> str:
-    """The first thing that is wrong, in one line: file, line, key, found, allowed."""
+    """The first problem in one line: file, line, key, given value, allowed values."""
     fields = _fields(config)
     problems = error.errors()
     problem = next((p for p in problems if p["type"] == "extra_forbidden"), problems[0])
@@ -24,9 +19,9 @@ def explain(error: ValidationError, tree: Tree, config: type[BaseModel]) -> str:
     last = problem["loc"][-1] if problem["loc"] else ""
     if problem["type"] == "extra_forbidden" and not _is_key(last):
         path.append(str(last))
-    if problem["type"] == "value_error":
-        name, _, message = str(problem["ctx"]["error"]).partition("|")
-        path += [part for part in name.split(".") if part]
+    if problem["type"] == "refusal":
+        message = problem["ctx"]["reason"]
+        path += [part for part in problem["ctx"]["key"].split(".") if part]
     elif problem["type"] == "extra_forbidden":
         message = f"unknown key{_nearest_key(path, fields)}"
     elif problem["type"] == "missing" and isinstance(last, int):
@@ -37,8 +32,8 @@ def explain(error: ValidationError, tree: Tree, config: type[BaseModel]) -> str:
     else:
         message = f"found {_shown(problem['input'])}, expected {_expected(problem, path, fields)}"
     key = ".".join(path)
-    told = key if key.isprintable() else repr(key)[1:-1]  # a key may hold line ends
-    return f"{tree.place(key)}: {told + ': ' if told else ''}{message}"
+    shown = key if key.isprintable() else repr(key)[1:-1]  # a key may hold line ends
+    return f"{tree.place(key)}: {shown + ': ' if shown else ''}{message}"
 
 
 def _is_key(part: int | str) -> bool:
@@ -61,9 +56,9 @@ def _expected(problem: Any, path: Sequence[str], fields: dict[str, str]) -> str:
     if kind == "literal_error":
         return str(context["expected"]).replace("'", "") + _nearest_value(problem, path)
     bounds = {"ge": "at least", "gt": "more than", "le": "at most", "lt": "less than"}
-    for name, words in bounds.items():
+    for name, phrase in bounds.items():
         if name in context:
-            return f"{words} {context[name]}"
+            return f"{phrase} {context[name]}"
     if kind == "string_pattern_mismatch":
         return fields.get(".".join(path)) or f"text like {context['pattern']}"
     names = {

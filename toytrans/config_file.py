@@ -1,4 +1,4 @@
-"""Configs read, overridden, saved and compared.
+"""Read, override, save and compare configs.
 
 A YAML file becomes a tree of plain values with the line of every key (`yaml_tree`), `--set`
 overrides are laid over it, and Pydantic checks the whole (`Config`).
@@ -11,7 +11,8 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from toytrans.config import Config, DataConfig, ModelConfig, Paths, TrainConfig
+from toytrans.config import Config, ModelConfig, TrainConfig
+from toytrans.config_data import DataConfig
 from toytrans.config_errors import explain
 from toytrans.errors import UserError
 from toytrans.yaml_tree import Tree, parse_value, read_yaml, write_yaml
@@ -42,13 +43,9 @@ def load_config(path: Path, overrides: Sequence[str] = (), base: Config | None =
 def check_config(tree: Tree) -> Config:
     """The config of a tree of values. Raises UserError with file, line and key."""
     try:
-        config = Config.model_validate(tree.values)
+        return Config.model_validate(tree.values)
     except ValidationError as error:
         raise UserError(explain(error, tree, Config)) from None
-    if files := config.data.files:
-        for name in ("train", "valid", "test"):
-            files.__dict__[name] = _absolute(getattr(files, name))
-    return config
 
 
 def save_config(config: Config) -> str:
@@ -68,14 +65,6 @@ def differences(saved: Config, wanted: Config) -> list[str]:
         for key in sorted(before.keys() | after.keys())
         if before.get(key) != after.get(key) and key not in (*MAY_DIFFER, *moved)
     ]
-
-
-def _absolute(paths: Paths | None) -> Paths | None:
-    if paths is None:
-        return None
-    if isinstance(paths, str):
-        return str(Path(paths).absolute())
-    return str(Path(paths[0]).absolute()), str(Path(paths[1]).absolute())
 
 
 def _flatten(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:

@@ -1,17 +1,12 @@
-"""What can go wrong that a person can mend."""
+"""Errors that the user can fix."""
 
 
 class UserError(Exception):
-    """Something the user can mend. Its message is one line: what, where, the remedy.
-
-    said: whether another process of the same training tells the user of it.
-    """
-
-    said = False
+    """An error that the user can fix. Its message is one line: what, where, the remedy."""
 
 
 class UnseenSymbol(UserError):
-    """A symbol that the vocabulary does not hold; callers that know the file and line add them."""
+    """A symbol that is not in the vocabulary. Callers that know file and line add them."""
 
     def __init__(self, symbol: str, known: int, example: str) -> None:
         self.symbol = symbol
@@ -20,7 +15,7 @@ class UnseenSymbol(UserError):
 
 
 def ran_out_of_memory(error: BaseException) -> bool:
-    """Whether an error says that memory has run out, the host's or a device's."""
+    """Whether an error means that the host or a device is out of memory."""
     if isinstance(error, MemoryError):
         return True
     if not isinstance(error, RuntimeError):

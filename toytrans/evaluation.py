@@ -1,10 +1,12 @@
-"""Evaluation: counts first, one division at the end.
+"""Evaluation: sums over pairs first, one division at the end.
 
-Two ways of reading. Free-running: the model reads its own greedy (or beam) output; exact match is
-the share of outputs that equal the target through EOS. Teacher-forced: every token is predicted
-from the true tokens before it; loss and token accuracy are measured so. A greedy output is right
-exactly where every teacher-forced token is, so that both ways give one exact match, up to rounding
-and to targets that are longer than decoding may become.
+Free-running: the model reads its own greedy (or beam) output. Exact match is the proportion of
+outputs that equal the target through EOS.
+Teacher-forced: every token is predicted from the true tokens before it. Loss and token accuracy are
+measured this way.
+
+A greedy output is right exactly if every teacher-forced token is. Both ways therefore give the same
+exact match, up to rounding and to targets beyond the decoding limit.
 """
 
 import contextlib
@@ -20,7 +22,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from toytrans.data.batches import Batch, evaluation_batches
-from toytrans.data.pairs import DataFacts, Pairs, Side, pad_rows
+from toytrans.data.pairs import DatasetInfo, Pairs, Side, pad_rows
 from toytrans.data.selection import first_of_each
 from toytrans.model.backends.chunked import limit_scores
 from toytrans.model.decoding import search
@@ -34,7 +36,7 @@ MOST_SCORES = 2**20
 MOST_SPANS = 25
 """Rows of lengths that a table may have."""
 
-SHARES = (
+PROPORTIONS = (
     "exact_match",
     "forced_exact_match",
     "exact_match_difference",
@@ -42,7 +44,7 @@ SHARES = (
     "free_token_accuracy",
     "token_accuracy_difference",
 )
-"""What is averaged over runs."""
+"""Keys of a summary that are averaged over runs."""
 
 Columns = dict[str, Tensor]
 """One number a pair, (B,), for fields of Counts."""
@@ -50,15 +52,20 @@ Columns = dict[str, Tensor]
 
 @dataclass
 class Counts:
-    """Sums over some pairs. The first five are teacher-forced and of all pairs; the others are of
-    the pairs that were decoded too.
+    """Sums over some pairs.
 
-    right_tokens: real target tokens, EOS included, that were predicted. forced_sequences: targets
-    of which every token was; PAD and BOS are left out there, since decoding never says them.
-    free_tokens: tokens of an output that equal the target's at the same place; those past the
-    target's end do not count. early, late, never: outputs whose EOS came before the target's, after
-    it, or not within the tokens allowed. first_errors: how many outputs went wrong first at each
-    place, the first token being at place 1.
+    Teacher-forced, of all pairs:
+    examples: pairs.
+    forced_sequences: targets whose every token was predicted, PAD and BOS not being allowed.
+    tokens, right_tokens: real target tokens, EOS included, and those that were predicted.
+    loss: in nats.
+
+    Of the pairs that were decoded too:
+    decoded, right_sequences: pairs, and outputs that equal their target.
+    decoded_forced_sequences, decoded_tokens, decoded_right_tokens: as above.
+    free_tokens: output tokens that equal the target's at the same place.
+    early, late, never: outputs whose EOS came before the target's, after it, or not in time.
+    first_errors: number of outputs whose first wrong token is at each place, counted from 1.
     """
 
     examples: int = 0
@@ -113,7 +120,7 @@ class Counts:
 
 @dataclass
 class Report:
-    """Counts per length: of the source, or of the target where that was asked for."""
+    """Counts per length of the source, or of the target."""
 
     by_length: dict[int, Counts] = field(default_factory=dict)
 
@@ -151,8 +158,8 @@ class Report:
         low, high = train_length
         return self.total(high + 1) + self.total(0, low - 1)
 
-    def document(self, train_length: tuple[int, int]) -> dict[str, Any]:
-        """Everything as plain values: the total, in and out of range (or None), per length."""
+    def to_dict(self, train_length: tuple[int, int]) -> dict[str, Any]:
+        """Plain values: the total, in and out of range (or None), per length."""
         inside, outside = self.in_range(train_length), self.out_of_range(train_length)
         rows = [{"length": n} | counts.summary() for n, counts in self.by_length.items()]
         for row in rows:
@@ -165,7 +172,7 @@ class Report:
 
 
 class Span(NamedTuple):
-    """Neighbouring lengths that were measured, low .. high, all within training or all beyond."""
+    """Measured lengths low .. high, all within the training lengths or all beyond."""
 
     low: int
     high: int
@@ -173,8 +180,8 @@ class Span(NamedTuple):
 
 
 def spans(lengths: Iterable[int], train_length: tuple[int, int]) -> list[Span]:
-    """Lengths in at most 25 spans, each within steps of 1, 2, 5, 10, 20, 50 and so on, and none
-    across an end of the training lengths."""
+    """Lengths in at most 25 spans of 1, 2, 5, 10, 20, 50 and so on. No span crosses an end of the
+    training lengths."""
     low, high = train_length
     ordered = sorted(lengths)
     steps = (digit * 10**power for power in count() for digit in (1, 2, 5))
@@ -187,27 +194,27 @@ def spans(lengths: Iterable[int], train_length: tuple[int, int]) -> list[Span]:
 
 
 def over_runs(summaries: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Of several runs' summaries the mean, the lowest and the highest of every share."""
-    columns = {name: [summary[name] for summary in summaries] for name in SHARES}
+    """The mean, lowest and highest of every proportion, over the summaries of several runs."""
+    columns = {name: [summary[name] for summary in summaries] for name in PROPORTIONS}
     return {"runs": len(summaries)} | {
         name: {"mean": fmean(column), "min": min(column), "max": max(column)}
         for name, column in columns.items()
     }
 
 
-def document_over_runs(documents: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """What several runs' documents say together: of the whole, in and out of range (or None), and
-    per length."""
-    found = over_runs(documents)
+def average_runs(runs: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Averages of several `Report.to_dict`: all lengths, in and out of range (or None), per
+    length."""
+    averages = over_runs(runs)
     for part in ("in_range", "out_of_range"):
-        there = [document[part] for document in documents if document[part] is not None]
-        found[part] = over_runs(there) if there else None
+        parts = [run[part] for run in runs if run[part] is not None]
+        averages[part] = over_runs(parts) if parts else None
     rows: dict[int, list[dict[str, Any]]] = {}
-    for document in documents:
-        for row in document["by_length"]:
+    for run in runs:
+        for row in run["by_length"]:
             rows.setdefault(row["length"], []).append(row)
-    found["by_length"] = [{"length": n} | over_runs(rows[n]) for n in sorted(rows)]
-    return found
+    averages["by_length"] = [{"length": n} | over_runs(rows[n]) for n in sorted(rows)]
+    return averages
 
 
 def wilson_interval(right: int, total: int) -> tuple[float, float]:
@@ -226,32 +233,36 @@ def wilson_interval(right: int, total: int) -> tuple[float, float]:
 def evaluate(
     model: Transformer,
     pairs: Pairs,
-    facts: DataFacts,
+    facts: DatasetInfo,
     *,
-    both_ends: bool,
+    source_bos: bool,
     beam: int = 1,
     batch_tokens: int = BATCH_TOKENS,
     decode: int | None = None,
     side: Side = "src",
     follow: Callable[[int, int], None] | None = None,
 ) -> Report:
-    """Score every pair, and decode the first `decode` pairs of each length (None = all); leaves the
-    model as it was. side: whose length counts. follow: told how many pairs a batch has scored or
-    decoded, and how many there are to score and decode in all."""
+    """Score every pair, and decode some. The model is left as it was.
+
+    decode: number of pairs of each length to decode; None = all.
+    side: whose length counts.
+    follow: called with the pairs that a batch has scored or decoded, and those of all batches.
+    """
     report, lengths = Report(), pairs.length(side).cpu()
     chosen = first_of_each(lengths, decode)
     also_decoded = torch.zeros(len(pairs), dtype=torch.bool)
     also_decoded[chosen] = True
     follow = follow or (lambda done, total: None)
     total = len(pairs) + len(chosen)
+    longest = model.config.max_length
     with _in_eval_mode(model) as device:
-        for batch, rows in evaluation_batches(pairs, batch_tokens, both_ends, model.longest):
+        for batch, rows in evaluation_batches(pairs, batch_tokens, source_bos, longest):
             report.add(lengths[rows], _forced(model, batch.to(device), also_decoded[rows]))
             follow(len(rows), total)
         some, lengths = pairs.take(chosen), lengths[chosen]
-        for batch, rows in evaluation_batches(some, batch_tokens, both_ends, model.longest):
+        for batch, rows in evaluation_batches(some, batch_tokens, source_bos, longest):
             batch = batch.to(device)
-            tokens = search(model, batch.src, beam=beam, growth=facts.target_growth).tokens
+            tokens = search(model, batch.src, beam=beam, growth=facts.max_len_a).tokens
             report.add(lengths[rows], *_free(tokens, batch.tgt_out))
             follow(len(rows), total)
     report.by_length = dict(sorted(report.by_length.items()))
@@ -271,16 +282,18 @@ def _in_eval_mode(model: Transformer) -> Iterator[torch.device]:
 
 
 def _forced(model: Transformer, batch: Batch, also_decoded: Tensor) -> Columns:
-    """What teacher forcing counts of each row of a batch; also_decoded (B,): rows to count once
-    more, for the comparison with free running."""
+    """Teacher-forced counts of each row of a batch.
+
+    also_decoded (B,): rows that are decoded too; they are counted twice, for the comparison.
+    """
     logits = model(batch.src, batch.tgt_in)
     real = batch.tgt_out != PAD_ID
     losses = F.cross_entropy(
         logits.transpose(1, 2), batch.tgt_out, ignore_index=PAD_ID, reduction="none"
     )
     tokens, right = real.sum(1).cpu(), ((logits.argmax(-1) == batch.tgt_out) & real).sum(1).cpu()
-    said = logits[..., EOS_ID:].argmax(-1) + EOS_ID  # decoding says neither PAD nor BOS
-    whole = ((said == batch.tgt_out) | ~real).all(1).cpu()
+    greedy = logits[..., EOS_ID:].argmax(-1) + EOS_ID  # decoding never emits PAD or BOS
+    whole = ((greedy == batch.tgt_out) | ~real).all(1).cpu()
     return {
         "examples": torch.ones_like(tokens),
         "forced_sequences": whole,
@@ -294,8 +307,10 @@ def _forced(model: Transformer, batch: Batch, also_decoded: Tensor) -> Columns:
 
 
 def _free(tokens: Tensor, expected: Tensor) -> tuple[Columns, Tensor]:
-    """Outputs (B, L) beside targets (B, T), PAD after their ends -> what free running counts of
-    each row, and the place (B,) of its first error, from 1; 0 = none."""
+    """Free-running counts of each row, and the place (B,) of its first error: from 1, 0 = none.
+
+    tokens (B, L), expected (B, T): outputs and targets, PAD after their ends.
+    """
     width = max(tokens.shape[1], expected.shape[1])
     tokens, expected = (
         F.pad(x.cpu(), (0, width - x.shape[1]), value=PAD_ID) for x in (tokens, expected)
@@ -318,9 +333,9 @@ def _free(tokens: Tensor, expected: Tensor) -> tuple[Columns, Tensor]:
 def translate(
     model: Transformer,
     sequences: list[list[str]],
-    facts: DataFacts,
+    facts: DatasetInfo,
     *,
-    both_ends: bool,
+    source_bos: bool,
     beam: int = 1,
 ) -> list[list[str]]:
     """Translations of sequences of symbols, in their order. Raises UnseenSymbol."""
@@ -330,9 +345,10 @@ def translate(
         return []
     pairs = Pairs(*pad_rows(rows), *pad_rows([[]] * len(rows)))
     output: list[list[str]] = [[]] * len(rows)
+    longest = model.config.max_length
     with _in_eval_mode(model) as device:
-        for batch, order in evaluation_batches(pairs, BATCH_TOKENS, both_ends, model.longest):
-            found = search(model, batch.src.to(device), beam=beam, growth=facts.target_growth)
-            for row, ids in zip(order.tolist(), found.tokens.tolist(), strict=True):
+        for batch, order in evaluation_batches(pairs, BATCH_TOKENS, source_bos, longest):
+            decoded = search(model, batch.src.to(device), beam=beam, growth=facts.max_len_a)
+            for row, ids in zip(order.tolist(), decoded.tokens.tolist(), strict=True):
                 output[row] = vocabulary.decode(ids)
     return output

@@ -145,8 +145,8 @@ def test_files_count_by_their_contents_wherever_they_lie(scan_files, tmp_path):
     here, there = (jobs.jobs_of("scan", board, quick=True, files=f)[0] for f in (scan_files, other))
     assert here.path == there.path and here.config_sha256 == there.config_sha256
     (other / "tasks_train_simple.txt").write_text("IN: run OUT: I_RUN\n")
-    jobs._sha256.cache_clear()
-    assert here.path != there.path and here.config_sha256 == there.config_sha256
+    changed = jobs.jobs_of("scan", board, quick=True, files=other)[0]
+    assert here.path != changed.path and here.config_sha256 == changed.config_sha256
 
 
 def test_a_board_that_does_not_exist_is_refused_with_the_names(command: Command):

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 import typer
-from conftest import Command, call
+from conftest import PAIRS, Command, Screen, call, on_screen
 
 from toytrans.cli.inspect import Library
 from toytrans.cli.render.tables import print_tables
@@ -25,46 +25,11 @@ from toytrans.insight.masks.conventions import LIBRARIES
 from toytrans.insight.masks.mask_tables import COLUMNS
 from toytrans.insight.tables import CLOSED, Table
 
-GIVEN = ("--src", "5 7 9", "--tgt", "9 7", "--src", "4 6 8 3", "--tgt", "3 8 6 4")
-TINY = """\
-seed: 3
-data: {task: copy, symbols: 5, train_length: [1, 4], valid_examples: 8, test_examples: 8}
-model: {d_model: 8, n_heads: 2, n_encoder_layers: 1, n_decoder_layers: 1, d_ff: 8}
-train: {max_steps: 2, precision: fp32}
-"""
-
-
-@pytest.fixture(autouse=True)
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.chdir(tmp_path)
-    for name in ("COLUMNS", "NO_COLOR", "FORCE_COLOR", "TERM"):
-        monkeypatch.delenv(name, raising=False)
-    (tmp_path / "tiny.yaml").write_text(TINY)
-    return tmp_path
-
-
-class Screen(io.StringIO):
-    """A terminal to print to."""
-
-    encoding = "utf-8"  # type: ignore[assignment]
-
-    def isatty(self) -> bool:
-        return True
-
-
-def on_screen(monkeypatch: pytest.MonkeyPatch, *arguments: str, **environment: str) -> str:
-    """What a command prints on a terminal."""
-    for name, value in ({"TERM": "xterm-256color", "COLUMNS": "80"} | environment).items():
-        monkeypatch.setenv(name, value)
-    screen = Screen()
-    with monkeypatch.context() as patch:
-        patch.setattr(sys, "stdout", screen)
-        assert call("inspect-masks", *arguments) == 0
-    return screen.getvalue()
+pytestmark = pytest.mark.usefixtures("here")
 
 
 def test_the_nine_tables_in_their_order(command: Command) -> None:
-    answer = command("inspect-masks", *GIVEN)
+    answer = command("inspect-masks", *PAIRS)
     assert (answer.code, answer.err) == (0, "")
     titles = [line for line in answer.out.splitlines() if re.match(r"\d ", line)]
     order = [int(title[0]) for title in titles]
@@ -91,7 +56,7 @@ def test_tables_of_a_number_stand_side_by_side_where_there_is_room(
     command: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", "200")
-    lines = command("inspect-masks", *GIVEN).out.splitlines()
+    lines = command("inspect-masks", *PAIRS).out.splitlines()
     (one, _) = [line for line in lines if line.startswith("4 ")]
     assert one.count("4 Decoder self") == 3
     tables = [line for line in lines if line.count("<bos> 9 7") == 3]
@@ -101,9 +66,9 @@ def test_tables_of_a_number_stand_side_by_side_where_there_is_room(
 def test_a_terminal_gets_colour_and_nothing_else_does(
     command: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    piped = command("inspect-masks", *GIVEN).out
-    shown = on_screen(monkeypatch, *GIVEN)
-    without = on_screen(monkeypatch, *GIVEN, NO_COLOR="1")
+    piped = command("inspect-masks", *PAIRS).out
+    shown = on_screen(monkeypatch, "inspect-masks", *PAIRS)
+    without = on_screen(monkeypatch, "inspect-masks", *PAIRS, NO_COLOR="1")
     assert "\x1b[" in shown
     assert re.sub(r"\x1b\[[\d;]*m", "", shown) == without == piped
     assert CLOSED in piped
@@ -111,13 +76,13 @@ def test_a_terminal_gets_colour_and_nothing_else_does(
 
 def test_a_terminal_without_unicode_gets_ascii(monkeypatch: pytest.MonkeyPatch) -> None:
     words = ("--src", "h\u00e9 b", "--tgt", "\uac00", "--src", "b", "--tgt", "b b")
-    shown = on_screen(monkeypatch, *words, TERM="dumb")
+    shown = on_screen(monkeypatch, "inspect-masks", *words, TERM="dumb")
     assert shown.isascii() and "h\\xe9" in shown and "\\uac00" in shown
     assert "1 = may attend, . = masked" in shown
     monkeypatch.setattr(Screen, "encoding", "iso-8859-1")
-    assert on_screen(monkeypatch, *words).isascii()
+    assert on_screen(monkeypatch, "inspect-masks", *words).isascii()
     monkeypatch.setattr(Screen, "encoding", "utf-8")
-    assert "h\u00e9" in on_screen(monkeypatch, *words)
+    assert "h\u00e9" in on_screen(monkeypatch, "inspect-masks", *words)
 
 
 def test_control_characters_and_markup_of_symbols_are_shown(command: Command) -> None:
@@ -126,17 +91,17 @@ def test_control_characters_and_markup_of_symbols_are_shown(command: Command) ->
 
 
 def test_json_is_as_documented(command: Command) -> None:
-    found = json.loads(command("inspect-masks", *GIVEN, "--json").out)
+    found = json.loads(command("inspect-masks", *PAIRS, "--json").out)
     assert list(found) == ["src", "tgt_in", "tgt_out", "encoder_self", "decoder_self", "cross"]
     assert found["cross"][0] == [[1, 1, 1, 1, 0]] * 5
 
 
 def test_csv_is_one_document_with_the_masks_of_json(command: Command) -> None:
-    answer = command("inspect-masks", *GIVEN, "--src", ', "', "--tgt", "x", "--csv")
+    answer = command("inspect-masks", *PAIRS, "--src", ', "', "--tgt", "x", "--csv")
     assert (answer.code, answer.err) == (0, "")
     rows = list(csv.DictReader(io.StringIO(answer.out)))
     assert tuple(rows[0]) == COLUMNS and len(rows) == 3 * 75
-    same = command("inspect-masks", *GIVEN, "--src", ', "', "--tgt", "x", "--json")
+    same = command("inspect-masks", *PAIRS, "--src", ', "', "--tgt", "x", "--json")
     data = json.loads(same.out)
     for row in rows:
         pair, query, key = int(row["pair"]) - 1, int(row["query"]), int(row["key"])
@@ -146,7 +111,7 @@ def test_csv_is_one_document_with_the_masks_of_json(command: Command) -> None:
 
 
 def test_html_is_one_document_that_needs_no_network(command: Command) -> None:
-    answer = command("inspect-masks", "--src", "<b>&", "--tgt", "\uac00", *GIVEN, "--html")
+    answer = command("inspect-masks", "--src", "<b>&", "--tgt", "\uac00", *PAIRS, "--html")
     assert (answer.code, answer.err) == (0, "")
     page = answer.out
     assert page.startswith("<!DOCTYPE html>") and page.rstrip().endswith("</html>")
@@ -165,7 +130,7 @@ def test_the_libraries_are_those_of_the_conventions() -> None:
 
 @pytest.mark.parametrize("library", LIBRARIES)
 def test_as_a_library_prints_its_arguments(command: Command, library: str) -> None:
-    answer = command("inspect-masks", *GIVEN, "--as", library)
+    answer = command("inspect-masks", *PAIRS, "--as", library)
     assert answer.code == 0
     titles = re.findall(rf"{library} [\w -]+: \w+, pair [12]\b", answer.out)
     assert len(titles) >= 6, "two pairs, three attentions"
@@ -174,7 +139,7 @@ def test_as_a_library_prints_its_arguments(command: Command, library: str) -> No
 
 
 def test_as_torch_mha_by_hand(command: Command) -> None:
-    out = command("inspect-masks", *GIVEN, "--as", "torch-mha").out
+    out = command("inspect-masks", *PAIRS, "--as", "torch-mha").out
     shown = out[out.index("torch-mha Decoder self-attention: attn_mask, pair 1") :]
     assert [line.split() for line in shown.splitlines()[3:8]] == [
         ["<bos>", "9", "7", "<pad>", "<pad>"],
@@ -231,11 +196,11 @@ def test_a_fault_of_the_config_is_in_the_masks(command: Command) -> None:
 @pytest.mark.parametrize(
     ("arguments", "fragments"),
     [
-        ((*GIVEN, "--json", "--csv"), ("--json and --csv", "give one")),
-        ((*GIVEN, "--html", "--steps"), ("--html and --steps", "give one")),
-        ((*GIVEN, "--as", "hf", "--json"), ("--as hf", "--json", "leave one out")),
-        ((*GIVEN, "--as", "hf", "--steps"), ("--as hf", "--steps")),
-        ((*GIVEN, "--set", "seed=1"), ("--set seed=1", "--config FILE")),
+        ((*PAIRS, "--json", "--csv"), ("--json and --csv", "give one")),
+        ((*PAIRS, "--html", "--steps"), ("--html and --steps", "give one")),
+        ((*PAIRS, "--as", "hf", "--json"), ("--as hf", "--json", "leave one out")),
+        ((*PAIRS, "--as", "hf", "--steps"), ("--as hf", "--steps")),
+        ((*PAIRS, "--set", "seed=1"), ("--set seed=1", "--config FILE")),
         (("--config", "tiny.yaml", "--run", "x"), ("tiny.yaml", "x", "give one")),
         (("--run", "nowhere"), ("nowhere", "no such run directory", "toytrans train")),
         ((), ("nothing to inspect", "--config", "--run", "--src", "--tgt")),
@@ -260,7 +225,7 @@ def test_what_cannot_be_shown_is_refused_in_one_line(
 
 
 def test_an_unknown_library_is_explained_by_the_parser(command: Command) -> None:
-    answer = command("inspect-masks", *GIVEN, "--as", "jax")
+    answer = command("inspect-masks", *PAIRS, "--as", "jax")
     assert (answer.code, answer.out) == (2, "")
     assert "--as" in answer.err and "torch-mha" in answer.err
 
@@ -375,3 +340,18 @@ def test_wide_symbols_keep_columns_in_line() -> None:
     rows = file.getvalue().splitlines()[2:]
     assert rows == ["     \uac00\ub098 b", "  \uac00    1 \u00b7", "   b    1 1"]
     assert len({cell_len(row) for row in rows}) == 1
+
+
+@pytest.mark.parametrize("width", [40, 62, 64, 66, 68])
+def test_a_summary_column_is_never_torn_from_its_values(width: int) -> None:
+    from rich.console import Console
+
+    file = io.StringIO()
+    row = ["0.10"] * 12 + ["| 1.20"]
+    table = Table("1", "weights", [f"k{j}" for j in range(12)] + ["|  sum"], [("q1", row)])
+    print_tables(Console(file=file, width=width), [table])
+    rows = [line.split() for line in file.getvalue().splitlines() if "0.10" in line or "|" in line]
+    ends = [row for row in rows if "|" in row]
+    assert [row[-2:] for row in ends] == [["|", "sum"], ["|", "1.20"]]
+    assert all(len(row) > 2 for row in ends), "values stand before them"
+    assert sum(row.count("0.10") for row in rows) == 12

@@ -33,16 +33,16 @@ def ragged() -> Pairs:
 
 
 def test_ends_padding_and_shift_by_hand():
-    batch = make_batch(ragged(), both_ends=False)
+    batch = make_batch(ragged(), source_bos=False)
     assert batch.src.tolist() == [[5, 7, 2], [2, 0, 0]]
     assert batch.tgt_in.tolist() == [[1, 9, 0, 0], [1, 4, 5, 6]]
     assert batch.tgt_out.tolist() == [[9, 2, 0, 0], [4, 5, 6, 2]]
-    assert make_batch(ragged(), both_ends=True).src.tolist() == [[1, 5, 7, 2], [1, 2, 0, 0]]
+    assert make_batch(ragged(), source_bos=True).src.tolist() == [[1, 5, 7, 2], [1, 2, 0, 0]]
     assert (batch.target_tokens, batch.real_tokens, batch.padded_tokens) == (6, 10, 14)
 
 
 def test_a_wanted_shape_is_filled_up_with_pads():
-    batch = make_batch(ragged(), both_ends=False, shape=(3, 4, 5))
+    batch = make_batch(ragged(), source_bos=False, shape=(3, 4, 5))
     assert batch.src.shape == (3, 4) and batch.tgt_in.shape == batch.tgt_out.shape == (3, 5)
     assert batch.src[2].tolist() == [PAD_ID] * 4
     assert batch.target_tokens == 6
@@ -158,7 +158,7 @@ def test_evaluation_sees_every_pair_once():
     source = open_source(config_of("sort", data={"train_length": [0, 9]}))
     pairs = source.pairs("test", torch.arange(333))
     seen = []
-    for batch, rows in evaluation_batches(pairs, 512, both_ends=False):
+    for batch, rows in evaluation_batches(pairs, 512, source_bos=False):
         assert len(batch.src) == len(rows)
         for ids, row in zip(batch.src.tolist(), rows.tolist(), strict=True):
             n = int(pairs.src_length[row])

@@ -6,7 +6,7 @@ import pytest
 import torch
 from conftest import config_of
 
-from toytrans.config import FilesConfig
+from toytrans.config_data import FilesConfig
 from toytrans.data import check_splits, open_source
 from toytrans.data.files import FilePairs, read_pairs
 from toytrans.errors import UserError
@@ -104,7 +104,7 @@ def test_decoding_may_grow_to_twice_what_training_targets_do(tmp_path):
     """growth S + 10 tokens: 12 symbols, twice 6, and their end need growth 3 for one of source."""
     for length, growth in ((5, 2), (6, 3), (10, 11), (900, 1000), (1009, 1000)):
         source = file_pairs(tmp_path, [([1, 2], [1]), ([1], [1] * length), ([], [1] * 50)])
-        assert source.facts.target_growth == growth
+        assert source.facts.max_len_a == growth
 
 
 def test_a_limit_takes_a_fixed_choice_of_a_file(tmp_path):

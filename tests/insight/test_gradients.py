@@ -167,7 +167,7 @@ def test_the_document_holds_the_numbers_of_the_run(command):
     document = json.loads(answer.out)
     assert answer.code == 0 and document["passed"] is True
     assert (document["seeds"], document["tolerance"]) == (2, 1e-10)
-    expected = [each.document() for each in compare(2)]
+    expected = [each.to_dict() for each in compare(2)]
     assert document["gradients"] == json.loads(json.dumps(expected))
 
 
@@ -180,7 +180,7 @@ def test_a_difference_makes_the_command_fail(command, monkeypatch):
 
 def test_nan_is_no_pass():
     nan = Comparison("x", "y", (1,), math.nan, 0.0)
-    assert not nan.passed and json.loads(json_text(nan.document()))["absolute"] is None
+    assert not nan.passed and json.loads(json_text(nan.to_dict()))["absolute"] is None
     assert not Comparison("x", "y", (1,), 2e-10, 0.0).passed
     assert not Comparison("x", "y", (1,), 0.0, 2e-10).passed
     broken = difference(torch.tensor([1.0, math.nan]), torch.ones(2))

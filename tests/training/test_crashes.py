@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from conftest import Command, call
+from conftest import Command, call, tiny_yaml
 
 from toytrans.insight.proofs.resume import (
     Kill,
@@ -28,19 +28,10 @@ from toytrans.training.checkpoint import load_checkpoint
 from toytrans.training.failpoint import IN_A_SAVE, OF_A_RUN, PLACES, VARIABLE
 from toytrans.training.owned import saved_steps
 
-CONFIG = """
-data: {task: copy, symbols: 5, train_length: [1, 4], valid_examples: 9, test_examples: 9,
-       batch_tokens: 128}
-model: {d_model: 16, n_heads: 2, n_encoder_layers: 1, n_decoder_layers: 1, d_ff: 32, dropout: 0.2}
-train: {max_steps: 10, eval_every: 2, log_every: 1, precision: fp32}
-"""
+pytestmark = pytest.mark.usefixtures("here")
+CONFIG = tiny_yaml(model={"dropout": 0.2}, train={"max_steps": 10})
+
 TRAIN = ("train", "--config", "c.yaml")
-
-
-@pytest.fixture(autouse=True)
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    Path("c.yaml").write_text(CONFIG)
 
 
 @pytest.fixture(scope="module")
@@ -127,8 +118,8 @@ def test_killed_and_resumed_training_is_the_training_that_was_not(command: Comma
     rng = random.Random(0)
     pairs = [" ".join(rng.choices("abcd", k=rng.randint(1, 4))) for _ in range(300)]
     Path("pairs.tsv").write_text("".join(f"{pair}\t{pair}\n" for pair in pairs))
-    model = CONFIG[CONFIG.index("model") :].replace("dropout", "activation: gelu, dropout")
-    Path("f.yaml").write_text("data: {files: {train: pairs.tsv}, batch_tokens: 128}\n" + model)
+    model = {"dropout": 0.2, "activation": "gelu"}
+    Path("f.yaml").write_text(tiny_yaml(data={"files": {"train": "pairs.tsv"}}, model=model))
     words = ("check", "--resume", "--config", "f.yaml", "--kills", "4", "--steps", "30", "--json")
     answer = command(*words)
     found = json.loads(answer.out)

@@ -135,15 +135,15 @@ def test_pools_are_made_on_the_device_and_read_back_once(tmp_path, monkeypatch, 
 @pytest.mark.parametrize("name", [*configs(), "file"])
 def test_tokens_known_beforehand_are_those_that_are_there(tmp_path, name):
     config = stream_config(name, tmp_path)
-    for both_ends in (True, False):
+    for source_bos in (True, False):
         model = config.model.model_copy(
             update={
-                "positions": "anchored" if both_ends else "sinusoidal",
-                "cross_positions": "anchored" if both_ends else "none",
+                "positions": "anchored" if source_bos else "sinusoidal",
+                "cross_positions": "anchored" if source_bos else "none",
             }
         )
         config = config.model_copy(update={"model": model})
-        assert config.marks_both_ends == both_ends
+        assert config.source_bos == source_bos
         for batch, _ in islice(training_batches(open_source(config), config), 40):
             assert batch.known is not None
             counted = Batch(*batch)

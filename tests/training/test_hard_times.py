@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from conftest import Command, call, config_of
+from conftest import Command, call, config_of, tiny_yaml
 
 from toytrans.config_file import load_config
 from toytrans.data import open_source
@@ -25,25 +25,12 @@ from toytrans.training.owned import saved_steps
 from toytrans.training.run import create_run, read_records
 from toytrans.training.trainer import Trainer
 
-CONFIG = """
-data: {task: copy, symbols: 5, train_length: [1, 4], valid_examples: 9, test_examples: 9,
-       batch_tokens: 128}
-model: {d_model: 16, n_heads: 2, n_encoder_layers: 1, n_decoder_layers: 1, d_ff: 32, dropout: 0.2}
-train: {max_steps: 4, eval_every: 2, log_every: 1, precision: fp32}
-"""
+pytestmark = pytest.mark.usefixtures("here")
+CONFIG = tiny_yaml(model={"dropout": 0.2}, train={"max_steps": 4})
+
 TRAIN = ("train", "--config", "c.yaml", "--out", "run")
 LONGER = (*TRAIN, "--resume", "--set", "train.max_steps=6")
 CPU = torch.device("cpu")
-
-
-@pytest.fixture(autouse=True)
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    folder, reports = tmp_path / "here", tmp_path / "reports"
-    folder.mkdir()
-    reports.mkdir()
-    monkeypatch.chdir(folder)
-    monkeypatch.setattr(tempfile, "tempdir", str(reports))
-    Path("c.yaml").write_text(CONFIG)
 
 
 @pytest.fixture(scope="module")
@@ -207,7 +194,7 @@ def test_memory_that_runs_out_does_so_before_the_first_step(command, monkeypatch
 def test_other_errors_of_torch_are_bugs_of_ours(command, monkeypatch):
     monkeypatch.setattr(trainer_module, "backward", raising(RuntimeError("can't allocate a name")))
     answer = command(*TRAIN)
-    assert answer.code == 70 and "a bug of ours (RuntimeError" in answer.err
+    assert answer.code == 70 and "internal error (RuntimeError" in answer.err
 
 
 def test_memory_that_really_runs_out():

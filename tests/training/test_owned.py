@@ -6,7 +6,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from conftest import Command, call
+from conftest import Command, call, tiny_yaml
 
 from toytrans.errors import UserError
 from toytrans.training import owned
@@ -14,12 +14,7 @@ from toytrans.training.owned import put_back, recover, saved_steps, set_aside
 from toytrans.training.run import append_record
 from toytrans.training.trainer import Trainer
 
-TINY = """
-data: {task: copy, symbols: 5, train_length: [1, 4], valid_examples: 9, test_examples: 9,
-       batch_tokens: 128}
-model: {d_model: 16, n_heads: 2, n_encoder_layers: 1, n_decoder_layers: 1, d_ff: 32}
-train: {max_steps: 6, eval_every: 2, log_every: 2, precision: fp32}
-"""
+TINY = tiny_yaml(train={"log_every": 2})
 TRAIN = ("train", "--config", "c.yaml", "--out", "run")
 LONGER = (*TRAIN, "--resume", "--set", "train.max_steps=14")
 DIVERGES = ("--set", "train.lr=1e30", "--set", "train.clip_norm=null")
@@ -347,14 +342,14 @@ def test_no_draft_of_a_checkpoint_is_written_through_a_link(run, command: Comman
 
 def test_results_are_not_written_through_a_draft_that_is_a_link(tmp_path, monkeypatch):
     from toytrans.boards.definition import load_board
-    from toytrans.boards.results import document, write_results
+    from toytrans.boards.results import to_dict, write_results
 
     monkeypatch.chdir(tmp_path)
     Path("diary").write_text("dear diary")
     Path("results").mkdir()
     Path("results/.t2t.json.draft").symlink_to("../diary")
     board = load_board("t2t")
-    write_results("t2t", board, document("t2t", board, []))
+    write_results("t2t", board, to_dict("t2t", board, []))
     assert Path("diary").read_text() == "dear diary" and Path("results/t2t.json").is_file()
 
 
@@ -369,7 +364,7 @@ def test_a_training_that_wrote_nothing_blocks_no_name(run, command: Command, mon
         raise RuntimeError("a bug")
 
     with monkeypatch.context() as patch:
-        patch.setattr("toytrans.cli.train._environment", fails)
+        patch.setattr("toytrans.training.session._environment", fails)
         assert command("train", "--config", "c.yaml", *out).code == 70
     assert not Path("runs/c").exists() and not Path("new").exists()
     assert os.listdir("empty") == []
@@ -393,9 +388,7 @@ def test_a_run_that_reached_its_goal_takes_no_step_more(run, command: Command, g
         assert {p for p in after if "checkpoints" in p} == {p for p in before if "checkpoints" in p}
 
 
-FILES = TINY.replace(
-    "task: copy, symbols: 5, train_length: [1, 4]", "files: {train: a.tsv, valid: b.tsv}"
-).replace(", test_examples: 9", "")
+FILES = tiny_yaml(data={"files": {"train": "a.tsv", "valid": "b.tsv"}}, train={"log_every": 2})
 
 
 def test_a_project_that_has_moved_goes_on(run, command: Command, monkeypatch):

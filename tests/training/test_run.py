@@ -5,20 +5,13 @@ import os
 from pathlib import Path
 
 import pytest
-from conftest import Command
-
-TINY = """
-data: {task: copy, symbols: 5, train_length: [1, 4], valid_examples: 9, test_examples: 40}
-model: {d_model: 16, n_heads: 2, n_encoder_layers: 1, n_decoder_layers: 1, d_ff: 32}
-train: {max_steps: 2, precision: fp32}
-"""
+from conftest import Command, tiny_yaml
 
 
 @pytest.fixture(autouse=True)
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.chdir(tmp_path)
-    Path("copy.yaml").write_text(TINY)
-    return tmp_path
+def config(here: Path) -> None:
+    train = {"max_steps": 2, "eval_every": 1}
+    (here / "copy.yaml").write_text(tiny_yaml(data={"test_examples": 40}, train=train))
 
 
 TRAIN = ("train", "--config", "copy.yaml")
@@ -85,7 +78,7 @@ def test_auto_precision_stays_what_it_was_when_resumed(command, monkeypatch):
 
 def test_other_training_data_is_refused_on_resume(command):
     Path("a.tsv").write_text("".join(f"{k}\t{k}\n" for k in range(40)))
-    Path("files.yaml").write_text("data: {files: {train: a.tsv}}" + TINY[TINY.index("\nmodel") :])
+    Path("files.yaml").write_text(tiny_yaml(data={"files": {"train": "a.tsv"}}))
     train = ("train", "--config", "files.yaml", "--out", "r")
     assert command(*train).code == 0
     before = Path("r/data.json").read_text()

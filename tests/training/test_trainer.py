@@ -50,8 +50,8 @@ def test_accumulation_equals_the_large_batch(positions):
     pairs = source.pairs("train", torch.arange(24))
     model = model_of(VOCABULARY, positions=positions)
     rows = torch.arange(24).split([5, 12, 7])
-    parts = [make_batch(pairs.take(r), both_ends=True) for r in rows]
-    whole = [make_batch(pairs, both_ends=True)]
+    parts = [make_batch(pairs.take(r), source_bos=True) for r in rows]
+    whole = [make_batch(pairs, source_bos=True)]
     assert len({part.target_tokens for part in parts}) == 3, "parts of unequal weight"
     loss, tokens = backward(model, parts, CPU)
     accumulated = gradients(model)

@@ -11,8 +11,9 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from toytrans.config import Config, Positive, Range, Section
+from toytrans.config import Config
 from toytrans.config_file import check_config
+from toytrans.config_section import Positive, Range, Section
 from toytrans.errors import UserError
 from toytrans.yaml_tree import Tree, read_yaml
 
@@ -100,7 +101,7 @@ def config_of(
     for layer in layers:
         values = _laid_over(values, layer)
     if "files" in values["data"]:
-        values["data"]["files"] = _found(board, values["data"]["files"], files)
+        values["data"]["files"] = _with_folder(board, values["data"]["files"], files)
     return check_config(Tree(f"board task {task}", values | {"seed": seed}))
 
 
@@ -112,7 +113,7 @@ def _laid_over(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
     return merged
 
 
-def _found(board: Board, files: dict[str, Any], folder: Path | None) -> dict[str, Any]:
+def _with_folder(board: Board, files: dict[str, Any], folder: Path | None) -> dict[str, Any]:
     """The files with the folder before their names."""
     names = {part: name for part, name in files.items() if part != "format"}
     remedy = f"they come from {board.files_from}; name their folder with --data DIR"

@@ -2,11 +2,10 @@
 
     Job -> runs/boards/NAME/TASK-VARIANT-SEED-HASH/ -> result.json
 
-A job that has its result is done; one that was interrupted goes on from its last checkpoint, or
-with the first measure that is missing. The hash is that of the config and of what is in its files:
-where a board's training changes, it starts anew; where a measure changes, only that is measured
-anew. A result that cannot be read is refused rather than written over: who removes it has the
-trained model measured again.
+A job with its result is done. An interrupted job continues from its last checkpoint, or with the
+first missing measure. The hash is of the config and the contents of its files: a changed config is
+trained anew. A changed measure is only measured anew. A result that cannot be read is refused, not
+overwritten; if it is removed, the trained model is measured again.
 """
 
 import contextlib
@@ -19,7 +18,7 @@ import threading
 import time
 from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cache, cached_property
+from functools import cached_property
 from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnProcess
@@ -32,17 +31,20 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from toytrans.boards.definition import SEEDS, Board, Measure, Variant, config_of
 from toytrans.config import Config
 from toytrans.config_file import save_config
-from toytrans.data import check_splits, open_source
+from toytrans.data import open_source
+from toytrans.data.files import sha256_of
 from toytrans.data.pairs import all_pairs
 from toytrans.errors import UserError
 from toytrans.evaluation import evaluate
 from toytrans.model.initialisation import count_parameters
-from toytrans.safe_io import Unreadable, json_text, open_regular, read_whole
+from toytrans.safe_io import Unreadable, json_text, read_whole
 from toytrans.training import devices
 from toytrans.training.checkpoint import Count
-from toytrans.training.machine import settings_of_numbers, usable_cores
+from toytrans.training.machine import usable_cores
 from toytrans.training.owned import saying_what_failed, write_file
-from toytrans.training.run import RUNS, create_run, locked, read_records
+from toytrans.training.run import RUNS, read_records
+from toytrans.training.session import Request, open_session
+from toytrans.training.signals import exit_if_signalled
 from toytrans.training.trainer import Trainer
 
 RESULT, MOST_BYTES = "result.json", 2**24
@@ -75,64 +77,56 @@ class Job:
     def _files(self) -> dict[str, str]:
         """Paths of the files that the config names."""
         named = self.config.data.files
-        found = {part: getattr(named, part, None) for part in ("train", "valid", "test")}
-        return {part: path for part, path in found.items() if isinstance(path, str)}
+        paths = {part: getattr(named, part, None) for part in ("train", "valid", "test")}
+        return {part: path for part, path in paths.items() if isinstance(path, str)}
 
     @cached_property
     def config_sha256(self) -> str:
         return hashlib.sha256(save_config(self.config_by_names).encode()).hexdigest()
 
-    @property
+    @cached_property
     def path(self) -> Path:
         """The run directory, named by the hash of the config and of what is in its files."""
         digest = self.config_sha256
         for path in self._files().values():
-            digest = hashlib.sha256(f"{digest} {_sha256(path)}".encode()).hexdigest()
+            digest = hashlib.sha256(f"{digest} {sha256_of(path)}".encode()).hexdigest()
         return self.folder / f"{self.task}-{self.variant}-{self.config.seed}-{digest[:8]}"
 
     def so_far(self) -> dict[str, Any] | None:
-        """What the training told at its end, and the measures taken since; None before that.
-
-        Raises UserError for a result that no training writes.
-        """
-        found = _read_result(self.path / RESULT)
-        if found is not None:
-            taken = found["measures"]
-            found["measures"] = {
+        """The result of the training, with the measures that are still asked for; None before its
+        end. Raises UserError for a file that no training writes."""
+        result = _read_result(self.path / RESULT)
+        if result is not None:
+            taken = result["measures"]
+            result["measures"] = {
                 name: taken[name]
                 for name, measure in self.measures.items()
                 if name in taken and taken[name]["asked"] == _asked(measure)
             }
-        return found
+        return result
 
     def result(self) -> dict[str, Any] | None:
-        """What was measured, if all of it has been."""
-        found = self.so_far()
-        return found if found and len(found["measures"]) == len(self.measures) else None
+        """The result, if every measure has been taken."""
+        result = self.so_far()
+        return result if result and len(result["measures"]) == len(self.measures) else None
 
     def share_done(self) -> float:
-        """How much of it is done: its training counts half, its measures the other half."""
-        if (found := self.so_far()) is not None:
-            return 0.5 + 0.5 * len(found["measures"]) / len(self.measures)
+        """Proportion that is done: training counts half, the measures the other half."""
+        if (result := self.so_far()) is not None:
+            return 0.5 + 0.5 * len(result["measures"]) / len(self.measures)
         records = read_records(self.path)
         return 0.5 * int(records[-1]["step"]) / self.config.train.max_steps if records else 0.0
 
 
-@cache
-def _sha256(path: str) -> str:
-    with open_regular(path) as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
 class _Plain(BaseModel):
-    """Known keys of known types, and others of plain values: tables of numbers grow."""
+    """Known keys have types; other keys hold plain values."""
 
     model_config = ConfigDict(extra="allow", strict=True, allow_inf_nan=False)
     __pydantic_extra__: dict[str, str | Count | float | None]
 
 
 class _Taken(_Plain):
-    """A measure, as `_measured` makes it. None: a number that was not finite."""
+    """A measure, as `_measured` makes it. None: the number was not finite."""
 
     asked: dict[str, Any]
     value: float | None
@@ -152,7 +146,7 @@ class _Result(_Plain):
 
 
 def _read_result(path: Path) -> dict[str, Any] | None:
-    """What result.json holds, if there is one. Raises UserError."""
+    """The contents of result.json, if it exists. Raises UserError."""
     remedy = "remove it, and the trained model is measured again"
     try:
         result = _Result.model_validate_json(read_whole(path, MOST_BYTES))
@@ -166,7 +160,7 @@ def _read_result(path: Path) -> dict[str, Any] | None:
 
 
 def _asked(measure: Measure) -> dict[str, Any]:
-    """What a number depends on, as JSON has it."""
+    """The keys of a measure that its number depends on, as JSON."""
     return measure.model_dump(mode="json", include={"lengths", "pairs", "decode", "metric"})
 
 
@@ -194,8 +188,8 @@ def jobs_of(name: str, board: Board, *, quick: bool, files: Path | None) -> list
 
 
 def _measure(measure: Measure, variant: Variant, quick: bool) -> Measure:
-    """A measure with few pairs where it is quick, and nothing decoded of a control, whose outputs
-    often do not end, where its value does not ask for that."""
+    """A measure with fewer pairs if it is quick. A control decodes nothing unless its metric needs
+    that: its outputs often do not end."""
     needs = measure.decode is None or measure.metric == "free_token_accuracy"
     decode = measure.decode if variant == "ours" or needs else 0
     pairs = measure.pairs or (1000 if measure.lengths else None)
@@ -213,9 +207,9 @@ def workers_for(jobs: Sequence[Job]) -> int:
 
 
 def run_jobs(jobs: Sequence[Job]) -> Generator[list[Job]]:
-    """Do the jobs that have no result yet; gives those that are running, about once a second.
+    """Run the jobs without a result; yields those that are running, about once a second.
 
-    Left early, it lets every training save. Raises UserError where one cannot go on.
+    Closed early, it lets every training save. Raises UserError if a job fails.
     """
     waiting = [job for job in jobs if job.result() is None]
     context = multiprocessing.get_context("spawn")
@@ -225,7 +219,7 @@ def run_jobs(jobs: Sequence[Job]) -> Generator[list[Job]]:
         while waiting or running:
             while waiting and len(running) < workers_for(jobs):
                 process = context.Process(target=_work, args=(waiting[0], complain))
-                with _terminal_unheard():
+                with _terminal_signals_blocked():
                     process.start()
                 running[process] = waiting.pop(0)
             wait([process.sentinel for process in running], timeout=1.0)
@@ -242,21 +236,21 @@ def run_jobs(jobs: Sequence[Job]) -> Generator[list[Job]]:
 
 
 def _complain(job: Job, code: int, complaints: Connection) -> None:
-    """Say why a process has ended without a result."""
+    """Raise the error of a process that has ended without a result."""
     if complaints.poll():
         raise UserError(complaints.recv())
-    if code < 0:
+    if code < 0 or code > 128:
+        number = -code if code < 0 else code - 128
         raise UserError(
-            f"{job.path}: its process was killed by signal {-code} (out of memory?); "
+            f"{job.path}: its process was killed by signal {number} (out of memory?); "
             "the same command goes on where it stopped"
         )
     raise RuntimeError(f"{job.path}: exit code {code}")
 
 
 @contextlib.contextmanager
-def _terminal_unheard() -> Iterator[None]:
-    """What is started here never gets the signals of a terminal, which reach it too: the first
-    process decides."""
+def _terminal_signals_blocked() -> Iterator[None]:
+    """Processes that are started here ignore signals of the terminal: the parent decides."""
     if not hasattr(signal, "pthread_sigmask"):  # on Windows
         yield
         return
@@ -269,8 +263,8 @@ def _terminal_unheard() -> Iterator[None]:
 
 
 def _work(job: Job, complain: Connection) -> None:
-    """What a process does."""
-    threading.Thread(target=_end_with_the_first, daemon=True).start()
+    """The program of one process."""
+    threading.Thread(target=_end_with_parent, daemon=True).start()
     try:
         train_and_measure(job)
     except UserError as error:
@@ -278,46 +272,40 @@ def _work(job: Job, complain: Connection) -> None:
         sys.exit(2)
 
 
-def _end_with_the_first() -> None:
-    """Save and end as soon as the process that started this one is gone, however that ended."""
-    first = multiprocessing.parent_process()
-    if first is not None:
-        first.join()
+def _end_with_parent() -> None:
+    """Save and end as soon as the parent process is gone, however it ended."""
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
         signal.raise_signal(signal.SIGTERM)
 
 
 def train_and_measure(job: Job) -> None:
-    """Train a job on one core, or go on with it, and write its result after every measure.
+    """Train a job on one core, or resume it, and write its result after every measure.
 
-    On SIGTERM the training saves; a measure that is being taken is lost, those before it are kept.
-    What is measured is the model of the last step: nothing is chosen.
+    On SIGTERM the training saves. A running measure is lost, the measures before it are kept.
+    The model of the last step is measured: nothing is chosen.
     """
     torch.set_num_threads(1)
     devices.tune_process()
-    config, began = job.config, time.process_time()
-    place = devices.choose_device(config.device)
-    precision = devices.choose_precision(config.train.precision, place, config.model.d_model)
-    source = open_source(config)
-    check_splits(config, source)
-    with locked(job.path, remedy=""):
-        trainer = Trainer(config, source, job.path, place, precision)
-        trainer.resume()
-        resumed = trainer.progress.step > 0
-        environment = {"device": str(place), "precision": precision} | settings_of_numbers()
-        create_run(job.path, config, source.facts, environment)
-        with _saving_on_sigterm(trainer):
-            for _ in trainer.train():
-                pass
-        if trainer.stop_reason == "interrupted":
-            return
+    began = time.process_time()
+    request = Request(
+        job.path.name, job.config, lambda _: job.config, job.path, resume=True, remedy=""
+    )
+    with open_session(request, lambda _: None, patient=True) as session:
+        trainer, signals = session.trainer, session.signals
+        for _ in trainer.train():
+            pass
+        signals.act = lambda: exit_if_signalled(signals.received)
+        exit_if_signalled(signals.received)
         result = job.so_far() or {
             "steps": trainer.progress.step,
             "stop_reason": trainer.stop_reason,
             "target_tokens": trainer.progress.target_tokens,
             "parameters": count_parameters(trainer.model),
             "train_s": trainer.progress.elapsed_s,
-            "cpu_s": None if resumed else time.process_time() - began,  # else of a part alone
-            "precision": precision,
+            "cpu_s": None if session.resumed else time.process_time() - began,
+            "precision": trainer.precision,
             "measures": {},
         }
         for name, measure in job.measures.items():
@@ -327,19 +315,9 @@ def train_and_measure(job: Job) -> None:
                     write_file(job.path / RESULT, f"{json_text(result, 1)}\n".encode())
 
 
-@contextlib.contextmanager
-def _saving_on_sigterm(trainer: Trainer) -> Iterator[None]:
-    """SIGTERM lets the running step end and saves."""
-    before = signal.signal(signal.SIGTERM, lambda *_: trainer.interrupt())
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
-
-
 def _measured(trainer: Trainer, measure: Measure, taken: dict[str, Any]) -> dict[str, Any]:
-    """The summary of a measure's evaluation, with what was `asked`, and `value`: what its metric
-    says. Another metric of the same pairs, if taken already, has their evaluation."""
+    """The summary of an evaluation with `asked`, the keys of the measure, and `value`, its metric.
+    A measure of the same pairs that was taken before is used again."""
     asked = _asked(measure)
     same = [one for one in taken.values() if one["asked"] | {"metric": measure.metric} == asked]
     summary = same[0] if same else _evaluated(trainer, measure)
@@ -366,7 +344,7 @@ def _evaluated(trainer: Trainer, measure: Measure) -> dict[str, Any]:
         trainer.model,
         all_pairs(source, "test"),
         trainer.source.facts,
-        both_ends=config.marks_both_ends,
+        source_bos=config.source_bos,
         decode=measure.decode,
         side="src" if config.data.task else "tgt",
     )

@@ -1,4 +1,4 @@
-"""A board's numbers: gathered from its runs, written to a file, put beside what is published."""
+"""The numbers of a board: from its runs, in a results file, beside the published ones."""
 
 import math
 import platform
@@ -30,7 +30,7 @@ MOST_BYTES = 2**26
 
 @dataclass(frozen=True)
 class Line:
-    """Who reached what in one measure: every seed's value, or one published number."""
+    """One line of a measure: the values of all seeds, or one published number."""
 
     who: str
     values: tuple[float, ...]
@@ -42,7 +42,7 @@ class Line:
 
 @dataclass(frozen=True)
 class Block:
-    """One measure of one task, and the lines under it: ours first."""
+    """One measure of one task with its lines, ours first."""
 
     task: str
     name: str
@@ -51,8 +51,8 @@ class Block:
 
 
 def blocks(board: Board, jobs: Sequence[Job]) -> list[Block]:
-    """What the jobs that are done have measured, beside the published numbers."""
-    found = []
+    """The measures of finished jobs beside the published numbers."""
+    blocks = []
     for task, entry in board.tasks.items():
         for name, measure in entry.measures.items():
             lines = []
@@ -65,16 +65,16 @@ def blocks(board: Board, jobs: Sequence[Job]) -> list[Block]:
                     who = f"toytrans, {mine[0].config.model.positions}"  # what sets the two apart
                     lines.append(Line(who, values))
             published = [Line(who, (value,)) for who, value in measure.published.items()]
-            found.append(Block(task, name, measure, lines + published))
-    return found
+            blocks.append(Block(task, name, measure, lines + published))
+    return blocks
 
 
 def _value(taken: dict[str, Any]) -> float:
-    """What a measure's metric says; JSON has null for NaN."""
+    """The value of a metric; JSON has null for NaN."""
     return math.nan if taken["value"] is None else float(taken["value"])
 
 
-def document(name: str, board: Board, jobs: Sequence[Job]) -> dict[str, Any]:
+def to_dict(name: str, board: Board, jobs: Sequence[Job]) -> dict[str, Any]:
     """Everything as plain values: definition, configs with their SHA-256, every run's result."""
     tasks: dict[str, Any] = {}
     machine = _machine()
@@ -113,10 +113,10 @@ def _shortened(job: Job) -> dict[str, Any]:
     result = job.result() or {"measures": {}}
     for summary in result["measures"].values():
         summary.pop("asked", None)  # stands in the board
-        found = {int(length): value for length, value in summary.pop("by_length", {}).items()}
+        values = {int(length): value for length, value in summary.pop("by_length", {}).items()}
         summary["curve"] = {
-            f"{low}:{high}": round(fmean(found[n] for n in found if low <= n <= high), 4)
-            for low, high, _ in spans(found, job.config.data.train_length or (0, 0))
+            f"{low}:{high}": round(fmean(values[n] for n in values if low <= n <= high), 4)
+            for low, high, _ in spans(values, job.config.data.train_length or (0, 0))
         }
     return result
 
@@ -132,15 +132,14 @@ def _machine() -> dict[str, Any]:
 
 
 def write_results(name: str, board: Board, about: dict[str, Any]) -> Path:
-    """Write a board's results file; what it says of other tasks of the board stays, and so do date
-    and machine of a task of which nothing new is known.
+    """Write a board's results file. Entries of other tasks stay, and those without a new number.
 
-    about: of the tasks that were asked for now. Raises UserError where the disk refuses.
+    about: `to_dict` of the tasks that were asked for. Raises UserError where the disk refuses.
     """
     path = RESULTS / f"{name}.json"
     kept = tasks_kept(name)
     new = {
-        task: found for task, found in about["tasks"].items() if not _same(found, kept.get(task))
+        task: entry for task, entry in about["tasks"].items() if not _same(entry, kept.get(task))
     }
     tasks = kept | new
     whole = about | {"tasks": {task: tasks[task] for task in board.tasks if task in tasks}}
@@ -151,8 +150,7 @@ def write_results(name: str, board: Board, about: dict[str, Any]) -> Path:
 
 
 def tasks_kept(name: str) -> dict[str, Any]:
-    """What a board's results file says of each task, if there is one. Raises UserError where it is
-    something else."""
+    """The tasks of a board's results file, if it exists. Raises UserError for another file."""
     path = RESULTS / f"{name}.json"
     try:
         return _Kept.model_validate_json(read_whole(path, MOST_BYTES)).tasks
@@ -165,12 +163,12 @@ def tasks_kept(name: str) -> dict[str, Any]:
 
 
 class _Kept(BaseModel):
-    """A results file, as far as another may take it over."""
+    """A results file, as far as it is read again."""
 
     tasks: dict[str, dict[str, Any]]
 
 
-def _same(found: dict[str, Any], before: dict[str, Any] | None) -> bool:
-    """Whether two entries of a task differ at most in when and where they were written."""
+def _same(entry: dict[str, Any], before: dict[str, Any] | None) -> bool:
+    """Whether two entries of a task differ at most in date and machine."""
     stamps = {"date": None, "machine": None}
-    return before is not None and json_text(found | stamps) == json_text(before | stamps)
+    return before is not None and json_text(entry | stamps) == json_text(before | stamps)

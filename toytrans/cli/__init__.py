@@ -5,7 +5,7 @@ from typing import NoReturn
 
 def main() -> NoReturn:
     """Run a command. Signals are heeded before anything else is imported."""
-    from toytrans.cli.signals import end_at_once
+    from toytrans.training.signals import end_at_once
 
     end_at_once()
     from toytrans.cli.app import main

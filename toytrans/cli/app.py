@@ -1,4 +1,4 @@
-"""The Typer application, and what becomes of errors and signals."""
+"""The Typer application, and how errors become exit codes."""
 
 import contextlib
 import errno
@@ -6,10 +6,10 @@ import os
 import re
 import sys
 import tempfile
-import time
 import traceback
+import warnings
 from io import TextIOWrapper
-from typing import Annotated, NoReturn, TextIO
+from typing import Annotated, Any, NoReturn
 
 import typer
 
@@ -21,25 +21,25 @@ from toytrans.cli import (
     evaluate,
     gradients,
     inspect,
-    signals,
     tasks,
     trace,
     train,
 )
-from toytrans.cli.common import fall_silent, is_copy, note, shortened, silence
+from toytrans.cli.common import note, shortened, silence
+from toytrans.cli.reporter import reporter
 from toytrans.errors import UserError, ran_out_of_memory
+from toytrans.training import signals
 
 app = typer.Typer(
     name="toytrans",
     no_args_is_help=True,
-    add_completion=False,
     rich_markup_mode="rich",
     pretty_exceptions_enable=False,
     help="Train, inspect and measure encoder-decoder transformers on toy translation tasks.",
 )
 
 REFUSALS = (errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EPERM, errno.EROFS, errno.EIO)
-"""What a machine says that is full, forbidden or broken: never a bug of ours."""
+"""Errors of a full, forbidden or broken disk: never an internal error."""
 
 TRAIN, SEE, MEASURE = "Train", "See and prove", "Measure"
 app.command("train", rich_help_panel=TRAIN)(train.train)
@@ -55,9 +55,6 @@ app.command("gradients", rich_help_panel=SEE)(gradients.gradients)
 app.command("translate", rich_help_panel=SEE)(evaluate.translate)
 app.command("eval", rich_help_panel=MEASURE)(evaluate.evaluate)
 app.command("board", rich_help_panel=MEASURE)(board.board)
-
-SECONDS_FOR_THE_FIRST = 5.0
-"""torchrun ends all processes as soon as one fails: copies wait until the first has said why."""
 
 
 def _version(wanted: bool) -> None:
@@ -78,55 +75,54 @@ def _options(
 
 
 def main() -> NoReturn:
-    """Run a command. Exit codes: 0, 1 a check failed, 2 the user's to mend, 70 ours, 128 + n."""
+    """Run a command. Exit codes: 0 success, 1 a check failed, 2 user error, 70 internal error,
+    128 + n signal n."""
     # Idle OpenMP threads that spin for long starve a second training on the same cores: two at
     # once took thirty times as long each. A short spin costs one training alone a few percent.
     os.environ.setdefault("GOMP_SPINCOUNT", "2000")
     os.environ["PYTHONSAFEPATH"] = "1"  # nothing a command starts imports from where it runs
     signals.end_at_once()
     _mend_streams()
-    stderr = sys.stderr
-    if is_copy():
-        fall_silent()
+    reporter.start()
+    _warn_once()
     try:
-        code = _run(stderr)
-        if code in (1, 2) and is_copy():
-            time.sleep(SECONDS_FOR_THE_FIRST)
+        code = _run()
+        if code in (1, 2):
+            reporter.leave_last()
         sys.exit(code)
     finally:
         signals.ignore()
 
 
-def _run(stderr: TextIO) -> int | str | None:
-    """The exit code of the command that was asked for; its errors are told on stderr."""
+def _run() -> int | str | None:
+    """The exit code of the command; its errors are printed on standard error."""
     try:
         _check_folder()
         code = _code_of_app()
         sys.stdout.flush()
         return code
-    except BrokenPipeError:  # the reader, say `head`, has had enough
+    except BrokenPipeError:  # the reader, say `head`, has stopped reading
         silence(sys.stdout)
-        return 128 + 13  # what a shell says of a program that SIGPIPE, number 13, has ended
+        return 128 + 13  # what a shell reports for a program ended by SIGPIPE, number 13
     except UserError as error:
-        if not error.said:
-            _tell(shortened(str(error)), stderr)
+        if reporter.active:  # every process of a training has the same user errors
+            _print_error(shortened(str(error)))
         return 2
     except Exception as error:
         if ran_out_of_memory(error):
             amount = re.search(r"allocate (\d[\d.]* ?\w+)", str(error))
             asked = f" ({amount[1]} more were asked for)" if amount else ""
-            _tell(
+            _print_error(
                 f"out of memory{asked}; lower data.batch_tokens, the lengths of the sequences or "
-                "the sizes of the model",
-                stderr,
+                "the sizes of the model"
             )
             return 2
         if isinstance(error, OSError) and error.errno in REFUSALS:
-            _tell(f"{error.filename or 'standard output'}: {error.strerror}", stderr)
+            _print_error(f"{error.filename or 'standard output'}: {error.strerror}")
             silence(sys.stdout)
             return 2
-        words = shortened(f"{type(error).__name__}: {error}")
-        _tell(f"a bug of ours ({words}); {_report()}", stderr)
+        message = shortened(f"{type(error).__name__}: {error}")
+        _print_error(f"internal error ({message}); {_report()}")
         return 70
 
 
@@ -141,8 +137,8 @@ def _check_folder() -> None:
 
 
 def _code_of_app() -> int | str | None:
-    """Typer ends by SystemExit. Both it and Rich say 1 where a pipe was closed, which here means
-    that a check failed; the closed pipe is raised in its place."""
+    """Typer exits with SystemExit. Typer and Rich exit with 1 at a closed pipe, which would
+    mean that a check failed. BrokenPipeError is raised instead."""
     try:
         app()
     except SystemExit as stop:
@@ -153,8 +149,8 @@ def _code_of_app() -> int | str | None:
 
 
 def _mend_streams() -> None:
-    """Standard streams that the shell has closed (>&-) lead nowhere; what an encoding lacks is
-    written as an escape."""
+    """Replace standard streams that the shell has closed (>&-). Characters that an encoding lacks
+    are written as escapes."""
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
             setattr(sys, name, open(os.devnull, mode))  # noqa: SIM115  # for the process's life
@@ -162,14 +158,26 @@ def _mend_streams() -> None:
         sys.stdout.reconfigure(errors="backslashreplace")
 
 
-def _tell(message: str, stderr: TextIO) -> None:
+def _warn_once() -> None:
+    """Show each warning once. Python shows one again after libraries have changed its filters."""
+    show, seen = warnings.showwarning, set[str]()
+
+    def show_once(message: Warning | str, *rest: Any) -> None:
+        if str(message) not in seen:
+            seen.add(str(message))
+            show(message, *rest)
+
+    warnings.showwarning = show_once  # type: ignore[assignment]
+
+
+def _print_error(message: str) -> None:
     """A last line on standard error, whether or not anybody reads it."""
     with contextlib.suppress(BrokenPipeError):
-        note(f"toytrans: {message}", stderr)
+        note(f"toytrans: {message}", reporter.stderr)
 
 
 def _report() -> str:
-    """Where the traceback of the error that is being handled can be read."""
+    """Where to read the traceback of the error that is being handled."""
     if os.environ.get("TOYTRANS_DEBUG"):
         with contextlib.suppress(OSError):
             traceback.print_exc()

@@ -73,7 +73,7 @@ def attention(
     choice = heads.Choice(part, layer, head)
     choice.check(loaded.model)
     src, valid = _pairs(loaded, sequences, sample)
-    batch = heads.translated(loaded.model, src, loaded.facts.target_growth)
+    batch = heads.translated(loaded.model, src, loaded.facts.max_len_a)
     attentions = heads.attend(loaded.model, batch, choice)
     basis = f"{len(valid)} validation pairs" if valid else f"the translations shown ({len(src)})"
     measured = heads.batches_of(loaded, valid) if valid else [batch]
@@ -103,4 +103,4 @@ def _pairs(run: "Run", sequences: list[str], sample: int) -> "tuple[Tensor, Pair
         shown = sources_of(run, sequences)
     else:
         shown = few(valid if valid is not None else validation_pairs(run, CANDIDATES))
-    return make_batch(shown, run.config.marks_both_ends).src, valid
+    return make_batch(shown, run.config.source_bos).src, valid

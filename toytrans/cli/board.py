@@ -10,8 +10,8 @@ import typer
 from rich.table import Table
 
 from toytrans.cli.common import note, output, share
-from toytrans.cli.signals import leave_by, noted
 from toytrans.safe_io import json_text
+from toytrans.training.signals import collect_signals, exit_if_signalled
 
 if TYPE_CHECKING:
     from toytrans.boards.definition import Board
@@ -20,20 +20,20 @@ if TYPE_CHECKING:
 
 
 def board(
-    name: Annotated[str | None, typer.Argument(help="A board; left out: the list of them.")] = None,
+    name: Annotated[str | None, typer.Argument(help="A board. Default: list all boards.")] = None,
     tasks: Annotated[
         list[str] | None,
-        typer.Argument(metavar="TASK", help="Some of its tasks; left out: all."),
+        typer.Argument(metavar="TASK", help="Tasks of the board. Default: all."),
     ] = None,
     quick: Annotated[
-        bool, typer.Option("--quick", help="One seed, a small budget, no results file.")
+        bool, typer.Option("--quick", help="One seed, few steps, no results file.")
     ] = False,
     data: Annotated[
-        Path | None, typer.Option(help="The folder of the files that a board's tasks name.")
+        Path | None, typer.Option(help="Folder with the data files of the board.")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
 ) -> None:
-    """Train other people's tasks over five seeds, beside their published numbers."""
+    """Train published tasks over five seeds, and compare with the published numbers."""
     from toytrans.boards.definition import load_board, only
 
     if name is None:
@@ -46,7 +46,7 @@ def board(
     if not quick:
         results.tasks_kept(name)  # refused before the training, not after it
     _follow(todo)
-    about = results.document(name, chosen, todo)
+    about = results.to_dict(name, chosen, todo)
     if not quick:
         note(f"results: {results.write_results(name, whole, about)}")
     if as_json:
@@ -72,8 +72,11 @@ def _list(as_json: bool) -> None:
 
 
 def _follow(jobs: "Sequence[Job]") -> None:
-    """Train and measure what is missing, with a bar for the whole. A signal lets all trainings save
-    and end; a second leaves at once, and they do so by themselves."""
+    """Train and measure what is missing, with one progress bar.
+
+    The first signal lets all trainings save and end. A second one ends this process at once; the
+    trainings then save by themselves.
+    """
     from tqdm import tqdm
 
     from toytrans.boards.jobs import run_jobs
@@ -91,7 +94,7 @@ def _follow(jobs: "Sequence[Job]") -> None:
     )
     left = len(jobs) - done
     running: list[Job] = []
-    with noted() as signals, contextlib.closing(run_jobs(jobs)) as rounds:
+    with collect_signals() as signals, contextlib.closing(run_jobs(jobs)) as rounds:
         for now in rounds:
             ended = [job for job in running if job not in now]
             for job in [*now, *ended]:
@@ -109,7 +112,7 @@ def _follow(jobs: "Sequence[Job]") -> None:
     bar.close()
     if signals.received:
         note("stopped and saved; the same command goes on")
-        leave_by(signals.received)
+        exit_if_signalled(signals.received)
 
 
 def _print(board: "Board", blocks: "Sequence[Block]", jobs: "Sequence[Job]") -> None:
@@ -121,8 +124,8 @@ def _print(board: "Board", blocks: "Sequence[Block]", jobs: "Sequence[Job]") -> 
         measure = block.measure
         where = f", lengths {measure.lengths[0]} to {measure.lengths[1]}" if measure.lengths else ""
         aim = f" (aim {measure.aim})" if measure.aim is not None else ""
-        words = measure.metric.replace("_", " ")
-        console.print(f"\n{block.task}{where}: {words}{aim}", style="bold", markup=False)
+        metric = measure.metric.replace("_", " ")
+        console.print(f"\n{block.task}{where}: {metric}{aim}", style="bold", markup=False)
         table = Table(box=None, pad_edge=False)
         table.add_column("")
         table.add_column("mean", justify="right")
@@ -144,5 +147,5 @@ def _print_seconds(jobs: "Sequence[Job]") -> None:
     results = [result for job in jobs if (result := job.result())]
     seconds = [result["train_s"] for result in results if "train_s" in result]
     if seconds:
-        words = f"{min(seconds):.0f} to {max(seconds):.0f} s"
-        output().print(f"\none training on one core: {words}; {len(results)} runs", markup=False)
+        span = f"{min(seconds):.0f} to {max(seconds):.0f} s"
+        output().print(f"\none training on one core: {span}; {len(results)} runs", markup=False)

@@ -12,8 +12,8 @@ import typer
 from toytrans.choices import FaultName
 from toytrans.cli.common import Break, note, output, plain
 from toytrans.cli.render.proofs import Progress, print_card, remedy, show
-from toytrans.cli.signals import unwound
 from toytrans.errors import UserError
+from toytrans.training.signals import signals_as_exceptions
 
 if TYPE_CHECKING:
     from toytrans.insight.proofs.report import Report
@@ -175,7 +175,7 @@ def _check_resume(
     from toytrans.insight.proofs.resume import prove_resume
 
     note(f"training {steps} steps, then again with {kills} kills")
-    with unwound():  # the trainings' folder is removed
+    with signals_as_exceptions():  # the trainings' folder is removed
         return prove_resume(settings, str(path), steps, kills, seed), settings.fault
 
 

@@ -1,23 +1,46 @@
-"""What several commands share: how they print."""
+"""What several commands share: parameters, and how they print."""
 
 import contextlib
 import os
 import sys
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, TextIO
+from typing import Annotated, TextIO, TypeVar, get_args
 
 import typer
 from rich.console import Console
 from rich.text import Text
 
-from toytrans.choices import FaultName
+from toytrans.choices import FaultName, did_you_mean
 from toytrans.errors import UserError
+
+T = TypeVar("T")
+
+
+def _fault(name: str) -> str:
+    names = get_args(FaultName)
+    if name not in names:
+        raise UserError(f"--break {name}: no such fault; {did_you_mean(name, names)}")
+    return name
+
 
 Break = Annotated[
     FaultName | None,
-    typer.Option("--break", metavar="FAULT", help="Plant a mistake; see `toytrans faults`."),
+    typer.Option(
+        "--break",
+        metavar="FAULT",
+        parser=_fault,
+        autocompletion=lambda: get_args(FaultName),
+        help="Make a mistake on purpose; `toytrans faults` lists them.",
+    ),
 ]
+
+
+def either(argument: T | None, option: T | None, name: str) -> T | None:
+    """A value that a command takes as an argument NAME or as an option --name. Raises UserError."""
+    if argument and option:
+        raise UserError(f"{argument} and --{name} {option}: give the {name} once")
+    return argument or option
+
 
 RunArgument = Annotated[
     Path | None, typer.Argument(metavar="RUN", help="A run directory.", show_default=False)
@@ -25,13 +48,6 @@ RunArgument = Annotated[
 RunOption = Annotated[
     Path | None, typer.Option("--run", metavar="RUN", help="The same as the argument RUN.")
 ]
-
-
-def one_run(argument: Path | None, option: Path | None) -> Path | None:
-    """The run given as an argument or with --run. Raises UserError if both are given."""
-    if argument is not None and option is not None:
-        raise UserError(f"{argument} and --run {option}: give the run once")
-    return argument if option is None else option
 
 
 def run_and_sequences(
@@ -43,7 +59,7 @@ def run_and_sequences(
     """
     sequences = arguments or []
     if sequences and os.path.isfile(os.path.join(sequences[0], "config.yaml")):
-        return one_run(Path(sequences[0]), option), sequences[1:]
+        return either(Path(sequences[0]), option, "run"), sequences[1:]
     return option, sequences
 
 
@@ -54,8 +70,8 @@ def output() -> Console:
 
 
 def note(message: str, file: TextIO | None = None) -> None:
-    """One line on standard error, or in a file. A line that cannot be written changes nothing else:
-    no exit code, no training. A reader that is gone raises BrokenPipeError."""
+    """Write one line to standard error, or to a file. A failure to write is ignored, so that it
+    changes no exit code and stops no training. A closed pipe raises BrokenPipeError."""
     file = file or sys.stderr
     try:
         print(printable(message), file=file, flush=True)
@@ -66,7 +82,7 @@ def note(message: str, file: TextIO | None = None) -> None:
 
 
 def silence(stream: TextIO) -> None:
-    """Let what is still unwritten go nowhere, or Python would complain when it ends."""
+    """Discard what is still unwritten, or Python would complain when it ends."""
     with contextlib.suppress(OSError, ValueError):  # a stream of a test's has no descriptor
         null = os.open(os.devnull, os.O_WRONLY)
         os.dup2(null, stream.fileno())
@@ -74,7 +90,7 @@ def silence(stream: TextIO) -> None:
 
 
 def check_new(option: str, path: Path) -> None:
-    """Raise UserError where an option names what is there already: nothing is written over."""
+    """Raise UserError if an option names a file that exists: nothing is overwritten."""
     if os.path.lexists(path):
         raise UserError(
             f"{option} {path}: there is such a file already; remove it, or name another"
@@ -82,7 +98,7 @@ def check_new(option: str, path: Path) -> None:
 
 
 def write_new(option: str, path: Path, raw: bytes) -> None:
-    """Write the file that an option names. Raises UserError where there is one, or none can be."""
+    """Write the file that an option names. Raises UserError if it exists or cannot be written."""
     check_new(option, path)
     try:
         with path.open("xb") as file:
@@ -91,40 +107,19 @@ def write_new(option: str, path: Path, raw: bytes) -> None:
         raise UserError(f"{option} {path}: cannot be written ({error.strerror})") from None
 
 
-def is_copy() -> bool:
-    """Whether torchrun has started the same command in another process of this machine, which
-    says all that both would say before they have met."""
-    return "WORLD_SIZE" in os.environ and os.environ.get("LOCAL_RANK", "0") != "0"
-
-
-def fall_silent() -> None:
-    """Say nothing more: another process does. Errors of this one alone are still told."""
-    sys.stdout = sys.stderr = open(os.devnull, "w")  # noqa: SIM115  (to the process's end)
-
-
-@contextlib.contextmanager
-def told_once() -> Iterator[None]:
-    """Before the processes of a training have met, one of each machine tells what is wrong."""
-    try:
-        yield
-    except UserError as error:
-        error.said = error.said or is_copy()
-        raise
-
-
 def warn_of_fault(fault: str | None) -> None:
-    """Say that a model is broken on purpose, wherever one is shown."""
+    """Note that a model has a fault."""
     if fault is not None:
         note(f"broken on purpose: {fault} (what that does: toytrans faults {fault})")
 
 
 def broken(fault: str | None) -> str:
-    """What a title says of a fault: nothing, or that it is there."""
+    """The part of a title that names a fault."""
     return f"; broken on purpose: {fault}" if fault else ""
 
 
 JOINERS = "\u200c\u200d"
-"""Of letters, in Persian say, and of emoji: unprintable to Python, and harmless."""
+"""Zero-width joiners of letters and emoji: unprintable to Python, but harmless."""
 
 
 def printable(text: str) -> str:
@@ -133,17 +128,17 @@ def printable(text: str) -> str:
 
 
 def shortened(text: str) -> str:
-    """Text without its middle where it is longer than anybody reads; a remedy stands at its end."""
+    """Text without its middle if it is very long. The remedy is at its end."""
     return text if len(text) <= 2000 else f"{text[:1200]} ... {text[-700:]}"
 
 
 def plain(text: str) -> Text:
-    """Text of the user's in a table: no markup, no control characters."""
+    """Text from the user for a table: no markup, no control characters."""
     return Text(printable(text))
 
 
 def share(value: float) -> str:
-    """A share with as many digits as tell it from 1: 0.998, 0.99987, 1.000."""
+    """A proportion with enough digits to differ from 1: 0.998, 0.99987, 1.000."""
     for digits in (3, 4, 5):
         text = f"{value:.{digits}f}"
         if float(text) < 1 or value == 1:

@@ -3,7 +3,7 @@
 import contextlib
 import re
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -11,49 +11,71 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from toytrans.cli.common import note, output, printable, warn_of_fault
+from toytrans.cli.common import (
+    RunOption,
+    either,
+    note,
+    output,
+    printable,
+    run_and_sequences,
+    warn_of_fault,
+)
 from toytrans.cli.render.lengths import Measured, print_one, print_several
 from toytrans.errors import UnseenSymbol, UserError
 from toytrans.safe_io import json_text
 
 if TYPE_CHECKING:
+    from toytrans.config import Config
     from toytrans.data.pairs import Split
     from toytrans.data.selection import Selection
     from toytrans.training.run import Run
 
 CHUNK = 4096
-"""Sequences translated at a time; no more than these are held in memory."""
+"""Number of sequences that are translated together and held in memory."""
 
 LONGEST_LINE = 2**16
 """Bytes of a line of standard input, which may have no end."""
 
 Device = Annotated[str, typer.Option(help="auto | cpu | cuda | cuda:N | mps")]
+Checkpoint = Annotated[str, typer.Option(help="Which checkpoint: best | last | STEP.")]
 
 
 def evaluate(
-    runs: Annotated[
+    paths: Annotated[
         list[Path] | None,
-        typer.Argument(metavar="RUN", help="Run directories; the newest one."),
+        typer.Argument(metavar="RUN", help="Run directories. Default: the newest run."),
     ] = None,
-    split: Annotated[Literal["valid", "test"], typer.Option()] = "test",
-    src_file: Annotated[Path | None, typer.Option(help="Sources, one a line.")] = None,
-    tgt_file: Annotated[Path | None, typer.Option(help="Their targets.")] = None,
-    lengths: Annotated[str | None, typer.Option(help="Lengths, say 1:400.")] = None,
+    run: Annotated[
+        list[Path] | None, typer.Option(metavar="RUN", help="The same as the argument RUN.")
+    ] = None,
+    split: Annotated[
+        Literal["valid", "test"], typer.Option(help="Which data of the run to measure.")
+    ] = "test",
+    src_file: Annotated[
+        Path | None, typer.Option(help="File of sources, one per line, instead of a split.")
+    ] = None,
+    tgt_file: Annotated[Path | None, typer.Option(help="File of their targets.")] = None,
+    lengths: Annotated[
+        str | None, typer.Option(metavar="FROM:TO", help="Lengths to measure, say 1:400.")
+    ] = None,
     length_of: Annotated[
-        Literal["src", "tgt"], typer.Option(help="Whose symbols a length counts.")
+        Literal["src", "tgt"], typer.Option(help="Whether lengths are of sources or targets.")
     ] = "src",
-    examples: Annotated[int | None, typer.Option(min=1, max=10**7, help="Pairs.")] = None,
-    decode: Annotated[
-        int | None, typer.Option(min=1, max=10**7, help="Pairs to decode of each length; all.")
+    examples: Annotated[
+        int | None, typer.Option(min=1, max=10**7, help="Number of pairs to measure, in all.")
     ] = None,
-    beam: Annotated[int, typer.Option(min=1, max=1000, help="Beams; 1 = greedy search.")] = 1,
-    checkpoint: Annotated[str, typer.Option(help="best | last | STEP")] = "best",
+    decode: Annotated[
+        int | None,
+        typer.Option(min=1, max=10**7, help="Pairs of each length to decode. Default: all."),
+    ] = None,
+    beam: Annotated[int, typer.Option(min=1, max=1000, help="Beam width. 1 is greedy search.")] = 1,
+    checkpoint: Checkpoint = "best",
     device: Device = "auto",
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON document.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
 ) -> None:
-    """Measure a run: exact match with its interval, per length, in range and beyond.
+    """Measure runs: exact match with its interval, per length, in range and beyond.
 
-    Several runs, say of one config with different seeds: each, their mean and range.
+    Runs of one config with different seeds are also averaged.
     """
     span = _span(lengths) if lengths else None
     if (src_file is None) != (tgt_file is None):
@@ -62,57 +84,61 @@ def evaluate(
 
     from toytrans.data.selection import Selection
 
-    paths: list[Path | None] = [*runs] if runs else [None]
-    loaded = [_load(path, checkpoint, device) for path in paths]
+    given: Sequence[Path | None] = either(paths, run, "run") or (None,)
+    runs = [_load(path, checkpoint, device) for path in given]
     wanted = Selection(span, examples, length_of)
-    measured = list(_measure(loaded, files or split, wanted, decode, beam))
+    measured = [_measure(run, files or split, wanted, decode, beam) for run in runs]
     if as_json:
-        print(json_text(_document(measured)))
-    else:
-        _print(measured, "greedy search" if beam == 1 else f"beam {beam}")
+        print(json_text(_to_dict(measured)))
+        return
+    search = "greedy search" if beam == 1 else f"beam {beam}"
+    for group in _groups(measured):
+        show = print_several if len(group) > 1 else print_one
+        show(output(), group, search)
 
 
 def _measure(
-    runs: "list[Run]",
+    run: "Run",
     pairs_of: "Split | tuple[Path, Path]",
     wanted: "Selection",
     decode: int | None,
     beam: int,
-) -> Iterator[Measured]:
-    """Measure runs that were trained on the same lengths. Raises UserError."""
+) -> Measured:
+    """Measure one run. Raises UserError."""
     from toytrans.data.selection import pairs_of_files, pairs_of_split, trained_lengths
     from toytrans.evaluation import evaluate as measure
 
-    ranges = [trained_lengths(run.config, run.facts, wanted.side) for run in runs]
-    for run, trained in zip(runs, ranges, strict=True):
-        if trained != ranges[0]:
-            raise UserError(
-                f"{run.path} was trained on lengths {trained[0]} to {trained[1]}, {runs[0].path} "
-                f"on {ranges[0][0]} to {ranges[0][1]}: a mean over both would say nothing; "
-                "measure them apart"
-            )
-    for run, trained in zip(runs, ranges, strict=True):
-        if isinstance(pairs_of, tuple):
-            pairs, data = pairs_of_files(*pairs_of, run.facts, wanted), "files"
-        else:
-            pairs, data = pairs_of_split(run.config, run.facts, pairs_of, wanted), pairs_of
-        with _watched(run.path) as follow:
-            report = measure(
-                run.model,
-                pairs,
-                run.facts,
-                both_ends=run.config.marks_both_ends,
-                beam=beam,
-                decode=decode,
-                side=wanted.side,
-                follow=follow,
-            )
-        yield Measured(run, report, trained, data, wanted.side)
+    trained = trained_lengths(run.config, run.facts, wanted.side)
+    if isinstance(pairs_of, tuple):
+        pairs, data = pairs_of_files(*pairs_of, run.facts, wanted), "files"
+    else:
+        pairs, data = pairs_of_split(run.config, run.facts, pairs_of, wanted), pairs_of
+    with _watched(run.path) as follow:
+        report = measure(
+            run.model,
+            pairs,
+            run.facts,
+            source_bos=run.config.source_bos,
+            beam=beam,
+            decode=decode,
+            side=wanted.side,
+            follow=follow,
+        )
+    return Measured(run, report, trained, data, wanted.side)
+
+
+def _groups(measured: list[Measured]) -> list[list[Measured]]:
+    """Runs that may be averaged: their configs differ in seed and device at most."""
+    groups: dict[Config, list[Measured]] = {}
+    for one in measured:
+        config = one.run.config.model_copy(update={"seed": 0, "device": "auto"})
+        groups.setdefault(config, []).append(one)
+    return list(groups.values())
 
 
 @contextlib.contextmanager
 def _watched(run: Path) -> "Iterator[Callable[[int, int], None]]":
-    """A bar on a terminal for what takes more than two seconds."""
+    """A progress bar, on a terminal, after two seconds."""
     from tqdm import tqdm
 
     shape = "{desc} {bar} {percentage:3.0f}% {remaining} left"
@@ -128,37 +154,46 @@ def _watched(run: Path) -> "Iterator[Callable[[int, int], None]]":
         yield follow
 
 
-def _print(several: list[Measured], search: str) -> None:
-    if len(several) == 1:
-        print_one(output(), several[0], search)
-    else:
-        print_several(output(), several, search)
+def _to_dict(measured: list[Measured]) -> dict[str, Any]:
+    """One run as plain values; several runs, and the averages of each group.
 
+    over_runs: the averages of all runs, null if there are several groups.
+    """
+    from toytrans.evaluation import average_runs
 
-def _document(several: list[Measured]) -> dict[str, Any]:
-    """One run's document; those of several, and what they say together."""
-    from toytrans.evaluation import document_over_runs
-
-    documents = [measured.document() for measured in several]
-    if len(documents) == 1:
-        return documents[0]
-    return {"runs": documents, "over_runs": document_over_runs(documents)}
+    runs = [one.to_dict() for one in measured]
+    if len(runs) == 1:
+        return runs[0]
+    groups = [
+        {"paths": [str(one.run.path) for one in group]}
+        | average_runs([one.to_dict() for one in group])
+        for group in _groups(measured)
+    ]
+    over_runs = average_runs(runs) if len(groups) == 1 else None
+    return {"runs": runs, "over_runs": over_runs, "groups": groups}
 
 
 def translate(
     sequences: Annotated[
-        list[str] | None, typer.Argument(help='Say "5 7 9"; none: one a line of standard input.')
+        list[str] | None,
+        typer.Argument(
+            metavar="[RUN] SEQUENCE",
+            help='Run directory, then sequences such as "5 7 9". Default: the newest run, and one '
+            "sequence per line of standard input.",
+        ),
     ] = None,
-    run: Annotated[Path | None, typer.Option(help="A run directory; the newest one.")] = None,
-    checkpoint: Annotated[str, typer.Option(help="best | last | STEP")] = "best",
+    run: RunOption = None,
+    checkpoint: Checkpoint = "best",
     device: Device = "auto",
 ) -> None:
     """Translate sequences of symbols with a run."""
+    from toytrans.training.run import unfinished
+
+    run, sequences = run_and_sequences(sequences, run)
     loaded = _load(run, checkpoint, device)
     if sequences:
         _translate_all(loaded, sequences, "argument")
-        return
-    if sys.stdin.isatty():
+    elif sys.stdin.isatty():
         note("one sequence a line, Ctrl-D ends:")
         for line in _lines():
             try:
@@ -167,9 +202,14 @@ def translate(
                 note(f"toytrans: {error}")
     else:
         _translate_all(loaded, _lines(), "standard input, line")
+    if run is None:
+        rest = unfinished(loaded.path)
+        unfinished_at = f"; training is unfinished: {rest}" if rest else ""
+        note(f"by {loaded.path}, step {loaded.step}{unfinished_at}")
 
 
 def _load(path: Path | None, checkpoint: str, device: str) -> "Run":
+    """The run of a path, or the newest one. Raises UserError."""
     from toytrans import load
     from toytrans.training.devices import tune_process
     from toytrans.training.run import newest_run
@@ -192,7 +232,7 @@ def _lines() -> Iterable[str]:
 
 
 def _translate_all(run: "Run", sequences: Iterable[str], place: str) -> None:
-    """Translate and print in chunks; a symbol that is not known is named with its place."""
+    """Translate and print in chunks. An unknown symbol is reported with its place."""
     from tqdm import tqdm
 
     waiting, number = iter(sequences), 0
@@ -209,7 +249,7 @@ def _translate_all(run: "Run", sequences: Iterable[str], place: str) -> None:
 
 
 def _known(run: "Run", sequences: list[str]) -> tuple[list[str], UnseenSymbol | None]:
-    """The sequences before the first with a symbol that is not known, and what is wrong there."""
+    """The sequences before the first with an unknown symbol, and the error of that one."""
     for number, sequence in enumerate(sequences):
         try:
             run.vocabulary.encode(sequence.split())

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from toytrans.cli.common import RunArgument, RunOption, broken, one_run, warn_of_fault
+from toytrans.cli.common import RunArgument, RunOption, broken, either, warn_of_fault
 from toytrans.errors import UserError
 
 if TYPE_CHECKING:
@@ -82,8 +82,8 @@ class Source:
         facts = loaded.facts if loaded else None
         if self.src:
             vocabulary = (facts or open_source(settings).facts).vocabulary
-            both_ends = settings.marks_both_ends
-            batch, _ = batch_of_sequences(self.src, self.tgt, vocabulary, both_ends)
+            source_bos = settings.source_bos
+            batch, _ = batch_of_sequences(self.src, self.tgt, vocabulary, source_bos)
         else:
             batch, vocabulary = batch_of_config(settings, self.rows or 2, facts)
         if loaded:
@@ -114,7 +114,7 @@ def _options(
         typer.Option(min=1, max=1000, help="Number of training pairs to take.", show_default="2"),
     ] = None,
 ) -> Source:
-    chosen = one_run(run, run_option)
+    chosen = either(run, run_option, "run")
     source = Source(chosen, config, overrides or [], src or [], tgt or [], rows)
     source.check()
     return source

@@ -42,21 +42,21 @@ class _Group(TyperGroup):
     def _with_command(self, args: list[str]) -> list[str]:
         if args and (args[0] in self.commands or args[0] == "--help"):
             return args
-        words = [word for arg in args for word in _example_apart(arg)]
-        if "--example" in words[:-1]:
-            start = words.index("--example")
-            name = words[start + 1]
+        flags = [part for arg in args for part in _example_apart(arg)]
+        if "--example" in flags[:-1]:
+            start = flags.index("--example")
+            name = flags[start + 1]
             command = [name] if name == "decoding" else ["example", name]
-            return command + words[:start] + words[start + 2 :]
+            return command + flags[:start] + flags[start + 2 :]
         for flag, name in (("--no-mask", "leaks"), ("--no-scale", "scale")):
-            if flag in words:
-                words.remove(flag)
-                return [name, *words]
-        return ["layer", *words]
+            if flag in flags:
+                flags.remove(flag)
+                return [name, *flags]
+        return ["layer", *flags]
 
 
-def _example_apart(word: str) -> list[str]:
-    return word.split("=", 1) if word.startswith("--example=") else [word]
+def _example_apart(arg: str) -> list[str]:
+    return arg.split("=", 1) if arg.startswith("--example=") else [arg]
 
 
 app = typer.Typer(
@@ -165,11 +165,7 @@ def example(
     from toytrans.insight.attention import examples
 
     _check_save(save)
-    made = {
-        "heads": examples.heads,
-        "sdpa": examples.sdpa,
-        "projections": examples.projections,
-    }
+    made = {"heads": examples.heads, "sdpa": examples.sdpa, "projections": examples.projections}
     _show(made[name](), as_json, save)
 
 

@@ -2,12 +2,12 @@
 
 from toytrans.config import Config
 from toytrans.data.files import FilePairs
-from toytrans.data.pairs import SPLITS, DataFacts, PairSource, all_pairs
+from toytrans.data.pairs import SPLITS, DatasetInfo, PairSource, all_pairs
 from toytrans.data.tasks import TaskPairs
 from toytrans.errors import UserError
 
 
-def open_source(config: Config, facts: DataFacts | None = None) -> PairSource:
+def open_source(config: Config, facts: DatasetInfo | None = None) -> PairSource:
     """The pairs that a config names. facts: those of the run that was trained on them."""
     data = config.data
     if data.files is None:
@@ -24,7 +24,7 @@ def check_splits(config: Config, source: PairSource) -> None:
     table.
     """
     config.model.check_size(len(source.facts.vocabulary))
-    files, rows = config.data.files, config.model.room
+    files, rows = config.data.files, config.model.max_length
     if files is None:
         return
     for split in SPLITS:

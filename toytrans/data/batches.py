@@ -49,8 +49,8 @@ class Batch:
         src, tgt_in, tgt_out = (ids.to(device, non_blocking=True) for ids in self)
         return Batch(src, tgt_in, tgt_out, self.known)
 
-    def share(self, rank: int, size: int) -> "Batch":
-        """The rows of the process `rank` of `size`. All shares have one shape: the last ones are
+    def shard(self, rank: int, size: int) -> "Batch":
+        """The rows of the process `rank` of `size`. All shards have one shape: the last ones are
         filled up with PAD, and hold nothing else where there are too few rows."""
         rows = -(-len(self.src) // size)
         src, tgt_in, tgt_out = (
@@ -98,9 +98,9 @@ def with_ends(ids: Tensor, length: Tensor, *, bos: bool, eos: bool) -> Tensor:
     return marked
 
 
-def make_batch(pairs: Pairs, both_ends: bool, shape: tuple[int, int, int] | None = None) -> Batch:
-    """Pairs -> Batch. both_ends: sources start with BOS. shape (B, S, T): filled up with PAD."""
-    src = with_ends(pairs.src, pairs.src_length, bos=both_ends, eos=True)
+def make_batch(pairs: Pairs, source_bos: bool, shape: tuple[int, int, int] | None = None) -> Batch:
+    """Pairs -> Batch. source_bos: sources start with BOS. shape (B, S, T): filled up with PAD."""
+    src = with_ends(pairs.src, pairs.src_length, bos=source_bos, eos=True)
     tgt_in, tgt_out = shift_target(pairs.tgt, pairs.tgt_length)
     if shape is None:
         return Batch(src, tgt_in, tgt_out)
@@ -156,15 +156,15 @@ def largest_batch(source: PairSource, config: Config, device: torch.device | str
     its longest sources many times."""
     size = source.size("train") if config.data.files else None
     indices = _stream(source, config.seed, 0, size or _pool_size(source, config))
-    pairs, both_ends = source.pairs("train", indices.to(device)), config.marks_both_ends
+    pairs, source_bos = source.pairs("train", indices.to(device)), config.source_bos
     order, cuts = cut(
         pairs.lengths_on_host(),
         config.data.batch_tokens,
-        both_ends,
+        source_bos,
         longest=config.model.max_positions,
     )
     start, stop, shape = max(cuts, key=lambda cut: cut[2][0] * sum(cut[2][1:]) ** 2)
-    return make_batch(pairs.take(order[start:stop].to(device)), both_ends, shape)
+    return make_batch(pairs.take(order[start:stop].to(device)), source_bos, shape)
 
 
 def _pool_size(source: PairSource, config: Config) -> int:
@@ -186,14 +186,14 @@ class Pool:
     @staticmethod
     def of(pairs: Pairs, config: Config) -> "Pool":
         """Sort pairs, cut them into batches and bring their lengths to the host, once."""
-        both_ends, lengths = config.marks_both_ends, pairs.lengths_on_host()
-        longest = config.model.room
-        order, cuts = cut(lengths, config.data.batch_tokens, both_ends, longest=longest)
+        source_bos, lengths = config.source_bos, pairs.lengths_on_host()
+        longest = config.model.max_length
+        order, cuts = cut(lengths, config.data.batch_tokens, source_bos, longest=longest)
         _, widths, heights = zip(*(shape for _, _, shape in cuts), strict=True)
-        whole = make_batch(pairs, both_ends, (len(pairs), max(widths), max(heights)))
+        whole = make_batch(pairs, source_bos, (len(pairs), max(widths), max(heights)))
         there = order.to(pairs.src.device)
         src, tgt_in, tgt_out = (ids[there] for ids in whole)
-        ends = torch.tensor([[1 + both_ends], [1]])
+        ends = torch.tensor([[1 + source_bos], [1]])
         return Pool(Batch(src, tgt_in, tgt_out), (lengths + ends)[:, order], cuts)
 
     def batch(self, number: int) -> Batch:
@@ -220,16 +220,16 @@ def _aside(stream: torch.cuda.Stream | None) -> Iterator[None]:
 
 
 def evaluation_batches(
-    pairs: Pairs, batch_tokens: int, both_ends: bool, longest: int | None = None
+    pairs: Pairs, batch_tokens: int, source_bos: bool, longest: int | None = None
 ) -> Iterator[tuple[Batch, Tensor]]:
     """Every pair once, in batches of like length, each with the rows (B,) it was made of."""
     if not len(pairs):
         return
     lengths = pairs.lengths_on_host()
-    order, cuts = cut(lengths, batch_tokens, both_ends, even_rows=False, longest=longest)
+    order, cuts = cut(lengths, batch_tokens, source_bos, even_rows=False, longest=longest)
     for start, stop, (_, src_width, tgt_width) in cuts:
         rows = order[start:stop]
-        yield make_batch(pairs.take(rows), both_ends, (len(rows), src_width, tgt_width)), rows
+        yield make_batch(pairs.take(rows), source_bos, (len(rows), src_width, tgt_width)), rows
 
 
 def _stream(source: PairSource, seed: int, start: int, count: int) -> Tensor:
@@ -252,7 +252,7 @@ Cut = tuple[int, int, tuple[int, int, int]]
 def cut(
     lengths: Tensor,
     batch_tokens: int,
-    both_ends: bool,
+    source_bos: bool,
     even_rows: bool = True,
     longest: int | None = None,
 ) -> tuple[Tensor, list[Cut]]:
@@ -264,7 +264,7 @@ def cut(
     """
     places = range(int(lengths.max()) + 3)  # BOS and EOS included
     table = torch.tensor([max(n, min(bucket(n), longest or bucket(n))) for n in places])
-    src_width, tgt_width = table[lengths[0] + 1 + both_ends], table[lengths[1] + 1]
+    src_width, tgt_width = table[lengths[0] + 1 + source_bos], table[lengths[1] + 1]
     order = (-(tgt_width * (int(src_width.max()) + 1) + src_width)).argsort(stable=True)
     src_widths, tgt_widths = src_width[order].tolist(), tgt_width[order].tolist()
     cuts = _cut(src_widths, tgt_widths, batch_tokens, 1.0)

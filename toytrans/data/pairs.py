@@ -16,8 +16,8 @@ from toytrans.tokens import PAD_ID, Vocabulary
 
 Split = Literal["train", "valid", "test"]
 Side = Literal["src", "tgt"]
-SPARE_TOKENS = 10
-"""Tokens that decoding may say beyond growth S, EOS included."""
+MAX_LEN_B = 10
+"""Decoding emits at most max_len_a S + MAX_LEN_B tokens for S source symbols, EOS included."""
 
 SPLITS: tuple[Split, ...] = ("train", "valid", "test")
 
@@ -61,17 +61,17 @@ class Pairs:
 
 
 @dataclass(frozen=True)
-class DataFacts:
+class DatasetInfo:
     """What a run remembers of its training data.
 
-    train_length: the shortest and the longest training source; they decide what is in range.
-    target_growth: target symbols that decoding allows per source symbol, at least 2.
+    train_length: shortest and longest training source; lengths between them are in range.
+    max_len_a: target symbols that decoding allows per source symbol, at least 2.
     train_sha256: of the training file or files; empty for a task.
     """
 
     vocabulary: Vocabulary
     train_length: tuple[int, int]
-    target_growth: int = 2
+    max_len_a: int = 2
     train_sha256: str = ""
 
 
@@ -79,7 +79,7 @@ class PairSource(Protocol):
     """Where pairs come from: a task or files."""
 
     @property
-    def facts(self) -> DataFacts: ...
+    def facts(self) -> DatasetInfo: ...
 
     @property
     def notes(self) -> tuple[str, ...]:

@@ -7,11 +7,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from toytrans.config import SHORTEST_SOURCE, Config
+from toytrans.config import Config
+from toytrans.config_data import SHORTEST_SOURCE
 from toytrans.config_file import check_config
 from toytrans.data import open_source
 from toytrans.data.files import encode_pairs, read_pairs
-from toytrans.data.pairs import DataFacts, Pairs, PairSource, Side, Split, all_pairs
+from toytrans.data.pairs import DatasetInfo, Pairs, PairSource, Side, Split, all_pairs
 from toytrans.errors import UserError
 from toytrans.yaml_tree import Tree
 
@@ -34,7 +35,7 @@ class Selection:
     side: Side = "src"
 
 
-def pairs_of_split(config: Config, facts: DataFacts, split: Split, wanted: Selection) -> Pairs:
+def pairs_of_split(config: Config, facts: DatasetInfo, split: Split, wanted: Selection) -> Pairs:
     """Pairs of valid or test of a run. A task draws as many as are asked for, of the lengths asked
     for; files have what they have. Raises UserError."""
     if config.data.task is None:
@@ -54,13 +55,13 @@ def pairs_of_split(config: Config, facts: DataFacts, split: Split, wanted: Selec
     return all_pairs(source, split)
 
 
-def pairs_of_files(src: Path, tgt: Path, facts: DataFacts, wanted: Selection) -> Pairs:
+def pairs_of_files(src: Path, tgt: Path, facts: DatasetInfo, wanted: Selection) -> Pairs:
     """Pairs of two files of parallel text. Raises UserError."""
     text = read_pairs((str(src), str(tgt)), "text")
     return _selected(encode_pairs(text, facts.vocabulary), wanted)
 
 
-def trained_lengths(config: Config, facts: DataFacts, side: Side) -> tuple[int, int]:
+def trained_lengths(config: Config, facts: DatasetInfo, side: Side) -> tuple[int, int]:
     """The shortest and the longest training sequence of one side: they decide what is in range.
     Those of a task's targets are read from its first pairs. Raises UserError."""
     if side == "src":
@@ -95,16 +96,16 @@ def _with_targets(source: PairSource, split: Split, wanted: Selection) -> Tensor
     """Indices of the first pairs whose targets have the lengths asked for."""
     size = source.size(split)
     assert size is not None and wanted.lengths
-    found = torch.empty(0, dtype=torch.long)
+    rows = torch.empty(0, dtype=torch.long)
     for start in range(0, MOST_DRAWS * size, size):
         indices = torch.arange(start, start + size)
         fits = _within(source.pairs(split, indices).tgt_length, wanted.lengths)
-        found = torch.cat((found, indices[fits]))[:size]
-        if len(found) == size:
+        rows = torch.cat((rows, indices[fits]))[:size]
+        if len(rows) == size:
             break
-    if not len(found):
+    if not len(rows):
         raise _nothing(wanted)
-    return found
+    return rows
 
 
 def _selected(pairs: Pairs, wanted: Selection) -> Pairs:

@@ -13,11 +13,12 @@ import torch
 from torch import Tensor
 
 from toytrans.choices import TaskName
-from toytrans.config import Config, DataConfig
+from toytrans.config import Config
+from toytrans.config_data import DataConfig
 from toytrans.data import arithmetic, stack, zipf
 from toytrans.data.pairs import (
     SPLITS,
-    DataFacts,
+    DatasetInfo,
     Pairs,
     Sequences,
     Split,
@@ -60,7 +61,7 @@ class TaskPairs:
         assert data.test_length
         self.task = TASKS[data.task]
         self.symbols, self.seed, self.disjoint = data.symbols, seed, data.disjoint
-        self.facts = DataFacts(self.task.vocabulary(data.symbols, seed), data.train_length)
+        self.facts = DatasetInfo(self.task.vocabulary(data.symbols, seed), data.train_length)
         self._spans = dict(
             zip(SPLITS, (data.train_length, data.valid_length, data.test_length), strict=True)
         )
@@ -113,10 +114,10 @@ class TaskPairs:
                 mix(attempts), sizes[waiting].repeat_interleave(tries, 0), self.symbols
             )
             good = self._belongs(again, again_length, split).view(-1, tries)
-            found = good.any(1)
+            drawn = good.any(1)
             first = good.int().argmax(1) + torch.arange(len(waiting), device=keys.device) * tries
-            src[waiting[found], : again.shape[1]] = again[first[found]]
-            waiting, tried = waiting[~found], tried + tries
+            src[waiting[drawn], : again.shape[1]] = again[first[drawn]]
+            waiting, tried = waiting[~drawn], tried + tries
         return src, length
 
     def _belongs(self, src: Tensor, length: Tensor, split: Split) -> Tensor:

@@ -41,7 +41,9 @@ def intermediates(
     x, context, memory: what `Attention.forward` takes.
     """
     q, k, v = module.queries_keys_values(x, memory)
-    steps = eager_attention(q, k, v, context, module.bias(context), module.cap, scale=module.scale)
+    steps = eager_attention(
+        q, k, v, context, module.score_bias(context), module.cap, scale=module.scale
+    )
     return steps, module.out_proj(merge_heads(steps.context))
 
 

@@ -1,7 +1,7 @@
-"""Is the backward pass by hand right? Every gradient of `by_hand` beside autograd's of torch.
+"""Compare every gradient of the manual backward pass with autograd's, in fp64.
 
-Sizes are distinct primes, so that swapped axes cannot pass; masks have pads and a query that sees
-nothing; everything is fp64.
+Sizes are distinct primes, so that swapped axes cannot pass. Masks have pads and a query without a
+visible key.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -35,8 +35,11 @@ OUTPUT = "(output)"
 
 
 class Comparison(NamedTuple):
-    """The largest difference between two gradients; relative: to the largest number of
-    autograd's. of: the input whose gradient it is, or OUTPUT for what the forward pass gives."""
+    """The largest difference between two gradients.
+
+    of: the input whose gradient is compared, or OUTPUT for the output of the forward pass.
+    relative: the difference divided by autograd's largest number.
+    """
 
     operation: str
     of: str
@@ -46,30 +49,24 @@ class Comparison(NamedTuple):
 
     @property
     def passed(self) -> bool:
-        """NaN is no pass."""
+        """Whether both differences are below TOLERANCE; NaN fails."""
         return self.absolute < TOLERANCE and self.relative < TOLERANCE
 
-    def document(self) -> dict[str, Any]:
-        """Plain values."""
-        return {
-            "operation": self.operation,
-            "of": self.of,
-            "shape": list(self.shape),
-            "absolute": self.absolute,
-            "relative": self.relative,
-            "passed": self.passed,
-        }
+    def to_dict(self) -> dict[str, Any]:
+        return self._asdict() | {"shape": list(self.shape), "passed": self.passed}
 
 
 Pair = tuple[Callable[..., Any], Callable[..., Any]]
-"""An operation of `by_hand` and its backward."""
+"""An operation of `by_hand` and its backward function."""
 
 
 class Case(NamedTuple):
     """One operation on one set of numbers.
 
-    pair: by hand; theirs: the same by torch. Both take the inputs, which have gradients and names,
-    and then the settings.
+    pair: the manual forward and backward functions.
+    theirs: the same operation in torch.
+    inputs: the first arguments of both, by name; they have gradients.
+    settings: the remaining arguments.
     """
 
     operation: str
@@ -80,13 +77,13 @@ class Case(NamedTuple):
 
 
 def compare(seeds: int) -> list[Comparison]:
-    """Every operation, the worst of seeds 0 .. seeds - 1."""
+    """Compare every operation; the worst result of seeds 0 .. seeds - 1."""
     runs = [list(_compare_seed(seed)) for seed in range(seeds)]
     return [_worst(same) for same in zip(*runs, strict=True)]
 
 
 def compare_case(case: Case, draw: torch.Generator) -> Iterator[Comparison]:
-    """The output, and the gradient of every input, for a random gradient of the output."""
+    """Compare the output, and each input's gradient for a random gradient of the output."""
     forward, backward = case.pair
     inputs = list(case.inputs.values())
     with torch.no_grad():
@@ -104,7 +101,7 @@ def compare_case(case: Case, draw: torch.Generator) -> Iterator[Comparison]:
 
 
 def difference(ours: Tensor, theirs: Tensor) -> tuple[float, float]:
-    """The largest absolute difference, and its share of the largest of theirs."""
+    """The largest absolute difference, and the same divided by the largest of theirs."""
     largest = (ours - theirs).abs().max()
     return float(largest), float(largest / theirs.abs().max())
 
@@ -123,7 +120,7 @@ def _worst(same: Sequence[Comparison]) -> Comparison:
 
 
 def layers(draw: torch.Generator) -> Iterator[Case]:
-    """What works on each place alone."""
+    """Operations on each place alone."""
     numbers = _numbers(draw)
     x = {"x": numbers(B, TQ, IN)}
     dense = {"weight": numbers(OUT, IN), "bias": numbers(OUT)}
@@ -153,7 +150,7 @@ def layers(draw: torch.Generator) -> Iterator[Case]:
 
 
 def attentions(draw: torch.Generator) -> Iterator[Case]:
-    """What looks from place to place, with pads, a closed future and an empty row."""
+    """Attention, with pads, a causal mask and a query without a visible key."""
     numbers = _numbers(draw)
     src, tgt = ids_with_pads(TK, draw), ids_with_pads(TQ, draw)
     maker = MaskMaker("keys_and_queries")  # so pad queries see nothing
@@ -189,7 +186,7 @@ def attentions(draw: torch.Generator) -> Iterator[Case]:
 
 
 def losses(draw: torch.Generator) -> Iterator[Case]:
-    """Cross entropy of each place; pads are ignored."""
+    """Cross entropy of each place, ignoring pads."""
     pair: Pair = functions.cross_entropy, functions.cross_entropy_backward
     labels = ids_with_pads(TQ, draw).flatten()
     logits = {"logits": 3 * _numbers(draw)(B * TQ, V)}
@@ -216,7 +213,7 @@ def _torchs_norm(x: Tensor, weight: Tensor, bias: Tensor, epsilon: float) -> Ten
 def _torchs_attention(
     q: Tensor, k: Tensor, v: Tensor, bias: Tensor, additive: Tensor, has_visible_key: Tensor
 ) -> Tensor:
-    """Torch's attention; rows that see nothing become zeros after it."""
+    """Torch's attention; queries without a visible key then become zero."""
     context = F.scaled_dot_product_attention(q, k, v, attn_mask=bias + additive)
     return context.where(has_visible_key, 0)
 
@@ -232,7 +229,7 @@ def _step_by_step(
     scale: float,
     cap: float,
 ) -> Tensor:
-    """Torch's attention knows no cap."""
+    """The steps one by one, since torch's attention has no cap."""
     scores = cap * torch.tanh(torch.einsum("bhqd,bhkd->bhqk", q, k) * scale / cap)
     weights = F.softmax(scores + bias + additive, -1).where(has_visible_key, 0) * keep
     return torch.einsum("bhqk,bhkd->bhqd", weights, v)
@@ -262,16 +259,18 @@ def _torchs_multi_head(
     additive: Tensor,
     has_visible_key: Tensor,
 ) -> Tensor:
-    """Torch's multi-head attention, which wants length before rows; a query that sees nothing
-    gets the bias of the output alone."""
+    """Torch's multi-head attention, which is time-first.
+
+    A query without a visible key gets only the bias of the output projection.
+    """
     q, kv = x.transpose(0, 1), memory.transpose(0, 1)
     none_and_zero = None, None, False, 0.0
-    found, _ = F.multi_head_attention_forward(
+    context, _ = F.multi_head_attention_forward(
         *(q, kv, kv, x.shape[-1], heads, in_weight, in_bias, *none_and_zero, out_weight, out_bias),
         need_weights=False,
         attn_mask=additive.expand(len(x), heads, *additive.shape[2:]).flatten(0, 1),
     )
-    return found.transpose(0, 1).where(has_visible_key[:, 0], out_bias)
+    return context.transpose(0, 1).where(has_visible_key[:, 0], out_bias)
 
 
 def _torchs_cross_entropy(logits: Tensor, labels: Tensor, ignored: int, smoothing: float) -> Tensor:
@@ -281,10 +280,10 @@ def _torchs_cross_entropy(logits: Tensor, labels: Tensor, ignored: int, smoothin
 
 
 def _whole_model(seed: int) -> Iterator[Comparison]:
-    """Loss and gradients of a small transformer, run by hand and by autograd."""
+    """Loss and gradients of a small transformer, manually and by autograd."""
     draw = torch.Generator().manual_seed(seed)
     src, tgt_in, tgt_out = (ids_with_pads(length, draw) for length in (TK, TQ, TQ))
-    found = []
+    results = []
     backwards: tuple[Backward, ...] = ("by_hand", "autograd")
     for backward in backwards:
         config = ModelConfig(
@@ -295,8 +294,8 @@ def _whole_model(seed: int) -> Iterator[Comparison]:
             _leave_to_autograd(model)
         _shake(model, torch.Generator().manual_seed(seed))
         loss = objective_of(None, backward).loss(model(src, tgt_in), tgt_out, 0.1)
-        found.append((loss, torch.autograd.grad(loss, list(model.parameters()))))
-    (loss, ours), (expected, theirs) = found
+        results.append((loss, torch.autograd.grad(loss, list(model.parameters()))))
+    (loss, ours), (expected, theirs) = results
     yield Comparison("whole model", OUTPUT, (), *difference(loss.detach(), expected.detach()))
     pairs = [difference(*pair) for pair in zip(ours, theirs, strict=True)]
     absolute, relative = torch.tensor(pairs, dtype=torch.float64).amax(0).tolist()
@@ -305,7 +304,7 @@ def _whole_model(seed: int) -> Iterator[Comparison]:
 
 
 def _leave_to_autograd(model: nn.Module) -> None:
-    """Also what the CPU backend derives by hand on a CPU."""
+    """Also the attention that the CPU backend differentiates manually."""
     for module in model.modules():
         if isinstance(module, Attention):
             module.__class__ = _Explicit
@@ -313,13 +312,13 @@ def _leave_to_autograd(model: nn.Module) -> None:
 
 class _Explicit(Attention):
     def attend(self, q: Tensor, k: Tensor, v: Tensor, context: AttentionContext) -> Tensor:
-        bias = self.bias(context)
+        bias = self.score_bias(context)
         return eager_attention(q, k, v, context, bias, self.cap, scale=self.scale).context
 
 
 @torch.no_grad()
 def _shake(model: nn.Module, draw: torch.Generator) -> None:
-    """Weights of normal numbers, norms and biases moved away from 1 and 0."""
+    """Make weights normal, and move norms and biases away from 1 and 0."""
     for parameter in model.parameters():
         spread = parameter.shape[-1] ** -0.5 if parameter.dim() == 2 else 0.1
         base = parameter if parameter.dim() == 1 else torch.zeros_like(parameter)

@@ -12,7 +12,7 @@ from toytrans.config import Config
 from toytrans.data import open_source
 from toytrans.data.batches import Batch, make_batch
 from toytrans.data.files import TextPair, encode_pairs
-from toytrans.data.pairs import DataFacts
+from toytrans.data.pairs import DatasetInfo
 from toytrans.insight.capture import AttentionCall, Part, capture
 from toytrans.model.masks import Masks
 from toytrans.model.transformer import Transformer
@@ -92,7 +92,7 @@ def fresh(make: Callable[[], Transformer], seed: int) -> Transformer:
 
 
 def batch_of_config(
-    config: Config, rows: int, facts: DataFacts | None = None
+    config: Config, rows: int, facts: DatasetInfo | None = None
 ) -> tuple[Batch, Vocabulary]:
     """The first training pairs of a config, padded to one batch as training receives them.
 
@@ -101,7 +101,7 @@ def batch_of_config(
     source = open_source(config, facts)
     size = source.size("train")
     chosen = rows if size is None else min(rows, size)
-    batch = make_batch(source.pairs("train", torch.arange(chosen)), config.marks_both_ends)
+    batch = make_batch(source.pairs("train", torch.arange(chosen)), config.source_bos)
     return objective_of(config.fault).batch(batch), source.facts.vocabulary
 
 
@@ -109,7 +109,7 @@ def batch_of_sequences(
     src: Sequence[str],
     tgt: Sequence[str],
     vocabulary: Vocabulary | None = None,
-    both_ends: bool = False,
+    source_bos: bool = False,
 ) -> tuple[Batch, Vocabulary]:
     """Sequences such as "5 7 9", padded to one batch.
 
@@ -122,7 +122,7 @@ def batch_of_sequences(
     ]
     if vocabulary is None:
         vocabulary = _vocabulary([side for pair in pairs for side in (pair.src, pair.tgt)])
-    return make_batch(encode_pairs(pairs, vocabulary), both_ends), vocabulary
+    return make_batch(encode_pairs(pairs, vocabulary), source_bos), vocabulary
 
 
 def _vocabulary(sequences: list[list[str]]) -> Vocabulary:

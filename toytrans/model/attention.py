@@ -54,8 +54,8 @@ def eager_attention(
     weights = torch.softmax(masked, -1)
     if context.has_visible_key is not None:
         weights = weights * context.has_visible_key
-    values = drop(weights, dropout).to(v.dtype) @ v
-    return Intermediates(q, k, v, scores, capped, masked, weights, values)
+    head_outputs = drop(weights, dropout).to(v.dtype) @ v
+    return Intermediates(q, k, v, scores, capped, masked, weights, head_outputs)
 
 
 class Attention(nn.Module):
@@ -63,11 +63,11 @@ class Attention(nn.Module):
 
     in_proj: makes Q, K and V; rows 0 .. D - 1, D .. 2D - 1 and 2D .. 3D - 1 of its weight.
         Head h owns rows h Dh .. (h + 1) Dh - 1 of each.
-    out_proj: maps the heads' contexts, side by side, to the output.
+    out_proj: maps the heads' outputs, side by side, to the output.
     bias_table: (H, W), what the position scheme learns per head; None if it learns nothing.
     """
 
-    linear = staticmethod(F.linear)
+    linear = staticmethod(F.linear)  # a subclass may compute it in another way
 
     def __init__(self, model: ModelConfig, positions: Positions) -> None:
         super().__init__()
@@ -77,6 +77,7 @@ class Attention(nn.Module):
         self.dropout = model.dropout
         self.in_proj = nn.Linear(model.d_model, 3 * model.d_model)
         self.out_proj = nn.Linear(model.d_model, model.d_model)
+        # methods alone: the model owns the scheme and its parameters
         self.rotate, self.position_bias = positions.rotate, positions.bias
         self.bias_table = positions.new_bias_table(model.n_heads)
 
@@ -90,11 +91,11 @@ class Attention(nn.Module):
         """Queries (B, Tq, D) -> (B, Tq, D).
 
         context: mask and relative positions
-        memory: keys and values for cross-attention; None = self-attention, from x
+        memory: keys and values of the encoder's output; None = self-attention, from x
         cache: keys and values of earlier places, when decoding step by step
         """
         qkv = self.queries_keys_values(x, memory, cache)
-        return self.out_proj(merge_heads(backends.bounded(self.attend, *qkv, context)))
+        return self.out_proj(merge_heads(backends.within_limit(self.attend, *qkv, context)))
 
     def queries_keys_values(
         self, x: Tensor, memory: KeysValues | None = None, cache: KVCache | None = None
@@ -114,7 +115,7 @@ class Attention(nn.Module):
         return k, v
 
     def project(self, x: Tensor, start: int, stop: int) -> tuple[Tensor, ...]:
-        """x (B, L, D) by matrices start .. stop - 1 of Q, K, V -> (B, H, L, Dh) each."""
+        """Projections start .. stop - 1 of Q, K, V: x (B, L, D) -> (B, H, L, Dh) each."""
         batch, length, width = x.shape
         if stop - start == 3:
             projected = self.in_proj(x)
@@ -125,19 +126,19 @@ class Attention(nn.Module):
         return heads.permute(2, 0, 3, 1, 4).contiguous().unbind()
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, context: AttentionContext) -> Tensor:
-        """The heads' contexts (B, H, Tq, Dh), by the fastest backend that fits."""
+        """The heads' outputs (B, H, Tq, Dh), by the first backend that fits."""
         dropout = self.dropout if self.training else 0.0
-        backend = backends.fastest(q, context, self.cap)
-        arguments = (q, k, v, context, self.bias(context), self.cap, dropout, self.scale)
+        backend = backends.first_fitting(q, context, self.cap)
+        arguments = (q, k, v, context, self.score_bias(context), self.cap, dropout, self.scale)
         return backend(*arguments) if backend else eager_attention(*arguments).context
 
-    def bias(self, context: AttentionContext) -> Tensor | None:
+    def score_bias(self, context: AttentionContext) -> Tensor | None:
         """What the position scheme adds to the scores: (B or 1, H, Tq, Tk), or None."""
         if context.distances is None:
             return None
         return self.position_bias(self.bias_table, context.distances)
 
 
-def merge_heads(context: Tensor) -> Tensor:
+def merge_heads(outputs: Tensor) -> Tensor:
     """(B, H, L, Dh) -> (B, L, D): heads side by side."""
-    return context.transpose(1, 2).flatten(2)
+    return outputs.transpose(1, 2).flatten(2)

@@ -8,7 +8,7 @@ KeysValues = tuple[Tensor, Tensor]
 
 
 class KVCache:
-    """The keys and values of one attention, in memory that is allocated once.
+    """The keys and values of one attention, allocated once.
 
     The W beams of a source share one cache: place t of beam w is key t W + w.
     """
@@ -34,7 +34,7 @@ class KVCache:
         return self.keys[:, :, : self.length], self.values[:, :, : self.length]
 
     def select(self, sources: Tensor) -> None:
-        """Keep some sources (A',), in that order, in the same memory."""
-        for memory in (self.keys, self.values):
-            memory[: len(sources), :, : self.length] = memory[sources, :, : self.length]
+        """Keep some sources (A',), in that order, in the same storage."""
+        for storage in (self.keys, self.values):
+            storage[: len(sources), :, : self.length] = storage[sources, :, : self.length]
         self.keys, self.values = self.keys[: len(sources)], self.values[: len(sources)]

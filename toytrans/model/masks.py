@@ -31,7 +31,7 @@ def padding_mask(ids: Tensor) -> Tensor:
 def causal_mask(
     length: int, device: torch.device | None = None, queries: range | None = None
 ) -> Tensor:
-    """(T, T): query t may attend to keys 0 .. t. queries: make these rows only."""
+    """(T, T): query t may attend to keys 0 .. t. queries: the rows to make, in that order."""
     rows = range(length) if queries is None else queries
     return torch.ones(len(rows), length, dtype=torch.bool, device=device).tril(rows.start)
 
@@ -40,23 +40,23 @@ class MaskMaker:
     """Makes the three masks of one model from ids.
 
     pad_mask: "keys" masks pads as keys; "keys_and_queries" masks them as queries too.
-    queries: the rows to make; None = all.
+    Its methods take `queries`, the rows to make; None = all.
     """
 
     def __init__(self, pad_mask: PadMask = "keys") -> None:
         self.pad_mask: PadMask = pad_mask
 
     def encoder_self(self, src: Tensor, queries: range | None = None) -> Tensor:
-        """Every source token may attend to every real source token."""
+        """Every query may attend to every real source token."""
         return self._without_pads(src, src, queries)
 
     def decoder_self(self, tgt_in: Tensor, queries: range | None = None) -> Tensor:
-        """Every target token may attend to itself and to real target tokens before it."""
+        """Every query may attend to real target tokens up to its own place."""
         causal = causal_mask(tgt_in.shape[1], tgt_in.device, queries)
         return self._without_pads(tgt_in, tgt_in, queries) & causal
 
     def cross(self, src: Tensor, tgt_in: Tensor, queries: range | None = None) -> Tensor:
-        """Every target token may attend to every real source token."""
+        """Every query may attend to every real source token."""
         return self._without_pads(tgt_in, src, queries)
 
     def all(self, src: Tensor, tgt_in: Tensor) -> Masks:

@@ -19,7 +19,7 @@ from toytrans.tokens import Vocabulary
 class Transformer(nn.Module):
     """The model of Vaswani et al. 2017, with pre- or post-norm. It makes its masks from ids.
 
-    Pre-norm has a final norm after either stack; post-norm needs none. The output has no bias.
+    Pre-norm has a final norm after each stack; post-norm needs none. The output has no bias.
     """
 
     def __init__(self, model: ModelConfig, vocabulary: Vocabulary) -> None:
@@ -42,10 +42,12 @@ class Transformer(nn.Module):
         self.drop = Dropout(model.dropout)
         depths = model.n_encoder_layers, model.n_decoder_layers
         n_enc, n_dec = (1, 1) if model.share_layers else depths
-        encoder_layers = (EncoderLayer(model, self.positions) for _ in range(n_enc))
-        both = self.positions, self.cross_positions
-        self.encoder_layers = nn.ModuleList(encoder_layers)
-        self.decoder_layers = nn.ModuleList(DecoderLayer(model, *both) for _ in range(n_dec))
+        self.encoder_layers = nn.ModuleList(
+            EncoderLayer(model, self.positions) for _ in range(n_enc)
+        )
+        self.decoder_layers = nn.ModuleList(
+            DecoderLayer(model, self.positions, self.cross_positions) for _ in range(n_dec)
+        )
         final = nn.LayerNorm if model.norm == "pre" else nn.Identity
         self.encoder_norm, self.decoder_norm = final(width), final(width)
         initialise(self, width)
@@ -77,10 +79,11 @@ class Transformer(nn.Module):
             partial(self.positions.self_distances, keys=places, device=src.device),
             self.dtype,
         )
+        cross_state = self.cross_positions.start(memory, src, tgt_in)
         cross_context = LazyContext(
             places,
             partial(self.masks.cross, src, tgt_in),
-            self.cross_positions.start(memory, src, tgt_in).distances,
+            cross_state.distances,
             self.dtype,
         )
         x = self.embed(self.tgt_embedding, tgt_in)
@@ -110,8 +113,3 @@ class Transformer(nn.Module):
     def dtype(self) -> torch.dtype:
         """The dtype of the weights."""
         return self.output.weight.dtype
-
-    @property
-    def longest(self) -> int | None:
-        """The longest sequence that the position scheme has room for; None = any length."""
-        return self.config.room

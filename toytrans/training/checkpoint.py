@@ -11,7 +11,7 @@ import hashlib
 import json
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import safetensors.torch
 import torch
@@ -19,6 +19,7 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 from safetensors import SafetensorError
 from torch import Tensor
 
+from toytrans.config import TrainConfig
 from toytrans.errors import UserError
 from toytrans.model.transformer import Transformer
 from toytrans.safe_io import Unreadable, open_regular, read_whole
@@ -59,6 +60,20 @@ class Progress:
     evaluations_since_best: Count = 0
     window: dict[str, Count | Annotated[float, Field(ge=0, le=2**53)]] = field(default_factory=dict)
     """sums since the last record"""
+
+    def goal_reached(self, train: TrainConfig) -> Literal["stop_at_exact_match", "patience"] | None:
+        """Whether the evaluations so far are a reason to stop."""
+        goal = train.stop_at_exact_match
+        if goal is not None and self.best_exact_match >= goal:
+            return "stop_at_exact_match"
+        if train.patience is not None and self.evaluations_since_best >= train.patience:
+            return "patience"
+        return None
+
+    def is_finished(self, train: TrainConfig) -> bool:
+        """Whether the training has reached a limit or its goal."""
+        late = train.max_seconds is not None and self.elapsed_s >= train.max_seconds
+        return late or self.step >= train.max_steps or self.goal_reached(train) is not None
 
 
 @dataclass
@@ -135,6 +150,11 @@ class _Description(BaseModel):
     format: int
     sha256: dict[str, str]
     progress: Progress
+
+
+def read_progress(run: Path, step: int) -> Progress:
+    """The progress of a checkpoint. Raises UserError."""
+    return _read_description(run, step).progress
 
 
 def _read_description(run: Path, step: int) -> _Description:
@@ -222,8 +242,8 @@ def pick_step(run: Path, which: str) -> int:
 def load_weights(model: Transformer, weights: dict[str, Tensor], place: str) -> None:
     """Copy weights into a model of the same tensors. Raises UserError naming the first misfit."""
     parameters: dict[str, Tensor] = dict(model.named_parameters())
-    if words := misfit(parameters, weights):
-        raise UserError(f"{place}: {words}; the two do not belong together")
+    if problem := misfit(parameters, weights):
+        raise UserError(f"{place}: {problem}; the two do not belong together")
     with torch.no_grad():
         for name, parameter in parameters.items():
             parameter.copy_(weights[name])

@@ -50,8 +50,8 @@ def choose_device(name: str) -> torch.device:
 
 def devices() -> list[str]:
     """The devices of this machine."""
-    found = ["cpu", *(f"cuda:{n}" for n in range(torch.cuda.device_count()))]
-    return [*found, "mps"] if torch.backends.mps.is_available() else found
+    names = ["cpu", *(f"cuda:{n}" for n in range(torch.cuda.device_count()))]
+    return [*names, "mps"] if torch.backends.mps.is_available() else names
 
 
 def agrees_with_cpu(device: torch.device) -> bool:

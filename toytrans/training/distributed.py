@@ -1,12 +1,10 @@
-"""What changes under torchrun: several processes train one model.
+"""Data-parallel training under torchrun: several processes train one model.
 
-    global batch -> a process's rows -> forward, backward -> gradients summed -> the same update
+    global batch -> a shard of its rows -> forward, backward -> gradients summed -> the same update
 
-PyTorch's own parts do the work: its launcher starts, watches and restarts the processes, and
-DistributedDataParallel sums the gradients. Every process makes the global batches that one process
-would take, which costs little and keeps the order of the data, and trains on its share of their
-rows. The first process alone reads and writes the run directory and tells the others what came of
-it; what decides on going on is decided by all together.
+torchrun starts, watches and restarts the processes. DistributedDataParallel sums the gradients.
+Every process makes the global batches and trains on its shard of their rows. Rank 0 alone reads and
+writes the run directory and broadcasts the outcome. All ranks decide together when to stop.
 """
 
 import contextlib
@@ -24,7 +22,6 @@ import torch
 from torch import Tensor, distributed, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from toytrans.config import Config
 from toytrans.data.batches import Batch
 from toytrans.data.pairs import Pairs, key_of
 from toytrans.errors import UserError
@@ -33,20 +30,18 @@ from toytrans.evaluation import Report
 T = TypeVar("T")
 CPU = torch.device("cpu")
 
-SECONDS_IN_SILENCE, SECONDS_TO_MEET = 3.0, 600.0
-"""The processes of a team wait for each other so long before they say so, and in all."""
-
-UNDIVIDED = ("batch_mean_of_means", "loss_on_pads")
-"""Faults whose loss of a batch is not the sum of its rows' losses."""
+SECONDS_BEFORE_NOTICE, SECONDS_TO_CONNECT = 3.0, 600.0
+"""A process waits so long for the others before it says so, and in all."""
 
 
 @dataclass
-class Team:
-    """The processes of one training, as one of them sees it: its rank among `size`, and its rank
-    on its machine, which has `local_size` of them.
+class DistributedContext:
+    """The processes of one training, as one of them sees it.
 
-    launch: what all processes that one torchrun starts have in common, their restarts too;
-    restarts: how often it has started them anew. A training in one process is a team of one.
+    rank, size: this process among all of them.
+    local_rank, local_size: this process among those of its machine.
+    launch: name of the torchrun launch, the same for all processes and their restarts.
+    restarts: how often torchrun has started the processes anew.
     """
 
     rank: int = 0
@@ -58,23 +53,23 @@ class Team:
     _wrapped: DistributedDataParallel | None = None
 
     @property
-    def is_first(self) -> bool:
+    def is_main(self) -> bool:
         return self.rank == 0
 
     # Data and gradients ----------------------------------------------------------------------
 
-    def share(self, batch: Batch) -> Batch:
+    def shard(self, batch: Batch) -> Batch:
         """The rows of a global batch that this process trains on."""
-        return batch if self.size == 1 else batch.share(self.rank, self.size)
+        return batch if self.size == 1 else batch.shard(self.rank, self.size)
 
-    def share_of_pairs(self, pairs: Pairs) -> Pairs:
+    def shard_pairs(self, pairs: Pairs) -> Pairs:
         """The pairs that this process measures."""
         return pairs if self.size == 1 else pairs.take(slice(self.rank, None, self.size))
 
     def wrap(self, module: nn.Module, *, skips_weights: bool) -> nn.Module:
-        """A module whose backward pass averages its gradients over the team.
+        """A module whose backward pass averages its gradients over all processes.
 
-        skips_weights: whether a pass may leave some of them out, as some faults do.
+        skips_weights: whether a pass may leave some weights out, as some faults do.
         """
         if self.size == 1:
             return module
@@ -85,44 +80,39 @@ class Team:
             )
         return self._wrapped
 
-    @contextlib.contextmanager
-    def adding_up(self, last: bool) -> Iterator[None]:
+    def accumulating(self, last: bool) -> contextlib.AbstractContextManager[None]:
         """Forward and backward of one of several batches: gradients travel with the last."""
         if self._wrapped is None or last:
-            yield
-        else:
-            with self._wrapped.no_sync():
-                yield
+            return contextlib.nullcontext()
+        return self._wrapped.no_sync()
 
     def sum(self, value: Tensor) -> Tensor:
-        """A tensor summed over the team."""
+        """A tensor summed over all processes."""
         if self.size > 1:
             distributed.all_reduce(value)
         return value
 
     def sum_reports(self, report: Report) -> Report:
-        """What the team has counted, together."""
-        return report if self.size == 1 else sum(self.gather(report), Report())
+        """The reports of all processes together."""
+        return sum(self.gather(report), Report())
 
     # Randomness ------------------------------------------------------------------------------
 
     def seed(self, seed: int, step: int) -> None:
-        """Give all but the first process a randomness of its own, from some step on."""
-        if not self.is_first:
+        """Seed every rank but 0 with a state of its own, from some step on."""
+        if not self.is_main:
             torch.manual_seed(key_of(seed, self.rank, step))
 
     def gather_random(self, states: dict[str, Tensor]) -> dict[str, Tensor]:
-        """The random states of all: `cpu` of the first process, `cpu/1` of the next, ..."""
-        if self.size == 1:
-            return states
+        """The random states of all: `cpu` of rank 0, `cpu/1` of rank 1, ..."""
         return {
             f"{name}/{rank}" if rank else name: state
-            for rank, found in enumerate(self.gather(states))
-            for name, state in found.items()
+            for rank, of_rank in enumerate(self.gather(states))
+            for name, state in of_rank.items()
         }
 
     def own_random(self, states: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Of all random states this process's; none where it was not there when they were saved."""
+        """The random states of this rank; none where the saved run had fewer processes."""
         end = f"/{self.rank}" if self.rank else ""
         return {name: states[name + end] for name in ("cpu", "cuda", "mps") if name + end in states}
 
@@ -132,75 +122,51 @@ class Team:
         """One value of each process, in the order of their ranks."""
         if self.size == 1:
             return [value]
-        found: list[Any] = [None] * self.size
-        distributed.all_gather_object(found, value)
-        return found
+        values: list[Any] = [None] * self.size
+        distributed.all_gather_object(values, value)
+        return values
 
     def agree(self, elapsed: float, interrupted: bool) -> tuple[float, bool]:
-        """Seconds by the first process's clock, and whether any process is interrupted."""
+        """Seconds by the clock of rank 0, and whether any process is interrupted."""
         if self.size == 1:
             return elapsed, interrupted
-        votes = torch.tensor([elapsed * self.is_first, interrupted], dtype=torch.float64)
+        votes = torch.tensor([elapsed * self.is_main, interrupted], dtype=torch.float64)
         distributed.all_reduce(votes, distributed.ReduceOp.MAX)
         return float(votes[0]), bool(votes[1])
 
-    def first(self, make: Callable[[], T]) -> T:
-        """What the first process makes, for all; a UserError of its is raised in all."""
+    def on_main(self, make: Callable[[], T]) -> T:
+        """What rank 0 makes, for all; its UserError is raised in all."""
         if self.size == 1:
             return make()
-        if not self.is_first:
-            error, made = self._told()
-            if error is not None:
-                raise _said(*error)
-            return made
-        try:
-            value = make()
-        except UserError as caught:
-            self._tell(((type(caught), str(caught)), None))
-            raise
-        self._tell((None, value))
+        outcome: list[Any] = [_outcome(make)] if self.is_main else [None]
+        distributed.broadcast_object_list(outcome, src=0, device=CPU)
+        value, error = outcome[0]
+        if error is not None:
+            raise _rebuilt(*error)
         return value
 
-    def together(self, make: Callable[[], T]) -> T:
-        """What each process makes; the first UserError of any is raised in all."""
+    def on_all(self, make: Callable[[], T]) -> T:
+        """What each process makes; the UserError of the lowest rank is raised in all."""
         if self.size == 1:
             return make()
-        caught = None
-        try:
-            made = make()
-        except UserError as error:
-            caught = error
-        told = self.gather(None if caught is None else (type(caught), str(caught)))
-        for rank, error_of_rank in enumerate(told):
-            if caught is not None and rank == self.rank:
-                raise caught
+        value, error = _outcome(make)
+        for rank, error_of_rank in enumerate(self.gather(error)):
             if error_of_rank is not None:
-                raise _said(*error_of_rank)
-        return made
+                kind, message = error_of_rank
+                raise _rebuilt(kind, f"rank {rank}: {message}" if rank else message)
+        return value  # type: ignore[return-value]
 
-    def require_alike(self, **values: Any) -> None:
-        """Raises UserError in all where the processes differ in a value, naming it."""
-        if self.size == 1:
-            return
-        found = self.gather(values)
-        for name, value in found[0].items():
-            if any(theirs[name] != value for theirs in found):
-                error = UserError(
+    def require_equal(self, **values: Any) -> None:
+        """Raise UserError in all where the processes differ in a value, naming it."""
+        of_rank = self.gather(values)
+        for name, value in of_rank[0].items():
+            if any(theirs[name] != value for theirs in of_rank):
+                raise UserError(
                     f"the processes do not have the same {name}; every machine needs the same "
                     "files and the same kind of device"
                 )
-                error.said = not self.is_first
-                raise error
 
-    def _tell(self, value: Any) -> None:
-        distributed.broadcast_object_list([value], src=0, device=CPU)
-
-    def _told(self) -> Any:
-        found = [None]
-        distributed.broadcast_object_list(found, src=0, device=CPU)
-        return found[0]
-
-    # Device, faults and the launcher -----------------------------------------------------------
+    # Device and launcher -----------------------------------------------------------------------
 
     def device(self, name: str) -> str:
         """The device of a config for this process: with GPUs, one for each of its machine."""
@@ -221,14 +187,6 @@ class Team:
         torch.cuda.set_device(self.local_rank)
         return f"cuda:{self.local_rank}"
 
-    def check(self, config: Config) -> None:
-        """Raises UserError for what cannot be shared out."""
-        if self.size > 1 and config.fault in UNDIVIDED:
-            raise UserError(
-                f"fault {config.fault}: its loss of a batch cannot be shared out; train it in one "
-                "process, without torchrun"
-            )
-
     def command(self) -> list[str]:
         """How the program was started, as far as it can know."""
         if self.size == 1:
@@ -237,97 +195,108 @@ class Team:
         return ["torchrun", *here, "-m", "toytrans"]
 
 
-ALONE = Team()
+SINGLE_PROCESS = DistributedContext()
+
+Failure = tuple[type[UserError], str]
 
 
-def _said(kind: type[UserError], message: str) -> UserError:
-    """An error of another process, which has said it."""
+def _outcome(make: Callable[[], T]) -> tuple[T | None, Failure | None]:
+    """What a function returns, or the UserError that it raises, as values that can be sent."""
+    try:
+        return make(), None
+    except UserError as error:
+        return None, (type(error), str(error))
+
+
+def _rebuilt(kind: type[UserError], message: str) -> UserError:
+    """An error of any process."""
     error = kind.__new__(kind)
-    error.args, error.said = (message,), True
+    error.args = (message,)
     return error
 
 
 @contextlib.contextmanager
-def joined(device: str, tell: Callable[[str], None] = lambda _: None) -> Iterator[Team]:
-    """The team that torchrun has started this process in; alone without torchrun.
+def init_distributed(
+    device: str, report: Callable[[str], None] = lambda _: None
+) -> Iterator[DistributedContext]:
+    """Connect the processes that torchrun has started; SINGLE_PROCESS without torchrun.
 
-    device: of the config. tell: is given a sentence where the others are long in coming. Raises
-    UserError where the processes cannot find each other, or where one is lost.
+    device: of the config. report: gets a sentence where the others are long in coming. Raises
+    UserError where the processes cannot connect, or where one is lost.
     """
-    team = _team_of_environment()
-    if team.size == 1:
-        yield team
+    context = _context_of_environment()
+    if context.size == 1:
+        yield context
         return
     gpus = torch.cuda.is_available() and distributed.is_nccl_available() and device != "cpu"
-    place = ":".join(os.environ.get(name, "?") for name in ("MASTER_ADDR", "MASTER_PORT"))
+    address = ":".join(os.environ.get(name, "?") for name in ("MASTER_ADDR", "MASTER_PORT"))
     try:
-        _meet_in_time(team, "cpu:gloo,cuda:nccl" if gpus else "gloo", place, tell)
+        _connect_in_time(context, "cpu:gloo,cuda:nccl" if gpus else "gloo", address, report)
     except (RuntimeError, ValueError) as error:
         reason = str(error).splitlines()[0]
         raise UserError(
-            f"the processes cannot meet at {place} ({reason}); start them with torchrun; with "
+            f"the processes cannot connect at {address} ({reason}); start them with torchrun; with "
             "several network devices set GLOO_SOCKET_IFNAME to the one that they share"
         ) from None
     try:
-        yield team
+        yield context
     except RuntimeError as error:
         if not _is_of_network(error):
             raise
-        lost = UserError(
+        raise UserError(
             "another process of this training has ended; go on from the last checkpoint with "
             "--resume (torchrun --max-restarts 3 does so by itself)"
-        )
-        lost.said = not team.is_first
-        raise lost from None
+        ) from None
     finally:
-        leave()
+        if distributed.is_initialized():
+            distributed.destroy_process_group()
 
 
-def _meet_in_time(team: Team, backend: str, place: str, tell: Callable[[str], None]) -> None:
-    """Meet the other processes, in a thread: PyTorch waits in C, where no signal is heeded. It is
-    left there when the time is up; woken while Python ends it would abort the process."""
+def _connect_in_time(
+    context: DistributedContext, backend: str, address: str, report: Callable[[str], None]
+) -> None:
+    """Connect in a thread: PyTorch waits in C, where no signal is heeded. The thread is left behind
+    when the time is up; woken while Python ends it would abort the process."""
     errors: list[Exception] = []
 
-    def meet() -> None:
+    def connect() -> None:
         try:
-            _meet(team, backend)
+            _connect(context, backend)
         except Exception as error:
             errors.append(error)
 
-    meeting = threading.Thread(target=meet, daemon=True)
-    meeting.start()
-    meeting.join(SECONDS_IN_SILENCE)
-    if meeting.is_alive():
-        tell(f"waiting at {place} for {team.size} processes to meet; this one is rank {team.rank}")
-        meeting.join(SECONDS_TO_MEET - SECONDS_IN_SILENCE)
-    if meeting.is_alive():
+    thread = threading.Thread(target=connect, daemon=True)
+    thread.start()
+    thread.join(SECONDS_BEFORE_NOTICE)
+    if thread.is_alive():
+        report(
+            f"waiting at {address} for {context.size} processes to connect; this one is rank "
+            f"{context.rank}"
+        )
+        thread.join(SECONDS_TO_CONNECT - SECONDS_BEFORE_NOTICE)
+    if thread.is_alive():
         raise UserError(
-            f"{team.size} processes have not met at {place} within {SECONDS_TO_MEET:.0f} s; start "
-            "all of them with torchrun, or unset RANK and WORLD_SIZE to train in one"
+            f"{context.size} processes have not connected at {address} within "
+            f"{SECONDS_TO_CONNECT:.0f} s; start all of them with torchrun, or unset RANK and "
+            "WORLD_SIZE to train in one"
         )
     if errors:
         raise errors[0]
 
 
-def _meet(team: Team, backend: str) -> None:
+def _connect(context: DistributedContext, backend: str) -> None:
     if not 0 < int(os.environ.get("MASTER_PORT", "0")) < 2**16:
         raise ValueError("MASTER_PORT is no port")
-    found = distributed.rendezvous(  # type: ignore[attr-defined]
-        "env://", team.rank, team.size, timeout=timedelta(days=1)
+    stores = distributed.rendezvous(  # type: ignore[attr-defined]
+        "env://", context.rank, context.size, timeout=timedelta(days=1)
     )
-    store, _, _ = next(found)
-    # torchrun's store outlives the processes: without a place of its own, a process that is
+    store, _, _ = next(stores)
+    # torchrun's store outlives the processes: without a prefix of its own, a process that is
     # started again finds the addresses of those that have ended, and waits for them
     own = distributed.PrefixStore(  # type: ignore[attr-defined]
-        f"toytrans/{team.restarts}", store
+        f"toytrans/{context.restarts}", store
     )
-    distributed.init_process_group(backend, store=own, rank=team.rank, world_size=team.size)
-
-
-def leave() -> None:
-    """Part from the team; what follows, each process does alone."""
-    if distributed.is_initialized():
-        distributed.destroy_process_group()
+    distributed.init_process_group(backend, store=own, rank=context.rank, world_size=context.size)
 
 
 def _is_of_network(error: RuntimeError) -> bool:
@@ -335,18 +304,18 @@ def _is_of_network(error: RuntimeError) -> bool:
     return isinstance(error, distributed.DistError) or "gloo/transport" in str(error)
 
 
-def _team_of_environment() -> Team:
-    """What torchrun has written into the environment. Raises UserError where it is not whole."""
+def _context_of_environment() -> DistributedContext:
+    """The context of torchrun's variables. Raises UserError where they are incomplete."""
     if not {"RANK", "WORLD_SIZE"} <= os.environ.keys():
-        return ALONE
+        return SINGLE_PROCESS
     names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "TORCHELASTIC_RESTART_COUNT")
     values = [os.environ.get(name, "0") for name in names]
-    whole = all(re.fullmatch("[0-9]{1,9}", value) for value in values)
-    rank, size, local_rank, local_size, restarts = map(int, values) if whole else [0] * 5
+    complete = all(re.fullmatch("[0-9]{1,9}", value) for value in values)
+    rank, size, local_rank, local_size, restarts = map(int, values) if complete else [0] * 5
     if rank >= size:
-        told = ", ".join(f"{name}={value}" for name, value in zip(names, values, strict=True))
-        raise UserError(f"the environment is not torchrun's ({told}); unset RANK and WORLD_SIZE")
+        listed = ", ".join(f"{name}={value}" for name, value in zip(names, values, strict=True))
+        raise UserError(f"the environment is not torchrun's ({listed}); unset RANK and WORLD_SIZE")
     launch = os.environ.get("TORCHELASTIC_RUN_ID", "none")
     if launch == "none":  # the launcher of a machine outlives what it starts
         launch = f"{socket.gethostname()}:{os.getppid()}"
-    return Team(rank, size, local_rank, local_size, launch, restarts)
+    return DistributedContext(rank, size, local_rank, local_size, launch, restarts)

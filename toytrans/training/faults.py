@@ -1,19 +1,21 @@
-"""Break it on purpose: one mistake, planted into a model or into what it learns from.
+"""Faults: mistakes to make on purpose, in a model or in its training objective.
 
-A run's config has one key, `fault`. Whoever builds a model from a config does it here, so that a
-broken run stays broken wherever it is loaded. Measurements are never broken: a fault changes what
-is trained, and evaluation shows what becomes of it.
+The config key `fault` names one. `build_model` plants it, so a broken run stays broken wherever it
+is loaded. Evaluation is never broken: it shows the effect of the fault.
 """
 
+from collections.abc import Callable
 from functools import partial
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from toytrans.choices import Backward, FaultName
-from toytrans.config import Config
+from toytrans.config import Config, ModelConfig
 from toytrans.data.batches import Batch
+from toytrans.errors import UserError
 from toytrans.model.attention import Attention
 from toytrans.model.build import build
 from toytrans.model.layers import DecoderLayer, EncoderLayer, Residual
@@ -26,7 +28,7 @@ from toytrans.training.objective import SOUND, CrossEntropy, Objective
 
 
 def build_model(config: Config, vocabulary: Vocabulary) -> Transformer:
-    """The model of a config, with the config's fault in it."""
+    """The model of a config, with the config's fault in it. Raises UserError."""
     model = build(config.model, vocabulary)
     if config.fault is not None:
         plant(config.fault, model)
@@ -34,33 +36,35 @@ def build_model(config: Config, vocabulary: Vocabulary) -> Transformer:
 
 
 def plant(fault: FaultName, model: Transformer) -> None:
-    """Break a model in place; faults of the batch or of the loss leave it as it is."""
-    model.masks = MASKS.get(fault, MaskMaker)(model.config.pad_mask)
-    scales = {"wrong_scale": model.config.d_model**-0.5, "no_scale": 1.0}
-    for module in list(model.modules()):
-        if isinstance(module, Attention):
-            module.scale = scales.get(fault, module.scale)
-        elif isinstance(module, Residual) and fault == "no_residual":
-            module.forward = partial(_without_residual, module)  # type: ignore[method-assign]
-        elif isinstance(module, EncoderLayer | DecoderLayer) and fault == "no_feed_forward":
-            module.feed_forward = Silence()  # type: ignore[assignment]
-        if fault == "no_norm":
-            for name, child in module.named_children():
-                if isinstance(child, nn.LayerNorm):
-                    setattr(module, name, nn.Identity())
-    if fault == "no_position":
-        model.positions = model.cross_positions = blind = Positions(model.config, Vocabulary(()))
-        for module in model.modules():
-            if isinstance(module, Attention):
-                module.rotate = blind.rotate
+    """Break a model in place. Faults of the batch or of the loss leave it as it is.
+
+    Raises UserError for a fault without effect.
+    """
+    check_fault(fault, model.config)
+    model.masks = MaskMaker(model.config.pad_mask)
+    FAULTS[fault].plant(model)
 
 
 def objective_of(fault: FaultName | None, backward: Backward = "autograd") -> Objective:
-    """What training learns from under a fault; evaluation never does."""
-    objective = OBJECTIVES.get(fault, SOUND)
+    """The training objective under a fault; evaluation never uses it."""
+    objective = FAULTS[fault].objective if fault else SOUND
     if backward == "by_hand":
         return objective._replace(loss=partial(objective.loss, cross_entropy=cross_entropy))
     return objective
+
+
+def check_fault(fault: FaultName | None, model: ModelConfig, processes: int = 1) -> None:
+    """Raise UserError for a fault that changes nothing in a model, or that several processes
+    cannot train."""
+    if fault is None:
+        return
+    if reason := FAULTS[fault].no_effect(model):
+        raise UserError(f"fault: {fault} {reason}")
+    if processes > 1 and not FAULTS[fault].can_shard:
+        raise UserError(
+            f"fault {fault}: its loss of a batch is not the sum of its rows' losses; train it in "
+            "one process, without torchrun"
+        )
 
 
 class _NoCausal(MaskMaker):
@@ -106,14 +110,6 @@ class _Flipped(MaskMaker):
 
     def cross(self, src: Tensor, tgt_in: Tensor, queries: range | None = None) -> Tensor:
         return ~super().cross(src, tgt_in, queries)
-
-
-MASKS: dict[FaultName, type[MaskMaker]] = {
-    "no_causal": _NoCausal,
-    "triangle_off_by_one": _OffByOne,
-    "pad_visible": _PadVisible,
-    "mask_flipped": _Flipped,
-}
 
 
 class Silence(nn.Module):
@@ -193,10 +189,84 @@ def _losses(
     return losses.view_as(tgt_out)
 
 
-OBJECTIVES: dict[FaultName | None, Objective] = {
-    "labels_not_shifted": Objective(batch=_unshifted),
-    "pad_is_eos": Objective(batch=_pad_as_end),
-    "wrong_start": Objective(batch=_starting_with_end),
-    "loss_on_pads": Objective(loss=loss_with_pads, tokens=lambda batch: batch.tgt_out.numel()),
-    "batch_mean_of_means": Objective(loss=loss_of_means),
+def _masks(kind: type[MaskMaker], model: Transformer) -> None:
+    model.masks = kind(model.config.pad_mask)
+
+
+def _scale(of_config: Callable[[ModelConfig], float], model: Transformer) -> None:
+    for module in model.modules():
+        if isinstance(module, Attention):
+            module.scale = of_config(model.config)
+
+
+def _no_position(model: Transformer) -> None:
+    model.positions = model.cross_positions = blind = Positions(model.config, Vocabulary(()))
+    for module in model.modules():
+        if isinstance(module, Attention):
+            module.rotate = blind.rotate
+
+
+def _no_residual(model: Transformer) -> None:
+    for module in model.modules():
+        if isinstance(module, Residual):
+            module.forward = partial(_without_residual, module)  # type: ignore[method-assign]
+
+
+def _no_norm(model: Transformer) -> None:
+    for module in list(model.modules()):
+        for name, child in module.named_children():
+            if isinstance(child, nn.LayerNorm):
+                setattr(module, name, nn.Identity())
+
+
+def _no_feed_forward(model: Transformer) -> None:
+    for module in model.modules():
+        if isinstance(module, EncoderLayer | DecoderLayer):
+            module.feed_forward = Silence()  # type: ignore[assignment]
+
+
+class Fault(NamedTuple):
+    """One mistake.
+
+    plant: changes a model in place.
+    objective: what training learns from.
+    no_effect: why the fault changes nothing in a model; empty if it changes something.
+    can_shard: whether several processes can train it: the loss is a sum over rows.
+    """
+
+    plant: Callable[[Transformer], None] = lambda model: None
+    objective: Objective = SOUND
+    no_effect: Callable[[ModelConfig], str] = lambda model: ""
+    can_shard: bool = True
+
+
+FAULTS: dict[FaultName, Fault] = {
+    "no_causal": Fault(partial(_masks, _NoCausal)),
+    "triangle_off_by_one": Fault(partial(_masks, _OffByOne)),
+    "pad_visible": Fault(partial(_masks, _PadVisible)),
+    "mask_flipped": Fault(partial(_masks, _Flipped)),
+    "labels_not_shifted": Fault(objective=Objective(batch=_unshifted)),
+    "pad_is_eos": Fault(objective=Objective(batch=_pad_as_end)),
+    "wrong_start": Fault(objective=Objective(batch=_starting_with_end)),
+    "wrong_scale": Fault(
+        partial(_scale, lambda model: model.d_model**-0.5),
+        no_effect=lambda model: (
+            "is no fault with one head; take model.n_heads 2" if model.n_heads == 1 else ""
+        ),
+    ),
+    "no_scale": Fault(partial(_scale, lambda model: 1.0)),
+    "no_position": Fault(
+        _no_position,
+        no_effect=lambda model: (
+            "takes nothing from model.positions: none" if model.positions == "none" else ""
+        ),
+    ),
+    "loss_on_pads": Fault(
+        objective=Objective(loss=loss_with_pads, tokens=lambda batch: batch.tgt_out.numel()),
+        can_shard=False,
+    ),
+    "batch_mean_of_means": Fault(objective=Objective(loss=loss_of_means), can_shard=False),
+    "no_residual": Fault(_no_residual),
+    "no_norm": Fault(_no_norm),
+    "no_feed_forward": Fault(_no_feed_forward),
 }

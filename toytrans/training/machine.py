@@ -129,18 +129,18 @@ def _storage(folder: Path) -> dict[str, Any]:
     there = runs
     while not there.exists() and there != there.parent:
         there = there.parent
-    found: dict[str, Any] = {"runs": str(runs), "free_bytes": None, "not_writable_because": None}
+    storage: dict[str, Any] = {"runs": str(runs), "free_bytes": None, "not_writable_because": None}
     try:
-        found["free_bytes"] = shutil.disk_usage(there).free
+        storage["free_bytes"] = shutil.disk_usage(there).free
         with tempfile.TemporaryDirectory(prefix=".toytrans-doctor-", dir=there) as made:
             draft = Path(made) / "draft"
             draft.write_bytes(b"toytrans")
             draft.replace(Path(made) / "file")
-            found["lockable"] = _lockable(Path(made) / "file")
+            storage["lockable"] = _lockable(Path(made) / "file")
     except OSError as error:
-        found["not_writable_because"] = error.strerror or str(error)
-        found["lockable"] = None
-    return found
+        storage["not_writable_because"] = error.strerror or str(error)
+        storage["lockable"] = None
+    return storage
 
 
 def _lockable(file: Path) -> bool:

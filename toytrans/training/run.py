@@ -29,8 +29,8 @@ except ImportError:  # not on Windows
 
 from toytrans.config import Config
 from toytrans.config_file import load_config, save_config
-from toytrans.data.files import MOST_BYTES, MOST_GROWTH
-from toytrans.data.pairs import DataFacts
+from toytrans.data.files import LARGEST_MAX_LEN_A, MOST_BYTES
+from toytrans.data.pairs import DatasetInfo
 from toytrans.errors import UserError
 from toytrans.evaluation import translate
 from toytrans.model.transformer import Transformer
@@ -42,6 +42,7 @@ from toytrans.training.checkpoint import (
     load_checkpoint,
     load_weights,
     pick_step,
+    read_progress,
 )
 from toytrans.training.devices import Precision, choose_device
 from toytrans.training.faults import build_model
@@ -217,14 +218,24 @@ def newest_run() -> Path:
     return max(runs, key=lambda path: (path / CONFIG).stat().st_mtime_ns)
 
 
-def create_run(path: Path, config: Config, facts: DataFacts, environment: dict[str, Any]) -> None:
+def unfinished(path: Path) -> str:
+    """How far a run has come whose training has not reached its end; empty if it has."""
+    try:
+        train = read_run(path)[0].train
+        progress = read_progress(path, saved_steps(path)[-1])
+    except (UserError, IndexError):  # a training that is writing there has removed it
+        return ""
+    return "" if progress.is_finished(train) else f"step {progress.step} of {train.max_steps}"
+
+
+def create_run(path: Path, config: Config, facts: DatasetInfo, environment: dict[str, Any]) -> None:
     """Make a run directory, or renew the description of one that is resumed."""
     vocabulary = facts.vocabulary
     data = {
         "symbols": vocabulary.symbols,
         "separators": vocabulary.separators,
         "train_length": facts.train_length,
-        "target_growth": facts.target_growth,
+        "target_growth": facts.max_len_a,
         "train_sha256": facts.train_sha256,
     }
     with saying_what_failed(path, "the run's description"):
@@ -239,7 +250,7 @@ def is_run(path: Path) -> bool:
     return os.path.isfile(path / CONFIG) and os.path.isfile(path / DATA)  # of no name too long
 
 
-def read_run(path: Path) -> tuple[Config, DataFacts]:
+def read_run(path: Path) -> tuple[Config, DatasetInfo]:
     """Config and data facts of a run directory. Raises UserError."""
     if not os.path.exists(path):
         raise UserError(f"{path}: no such run directory; `toytrans train` makes one")
@@ -260,36 +271,36 @@ class _SavedFacts(BaseModel):
     symbols: tuple[str, ...]
     separators: tuple[str, ...]
     train_length: tuple[Annotated[int, Field(ge=0)], int]
-    target_growth: Annotated[int, Field(ge=2, le=MOST_GROWTH)]
+    target_growth: Annotated[int, Field(ge=2, le=LARGEST_MAX_LEN_A)]
     train_sha256: str
 
-    def facts(self) -> DataFacts:
+    def facts(self) -> DatasetInfo:
         """Raises UserError for what no training has: a symbol with a blank in it, say."""
         low, high = self.train_length
         if low > high or any(symbol.split() != [symbol] for symbol in self.symbols):
             raise UserError("no training's data")
         vocabulary = Vocabulary(self.symbols, self.separators)
-        return DataFacts(vocabulary, (low, high), self.target_growth, self.train_sha256)
+        return DatasetInfo(vocabulary, (low, high), self.target_growth, self.train_sha256)
 
 
 def read_precision(path: Path) -> Precision | None:
-    """The precision that a run has been trained in, if its environment.json tells."""
+    """The precision that a run has been trained in, from its environment.json."""
     precision = read_environment(path).get("precision")
     return precision if precision in ("fp32", "bf16", "fp64") else None
 
 
 def is_of_launch(path: Path, launch: str | None) -> bool:
-    """Whether a run was made or resumed by a process of some torchrun (see `Team.launch`)."""
+    """Whether a run was made or resumed by a torchrun launch: `DistributedContext.launch`."""
     return launch is not None and read_environment(path).get("launch") == launch
 
 
 def read_environment(path: Path) -> dict[str, Any]:
-    """What environment.json tells; nothing where it cannot be read."""
+    """The contents of environment.json; empty if it cannot be read."""
     try:
-        found = json.loads(read_whole(path / ENVIRONMENT, MOST_BYTES))
+        environment = json.loads(read_whole(path / ENVIRONMENT, MOST_BYTES))
     except (OSError, UserError, ValueError, RecursionError):
         return {}
-    return found if isinstance(found, dict) else {}
+    return environment if isinstance(environment, dict) else {}
 
 
 def append_record(path: Path, record: Record) -> None:
@@ -342,7 +353,7 @@ def cut_records(path: Path, step: int) -> None:
     """Drop the records past a step, and a last line that a crash cut short."""
     if not os.path.lexists(path / METRICS):
         return
-    lines = takewhile(lambda found: found[0] and found[0]["step"] <= step, record_lines(path))
+    lines = takewhile(lambda line: line[0] and line[0]["step"] <= step, record_lines(path))
     kept = [line.removesuffix(b"\n") + b"\n" for _, line in lines]
     with saying_what_failed(path, METRICS):
         write_file(path / METRICS, b"".join(kept))
@@ -354,7 +365,7 @@ class Run:
 
     path: Path
     config: Config
-    facts: DataFacts
+    facts: DatasetInfo
     model: Transformer
     step: int
 
@@ -368,7 +379,7 @@ class Run:
             self.model,
             [sequence.split() for sequence in sequences],
             self.facts,
-            both_ends=self.config.marks_both_ends,
+            source_bos=self.config.source_bos,
             beam=beam,
         )
         return [" ".join(symbols) for symbols in output]

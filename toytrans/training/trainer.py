@@ -32,7 +32,7 @@ from toytrans.training.checkpoint import (
     save_checkpoint,
 )
 from toytrans.training.devices import Precision, compiled
-from toytrans.training.distributed import ALONE, Team
+from toytrans.training.distributed import SINGLE_PROCESS, DistributedContext
 from toytrans.training.faults import build_model, objective_of
 from toytrans.training.objective import SOUND, Objective
 from toytrans.training.optimizer import AdamW, learning_rate
@@ -55,25 +55,25 @@ def backward(
     objective: Objective = SOUND,
     label_smoothing: float = 0.0,
     precision: Precision = "fp32",
-    team: Team = ALONE,
+    context: DistributedContext = SINGLE_PROCESS,
 ) -> tuple[Tensor, int]:
     """Gradients of the mean loss over all real target tokens of some batches together.
 
     Equal to those of one large batch that holds all the rows. Returns the summed loss, a scalar
-    tensor, and the number of real target tokens, those of the whole team's shares.
+    tensor, and the number of real target tokens, over all processes.
     """
     batches = [objective.batch(batch) for batch in batches]
     tokens = sum(objective.tokens(batch) for batch in batches)
     total = torch.zeros((), device=device)
     for number, batch in enumerate(batches, 1):
-        src, tgt_in, tgt_out = team.share(batch).to(device)
-        with team.adding_up(last=number == len(batches)):
+        src, tgt_in, tgt_out = context.shard(batch).to(device)
+        with context.accumulating(last=number == len(batches)):
             with torch.autocast(device.type, torch.bfloat16, enabled=precision == "bf16"):
                 logits = forward(src, tgt_in)
             loss = objective.loss(logits, tgt_out, label_smoothing)
-            (loss / (tokens / team.size)).backward()  # a team's gradients are averaged
+            (loss / (tokens / context.size)).backward()  # gradients are averaged over the processes
         total = total + loss.detach()
-    return team.sum(total), tokens
+    return context.sum(total), tokens
 
 
 def update(
@@ -86,7 +86,7 @@ def update(
     lr: float,
     precision: Precision,
     objective: Objective = SOUND,
-    team: Team = ALONE,
+    context: DistributedContext = SINGLE_PROCESS,
 ) -> tuple[Tensor, int, Tensor]:
     """One update from some batches: forward, loss, backward, clip, AdamW. Gradients start empty.
 
@@ -100,7 +100,7 @@ def update(
         objective=objective,
         label_smoothing=train.label_smoothing,
         precision=precision,
-        team=team,
+        context=context,
     )
     limit = train.clip_norm or math.inf
     norm = torch.nn.utils.clip_grad_norm_(optimizer.state, limit)
@@ -118,19 +118,19 @@ class Trainer:
         run: Path,
         device: torch.device,
         precision: Precision,
-        team: Team = ALONE,
+        context: DistributedContext = SINGLE_PROCESS,
     ) -> None:
         torch.manual_seed(config.seed)
         self.config, self.source, self.run, self.device = config, source, run, device
-        self.precision, self.team = precision, team
+        self.precision, self.context = precision, context
         model = build_model(config, source.facts.vocabulary)
         self.objective = objective_of(config.fault, config.model.backward)
         self.model = model.double().to(device) if precision == "fp64" else model.to(device)
-        wrap = partial(team.wrap, skips_weights=config.fault is not None)
+        wrap = partial(context.wrap, skips_weights=config.fault is not None)
         self._forward: Callable[[Tensor, Tensor], Tensor] = (
             compiled(self.model, device, wrap) if config.train.compile else wrap(self.model)
         )
-        team.seed(config.seed, 0)
+        context.seed(config.seed, 0)
         self._owns_gradients = False
         if config.train.compile and device.type == "cuda" and config.train.accumulate > 1:
             self._own_gradients()
@@ -156,16 +156,16 @@ class Trainer:
         """Go on from the newest checkpoint that can be read; those after it are kept under another
         name. Returns what a person should know."""
         notes, unreadable = [], []
-        for step in reversed(self.team.first(partial(saved_steps, self.run))):
+        for step in reversed(self.context.on_main(partial(saved_steps, self.run))):
             try:
-                self._restore(self.team.first(partial(load_checkpoint, self.run, step)))
+                self._restore(self.context.on_main(partial(load_checkpoint, self.run, step)))
             except DamagedCheckpoint as error:
                 unreadable.append((step, str(error).partition(";")[0]))
                 continue
             for other, reason in unreadable:
-                kept = self.team.first(partial(keep_unreadable, self.run, other))
+                kept = self.context.on_main(partial(keep_unreadable, self.run, other))
                 notes.append(f"{reason}; the one before it is used, it is kept as {kept.name}")
-            self.team.first(partial(cut_records, self.run, step))
+            self.context.on_main(partial(cut_records, self.run, step))
             if target := leaves(self.run):
                 notes.append(f"the checkpoints are a link to {target}: old ones there are kept")
             return [*notes, f"resumed at step {step}"]
@@ -174,7 +174,7 @@ class Trainer:
                 f"{self.run}: none of its checkpoints can be read; nothing is changed; "
                 "start again with --overwrite, or elsewhere with --out"
             )
-        self.team.first(partial(cut_records, self.run, 0))
+        self.context.on_main(partial(cut_records, self.run, 0))
         return ["no checkpoint to resume from; starting at step 0"]
 
     def train(self) -> Iterator[Record]:
@@ -184,7 +184,7 @@ class Trainer:
         made_on = self.device if self.device.type == "cuda" else "cpu"
         batches = training_batches(self.source, self.config, self.progress.dealt, made_on)
         self.model.train()
-        reason = self._limit_reached(began) or self._satisfied()
+        reason = self._limit_reached(began) or self.progress.goal_reached(train)
         if reason is None and self.progress.step == 0:
             self._rehearse(made_on)
         while reason is None:
@@ -194,7 +194,7 @@ class Trainer:
             evaluates = ends or self.progress.step % (train.eval_every or 1) == 0
             if evaluates or self.progress.step % train.log_every == 0:
                 yield self._record(evaluates)
-                reason = reason or self._satisfied() or self._interruption()
+                reason = reason or self.progress.goal_reached(train) or self._interruption()
             overdue = self.progress.elapsed_s - self._saved_at > SECONDS_BETWEEN_SAVES
             if (overdue or reason == "interrupted") and self.saved_step != self.progress.step:
                 self._save_between_records()
@@ -208,11 +208,11 @@ class Trainer:
 
     def save(self) -> None:
         """Write a checkpoint of this moment. Raises UserError where the disk refuses."""
-        random = self.team.gather_random(self._random_states())
+        random = self.context.gather_random(self._random_states())
         weights: dict[str, Tensor] = dict(self.model.named_parameters())
         self.progress.window["loss"] = float(self._loss_sum)
         checkpoint = Checkpoint(replace(self.progress), weights, self._moments(), random)
-        self.team.first(partial(save_checkpoint, self.run, checkpoint))
+        self.context.on_main(partial(save_checkpoint, self.run, checkpoint))
         self.saved_step, self._saved_at = self.progress.step, self.progress.elapsed_s
 
     def _moments(self) -> dict[str, Tensor]:
@@ -229,16 +229,16 @@ class Trainer:
             raise DamagedCheckpoint(f"{place}: checkpoint.json lacks its sums")
         load_weights(self.model, checkpoint.weights, str(self.run))
         moments = self._moments()
-        if words := misfit(moments, checkpoint.optimizer):
-            raise DamagedCheckpoint(f"{place}: optimizer.safetensors: {words}")
+        if problem := misfit(moments, checkpoint.optimizer):
+            raise DamagedCheckpoint(f"{place}: optimizer.safetensors: {problem}")
         for name, moment in moments.items():
             moment.copy_(checkpoint.optimizer[name])
-        random = self.team.own_random(checkpoint.random)
+        random = self.context.own_random(checkpoint.random)
         try:
-            if self.team.is_first or "cpu" in random:
+            if self.context.is_main or "cpu" in random:
                 self._set_random_states(random)
             else:  # the run had fewer processes
-                self.team.seed(self.config.seed, checkpoint.progress.step)
+                self.context.seed(self.config.seed, checkpoint.progress.step)
         except (KeyError, RuntimeError, TypeError):
             raise DamagedCheckpoint(f"{place}: random.safetensors: no states of torch's") from None
         self.progress = checkpoint.progress
@@ -266,15 +266,15 @@ class Trainer:
         in an hour; weights, optimiser and random states stay as they are. Raises UserError."""
         batch = largest_batch(self.source, self.config, made_on)
         states = self._random_states()
-        self.team.together(partial(self._try, batch))
+        self.context.on_all(partial(self._try, batch))
         self._set_random_states(states)
 
     def _try(self, batch: Batch) -> None:
         """Gradients of this process's share of a batch. Raises UserError where memory runs out."""
         try:
             backward(
-                self._forward if self.team.size == 1 else self.model,  # nothing travels
-                [self.team.share(batch)],
+                self._forward if self.context.size == 1 else self.model,  # nothing travels
+                [self.context.shard(batch)],
                 self.device,
                 objective=self.objective,
                 label_smoothing=self.config.train.label_smoothing,
@@ -304,7 +304,7 @@ class Trainer:
             lr=learning_rate(progress.step + 1, train),
             precision=self.precision,
             objective=self.objective,
-            team=self.team,
+            context=self.context,
         )
         progress.step += 1
         progress.dealt = dealt[-1][1]
@@ -344,7 +344,7 @@ class Trainer:
         if evaluates and not self.cause:
             record |= self._evaluate()
             self.cause = _not_finite(record)
-        self.team.first(partial(append_record, self.run, record))
+        self.context.on_main(partial(append_record, self.run, record))
         if evaluates and not self.cause:
             self.save()
         return record
@@ -366,14 +366,14 @@ class Trainer:
     def _evaluate(self) -> Record:
         """Measure the validation data, and remember whether this step is the best so far."""
         if self._valid is None:
-            self._valid = self.team.share_of_pairs(all_pairs(self.source, "valid"))
+            self._valid = self.context.shard_pairs(all_pairs(self.source, "valid"))
         own = evaluate(
             self.model,
             self._valid,
             self.source.facts,
-            both_ends=self.config.marks_both_ends,
+            source_bos=self.config.source_bos,
         )
-        report = self.team.sum_reports(own)
+        report = self.context.sum_reports(own)
         counts = report.total().summary()
         progress = self.progress
         progress.evaluations_since_best += 1
@@ -388,7 +388,7 @@ class Trainer:
     def _limit_reached(self, began: float) -> StopReason | None:
         train = self.config.train
         elapsed = time.monotonic() - began
-        self.progress.elapsed_s, interrupted = self.team.agree(elapsed, self.interrupted)
+        self.progress.elapsed_s, interrupted = self.context.agree(elapsed, self.interrupted)
         if self.progress.step >= train.max_steps:
             return "max_steps"
         if interrupted:
@@ -398,18 +398,8 @@ class Trainer:
         return None
 
     def _interruption(self) -> StopReason | None:
-        _, interrupted = self.team.agree(self.progress.elapsed_s, self.interrupted)
+        _, interrupted = self.context.agree(self.progress.elapsed_s, self.interrupted)
         return "interrupted" if interrupted else None
-
-    def _satisfied(self) -> StopReason | None:
-        """Whether the evaluations so far are a reason to stop."""
-        train, progress = self.config.train, self.progress
-        goal = train.stop_at_exact_match
-        if goal is not None and progress.best_exact_match >= goal:
-            return "stop_at_exact_match"
-        if train.patience is not None and progress.evaluations_since_best >= train.patience:
-            return "patience"
-        return None
 
 
 def _not_finite(record: Record) -> str:

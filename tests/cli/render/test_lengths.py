@@ -1,18 +1,15 @@
 """Long sequences: attention in blocks, what is counted per length, and what `eval` shows of it."""
 
-import json
-import re
 from collections import Counter
-from pathlib import Path
 
 import pytest
 import torch
-from conftest import VOCABULARY, Command, call, config_of, model_of
+from conftest import VOCABULARY, config_of, model_of
 
 from toytrans import evaluation
 from toytrans.cli.render.lengths import plot_lines
 from toytrans.data import open_source
-from toytrans.data.pairs import DataFacts, Pairs, pad_rows
+from toytrans.data.pairs import DatasetInfo, Pairs, pad_rows
 from toytrans.data.selection import (
     Selection,
     first_of_each,
@@ -96,7 +93,7 @@ def test_greedy_exact_match_is_that_of_teacher_forcing(positions):
         with torch.no_grad():  # says less than it could, so that it is right now and then
             model.src_embedding.weight[5:] = 0
         total += evaluation.evaluate(
-            model, pairs, DataFacts(VOCABULARY, (0, 2)), both_ends=positions == "anchored"
+            model, pairs, DatasetInfo(VOCABULARY, (0, 2)), source_bos=positions == "anchored"
         ).total()
     assert total.decoded == total.examples == 1200
     assert 0 < total.right_sequences < 1200, "some are right and some are not"
@@ -108,11 +105,11 @@ def test_greedy_exact_match_is_that_of_teacher_forcing(positions):
 def test_only_some_pairs_of_each_length_are_decoded():
     config = config_of("copy", data={"train_length": [1, 5]})
     pairs = open_source(config).pairs("test", torch.arange(60))
-    model, facts = model_of(VOCABULARY), DataFacts(VOCABULARY, (1, 5))
-    whole = evaluation.evaluate(model, pairs, facts, both_ends=True)
-    some = evaluation.evaluate(model, pairs, facts, both_ends=True, decode=3)
+    model, facts = model_of(VOCABULARY), DatasetInfo(VOCABULARY, (1, 5))
+    whole = evaluation.evaluate(model, pairs, facts, source_bos=True)
+    some = evaluation.evaluate(model, pairs, facts, source_bos=True, decode=3)
     rows = first_of_each(pairs.src_length, 3)
-    alone = evaluation.evaluate(model, pairs.take(rows), facts, both_ends=True)
+    alone = evaluation.evaluate(model, pairs.take(rows), facts, source_bos=True)
     for length, counts in some.by_length.items():
         assert counts.examples == whole.by_length[length].examples > 3 == counts.decoded
         assert counts.right_tokens == whole.by_length[length].right_tokens
@@ -158,80 +155,6 @@ def test_a_tasks_pairs_are_chosen_by_the_length_of_their_targets():
         pairs_of_split(config, facts, "test", Selection((7, 7), 5, "tgt"))
 
 
-# The command ---------------------------------------------------------------------------------
-
-TINY = """
-data: {task: copy, symbols: 5, train_length: [1, 4], valid_examples: 9, test_examples: 40}
-model: {d_model: 16, n_heads: 2, n_encoder_layers: 1, n_decoder_layers: 1, d_ff: 32}
-train: {max_steps: 2, precision: fp32}
-"""
-
-
-@pytest.fixture(scope="module")
-def runs(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
-    folder = tmp_path_factory.mktemp("runs")
-    config = folder / "copy.yaml"
-    config.write_text(TINY)
-    paths = [str(folder / name) for name in ("a", "b", "c")]
-    for seed, path in enumerate(paths):
-        train = ("train", "--config", str(config), "--out", path)
-        assert call(*train, "--set", f"seed={seed}") == 0
-    return paths
-
-
-def test_eval_of_several_runs_gives_each_and_their_mean_and_range(runs, command, monkeypatch):
-    wanted = ("--lengths", "1:9", "--examples", "60", "--json")
-    alone = [json.loads(command("eval", path, *wanted).out) for path in runs]
-    found = json.loads(command("eval", *runs, *wanted).out)
-    assert found["runs"] == alone
-    assert [run["seed"] for run in found["runs"]] == [0, 1, 2]
-    for part in ("in_range", "out_of_range"):
-        values = [run[part]["token_accuracy"] for run in alone]
-        together = found["over_runs"][part]["token_accuracy"]
-        assert together["mean"] == pytest.approx(sum(values) / 3)
-        assert (together["min"], together["max"]) == (min(values), max(values))
-        assert together["min"] < together["max"], "the runs differ"
-    assert [row["length"] for row in found["over_runs"]["by_length"]] == list(range(1, 10))
-    monkeypatch.setenv("COLUMNS", "200")
-    shown = command("eval", *runs, *wanted[:-1]).out
-    for words in (*runs, "mean", "lowest", "highest", "in range: test", "beyond: test"):
-        assert words in shown
-    errors = shown[shown.index("errors per source length, all runs together") :]
-    _, decoded, wrong, *_, early, late, never = next(
-        line for line in errors.splitlines() if line.strip().startswith("all ")
-    ).split()
-    assert [int(n) for n in (decoded, wrong, early, late, never)] == [
-        sum(run[key] for run in alone)
-        for key in ("decoded", "wrong", "eos_early", "eos_late", "eos_never")
-    ]
-
-
-def test_runs_of_other_lengths_have_no_mean(runs, command: Command, tmp_path: Path):
-    Path(tmp_path / "c.yaml").write_text(TINY.replace("[1, 4]", "[1, 5]"))
-    other = str(tmp_path / "other")
-    assert command("train", "--config", str(tmp_path / "c.yaml"), "--out", other).code == 0
-    answer = command("eval", runs[0], other)
-    assert (answer.code, answer.out) == (2, "")
-    assert "lengths 1 to 5" in answer.err and answer.err.count("\n") == 1
-
-
-def test_four_hundred_lengths_fit_eighty_columns(runs, command: Command, monkeypatch):
-    monkeypatch.setenv("COLUMNS", "80")
-    options = ("--lengths", "1:400", "--examples", "40", "--decode", "1")
-    out = command("eval", runs[0], *options).out
-    assert max(map(len, out.splitlines())) <= 80 and out.count("\n") < 100
-    assert "…" not in out and "\x1b" not in out
-    assert re.search(r"^ +2\d\d-2\d\d ", out, re.M) and "o = in range, x = beyond" in out
-    found = json.loads(command("eval", runs[0], *options, "--json").out)
-    assert len(found["by_length"]) > 30, "each length in JSON"
-    assert found["examples"] == 40 >= found["decoded"] == len(found["by_length"])
-
-
-def test_one_length_makes_no_plot(runs, command: Command):
-    out = command("eval", runs[0], "--lengths", "3", "--examples", "4").out
-    assert "o = in range" not in out and "per source length" in out
-
-
 def test_a_plot_is_ascii_and_marks_both_ranges():
     found = [Span(1, 2, True), Span(3, 4, True), Span(5, 10, False)]
     lines = list(plot_lines(found, [1.0, 0.72, 0.0], 40))
@@ -244,40 +167,15 @@ def test_a_plot_is_ascii_and_marks_both_ranges():
     assert max(map(len, plot_lines(many, [0.5] * 25, 40))) <= 40
 
 
-def test_lengths_may_be_those_of_targets(command: Command, tmp_path: Path, monkeypatch):
-    """SCAN's way: training targets of 2 to 5 symbols, tested on longer ones of as short sources."""
-    monkeypatch.chdir(tmp_path)
-    rows = [(f"w{a}", " ".join(["x"] * a)) for a in range(2, 9)]
-    Path("train.tsv").write_text("".join(f"{s}\t{t}\n" for s, t in rows[:4]) + "w6 w7 w8\tx x\n")
-    Path("test.tsv").write_text("".join(f"{s}\t{t}\n" for s, t in rows))
-    Path("c.yaml").write_text(
-        "data: {files: {train: train.tsv, valid: train.tsv, test: test.tsv}}"
-        + TINY[TINY.index("\nm") :]
-    )
-    assert command("train", "--config", "c.yaml", "--out", "r").code == 0
-    found = json.loads(command("eval", "r", "--length-of", "tgt", "--json").out)
-    assert [row["length"] for row in found["by_length"]] == [2, 3, 4, 5, 6, 7, 8]
-    assert (found["length_of"], found["train_length"]) == ("tgt", [2, 5])
-    assert (found["in_range"]["examples"], found["out_of_range"]["examples"]) == (4, 3)
-    some = json.loads(command("eval", "r", "--length-of", "tgt", "--lengths", "6:7", "--json").out)
-    assert [row["length"] for row in some["by_length"]] == [6, 7]
-    assert "per target length" in command("eval", "r", "--length-of", "tgt").out
-    refused = command("eval", "r", "--length-of", "tgt", "--lengths", "20:30")
-    assert refused.code == 2 and "no target of such a length" in refused.err
-    Path("train.tsv").unlink()
-    gone = command("eval", "r", "--length-of", "tgt")
-    assert gone.code == 2 and "train.tsv" in gone.err and gone.err.count("\n") == 1
-
-
 def test_whoever_follows_an_evaluation_hears_of_every_pair():
-    model, facts = model_of(VOCABULARY, positions="none"), DataFacts(VOCABULARY, (0, 5))
+    model, facts = model_of(VOCABULARY, positions="none"), DatasetInfo(VOCABULARY, (0, 5))
     rows = [[3 + k % 7] * (k % 5) for k in range(40)]
     pairs, heard = Pairs(*pad_rows(rows), *pad_rows(rows)), []
     evaluation.evaluate(
         model,
         pairs,
         facts,
-        both_ends=False,
+        source_bos=False,
         decode=2,
         batch_tokens=60,
         follow=lambda done, total: heard.append((done, total)),

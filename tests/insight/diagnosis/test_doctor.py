@@ -19,22 +19,28 @@ from hypothesis import strategies as st
 
 from toytrans.config import Config
 from toytrans.data import open_source
-from toytrans.data.pairs import DataFacts
+from toytrans.data.pairs import DatasetInfo
 from toytrans.insight.diagnosis.doctor import examine
-from toytrans.insight.diagnosis.snapshot import Case, Texts, overview, read_case, texts_of
+from toytrans.insight.diagnosis.snapshot import (
+    RunSnapshot,
+    TargetStats,
+    overview,
+    read_snapshot,
+    target_stats,
+)
 from toytrans.training import machine
 from toytrans.training.checkpoint import load_checkpoint, save_checkpoint
 from toytrans.training.run import append_record, create_run, load_run, read_records
 from toytrans.training.trainer import Trainer
 
-TEXTS = Texts(tokens=tuple(range(2, 22)), entropy=math.log(20), train_size=None)
+TARGETS = TargetStats(tokens=tuple(range(2, 22)), entropy=math.log(20), train_size=None)
 """Validation targets of lengths 1 to 20, of twenty symbols."""
 
 LEARNS = [3.1, 2.9, 2.0, 1.0, 0.5, 0.2, 0.1, 0.05, 0.04, 0.03, 0.02, 0.01]
 STAYS = [3.1, 2.6] + [2.2] * 18
 
 
-def a_case(losses=LEARNS, valid=(1.0, 1.0, 0.01), max_steps=None, **changes) -> Case:
+def a_case(losses=LEARNS, valid=(1.0, 1.0, 0.01), max_steps=None, **changes) -> RunSnapshot:
     """A run of ten steps a record. valid: exact match, token accuracy and loss at its end."""
     count = len(losses)
     sections = {name: changes.pop(name, {}) for name in ("data", "model", "train")}
@@ -50,12 +56,12 @@ def a_case(losses=LEARNS, valid=(1.0, 1.0, 0.01), max_steps=None, **changes) -> 
     if valid is not None:
         names = ("valid_exact_match", "valid_token_accuracy", "valid_loss")
         records[-1] |= dict(zip(names, valid, strict=True))
-    facts = DataFacts(VOCABULARY, (1, 6))
+    facts = DatasetInfo(VOCABULARY, (1, 6))
     machine = {"precision": "bf16", "device": "cpu", "bf16_products": True}
-    return replace(Case(config, facts, records, machine, texts=TEXTS), **changes)
+    return replace(RunSnapshot(config, facts, records, machine, targets=TARGETS), **changes)
 
 
-def names(case: Case) -> list[str]:
+def names(case: RunSnapshot) -> list[str]:
     return [symptom.name for symptom in examine(case)]
 
 
@@ -70,7 +76,7 @@ def at(place: int, value: float, usual: float) -> list[float]:
 
 
 POOR = {"losses": STAYS, "valid": (0.1, 0.3, 2.2)}
-FEW = replace(TEXTS, train_size=100)
+FEW = replace(TARGETS, train_size=100)
 
 
 @pytest.mark.parametrize(
@@ -87,7 +93,7 @@ FEW = replace(TEXTS, train_size=100)
             {"valid": (0.0, 1 - 1 / 11.5, 0.05)},
             "wrong",
             ["one_error_each"],
-            "1.00 wrong tokens a pair; errors that fall anywhere would leave 0.40",
+            "1.00 wrong tokens a pair; errors at random places would leave 0.40",
         ),
         (
             {"valid": (0.0, 0.2, 3.0)},
@@ -96,14 +102,14 @@ FEW = replace(TEXTS, train_size=100)
             "training loss 0.0200, step 120: exact match 0.000, token accuracy 0.200, validation "
             "loss 3.0000",
         ),
-        ({"valid": (0.5, 0.9, 0.6), "texts": FEW}, "odd", ["overfitted"], "100 pairs"),
+        ({"valid": (0.5, 0.9, 0.6), "targets": FEW}, "odd", ["overfitted"], "100 pairs"),
         (
             {"losses": [3.0] * 20, "valid": (0.0, 0.05, 3.0)},
             "wrong",
             ["learned_nothing"],
-            "loss 3.00; how often tokens occur is worth 3.00",
+            "loss 3.00; token frequencies alone would give 3.00",
         ),
-        (POOR, "odd", ["plateau"], "errors that fall anywhere would give 0.006"),
+        (POOR, "odd", ["plateau"], "errors at random places would give 0.006"),
         (
             {"losses": [3.0 - 0.1 * k for k in range(20)], "valid": (0.1, 0.3, 1.0)},
             "odd",
@@ -203,7 +209,7 @@ def test_an_evaluation_is_put_beside_the_training_of_its_time():
 
 def test_what_was_better_before_by_more_than_chance_is_said():
     def case(best, last):
-        made = a_case(STAYS, (last, 0.9, 0.3), texts=replace(TEXTS, tokens=TEXTS.tokens * 50))
+        made = a_case(STAYS, (last, 0.9, 0.3), targets=replace(TARGETS, tokens=TARGETS.tokens * 50))
         made.records[5] |= {"valid_exact_match": best, "valid_token_accuracy": 0.9}
         made.records[5] |= {"valid_loss": 0.3}
         return made
@@ -243,9 +249,9 @@ def test_label_smoothing_lifts_the_loss_of_a_perfect_model():
 @given(errors=st.lists(st.integers(0, 20), min_size=20, max_size=20))
 def test_no_pattern_of_errors_of_a_sound_decoder_looks_like_a_leak(errors):
     """Errors under teacher forcing, pair by pair; an output is right where there are none."""
-    errors = [min(e, n) for e, n in zip(errors, TEXTS.tokens, strict=True)]
+    errors = [min(e, n) for e, n in zip(errors, TARGETS.tokens, strict=True)]
     exact = sum(e == 0 for e in errors) / len(errors)
-    accuracy = 1 - sum(errors) / sum(TEXTS.tokens)
+    accuracy = 1 - sum(errors) / sum(TARGETS.tokens)
     found = names(a_case(STAYS, valid=(exact, accuracy, 2.2)))
     assert "reads_the_future" not in found
     leaking = names(a_case(STAYS, valid=(max(0.0, exact - 0.05), 1.0, 2.2)))
@@ -265,7 +271,7 @@ NUMBER = st.floats(0, 1e6, allow_nan=False) | st.none()
 )
 def test_no_numbers_are_too_odd_for_the_doctor(losses, norm, exact, accuracy, loss):
     case = a_case(losses, (exact, accuracy, loss), columns={"grad_norm": norm})
-    documents = [symptom.document() for symptom in examine(case)]
+    documents = [symptom.to_dict() for symptom in examine(case)]
     assert json.dumps([documents, overview(case)])
     names_found = [document["name"] for document in documents]
     assert len(names_found) == len(set(names_found))
@@ -276,7 +282,7 @@ def test_no_numbers_are_too_odd_for_the_doctor(losses, norm, exact, accuracy, lo
 def test_what_the_texts_of_a_split_tell():
     source = open_source(config_of("copy", data={"symbols": 7, "valid_examples": 400}))
     pairs = source.pairs("valid", torch.arange(400))
-    texts = texts_of(pairs, None)
+    texts = target_stats(pairs, None)
     assert texts.mean_tokens == pytest.approx(float(pairs.tgt_length.double().mean()) + 1)
     symbols, ends = int(pairs.tgt_length.sum()), 400
     share = ends / (symbols + ends)
@@ -340,13 +346,13 @@ SINUSOIDAL = {"positions": "sinusoidal"}
 )
 def test_runs_that_are_broken_are_found_out(tmp_path, sections, expected):
     """Faults are found by the record alone: the config is made to say nothing of them."""
-    case = read_case(train(tmp_path / "run", **sections))
+    case = read_snapshot(train(tmp_path / "run", **sections))
     case = replace(case, config=case.config.model_copy(update={"fault": None}))
     assert expected in names(case)
 
 
 def test_a_sound_run_looks_sound(sound, command):
-    case = read_case(sound)
+    case = read_snapshot(sound)
     assert case.best["valid_exact_match"] >= 0.99, "it has learned"
     done = command("doctor", str(sound))
     assert done.code == 0 and "nothing looks wrong" in done.out
@@ -391,20 +397,20 @@ def test_records_that_make_no_sense_end_the_reading(sound, tmp_path, command, li
 
 
 def test_weights_that_are_no_numbers_are_found(tmp_path, sound):
-    case = read_case(sound)
+    case = read_snapshot(sound)
     path = tmp_path / "run"
     shutil.copytree(sound, path)
     checkpoint = load_checkpoint(path, 100)
     name = sorted(checkpoint.weights)[0]
     checkpoint.weights[name].view(-1)[0] = math.nan
     save_checkpoint(path, checkpoint)
-    (found,) = examine(read_case(path))
+    (found,) = examine(read_snapshot(path))
     assert found.name == "damaged_checkpoint" and f"{name} holds NaN" in found.evidence
     assert examine(case) == []
 
 
 def test_a_training_that_was_stopped_says_how_to_go_on(tmp_path):
-    case = read_case(train(tmp_path / "run", stop=3))
+    case = read_snapshot(train(tmp_path / "run", stop=3))
     found = {symptom.name: symptom for symptom in examine(case)}
     assert found.keys() == {"cut_short", "never_evaluated", "still_warming_up"}
     assert "step 12 of 100" in found["cut_short"].evidence
@@ -431,9 +437,9 @@ def test_a_training_that_saves_and_prunes_meanwhile_damages_nothing(sound, tmp_p
         training = pool.submit(train_on)
         try:
             for _ in range(20):
-                case = read_case(path)
-                assert case.saved and case.unread == 0
-                assert [saved.damage for saved in case.saved if saved.damage] == []
+                case = read_snapshot(path)
+                assert case.checkpoints and case.unread == 0
+                assert [saved.damage for saved in case.checkpoints if saved.damage] == []
                 assert load_run(path, device="cpu").step > 0
         finally:
             stop.set()

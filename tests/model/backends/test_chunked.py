@@ -8,7 +8,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from toytrans import evaluation
 from toytrans.config import COUNTING
 from toytrans.data import open_source
-from toytrans.data.pairs import DataFacts, Pairs, pad_rows
+from toytrans.data.pairs import DatasetInfo, Pairs, pad_rows
 from toytrans.model.backends import chunked
 from toytrans.model.backends.chunked import limit_scores
 from toytrans.model.context import LazyContext
@@ -90,13 +90,13 @@ def test_memory_grows_with_the_length_not_with_its_square(positions, pad_mask, m
     """The largest tensor of an evaluation, decoding included, at two lengths."""
     monkeypatch.setattr(evaluation, "MOST_SCORES", 2**11)
     model = model_of(VOCABULARY, positions=positions, pad_mask=pad_mask, n_heads=2)
-    facts = DataFacts(VOCABULARY, (0, 5))
+    facts = DatasetInfo(VOCABULARY, (0, 5))
 
     def largest(length: int) -> int:
         row = [list(torch.randint(3, 13, (length,)))]
         pairs = Pairs(*pad_rows(row), *pad_rows(row))
         with Largest() as seen:
-            evaluation.evaluate(model, pairs, facts, both_ends=True)
+            evaluation.evaluate(model, pairs, facts, source_bos=True)
         return seen.numbers
 
     short, long = largest(60), largest(240)
@@ -107,5 +107,5 @@ def test_memory_grows_with_the_length_not_with_its_square(positions, pad_mask, m
 def test_evaluation_ends_with_no_limit_of_scores():
     model = model_of(VOCABULARY).train()
     pairs = open_source(config_of("copy")).pairs("test", torch.arange(4))
-    evaluation.evaluate(model, pairs, DataFacts(VOCABULARY, (1, 6)), both_ends=True)
+    evaluation.evaluate(model, pairs, DatasetInfo(VOCABULARY, (1, 6)), source_bos=True)
     assert chunked._max_scores is None and model.training

@@ -1,19 +1,14 @@
-"""Position schemes against their formulas in plain Python."""
+"""Position schemes: their names, and cross-attention with a scheme of its own."""
 
-import math
 from typing import get_args
 
-import pytest
 import torch
-from conftest import EVERY_ANCHOR, VOCABULARY, config_of, distances_of, model_of
+from conftest import VOCABULARY, config_of, model_of
 
-from toytrans.choices import AnchorName, PositionName
-from toytrans.config import COUNTING
-from toytrans.errors import UserError
+from toytrans.choices import PositionName
 from toytrans.model.decoding import DecoderState
 from toytrans.model.positions import position_scheme
 from toytrans.model.positions.base import Positions
-from toytrans.model.positions.sinusoidal import sinusoids
 from toytrans.tokens import BOS_ID, EOS_ID, PAD_ID
 
 
@@ -23,292 +18,11 @@ def test_configuration_and_model_name_the_same_schemes():
         assert isinstance(position_scheme(name, model, VOCABULARY), Positions)
 
 
-def test_sinusoids_follow_the_paper():
-    table = sinusoids(2, 3, 6)
-    for row in range(3):
-        for i in range(3):
-            angle = (row + 2) / 10_000 ** (2 * i / 6)
-            assert table[row, 2 * i].item() == pytest.approx(math.sin(angle), abs=1e-12)
-            assert table[row, 2 * i + 1].item() == pytest.approx(math.cos(angle), abs=1e-12)
-
-
-def test_a_learned_table_ends_where_it_ends():
-    model = model_of(VOCABULARY, positions="learned", max_positions=7)
-    model(torch.tensor([[3] * 6 + [2]]), torch.tensor([[1, 3]]))
-    with pytest.raises(
-        UserError, match="8 places is longer than the position table has room for: 7"
-    ):
-        model(torch.tensor([[3] * 7 + [2]]), torch.tensor([[1, 3]]))
-
-
-@pytest.mark.parametrize("positions", ["sinusoidal", "learned"])
-def test_random_places_are_sorted_drawn_anew_and_fixed_outside_of_training(positions):
-    model = model_of(VOCABULARY, positions=positions, random_positions=True, max_positions=400)
-    scheme, x = model.positions, torch.zeros(1, 20, 24, dtype=torch.float64)
-    table = scheme.vectors(range(400), x)
-
-    def places():
-        added = scheme.embed(x)[0]
-        return torch.cdist(added, table).argmin(1).tolist()
-
-    still = places()
-    assert still == places() == sorted(set(still)) and len(still) == 20
-    assert torch.equal(scheme.embed(x[:, :7], start=3), scheme.embed(x)[:, 3:10])
-    model.train()
-    drawn = [places() for _ in range(50)]
-    assert all(row == sorted(set(row)) for row in drawn)
-    assert len({tuple(row) for row in drawn}) == 50
-    seen = {place for row in drawn for place in row}
-    assert min(seen) < 20 and max(seen) >= 380 and len(seen) > 300, "the whole range is met"
-    model.eval()
-    with pytest.raises(UserError, match="101 places is longer .* 100 .model.max_positions 400"):
-        scheme.embed(torch.zeros(1, 101, 24, dtype=torch.float64))
-
-
-def counted_bias(anchor, table, t, j, src, raw):
-    """The docstring's formula of a head that counts; raw: what it makes of each place of memory."""
-    order = [k for k, i in enumerate(src) if i not in (PAD_ID, BOS_ID, EOS_ID)]
-    order += [src.index(EOS_ID)]
-    if anchor.endswith("_end"):
-        order = [*order[-2::-1], 0]
-    reached, running, c, added = 0.0, 0.0, {}, {}
-    for k in order[:-1]:
-        x = raw[k]
-        bounded = max(-1.0, min(1.0, 1.1 * math.tanh(x + 1)))
-        running += bounded if anchor.startswith("count") else math.exp(min(x, 6))
-        added[k] = max(running, reached) - reached
-        c[k] = reached = max(running, reached)
-    c[order[-1]], added[order[-1]] = reached + 1, 1.0
-    d = t + 1 - c.get(j, 0.0)  # what is not counted, BOS or EOS, is at the start of it
-    low = math.floor(d)
-    values = [16 * table[max(-3, min(3, k)) + 3] - abs(k) for k in (low, low + 1)]
-    between = values[0] + (d - low) * (values[1] - values[0])
-    return between + math.log(0.01 + added.get(j, 0.0))
-
-
-def anchored_bias(anchor, table, t, j, src, tgt_in=()):
-    """The docstring's formula for one head, one target place t and one source place j."""
-    gain, slope, plus = 16.0, 1.0, VOCABULARY.encode(["+"])[0]
-    n = sum(i not in (PAD_ID, BOS_ID, EOS_ID) for i in src)
-    if anchor == "start":
-        separators = [k for k in range(1, j) if src[k] == plus]
-        d = t - (j - separators[-1] if separators else j)
-    elif anchor == "end":
-        d = t - (n + 1 - j)
-    elif anchor == "wrap":
-        d = t - n - j
-    elif anchor == "double":
-        separators = [k for k in range(1, j) if src[k] == plus]
-        d = 2 * t - (j - separators[-1] if separators else j)
-    elif anchor == "double_wrap":
-        d = 2 * (t - n // 2) - j
-    elif anchor == "first":
-        d = -src[:j].count(src[j])
-    else:
-        before, total = tgt_in[:t].count(tgt_in[t]), src.count(tgt_in[t])
-        if src[j] == EOS_ID:
-            d = before - total
-        else:
-            d = before - src[:j].count(src[j]) if src[j] == tgt_in[t] else n + 2
-    return gain * table[max(-3, min(3, d)) + 3] - slope * abs(d)
-
-
-def test_anchored_bias_in_cross_attention():
-    model = model_of(VOCABULARY, d_model=16, n_heads=4, positions="anchored")
-    plus = VOCABULARY.encode(["+"])[0]
-    src = torch.tensor(
-        [[BOS_ID, 5, 6, plus, 7, plus, 8, EOS_ID], [BOS_ID, 4, 4, EOS_ID, *[PAD_ID] * 4]]
-    )
-    attention = model.decoder_layers[0].cross_attention
-    with torch.no_grad():
-        attention.bias_table.normal_()
-    distances = distances_of(model, 11, src)
-    bias = model.positions.bias(attention.bias_table, distances)
-    assert bias.shape == (2, 4, 11, 8)
-    anchors = model.config.cross_anchors
-    assert anchors == ("start", "end", "wrap", "start")
-    for row, ids in enumerate(src.tolist()):
-        for head, anchor in enumerate(anchors):
-            table = attention.bias_table[head].tolist()
-            for t in range(11):
-                for j in range(8):
-                    if ids[j] == PAD_ID:
-                        continue
-                    expected = anchored_bias(anchor, table, t, j, ids)
-                    assert bias[row, head, t, j].item() == pytest.approx(expected, abs=1e-9)
-
-
-def test_anchored_bias_in_self_attention_counts_from_key_to_query():
-    model = model_of(VOCABULARY, d_model=16, n_heads=2, positions="anchored")
-    attention = model.encoder_layers[0].self_attention
-    with torch.no_grad():
-        attention.bias_table.normal_()
-    distances = model.positions.self_distances(range(9), range(9), torch.device("cpu"))
-    bias = model.positions.bias(attention.bias_table, distances)
-    for head, i, j in [(0, 0, 8), (1, 4, 4), (0, 5, 3), (1, 8, 0), (1, 2, 3)]:
-        expected = 16 * attention.bias_table[head, max(-3, min(3, i - j)) + 3] - abs(i - j)
-        assert bias[0, head, i, j].item() == pytest.approx(expected.item(), abs=1e-9)
-
-
-@pytest.mark.parametrize(
-    "anchors",
-    [
-        ["end"],
-        ["wrap", "start"],
-        ["end", "end", "start"],
-        ["count"],
-        ["count_end", "fertility"],
-        ["fertility_end", "start"],
-    ],
-)
-def test_heads_may_have_any_anchors(anchors):
-    heads = len(anchors)
-    model = model_of(
-        VOCABULARY, d_model=12 * heads, n_heads=heads, positions="anchored", cross_anchors=anchors
-    )
-    src = torch.tensor([[BOS_ID, 5, 6, 7, EOS_ID]])
-    attention = model.decoder_layers[0].cross_attention
-    with torch.no_grad():
-        attention.bias_table.normal_()
-    memory = torch.randn(1, 5, 12 * heads).double()
-    distances = model.positions.start(memory, src).distances(range(4))
-    bias = model.positions.bias(attention.bias_table, distances)
-    for head, anchor in enumerate(anchors):
-        table = attention.bias_table[head].tolist()
-        if anchor in COUNTING:
-            raw = model.positions.amounts(memory)[0, :, head].tolist()
-            expected = counted_bias(anchor, table, 2, 3, src[0].tolist(), raw)
-        else:
-            expected = anchored_bias(anchor, table, 2, 3, src[0].tolist())
-        assert bias[0, head, 2, 3].item() == pytest.approx(expected, abs=1e-9)
-
-
-def test_every_anchor_in_cross_attention():
-    anchors = list(get_args(AnchorName))
-    model = model_of(VOCABULARY, positions="anchored", **EVERY_ANCHOR)
-    plus = VOCABULARY.encode(["+"])[0]
-    src = torch.tensor(
-        [[BOS_ID, 5, 6, plus, 5, plus, 5, EOS_ID], [BOS_ID, 4, 4, 5, EOS_ID, *[PAD_ID] * 3]]
-    )
-    tgt_in = torch.tensor([[BOS_ID, 5, 6, 5, 5, 5, 9], [BOS_ID, 4, 5, 4, 4, 6, 5]])
-    attention = model.decoder_layers[0].cross_attention
-    with torch.no_grad():
-        attention.bias_table.normal_()
-    memory = torch.randn(2, 8, EVERY_ANCHOR["d_model"]).double() * 3
-    raw = model.positions.amounts(memory)
-    assert 0 < (1 + raw < 0).sum() < raw.numel(), "some take away"
-    distances = model.positions.start(memory, src, tgt_in).distances(range(7))
-    bias = model.positions.bias(attention.bias_table, distances)
-    for row, ids in enumerate(src.tolist()):
-        for head, anchor in enumerate(anchors):
-            table = attention.bias_table[head].tolist()
-            for t in range(7):
-                for j in (j for j in range(8) if ids[j] != PAD_ID):
-                    tokens = tgt_in[row].tolist()
-                    if anchor in COUNTING:
-                        a = raw[row, :, COUNTING.index(anchor)].tolist()
-                        expected = counted_bias(anchor, table, t, j, ids, a)
-                    else:
-                        expected = anchored_bias(anchor, table, t, j, ids, tokens)
-                    assert bias[row, head, t, j].item() == pytest.approx(expected, abs=1e-9)
-
-
-def test_amounts_are_clipped_and_still_learn():
-    model = model_of(VOCABULARY, n_heads=2, positions="anchored", cross_anchors=["count"] * 2)
-    src = torch.tensor([[BOS_ID, 5, 6, 7, EOS_ID]])
-    with torch.no_grad():
-        model.positions.amounts.bias.copy_(torch.tensor([2.0, -4.0]))
-    sources = model.positions.start(0.01 * torch.randn(1, 5, 24).double(), src)
-    assert torch.allclose(sources.reached[0, 0], torch.tensor([0.0, 1, 2, 3, 4]).double())
-    assert torch.allclose(sources.reached[1, 0], torch.tensor([0.0, 0, 0, 0, 1]).double())
-    sources.added[0].sum().backward()
-    gradient = model.positions.amounts.bias.grad
-    assert gradient[0] > 0 == gradient[1]
-
-
-def test_fertilities_multiply_and_stay_finite():
-    model = model_of(VOCABULARY, n_heads=2, positions="anchored", cross_anchors=["fertility"] * 2)
-    src = torch.tensor([[BOS_ID, 5, 6, 7, EOS_ID]])
-    around, thrice = torch.zeros(2, 24).double()
-    with torch.no_grad():
-        amounts = model.positions.amounts
-        amounts.weight.zero_()[:, :2] = torch.tensor([math.log(4), math.log(3)])
-        amounts.bias.copy_(torch.tensor([0.0, 1000.0]))
-    around[0] = thrice[1] = 1
-    memory = torch.stack([around, around, thrice, around + thrice, thrice])[None]
-    added = model.positions.start(memory, src).added
-    assert added[0, 0].tolist() == pytest.approx([0, 4, 3, 12, 1])
-    assert added[1, 0].tolist() == pytest.approx([0, *[math.exp(6)] * 3, 1])
-
-
-def self_bias(model, length):
-    """(H, Tq, Tk) of the first encoder layer, its table shaken."""
-    attention = model.encoder_layers[0].self_attention
-    if attention.bias_table is not None:
-        with torch.no_grad():
-            attention.bias_table.normal_()
-    places = range(length)
-    distances = model.positions.self_distances(places, places, torch.device("cpu"))
-    return attention, model.positions.bias(attention.bias_table, distances)[0]
-
-
-def test_alibi_follows_the_paper():
-    model = model_of(VOCABULARY, d_model=32, n_heads=8, positions="alibi")
-    attention, bias = self_bias(model, 9)
-    assert attention.bias_table is None
-    for head, slope in enumerate([2.0**-k for k in range(1, 9)]):  # the paper's for 8 heads
-        for i, j in ((0, 8), (8, 0), (4, 4), (2, 7)):
-            assert bias[head, i, j].item() == pytest.approx(-slope * abs(i - j), abs=1e-12)
-
-
-def test_t5_buckets_are_those_of_t5():
-    from transformers.models.t5.modeling_t5 import T5Attention
-
-    model = model_of(VOCABULARY, positions="t5")
-    attention, bias = self_bias(model, 300)
-    keys_less_queries = torch.arange(300)[None] - torch.arange(300)[:, None]
-    theirs = T5Attention._relative_position_bucket(keys_less_queries, True, 32, 128)
-    # both number the same buckets, but each its own way
-    ours = model.positions.features(-keys_less_queries).argmax(-1)
-    pairs = set(zip(ours.flatten().tolist(), theirs.flatten().tolist(), strict=True))
-    assert len(pairs) == len({a for a, _ in pairs}) == len({b for _, b in pairs}) > 25
-    assert torch.allclose(bias, attention.bias_table[:, ours])
-
-
-def test_relative_positions_are_clipped():
-    model = model_of(VOCABULARY, positions="relative")
-    attention, bias = self_bias(model, 40)
-    for i, j in ((0, 0), (3, 1), (1, 3), (39, 0), (0, 39), (20, 3), (3, 20)):
-        wanted = attention.bias_table[:, max(-16, min(16, i - j)) + 16]
-        assert torch.equal(bias[:, i, j], wanted)
-
-
-def test_rotary_rotates_pairs_and_leaves_the_distance_alone():
-    model = model_of(VOCABULARY, positions="rotary")  # heads of width 8
-    x = torch.randn(1, 3, 7, 8).double()
-    rotated = model.positions.rotate(x, range(5, 12))
-    for t in range(7):
-        for i in range(4):
-            pair = torch.complex(x[..., t, i], x[..., t, i + 4])
-            angle = torch.tensor(1j * (5 + t) / 10_000 ** (2 * i / 8))
-            expected = pair * torch.exp(angle)
-            assert torch.allclose(rotated[..., t, i], expected.real)
-            assert torch.allclose(rotated[..., t, i + 4], expected.imag)
-    q, k = x[..., :1, :], x[..., 1:2, :]
-
-    def score(i, j):
-        rotate = model.positions.rotate
-        return (rotate(q, range(i, i + 1)) * rotate(k, range(j, j + 1))).sum(-1)
-
-    assert torch.allclose(score(3, 1), score(503, 501))
-    assert not torch.allclose(score(3, 1), score(3, 2), rtol=1e-3)
-
-
 def test_cross_attention_may_have_a_scheme_of_its_own():
     model = model_of(VOCABULARY, positions="rotary", cross_positions="anchored")
     assert (
         model.config.cross_anchors
-        and config_of(model={"positions": "rotary", "cross_positions": "anchored"}).marks_both_ends
+        and config_of(model={"positions": "rotary", "cross_positions": "anchored"}).source_bos
     )
     layer = model.decoder_layers[0]
     assert layer.self_attention.bias_table is None and layer.cross_attention.bias_table is not None
@@ -322,20 +36,8 @@ def test_cross_attention_may_have_a_scheme_of_its_own():
         assert torch.allclose(parallel[0], torch.stack(steps, 1)[0], atol=1e-12)
 
 
-def test_beams_are_turned_to_one_place():
-    model = model_of(VOCABULARY, positions="rotary")
-    src = torch.tensor([[5, 6, 7, EOS_ID]])
-    state = DecoderState(model, src, 4, 3)
-    state.next_logits(torch.full((1, 3), BOS_ID))
-    second = state.next_logits(torch.tensor([[4, 5, 6]]))
-    for beam, token in enumerate((4, 5, 6)):
-        alone = model(src, torch.tensor([[BOS_ID, token]]))[0, 1]
-        assert torch.allclose(second[0, beam], alone, atol=1e-12)
-
-
 def test_only_anchored_sources_carry_both_ends():
     marks = {
-        name: config_of(model={"positions": name}).marks_both_ends
-        for name in get_args(PositionName)
+        name: config_of(model={"positions": name}).source_bos for name in get_args(PositionName)
     }
     assert {name for name, both in marks.items() if both} == {"anchored"}

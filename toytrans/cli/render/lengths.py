@@ -1,4 +1,4 @@
-"""Tables and a plot of what was measured per length, of one run and of several."""
+"""Tables and a plot of measurements per length, of one run and of several."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -18,11 +18,16 @@ PLOT_HEIGHT = 10
 WIDEST_PLOT = 80
 Summary = dict[str, Any]
 Row = tuple[str, Summary, bool]
-"""What is summed, the sums, and whether a gap follows."""
+"""Label, summary, and whether a gap follows."""
 
 
 class Measured(NamedTuple):
-    """A run and what was measured of it. data: what the pairs are called; side: whose length."""
+    """A run and its measurement.
+
+    train_length: the range of training lengths.
+    data: name of the pairs: valid, test or files.
+    side: whose length counts.
+    """
 
     run: "Run"
     report: "Report"
@@ -30,7 +35,7 @@ class Measured(NamedTuple):
     data: str
     side: str
 
-    def document(self) -> Summary:
+    def to_dict(self) -> Summary:
         """Everything as plain values."""
         run = self.run
         return {
@@ -41,10 +46,10 @@ class Measured(NamedTuple):
             "fault": run.config.fault,
             "length_of": self.side,
             "train_length": list(self.train_length),
-        } | self.report.document(self.train_length)
+        } | self.report.to_dict(self.train_length)
 
     def parts(self) -> Iterator[tuple[str, Summary]]:
-        """In range, beyond, all: those of them that hold pairs, and differ."""
+        """Summaries in range, beyond and of all, where they have pairs and differ."""
         report = self.report
         inside, outside = report.in_range(self.train_length), report.out_of_range(self.train_length)
         if inside.examples:
@@ -55,69 +60,70 @@ class Measured(NamedTuple):
             yield "all", report.total().summary()
 
 
-def print_one(console: Console, measured: Measured, search: str) -> None:
-    """All tables of one run, and the plot where there are lengths to compare."""
-    from toytrans.evaluation import spans
+def print_one(console: Console, group: Sequence[Measured], search: str) -> None:
+    """All tables of one run, and a plot if it has several lengths."""
+    from toytrans.evaluation import spans as spans_of
 
+    (measured,) = group
     run, report = measured.run, measured.report
     rows = ranges(measured.data, report, measured.train_length)
     if len(rows) != 1:
         rows.append((f"{measured.data}, all", report.total().summary()))
     title = f"{run.path}, step {run.step}, {search}{broken(run.config.fault)}"
     console.print(results_table(title, rows))
-    found = spans(report.by_length, measured.train_length)
-    shown = _rows(measured, found)
+    spans = spans_of(report.by_length, measured.train_length)
+    shown = _rows(measured, spans)
     console.print(_length_table(measured.side, shown))
     _print_errors(console, measured.side, shown)
-    matches = [summary["exact_match"] for _, summary, _ in shown[: len(found)]]
-    _print_plot(console, measured.side, found, matches)
+    matches = [summary["exact_match"] for _, summary, _ in shown[: len(spans)]]
+    _print_plot(console, measured.side, spans, matches)
 
 
 def print_several(console: Console, several: Sequence[Measured], search: str) -> None:
-    """Every run, their mean and range: in range, beyond, together, then per length; and the errors
-    of all runs counted together."""
-    from toytrans.evaluation import Report, over_runs, spans
+    """Every run with mean and range: in range, beyond, together, per length; errors of all runs."""
+    from toytrans.evaluation import Report, over_runs
+    from toytrans.evaluation import spans as spans_of
 
     parts: dict[str, list[tuple[Measured, Summary]]] = {}
     for measured in several:
-        for words, summary in measured.parts():
-            parts.setdefault(words, []).append((measured, summary))
+        for label, summary in measured.parts():
+            parts.setdefault(label, []).append((measured, summary))
     data, (low, high) = several[0].data, several[0].train_length
-    for words, rows in parts.items():
-        title = f"{words}: {data}, {len(rows)} runs trained on lengths {low} to {high}, {search}"
+    for label, rows in parts.items():
+        title = f"{label}: {data}, {len(rows)} runs trained on lengths {low} to {high}, {search}"
         console.print(_runs_table(title, rows))
     side = several[0].side
     together = several[0]._replace(report=sum((one.report for one in several), Report()))
-    found = spans(together.report.by_length, together.train_length)
+    spans = spans_of(together.report.by_length, together.train_length)
     summaries = []
-    for span in found:
+    for span in spans:
         counts = (measured.report.total(*span[:2]) for measured in several)
         summaries.append(over_runs([c.summary() for c in counts if c.examples]))
-    console.print(_mean_table(side, found, summaries))
-    _print_errors(console, side, _rows(together, found), ", all runs together")
-    _print_plot(console, side, found, [row["exact_match"]["mean"] for row in summaries])
+    console.print(_mean_table(side, spans, summaries))
+    _print_errors(console, side, _rows(together, spans), ", all runs together")
+    _print_plot(console, side, spans, [row["exact_match"]["mean"] for row in summaries])
 
 
-def _rows(measured: Measured, found: Sequence["Span"]) -> list[Row]:
-    """What was counted in spans of lengths, then in range, beyond and together."""
+def _rows(measured: Measured, spans: Sequence["Span"]) -> list[Row]:
+    """Rows of spans of lengths, then in range, beyond and together."""
     report = measured.report
-    lengths = (report.total(*span[:2]).summary() for span in found)
-    rows = [*zip(map(_words, found), lengths, _section_ends(found), strict=True)]
-    return rows + [(words, summary, False) for words, summary in measured.parts()]
+    lengths = (report.total(*span[:2]).summary() for span in spans)
+    rows = [*zip(map(_span_label, spans), lengths, _section_ends(spans), strict=True)]
+    return rows + [(label, summary, False) for label, summary in measured.parts()]
 
 
-def _section_ends(found: Sequence["Span"]) -> list[bool]:
-    """Whether a table has a gap after a span: before another side of the training range, and after
-    the last."""
-    sides = [span.in_range for span in found]
+def _section_ends(spans: Sequence["Span"]) -> list[bool]:
+    """Whether a table has a gap after a span: where the side of the training range changes, and at
+    the end."""
+    sides = [span.in_range for span in spans]
     return [here != there for here, there in zip(sides, [*sides[1:], None], strict=True)]
 
 
-def _words(span: "Span") -> str:
+def _span_label(span: "Span") -> str:
     return f"{span.low}-{span.high}" if span.low < span.high else str(span.low)
 
 
-def _side_words(side: str) -> str:
+def _side_name(side: str) -> str:
     return "source" if side == "src" else "target"
 
 
@@ -142,16 +148,16 @@ def _signed(value: float) -> str:
 
 
 def _length_table(side: str, rows: Sequence[Row]) -> Table:
-    """Free-running beside teacher-forced, the lengths in range and beyond apart."""
+    """Free-running beside teacher-forced, per length."""
     table = _table(
-        f"per {_side_words(side)} length: free-running, and the same teacher-forced",
+        f"per {_side_name(side)} length: free-running, and the same teacher-forced",
         ("\nlength", "\ndecoded", "exact\nmatch", "\n95%", "\nforced", "\ndiff.")
         + ("token\nacc.", "\nforced", "\ndiff."),
         "diff.: free-running less teacher-forced, over the pairs that were decoded",
     )
-    for words, row, end in rows:
+    for label, row, end in rows:
         table.add_row(
-            words,
+            label,
             f"{row['decoded']:,}",
             share(row["exact_match"]),
             interval(row),
@@ -166,19 +172,19 @@ def _length_table(side: str, rows: Sequence[Row]) -> Table:
 
 
 def _print_errors(console: Console, side: str, rows: Sequence[Row], of: str = "") -> None:
-    """Where outputs went wrong first, and what became of their EOS, where any is wrong."""
+    """Places of first errors, and EOS too early, too late or never."""
     rows = [row for row in rows if row[1]["wrong"]]
     if not rows:
         console.print("errors: none, no output is wrong\n")
         return
     table = _table(
-        f"errors per {_side_words(side)} length{of}; the first token is at place 1",
+        f"errors per {_side_name(side)} length{of}; the first token is at place 1",
         ("\nlength", "\ndecoded", "\nwrong", "first error,\nmedian place", "\nearliest")
         + ("EOS\ntoo early", "\ntoo late", "\nnever"),
     )
-    for words, row, end in rows:
+    for label, row, end in rows:
         table.add_row(
-            words,
+            label,
             f"{row['decoded']:,}",
             f"{row['wrong']:,}",
             f"{row['first_error_median']:g}",
@@ -208,24 +214,24 @@ def _runs_table(title: str, rows: Sequence[tuple[Measured, Summary]]) -> Table:
             *first, f"{row['decoded']:,}", exact, interval(row), *others, end_section=last
         )
     together = over_runs([row for _, row in rows])
-    for words, key in (("mean", "mean"), ("lowest", "min"), ("highest", "max")):
+    for label, key in (("mean", "mean"), ("lowest", "min"), ("highest", "max")):
         exact, *others = (share(together[name][key]) for name in names)
-        table.add_row(words, "", "", exact, "", *others)
+        table.add_row(label, "", "", exact, "", *others)
     return table
 
 
-def _mean_table(side: str, found: Sequence["Span"], rows: Sequence[Summary]) -> Table:
+def _mean_table(side: str, spans: Sequence["Span"], rows: Sequence[Summary]) -> Table:
     """Means over runs per length, with the range of the exact match."""
     table = _table(
-        f"per {_side_words(side)} length, means over runs; forced: teacher-forced",
+        f"per {_side_name(side)} length, means over runs; forced: teacher-forced",
         ("\nlength", "\nruns", "exact\nmatch", "\nlowest", "\nhighest")
         + ("\nforced", "token\nacc.", "\nforced"),
     )
-    for span, row, end in zip(found, rows, _section_ends(found), strict=True):
+    for span, row, end in zip(spans, rows, _section_ends(spans), strict=True):
         exact = row["exact_match"]
         names = ("forced_exact_match", "free_token_accuracy", "token_accuracy")
         table.add_row(
-            _words(span),
+            _span_label(span),
             str(row["runs"]),
             *(share(exact[key]) for key in ("mean", "min", "max")),
             *(share(row[name]["mean"]) for name in names),
@@ -234,29 +240,29 @@ def _mean_table(side: str, found: Sequence["Span"], rows: Sequence[Summary]) -> 
     return table
 
 
-def _print_plot(console: Console, side: str, found: Sequence["Span"], values: list[float]) -> None:
-    """Nothing under two lengths: they make no curve."""
-    if len(found) < 2:
+def _print_plot(console: Console, side: str, spans: Sequence["Span"], values: list[float]) -> None:
+    """A plot, if there are two spans or more."""
+    if len(spans) < 2:
         return
-    console.print(f"exact match against {_side_words(side)} length: o = in range, x = beyond")
-    for line in plot_lines(found, values, min(console.width, WIDEST_PLOT)):
+    console.print(f"exact match against {_side_name(side)} length: o = in range, x = beyond")
+    for line in plot_lines(spans, values, min(console.width, WIDEST_PLOT)):
         console.print(line, markup=False, soft_wrap=True)
 
 
-def plot_lines(found: Sequence["Span"], values: Sequence[float], width: int) -> Iterator[str]:
-    """Shares over spans of lengths, in ASCII: a mark for each span, the share from 0 to 1."""
-    cell = max(1, min(3, (width - 6) // len(found)))
+def plot_lines(spans: Sequence["Span"], values: Sequence[float], width: int) -> Iterator[str]:
+    """Lines of an ASCII plot: one mark per span, values from 0 to 1."""
+    cell = max(1, min(3, (width - 6) // len(spans)))
     levels = [round(value * PLOT_HEIGHT) for value in values]
     for level in range(PLOT_HEIGHT, -1, -1):
         marks = (
             ("o" if span.in_range else "x") if here == level else " "
-            for span, here in zip(found, levels, strict=True)
+            for span, here in zip(spans, levels, strict=True)
         )
         line = "".join(mark.rjust(cell) for mark in marks)
         yield f"{level / PLOT_HEIGHT:4.1f} |{line}".rstrip()
-    yield "     +" + "-" * (cell * len(found))
+    yield "     +" + "-" * (cell * len(spans))
     axis = " " * 6
-    for number, span in enumerate(found, 1):
+    for number, span in enumerate(spans, 1):
         mark = str(span.low)
         start = 6 + cell * number - 1
         if start > len(axis) or number == 1:  # a gap between one label and the next

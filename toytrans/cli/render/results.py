@@ -1,4 +1,4 @@
-"""What `train` and `eval` print of a measurement."""
+"""The tables of `train` and `eval`."""
 
 import shlex
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 SAMPLES = 4
 SHORT = 10
-"""Translations of so many symbols fit a line."""
+"""Longest source of the translations that are shown."""
 
 
 def interval(counts: dict[str, Any]) -> str:
@@ -26,7 +26,7 @@ def interval(counts: dict[str, Any]) -> str:
 
 
 def results_table(title: str, rows: Sequence[tuple[str, dict[str, Any]]]) -> Table:
-    """Summaries of counts as a table: (what was measured, summary)."""
+    """A table of summaries: (label, summary)."""
     some = any(counts["decoded"] < counts["examples"] for _, counts in rows)
     table = Table(title=plain(title), box=SIMPLE_HEAD, title_justify="left", title_style="bold")
     table.padding = (0, 1, 0, 0 if some else 1)
@@ -34,9 +34,9 @@ def results_table(title: str, rows: Sequence[tuple[str, dict[str, Any]]]) -> Tab
     headings = ("\npairs", *["\ndecoded"] * some, "exact\nmatch", "\n95%", "token\nacc.", "\nloss")
     for heading in headings:
         table.add_column(heading, justify="right", no_wrap=True)
-    for words, counts in rows:
+    for label, counts in rows:
         table.add_row(
-            words,
+            label,
             f"{counts['examples']:,}",
             *[f"{counts['decoded']:,}"] * some,
             share(counts["exact_match"]),
@@ -52,28 +52,28 @@ def results_table(title: str, rows: Sequence[tuple[str, dict[str, Any]]]) -> Tab
 def ranges(
     data: str, report: "Report", train_length: tuple[int, int]
 ) -> list[tuple[str, dict[str, Any]]]:
-    """What a report found within the training lengths, below and beyond, with those measured."""
+    """Label and summary within the training lengths, below and beyond, where there are pairs."""
     low, high = train_length
     parts = (("", low, high), (", below", 0, low - 1), (", beyond", high + 1, None))
-    found = []
-    for words, first, last in parts:
+    rows = []
+    for name, first, last in parts:
         lengths = [n for n in report.by_length if n >= first and (last is None or n <= last)]
         if lengths:
             counts = report.total(first, last).summary()
-            found.append((f"{data} {min(lengths)} to {max(lengths)}{words}", counts))
-    return found
+            rows.append((f"{data} {min(lengths)} to {max(lengths)}{name}", counts))
+    return rows
 
 
 def print_results(trainer: "Trainer", source: "PairSource") -> None:
-    """The table that ends a training: measured with the best checkpoint, like `toytrans eval`, by
-    all processes of the training together."""
+    """The table at the end of a training. All its processes measure the best checkpoint together,
+    like `toytrans eval`."""
     from toytrans import load
     from toytrans.data.pairs import all_pairs
     from toytrans.evaluation import evaluate
     from toytrans.model.initialisation import count_parameters
 
-    team = trainer.team
-    run = team.first(lambda: load(trainer.run, "best", "cpu"))
+    context = trainer.context
+    run = context.on_main(lambda: load(trainer.run, "best", "cpu"))
     run.model.to(trainer.device)
     console, progress = output(), trainer.progress
     reason = {
@@ -81,9 +81,10 @@ def print_results(trainer: "Trainer", source: "PairSource") -> None:
         "patience": ", stopped for lack of progress",
         "max_seconds": ", stopped at the seconds allowed",
     }.get(trainer.stop_reason or "", "")
+    best = " (best validation)" if run.step != progress.step else ""
     title = (
         f"{count_parameters(run.model):,} parameters, {progress.step:,} steps in "
-        f"{progress.elapsed_s:.1f} s{reason}; measured: step {run.step}"
+        f"{progress.elapsed_s:.1f} s{reason}; measured: step {run.step}{best}"
         f"{broken(run.config.fault)}"
     )
     rows: list[tuple[str, dict[str, Any]]] = []
@@ -93,17 +94,17 @@ def print_results(trainer: "Trainer", source: "PairSource") -> None:
         pairs = all_pairs(source, split)
         report = trainer.reports.get(run.step) if split == "valid" else None
         if report is None:
-            own = team.share_of_pairs(pairs)
-            counts = evaluate(run.model, own, run.facts, both_ends=run.config.marks_both_ends)
-            report = team.sum_reports(counts)
+            own = context.shard_pairs(pairs)
+            counts = evaluate(run.model, own, run.facts, source_bos=run.config.source_bos)
+            report = context.sum_reports(counts)
         rows += ranges(split, report, run.facts.train_length)
-    if team.is_first:
+    if context.is_main:
         console.print(results_table(title, rows))
         _print_translations(console, run, pairs)
 
 
 def _print_translations(console: Console, run: "Run", pairs: "Pairs") -> None:
-    """A few translations, where the run lies and what to type next."""
+    """A few translations, the run directory and the next commands."""
     console.print("[bold]translations[/bold]")
     decode = run.vocabulary.decode
     short = (pairs.src_length <= SHORT).nonzero()[:, 0]
@@ -114,13 +115,13 @@ def _print_translations(console: Console, run: "Run", pairs: "Pairs") -> None:
         expected = " ".join(decode(ids))
         verdict = "right" if answer == expected else f"wrong: {expected}"
         console.print(plain(f"  {' '.join(symbols)}  ->  {answer}  ({verdict})"))
-    telling: list[str] = max(sources, key=len)
-    where, example = shlex.quote(str(run.path)), shlex.quote(" ".join(telling))
+    longest: list[str] = max(sources, key=len)
+    where, example = shlex.quote(str(run.path)), shlex.quote(" ".join(longest))
     console.print("[bold]run[/bold]", plain(str(run.path)))
     console.print("[bold]next[/bold]")
     for command in (
         f"toytrans eval {where}",
-        f"toytrans translate --run {where} {example}",
+        f"toytrans translate {where} {example}",
         f"toytrans inspect-masks --run {where}",
         f"toytrans check {where}",
     ):

@@ -80,7 +80,7 @@ def sharpness(traced: Trace) -> TraceReport:
     """
     call, steps = traced.call, traced.call.intermediates()
     bare = eager_attention(
-        *steps[:3], call.context, call.module.bias(call.context), call.module.cap, scale=1.0
+        *steps[:3], call.context, call.module.score_bias(call.context), call.module.cap, scale=1.0
     )
     real = padding_mask(traced.inspected.ids(traced.name)[0])[:, None, :, None]  # (B, 1, Tq, 1)
     mask = call.context.mask

@@ -352,10 +352,7 @@ def _with_the_future(masks: MaskMaker) -> MaskMaker:
 
 
 def _logits(
-    inspected: InspectedBatch,
-    row: int,
-    logits: dict[str, Tensor],
-    differences: dict[str, Tensor],
+    inspected: InspectedBatch, row: int, logits: dict[str, Tensor], differences: dict[str, Tensor]
 ) -> Iterator[Table]:
     """The likeliest token at each place of one pair, and the differences of its logits."""
     tgt_in = inspected.batch.tgt_in[row]
@@ -382,14 +379,8 @@ def _logits(
         "One pass compared with the steps: largest difference of any logit",
         columns,
         [
-            (
-                "with the causal mask",
-                [tiny(x) for x in differences["step_by_step"][row, :shown].tolist()],
-            ),
-            (
-                "without the triangle",
-                [tiny(x) for x in differences["without_the_triangle"][row, :shown].tolist()],
-            ),
+            (label(name), [tiny(x) for x in each[row, :shown].tolist()])
+            for name, each in differences.items()
         ],
         shape=f"{real} real places" + more(real - shown, "place"),
     )

@@ -191,8 +191,8 @@ def validation_pairs(run: Run, count: int) -> Pairs:
 
 def batches_of(run: Run, pairs: Pairs) -> Iterator[Batch]:
     """Pairs in batches of similar length."""
-    both_ends, longest = run.config.marks_both_ends, run.model.longest
-    for batch, _ in evaluation_batches(pairs, BATCH_TOKENS, both_ends, longest):
+    source_bos, longest = run.config.source_bos, run.model.config.max_length
+    for batch, _ in evaluation_batches(pairs, BATCH_TOKENS, source_bos, longest):
         yield batch
 
 

@@ -223,7 +223,7 @@ def _inside(
         yield from ((f"memory_{name}", tensor) for name, tensor in of_memory._asdict().items())
     for name, tensor in steps._asdict().items():
         if name == "masked":  # first what was added
-            added = {"bias": call.module.bias(call.context), "mask": call.context.mask}
+            added = {"bias": call.module.score_bias(call.context), "mask": call.context.mask}
             yield from ((each, x.detach()) for each, x in added.items() if x is not None)
         # a rotary embedding changes q and k, so that they are no longer parts of the projection
         same = name in parts and torch.equal(parts[name], tensor)

@@ -1,315 +1,345 @@
-"""What looks wrong in any run, and in any training that gave numbers: files, faults, and what its
-measurements rule out."""
+"""What looks wrong in a run: each rule reads a snapshot and yields symptoms.
 
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+The bounds were set on measured runs, sound and faulty; EXPERIMENTS.md lists them.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
 from statistics import median
-from typing import Any, Literal
 
-from toytrans.choices import FaultName
 from toytrans.insight.diagnosis.fault_cards import CARDS
-from toytrans.insight.diagnosis.snapshot import SETTLED, Case
+from toytrans.insight.diagnosis.snapshot import SETTLED, RunSnapshot
+from toytrans.insight.diagnosis.symptoms import Symptom, symptom
 from toytrans.training.run import Record
 
-Severity = Literal["wrong", "odd", "note"]
+Rule = Callable[[RunSnapshot], Iterator[Symptom]]
 
 ROUNDING = 0.02
-"""Share of validation pairs whose greedy output may differ from teacher forcing by rounding."""
+"""The share of validation pairs whose decoding may differ from teacher forcing by rounding."""
 
 GAP, OTHER, BY_HEART = 0.1, 3.0, 2.0
-"""A validation loss so many nats above the training loss is no noise if it is also so many times
-it: pairs unlike those of training (50 times and more under faults), or learned by heart."""
+"""A validation loss counts as higher if it exceeds the training loss by GAP nats and by a factor:
+OTHER for endless training pairs (faults give 50 and more), BY_HEART for a finite set."""
 
 RISING = 1.2
-"""The last quarter's loss beside the third's: above it, and the gap, training went backwards."""
+"""The loss rises if its last quarter is above RISING times the third, plus GAP."""
 
 LOST, NOISE = 0.05, 2.1
-"""Exact match given away between two evaluations; three standard errors of their difference are at
-most 2.1 over the root of the pairs."""
+"""A loss of exact match counts above LOST and above three standard errors, which are at most
+NOISE / root of the pairs."""
 
 PADDED = 1.3
 SLOWER, ENOUGH_RECORDS = 3.0, 40
 
+IGNORANT = 0.95
+"""Above this share of the entropy of target tokens, a loss owes nothing to the source."""
 
-@dataclass(frozen=True)
-class Symptom:
-    """wrong: something is broken; odd: it should not be so; note: worth knowing. proofs: letters
-    of `toytrans check` that tell more; cards: faults that look so."""
+FALLING = 0.9
+"""The loss still falls if its last quarter is below FALLING times the third."""
 
-    name: str
-    severity: Severity
-    what: str
-    evidence: str
-    remedy: str
-    proofs: tuple[str, ...] = ()
-    cards: tuple[FaultName, ...] = ()
+SPIKE, SPIKE_WINDOW = 20.0, 10
+"""A spike is a gradient above SPIKE times the median of the SPIKE_WINDOW records before it."""
 
-    def document(self) -> dict[str, Any]:
-        return asdict(self)
+CLIMBED = 1.2
+CLIPPED, HARD = 0.95, 3.0
+"""The share of clipped gradients, and their distance above the limit. Sound runs clip most of
+their gradients while they learn."""
 
-
-# Of any run ----------------------------------------------------------------------------------
+DEAD = 1e-3
+FEW_TOKENS = 200
+MANY_EPOCHS = 20.0
 
 
-def broken_on_purpose(case: Case) -> Iterator[Symptom]:
+# Any run -------------------------------------------------------------------------------------
+
+
+def planted_fault(run: RunSnapshot) -> Iterator[Symptom]:
     """A fault in the config."""
-    if fault := case.config.fault:
-        yield Symptom(
-            "fault",
-            "wrong",
-            f"It is broken on purpose: {fault}.",
-            CARDS[fault].what,
-            "train without --break, and with fault: null in the config",
-            CARDS[fault].proofs,
-            (fault,),
-        )
+    if fault := run.config.fault:
+        card, what = CARDS[fault], f"The run has a planted fault: {fault}."
+        changes = {"what": what, "proofs": card.proofs, "cards": (fault,)}
+        yield symptom(run.config, "fault", card.what, **changes)
 
 
-def damaged_files(case: Case) -> Iterator[Symptom]:
+def damaged_files(run: RunSnapshot) -> Iterator[Symptom]:
     """Checkpoints, records and environment that cannot be read."""
-    for saved in case.saved:
-        if saved.damage:
-            words, _, remedy = saved.damage.partition("; ")
-            what = f"The checkpoint of step {saved.step} cannot be used."
-            yield Symptom("damaged_checkpoint", "wrong", what, words, remedy or "train again")
-    if case.unread:
-        yield Symptom(
-            "records_cut",
-            "odd",
-            "The end of metrics.jsonl cannot be read.",
-            f"{case.unread} lines after the record of step {case.step}",
-            "--resume drops them; a training that is just writing looks so for a moment",
-        )
-    if case.environment is None:
-        yield Symptom(
-            "no_environment",
-            "note",
-            "On what it was trained is not known.",
-            "environment.json is missing or damaged",
-            "--resume writes it again",
-        )
+    for checkpoint in run.checkpoints:
+        if checkpoint.damage:
+            evidence, _, remedy = checkpoint.damage.partition("; ")
+            changes = {"what": f"The checkpoint of step {checkpoint.step} cannot be used."}
+            changes |= {"remedy": remedy} if remedy else {}
+            yield symptom(run.config, "damaged_checkpoint", evidence, **changes)
+    if run.unread:
+        evidence = f"{run.unread} lines after the record of step {run.step}"
+        yield symptom(run.config, "records_cut", evidence)
+    if run.environment is None:
+        yield symptom(run.config, "no_environment", "environment.json is missing or damaged")
 
 
-def diverged(case: Case) -> Iterator[Symptom]:
-    """A loss or gradient that is no finite number."""
-    if not case.diverged:
+def diverged(run: RunSnapshot) -> Iterator[Symptom]:
+    """A loss or gradient that is not finite."""
+    if not run.diverged:
         return
-    broken = next(r for r in case.records if r["loss"] is None or r["grad_norm"] is None)
-    before = [r for r in case.records if r["step"] < broken["step"]]
+    broken = next(r for r in run.records if r["loss"] is None or r["grad_norm"] is None)
+    before = [r for r in run.records if r["step"] < broken["step"]]
     last = f"; loss {before[-1]['loss']:.3g} at step {before[-1]['step']}" if before else ""
-    unclipped = case.config.train.clip_norm is None
-    yield Symptom(
-        "diverged",
-        "wrong",
-        "Training diverged.",
-        f"loss or gradient not finite by step {broken['step']}, rate {broken['lr']:.2g}{last}",
-        f"lower train.lr {case.config.train.lr:g}"
-        + (", and set train.clip_norm: 1.0" if unclipped else ", or warm up for longer"),
-    )
+    where = f"by step {broken['step']}, rate {broken['lr']:.2g}{last}"
+    train = run.config.train
+    unclipped = {"remedy": f"lower train.lr {train.lr:g}, and set train.clip_norm: 1.0"}
+    changes = unclipped if train.clip_norm is None else {}
+    yield symptom(run.config, "diverged", f"loss or gradient not finite {where}", **changes)
 
 
-def cut_short(case: Case) -> Iterator[Symptom]:
-    """A training without its end, or without any evaluation."""
-    train, step = case.config.train, case.step
-    if not case.records:
-        what, evidence = "Nothing was trained.", "metrics.jsonl holds no record"
-        yield Symptom("untrained", "note", what, evidence, "toytrans train; --resume goes on")
+def cut_short(run: RunSnapshot) -> Iterator[Symptom]:
+    """A training that did not end, or was never evaluated."""
+    train = run.config.train
+    if not run.records:
+        yield symptom(run.config, "untrained", "metrics.jsonl holds no record")
         return
-    if case.ending == "cut short":
-        yield Symptom(
-            "cut_short",
-            "odd",
-            "Training was cut short, or is still running.",
-            f"step {step:,} of {train.max_steps:,}, rate {case.records[-1]['lr']:.2g} of "
-            f"{train.lr:.2g} at its peak",
-            "go on with --resume",
+    if run.ending == "cut short":
+        evidence = (
+            f"step {run.step:,} of {train.max_steps:,}, rate {run.records[-1]['lr']:.2g} of "
+            f"{train.lr:.2g} at its peak"
         )
-    if not case.evaluations and not case.diverged:
-        yield Symptom(
-            "never_evaluated",
-            "note",
-            "It was never measured on validation data.",
-            f"{len(case.records)} records, none with valid_exact_match; train.eval_every is "
-            f"{train.eval_every}",
-            "toytrans eval, once there is a checkpoint",
+        yield symptom(run.config, "cut_short", evidence)
+    if not run.evaluations and not run.diverged:
+        evidence = (
+            f"{len(run.records)} records, none with valid_exact_match; train.eval_every is "
+            f"{train.eval_every}"
         )
+        yield symptom(run.config, "never_evaluated", evidence)
 
 
-# Of a training that gave numbers -------------------------------------------------------------
+# Any training with finite numbers ------------------------------------------------------------
 
 
-def reads_the_future(case: Case) -> Iterator[Symptom]:
-    """Every output that goes wrong has, in a sound model, a token that goes wrong under teacher
-    forcing too: the first. So there are no more wrong outputs than wrong tokens."""
-    if case.texts is None or not case.evaluations:
+def reads_the_future(run: RunSnapshot) -> Iterator[Symptom]:
+    """More wrong outputs than wrong tokens.
+
+    In a sound model the first wrong token of an output is wrong under teacher forcing too.
+    """
+    if run.targets is None or not run.evaluations:
         return
-    last = case.evaluations[-1]
+    last = run.evaluations[-1]
     outputs = 1 - last["valid_exact_match"]
-    tokens = (1 - last["valid_token_accuracy"]) * case.texts.mean_tokens
+    tokens = (1 - last["valid_token_accuracy"]) * run.targets.mean_tokens
     if outputs > tokens + ROUNDING:
-        yield Symptom(
-            "reads_the_future",
-            "wrong",
-            "Told the target it gets right what it gets wrong alone: it reads its own answer.",
+        evidence = (
             f"{measured(last)}: {outputs:.2f} wrong outputs a pair, but {tokens:.2f} wrong "
-            "tokens, and the first error of an output is one in either mode",
-            "look at the decoder's mask and at the shift of targets",
-            ("b", "e", "f"),
-            ("no_causal", "triangle_off_by_one", "mask_flipped"),
+            "tokens; yet the first wrong token of an output is wrong in both modes"
         )
+        yield symptom(run.config, "reads_the_future", evidence)
 
 
-def one_error_each(case: Case) -> Iterator[Symptom]:
-    """As many wrong tokens as wrong outputs, where chance would leave more outputs whole."""
-    if case.texts is None or not case.evaluations:
+def one_error_each(run: RunSnapshot) -> Iterator[Symptom]:
+    """As many wrong tokens as wrong outputs, where random errors would leave more outputs right."""
+    if run.targets is None or not run.evaluations:
         return
-    last = case.evaluations[-1]
+    last = run.evaluations[-1]
     exact, accuracy = last["valid_exact_match"], last["valid_token_accuracy"]
-    outputs, tokens = 1 - exact, (1 - accuracy) * case.texts.mean_tokens
-    chance = case.texts.by_chance(accuracy)
+    outputs, tokens = 1 - exact, (1 - accuracy) * run.targets.mean_tokens
+    chance = run.targets.by_chance(accuracy)
     if exact < chance / 2 and chance - exact > 0.2 and abs(tokens / outputs - 1) <= 0.2:
-        yield Symptom(
-            "one_error_each",
-            "wrong",
-            "Nearly every output has exactly one wrong token, as where the end is never learned.",
-            f"{measured(last)}: {tokens:.2f} wrong tokens a pair; errors that fall anywhere would "
-            f"leave {chance:.2f} of the outputs whole",
-            "toytrans eval tells whether the ends are wrong; look at what the loss ignores",
-            ("m",),
-            ("pad_is_eos",),
+        evidence = (
+            f"{measured(last)}: {tokens:.2f} wrong tokens a pair; errors at random places would "
+            f"leave {chance:.2f} of the outputs right"
         )
+        yield symptom(run.config, "one_error_each", evidence)
 
 
-def worse_on_new_pairs(case: Case) -> Iterator[Symptom]:
-    """Valid beside train, the steps just before included: a training that loses its way for a
-    moment is no alarm. Endless pairs cannot be learned by heart: there it has another cause."""
-    if not case.evaluations or case.texts is None or valid_is_longer(case):
+def worse_on_new_pairs(run: RunSnapshot) -> Iterator[Symptom]:
+    """A validation loss far above the training loss.
+
+    The training loss includes the steps just before the evaluation, so a training that diverges
+    for a moment raises no alarm. Endless pairs cannot be memorized, so the cause is another one.
+    """
+    if not run.evaluations or run.targets is None or valid_is_longer(run):
         return
-    last, endless = case.evaluations[-1], case.texts.train_size is None
-    usual = case.loss_of(1 - SETTLED, 1, until=last["step"])
-    train = max(usual, last["loss"] - case.floor)
-    valid = last["valid_loss"] - case.valid_floor
+    last, endless = run.evaluations[-1], run.targets.train_size is None
+    usual = run.loss_of(1 - SETTLED, 1, until=last["step"])
+    train = max(usual, last["loss"] - run.floor)
+    valid = last["valid_loss"] - run.valid_floor
     if valid < train + GAP or valid < (OTHER if endless else BY_HEART) * train:
         return
     evidence = f"training loss {train:.4f}, {measured(last)}, validation loss {valid:.4f}"
     if endless:
-        yield Symptom(
-            "trained_on_something_else",
-            "wrong",
-            "It does far worse on new pairs, though every training pair was new too.",
-            evidence,
-            "what training sees and what is measured differ: look at pads, start and labels",
-            ("a", "c", "l", "m"),
-            ("pad_visible", "wrong_start", "labels_not_shifted", "pad_is_eos"),
-        )
+        yield symptom(run.config, "trained_on_something_else", evidence)
         return
-    lowest = min(case.evaluations, key=lambda record: record["valid_loss"])
-    yield Symptom(
-        "overfitted",
-        "odd",
-        "It knows its training pairs by heart and does far worse on others.",
-        f"{evidence}, lowest {lowest['valid_loss']:.4f} at step {lowest['step']:,}; "
-        f"{case.texts.train_size:,} pairs, each seen {case.epochs:.0f} times",
-        "more pairs (data.train_examples), model.dropout, or train.patience to stop sooner",
-    )
+    lowest = min(run.evaluations, key=lambda record: record["valid_loss"])
+    evidence += f", lowest {lowest['valid_loss']:.4f} at step {lowest['step']:,}; "
+    evidence += f"{run.targets.train_size:,} pairs, each seen {run.epochs:.0f} times"
+    yield symptom(run.config, "overfitted", evidence)
 
 
-def got_worse(case: Case) -> Iterator[Symptom]:
-    """A best evaluation that the last one falls far below."""
-    best = case.best
-    if best is not None and case.ending != "cut short":
-        last = case.evaluations[-1]
-        pairs = len(case.texts.tokens) if case.texts else 1
-        noise = NOISE / pairs**0.5
-        if best["valid_exact_match"] > last["valid_exact_match"] + max(LOST, noise):
-            yield Symptom(
-                "best_long_before",
-                "odd",
-                "It had been better before.",
-                f"{measured(best)}, {measured(last)}",
-                "the best checkpoint is kept and taken by default; lower train.lr",
-            )
-    if len(case.records) >= 8:
-        third, end = case.loss_of(0.5, 0.75), case.settled_loss
+def got_worse(run: RunSnapshot) -> Iterator[Symptom]:
+    """A last evaluation far below the best one, or a loss that rises."""
+    best = run.best
+    if best is not None and run.ending != "cut short":
+        last, pairs = run.evaluations[-1], len(run.targets.tokens) if run.targets else 1
+        lost = best["valid_exact_match"] - last["valid_exact_match"]
+        if lost > max(LOST, NOISE / pairs**0.5):
+            yield symptom(run.config, "best_long_before", f"{measured(best)}, {measured(last)}")
+    if len(run.records) >= 8:
+        third, end = run.loss_of(0.5, 0.75), run.settled_loss
         if end > RISING * third + GAP:
-            yield Symptom(
-                "loss_rises",
-                "odd",
-                "The loss rose at the end.",
-                f"{third:.3f} in the third quarter, {end:.3f} in the last",
-                f"lower train.lr {case.config.train.lr:g}, or warm up for longer",
-            )
+            evidence = f"{third:.3f} in the third quarter, {end:.3f} in the last"
+            yield symptom(run.config, "loss_rises", evidence)
 
 
-def untrained_places(case: Case) -> Iterator[Symptom]:
-    """Rows of a table of places that no training source reached, where test data will."""
-    config, longest = case.config, case.facts.train_length[1]
-    wanted = max(
-        (span[1] for span in (config.data.valid_length, config.data.test_length) if span), default=0
-    )
+def untrained_places(run: RunSnapshot) -> Iterator[Symptom]:
+    """Learned positions that no training source reached, but test data will."""
+    config, longest = run.config, run.facts.train_length[1]
+    spans = (config.data.valid_length, config.data.test_length)
+    wanted = max((span[1] for span in spans if span), default=0)
     if config.model.positions == "learned" and wanted > longest:
-        yield Symptom(
-            "untrained_places",
-            "note",
-            "Learned positions know nothing of lengths beyond training.",
-            f"trained to length {longest}, valid or test to {wanted}: the rows between are as "
-            "they were drawn",
-            "toytrans eval measures lengths within and beyond apart; other positions reach further",
+        evidence = (
+            f"trained to length {longest}, valid or test to {wanted}: the rows between keep "
+            "their initial values"
         )
+        yield symptom(config, "untrained_places", evidence)
 
 
-def wasteful(case: Case) -> Iterator[Symptom]:
-    """Pads, emulated bf16, and steps that take longer and longer."""
-    padding = median(record["padding"] for record in case.records)
+def wasteful(run: RunSnapshot) -> Iterator[Symptom]:
+    """Padding, emulated bf16, and steps that take longer and longer."""
+    padding = median(record["padding"] for record in run.records)
     if padding > PADDED:
-        yield Symptom(
-            "padding",
-            "note",
-            "Much of every batch is padding.",
-            f"{padding:.2f} padded tokens a real one",
-            f"raise data.batch_tokens {case.config.data.batch_tokens}: longer pools hold more "
-            "pairs of like length",
-        )
-    machine = case.environment or {}
+        yield symptom(run.config, "padding", f"{padding:.2f} padded tokens a real one")
+    machine = run.environment or {}
     emulated = machine.get("device") == "cpu" and machine.get("bf16_products") is False
     if emulated and machine.get("precision") == "bf16":
-        yield Symptom(
-            "emulated_bf16",
-            "odd",
-            "bf16 was computed by a processor that has no instructions for it.",
-            f"precision bf16 on {machine.get('processor')}",
-            "train.precision: auto takes fp32 there",
-        )
-    pace = _pace(case.records)
-    if len(pace) >= ENOUGH_RECORDS:
-        half = len(pace) // 2
-        before, after = median(pace[:half]), median(pace[half:])
-        if after > SLOWER * before:
-            yield Symptom(
-                "slower",
-                "note",
-                "Steps took longer and longer.",
-                f"{before * 1000:.0f} ms a step in the first half, {after * 1000:.0f} ms after",
-                "other work on the machine, or too little memory or cooling",
-            )
-
-
-def _pace(records: Sequence[Record]) -> list[float]:
-    """Seconds a step between records."""
-    return [
+        evidence = f"precision bf16 on {machine.get('processor')}"
+        yield symptom(run.config, "emulated_bf16", evidence)
+    pace = [
         (after["elapsed_s"] - before["elapsed_s"]) / (after["step"] - before["step"])
-        for before, after in zip(records, records[1:], strict=False)
+        for before, after in zip(run.records, run.records[1:], strict=False)
+    ]
+    if len(pace) >= ENOUGH_RECORDS:
+        before, after = (1000 * median(pace[h]) for h in halves(pace))
+        if after > SLOWER * before:
+            evidence = f"{before:.0f} ms a step in the first half, {after:.0f} ms after"
+            yield symptom(run.config, "slower", evidence)
+
+
+# A training that did not solve its task ------------------------------------------------------
+
+
+def learned_too_little(run: RunSnapshot) -> Iterator[Symptom]:
+    """A loss that never fell, stopped falling, or was still falling."""
+    end, unfinished = run.settled_loss, run.ending == "cut short"
+    if run.targets is not None and end > IGNORANT * run.targets.entropy:
+        entropy = run.targets.entropy
+        evidence = f"loss {end:.2f}; token frequencies alone would give {entropy:.2f}"
+        changes = {"severity": "odd"} if unfinished else {}
+        yield symptom(run.config, "learned_nothing", evidence, **changes)
+        return
+    if len(run.records) < 8 or end < GAP or unfinished:
+        return
+    third = run.loss_of(0.5, 0.75)
+    evidence = f"loss {third:.3f} in the third quarter, {end:.3f} in the last{_expected(run)}"
+    if end < FALLING * third:
+        yield symptom(run.config, "too_short", evidence)
+    elif end <= RISING * third + GAP:
+        yield symptom(run.config, "plateau", evidence)
+
+
+def gradients(run: RunSnapshot) -> Iterator[Symptom]:
+    """Gradients with spikes, gradients that are always clipped, and vanished gradients."""
+    clip, steps = run.config.train.clip_norm, spikes(run.records)
+    if steps and run.settled_loss > GAP:
+        shown = ", ".join(f"{step:,}" for step in steps[:5]) + ", ..." * (len(steps) > 5)
+        evidence = f"{len(steps)} records above {SPIKE:.0f} times those before: steps {shown}"
+        yield symptom(run.config, "spikes", evidence)
+    norms = [record["grad_norm"] for record in run.records[halves(run.records)[1]]]
+    middle = median(norms)
+    share = sum(norm > clip for norm in norms) / len(norms) if clip else 0.0
+    if clip and share > CLIPPED and middle > HARD * clip:
+        evidence = f"{share:.0%} of the second half's records above clip_norm {clip:g}"
+        yield symptom(run.config, "clipped", f"{evidence}, median {middle:.2g}")
+    if middle < DEAD and run.settled_loss > GAP:
+        evidence = f"median norm {middle:.1e}, loss {run.settled_loss:.2f}"
+        yield symptom(run.config, "vanished", evidence)
+
+
+def rate(run: RunSnapshot) -> Iterator[Symptom]:
+    """A warm-up that never ended, a rate that never decayed, a loss that climbed."""
+    train, last = run.config.train, run.records[-1]["lr"]
+    reached = f"rate {last:.2g} of {train.lr:.2g}"
+    if run.step < (train.warmup_steps or 0):
+        evidence = f"{run.step:,} steps of {train.warmup_steps:,} of warm-up, {reached}"
+        yield symptom(run.config, "still_warming_up", evidence)
+    elif run.ending == "max_seconds" and last > 0.5 * train.lr:
+        evidence = f"step {run.step:,} of {train.max_steps:,}, {reached}"
+        yield symptom(run.config, "stopped_before_decay", evidence)
+    first = run.records[0]["loss"]
+    highest = max(run.records, key=lambda record: record["loss"])
+    if highest["loss"] > CLIMBED * first:
+        evidence = f"{first:.2f} at first, {highest['loss']:.2f} at step {highest['step']:,}"
+        yield symptom(run.config, "unstable", evidence)
+
+
+def data(run: RunSnapshot) -> Iterator[Symptom]:
+    """Unseen lengths, too few tokens a step, too few pairs."""
+    if valid_is_longer(run) and not run.config.source_bos:
+        trained, valid = _span(run.facts.train_length), _span(run.config.data.valid_length)
+        evidence = f"trained {trained}, valid {valid}; only anchored positions reach further"
+        yield symptom(run.config, "unseen_lengths", evidence)
+    tokens = run.records[-1]["target_tokens"] / run.step
+    if tokens < FEW_TOKENS:
+        yield symptom(run.config, "few_tokens", f"{tokens:.0f} a step")
+    if run.epochs > MANY_EPOCHS and run.targets is not None:
+        evidence = f"{run.targets.train_size:,} pairs, each {run.epochs:.0f} times"
+        yield symptom(run.config, "many_epochs", evidence)
+
+
+def spikes(records: Sequence[Record]) -> list[int]:
+    """Steps whose gradient is far above the median of the records before."""
+    norms = [record["grad_norm"] for record in records]
+    return [
+        int(record["step"])
+        for i, record in enumerate(records)
+        if i >= SPIKE_WINDOW and norms[i] > SPIKE * median(norms[i - SPIKE_WINDOW : i])
     ]
 
 
+def halves(items: Sequence[object]) -> tuple[slice, slice]:
+    """The first and the second half of a sequence."""
+    middle = len(items) // 2
+    return slice(middle), slice(middle, None)
+
+
 def measured(record: Record) -> str:
+    """An evaluation as text."""
     return (
         f"step {record['step']:,}: exact match {record['valid_exact_match']:.3f}, token accuracy "
         f"{record['valid_token_accuracy']:.3f}"
     )
 
 
-def valid_is_longer(case: Case) -> bool:
-    """Whether a task's validation data holds lengths outside of training's."""
-    valid, (low, high) = case.config.data.valid_length, case.facts.train_length
+def valid_is_longer(run: RunSnapshot) -> bool:
+    """Whether validation data has lengths outside the training lengths."""
+    valid, (low, high) = run.config.data.valid_length, run.facts.train_length
     return valid is not None and (valid[0] < low or valid[1] > high)
+
+
+def _expected(run: RunSnapshot) -> str:
+    """The last evaluation, and the exact match that random errors would give."""
+    if run.targets is None or not run.evaluations:
+        return ""
+    last = run.evaluations[-1]
+    chance = run.targets.by_chance(last["valid_token_accuracy"])
+    return f"; {measured(last)} (errors at random places would give {chance:.3f})"
+
+
+def _span(length: tuple[int, int] | None) -> str:
+    return f"{length[0]} to {length[1]}" if length else "?"
+
+
+OF_ANY_RUN: tuple[Rule, ...] = (planted_fault, damaged_files, diverged, cut_short)
+OF_TRAINING: tuple[Rule, ...] = (
+    reads_the_future,
+    one_error_each,
+    worse_on_new_pairs,
+    got_worse,
+    untrained_places,
+    wasteful,
+)
+OF_FAILURE: tuple[Rule, ...] = (learned_too_little, gradients, rate, data)

@@ -1,4 +1,4 @@
-"""A run as its folder tells it: what the doctor reads. Nothing here is judged."""
+"""What a run directory contains, as the doctor reads it."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -12,7 +12,7 @@ import torch
 
 from toytrans.config import Config
 from toytrans.data import open_source
-from toytrans.data.pairs import DataFacts, Pairs, all_pairs
+from toytrans.data.pairs import DatasetInfo, Pairs, all_pairs
 from toytrans.errors import UserError
 from toytrans.tokens import EOS_ID
 from toytrans.training.checkpoint import Progress, load_checkpoint
@@ -22,15 +22,18 @@ from toytrans.training.run import Record, read_environment, read_run, record_lin
 Ending = Literal["max_steps", "max_seconds", "goal", "patience", "diverged", "cut short"]
 
 SETTLED = 1 / 4
-"""The share of a run's records whose mean stands for where the loss is. Batches hold pairs of like
-length, so the loss of a few steps is that of a few lengths."""
+"""The share of a run's last records whose mean is taken as its final loss. The loss of a few steps
+is that of a few lengths, since batches hold pairs of similar length."""
 
 
 @dataclass(frozen=True)
-class Texts:
-    """Of the validation pairs: their targets' tokens, EOS included, and how uncertain one is to
-    whom nothing but the frequencies of tokens is known, in nats. train_size: training pairs, None =
-    endless."""
+class TargetStats:
+    """Statistics of the targets of the validation pairs.
+
+    tokens: the number of tokens of each target, EOS included.
+    entropy: the entropy of the token frequencies in nats.
+    train_size: the number of training pairs; None = endless.
+    """
 
     tokens: tuple[int, ...]
     entropy: float
@@ -41,12 +44,12 @@ class Texts:
         return fmean(self.tokens)
 
     def by_chance(self, accuracy: float) -> float:
-        """The exact match if every token were right with the same chance, on its own."""
+        """The exact match if every token were right independently with the same probability."""
         return fmean(accuracy**n for n in self.tokens)
 
 
 @dataclass(frozen=True)
-class Saved:
+class CheckpointStatus:
     """A checkpoint. damage: why it cannot be used."""
 
     step: int
@@ -55,16 +58,19 @@ class Saved:
 
 
 @dataclass(frozen=True)
-class Case:
-    """Everything that a run directory tells. unread: lines of metrics.jsonl past the first that is
-    not whole; texts None: the data is no longer there."""
+class RunSnapshot:
+    """Everything in a run directory.
+
+    targets: None if the data no longer exists.
+    unread: the number of lines of metrics.jsonl from the first damaged one on.
+    """
 
     config: Config
-    facts: DataFacts
+    facts: DatasetInfo
     records: Sequence[Record]
     environment: dict[str, Any] | None = None
-    saved: Sequence[Saved] = ()
-    texts: Texts | None = None
+    checkpoints: Sequence[CheckpointStatus] = ()
+    targets: TargetStats | None = None
     unread: int = 0
     path: str = field(default="RUN")
 
@@ -83,17 +89,17 @@ class Case:
 
     @property
     def last_progress(self) -> Progress | None:
-        whole = [saved.progress for saved in self.saved if saved.progress is not None]
-        return whole[-1] if whole else None
+        progress = [each.progress for each in self.checkpoints if each.progress is not None]
+        return progress[-1] if progress else None
 
     @property
     def diverged(self) -> bool:
-        """append_record writes null for a number that is not finite."""
+        """Whether a loss or gradient was not finite; metrics.jsonl has null for it."""
         return any(record["loss"] is None or record["grad_norm"] is None for record in self.records)
 
     @cached_property
     def ending(self) -> Ending:
-        """Why training stopped, as far as the records tell."""
+        """Why training stopped, according to the records."""
         train, progress = self.config.train, self.last_progress
         last = self.records[-1] if self.records else {}
         if self.diverged:
@@ -111,8 +117,7 @@ class Case:
 
     @cached_property
     def floor(self) -> float:
-        """The loss of a perfect model, which label smoothing lifts above 0: its entropy, in
-        nats."""
+        """The loss of a perfect model in nats; label smoothing raises it above 0."""
         share = self.config.train.label_smoothing
         size = len(self.facts.vocabulary)
         probabilities = (1 - share + share / size, *[share / size] * (size - 1))
@@ -120,13 +125,15 @@ class Case:
 
     @property
     def valid_floor(self) -> float:
-        """The same of the validation loss, which is measured without smoothing."""
+        """The validation loss of a perfect model, which is measured without smoothing."""
         share = self.config.train.label_smoothing
         return -math.log(1 - share + share / len(self.facts.vocabulary))
 
     def loss_of(self, start: float, stop: float, until: int | None = None) -> float:
-        """The mean loss above the floor between two shares of the records (of those until a step),
-        weighted by tokens."""
+        """The mean loss above the floor over a part of the records, weighted by tokens.
+
+        start, stop: shares of the records; until: ignore the records after this step.
+        """
         records = [record for record in self.records if until is None or record["step"] <= until]
         count = len(records)
         first = min(int(start * count), count - 1)
@@ -140,30 +147,30 @@ class Case:
 
     @property
     def settled_loss(self) -> float:
-        """Where the loss is at the end."""
+        """The final loss."""
         return self.loss_of(1 - SETTLED, 1)
 
     @property
     def epochs(self) -> float:
-        """How often each training pair was seen; 0 where they are endless."""
+        """How often each training pair was seen; 0 if pairs are endless."""
         progress = self.last_progress
-        if self.texts is None or self.texts.train_size is None or progress is None:
+        if self.targets is None or self.targets.train_size is None or progress is None:
             return 0.0
-        return progress.dealt / self.texts.train_size
+        return progress.dealt / self.targets.train_size
 
 
-def read_case(path: Path) -> Case:
-    """Read a run. Raises UserError where config.yaml or data.json do not let themselves be read."""
+def read_snapshot(path: Path) -> RunSnapshot:
+    """Read a run. Raises UserError if config.yaml or data.json cannot be read."""
     config, facts = read_run(path)
     lines = [record for record, _ in record_lines(path)]
     records = list(_whole(lines))
-    return Case(
+    return RunSnapshot(
         config,
         facts,
         records,
         read_environment(path) or None,
-        tuple(_all_saved(path)),
-        _texts(config, facts),
+        tuple(_checkpoints(path)),
+        _targets(config, facts),
         len(lines) - len(records),
         str(path),
     )
@@ -175,7 +182,7 @@ SHARES = ("valid_exact_match", "valid_token_accuracy")
 
 
 def _whole(lines: Sequence[Record | None]) -> Iterator[Record]:
-    """The records up to the first that lacks a number, or does not go on from the one before."""
+    """The records before the first that lacks a number or does not follow the one before it."""
     before: Record = {"step": 0, "target_tokens": 0}
     for record in lines:
         if record is None:
@@ -195,81 +202,84 @@ def _whole(lines: Sequence[Record | None]) -> Iterator[Record]:
 
 
 def _within(value: Any, bound: float) -> bool:
-    """Whether a value is a number, and no larger than a bound in size; NaN is not."""
+    """Whether a value is a number of absolute value up to a bound; NaN is not."""
     return isinstance(value, int | float) and -bound <= value <= bound
 
 
-def _all_saved(path: Path) -> Iterator[Saved]:
-    """The checkpoints. One that a training removes or replaces meanwhile is not damaged: what
-    looks so is looked for, and read, once more; so are all, where none was left to read."""
-    met = False
-    while not met and (steps := saved_steps(path)):
+def _checkpoints(path: Path) -> Iterator[CheckpointStatus]:
+    """The status of all checkpoints, also while a training removes or replaces some.
+
+    A checkpoint that looks damaged is read again, unless it is gone. If all are gone, the list of
+    checkpoints is read again.
+    """
+    any_left = False
+    while not any_left and (steps := saved_steps(path)):
         for step in steps:
-            saved = _saved(path, step)
-            if saved.damage is not None and step not in saved_steps(path):
-                continue
-            met = True
-            yield saved if saved.damage is None else _saved(path, step)
+            status = _checkpoint(path, step)
+            if status.damage is None or step in saved_steps(path):
+                any_left = True
+                yield status if status.damage is None else _checkpoint(path, step)
 
 
-def _saved(path: Path, step: int) -> Saved:
+def _checkpoint(path: Path, step: int) -> CheckpointStatus:
     try:
-        checkpoint = load_checkpoint(path, step)
+        return CheckpointStatus(step, None, load_checkpoint(path, step).progress)
     except UserError as error:
-        return Saved(step, damage=str(error))
-    return Saved(step, None, checkpoint.progress)
+        return CheckpointStatus(step, damage=str(error))
 
 
-def _texts(config: Config, facts: DataFacts) -> Texts | None:
+def _targets(config: Config, facts: DatasetInfo) -> TargetStats | None:
     try:
         source = open_source(config, facts)
         pairs, size = all_pairs(source, "valid"), source.size("train")
-    except UserError:  # files that have moved since
+    except UserError:  # the files were moved
         return None
-    return texts_of(pairs, size) if len(pairs) else None
+    return target_stats(pairs, size) if len(pairs) else None
 
 
-def texts_of(pairs: Pairs, train_size: int | None) -> Texts:
-    """What the doctor wants to know of validation pairs."""
+def target_stats(pairs: Pairs, train_size: int | None) -> TargetStats:
+    """Statistics of the targets of some pairs."""
     real = pairs.tgt[pairs.tgt > EOS_ID]
     counts = torch.cat((torch.bincount(real), torch.tensor([len(pairs)]))).double()
     shares = counts[counts > 0] / counts.sum()
     entropy = float(-(shares * shares.log()).sum())
-    return Texts(tuple((pairs.tgt_length + 1).tolist()), entropy, train_size)
+    return TargetStats(tuple((pairs.tgt_length + 1).tolist()), entropy, train_size)
 
 
-def overview(case: Case) -> dict[str, Any]:
-    """What there was to look at, as plain values; None where there was nothing. Losses in nats,
-    pace in seconds a step, epochs None = endless pairs."""
-    texts, best = case.texts, case.best
-    found: dict[str, Any] = {
-        "step": case.step,
-        "max_steps": case.config.train.max_steps,
-        "ending": case.ending if case.records else None,
-        "checkpoints": [saved.step for saved in case.saved],
-        "records": len(case.records),
-        "evaluations": len(case.evaluations),
-        "entropy": texts.entropy if texts else None,
-        "epochs": case.epochs if texts and texts.train_size is not None else None,
+def overview(run: RunSnapshot) -> dict[str, Any]:
+    """What the doctor looked at, as plain values; None where there is nothing.
+
+    Losses are in nats, pace in seconds a step; epochs is None for endless pairs.
+    """
+    targets, best = run.targets, run.best
+    values: dict[str, Any] = {
+        "step": run.step,
+        "max_steps": run.config.train.max_steps,
+        "ending": run.ending if run.records else None,
+        "checkpoints": [checkpoint.step for checkpoint in run.checkpoints],
+        "records": len(run.records),
+        "evaluations": len(run.evaluations),
+        "entropy": targets.entropy if targets else None,
+        "epochs": run.epochs if targets and targets.train_size is not None else None,
         "best_step": best["step"] if best else None,
         "exact_match": best["valid_exact_match"] if best else None,
         "token_accuracy": best["valid_token_accuracy"] if best else None,
     }
-    if not case.records or case.diverged:
-        return found
-    norms = [record["grad_norm"] for record in case.records]
-    clip, last = case.config.train.clip_norm, case.records[-1]
-    return found | {
-        "first_loss": case.records[0]["loss"],
-        "settled_loss": case.settled_loss,
+    if not run.records or run.diverged:
+        return values
+    norms = [record["grad_norm"] for record in run.records]
+    clip, last = run.config.train.clip_norm, run.records[-1]
+    return values | {
+        "first_loss": run.records[0]["loss"],
+        "settled_loss": run.settled_loss,
         "grad_norm_median": median(norms),
         "grad_norm_largest": max(norms),
-        "grad_norm_largest_step": case.records[norms.index(max(norms))]["step"],
+        "grad_norm_largest_step": run.records[norms.index(max(norms))]["step"],
         "clip_norm": clip,
         "clipped": sum(norm > clip for norm in norms) / len(norms) if clip else 0.0,
-        "highest_lr": max(record["lr"] for record in case.records),
+        "highest_lr": max(record["lr"] for record in run.records),
         "last_lr": last["lr"],
-        "padding": median(record["padding"] for record in case.records),
-        "tokens_a_step": last["target_tokens"] / case.step,
-        "pace": last["elapsed_s"] / case.step,
+        "padding": median(record["padding"] for record in run.records),
+        "tokens_a_step": last["target_tokens"] / run.step,
+        "pace": last["elapsed_s"] / run.step,
     }

@@ -124,7 +124,7 @@ def _steps(call: AttentionCall, row: int, query: int) -> list[tuple[str, list[st
     steps = [("q k^T", raw), ("scaled", masked.scores[place])]
     if call.module.cap:
         steps.append(("capped", masked.capped[place]))
-    if call.module.bias(call.context) is not None:
+    if call.module.score_bias(call.context) is not None:
         steps.append(("+ bias", unmasked.masked[place]))
     steps.append(("+ mask", masked.masked[place]))
     rows = [(name, [*numbers(values), "|"]) for name, values in steps]

@@ -197,7 +197,7 @@ def own(model: Transformer, config: Config, vocabulary: Vocabulary, name: str) -
 
     def batch(pairs: Symbols) -> tuple[Tensor, Tensor, Tensor]:
         sources, targets = [s for s, _ in pairs], [t for _, t in pairs]
-        plain = make_batch(Pairs(*pad_rows(sources), *pad_rows(targets)), config.marks_both_ends)
+        plain = make_batch(Pairs(*pad_rows(sources), *pad_rows(targets)), config.source_bos)
         src, tgt_in, tgt_out = objective.batch(plain)
         return src, tgt_in, tgt_out
 
@@ -212,7 +212,7 @@ def own(model: Transformer, config: Config, vocabulary: Vocabulary, name: str) -
         start_id=BOS_ID,
         eos_id=EOS_ID,
         decoding_start=BOS_ID,
-        limit=model.longest,
+        limit=model.config.max_length,
         embeddings=(model.src_embedding, model.tgt_embedding),
         loss=loss,
         batch_maker=batch,

@@ -128,7 +128,9 @@ def _reference_of_ours(
         k, v = memory
     else:
         q, k = (module.rotate(part, range(x.shape[1])) for part in (q, k))
-    merged = softmax_attention(q * factor, k, v, context.mask, module.bias(context), module.cap)
+    merged = softmax_attention(
+        q * factor, k, v, context.mask, module.score_bias(context), module.cap
+    )
     output: Tensor = module.out_proj(merged)
     return output
 

@@ -1,4 +1,4 @@
-"""Backends of attention: the numbers of `eager_attention`, faster or in less memory.
+"""Backends of attention: the numbers of `eager_attention`, faster; and limited memory.
 
 A backend is a module with `fits(q, context, cap)` and `attend(...)`, listed in BACKENDS.
 """
@@ -8,14 +8,14 @@ from collections.abc import Callable
 from torch import Tensor
 
 from toytrans.model.backends import cpu, sdpa
-from toytrans.model.backends.chunked import bounded
+from toytrans.model.backends.chunked import within_limit
 from toytrans.model.context import AttentionContext
 
 BACKENDS = (sdpa, cpu)
 
-__all__ = ["BACKENDS", "bounded", "fastest"]
+__all__ = ["BACKENDS", "within_limit", "first_fitting"]
 
 
-def fastest(q: Tensor, context: AttentionContext, cap: float) -> Callable[..., Tensor] | None:
+def first_fitting(q: Tensor, context: AttentionContext, cap: float) -> Callable[..., Tensor] | None:
     """The first backend that can express an attention; None = `eager_attention`."""
     return next((each.attend for each in BACKENDS if each.fits(q, context, cap)), None)

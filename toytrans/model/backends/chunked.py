@@ -25,7 +25,7 @@ def limit_scores(most: int | None) -> Iterator[None]:
         _max_scores = before
 
 
-def bounded(
+def within_limit(
     attend: Callable[[Tensor, Tensor, Tensor, AttentionContext], Tensor],
     q: Tensor,
     k: Tensor,
@@ -34,7 +34,7 @@ def bounded(
 ) -> Tensor:
     """`attend`, for as many queries at a time as the limit allows: (B, H, Tq, Dh).
 
-    Masks and distances too are made for these queries alone.
+    Masks and distances too are made for these queries alone. Queries start at place 0.
     """
     if isinstance(context, LazyContext):
         scores = q.shape[0] * q.shape[1] * k.shape[2]  # of one query

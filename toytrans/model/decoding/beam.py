@@ -19,10 +19,11 @@ def beam_search(
     is done when no open beam can overtake its best ended hypothesis any more, even if all
     further tokens were certain. Where none has ended at the limit, the best open beam is taken.
     """
-    limits = token_limits(src, growth, model.longest)
+    limits = token_limits(src, growth, model.config.max_length)
     longest = int(limits.max()) if len(src) else 0
     state = DecoderState(model, src, longest, width)
-    beams = _Beams(len(src), width, longest, alpha, state.memory[0][0])
+    like = state.memory[0][0]  # its dtype and device
+    beams = _Beams(len(src), width, longest, alpha, like)
     newest = src.new_full((len(src), width), BOS_ID)
     for place in range(longest):
         log_probs = state.next_logits(newest).log_softmax(-1)
@@ -47,7 +48,7 @@ class _Beams:
         self.sources = torch.arange(sources, device=device)  # still here, (A,)
         self.done = torch.zeros(sources, dtype=torch.bool, device=device)  # (A,)
         self.log_prob = like.new_full((sources, width), -torch.inf)
-        self.log_prob[:, 0] = 0  # all beams start equal; one of them counts
+        self.log_prob[:, 0] = 0  # all beams start equal; the others are switched off
         self.history = torch.full((sources, width, longest), PAD_ID, device=device)
         self.best_score = like.new_full((sources,), -torch.inf)
         self.best_tokens = torch.full((sources, longest), PAD_ID, device=device)

@@ -14,7 +14,7 @@ def greedy(model: Transformer, src: Tensor, growth: int = 2) -> Decoded:
     """The likeliest token at every step, for sources (B, S)."""
     rows = torch.arange(len(src), device=src.device)  # which source each row still here belongs to
     going = torch.ones_like(rows, dtype=torch.bool)
-    limits = token_limits(src, growth, model.longest)
+    limits = token_limits(src, growth, model.config.max_length)
     longest = int(limits.max()) if len(src) else 0
     tokens = src.new_full((len(src), longest), PAD_ID)
     state = DecoderState(model, src, longest)

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from toytrans.data.batches import bucket
-from toytrans.data.pairs import SPARE_TOKENS
+from toytrans.data.pairs import MAX_LEN_B
 from toytrans.tokens import FIRST_SYMBOL_ID
 
 
@@ -27,7 +27,7 @@ def token_limits(src: Tensor, growth: int, longest: int | None = None) -> Tensor
     A source of S symbols may become growth S + 10 tokens. growth is 2, or more where a training
     file's targets need it. Decoding never knows the target's length.
     """
-    limits = growth * (src >= FIRST_SYMBOL_ID).sum(1) + SPARE_TOKENS
+    limits = growth * (src >= FIRST_SYMBOL_ID).sum(1) + MAX_LEN_B
     return limits if longest is None else limits.clamp(max=longest)
 
 

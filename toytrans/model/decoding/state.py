@@ -17,8 +17,8 @@ class DecoderState:
     memory: keys and values of the encoder's output, per layer
     caches: keys and values of the target so far, per layer
     ancestry: (A, W, places x W) bool, which keys of its source's cache are a beam's own past;
-        None for one beam. Beams share a cache and are never moved in it.
-    sources: what the position scheme keeps for cross-attention
+        None for one beam. Beams share a cache: to reorder a mask is cheaper than to move keys.
+    cross_state: what the position scheme keeps for cross-attention
     place: the next place
     """
 
@@ -28,24 +28,25 @@ class DecoderState:
         sizes = (len(src), model.config.n_heads, places, beams)
         head_width = memory.shape[-1] // model.config.n_heads
         self.model, self.place = model, 0
-        mask = model.masks.cross(src, src[:, :1])
+        one_query = src[:, :1]  # any token: all queries have this mask
+        mask = model.masks.cross(src, one_query)
         self.cross_context = AttentionContext.of(mask, None, model.dtype)
         self.memory = [layer.cross_attention.keys_values(memory) for layer in stack]
         self.caches = [KVCache(*sizes, head_width, memory) for _ in stack]
         self.ancestry: Tensor | None = None
         if beams > 1:
             self.ancestry = src.new_zeros(len(src), beams, places * beams, dtype=torch.bool)
-        self.sources = model.cross_positions.start(memory, src, beams=beams)
+        self.cross_state = model.cross_positions.start(memory, src, beams=beams)
 
     def next_logits(self, tokens: Tensor) -> Tensor:
         """The newest token of each beam (A, W) -> logits of the next one (A, W, V).
 
         Equal to the last row of `Transformer.decode` over all tokens so far. Advances the state.
         """
-        model, place = self.model, range(self.place, self.place + 1)
+        model, query = self.model, range(self.place, self.place + 1)
         self_context = self._self_context(tokens)
-        self.sources.advance(tokens)
-        cross_context = replace(self.cross_context, distances=self.sources.distances(place))
+        self.cross_state.advance(tokens)
+        cross_context = replace(self.cross_context, distances=self.cross_state.distances(query))
         x = model.embed(model.tgt_embedding, tokens.reshape(-1, 1), self.place)
         x = x.view(*tokens.shape, -1)  # (A, W, D): the beams of a source as its queries
         layers = zip(model.decoder_stack(), self.memory, self.caches, strict=True)
@@ -56,12 +57,12 @@ class DecoderState:
 
     def _self_context(self, tokens: Tensor) -> AttentionContext:
         """What the newest tokens (A, W) attend to: their own past."""
-        place, so_far = range(self.place, self.place + 1), range(self.place + 1)
-        distances = self.model.positions.self_distances(place, so_far, tokens.device)
+        query, so_far = range(self.place, self.place + 1), range(self.place + 1)
+        distances = self.model.positions.self_distances(query, so_far, tokens.device)
         if distances is not None:
-            index = distances.index.repeat_interleave(tokens.shape[1], 3)
+            index = distances.index.repeat_interleave(tokens.shape[1], 3)  # a key per beam
             distances = replace(distances, index=index)
-        if self.ancestry is None:  # one beam's past is all that there is
+        if self.ancestry is None:  # one beam: every cached key is its past
             return AttentionContext(distances=distances)
         width, start = tokens.shape[1], self.place * tokens.shape[1]
         beams = torch.arange(width, device=tokens.device)
@@ -74,13 +75,13 @@ class DecoderState:
         if self.ancestry is not None:
             index = parents[..., None].expand_as(self.ancestry)
             self.ancestry = self.ancestry.gather(1, index)
-        self.sources.select_beams(parents)
+        self.cross_state.select_beams(parents)
 
     def select_sources(self, sources: Tensor) -> None:
         """Keep some sources (A',), in that order."""
         self.cross_context = self.cross_context.select(sources)
         self.memory = [(k[sources], v[sources]) for k, v in self.memory]
         self.ancestry = None if self.ancestry is None else self.ancestry[sources]
-        self.sources.select_sources(sources)
+        self.cross_state.select_sources(sources)
         for cache in self.caches:
             cache.select(sources)

@@ -2,9 +2,9 @@
 
 `use_manual_backward` replaces the class of every layer that computes. The new class has the same
 weights under the same names, and its forward runs a pair of functions of `functions`. Autograd
-only walks from one to the next. It still differentiates what joins them: residual sums, a weight
+chains these pairs and differentiates what joins them: residual sums, a weight
 used in several places, embeddings times sqrt(D), added position vectors, slices, reshapes,
-transposes, concatenation, and the sum over places in the loss. `toytrans gradients` also proves
+transposes, concatenation, and the sum over places in the loss. `toytrans gradients` also checks
 multi-head attention as one pair (`functions.multi_head`). The model composes its parts instead,
 since its keys and values may come from a cache.
 """
@@ -20,7 +20,7 @@ from toytrans.model.attention import Attention
 from toytrans.model.backends.dropout import Dropout, keep_mask
 from toytrans.model.context import AttentionContext
 from toytrans.model.manual_backward import functions
-from toytrans.model.positions.relative import WeighDistances
+from toytrans.model.positions.relative import DistanceBias
 from toytrans.model.positions.rotary import ApplyRotary
 
 Forward = Callable[..., tuple[Tensor, functions.Saved]]
@@ -33,7 +33,7 @@ def run(forward: Forward, backward: Backward, *inputs: Any) -> Tensor:
 
 
 class _Pair(torch.autograd.Function):
-    """A pair of functions, where autograd would have recorded an operation of its own."""
+    """An operation of autograd that calls a given pair of functions."""
 
     @staticmethod
     def forward(ctx: Any, forward: Forward, backward: Backward, *inputs: Any) -> Tensor:
@@ -48,7 +48,7 @@ class _Pair(torch.autograd.Function):
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         """None for the two functions and for inputs after those that have gradients."""
         pairs = zip(ctx.saved_tensors, ctx.settings, strict=True)
-        saved = tuple(setting if saved is None else saved for saved, setting in pairs)
+        saved = tuple(setting if tensor is None else tensor for tensor, setting in pairs)
         derived = ctx.backward_function(gradients[0], saved)
         return None, None, *derived, *[None] * (ctx.inputs - len(derived))
 
@@ -121,7 +121,7 @@ class ManualAttention(Attention):
         keep = None
         if self.dropout and self.training:
             keep = keep_mask(q.new_empty(*q.shape[:3], k.shape[2]), self.dropout)
-        given = q, k, v, self.bias(context), context.additive, context.has_visible_key
+        given = q, k, v, self.score_bias(context), context.additive, context.has_visible_key
         pair = functions.attention, functions.attention_backward
         return run(*pair, *given, keep, self.scale, self.cap)
 
@@ -131,7 +131,7 @@ class ManualRotary(ApplyRotary):
         return run(functions.rotary, functions.rotary_backward, x, cos, sin)
 
 
-class ManualWeighDistances(WeighDistances):
+class ManualDistanceBias(DistanceBias):
     """Weighing is linear; the look-up is an embedding."""
 
     def forward(
@@ -154,12 +154,15 @@ REPLACEMENTS: dict[type[nn.Module], type[nn.Module]] = {
     Dropout: ManualDropout,
     Attention: ManualAttention,
     ApplyRotary: ManualRotary,
-    WeighDistances: ManualWeighDistances,
+    DistanceBias: ManualDistanceBias,
 }
 
 
 def use_manual_backward(model: nn.Module) -> None:
-    """Replace the class of every layer in place. Weights and their names stay."""
+    """Replace the class of every layer in place. Weights and their names stay.
+
+    Only the exact classes of REPLACEMENTS are replaced, not their subclasses.
+    """
     for module in model.modules():
         if replacement := REPLACEMENTS.get(type(module)):
             module.__class__ = replacement

@@ -23,9 +23,9 @@ class Absolute(Positions):
 
     def __init__(self, model: ModelConfig, vocabulary: Vocabulary) -> None:
         super().__init__(model, vocabulary)
-        self.rows, self.room = model.max_positions, model.room
+        self.rows, self.room = model.max_positions, model.max_length
         self.random = model.random_positions
-        fixed = permutation(model.max_positions or 0, 0x4A)[: model.room or 0].sort().values
+        fixed = permutation(model.max_positions or 0, 0x4A)[: model.max_length or 0].sort().values
         self.register_buffer("fixed", fixed, persistent=False)
         self.fixed: Tensor
 

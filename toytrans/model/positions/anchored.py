@@ -21,15 +21,15 @@ class Anchored(Relative):
         wrap    d = t - n - j
 
     T_h starts at zero. The clipped table is that of Shaw et al. 2018 (Self-Attention with Relative
-    Position Representations) as a bias. The slope is that of Press et al. 2022 (ALiBi). With it
-    the weights of all far keys sum to a geometric series, bounded at any length. A head whose key
-    does not exist falls on the nearest end of the source, at every length alike. Sequences may
-    have any length. Sources carry BOS and EOS. More anchors: `research_anchors.py`.
+    Position Representations) as a bias. The slope is that of Press et al. 2022 (ALiBi). It bounds
+    the weights of all far keys by a geometric series, at any length. If the wanted key lies
+    outside the source, the nearest end gets the largest bias. Sequences may have any length.
+    Sources carry BOS and EOS. More anchors: `research_anchors.py`.
     """
 
     reach = 3
     bias_weights = 2 * reach + 1
-    known: tuple[str, ...] = ("start", "end", "wrap")
+    supported: tuple[str, ...] = ("start", "end", "wrap")
 
     def __init__(self, model: ModelConfig, vocabulary: Vocabulary) -> None:
         super().__init__(model, vocabulary)
@@ -38,9 +38,11 @@ class Anchored(Relative):
         separators = torch.tensor(vocabulary.separator_ids).long()
         self.register_buffer("separators", separators, persistent=False)
         self.separators: Tensor
-        used = dict.fromkeys(model.cross_anchors)
-        self.anchors = tuple(name for name in used if name in self.known)
-        self.rows = [self.anchors.index(name) for name in model.cross_anchors if name in self.known]
+        used = dict.fromkeys(name for name in model.cross_anchors if name in self.supported)
+        self.anchors = tuple(used)
+        self.rows = [
+            self.anchors.index(name) for name in model.cross_anchors if name in self.supported
+        ]
 
     def start(
         self, memory: Tensor, src: Tensor, tgt_in: Tensor | None = None, beams: int = 1
@@ -63,6 +65,7 @@ class Anchored(Relative):
             return places.expand(src.shape)
         separates = (src[..., None] == self.separators).any(-1)
         last = torch.where(separates, places, 0).cummax(1).values
+        # a separator itself counts from the one before it
         return places - nn.functional.pad(last[:, :-1], (1, 0))
 
     def features(self, distance: Tensor) -> Tensor:
@@ -86,7 +89,7 @@ class SourceAnchors(CrossState):
 
     def distances(self, queries: range) -> Distances:
         """From each anchor in use."""
-        offset = 2 * (queries.stop + self.src.shape[1])
+        offset = 2 * (queries.stop + self.src.shape[1])  # at least any anchor's distance
         return Distances(torch.stack(self.measure(queries)).add_(offset), offset)
 
     def measure(self, queries: range) -> list[Tensor]:
@@ -109,7 +112,7 @@ class SourceAnchors(CrossState):
 
 def scheme(model: ModelConfig, vocabulary: Vocabulary) -> Anchored:
     """The plain scheme, or that of the research anchors if a head has one of them."""
-    if set(model.cross_anchors or ()) <= set(Anchored.known):
+    if set(model.cross_anchors or ()) <= set(Anchored.supported):
         return Anchored(model, vocabulary)
     from toytrans.model.positions.research_anchors import ResearchAnchored
 

@@ -10,16 +10,16 @@ from toytrans.model.positions.base import Distances, Positions, arange
 from toytrans.tokens import Vocabulary
 
 
-class WeighDistances(nn.Module):
-    """Turns distances into a bias: each head weighs the features of a distance.
+class DistanceBias(nn.Module):
+    """The bias of a distance: the product of a head's weights and the distance's features.
 
-    Most distances occur many times, so each is weighed once and then looked up.
+    Most distances occur many times, so each is computed once and then looked up.
     """
 
     def forward(
         self, weights: Tensor, features: Tensor, index: Tensor, rows: Sequence[int]
     ) -> Tensor:
-        """The bias (B, H, Tq, Tk).
+        """The bias (B or 1, H, Tq, Tk).
 
         weights: (H, F)
         features: (N, F), of N distances
@@ -29,7 +29,7 @@ class WeighDistances(nn.Module):
         with torch.autocast(weights.device.type, enabled=False):
             values = weights @ features.mT  # (H, N)
         flat, shape = [way.flatten() for way in index], index.shape[1:]
-        if len(flat) == 1:  # all heads at once take a third as long
+        if len(flat) == 1:  # all heads at once are three times as fast
             return values.index_select(1, flat[0]).view(len(values), *shape).transpose(0, 1)
         heads = [(value, flat[row]) for value, row in zip(values.unbind(), rows, strict=True)]
         if torch.is_grad_enabled() or torch.compiler.is_compiling():
@@ -53,7 +53,7 @@ class Relative(Positions):
 
     def __init__(self, model: ModelConfig, vocabulary: Vocabulary) -> None:
         super().__init__(model, vocabulary)
-        self.weigh = WeighDistances()
+        self.weigh = DistanceBias()
         self.register_buffer("like", torch.empty(0), persistent=False)  # dtype and device
         self.like: Tensor
         self._features = torch.empty(0, 0)  # of as many distances as were needed so far
@@ -75,7 +75,7 @@ class Relative(Positions):
         raise NotImplementedError
 
     def features_up_to(self, offset: int) -> Tensor:
-        """Features of all distances -offset .. offset: (2 offset + 1, F). They are kept."""
+        """Features of all distances -offset .. offset: (2 offset + 1, F). They are cached."""
         if torch.compiler.is_compiling():  # a graph keeps no table
             return self._features_of_all(offset)
         known, like = len(self._features) // 2, self.like

@@ -55,12 +55,12 @@ class ResearchAnchored(Anchored):
     what a place adds, Dong and Xu 2020 (CIF); fertility, Brown et al. 1993.
     """
 
-    known = ("start", "end", "wrap", "double", "double_wrap", "repeat", "first")
+    supported = ("start", "end", "wrap", "double", "double_wrap", "repeat", "first")
 
     def __init__(self, model: ModelConfig, vocabulary: Vocabulary) -> None:
         super().__init__(model, vocabulary)
         self.vocabulary_size, anchors = len(vocabulary), model.cross_anchors or ()
-        counting = [head for head, name in enumerate(anchors) if name not in self.known]
+        counting = [head for head, name in enumerate(anchors) if name not in self.supported]
         ways = [*self.anchors, *counting]  # a counting head measures in a way of its own
         self.rows = [ways.index(h if h in counting else name) for h, name in enumerate(anchors)]
         self.reads_tokens = "repeat" in self.anchors

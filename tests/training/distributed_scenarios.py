@@ -1,4 +1,4 @@
-"""What tests/test_distributed.py trains, in one process or, as a program, in two of a team."""
+"""What test_distributed.py trains, in one process or, as a program, in two."""
 
 import contextlib
 import functools
@@ -13,7 +13,7 @@ from conftest import config_of
 from toytrans.data import open_source
 from toytrans.errors import UserError
 from toytrans.training.devices import tune_process
-from toytrans.training.distributed import ALONE, Team, joined
+from toytrans.training.distributed import SINGLE_PROCESS, DistributedContext, init_distributed
 from toytrans.training.run import create_run
 from toytrans.training.trainer import Trainer
 
@@ -42,23 +42,23 @@ DROPOUT = {
 }
 
 
-def trainer_of(run: Path, team: Team = ALONE, **sections) -> Trainer:
+def trainer_of(run: Path, context: DistributedContext = SINGLE_PROCESS, **sections) -> Trainer:
     train = {"max_steps": 6, "eval_every": 6, "log_every": 1, "precision": "fp64"}
     train |= sections.get("train", {})
     data = SMALL | sections.get("data", {})
     config = config_of("reverse", **(sections | {"train": train, "data": data}))
     source = open_source(config)
-    team.first(lambda: create_run(run, config, source.facts, {}))
-    return Trainer(config, source, run, torch.device("cpu"), config.train.precision, team)
+    context.on_main(lambda: create_run(run, config, source.facts, {}))
+    return Trainer(config, source, run, torch.device("cpu"), config.train.precision, context)
 
 
-def train_all(folder: Path, team: Team = ALONE) -> None:
+def train_all(folder: Path, context: DistributedContext = SINGLE_PROCESS) -> None:
     compile = torch.compile
     torch.compile = functools.partial(compile, backend="aot_eager")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the compiler's own
         for name, sections in SCENARIOS.items():
-            list(trainer_of(folder / name, team, **sections).train())
+            list(trainer_of(folder / name, context, **sections).train())
     torch.compile = compile
 
 
@@ -68,43 +68,43 @@ def train_until(trainer: Trainer, step: int, rank: int) -> None:
 
     def interrupted(dealt) -> None:
         take_step(dealt)
-        trainer.interrupted = trainer.progress.step == step and trainer.team.rank == rank
+        trainer.interrupted = trainer.progress.step == step and trainer.context.rank == rank
 
     trainer._step = interrupted
     list(trainer.train())
     assert trainer.stop_reason == "interrupted" and trainer.progress.step == step
 
 
-def interrupt_and_resume(folder: Path, team: Team) -> None:
-    list(trainer_of(folder / "dropout", team, **DROPOUT).train())
-    train_until(trainer_of(folder / "interrupted", team, **DROPOUT), step=9, rank=1)
-    again = trainer_of(folder / "interrupted", team, **DROPOUT)
+def interrupt_and_resume(folder: Path, context: DistributedContext) -> None:
+    list(trainer_of(folder / "dropout", context, **DROPOUT).train())
+    train_until(trainer_of(folder / "interrupted", context, **DROPOUT), step=9, rank=1)
+    again = trainer_of(folder / "interrupted", context, **DROPOUT)
     assert again.resume() == ["resumed at step 9"]
     list(again.train())
-    train_until(trainer_of(folder / "shrunk", team, **SCENARIOS["fp64"]), step=23, rank=1)
+    train_until(trainer_of(folder / "shrunk", context, **SCENARIOS["fp64"]), step=23, rank=1)
 
 
-def errors(team: Team) -> dict[str, object]:
+def errors(context: DistributedContext) -> dict[str, object]:
     """What this process sees of a UserError of the first, of the other, and of unlike values."""
     seen: dict[str, object] = {}
 
     def fail() -> None:
-        raise UserError(f"of {team.rank}")
+        raise UserError(f"of {context.rank}")
 
     attempts = {
-        "first": lambda: team.first(fail),
-        "all": lambda: team.together(fail),
-        "last": lambda: team.together(fail if team.rank else lambda: None),
-        "unlike": lambda: team.require_alike(config=1, data=team.rank),
-        "made": lambda: seen.update(made=team.first(lambda: {"rank": team.rank})),
-        "clock": lambda: seen.update(clock=team.agree(1.0 + team.rank, bool(team.rank))),
+        "first": lambda: context.on_main(fail),
+        "all": lambda: context.on_all(fail),
+        "last": lambda: context.on_all(fail if context.rank else lambda: None),
+        "unlike": lambda: context.require_equal(config=1, data=context.rank),
+        "made": lambda: seen.update(made=context.on_main(lambda: {"rank": context.rank})),
+        "clock": lambda: seen.update(clock=context.agree(1.0 + context.rank, bool(context.rank))),
     }
     for name, attempt in attempts.items():
         with contextlib.suppress(UserError):
             try:
                 attempt()
             except UserError as error:
-                seen[name] = [str(error), error.said]
+                seen[name] = str(error)
                 raise
     return seen
 
@@ -112,7 +112,7 @@ def errors(team: Team) -> dict[str, object]:
 if __name__ == "__main__":
     place = Path(sys.argv[1])
     tune_process()  # as the command does, whose numbers are to be these
-    with joined("cpu") as pair:
+    with init_distributed("cpu") as pair:
         train_all(place, pair)
         interrupt_and_resume(place, pair)
         (place / f"errors-{pair.rank}.json").write_text(json.dumps(errors(pair)))

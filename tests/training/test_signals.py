@@ -16,12 +16,7 @@ from conftest import SIGNALS, Command, script
 from toytrans.training import machine, run, trainer
 from toytrans.training.checkpoint import load_checkpoint, saved_steps
 
-CONFIG = """
-data: {task: copy, symbols: 5, train_length: [1, 4], valid_examples: 9, test_examples: 9,
-       batch_tokens: 128}
-model: {d_model: 16, n_heads: 2, n_encoder_layers: 1, n_decoder_layers: 1, d_ff: 32}
-train: {max_steps: 6, eval_every: 3, log_every: 1, precision: fp32}
-"""
+pytestmark = pytest.mark.usefixtures("here")
 TRAIN = ("train", "--config", "c.yaml", "--out", "run")
 
 IN_AN_IMPORT = """
@@ -68,12 +63,6 @@ def heeded() -> Iterator[None]:
     yield
     for number, handler in before.items():
         signal.signal(number, handler)
-
-
-@pytest.fixture(autouse=True)
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    Path("c.yaml").write_text(CONFIG)
 
 
 @contextlib.contextmanager
@@ -208,11 +197,11 @@ def alive(group: int) -> bool:
 
 # Waiting -------------------------------------------------------------------------------------
 
-MEETING = """
+CONNECTING = """
 import sys
 from toytrans.cli import main
 from toytrans.training import distributed
-distributed.SECONDS_IN_SILENCE, distributed.SECONDS_TO_MEET = 0.2, float(sys.argv.pop(1))
+distributed.SECONDS_BEFORE_NOTICE, distributed.SECONDS_TO_CONNECT = 0.2, float(sys.argv.pop(1))
 main()
 """
 
@@ -226,18 +215,18 @@ def test_a_process_that_waits_for_others_says_so_and_heeds_signals():
     def waiting(rank: int, seconds: str) -> contextlib.AbstractContextManager:
         place = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": ports[rank]}
         environment = os.environ | place | {"RANK": str(rank), "WORLD_SIZE": "2"}
-        return python(MEETING, seconds, *TRAIN, env=environment)
+        return python(CONNECTING, seconds, *TRAIN, env=environment)
 
     with waiting(0, "600") as stopped, waiting(1, "0.6") as alone:
         line = stopped.stderr.readline()
         place = f"127.0.0.1:{ports[0]}"
-        assert line == f"waiting at {place} for 2 processes to meet; this one is rank 0\n"
+        assert line == f"waiting at {place} for 2 processes to connect; this one is rank 0\n"
         stopped.send_signal(signal.SIGINT)
         _, rest = stopped.communicate(timeout=5)
         _, err = alone.communicate(timeout=60)
     assert (stopped.returncode, rest) == (130, "")
     assert alone.returncode == 2 and err.count("\n") == 2, err
-    for words in ("toytrans: 2 processes have not met", ports[1], "unset RANK"):
+    for words in ("toytrans: 2 processes have not connected", ports[1], "unset RANK"):
         assert words in err.splitlines()[1]
 
 

@@ -1,0 +1,128 @@
+"""`toytrans eval` and `toytrans translate`: several runs, lengths, and which run is taken."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+from conftest import Command, call, tiny_yaml
+
+DATA = {"test_examples": 40}
+CONFIG = tiny_yaml(data=DATA, train={"max_steps": 2})
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    folder = tmp_path_factory.mktemp("runs")
+    config = folder / "copy.yaml"
+    config.write_text(CONFIG)
+    paths = [str(folder / name) for name in ("a", "b", "c")]
+    for seed, path in enumerate(paths):
+        train = ("train", "--config", str(config), "--out", path)
+        assert call(*train, "--set", f"seed={seed}") == 0
+    return paths
+
+
+def test_eval_of_several_runs_gives_each_and_their_mean_and_range(runs, command, monkeypatch):
+    wanted = ("--lengths", "1:9", "--examples", "60", "--json")
+    alone = [json.loads(command("eval", path, *wanted).out) for path in runs]
+    found = json.loads(command("eval", *runs, *wanted).out)
+    assert found["runs"] == alone
+    assert [run["seed"] for run in found["runs"]] == [0, 1, 2]
+    for part in ("in_range", "out_of_range"):
+        values = [run[part]["token_accuracy"] for run in alone]
+        together = found["over_runs"][part]["token_accuracy"]
+        assert together["mean"] == pytest.approx(sum(values) / 3)
+        assert (together["min"], together["max"]) == (min(values), max(values))
+        assert together["min"] < together["max"], "the runs differ"
+    assert [row["length"] for row in found["over_runs"]["by_length"]] == list(range(1, 10))
+    monkeypatch.setenv("COLUMNS", "200")
+    shown = command("eval", *runs, *wanted[:-1]).out
+    for words in (*runs, "mean", "lowest", "highest", "in range: test", "beyond: test"):
+        assert words in shown
+    errors = shown[shown.index("errors per source length, all runs together") :]
+    _, decoded, wrong, *_, early, late, never = next(
+        line for line in errors.splitlines() if line.strip().startswith("all ")
+    ).split()
+    assert [int(n) for n in (decoded, wrong, early, late, never)] == [
+        sum(run[key] for run in alone)
+        for key in ("decoded", "wrong", "eos_early", "eos_late", "eos_never")
+    ]
+
+
+def test_runs_of_other_configs_are_not_averaged(runs, command: Command, here: Path):
+    """Nor is a broken run averaged with a sound one."""
+    Path("longer.yaml").write_text(tiny_yaml(data=DATA | {"train_length": [1, 5]}))
+    assert command("train", "longer.yaml", "--out", "longer").code == 0
+    assert command("train", "c.yaml", "--out", "broken", "--break", "no_causal").code == 0
+    document = json.loads(command("eval", *runs[:2], "longer", "broken", "--json").out)
+    assert document["over_runs"] is None, "no number over all of them"
+    assert [group["paths"] for group in document["groups"]] == [runs[:2], ["longer"], ["broken"]]
+    assert [group["runs"] for group in document["groups"]] == [2, 1, 1]
+    sound = [run["exact_match"] for run in document["runs"][:2]]
+    assert document["groups"][0]["exact_match"]["mean"] == pytest.approx(sum(sound) / 2)
+    shown = command("eval", *runs[:2], "longer", "broken").out
+    assert shown.count("mean") == command("eval", *runs[:2]).out.count("mean") > 0
+
+
+def test_a_run_is_an_argument_or_an_option(runs, command: Command, here: Path):
+    assert command("eval", "--run", runs[0], "--json").out == command("eval", runs[0], "--json").out
+    option = command("translate", "--run", runs[0], "1 2", "3")
+    argument = command("translate", runs[0], "1 2", "3")
+    assert option.code == 0 and option.out.count("\n") == 2
+    assert argument == option
+    for words in (
+        ("eval", runs[0], "--run", runs[1]),
+        ("translate", "--run", runs[1], runs[0], "1"),
+    ):
+        twice = command(*words)
+        assert (twice.code, twice.out) == (2, "") and "once" in twice.err
+
+
+def test_the_newest_run_is_named_with_what_is_missing(command: Command, here: Path):
+    assert command("train", "c.yaml", "--set", "train.max_steps=3").code == 0
+    assert command("translate", "1").err == "by runs/c, step 3\n"
+    config = here / "runs/c/config.yaml"
+    config.write_text(config.read_text().replace("max_steps: 3", "max_steps: 9"))
+    answer = command("translate", "1")
+    assert answer.err == "by runs/c, step 3; training is unfinished: step 3 of 9\n"
+    assert command("translate", "runs/c", "1").err == "", "it was named by the user"
+
+
+def test_four_hundred_lengths_fit_eighty_columns(runs, command: Command, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    options = ("--lengths", "1:400", "--examples", "40", "--decode", "1")
+    out = command("eval", runs[0], *options).out
+    assert max(map(len, out.splitlines())) <= 80 and out.count("\n") < 100
+    assert "…" not in out and "\x1b" not in out
+    assert re.search(r"^ +2\d\d-2\d\d ", out, re.M) and "o = in range, x = beyond" in out
+    found = json.loads(command("eval", runs[0], *options, "--json").out)
+    assert len(found["by_length"]) > 30, "each length in JSON"
+    assert found["examples"] == 40 >= found["decoded"] == len(found["by_length"])
+
+
+def test_one_length_makes_no_plot(runs, command: Command):
+    out = command("eval", runs[0], "--lengths", "3", "--examples", "4").out
+    assert "o = in range" not in out and "per source length" in out
+
+
+def test_lengths_may_be_those_of_targets(command: Command, here: Path):
+    """SCAN's way: training targets of 2 to 5 symbols, tested on longer ones of as short sources."""
+    rows = [(f"w{a}", " ".join(["x"] * a)) for a in range(2, 9)]
+    Path("train.tsv").write_text("".join(f"{s}\t{t}\n" for s, t in rows[:4]) + "w6 w7 w8\tx x\n")
+    Path("test.tsv").write_text("".join(f"{s}\t{t}\n" for s, t in rows))
+    files = {"train": "train.tsv", "valid": "train.tsv", "test": "test.tsv"}
+    Path("c.yaml").write_text(tiny_yaml(data={"files": files}, train={"max_steps": 2}))
+    assert command("train", "--config", "c.yaml", "--out", "r").code == 0
+    found = json.loads(command("eval", "r", "--length-of", "tgt", "--json").out)
+    assert [row["length"] for row in found["by_length"]] == [2, 3, 4, 5, 6, 7, 8]
+    assert (found["length_of"], found["train_length"]) == ("tgt", [2, 5])
+    assert (found["in_range"]["examples"], found["out_of_range"]["examples"]) == (4, 3)
+    some = json.loads(command("eval", "r", "--length-of", "tgt", "--lengths", "6:7", "--json").out)
+    assert [row["length"] for row in some["by_length"]] == [6, 7]
+    assert "per target length" in command("eval", "r", "--length-of", "tgt").out
+    refused = command("eval", "r", "--length-of", "tgt", "--lengths", "20:30")
+    assert refused.code == 2 and "no target of such a length" in refused.err
+    Path("train.tsv").unlink()
+    gone = command("eval", "r", "--length-of", "tgt")
+    assert gone.code == 2 and "train.tsv" in gone.err and gone.err.count("\n") == 1

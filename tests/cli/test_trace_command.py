@@ -1,0 +1,162 @@
+"""`toytrans trace`: forms, sub-commands, refusals."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from conftest import PAIRS, Command
+from safetensors.torch import load_file
+
+from toytrans.insight.capture import PARTS
+
+
+@pytest.mark.parametrize("part", PARTS)
+def test_everything_fits_eighty_columns(here: Path, command: Command, part: str) -> None:
+    answer = command("trace", *PAIRS, "--part", part, "--head", "2")
+    assert (answer.code, answer.err) == (0, "")
+    assert max(map(len, answer.out.splitlines())) <= 80
+    assert "<pad>" in answer.out and "56 more columns" in answer.out
+    assert "Accounted for" in answer.out and "NOT" not in answer.out
+    assert "head 2 of 4" in answer.out and "q, head 2" in answer.out
+    assert "pair 1 of 2" in answer.out, "that with the most pads"
+    assert command("trace", *PAIRS, "--part", part, "--pair", "2").out != answer.out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("--example", "heads"), ("list 10", "10 8 21 64", "10 21 512", "leaks onto pads", "+ 3")),
+        (("--example", "sdpa"), ("2 30 256", "2 30 50", "self weights")),
+        (("--example", "projections"), ("(24, 8)", "largest difference")),
+        (("--example", "decoding"), ("step t of decoding", "without the triangle")),
+        (("--no-scale",), ("entropy without scale", "x = without the scale")),
+        ((*PAIRS, "--no-mask"), ("On pads, without the mask", "On pads, with the mask")),
+        ((*PAIRS, "--no-scale", "--part", "cross"), ("This model: cross-attention",)),
+    ],
+)
+def test_examples_and_questions_fit_too(
+    here: Path, command: Command, arguments: tuple[str, ...], words: tuple[str, ...]
+) -> None:
+    answer = command("trace", *arguments)
+    assert (answer.code, answer.err) == (0, "")
+    assert max(map(len, answer.out.splitlines())) <= 80
+    for word in words:
+        assert word in answer.out
+
+
+def test_json_holds_every_tensor_in_full(here: Path, command: Command) -> None:
+    answer = command("trace", *PAIRS, "--part", "cross", "--json")
+    assert (answer.code, answer.err) == (0, "")
+    found = json.loads(answer.out)
+    assert (found["part"], found["layer"]) == ("cross", 1)
+    assert found["queries"][0] == ["<bos>", "9", "7", "<pad>", "<pad>"]
+    assert found["keys"][0] == ["5", "7", "9", "<eos>", "<pad>"]
+    tensors = {each["name"]: each for each in found["tensors"]}
+    weights = tensors["weights"]
+    assert (weights["shape"], weights["strides"]) == ([2, 4, 5, 5], [100, 25, 5, 1])
+    assert weights["contiguous"] and weights["dtype"] == "float32"
+    values = torch.tensor(weights["values"])
+    assert values.shape == (2, 4, 5, 5) and not values[0, :, :, 4].any()
+    assert torch.allclose(values.sum(-1), torch.ones(()))
+    assert {each["verdict"] for each in found["accounts"]} == {"exact", "rounding"}
+    assert not tensors["context_transposed"]["contiguous"]
+
+
+def test_saved_tensors_are_those_shown(here: Path, command: Command) -> None:
+    answer = command("trace", *PAIRS, "--json", "--save", "x.safetensors")
+    assert answer.code == 0 and "saved in x.safetensors" in answer.err
+    saved = load_file("x.safetensors")
+    shown = {each["name"]: each for each in json.loads(answer.out)["tensors"]}
+    assert set(saved) == set(shown)
+    for name, tensor in saved.items():
+        assert torch.equal(tensor, torch.tensor(shown[name]["values"], dtype=tensor.dtype))
+    before = Path("x.safetensors").read_bytes()
+    again = command("trace", *PAIRS, "--save", "x.safetensors")
+    assert again.code == 2 and "x.safetensors" in again.err and "name another" in again.err
+    assert Path("x.safetensors").read_bytes() == before
+
+
+def test_a_run_is_found_and_named(here: Path, command: Command) -> None:
+    assert command("train", "--config", "tiny.yaml").code == 0
+    newest = command("trace", "--layer", "2")
+    assert newest.code == 0 and "weights of runs/tiny, step 2" in " ".join(newest.out.split())
+    assert newest.out == command("trace", "runs/tiny", "--layer", "2").out
+    assert "layer input" in newest.out and "embedded = layer input" not in newest.out
+    assert "fresh weights, seed 3" in command("trace", "--config", "tiny.yaml").out
+    steps = command("trace", "runs/tiny", "--example", "decoding")
+    assert steps.code == 0 and "step t of decoding, to rounding" in steps.out
+    unknown = command("trace", "--src", "9", "--tgt", "1")
+    assert unknown.code == 2 and "runs/tiny, the newest run: --src '9'" in unknown.err
+
+
+def test_a_fault_is_announced(here: Path, command: Command) -> None:
+    answer = command("trace", "--config", "tiny.yaml", "--set", "fault=no_residual")
+    assert answer.code == 0 and "broken on purpose: no_residual" in answer.err
+    assert "NOT accounted for" in answer.out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "fragments"),
+    [
+        ((), ("nothing to trace", "--config FILE", "--src", "trace example heads")),
+        (("nowhere",), ("nowhere", "no such run directory", "toytrans train")),
+        (("--src", "1"), ("1 --src and 0 --tgt",)),
+        (("x", "--config", "tiny.yaml"), ("tiny.yaml", "run x", "give one")),
+        ((*PAIRS, "--set", "seed=1"), ("--set seed=1", "--config FILE")),
+        ((*PAIRS, "--layer", "2"), ("--layer 2", "layer 1 alone")),
+        (("--config", "tiny.yaml", "--layer", "3"), ("--layer 3", "layers 1 to 2")),
+        ((*PAIRS, "--head", "5"), ("--head 5", "has 4")),
+        ((*PAIRS, "--pair", "3"), ("--pair 3", "has 2")),
+        (("--config", "tiny.yaml", "--src", "9", "--tgt", "1"), ("--src '9'", "'9'")),
+        (("--no-scale", "--save", "no/x.safetensors"), ("no/x.safetensors", "cannot be written")),
+    ],
+)
+def test_what_cannot_be_traced_is_refused_in_one_line(
+    here: Path, command: Command, arguments: tuple[str, ...], fragments: tuple[str, ...]
+) -> None:
+    answer = command("trace", *arguments)
+    assert (answer.code, answer.out) == (2, "")
+    assert answer.err.startswith("toytrans: ") and answer.err.count("\n") == 1
+    for fragment in fragments:
+        assert fragment in answer.err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "fragments"),
+    [
+        (("leaks", "--no-scale"), ("leaks", "--no-scale")),
+        (("--no-mask", "--no-scale"), ("leaks", "--no-scale")),
+        ((*PAIRS, "--no-mask", "--head", "1"), ("leaks", "--head")),
+        ((*PAIRS, "--example", "sdpa"), ("example", "--src")),
+        (("--example=heads", "--layer", "1"), ("example", "--layer")),
+        (("--example", "decoding", "--part", "cross"), ("decoding", "--part")),
+        (("--example", "nothing"), ("'nothing'", "sdpa")),
+    ],
+)
+def test_options_of_other_sub_commands_are_refused(
+    here: Path, command: Command, arguments: tuple[str, ...], fragments: tuple[str, ...]
+) -> None:
+    answer = command("trace", *arguments)
+    assert (answer.code, answer.out) == (2, "")
+    for fragment in fragments:
+        assert fragment in answer.err
+
+
+@pytest.mark.parametrize(
+    ("flags", "sub_command"),
+    [
+        ((*PAIRS, "--head", "2"), ("layer", *PAIRS, "--head", "2")),
+        ((*PAIRS, "--no-mask"), ("leaks", *PAIRS)),
+        (("--no-scale",), ("scale",)),
+        (("--no-scale", *PAIRS), ("scale", *PAIRS)),
+        (("--example", "projections"), ("example", "projections")),
+        (("--example=decoding", "--pair", "2"), ("decoding", "--pair", "2")),
+    ],
+)
+def test_flags_of_earlier_versions_choose_sub_commands(
+    here: Path, command: Command, flags: tuple[str, ...], sub_command: tuple[str, ...]
+) -> None:
+    answer = command("trace", *flags, "--json")
+    assert answer.code == 0 and json.loads(answer.out)
+    assert command("trace", *sub_command, "--json").out == answer.out

@@ -1,0 +1,62 @@
+"""`toytrans train`: how a config is named, and what the command says."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+from conftest import Command, tiny_yaml
+
+pytestmark = pytest.mark.usefixtures("here")
+
+
+def test_the_config_is_an_argument_or_an_option(command: Command):
+    argument, option = command("train", "c.yaml"), command("train", "--config", "c.yaml")
+    assert argument.code == option.code == 0
+    assert Path("runs/c/config.yaml").read_text() == Path("runs/c-2/config.yaml").read_text()
+
+
+def test_one_config_must_be_named(refused):
+    assert "toytrans train configs/reverse.yaml" in refused("train")
+    assert "once" in refused("train", "c.yaml", "--config", "c.yaml")
+
+
+def test_an_unknown_fault_is_refused_with_the_nearest(refused):
+    assert "did you mean no_causal?" in refused("train", "c.yaml", "--break", "causal")
+    assert "there are no_causal, " in refused("train", "c.yaml", "--break", "xyz")
+
+
+def test_a_moved_end_of_the_schedule_is_reported_on_resume(command: Command):
+    assert command("train", "c.yaml", "--out", "r").code == 0
+    resume = ("train", "c.yaml", "--out", "r", "--resume", "--set")
+    longer = command(*resume, "train.max_steps=12")
+    assert "linear schedule now ends at step 12, not 6: the learning rate goes on at " in longer.err
+    before, now = map(float, re.findall(r"at (\S+), not (\S+)\n", longer.err)[0][::-1])
+    rates = [json.loads(line)["lr"] for line in Path("r/metrics.jsonl").read_text().splitlines()]
+    assert rates[6] == pytest.approx(now, rel=1e-2) and before < now
+    same = command(*resume, "train.max_seconds=900")
+    assert same.code == 0 and "schedule" not in same.err
+
+
+def test_a_constant_schedule_has_no_end(command: Command):
+    Path("c.yaml").write_text(tiny_yaml(train={"schedule": "constant", "warmup_steps": 0}))
+    assert command("train", "c.yaml", "--out", "r").code == 0
+    resume = ("train", "c.yaml", "--out", "r", "--resume", "--set", "train.max_steps=12")
+    assert "schedule" not in command(*resume).err
+
+
+@pytest.mark.parametrize(("best", "phrase"), [(6, "measured: step 6\n"), (4, "(best validation)")])
+def test_the_table_says_why_an_earlier_step_is_measured(command, monkeypatch, best, phrase):
+    from toytrans.training import trainer
+
+    evaluate = trainer.Trainer._evaluate
+
+    def evaluated(self):
+        record = evaluate(self)
+        self.progress.best_step = min(self.progress.step, best)
+        return record
+
+    monkeypatch.setattr(trainer.Trainer, "_evaluate", evaluated)
+    monkeypatch.setenv("COLUMNS", "200")
+    first = command("train", "c.yaml").out.splitlines()[0].rstrip() + "\n"
+    assert f"measured: step {best}" in first and phrase in first

@@ -1,0 +1,69 @@
+"""Torch's fused kernel equals eager attention."""
+
+import pytest
+import torch
+
+from toytrans.model.attention import eager_attention
+from toytrans.model.backends import cpu, sdpa
+from toytrans.model.context import AttentionContext
+from toytrans.model.masks import MaskMaker
+
+
+def heads(*shape: int) -> torch.Tensor:
+    return torch.randn(*shape)
+
+
+def context_with_an_empty_row(bias: bool) -> tuple[AttentionContext, torch.Tensor | None]:
+    tgt_in = torch.tensor([[1, 5, 6, 7, 0, 0, 0], [0] * 7])
+    mask = MaskMaker().decoder_self(tgt_in)
+    assert not mask[1].any(), "the second row of the batch sees nothing"
+    return AttentionContext.of(mask, None, torch.float32), torch.randn(1, 3, 7, 7) if bias else None
+
+
+@pytest.mark.parametrize("scale", [None, 0.3])
+@pytest.mark.parametrize("bias", [False, True])
+def test_eager_attention_equals_torchs_kernel(bias, scale):
+    context, added = context_with_an_empty_row(bias)
+    q, k, v = (heads(2, 3, 7, 5).requires_grad_() for _ in range(3))
+    gradients = []
+    outputs = []
+    for backend in (eager_attention, sdpa.attend):
+        output = backend(q, k, v, context, added, scale=scale)
+        output = output if isinstance(output, torch.Tensor) else output.context
+        outputs.append(output.detach())
+        gradients.append(torch.autograd.grad((output * torch.arange(5)).sum(), (q, k, v)))
+    assert torch.allclose(*outputs, atol=1e-5)
+    for ours, theirs in zip(*gradients, strict=True):
+        assert ours.isfinite().all()
+        assert torch.allclose(ours, theirs, atol=1e-5)
+    assert (outputs[0][1] == 0).all(), "nothing to look at gives zeros, never NaN"
+    assert outputs[0][0].abs().min() > 0
+
+
+@pytest.mark.parametrize(("quick", "cap"), [(cpu.attend, {"cap": 2.0}), (sdpa.attend, {})])
+def test_backends_in_bf16_are_near_eager_attention_in_fp64(quick, cap):
+    """Context and gradients, to 3% of the largest number."""
+    mask = torch.rand(2, 1, 1, 20) < 0.7
+    given = [torch.randn(2, 3, 20, 8).bfloat16() for _ in range(3)]
+    found = []
+    for dtype, backend in ((torch.float64, eager_attention), (torch.bfloat16, quick)):
+        q, k, v = (x.to(dtype).requires_grad_() for x in given)
+        context = backend(q, k, v, AttentionContext.of(mask, None, dtype), **cap)
+        context = context if isinstance(context, torch.Tensor) else context.context
+        gradients = torch.autograd.grad(context.double().square().sum(), (q, k, v))
+        found.append([x.double() for x in (context, *gradients)])
+    for exact, rounded in zip(*found, strict=True):
+        assert (exact - rounded).abs().max() < 0.03 * exact.abs().max()
+
+
+def test_sdpa_drops_weights_at_the_rate_and_makes_up_for_it():
+    """Equal weights on 50 keys whose values are one-hot, so that the context is the weights."""
+    mask = torch.ones(40, 1, 1, 50, dtype=torch.bool)
+    mask[0] = False
+    context = AttentionContext.of(mask, None, torch.float32)
+    nought, values = torch.zeros(40, 3, 50, 8), torch.eye(50).expand(40, 3, 50, 50)
+    context = sdpa.attend(nought, nought, values, context, dropout=0.3)
+    assert (context[0] == 0).all(), "a row that sees nothing"
+    kept = context[1:][context[1:] != 0]
+    assert torch.allclose(kept, torch.tensor(1 / 50 / 0.7))
+    assert kept.numel() / context[1:].numel() == pytest.approx(0.7, abs=0.01)

@@ -1,0 +1,85 @@
+"""What the sections of a config share: strict validation, derived values, types of keys."""
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any, Self
+
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    ModelWrapValidatorHandler,
+    Strict,
+    field_validator,
+    model_validator,
+)
+from pydantic_core import PydanticCustomError
+
+
+def _absolute(paths: str | tuple[str, str]) -> str | tuple[str, str]:
+    if isinstance(paths, str):
+        return str(Path(paths).absolute())
+    return str(Path(paths[0]).absolute()), str(Path(paths[1]).absolute())
+
+
+Length = Annotated[int, Field(ge=0, le=2**16)]
+Range = Annotated[tuple[Length, Length], Strict(False)]
+Paths = str | tuple[str, str]
+"""A file, or two files of parallel text."""
+
+AbsolutePaths = Annotated[
+    str | Annotated[tuple[str, str], Strict(False)], AfterValidator(_absolute)
+]
+Positive = Annotated[int, Field(ge=1, le=10**9)]
+Examples = Annotated[int, Field(ge=1, le=10**7)]
+Symbols = Annotated[int, Field(ge=1, le=10**5)]
+Size = Annotated[int, Field(ge=1, le=2**20)]
+Depth = Annotated[int, Field(ge=1, le=1000)]
+Proportion = Annotated[float, Field(ge=0, le=1)]
+
+
+def refusal(key: str, reason: str) -> PydanticCustomError:
+    """What a validator raises for a key of its section, or for a path from there."""
+    return PydanticCustomError("refusal", "{reason}", {"key": key, "reason": reason})
+
+
+class Section(BaseModel):
+    """Part of a config. Unknown keys, loose types and changes are refused."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, allow_inf_nan=False)
+
+    @field_validator("*")
+    @classmethod
+    def _refuse_subnormal(cls, value: Any) -> Any:
+        """Training takes such numbers for 0, and so would the reader of a saved config."""
+        if isinstance(value, float) and 0 < abs(value) < sys.float_info.min:
+            raise refusal("", f"found {value}, too small for a number that is not 0")
+        return value
+
+    @model_validator(mode="wrap")
+    @classmethod
+    def _resolve(cls, values: Any, validate: ModelWrapValidatorHandler[Self]) -> Self:
+        section = validate(values)
+        derived = section._derived()
+        if any(getattr(section, name) != value for name, value in derived.items()):
+            section = validate(dict(section) | derived)
+        section._check()
+        return section
+
+    def _derived(self) -> dict[str, Any]:
+        """Values that follow from other keys."""
+        return {}
+
+    def _check(self) -> None:
+        """Raise `refusal` where keys contradict each other."""
+
+    def _defaults(self, **values: Any) -> dict[str, Any]:
+        """Those of the values whose key is null."""
+        return {name: value for name, value in values.items() if getattr(self, name) is None}
+
+    def _refuse(self, names: Sequence[str], reason: str) -> None:
+        for name in names:
+            if getattr(self, name) is not None:
+                raise refusal(name, reason)

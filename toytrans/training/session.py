@@ -1,0 +1,245 @@
+"""One training session: everything that is prepared before the first step, and released after.
+
+    request -> plan -> device, data, precision -> folder, locked -> trainer, resumed -> description
+
+Everything is checked before anything is written. From the first file written on, signals are
+collected: the first lets the running step end and saves. Before the first step there is nothing to
+save, and the run directory stays as it was.
+"""
+
+import contextlib
+import os
+import platform
+import shlex
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+import torch
+
+from toytrans import __version__
+from toytrans.config import Config
+from toytrans.config_file import differences
+from toytrans.data import check_splits, open_source
+from toytrans.data.files import sha256_of
+from toytrans.data.pairs import DatasetInfo, PairSource
+from toytrans.errors import UserError
+from toytrans.training import owned, run
+from toytrans.training.devices import Precision, choose_device, choose_precision
+from toytrans.training.distributed import SINGLE_PROCESS, DistributedContext
+from toytrans.training.faults import check_fault
+from toytrans.training.machine import settings_of_numbers
+from toytrans.training.optimizer import learning_rate
+from toytrans.training.signals import ReceivedSignals, collect_signals, exit_if_signalled
+from toytrans.training.trainer import Trainer
+
+MAY_CHANGE = ("config", "launch", "started", "command", "python", "platform")
+"""Parts of a run's environment that change no number of the training."""
+
+
+class Request(NamedTuple):
+    """What to train, and where.
+
+    name: of the config; the run goes to runs/<name> if `out` is None.
+    config: the config as it is asked for.
+    again: the same config, with derived values taken from the saved config of a run.
+    remedy: what the error suggests if another training is writing there.
+    """
+
+    name: str
+    config: Config
+    again: Callable[[Config], Config]
+    out: Path | None = None
+    resume: bool = False
+    overwrite: bool = False
+    remedy: str = ", or name another --out"
+
+
+class Session(NamedTuple):
+    """A trainer in its locked run directory. resumed: whether it continues from a checkpoint."""
+
+    trainer: Trainer
+    source: PairSource
+    signals: ReceivedSignals
+    resumed: bool
+
+
+class _Plan(NamedTuple):
+    """Where the run goes, and with which settings. saved: config and data of a run to resume."""
+
+    path: Path
+    config: Config
+    precision: Precision | Literal["auto"]
+    saved: tuple[Config, DatasetInfo] | None
+    resume: bool
+    overwrite: bool
+
+
+@contextlib.contextmanager
+def open_session(
+    request: Request,
+    report: Callable[[str], None],
+    context: DistributedContext = SINGLE_PROCESS,
+    *,
+    patient: bool = False,
+) -> Iterator[Session]:
+    """Prepare a run and hold its lock. Raises UserError.
+
+    report: gets one sentence at a time for the user. patient: a second signal changes nothing;
+    torchrun passes signals on and does not wait for long.
+    """
+    plan = context.on_main(lambda: _plan(request, context))
+    device, source = context.on_all(lambda: _open(plan, context))
+    context.require_equal(config=request.config, data=source.facts, device=device.type)
+    precision = context.on_main(
+        lambda: choose_precision(plan.precision, device, plan.config.model.d_model)
+    )
+    with collect_signals(patient=patient or context.size > 1) as signals:
+        path, made = context.on_main(lambda: _claim(plan, request))
+        with _held(plan._replace(path=path), made, request.remedy, context, report) as notes:
+            trainer = Trainer(plan.config, source, path, device, precision, context)
+            notes += trainer.resume() if plan.resume else []
+            resumed = trainer.progress.step > 0
+            before = run.read_environment(path) if resumed else {}
+            environment = _environment(plan.config, device, precision, context)
+            environment["config"] = before.get("config", request.name)
+            exit_if_signalled(*context.gather(signals.received))
+            context.on_main(lambda: run.create_run(path, plan.config, source.facts, environment))
+            processes = f", {context.size} processes" if context.size > 1 else ""
+            report(f"{path}: {device}, {precision}{processes}")
+            for sentence in (*source.notes, *notes, *_changes(before, environment)):
+                report(sentence)
+            if resumed and plan.saved:
+                _report_schedule(plan.saved[0], plan.config, trainer.progress.step, report)
+            signals.act = trainer.interrupt
+            exit_if_signalled(*context.gather(signals.received))
+            yield Session(trainer, source, signals, resumed)
+    exit_if_signalled(signals.received)  # one that came in the moment after the training
+
+
+def _plan(request: Request, context: DistributedContext) -> _Plan:
+    """What is decided before anything is written. Processes that torchrun starts again resume by
+    themselves, but only the run that they were training."""
+    name, out, resume, overwrite = request.name, request.out, request.resume, request.overwrite
+    if context.restarts and not resume:
+        path = run.choose_folder(name, out, resume=True, overwrite=False)
+        resume = run.is_of_launch(path, context.launch)
+        overwrite = overwrite and not resume
+    path = run.choose_folder(name, out, resume=resume, overwrite=overwrite)
+    config, precision, saved = request.config, request.config.train.precision, None
+    if resume and run.is_run(path):
+        saved = run.read_run(path)
+        config = _config_to_resume(request, path, saved[0])
+        if precision == "auto":  # the choice holds for the whole run
+            precision = run.read_precision(path) or precision
+    return _Plan(path, config, precision, saved, resume, overwrite)
+
+
+def _config_to_resume(request: Request, path: Path, saved: Config) -> Config:
+    """The config, which may differ from the saved run's in its limits alone. Raises UserError."""
+    try:
+        config = request.again(saved)
+    except UserError:  # derived values of the saved run can contradict what the file now says
+        config = request.config
+    if changed := differences(saved, config):
+        raise UserError(
+            f"{path}: cannot resume with other settings: {', '.join(changed)}; "
+            "set them back, or start another run with --out"
+        )
+    return config
+
+
+def _open(plan: _Plan, context: DistributedContext) -> tuple[torch.device, PairSource]:
+    """The device and the data of this process, checked. Raises UserError."""
+    check_fault(plan.config.fault, plan.config.model, context.size)
+    device = choose_device(context.device(plan.config.device))
+    source = open_source(plan.config)
+    if plan.saved is not None and source.facts != plan.saved[1]:
+        raise UserError(
+            f"{plan.path}: the training data is not that of the saved run; put it back, or start "
+            "another run with --out"
+        )
+    check_splits(plan.config, source)
+    return device, source
+
+
+def _claim(plan: _Plan, request: Request) -> tuple[Path, bool]:
+    """The run's folder, and whether it was made for this run."""
+    existed = os.path.exists(plan.path)
+    if plan.resume or plan.overwrite:
+        return plan.path, not existed
+    path = run.claim_folder(request.name, request.out)
+    return path, request.out is None or not existed
+
+
+@contextlib.contextmanager
+def _held(
+    plan: _Plan, made: bool, remedy: str, context: DistributedContext, report: Callable[[str], None]
+) -> Iterator[list[str]]:
+    """A run's folder, locked; yields sentences for the user.
+
+    A run that is replaced is set aside, and put back if the new one saves nothing. A folder in
+    which nothing was written is free again.
+    """
+    path = plan.path
+    with contextlib.ExitStack() as lock:
+        notes = context.on_main(lambda: lock.enter_context(run.locked(path, remedy)))
+        try:
+            if plan.overwrite and (others := context.on_main(lambda: owned.set_aside(path))):
+                notes.append(f"{path}: kept what training did not write: {', '.join(others)}")
+            yield notes
+        finally:
+            if context.is_main:
+                if owned.put_back(path):
+                    report(f"{path}: the new run saved nothing, so the one before is back")
+                owned.forget_claim(path, made=made)
+
+
+def _environment(
+    config: Config, device: torch.device, precision: Precision, context: DistributedContext
+) -> dict[str, Any]:
+    files = config.data.files
+    return {
+        "toytrans": __version__,
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "platform": platform.platform(),
+        "device": str(device),
+        "gpu": torch.cuda.get_device_name(device) if device.type == "cuda" else None,
+        "precision": precision,
+        **settings_of_numbers(),
+        "processes": context.size,
+        "valid_sha256": sha256_of(files.valid) if files and files.valid else None,
+        "launch": context.launch,
+        "started": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
+        "command": shlex.join(sys.argv),
+    }
+
+
+def _changes(before: dict[str, Any], now: dict[str, Any]) -> list[str]:
+    """How the environment differs from that of the saved run, one sentence each."""
+    changed = [key for key in now if key in before and before[key] != now[key]]
+    sentences = []
+    if "valid_sha256" in changed:
+        sentences.append(
+            "the validation file is not the one of before: exact match before and after this "
+            "step cannot be compared"
+        )
+    if names := [key for key in changed if key not in (*MAY_CHANGE, "valid_sha256")]:
+        listed = ", ".join(f"{key} {before[key]} -> {now[key]}" for key in names)
+        sentences.append(f"the run was saved elsewhere, so its numbers may differ: {listed}")
+    return sentences
+
+
+def _report_schedule(
+    saved: Config, config: Config, step: int, report: Callable[[str], None]
+) -> None:
+    """Say that the end of the learning-rate schedule has moved, if it has."""
+    before, now = (learning_rate(step + 1, each.train) for each in (saved, config))
+    if before != now and step < config.train.max_steps:
+        report(
+            f"the {config.train.schedule} schedule now ends at step {config.train.max_steps}, not "
+            f"{saved.train.max_steps}: the learning rate goes on at {now:.3g}, not {before:.3g}"
+        )
