@@ -101,3 +101,10 @@ def largest(difference: Tensor) -> float:
 def worst(differences: Iterable[float]) -> float:
     """The largest of some differences; NaN is larger than any."""
     return max(differences, key=lambda value: math.inf if math.isnan(value) else value)
+
+
+def chosen(count: int, most: int) -> list[int]:
+    """Of the places 0 .. count - 1 the ends and some between, `most` at most."""
+    if count <= most:
+        return list(range(count))
+    return sorted({round(i * (count - 1) / (most - 1)) for i in range(most)})

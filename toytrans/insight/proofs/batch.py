@@ -394,10 +394,3 @@ def needs_sight(batch: ProofBatch) -> None:
             "the logits never change, so nothing can be seen through them; is the output layer "
             "zero? train a step, or give it other weights"
         )
-
-
-def chosen(count: int, most: int) -> list[int]:
-    """Of the places 0 .. count - 1 the ends and some between, `most` at most."""
-    if count <= most:
-        return list(range(count))
-    return sorted({round(i * (count - 1) / (most - 1)) for i in range(most)})

@@ -3,8 +3,8 @@
 import torch
 from torch import Tensor
 
-from toytrans.insight.proofs.answers import largest, worst
-from toytrans.insight.proofs.batch import POLARITY, ProofBatch, chosen, needs_sight
+from toytrans.insight.proofs.answers import chosen, largest, worst
+from toytrans.insight.proofs.batch import POLARITY, ProofBatch, needs_sight
 from toytrans.insight.proofs.report import CannotJudge, NotApplicable, Outcome, Witness
 
 MOST_PLACES, MOST_IN_TRAIN_MODE = 66, 20

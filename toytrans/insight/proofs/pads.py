@@ -7,13 +7,12 @@ import torch
 from torch import Tensor
 
 from toytrans.errors import UserError
-from toytrans.insight.proofs.answers import NoAnswer, largest, wider, worst
+from toytrans.insight.proofs.answers import NoAnswer, chosen, largest, wider, worst
 from toytrans.insight.proofs.batch import (
     MORE,
     POLARITY,
     SHORT,
     ProofBatch,
-    chosen,
     needs_sight,
 )
 from toytrans.insight.proofs.hugging_face import HuggingFaceCall

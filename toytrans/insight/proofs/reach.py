@@ -13,13 +13,12 @@ import torch
 from torch import Tensor
 
 from toytrans.errors import UserError
-from toytrans.insight.proofs.answers import NoAnswer, apart, calm
+from toytrans.insight.proofs.answers import NoAnswer, apart, calm, chosen
 from toytrans.insight.proofs.attention_maps import AttentionMaps
 from toytrans.insight.proofs.batch import (
     LARGEST_LOGITS,
     SHORT,
     ProofBatch,
-    chosen,
     needs_sight,
 )
 from toytrans.insight.proofs.report import CannotJudge, NotApplicable, Outcome

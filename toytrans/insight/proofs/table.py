@@ -2,7 +2,16 @@
 
 from collections.abc import Callable
 
-from toytrans.insight.proofs import decoding, future, internals, labels, outputs, pads, reach
+from toytrans.insight.proofs import (
+    decoding,
+    future,
+    internals,
+    labels,
+    outputs,
+    pads,
+    reach,
+    sublayers,
+)
 from toytrans.insight.proofs.batch import ProofBatch
 from toytrans.insight.proofs.report import Outcome
 
@@ -23,9 +32,9 @@ PROOFS: dict[str, tuple[str, Proof]] = {
     "l": ("labels are the next decoder inputs", labels.labels_shifted),
     "m": ("pad, start and end are told apart", labels.ends_agree),
     "n": ("a batch's loss = its halves' over their tokens", labels.halves_add_up),
-    "o": ("residual connections carry the input", internals.input_passes_by),
-    "p": ("layer norms hold the scale", internals.scale_is_normed),
-    "q": ("every feed-forward sub-layer takes part", internals.feed_forward_at_work),
+    "o": ("residual connections carry the input", sublayers.input_passes_by),
+    "p": ("layer norms hold the scale", sublayers.scale_is_normed),
+    "q": ("every feed-forward sub-layer takes part", sublayers.feed_forward_at_work),
     "s": ("every source token moves some output", lambda batch: reach.source_seen([batch])),
     "t": ("every target token moves a later output", lambda batch: reach.target_seen([batch])),
     "u": ("a prefix of the target gives the prefix", future.prefixes_asked),
