@@ -125,6 +125,68 @@ def llama_that_is_not_causal():
     return model
 
 
+@sound()
+def gpt_neox():
+    """GPT-NeoX, whose config does not say that it decodes."""
+    return hf.GPTNeoXForCausalLM(hf.GPTNeoXConfig(**ONE))
+
+
+@sound()
+def bloom():
+    """Bloom: ALiBi counted from the attention mask, no position_ids."""
+    sizes = {"vocab_size": 30, "hidden_size": 16, "n_layer": 2, "n_head": 2}
+    return hf.BloomForCausalLM(hf.BloomConfig(**sizes, pad_token_id=0))
+
+
+@faulty("a")
+def llama_that_ignores_its_mask():
+    """Llama that is not passed the attention mask: pads on the left are seen."""
+
+    class Ignoring(hf.LlamaForCausalLM):
+        def forward(self, input_ids=None, attention_mask=None, **named):
+            return super().forward(input_ids=input_ids, **named)
+
+    return Ignoring(hf.LlamaConfig(**ONE))
+
+
+@faulty("a")
+def bloom_that_ignores_its_mask():
+    """Bloom, which takes no position_ids, that is passed a mask of ones."""
+
+    class Ignoring(hf.BloomForCausalLM):
+        def forward(self, input_ids=None, attention_mask=None, **named):
+            ones = torch.ones_like(attention_mask)
+            return super().forward(input_ids=input_ids, attention_mask=ones, **named)
+
+    sizes = {"vocab_size": 30, "hidden_size": 16, "n_layer": 2, "n_head": 2}
+    return Ignoring(hf.BloomConfig(**sizes, pad_token_id=0))
+
+
+@faulty("a")
+def gpt2_that_ignores_its_positions():
+    """GPT-2 that counts places from the first column, though position_ids are passed."""
+
+    class Ignoring(hf.GPT2LMHeadModel):
+        def forward(self, input_ids=None, position_ids=None, **named):
+            return super().forward(input_ids=input_ids, **named)
+
+    sizes = {"n_embd": 16, "n_layer": 2, "n_head": 2, "n_positions": 80, "vocab_size": 30}
+    return Ignoring(hf.GPT2Config(**sizes, pad_token_id=0, eos_token_id=2))
+
+
+@faulty("b")
+def gpt_neox_that_sees_the_future():
+    """GPT-NeoX with a leak from the next place."""
+
+    class Leaking(hf.GPTNeoXForCausalLM):
+        def forward(self, *args, **named):
+            found = super().forward(*args, **named)
+            found.logits = found.logits + 0.01 * found.logits.roll(-1, 1)
+            return found
+
+    return Leaking(hf.GPTNeoXConfig(**ONE))
+
+
 @faulty()
 def llama_whose_cache_is_off_by_one():
     """Llama decodes with rotary places one too large as soon as it has a cache."""

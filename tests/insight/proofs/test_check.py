@@ -16,7 +16,7 @@ from toytrans.errors import UserError
 from toytrans.insight.adapters import TorchTransformer
 from toytrans.insight.diagnosis.fault_cards import CARDS
 from toytrans.insight.proofs import PROOFS, check_own
-from toytrans.insight.proofs.batch import TOLERANCE, Examples
+from toytrans.insight.proofs.batch import TOLERANCE, ProofBatch
 from toytrans.training.faults import build_model
 
 pytestmark = [
@@ -92,9 +92,9 @@ def test_a_trained_run_passes(tmp_path, command, monkeypatch):
     monkeypatch.chdir(tmp_path)
     Path("c.yaml").write_text("data: {task: copy}\ntrain: {max_steps: 3}\n")
     assert command("train", "--config", "c.yaml").code == 0
-    report = check(toytrans.load("runs/c"))
+    report = check(toytrans.load("runs/c"), only="abel")
     assert report.passed and report.subject == "runs/c"
-    done = command("check", "runs/c")
+    done = command("check", "runs/c", *SHORT)
     assert done.code == 0 and "21 passed, 0 failed" in done.out and "step 3" in done.out
 
 
@@ -208,23 +208,24 @@ def test_the_cause_is_named():
     assert "not of d_model" in words("wrong_scale", "k")
 
 
-def test_one_round_of_the_fault_matrix():
-    """The script itself takes nn.Transformer and BART too."""
+def test_one_round_of_the_fault_matrix(monkeypatch):
+    """The script itself takes every fault, and nn.Transformer and BART too."""
     matrix = script("fault_matrix")
     for other in ("nn.Transformer", "HF BART"):
         del matrix.MODELS[other]
+    assert set(matrix.FAULTS) == {*FAULTS, matrix.LEAK}
+    monkeypatch.setattr(matrix, "FAULTS", ("no_causal", "wrong_scale"))
     found = matrix.run(1, seed=7)
-    assert len(found) == 17 and len(found["no_causal"]) == 2
+    assert len(found) == 3 and len(found["no_causal"]) == 2
     for fault, row in found.items():
         for model, counts in row.items():
             words = matrix.cell(fault, model, counts, 1)
             assert "MISSED" not in words and "FALSE" not in words, (fault, model, words)
 
 
-@pytest.mark.parametrize("seed", range(3))
-def test_a_leak_of_a_thousandth_stands_above_rounding(seed):
+def test_a_leak_of_a_thousandth_stands_above_rounding():
     matrix = script("fault_matrix")
-    shape = matrix.draw_shape(seed, 3)
+    shape = matrix.draw_shape(0, 3) | {"length": 7}
     for check in (matrix.check_torch, matrix.check_function):
         sound, leaking = check(shape, None), check(shape, matrix.LEAK)
         assert sound.passed
@@ -235,10 +236,10 @@ def test_a_leak_of_a_thousandth_stands_above_rounding(seed):
 
 
 def test_rounding_in_single_precision_stays_far_below_the_tolerance():
-    for seed in range(10):
+    for seed in range(4):
         torch.manual_seed(seed)
         model = around_torch().eval()
-        report = check(lambda s, t: model(s, t), **SIZES, seed=seed)  # noqa: B023
+        report = check(lambda s, t: model(s, t), **SIZES, seed=seed, only="abdi")  # noqa: B023
         for letter in "abdi":
             found = finding(report, letter)
             assert found.difference <= found.tolerance / 3, (seed, letter)
@@ -297,14 +298,15 @@ def test_an_id_that_is_ruled_out_hides_no_leak():
             logits[..., 0] = ruled_out
             return logits
 
-        report = ask(leaking)
+        report = ask(leaking, only="be")
         assert {"b", "e"} <= failing(report)
         assert "sees the future" in finding(report, "b").words
-        sound = ask(lambda s, t, model=model: leaking(s, t) - 1e-3 * model(s, t).roll(-1, 1))
+        sound = ask(lambda s, t, model=model: leaking(s, t) - 1e-3 * model(s, t).roll(-1, 1),
+                    only="b")  # fmt: skip
         assert "b" not in failing(sound)
 
 
-@pytest.mark.parametrize("length", [7, 12, 20])
+@pytest.mark.parametrize("length", [7, 20])
 def test_what_rounds_to_single_precision_inside_is_measured_as_such(length):
     report = ask(Own(half=True), length=length, eos_id=2)
     assert report.precision == "float32" and not failing(report)
@@ -350,7 +352,7 @@ def test_an_embedding_that_is_not_batch_first_does_not_apply():
             self.turned.forward = lambda ids: self.tokens(ids).transpose(0, 1)
 
         def forward(self, src, tgt_in):
-            self.apply_rotary(src), self.apply_rotary(tgt_in)
+            self.turned(src), self.turned(tgt_in)
             return super().forward(src, tgt_in)
 
     model = Turned()
@@ -397,9 +399,9 @@ def test_hugging_faces_own_loss_is_what_is_proved():
             return found
 
     model, _ = hugging_face_models()["bart"]
-    broken = Summing(model.config)
-    assert failing(check(broken)) == {"h", "n"}
-    assert "own loss" in finding(check(broken), "h").words
+    report = check(Summing(model.config), only="hnab")
+    assert failing(report) == {"h", "n"}
+    assert "own loss" in finding(report, "h").words
 
 
 def test_a_pad_that_is_also_the_end_passes_where_labels_tell_them_apart():
@@ -442,7 +444,7 @@ def test_a_loss_of_a_broken_run_names_the_fault_wherever_it_is_printed():
         (
             lambda s, t: torch.zeros(5)[t.shape[1]],
             SIZES,
-            ["IndexError", "take 10 places, and ids up to 19?"],
+            ["IndexError", "take 10 places (max_length=...), and ids up to 19?"],
         ),
         (lambda s, t: t, SIZES | {"embedding": 3}, ["embedding is a torch.nn.Module"]),
         (lambda s, t: t, SIZES | {"batch": lambda p: 1 / 0}, ["batch maker raised"]),
@@ -508,15 +510,16 @@ def test_embeddings_that_are_not_used_prove_nothing():
 
 
 def test_examples_hold_pads_on_both_sides_and_no_equal_neighbours():
-    from toytrans.insight.proofs.adapters import subject_of
+    from toytrans.insight.proofs.adapters import model_under_test
     from toytrans.insight.proofs.batch import Setting
     from toytrans.insight.proofs.copies import Variant
 
     model = around_torch().eval()
-    subject = subject_of(model, **SIZES, start_id=1, eos_id=2)
-    x = Examples(Variant(subject, None), Setting(7, 4, 0))
-    assert (x.src == 0).any(1).sum() >= 2 and (~x.real).any(1).sum() >= 2
-    assert all(a != b for source, _ in x.pairs for a, b in zip(source, source[1:], strict=False))
+    tested = model_under_test(model, **SIZES, start_id=1, eos_id=2)
+    batch = ProofBatch(Variant(tested, None), Setting(7, 4, 0))
+    assert (batch.src == 0).any(1).sum() >= 2 and (~batch.real).any(1).sum() >= 2
+    for source, _ in batch.pairs:
+        assert all(a != b for a, b in zip(source, source[1:], strict=False))
 
 
 # The commands --------------------------------------------------------------------------------
@@ -711,6 +714,143 @@ def test_a_failure_shows_its_module_the_smallest_example_and_how_to_see_it_again
     assert found.where == "in transformer.decoder.layers.0.self_attn (layer 1)"
     assert "token 1 from" in found.example and "output 0 moves" in found.example
     assert found.reproduce == "toytrans.check(model, ..., only='b', length=7, seed=0)"
+
+
+class Running(nn.Module):
+    """ids -> logits: a running mean of embeddings, so each call is cheap at any length."""
+
+    def __init__(self, leaks_beyond: int = 10**6) -> None:
+        super().__init__()
+        self.tokens, self.out = nn.Embedding(20, 8), nn.Linear(8, 20)
+        self.leaks_beyond = leaks_beyond
+
+    def forward(self, ids):
+        x = self.tokens(ids) * (ids != 0)[..., None]
+        y = x.cumsum(1) / torch.arange(1, ids.shape[1] + 1)[:, None].to(x)
+        leak = nn.functional.pad(x[:, 1:], (0, 0, 0, 1)) * 0.01
+        return self.out((y + leak * (ids.shape[1] > self.leaks_beyond)).tanh() + x)
+
+
+def test_thorough_tries_512_places_and_32_rows():
+    model = Running(leaks_beyond=300)
+    assert toytrans.check(model, **SIZES, kind="decoder", only="ab")
+    report = toytrans.check(model, **SIZES, kind="decoder", only="ab", thorough=True)
+    assert {64, 256, 512} <= report.tried.lengths and 32 in report.tried.rows
+    assert "b" in failing(report) and "length 512" in finding(report, "b").words
+    sound = toytrans.check(Running(), **SIZES, kind="decoder", only="abdu", thorough=True)
+    assert sound and max(sound.tried.lengths) == 512
+
+
+def test_what_would_take_too_long_is_left_out_and_said_so(monkeypatch):
+    from toytrans.insight.proofs import plan
+
+    monkeypatch.setattr(plan, "SECONDS", 0.0)
+    report = toytrans.check(Running(), **SIZES, kind="decoder")
+    assert report and report.tried.lengths == {7}
+    assert any("left out: they would take more than 0 s" in note for note in report.tried.notes)
+
+
+def test_every_width_is_tried():
+    class Blocks(Running):
+        def forward(self, ids):
+            self.leaks_beyond = 0 if ids.shape[1] == 37 else 10**6
+            return super().forward(ids)
+
+    report = toytrans.check(Blocks(), **SIZES, kind="decoder", only="a")
+    assert "padded to 37 places, and not at 36" in finding(report, "a").words
+    passed = finding(toytrans.check(Running(), **SIZES, kind="decoder", only="a"), "a")
+    assert "nor at any width of 8..65" in passed.words
+
+
+@pytest.mark.parametrize(
+    ("change", "cause"),
+    [
+        (lambda x, ids: nn.functional.dropout(x, 0.2), "functional dropout without training="),
+        (lambda x, ids: x + torch.rand(()), "draws random numbers in eval mode"),
+        (lambda x, ids: (x, ids.clamp_(max=3))[0], "changes the ids that it is handed: tgt_in"),
+    ],
+    ids=["dropout", "noise", "ids"],
+)
+def test_what_a_module_does_at_each_call_fails(change, cause):
+    class Odd(Running):
+        def forward(self, ids):
+            return change(super().forward(ids), ids)
+
+    report = ask(Odd(), kind="decoder")
+    assert "v" in failing(report) and cause in finding(report, "v").words
+    if "random" in cause:  # in a function it may be a switch that its user forgot
+        model = Odd()
+        with pytest.raises(UserError, match=r"model\.eval\(\)"):
+            ask(lambda ids: model(ids), kind="decoder")
+
+
+def test_what_is_kept_in_a_plain_function_fails():
+    calls = []
+
+    def counting(src, tgt_in):
+        calls.append(0)
+        logits = nn.functional.one_hot(tgt_in, 20).float().cumsum(1)
+        return logits + src.sum(1)[:, None, None] + len(calls)
+
+    report = ask(counting)
+    assert failing(report) == {"v"} and "from call to call" in finding(report, "v").words
+
+
+def test_a_model_that_needs_one_length_is_asked_with_one():
+    model = around_torch().eval()
+
+    def equal(src, tgt_in):
+        assert src.shape == tgt_in.shape, "source and target differ in length"
+        return model(src, tgt_in)
+
+    report = ask(equal, start_id=1, eos_id=2)
+    assert report and finding(report, "a").verdict == finding(report, "d").verdict == "PASS"
+    assert any("of one length in every batch" in note for note in report.tried.notes)
+
+
+def test_a_source_of_fewer_ids_or_another_pad_is_named():
+    model = around_torch().eval()
+    model.src_embedding = Places(12)
+    with pytest.raises(UserError, match="the source has fewer ids than 20: give source_size="):
+        ask(model)
+    assert ask(model, source_size=12)
+
+    class OtherPad(TorchTransformer):
+        def masks(self, src, tgt_in):
+            return super().masks(torch.where(src == 3, 0, src.clamp(min=1)), tgt_in)
+
+    other = around_torch()
+    other.__class__ = OtherPad
+    report = ask(other, start_id=1, eos_id=2)
+    assert report.verdict == "cannot judge" and not failing(report)
+    for letter in "ad":
+        assert "give source_pad_id=3" in finding(report, letter).words
+    assert ask(other, start_id=1, eos_id=2, source_pad_id=3)
+
+
+def test_pads_before_the_ids_of_a_hugging_face_decoder_are_judged():
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    class Ignoring(LlamaForCausalLM):
+        def forward(self, input_ids=None, attention_mask=None, **named):
+            return super().forward(input_ids=input_ids, **named)
+
+    sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
+    config = LlamaConfig(**sizes, vocab_size=30, intermediate_size=16, pad_token_id=0)
+    sound = finding(check(LlamaForCausalLM(config), only="a"), "a")
+    assert sound.verdict == "PASS" and "nor do 2 before them" in sound.words
+    spoilt = finding(check(Ignoring(config), only="a"), "a")
+    assert spoilt.verdict == "FAIL" and "attention_mask is 0" in spoilt.words
+
+
+def test_decoding_that_counts_places_otherwise_names_position_ids():
+    from transformers import CamembertConfig, CamembertForCausalLM
+
+    sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
+    config = CamembertConfig(**sizes, vocab_size=30, intermediate_size=16, is_decoder=True,
+                             max_position_embeddings=40, pad_token_id=0)  # fmt: skip
+    found = finding(check(CamembertForCausalLM(config), only="f"), "f")
+    assert found.verdict == "FAIL" and "without position_ids both agree" in found.words
 
 
 def test_nothing_seen_cannot_be_judged():

@@ -96,8 +96,10 @@ def _details(finding: "Finding") -> list[str]:
 
 def remedy(report: "Report") -> str:
     """One line: what could not be judged, and what to give."""
+    from toytrans.insight.proofs.report import ESSENTIAL
+
     unsure = [f for f in report.findings if f.verdict == "cannot judge"]
-    first = next((f for f in unsure if f.letter in "ab"), unsure[0])
+    first = next((f for f in unsure if f.letter in ESSENTIAL), unsure[0])
     return f"cannot judge {report.subject}: ({first.letter}) {first.words}"
 
 

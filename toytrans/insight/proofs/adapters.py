@@ -16,10 +16,10 @@ from toytrans.config import Config
 from toytrans.data.batches import Batch, make_batch
 from toytrans.data.pairs import Pairs, pad_rows
 from toytrans.errors import UserError
-from toytrans.insight.proofs.batch import NoAnswer, answer, apart, largest, logits_of
+from toytrans.insight.proofs.answers import NoAnswer, answer, apart, largest, logits_of
 from toytrans.insight.proofs.copies import variant_of
 from toytrans.insight.proofs.hugging_face import hugging_face, is_hugging_face
-from toytrans.insight.proofs.subject import Kind, Layers, Subject, Symbols, padded
+from toytrans.insight.proofs.model_under_test import Kind, Layers, ModelUnderTest, Symbols, padded
 from toytrans.model.transformer import Transformer
 from toytrans.tokens import BOS_ID, EOS_ID, PAD_ID, Vocabulary
 from toytrans.training.faults import objective_of
@@ -27,7 +27,7 @@ from toytrans.training.faults import objective_of
 NUMBERS = ("vocabulary_size", "source_size", "limit", "pad_id", "start_id", "eos_id")
 
 
-def subject_of(model: Any, **given: Any) -> Subject:
+def model_under_test(model: Any, **given: Any) -> ModelUnderTest:
     """What can be known of a model, over it what was given: the arguments of `check`.
 
     Raises UserError where something is missing.
@@ -59,26 +59,26 @@ def subject_of(model: Any, **given: Any) -> Subject:
     known.setdefault("decoding_start", known.get("start_id"))
     name = getattr(model, "__name__", type(model).__name__)
     module = model if isinstance(model, nn.Module) else None
-    subject = Subject(name=name, call=model, module=module, **known)
-    if not subject.has_source:
-        subject = adapted(subject, batch_first is not False)
+    tested = ModelUnderTest(name=name, call=model, module=module, **known)
+    if not tested.has_source:
+        tested = adapted(tested, batch_first is not False)
     elif batch_first is False:
-        subject = adapted(subject, False)
-    return _laid_out(_with_side(subject), batch_first)
+        tested = adapted(tested, False)
+    return _laid_out(_with_side(tested), batch_first)
 
 
-def _with_side(subject: Subject) -> Subject:
-    """The subject with the side on which its batch maker pads targets."""
-    symbols = subject.symbols()
-    if subject.pad_side is not None or subject.batch is None or not symbols:
-        return subject
+def _with_side(tested: ModelUnderTest) -> ModelUnderTest:
+    """The tested with the side on which its batch maker pads targets."""
+    symbols = tested.symbols()
+    if tested.pad_side is not None or tested.batch_maker is None or not symbols:
+        return tested
     try:
-        tgt_in = subject.batch([(symbols[:1], symbols[:1]), (symbols[:1], symbols[:1] * 4)])[1]
-        first, last = tgt_in[0, 0] == subject.pad_id, tgt_in[0, -1] == subject.pad_id
+        tgt_in = tested.batch_maker([(symbols[:1], symbols[:1]), (symbols[:1], symbols[:1] * 4)])[1]
+        first, last = tgt_in[0, 0] == tested.pad_id, tgt_in[0, -1] == tested.pad_id
         left = bool(first) and not bool(last)
     except Exception:  # whatever a batch maker raises: it is raised again when it is asked
-        return subject
-    return replace(subject, pad_side="left") if left else subject
+        return tested
+    return replace(tested, pad_side="left") if left else tested
 
 
 def _check_numbers(known: dict[str, Any]) -> None:
@@ -140,36 +140,36 @@ class Adapted(nn.Module):
         return logits.transpose(0, 1) if isinstance(logits, Tensor) and logits.dim() > 1 else logits
 
 
-def adapted(subject: Subject, batch_first: bool) -> Subject:
-    call = Adapted(subject.call, subject.has_source, batch_first)
-    module = call if subject.module is not None else None
-    return replace(subject, call=call, module=module)
+def adapted(tested: ModelUnderTest, batch_first: bool) -> ModelUnderTest:
+    call = Adapted(tested.call, tested.has_source, batch_first)
+    module = call if tested.module is not None else None
+    return replace(tested, call=call, module=module)
 
 
-def _laid_out(subject: Subject, batch_first: bool | None) -> Subject:
-    """The subject as it can be asked: batch first, else time first, else with source and target
+def _laid_out(tested: ModelUnderTest, batch_first: bool | None) -> ModelUnderTest:
+    """The tested as it can be asked: batch first, else time first, else with source and target
     of one length. What can be asked in none of these ways stays as it is, to be refused."""
-    first = _independent(subject)
+    first = _independent(tested)
     if batch_first is None and not first:
-        inner = subject.call.model if isinstance(subject.call, Adapted) else subject.call
-        turned = adapted(replace(subject, call=inner), False)
+        inner = tested.call.model if isinstance(tested.call, Adapted) else tested.call
+        turned = adapted(replace(tested, call=inner), False)
         if _independent(turned):
             return turned
-    if first is None and subject.has_source:
-        equal = replace(subject, equal_lengths=True)
-        return equal if _independent(equal) is not None else subject
-    return subject
+    if first is None and tested.has_source:
+        equal = replace(tested, equal_lengths=True)
+        return equal if _independent(equal) is not None else tested
+    return tested
 
 
 @torch.no_grad()
-def _independent(subject: Subject) -> bool | None:
+def _independent(tested: ModelUnderTest) -> bool | None:
     """Whether the rows of a small batch do not depend on each other; None where it is not taken."""
-    variant = variant_of(subject)
-    asked = subject if variant is None else variant.subject
+    variant = variant_of(tested)
+    asked = tested if variant is None else variant.model
     symbols = asked.symbols()
     if len(symbols) < 2:
         return True
-    target = 6 if subject.equal_lengths else 4
+    target = 6 if tested.equal_lengths else 4
     pairs = [
         ([symbols[(r + i) % len(symbols)] for i in range(6)],
          [symbols[(2 * r + i) % len(symbols)] for i in range(target)])
@@ -177,20 +177,20 @@ def _independent(subject: Subject) -> bool | None:
     ]  # fmt: skip
     try:
         src, tgt_in, _ = asked.make_batch(pairs)
-        if subject.equal_lengths:
+        if tested.equal_lengths:
             width = max(src.shape[1], tgt_in.shape[1])
             src = nn.functional.pad(src, (0, width - src.shape[1]), value=asked.source_pad)
             tgt_in = nn.functional.pad(tgt_in, (0, width - tgt_in.shape[1]), value=asked.pad_id)
-        before = answer(asked, src, tgt_in)
+        before = answer(asked, src.clone(), tgt_in.clone())
         src[0], tgt_in[0] = src[0].flip(0), tgt_in[0].flip(0)
-        after = answer(asked, src, tgt_in)
+        after = answer(asked, src.clone(), tgt_in.clone())
     except Exception:  # whatever a foreign model raises: it is raised again when it is asked
         return None
     moved = largest(apart(after[1:], before[1:]).nan_to_num(0.0, 0.0, 0.0))
     return moved <= 1e-4 * max(largest(before.nan_to_num(0.0, 0.0, 0.0).clamp(-1e4, 1e4)), 1e-30)
 
 
-def own(model: Transformer, config: Config, vocabulary: Vocabulary, name: str) -> Subject:
+def own(model: Transformer, config: Config, vocabulary: Vocabulary, name: str) -> ModelUnderTest:
     """A toytrans model with what it learns from, faults included."""
     model = copy.deepcopy(model).cpu()
     objective = objective_of(config.fault, config.model.backward)
@@ -204,7 +204,7 @@ def own(model: Transformer, config: Config, vocabulary: Vocabulary, name: str) -
     def loss(logits: Tensor, tgt_out: Tensor) -> Tensor:
         return objective.mean(logits, Batch(tgt_out, tgt_out, tgt_out))
 
-    return Subject(
+    return ModelUnderTest(
         name=name + (f", broken on purpose: {config.fault}" if config.fault else ""),
         call=model,
         pad_id=PAD_ID,
@@ -215,7 +215,7 @@ def own(model: Transformer, config: Config, vocabulary: Vocabulary, name: str) -
         limit=model.config.max_length,
         embeddings=(model.src_embedding, model.tgt_embedding),
         loss=loss,
-        batch=batch,
+        batch_maker=batch,
         layers=Layers.of(model),
         module=model,
         ours=model,
@@ -263,4 +263,4 @@ class TorchTransformer(nn.Module):
         return logits
 
 
-__all__ = ["NoAnswer", "TorchTransformer", "own", "padded", "subject_of"]
+__all__ = ["NoAnswer", "TorchTransformer", "own", "padded", "model_under_test"]

@@ -7,20 +7,19 @@ ruled out, by -inf or a large negative number, count as one value; ids that neve
 count.
 """
 
-import contextlib
 import math
-from collections.abc import Callable, Iterable, Iterator
+import time
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 from toytrans.errors import UserError
-from toytrans.insight.proofs.copies import NoDropout, Variant, state_kept
-from toytrans.insight.proofs.report import CannotJudge, NotApplicable
-from toytrans.insight.proofs.subject import Subject, Symbols
+from toytrans.insight.proofs.answers import NoAnswer, answer, apart, calm, foreign, largest, wider
+from toytrans.insight.proofs.copies import Variant
+from toytrans.insight.proofs.model_under_test import Symbols
+from toytrans.insight.proofs.report import CannotJudge
 
 TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-5}
 """Of how large logits are. Rounding in sound models stays below 6e-15 and 1e-6 of it, a leak of
@@ -29,11 +28,16 @@ a thousandth in one layer moves it by 3e-5 and more (scripts/fault_matrix.py, 20
 COARSE = 2e-2
 """The tolerance of half precision."""
 
+SHORT = 12
+"""Symbols up to which a batch counts as short: what costs much is asked of such ones alone."""
+
 SHORTEST = 4
 """Symbols that the longest sequence of the proofs has at least."""
 
 MORE = 3
 """Pads that are appended."""
+
+POLARITY = "is True = block what your layer expects?"
 
 RULED_OUT = 5e3
 """Logits beyond it stand for -inf, where every place has smaller ones too."""
@@ -42,45 +46,49 @@ LARGEST_LOGITS, LARGEST_SCORES = 2**25, 2**22
 """Numbers in the logits, and in the scores of one head, of one call: longer ones are parted."""
 
 
-class NoAnswer(UserError):
-    """A model raised an exception of its own, or answered with something that is no logits."""
-
-
 @dataclass(frozen=True)
 class Setting:
-    """What one batch is made of: symbols of its longest sequence, rows, and a seed."""
+    """What one batch is made of: symbols of its longest sequence, rows, and a seed. widest: the
+    batch is also asked with pads at every width up to that."""
 
     length: int
     rows: int
     seed: int
+    widest: int = 0
 
 
-class Examples:
-    """A padded batch of random symbols for a variant of a subject, and how to ask it."""
+class Unsteady(UserError):
+    """A model gives different answers to the same input. drawn: by torch's random numbers."""
+
+    def __init__(self, message: str, batch: "ProofBatch", drawn: bool) -> None:
+        super().__init__(message)
+        self.batch, self.drawn = batch, drawn
+
+
+class ProofBatch:
+    """A padded batch of random symbols for a variant of a model, and how to ask it."""
 
     def __init__(self, variant: Variant, setting: Setting) -> None:
         self.variant, self.setting = variant, setting
-        self.subject = subject = variant.subject
+        self.model = model = variant.model
         self.random = torch.Generator().manual_seed(setting.seed)
-        symbols = torch.tensor(subject.symbols())
+        symbols = torch.tensor(model.symbols())
         if len(symbols) < 2:
             raise UserError(
-                f"{len(symbols)} symbols are left of a vocabulary of {subject.vocabulary_size} "
+                f"{len(symbols)} symbols are left of a vocabulary of {model.vocabulary_size} "
                 "beside pad, start and end; the proofs need two"
             )
         self.symbols = symbols
         self.pairs: Symbols = [
             (self._row(s), self._row(t)) for s, t in lengths(setting.length, setting.rows)
         ]
-        if subject.equal_lengths:
+        if model.equal_lengths:
             self.pairs = [(s, self._row(len(s))) for s, _ in self.pairs]
         self.src, self.tgt_in, self.tgt_out = self.make_batch(self.pairs)
-        if not subject.has_source:
+        if not model.has_source:
             self.src = self.src[:, :0]
-        elif subject.equal_lengths:
-            self.src, self.tgt_in, self.tgt_out = self._made_equal()
-        self.real = subject.real_inputs(self.tgt_in)
-        self.real_source = subject.real_source(self.src)
+        self.real = model.real_inputs(self.tgt_in)
+        self.real_source = model.real_source(self.src)
         self.needs = max(self.src.shape[1], self.tgt_in.shape[1]) + MORE
         self.logits = self._first_answer()
         self._measure()
@@ -92,21 +100,9 @@ class Examples:
         found: list[int] = self.symbols[(start + steps.cumsum(0)) % len(self.symbols)].tolist()
         return found
 
-    def _made_equal(self) -> tuple[Tensor, Tensor, Tensor | None]:
-        """The batch with source and target padded to one width."""
-        width = max(self.src.shape[1], self.tgt_in.shape[1])
-        tgt_out = self.tgt_out
-        if tgt_out is not None:
-            tgt_out = wider(tgt_out, width - tgt_out.shape[1], self.subject.pad_id)
-        return (
-            wider(self.src, width - self.src.shape[1], self.subject.source_pad),
-            wider(self.tgt_in, width - self.tgt_in.shape[1], self.subject.pad_id),
-            tgt_out,
-        )
-
     def make_batch(self, pairs: Symbols) -> tuple[Tensor, Tensor, Tensor | None]:
         """src, tgt_in and tgt_out or None. Raises UserError for a batch maker that makes others."""
-        made = foreign(self.subject, "the batch maker", self.subject.make_batch, pairs)
+        made = foreign(self.model, "the batch maker", self.model.make_batch, pairs)
         parts = made if isinstance(made, tuple | list) else ()
         ids = [part for part in parts if isinstance(part, Tensor) and part.dtype == torch.int64]
         fits = len(parts) == 3 and len(ids) == (2 if parts[2] is None else 3)
@@ -121,6 +117,12 @@ class Examples:
                 f"{tuple(ids[2].shape)}; expected one label for each decoder input"
             )
         src, tgt_in, tgt_out = parts
+        if self.model.equal_lengths:
+            width = max(src.shape[1], tgt_in.shape[1])
+            src = wider(src, width - src.shape[1], self.model.source_pad)
+            if tgt_out is not None:
+                tgt_out = wider(tgt_out, width - tgt_in.shape[1], self.model.pad_id)
+            tgt_in = wider(tgt_in, width - tgt_in.shape[1], self.model.pad_id)
         return src, tgt_in, tgt_out
 
     def other(self, ids: Tensor) -> Tensor:
@@ -137,7 +139,7 @@ class Examples:
     def ask(self, src: Tensor, tgt_in: Tensor) -> Tensor:
         """Logits (B, T, V), asked for a few rows at a time where they are many and long."""
         width = max(src.shape[1], tgt_in.shape[1])
-        each = LARGEST_LOGITS // max(1, tgt_in.shape[1] * self.subject.vocabulary_size)
+        each = LARGEST_LOGITS // max(1, tgt_in.shape[1] * self.model.vocabulary_size)
         rows = max(1, min(each, LARGEST_SCORES // width**2))
         answers = [
             self._ask(s, t) for s, t in zip(src.split(rows), tgt_in.split(rows), strict=True)
@@ -146,8 +148,14 @@ class Examples:
 
     @torch.no_grad()
     def _ask(self, src: Tensor, tgt_in: Tensor) -> Tensor:
+        """The answer to copies of the ids, which are compared with the ids afterwards."""
+        handed = {"src": src.clone(), "tgt_in": tgt_in.clone()}
         with calm(self.variant):
-            return answer(self.subject, src, tgt_in)
+            logits = answer(self.model, *handed.values())
+        for (name, left), ids in zip(handed.items(), (src, tgt_in), strict=True):
+            if not torch.equal(left, ids):
+                self.variant.overwritten.add(name)
+        return logits
 
     def moved(self, new: Tensor, old: Tensor) -> Tensor:
         """How far logits moved, (B, T): the largest over the ids that count."""
@@ -177,14 +185,19 @@ class Examples:
         self.sees_nothing = not len(of)
         self.size = max(float(of.median() if len(of) else each.median()), 1e-30)
         self.weight = (self.size / each.clamp(min=self.size)).to(self.logits.dtype)
-        self.dtype = self._true_precision()
+        if self.variant.true_precision is None:
+            self.variant.true_precision = self._true_precision()
+        self.dtype = self.variant.true_precision
         self.tolerance = TOLERANCE.get(self.dtype, COARSE) * self.size
         if self.dtype == torch.float32:
             self.tolerance = max(self.tolerance, min(10 * self._rounding(), 1e-4 * self.size))
+        if self.jitter > self.tolerance:
+            raise self._unsteady()
+        self.tolerance = max(self.tolerance, 10 * self.jitter)
 
     def _rounding(self) -> float:
         """What rounding of the weights, or another number of rows, does to the logits."""
-        if self.subject.module is not None:
+        if self.model.module is not None:
             new = self._nudged(6e-8)
         else:
             twice = [torch.cat((ids, ids)) for ids in (self.src, self.tgt_in)]
@@ -203,7 +216,7 @@ class Examples:
             return logits.dtype
         if torch.equal(logits.float().double().nan_to_num(), logits.nan_to_num()):
             return torch.float32
-        if self.subject.module is None:
+        if self.model.module is None:
             return logits.dtype
         first, second = (self._nudged(step) for step in (1e-8, 2e-8))
         steps = [self.tame(x) for x in (second, first, logits)]
@@ -214,8 +227,8 @@ class Examples:
 
     def _nudged(self, step: float) -> Tensor:
         """Logits with each weight moved by about `step` of itself, always the same way."""
-        assert self.subject.module is not None
-        parameters = [p for p in self.subject.module.parameters() if p.is_floating_point()]
+        assert self.model.module is not None
+        parameters = [p for p in self.model.module.parameters() if p.is_floating_point()]
         kept = [parameter.detach().clone() for parameter in parameters]
         random = torch.Generator().manual_seed(0)
         for parameter in parameters:
@@ -231,8 +244,8 @@ class Examples:
 
     def loss(self, logits: Tensor, tgt_out: Tensor) -> Tensor:
         """The mean loss, a scalar. Raises UserError where it is none."""
-        assert self.subject.loss is not None
-        value = foreign(self.subject, "the loss function", self.subject.loss, logits, tgt_out)
+        assert self.model.loss is not None
+        value = foreign(self.model, "the loss function", self.model.loss, logits, tgt_out)
         if not isinstance(value, Tensor) or value.numel() != 1:
             what = tuple(value.shape) if isinstance(value, Tensor) else type(value).__name__
             raise UserError(f"the loss function gave {what}; expected a scalar tensor, the mean")
@@ -240,23 +253,24 @@ class Examples:
 
     def own_loss(self, rows: slice) -> float | None:
         """What the model itself calls its loss on some rows of the batch, if it does."""
-        if not self.subject.has_own_loss or self.tgt_out is None:
+        if not self.model.has_own_loss or self.tgt_out is None:
             return None
-        of: Any = self.subject.call
-        given = (self.src[rows], self.tgt_in[rows], self.tgt_out[rows])
+        of: Any = self.model.call
+        given = (self.src[rows].clone(), self.tgt_in[rows].clone(), self.tgt_out[rows].clone())
         try:
             with torch.no_grad():
-                return float(foreign(self.subject, "the model's own loss", of.loss_of, *given))
+                return float(foreign(self.model, "the model's own loss", of.loss_of, *given))
         except UserError:  # it has none
             return None
 
     def own_loss_of(self, row: int, labels: Tensor) -> float | None:
         """The model's own loss of one row with some labels (1, T'); None where it gives none."""
-        of: Any = self.subject.call
-        given = (self.src[row][None], self.tgt_in[row][None, : labels.shape[1]], labels)
+        of: Any = self.model.call
+        target = self.tgt_in[row, : labels.shape[1]]
+        given = (self.src[row][None].clone(), target[None].clone(), labels.clone())
         try:
             with torch.no_grad():
-                return float(foreign(self.subject, "the model's own loss", of.loss_of, *given))
+                return float(foreign(self.model, "the model's own loss", of.loss_of, *given))
         except UserError:
             return None
 
@@ -266,7 +280,7 @@ class Examples:
 
     def _loss_precision(self) -> torch.dtype:
         """The dtype of the loss, or fp32 where the loss rounds the logits to it."""
-        if self.tgt_out is None or self.subject.loss is None:
+        if self.tgt_out is None or self.model.loss is None:
             return self.dtype
         with torch.no_grad():
             value = self.loss(self.logits, self.tgt_out)
@@ -288,32 +302,74 @@ class Examples:
         return torch.autograd.grad(value, logits)[0]
 
     def _first_answer(self) -> Tensor:
-        """Logits of the batch, asked for twice."""
-        name = self.subject.name
+        """Logits of the batch, asked for twice: how far the answers are apart, and how many
+        seconds one takes, is kept."""
         try:
-            first, again = (self.ask(self.src, self.tgt_in) for _ in range(2))
+            first = self.ask(self.src, self.tgt_in)
+            begun = time.process_time()
+            again = self.ask(self.src, self.tgt_in)
+            self.seconds = time.process_time() - begun
         except NoAnswer as error:
-            ids = self.subject.vocabulary_size - 1
-            hint = f"; does it take {self.needs} places, and ids up to {ids}?"
-            raise NoAnswer(f"{error}{hint if 'IndexError' in str(error) else ''}") from error
+            hint = self._too_large() if "IndexError" in str(error) else ""
+            raise NoAnswer(f"{error}{hint}") from error
         if bool(first[self.real].isnan().flatten(1).any(1).all()):
             raise UserError(
-                f"{name} answers an ordinary padded batch with NaN in every row; the proofs need "
-                "numbers (a diverged checkpoint, or a mask that closes every key?)"
+                f"{self.model.name} answers an ordinary padded batch with NaN in every row; the "
+                "proofs need numbers (a diverged checkpoint, or a mask that closes every key?)"
             )
-        by = largest(apart(first, again).nan_to_num())
-        if by > 0:
-            raise UserError(
-                f"{name} answers the same input twice with logits that differ by {by:.2g}; "
-                "is dropout left on? call model.eval() first"
-            )
+        self.jitter = largest(apart(first, again).nan_to_num())
         return first
+
+    def _too_large(self) -> str:
+        """What an index is too large for: the answers without large ids on one side show it."""
+        low = self.symbols[0]
+        few_src, few_tgt = (
+            torch.where(torch.isin(ids, self.symbols), low, ids) for ids in (self.src, self.tgt_in)
+        )
+        last = int(self.symbols[-1])
+        if self._is_answered(few_src, self.tgt_in):
+            return f"; the source has fewer ids than {last + 1}: give source_size=..."
+        if self._is_answered(self.src, few_tgt):
+            return f"; the target has fewer ids than {last + 1}: give a smaller vocabulary_size"
+        return f"; does it take {self.needs} places (max_length=...), and ids up to {last}?"
+
+    def _is_answered(self, src: Tensor, tgt_in: Tensor) -> bool:
+        try:
+            self.ask(src, tgt_in)
+        except NoAnswer:
+            return False
+        return True
+
+    def _unsteady(self) -> Unsteady:
+        """Why the same input is answered differently: with one seed of torch's for each call, what
+        is drawn is the same."""
+        seeded = []
+        with torch.random.fork_rng(devices=[]):
+            for _ in range(2):
+                torch.manual_seed(0)
+                seeded.append(self.ask(self.src, self.tgt_in))
+        drawn = largest(apart(*seeded).nan_to_num()) <= self.tolerance
+        cause = (
+            "it draws random numbers in eval mode: functional dropout without "
+            "training=self.training, or sampling"
+            if drawn
+            else "it keeps something from call to call, or draws random numbers of its own"
+        )
+        module = self.model.module
+        if drawn and (module is None or module.training):
+            cause = "is dropout left on? call model.eval() first"
+        return Unsteady(
+            f"{self.model.name} answers the same input twice with logits that differ by "
+            f"{self.jitter:.2g}; {cause}",
+            self,
+            drawn,
+        )
 
     def wider_is_taken(self) -> None:
         """Raises UserError where a batch with a few more pads is not taken."""
-        pads = (self.subject.source_pad, self.subject.pad_id)
+        pads = (self.model.source_pad, self.model.pad_id)
         try:
-            src = wider(self.src, MORE, pads[0]) if self.subject.has_source else self.src
+            src = wider(self.src, MORE, pads[0]) if self.model.has_source else self.src
             self.ask(src, wider(self.tgt_in, MORE, pads[1]))
         except NoAnswer as error:
             raise UserError(
@@ -331,84 +387,10 @@ def lengths(longest: int, rows: int) -> list[tuple[int, int]]:
     return [*first, *more][:rows]
 
 
-def wider(ids: Tensor, places: int, value: int, left: bool = False) -> Tensor:
-    """Rows of ids with pads behind them, or before."""
-    return F.pad(ids, (places, 0) if left else (0, places), value=value)
-
-
-@contextlib.contextmanager
-def calm(variant: Variant) -> Iterator[None]:
-    """A variant in train mode is asked without dropout, and keeps its buffers."""
-    module = variant.subject.module
-    if module is None or not variant.training:
-        yield
-        return
-    with state_kept(module), NoDropout():
-        yield
-
-
-def answer(subject: Subject, src: Tensor, tgt_in: Tensor) -> Tensor:
-    """What a subject answers to src (B, S) and tgt_in (B, T), checked: logits (B, T, V)."""
-    size = None if subject.kind == "encoder" else subject.vocabulary_size
-    wanted = (*tgt_in.shape, subject.vocabulary_size)
-    of = f"src {tuple(src.shape)} and tgt_in" if subject.has_source else "ids"
-    asked = f"{subject.name}, asked with {of} {tuple(tgt_in.shape)},"
-    try:
-        logits = foreign(subject, asked, subject.call, src.clone(), tgt_in.clone())
-    except UserError as error:
-        raise NoAnswer(str(error)) from error
-    logits = logits_of(logits, tuple(tgt_in.shape))
-    if not isinstance(logits, Tensor) or not logits.is_floating_point():
-        what = str(logits.dtype) if isinstance(logits, Tensor) else f"a {type(logits).__name__}"
-        raise NoAnswer(f"{asked} gave {what}; expected logits, a floating-point tensor {wanted}")
-    if tuple(logits.shape[:-1]) != tuple(tgt_in.shape) or size not in (None, logits.shape[-1]):
-        raise NoAnswer(
-            f"{asked} gave shape {tuple(logits.shape)}; expected {wanted}: batch first, places, "
-            "vocabulary"
+def needs_sight(batch: ProofBatch) -> None:
+    """Raises CannotJudge where the logits are the same whatever is asked."""
+    if batch.sees_nothing:
+        raise CannotJudge(
+            "the logits never change, so nothing can be seen through them; is the output layer "
+            "zero? train a step, or give it other weights"
         )
-    return logits.clone().cpu() if subject.ours is None else logits
-
-
-def logits_of(found: Any, shape: tuple[int, ...]) -> Any:
-    """The logits in what a model returns: itself, `.logits`, ["logits"], or of a tuple the first
-    tensor of numbers (B, T, V)."""
-    if isinstance(found, Tensor):
-        return found
-    if isinstance(getattr(found, "logits", None), Tensor):
-        return found.logits
-    if isinstance(found, dict) and isinstance(found.get("logits"), Tensor):
-        return found["logits"]
-    if isinstance(found, tuple | list):
-        for part in found:
-            if isinstance(part, Tensor) and part.is_floating_point() and part.dim() == 3:
-                return part
-    last = getattr(found, "last_hidden_state", None)
-    return last if isinstance(last, Tensor) else found
-
-
-def foreign(subject: Subject, what: str, function: Callable[..., Any], *given: Any) -> Any:
-    """Call a function that may be somebody else's; what it raises is told in one line."""
-    if subject.ours is not None:
-        return function(*given)
-    try:
-        return function(*given)
-    except (NotApplicable, CannotJudge):  # raised by a hook of ours
-        raise
-    except Exception as error:
-        first = (str(error).splitlines() or [""])[0][:200]
-        raise UserError(f"{what} raised {type(error).__name__}: {first}") from error
-
-
-def apart(a: Tensor, b: Tensor) -> Tensor:
-    """a - b, where equal infinities are 0 apart."""
-    return torch.where(a == b, torch.zeros_like(a), a - b)
-
-
-def largest(difference: Tensor) -> float:
-    """The largest absolute number; NaN if there is one, 0 of nothing."""
-    return float(difference.detach().abs().max()) if difference.numel() else 0.0
-
-
-def worst(differences: Iterable[float]) -> float:
-    """The largest of some differences; NaN is larger than any."""
-    return max(differences, key=lambda value: math.inf if math.isnan(value) else value)

@@ -3,7 +3,7 @@
 import contextlib
 import copy
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
-from toytrans.insight.proofs.subject import Layers, Subject
+from toytrans.insight.proofs.model_under_test import Layers, ModelUnderTest
 
 DROPOUTS = {
     F.dropout,
@@ -24,14 +24,20 @@ DROPOUTS = {
 }
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)
 class Variant:
-    """A subject on a copy of its own: `precision` fp64 or as the model came, eval or train mode."""
+    """A model on a copy of its own: `precision` fp64 or as the model came, eval or train mode.
 
-    subject: Subject
+    Found out while it is asked: true_precision, that of its logits; overwritten, which of the ids
+    that it is handed it changes.
+    """
+
+    model: ModelUnderTest
     precision: torch.dtype | None
     training: bool = False
     perturbed: int = 0
+    true_precision: torch.dtype | None = None
+    overwritten: set[str] = field(default_factory=set)
 
     @property
     def mode(self) -> str:
@@ -39,18 +45,18 @@ class Variant:
 
 
 def variant_of(
-    subject: Subject, precision: torch.dtype | None = None, training: bool = False
+    model: ModelUnderTest, precision: torch.dtype | None = None, training: bool = False
 ) -> Variant | None:
-    """The subject on a copy of its module; None where it has no copy.
+    """The model on a copy of its module; None where it has no copy.
 
     Weights that are all zero, as in freshly built branches that start closed, become small random
     numbers: nothing could be seen through them. Dropout of training is zero.
     """
-    module = subject.module
+    module = model.module
     if module is None:
         return None
     names = {part: name for name, part in module.named_modules()}
-    if any(part not in names for part in subject.embeddings or ()):
+    if any(part not in names for part in model.embeddings or ()):
         return None  # a copy would not use these embeddings
     try:
         made = copy.deepcopy(module)
@@ -58,21 +64,21 @@ def variant_of(
         return None
     made = made.eval().cpu()
     if any(nn.parameter.is_lazy(p) for p in (*made.parameters(), *made.buffers())):
-        materialise(replace(subject, call=made, module=made))
+        materialise(replace(model, call=made, module=made))
     if precision is not None:
         made = made.to(precision)
     trainable = any(p.requires_grad for p in made.parameters())
-    perturbed = 0 if subject.ours is not None else open_zeros(made, trainable)
+    perturbed = 0 if model.ours is not None else open_zeros(made, trainable)
     for parameter in made.parameters():
         parameter.requires_grad_(parameter.is_floating_point())
     if training:
         made.train()
         without_dropout(made)
     modules = dict(made.named_modules())
-    embeddings = subject.embeddings and tuple(modules[names[part]] for part in subject.embeddings)
-    ours = made if subject.ours is not None else None
+    embeddings = model.embeddings and tuple(modules[names[part]] for part in model.embeddings)
+    ours = made if model.ours is not None else None
     copied = replace(
-        subject,
+        model,
         call=made,
         module=made,
         embeddings=embeddings,
@@ -82,14 +88,14 @@ def variant_of(
     return Variant(copied, precision, training, perturbed)
 
 
-def materialise(subject: Subject) -> None:
+def materialise(model: ModelUnderTest) -> None:
     """Let lazy modules find their sizes, the same weights in each copy. Whatever the model raises
     is raised again when it is asked."""
-    symbols = subject.symbols()
-    src, tgt_in, _ = subject.make_batch([(symbols[:2], symbols[:1])])
+    symbols = model.symbols()
+    src, tgt_in, _ = model.make_batch([(symbols[:2], symbols[:1])])
     with contextlib.suppress(Exception), torch.no_grad(), torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
-        subject.call(src, tgt_in)
+        model.call(src, tgt_in)
 
 
 @torch.no_grad()

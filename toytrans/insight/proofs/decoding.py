@@ -7,7 +7,8 @@ import torch
 from torch import Tensor
 
 from toytrans.errors import UserError
-from toytrans.insight.proofs.batch import Examples, apart, foreign, largest, logits_of
+from toytrans.insight.proofs.answers import apart, foreign, largest, logits_of
+from toytrans.insight.proofs.batch import ProofBatch
 from toytrans.insight.proofs.hugging_face import HuggingFaceCall
 from toytrans.insight.proofs.report import CannotJudge, NotApplicable, Outcome
 from toytrans.model.decoding import DecoderState
@@ -18,51 +19,50 @@ CAUSE = (
 )
 
 
-def steps_are_the_pass(x: Examples) -> Outcome:
+def steps_are_the_pass(batch: ProofBatch) -> Outcome:
     """(f) Decoding step by step with the cache = one parallel pass."""
-    if not x.subject.is_causal:
+    if not batch.model.is_causal:
         raise NotApplicable("an encoder does not decode")
-    if x.subject.generate is not None:
-        return _generated(x, x.subject.generate)
-    if x.subject.ours is not None:
-        return _ours(x)
-    if isinstance(x.subject.call, HuggingFaceCall):
-        return _cached(x, x.subject.call)
+    if batch.model.generate is not None:
+        return _generated(batch, batch.model.generate)
+    if batch.model.ours is not None:
+        return _ours(batch)
+    if isinstance(batch.model.call, HuggingFaceCall):
+        return _cached(batch, batch.model.call)
     raise NotApplicable("needs decoding step by step with a cache (generate=...)")
 
 
-def _ours(x: Examples) -> Outcome:
-    model = x.subject.ours
+def _ours(batch: ProofBatch) -> Outcome:
+    model = batch.model.ours
     assert model is not None
     with torch.no_grad():
-        state = DecoderState(model, x.src, x.tgt_in.shape[1])
-        steps = [state.next_logits(token[:, None])[:, 0] for token in x.tgt_in.unbind(1)]
+        state = DecoderState(model, batch.src, batch.tgt_in.shape[1])
+        steps = [state.next_logits(token[:, None])[:, 0] for token in batch.tgt_in.unbind(1)]
     return Outcome(
-        largest((torch.stack(steps, 1) - x.logits)[x.real]),
-        x.tolerance,
+        largest((torch.stack(steps, 1) - batch.logits)[batch.real]),
+        batch.tolerance,
         f"{len(steps)} steps with the cache = one masked pass",
         CAUSE,
     )
 
 
-def _rows(x: Examples) -> tuple[Tensor, Tensor]:
+def _rows(batch: ProofBatch) -> tuple[Tensor, Tensor]:
     """Pairs whose targets are of one length, sources of several: (B, S), (B, T)."""
-    count = max(len(target) for _, target in x.pairs)
-    pairs = [(source, x._row(count)) for source, _ in x.pairs]
-    src, tgt_in, _ = x.make_batch(pairs)
-    if not x.subject.has_source:
+    count = max(len(target) for _, target in batch.pairs)
+    pairs = [(source, batch._row(count)) for source, _ in batch.pairs]
+    src, tgt_in, _ = batch.make_batch(pairs)
+    if not batch.model.has_source:
         return src[:, :0], tgt_in
-    real = x.subject.real_inputs(tgt_in)
+    real = batch.model.real_inputs(tgt_in)
     return src, tgt_in[:, : int(real.sum(1).min())]
 
 
-def _cached(x: Examples, call: HuggingFaceCall) -> Outcome:
+def _cached(batch: ProofBatch, call: HuggingFaceCall) -> Outcome:
     """Hugging Face's loop: a token at a time, with what the last step handed on."""
-    src, tgt_in = _rows(x)
-    parallel = x.ask(src, tgt_in)
+    src, tgt_in = _rows(batch)
+    parallel = batch.ask(src, tgt_in)
     try:
-        with torch.no_grad():
-            steps = _steps(x, call, src, tgt_in)
+        moved = batch.moved(_steps(batch, call, src, tgt_in), parallel)
     except (NotApplicable, CannotJudge):
         raise
     except Exception as error:
@@ -70,32 +70,40 @@ def _cached(x: Examples, call: HuggingFaceCall) -> Outcome:
         raise CannotJudge(
             f"the loop with use_cache=True raises {type(error).__name__}: {first}"
         ) from None
-    moved = x.moved(steps, parallel)
-    bad = (~(moved <= x.tolerance)).any(0).nonzero()[:, 0].tolist()
-    at = f" (first at step {bad[0]})" if bad else ""
-    return Outcome(
-        largest(moved), x.tolerance, f"{steps.shape[1]} steps with the cache = one parallel pass",
-        f"{CAUSE}{at}",
-    )  # fmt: skip
+    bad = (~(moved <= batch.tolerance)).any(0).nonzero()[:, 0].tolist()
+    cause = f"{CAUSE} (first at step {bad[0]})" if bad else ""
+    if bad and call.takes_positions and not moved.isnan().any():
+        without = batch.moved(_steps(batch, call, src, tgt_in, positions=False), parallel)
+        if largest(without) <= batch.tolerance:
+            cause = (
+                "a step of decoding is given position_ids counted from 0, as generate gives them, "
+                "and the parallel pass counts its own from another number: without position_ids "
+                "both agree"
+            )
+    evidence = f"{tgt_in.shape[1]} steps with the cache = one parallel pass"
+    return Outcome(largest(moved), batch.tolerance, evidence, cause)
 
 
-def _steps(x: Examples, call: HuggingFaceCall, src: Tensor, tgt_in: Tensor) -> Tensor:
-    """Logits (B, T, V) of the loop."""
+@torch.no_grad()
+def _steps(
+    batch: ProofBatch, call: HuggingFaceCall, src: Tensor, tgt_in: Tensor, positions: bool = True
+) -> Tensor:
+    """Logits (B, T, V) of the loop, with position_ids where the model takes them."""
     model, kept, found = call.model, None, []
     common: dict[str, Any] = {"use_cache": True, "return_dict": True}
-    if x.subject.has_source:
+    if batch.model.has_source:
         mask = call.masks(src, tgt_in)["attention_mask"]
         encoded = model.get_encoder()(input_ids=src, attention_mask=mask, return_dict=True)
         common |= {"encoder_outputs": encoded, "attention_mask": mask}
     for step in range(tgt_in.shape[1]):
         token = tgt_in[:, step : step + 1]
         named = dict(common)
-        if x.subject.has_source:
+        if batch.model.has_source:
             named["decoder_input_ids"] = token
         else:
             named["input_ids"] = token
             named["attention_mask"] = torch.ones(len(tgt_in), step + 1, dtype=torch.int64)
-            if "position_ids" in call.takes:
+            if positions and call.takes_positions:
                 named["position_ids"] = torch.full_like(token, step)
         if kept is not None:
             named["past_key_values"] = kept
@@ -107,10 +115,10 @@ def _steps(x: Examples, call: HuggingFaceCall, src: Tensor, tgt_in: Tensor) -> T
     return torch.cat(found, 1)
 
 
-def _generated(x: Examples, generate: Any) -> Outcome:
+def _generated(batch: ProofBatch, generate: Any) -> Outcome:
     """A function of the user's: (src, tgt_in) -> logits (B, T, V) made step by step, or
     src -> ids (B, L) decoded greedily, each of which must be the parallel pass's best."""
-    src, tgt_in = _rows(x)
+    src, tgt_in = _rows(batch)
     try:
         parameters = list(inspect.signature(generate).parameters.values())
     except (TypeError, ValueError):
@@ -121,45 +129,49 @@ def _generated(x: Examples, generate: Any) -> Outcome:
     ]  # fmt: skip
     with torch.no_grad():
         if len(required) >= 2:
-            made = foreign(x.subject, "generate", generate, src, tgt_in)
+            made = foreign(batch.model, "generate", generate, src, tgt_in)
             steps = logits_of(made, tuple(tgt_in.shape))
             if not isinstance(steps, Tensor) or steps.shape[:2] != tgt_in.shape:
                 raise UserError(
                     "generate(src, tgt_in) gave no logits (B, T, V); expected those of each step"
                 )
-            parallel = x.ask(src, tgt_in)
-            by = largest(x.moved(steps.to(parallel.dtype), parallel))
-            tolerance = x.tolerance if steps.dtype == parallel.dtype else 1e-4 * x.size
+            parallel = batch.ask(src, tgt_in)
+            by = largest(batch.moved(steps.to(parallel.dtype), parallel))
+            tolerance = batch.tolerance if steps.dtype == parallel.dtype else 1e-4 * batch.size
             return Outcome(by, tolerance, f"{steps.shape[1]} steps = one parallel pass", CAUSE)
-        given = src if x.subject.has_source else tgt_in[:, :2]
-        ids = foreign(x.subject, "generate", generate, given)
+        given = src if batch.model.has_source else tgt_in[:, :2]
+        ids = foreign(batch.model, "generate", generate, given)
     ids = getattr(ids, "sequences", ids)
     if not isinstance(ids, Tensor) or ids.dim() != 2 or ids.is_floating_point():
         raise UserError("generate gave no ids (B, L); expected what is decoded greedily")
-    return _greedy(x, given, ids.long().cpu())
+    return _greedy(batch, given, ids.long().cpu())
 
 
-def _greedy(x: Examples, given: Tensor, ids: Tensor) -> Outcome:
+def _greedy(batch: ProofBatch, given: Tensor, ids: Tensor) -> Outcome:
     """Whether each id decoded is the best of the parallel pass over those before it."""
-    start = x.subject.decoding_start if x.subject.decoding_start is not None else x.subject.start_id
+    start = (
+        batch.model.decoding_start
+        if batch.model.decoding_start is not None
+        else batch.model.start_id
+    )
     first = 1
-    if not x.subject.has_source:
+    if not batch.model.has_source:
         first = given.shape[1]
     elif start is not None and not bool((ids[:, 0] == start).all()):
         ids = torch.cat((torch.full_like(ids[:, :1], start), ids), 1)
     elif start is None:
         raise CannotJudge("needs the id that decoding starts with (start_id=...)")
-    src = given if x.subject.has_source else given[:, :0]
-    logits = x.ask(src, ids)[:, first - 1 : -1]
+    src = given if batch.model.has_source else given[:, :0]
+    logits = batch.ask(src, ids)[:, first - 1 : -1]
     wanted = ids[:, first:]
     ended = torch.zeros_like(wanted, dtype=torch.bool)
-    if x.subject.eos_id is not None:
-        ended = (wanted == x.subject.eos_id).cumsum(1) - (wanted == x.subject.eos_id).long() > 0
-    live = ~ended & (wanted != x.subject.pad_id)
+    if batch.model.eos_id is not None:
+        ended = (wanted == batch.model.eos_id).cumsum(1) - (wanted == batch.model.eos_id).long() > 0
+    live = ~ended & (wanted != batch.model.pad_id)
     best = logits.amax(-1)
     behind = apart(best, logits.gather(-1, wanted[..., None])[..., 0])
     worst_by = largest(behind[live])
-    tolerance = max(x.tolerance, 1e-4 * x.size)
+    tolerance = max(batch.tolerance, 1e-4 * batch.size)
     return Outcome(
         worst_by, tolerance, f"{int(live.sum())} ids decoded are the best of the parallel pass",
         "decoding takes ids that the parallel pass over the same past does not rank first, by "

@@ -1,6 +1,9 @@
 """Hugging Face's models, with their own start, shift, masks and ignored labels."""
 
+import contextlib
 import inspect
+from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -8,7 +11,14 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from toytrans.errors import UserError
-from toytrans.insight.proofs.subject import IGNORED, Kind, Layers, Subject, Symbols, padded
+from toytrans.insight.proofs.model_under_test import (
+    IGNORED,
+    Kind,
+    Layers,
+    ModelUnderTest,
+    Symbols,
+    padded,
+)
 
 LIMITS = (
     "max_position_embeddings",
@@ -38,8 +48,8 @@ def kind_of(model: Any) -> Kind:
     return "decoder" if writes and decodes else "encoder"
 
 
-def hugging_face(model: Any, **given: Any) -> Subject:
-    """A subject of a Hugging Face model; what was given goes before what its config says."""
+def hugging_face(model: Any, **given: Any) -> ModelUnderTest:
+    """A tested of a Hugging Face model; what was given goes before what its config says."""
     kind: Kind = given.pop("kind", None) or kind_of(model)
     known = known_of(model, kind) | given
     if kind != "encoder-decoder":
@@ -51,12 +61,12 @@ def hugging_face(model: Any, **given: Any) -> Subject:
         raise UserError(
             f"{type(model).__name__} does not say its {missing} in its config; give {missing}=..."
         )
-    facts = Subject(name=type(model).__name__, call=model, kind=kind, **known)
+    facts = ModelUnderTest(name=type(model).__name__, call=model, kind=kind, **known)
     call = HuggingFaceCall(model, facts)
     usual: dict[str, Any] = {
         "embeddings": _embeddings(model),
         "loss": _mean_loss,
-        "batch": _batch_maker(model, facts),
+        "batch_maker": _batch_maker(model, facts),
         "has_own_loss": "loss" not in known,
         # a pad that is also the end can only be told by its place: HF then ignores -100 alone
         "ignored": (IGNORED,) if facts.pad_id == facts.eos_id else None,
@@ -64,7 +74,9 @@ def hugging_face(model: Any, **given: Any) -> Subject:
     return _asked_through(call, facts, usual | known)
 
 
-def _one_stream(model: Any, kind: Kind, known: dict[str, Any], given: dict[str, Any]) -> Subject:
+def _one_stream(
+    model: Any, kind: Kind, known: dict[str, Any], given: dict[str, Any]
+) -> ModelUnderTest:
     """Of a decoder or an encoder alone. Its pads are known by their mask: any id serves."""
     size = known["vocabulary_size"]
     taken = {known.get(name) for name in ("eos_id", "start_id", "decoding_start")}
@@ -73,15 +85,15 @@ def _one_stream(model: Any, kind: Kind, known: dict[str, Any], given: dict[str, 
     for name in ("start_id", "eos_id", "decoding_start"):
         if name not in given:
             known.pop(name, None)
-    facts = Subject(name=type(model).__name__, call=model, kind=kind, **known)
+    facts = ModelUnderTest(name=type(model).__name__, call=model, kind=kind, **known)
     call = HuggingFaceCall(model, facts)
     usual: dict[str, Any] = {"embeddings": _embeddings(model)}
     return _asked_through(call, facts, usual | known)
 
 
-def _asked_through(call: nn.Module, facts: Subject, known: dict[str, Any]) -> Subject:
-    """The subject that is asked through a call with the masks of its users."""
-    return Subject(
+def _asked_through(call: nn.Module, facts: ModelUnderTest, known: dict[str, Any]) -> ModelUnderTest:
+    """The tested that is asked through a call with the masks of its users."""
+    return ModelUnderTest(
         name=facts.name,
         call=call,
         module=call,
@@ -92,7 +104,7 @@ def _asked_through(call: nn.Module, facts: Subject, known: dict[str, Any]) -> Su
     )
 
 
-def _batch_maker(model: Any, facts: Subject) -> Any:
+def _batch_maker(model: Any, facts: ModelUnderTest) -> Any:
     def shifted(labels: Tensor) -> Tensor:
         """The model's own shift where it has one and knows its start; else the usual one."""
         knows_start = getattr(model.config, "decoder_start_token_id", None) is not None
@@ -174,17 +186,45 @@ def _mean_loss(logits: Tensor, tgt_out: Tensor) -> Tensor:
 class HuggingFaceCall(nn.Module):
     """model(src, tgt_in) with the attention masks, and positions, that its users pass."""
 
-    def __init__(self, model: Any, facts: Subject) -> None:
+    def __init__(self, model: Any, facts: ModelUnderTest) -> None:
         super().__init__()
         self.model = model
         # not the module of `facts`: a copy of this one must not hold the original
-        self.facts = Subject(**{**vars(facts), "call": _nobody})
+        self.facts = ModelUnderTest(**{**vars(facts), "call": _nobody})
+        self.gives_positions = False
         self.takes = set(inspect.signature(model.forward).parameters)
+
+    @property
+    def takes_positions(self) -> bool:
+        """Whether the place of a token can be told to a decoder."""
+        return self.facts.kind == "decoder" and "position_ids" in self.takes
+
+    @contextlib.contextmanager
+    def positions_given(self) -> Iterator[None]:
+        """Positions are meanwhile passed for every batch."""
+        self.gives_positions = True
+        try:
+            yield
+        finally:
+            self.gives_positions = False
+
+    @contextlib.contextmanager
+    def pads_are(self, pad_id: int) -> Iterator[None]:
+        """Another id is meanwhile what the masks close."""
+        before = self.facts
+        self.facts = replace(before, pad_id=pad_id)
+        try:
+            yield
+        finally:
+            self.facts = before
 
     def masks(self, src: Tensor, tgt_in: Tensor) -> dict[str, Tensor]:
         """1 = keep."""
-        real = self.facts.real_inputs(tgt_in).long()
-        if not self.facts.has_source:
+        facts = self.facts
+        real = facts.real_inputs(tgt_in).long()
+        if not facts.has_source:
+            if facts.start_id != facts.pad_id:
+                real = (tgt_in != facts.pad_id).long()
             return {"attention_mask": real}
         return {
             "attention_mask": self.facts.real_source(src).long(),
@@ -204,9 +244,11 @@ class HuggingFaceCall(nn.Module):
             named["use_cache"] = False
         if self.facts.has_source:
             return self.model(input_ids=src, decoder_input_ids=tgt_in, **named)
-        if self.facts.kind == "decoder" and "position_ids" in self.takes:
+        if self.takes_positions:
             real = named["attention_mask"]
-            if not bool(real[:, 0].all()):  # pads on the left: places count from the first token
+            if self.gives_positions or not bool(
+                real[:, 0].all()
+            ):  # pads on the left: places count from the first token
                 named["position_ids"] = (real.cumsum(1) - 1).clamp(min=0)
         return self.model(input_ids=tgt_in, **named)
 

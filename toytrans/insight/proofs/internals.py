@@ -1,6 +1,7 @@
 """Proofs that look inside: at embeddings, gradients, attention and layers."""
 
 import contextlib
+import math
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, get_args
 
@@ -8,11 +9,11 @@ import torch
 from torch import Tensor, nn
 
 from toytrans.choices import PadMask
-from toytrans.insight.proofs.batch import TOLERANCE, Examples, answer, calm, largest, worst
-from toytrans.insight.proofs.outputs import all_replaced
+from toytrans.insight.proofs.answers import answer, calm, largest, worst
+from toytrans.insight.proofs.batch import SHORT, TOLERANCE, ProofBatch
+from toytrans.insight.proofs.future import all_replaced
 from toytrans.insight.proofs.reference import Call
 from toytrans.insight.proofs.report import CannotJudge, NotApplicable, Outcome
-from toytrans.insight.proofs.subject import Layers
 from toytrans.model.transformer import Transformer
 
 Change = Callable[[str, Tensor], Tensor]
@@ -21,19 +22,19 @@ Change = Callable[[str, Tensor], Tensor]
 LONGEST_GRADIENT = 66
 """Places of the longest batch whose gradients are computed."""
 
-MOST_GRADIENTS = 16
+MOST_GRADIENTS = 8
 
 
 @contextlib.contextmanager
-def embeddings_changed(x: Examples, change: Change) -> Iterator[set[str]]:
+def embeddings_changed(batch: ProofBatch, change: Change) -> Iterator[set[str]]:
     """What the embeddings make of the batch's source and target goes through `change`; what they
     make of other ids, those of a loop say, stays as it is. Gives the sides that were met.
 
     Raises CannotJudge where there was none.
     """
-    if x.subject.embeddings is None:
+    if batch.model.embeddings is None:
         raise NotApplicable("needs the embedding layer (embedding=...)")
-    source, target = x.subject.embeddings
+    source, target = batch.model.embeddings
     met: set[str] = set()
     why = ["the embedding layer given is not what the model embeds its ids with"]
 
@@ -42,7 +43,7 @@ def embeddings_changed(x: Examples, change: Change) -> Iterator[set[str]]:
         ids = next((v for v in (*given, *named.values()) if isinstance(v, Tensor)), None)
         if ids is None or not isinstance(output, Tensor):
             return output
-        for side, wanted in (("src", x.src), ("tgt", x.tgt_in)):
+        for side, wanted in (("src", batch.src), ("tgt", batch.tgt_in)):
             for turned in (False, True):
                 if not torch.equal(ids, wanted.T if turned else wanted) or not wanted.numel():
                     continue
@@ -74,35 +75,35 @@ def embeddings_changed(x: Examples, change: Change) -> Iterator[set[str]]:
         raise CannotJudge(why[0])
 
 
-def pads_hold_anything(x: Examples) -> Outcome:
+def pads_hold_anything(batch: ProofBatch) -> Outcome:
     """(c) Whatever stands in the embedding of a pad, real outputs stay as they are."""
-    pads = {"src": ~x.real_source, "tgt": ~x.real}
+    pads = {"src": ~batch.real_source, "tgt": ~batch.real}
 
     def change(side: str, embedded: Tensor) -> Tensor:
-        noise = x.noise(embedded) * 100 * embedded.abs().amax()
+        noise = batch.noise(embedded) * 100 * embedded.abs().amax()
         return torch.where(pads[side][..., None], noise, embedded)
 
-    with embeddings_changed(x, change) as met:
-        found = x.ask(x.src, x.tgt_in)
+    with embeddings_changed(batch, change) as met:
+        found = batch.ask(batch.src, batch.tgt_in)
     count = sum(int(pads[side].sum()) for side in met)
     return Outcome(
-        x.differ(found, x.logits, x.real),
-        x.tolerance,
+        batch.differ(found, batch.logits, batch.real),
+        batch.tolerance,
         f"noise a hundred times as large in the place of {count} pads moves no real output",
         "real outputs change with what the embedding of a pad holds: pads are seen as keys; are "
         "the pad masks passed to encoder, decoder and cross-attention, each the right way round?",
     )
 
 
-def sees_nothing_closed(x: Examples) -> Outcome:
+def sees_nothing_closed(batch: ProofBatch) -> Outcome:
     """(e) No real output depends on pads or on the future: by replacing them, and where the
     embedding is at hand by the gradient as well."""
-    finite = all_replaced(x) if x.subject.is_causal else None
+    finite = all_replaced(batch) if batch.model.is_causal else None
     if finite is not None and not finite.passed:
         return finite
-    if x.subject.embeddings is not None and x.tgt_in.shape[1] <= LONGEST_GRADIENT:
-        with contextlib.suppress(CannotJudge), calm(x.variant):
-            return _gradients(x)
+    if batch.model.embeddings is not None and _is_worth_gradients(batch):
+        with contextlib.suppress(CannotJudge), calm(batch.variant):
+            return _gradients(batch)
     if finite is None:
         raise CannotJudge("needs the embedding layer (embedding=...), for its gradients")
     return finite._replace(
@@ -111,7 +112,15 @@ def sees_nothing_closed(x: Examples) -> Outcome:
     )
 
 
-def _gradients(x: Examples) -> Outcome:
+def _is_worth_gradients(batch: ProofBatch) -> bool:
+    """Of longer batches those in eval mode and fp64, and none beyond some length."""
+    if batch.setting.length <= SHORT:
+        return True
+    exact = batch.dtype == torch.float64 and not batch.variant.training
+    return exact and batch.tgt_in.shape[1] <= LONGEST_GRADIENT
+
+
+def _gradients(batch: ProofBatch) -> Outcome:
     """The gradient of a real output with respect to pads and future tokens is zero."""
     leaves: dict[str, list[Tensor]] = {}
 
@@ -120,29 +129,33 @@ def _gradients(x: Examples) -> Outcome:
         leaves.setdefault(side, []).append(leaf)
         return leaf
 
-    with torch.enable_grad(), embeddings_changed(x, change):
-        logits = answer(x.subject, x.src, x.tgt_in)
+    with torch.enable_grad(), embeddings_changed(batch, change):
+        logits = answer(batch.model, batch.src.clone(), batch.tgt_in.clone())
     if not logits.requires_grad:
         raise CannotJudge("needs gradients, and the model answers without (torch.no_grad?)")
-    counts = x.tame(logits.detach()).isfinite() | logits.detach().isnan()
-    weighed = torch.where(counts & x.kept, logits * x.noise(logits), 0.0).sum(-1) * x.real
+    counts = batch.tame(logits.detach()).isfinite() | logits.detach().isnan()
+    weighed = (
+        torch.where(counts & batch.kept, logits * batch.noise(logits), 0.0).sum(-1) * batch.real
+    )
     by = {"source pads": 0.0, "target pads": 0.0, "the future": 0.0}
     size = 0.0
     if "src" in leaves:
         gradient = _gradient(weighed.sum(), leaves["src"])
-        by["source pads"] = largest(gradient[~x.real_source])
-        size = largest(gradient[x.real_source].nan_to_num())
+        by["source pads"] = largest(gradient[~batch.real_source])
+        size = largest(gradient[batch.real_source].nan_to_num())
     width = logits.shape[1]
     step = max(1, width // MOST_GRADIENTS) if width > 2 * MOST_GRADIENTS else 1
     for place in range(0, width, step) if "tgt" in leaves else ():
         gradient = _gradient(weighed[:, place].sum(), leaves["tgt"])
-        later = torch.arange(width) > place if x.subject.is_causal else torch.zeros(width).bool()
-        here = x.real[:, place]
-        closed_pads = gradient[here][(~x.real & ~later)[here]]
+        later = torch.arange(width) > place if batch.model.is_causal else torch.zeros(width).bool()
+        here = batch.real[:, place]
+        closed_pads = gradient[here][(~batch.real & ~later)[here]]
         size = max(size, largest(gradient.nan_to_num()))
         by["target pads"] = worst((by["target pads"], largest(closed_pads)))
         by["the future"] = worst((by["the future"], largest(gradient[:, later])))
-    least = size * TOLERANCE.get(x.dtype, 1e-5) if size else 0.0
+    if math.isnan(worst(by.values())) and _weights_have_gradients(batch, weighed.sum()):
+        raise CannotJudge("gradients of embeddings are NaN, and those of the weights are not")
+    least = size * TOLERANCE.get(batch.dtype, 1e-5) if size else 0.0
     reached = [name for name, found in by.items() if not found <= least]
     exactly = "exactly zero" if worst(by.values()) == 0 else "zero but for rounding"
     sides = [name for name in by if not (name == "source pads" and "src" not in leaves)]
@@ -155,24 +168,36 @@ def _gradients(x: Examples) -> Outcome:
     )
 
 
+def _weights_have_gradients(batch: ProofBatch, value: Tensor) -> bool:
+    """Whether the gradients of all weights are finite: then training meets no NaN."""
+    module = batch.model.module
+    if module is None:
+        return False
+    weights = [weight for weight in module.parameters() if weight.requires_grad]
+    gradients = torch.autograd.grad(value, weights, retain_graph=True, allow_unused=True)
+    return all(bool(part.isfinite().all()) for part in gradients if part is not None)
+
+
 def _gradient(value: Tensor, leaves: list[Tensor]) -> Tensor:
     """Of a value with respect to leaves of one shape, the largest of each place."""
     found = torch.autograd.grad(value, leaves, retain_graph=True, allow_unused=True)
-    parts = [torch.zeros_like(x) if g is None else g for g, x in zip(found, leaves, strict=True)]
+    parts = [
+        torch.zeros_like(leaf) if g is None else g for g, leaf in zip(found, leaves, strict=True)
+    ]
     return torch.stack([part.abs() for part in parts]).amax(0)
 
 
-def pad_rows_do_no_harm(x: Examples) -> Outcome:
+def pad_rows_do_no_harm(batch: ProofBatch) -> Outcome:
     """(g) Closing pads as keys only = as keys and queries: for the loss and every gradient."""
-    model = needs_ours(x, "the gradient of every weight under either mask")
-    assert x.tgt_out is not None
+    model = needs_ours(batch, "the gradient of every weight under either mask")
+    assert batch.tgt_out is not None
     losses, gradients, masks = [], [], []
     before = model.masks.pad_mask
     for way in get_args(PadMask):
         model.masks.pad_mask = way
-        masks.append(model.masks.all(x.src, x.tgt_in).encoder_self)
+        masks.append(model.masks.all(batch.src, batch.tgt_in).encoder_self)
         model.zero_grad()
-        loss = x.loss(model(x.src, x.tgt_in), x.tgt_out)
+        loss = batch.loss(model(batch.src, batch.tgt_in), batch.tgt_out)
         loss.backward()
         losses.append(float(loss.detach()))
         gradients.append([p.grad for p in model.parameters() if p.grad is not None])
@@ -185,7 +210,7 @@ def pad_rows_do_no_harm(x: Examples) -> Outcome:
     by_loss = abs(losses[0] - losses[1])
     return Outcome(
         worst((by_loss, apart)),
-        x.loss_tolerance(losses[0]),
+        batch.loss_tolerance(losses[0]),
         f"loss {losses[0]:.6f} under both masks, apart by {by_loss:.1e}; {numbers:,} gradients "
         f"apart by at most {apart:.1e}: pad rows do no harm",
         f"loss apart by {by_loss:.1e}, gradients by {apart:.1e}: something reads the rows of pads; "
@@ -193,21 +218,21 @@ def pad_rows_do_no_harm(x: Examples) -> Outcome:
     )
 
 
-def attention_is_scaled(x: Examples) -> Outcome:
+def attention_is_scaled(batch: ProofBatch) -> Outcome:
     """(k) Each attention's output, recomputed from its own weights with scores q k / root of the
     head's width (Vaswani et al. 2017, equation 1)."""
-    layers = x.subject.layers
+    layers = batch.model.layers
     if layers is None or not layers.attentions:
         raise NotApplicable("needs attention layers whose projections have known names")
-    src, tgt_in, _ = x.make_batch([(x.pairs[0][0], x.pairs[1][1])])
-    src = src if x.subject.has_source else src[:, :0]
+    src, tgt_in, _ = batch.make_batch([(batch.pairs[0][0], batch.pairs[1][1])])
+    src = src if batch.model.has_source else src[:, :0]
     by: dict[str, float] = {}
     size, unlike, others = 0.0, "", []
     with contextlib.ExitStack() as stack, torch.enable_grad():  # with it torch takes no shortcut
-        ids = src if x.subject.has_source else tgt_in
-        pads = ids == x.subject.source_pad  # there are some where the end is a pad
+        ids = src if batch.model.has_source else tgt_in
+        pads = ids == batch.model.source_pad  # there are some where the end is a pad
         calls = {name: Call(module, stack, pads) for name, module in layers.attentions.items()}
-        answer(x.subject, src, tgt_in)
+        answer(batch.model, src.clone(), tgt_in.clone())
     with torch.no_grad():
         for name, call in calls.items():
             if not call.met:
@@ -217,17 +242,19 @@ def attention_is_scaled(x: Examples) -> Outcome:
             if here is None:
                 unlike = unlike or f"{name} has another layout than one projection for each head"
                 continue
-            near = x.tolerance / max(x.size, 1e-30) * max(largest(found), 1e-30)
-            if here > near and x.subject.ours is None:
-                scale = _scale_of(call, near)
-                if scale is None:
+            near = batch.tolerance / max(batch.size, 1e-30) * max(largest(found), 1e-30)
+            if here > near and batch.model.ours is None:
+                factor = _scale_of(call, near)
+                is_meant = factor == call.width**0.5 and _is_of_a_library(call.module)
+                if factor is None or is_meant:
                     others.append(name)
                     continue
             by[name] = here
-    if others and not any(v > 0 and v > _bound(x, size) for v in by.values()):
+    if others and not any(v > 0 and v > _bound(batch, size) for v in by.values()):
         raise CannotJudge(
             f"{others[0]} is not softmax(q k / root of d_head) v under any mask or constant "
-            "scale; rotary positions, biases of scores and norms of queries look like that"
+            "scale, or its library scales nothing; rotary positions, biases of scores, norms of "
+            "queries and scales that are part of the weights look like that"
         )
     if not by:
         what = unlike or "the attention layers do not pass through their own projections"
@@ -235,15 +262,15 @@ def attention_is_scaled(x: Examples) -> Outcome:
     name = max(by, key=lambda name: by[name])
     return Outcome(
         worst(by.values()),
-        _bound(x, size),
+        _bound(batch, size),
         f"{len(by)} attentions recomputed from their weights: scores are q k / root of d_head",
         f"{name} gives another output than softmax(q k / root of d_head) v of its own weights; "
         "is the scale there, and is it the root of the head's width, not of d_model?",
     )
 
 
-def _bound(x: Examples, size: float) -> float:
-    return x.tolerance / max(x.size, 1e-30) * size
+def _bound(batch: ProofBatch, size: float) -> float:
+    return batch.tolerance / max(batch.size, 1e-30) * size
 
 
 def _nearest(found: Tensor, wanted: Iterable[Tensor]) -> float | None:
@@ -251,160 +278,24 @@ def _nearest(found: Tensor, wanted: Iterable[Tensor]) -> float | None:
     return min((largest(found - one) for one in wanted if one.shape == found.shape), default=None)
 
 
+def _is_of_a_library(module: nn.Module) -> bool:
+    """Whether a layer is one of Hugging Face's, whose families may leave out the scale on purpose,
+    as GPT-Neo does."""
+    return type(module).__module__.startswith("transformers.")
+
+
 def _scale_of(call: Call, near: float) -> float | None:
     """The wrong scale whose scores explain an output: none, that of d_model, or the right one
     twice."""
     factor: float
-    ours = getattr(call.module, "n_heads", 1)
-    heads = int(getattr(call.module, "num_heads", ours))
-    width = call.found.shape[-1] // heads
-    for factor in (width**0.5, heads**-0.5, width**-0.5):  # none, of d_model, twice
+    for factor in (call.width**0.5, call.heads**-0.5, call.width**-0.5):  # none, of d_model, twice
         by = _nearest(call.found, call.reference(factor))
         if by is not None and by <= max(near, 1e-7 * largest(call.found)):
             return factor
     return None
 
 
-def input_passes_by(x: Examples) -> Outcome:
-    """(o) With every sub-layer silenced, logits still depend on the input: residual connections
-    carry it past (He et al. 2016; Vaswani et al. 2017, section 3.1)."""
-    layers = _layers(x)
-    ends = layers.attention_ends | layers.feed_forward_ends
-    sides = {_side(name) for name in ends}
-    if sides != {"encoder", "decoder"} or not x.subject.has_source:
-        raise NotApplicable("needs an encoder and a decoder whose layers have known names")
-    whole = x.subject.ours is not None or all(
-        {_side(name) for name in part} == sides
-        for part in (layers.attention_ends, layers.feed_forward_ends)
-    )
-    by = {}
-    other_src, other_tgt = x.src.clone(), x.tgt_in.clone()
-    inside = torch.isin(x.src, x.symbols)
-    other_src[inside] = x.other(x.src[inside])
-    other_tgt[:, 1:] = x.other(x.tgt_in[:, 1:])
-    changed = x.real.clone()
-    changed[:, 0] = False
-    for side in ("encoder", "decoder"):
-        chosen = [module for name, module in ends.items() if _side(name) == side]
-        with silenced(chosen):
-            before = x.ask(x.src, x.tgt_in)
-            if side == "encoder":
-                moved = x.moved(x.ask(other_src, x.tgt_in), before)[x.real]
-            else:
-                moved = x.moved(x.ask(x.src, other_tgt), before)[changed]
-        by[side] = largest(moved)
-    least = min(by, key=lambda side: by[side])
-    if not by[least] > x.tolerance and not whole:
-        raise CannotJudge(
-            f"with the {least}'s attention silenced its input changes nothing; needs layers of "
-            "attention and feed-forward, with known names, on both sides"
-        )
-    return Outcome(
-        by[least],
-        x.tolerance,
-        "with every sub-layer silenced the input still reaches the logits, past encoder and "
-        "decoder",
-        f"with the {least}'s sub-layers silenced its input changes nothing: a residual "
-        "connection is missing (x + sublayer(x))",
-        must_change=True,
-    )
-
-
-def scale_is_normed(x: Examples) -> Outcome:
-    """(p) Embeddings a million times as large give no larger logits than a thousand times: layer
-    normalisation holds them (Ba et al. 2016)."""
-    sizes = []
-    for factor in (1e3, 1e6):
-
-        def change(_: str, embedded: Tensor, factor: float = factor) -> Tensor:
-            return embedded * factor
-
-        with embeddings_changed(x, change) as met:
-            logits = x.ask(x.src, x.tgt_in)[x.real]
-        sizes.append(largest(logits[:, x.kept & (logits.abs() < 1e30).all(0)]))
-    ratio = sizes[1] / max(sizes[0], 1e-30)
-    if not ratio <= 10 and not _norms_were_there(x):
-        raise CannotJudge(
-            f"embeddings 1,000 times as large make logits {ratio:,.0f} times as large: nothing "
-            "normalises what the layers pass on, which may be meant"
-        )
-    if x.subject.has_source and met != {"src", "tgt"}:
-        raise CannotJudge("needs the embeddings of both source and target (embedding=...)")
-    return Outcome(
-        ratio,
-        10.0,
-        f"embeddings 1,000 times as large: logits {ratio:.2f} times as large",
-        f"embeddings 1,000 times as large make logits {ratio:,.0f} times as large: nothing "
-        "normalises what the layers pass on; are the layer norms applied?",
-    )
-
-
-def _norms_were_there(x: Examples) -> bool:
-    """Whether norms belong into the model: it is ours, or a layer of torch's or of Hugging Face's
-    holds nothing where its norm should be."""
-    module = x.subject.module
-    if x.subject.ours is not None or module is None:
-        return x.subject.ours is not None
-    return any(
-        type(parent).__module__.startswith(("torch.nn", "transformers."))
-        and "norm" in name.lower()
-        and isinstance(part, nn.Identity)
-        for parent in module.modules()
-        for name, part in parent.named_children()
-    )
-
-
-def feed_forward_at_work(x: Examples) -> Outcome:
-    """(q) Silencing the feed-forward sub-layer of any layer changes the logits."""
-    layers = _layers(x)
-    ends = layers.feed_forward_ends
-    if not ends and x.subject.ours is None:
-        raise NotApplicable("needs feed-forward layers with known names")
-    by = {}
-    for name, module in ends.items():
-        with silenced([module]):
-            by[name] = x.differ(x.ask(x.src, x.tgt_in), x.logits, x.real)
-    least = min(by, key=lambda name: by[name], default="none of the layers has one;")
-    missing = x.subject.ours is not None and len(ends) < layers.count
-    return Outcome(
-        0.0 if missing else by[least],
-        x.tolerance,
-        f"{len(by)} feed-forward sub-layers, each moves the logits",
-        f"{len(ends)} feed-forward sub-layers in {layers.count} layers: some layer lacks its own"
-        if missing
-        else f"{least} moves nothing: its feed-forward sub-layer is bypassed",
-        must_change=True,
-    )
-
-
-@contextlib.contextmanager
-def silenced(modules: Iterable[nn.Module]) -> Iterator[None]:
-    """Their weights and biases are zero meanwhile."""
-    kept = [(p, p.detach().clone()) for module in modules for p in module.parameters()]
-    try:
-        for parameter, _ in kept:
-            parameter.data.zero_()
-        yield
-    finally:
-        for parameter, value in kept:
-            parameter.data.copy_(value)
-
-
-def _side(name: str) -> str:
-    """Which half of the model a module belongs to, by what its name says first."""
-    encoder, decoder = name.find("enc"), name.find("dec")
-    if encoder < 0 and decoder < 0:
-        raise NotApplicable(f"needs names that tell encoder from decoder; {name} does not")
-    return "decoder" if decoder >= 0 and (encoder < 0 or decoder < encoder) else "encoder"
-
-
-def needs_ours(x: Examples, what: str) -> Transformer:
-    if x.subject.ours is None:
+def needs_ours(batch: ProofBatch, what: str) -> Transformer:
+    if batch.model.ours is None:
         raise NotApplicable(f"needs {what}, which only a toytrans model offers")
-    return x.subject.ours
-
-
-def _layers(x: Examples) -> Layers:
-    if x.subject.layers is None:
-        raise NotApplicable("needs layers with known names, which a plain callable does not show")
-    return x.subject.layers
+    return batch.model.ours

@@ -6,64 +6,93 @@ never seen, with several symbols in several sequences, is blind.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from toytrans.errors import UserError
+from toytrans.insight.proofs.answers import NoAnswer, apart, calm, chosen
 from toytrans.insight.proofs.attention_maps import AttentionMaps
-from toytrans.insight.proofs.batch import Examples, NoAnswer, apart, calm
-from toytrans.insight.proofs.outputs import MOST_PLACES, chosen
+from toytrans.insight.proofs.batch import (
+    LARGEST_LOGITS,
+    SHORT,
+    ProofBatch,
+    needs_sight,
+)
 from toytrans.insight.proofs.report import CannotJudge, NotApplicable, Outcome
 
+MOST_PLACES = 34
+"""Places of a sequence that are asked about; of longer ones so many are chosen."""
+
 MOST_IDS = 256
-"""Ids of which it is asked whether they are closed as pads are."""
+"""Ids of which it is asked whether they are closed as pads are, or more where answers are small."""
+
+SPECIAL = 5
+"""Special ids are among so many at either end of a vocabulary."""
 
 RUN = 8
 """In long sequences so many blind neighbours are more than chance."""
 
 
-def source_seen(trials: Sequence[Examples]) -> Outcome:
+@dataclass
+class Trials:
+    """Batches of one length with different seeds, made one by one as far as they are needed."""
+
+    make: Callable[[int], ProofBatch | None]
+    count: int
+    made: list[ProofBatch]
+
+    def __iter__(self) -> Iterator[ProofBatch]:
+        for number in range(self.count):
+            if number == len(self.made):
+                batch = self.make(number)
+                if batch is None:
+                    return
+                self.made.append(batch)
+            yield self.made[number]
+
+
+def source_seen(trials: Iterable[ProofBatch]) -> Outcome:
     """(s) Every real source token moves some output."""
-    if not trials[0].subject.has_source:
+    if not next(iter(trials)).model.has_source:
         raise NotApplicable("the model has no source")
     return _judged(trials, "source")
 
 
-def target_seen(trials: Sequence[Examples]) -> Outcome:
+def target_seen(trials: Iterable[ProofBatch]) -> Outcome:
     """(t) Every real target token moves the output at some later place."""
     return _judged(trials, "target")
 
 
-def _judged(trials: Sequence[Examples], side: str) -> Outcome:
+def _judged(trials: Iterable[ProofBatch], side: str) -> Outcome:
     """The proof for one side: places first, then ids, then for sources the cross-attention."""
-    x = trials[0]
-    if x.sees_nothing:
-        raise CannotJudge("the logits never change, so nothing can be seen through them")
+    batch = next(iter(trials))
+    needs_sight(batch)
     what = "output" if side == "source" else "later output"
-    if not x.subject.is_causal:
+    if not batch.model.is_causal:
         what = "output at another place"
-    count = 0
-    for length in sorted({trial.setting.length for trial in trials}):
-        at = [trial for trial in trials if trial.setting.length == length]
-        seen, places = _seen_places(at, side)
-        count = max(count, places[-1] + 1)
-        blind = (~seen).nonzero()[:, 0].tolist()
-        if length > 12:
-            blind = _runs(blind, RUN)
-        if blind:
-            blind = [places[number] for number in blind]
-            return _failed(len(blind), _blind(side, blind, places[-1] + 1, what))
+    seen, places = _seen_places(trials, side)
+    blind = (~seen).nonzero()[:, 0].tolist()
+    if batch.setting.length > SHORT:
+        step = (places[-1] - places[0]) / max(1, len(places) - 1)
+        blind = _runs(blind, math.ceil(RUN / step))
+    if blind:
+        cause = _blind(side, [places[number] for number in blind], places, what)
+        return _failed(len(blind), cause)
     closed, asked = _closed_ids(trials, side)
     if closed:
-        return _failed(len(closed), _closed(x, side, closed, asked))
+        return _failed(len(closed), _closed(batch, side, closed, asked))
     maps = _cross_maps(trials) if side == "source" else ""
     if maps.startswith("!"):
         return _failed(1, maps[1:])
     ids = f"; none of {asked} ids is closed as pads are" if asked else ""
     return Outcome(
-        0.0, 0.0, f"each of up to {count} {side} tokens moves some {what}{ids}{maps}", ""
+        0.0,
+        0.0,
+        f"each of up to {places[-1] + 1} {side} tokens moves some {what}{ids}{maps}",
+        "",
     )
 
 
@@ -71,9 +100,9 @@ def _failed(count: int, cause: str) -> Outcome:
     return Outcome(float(count), 0.0, "", cause)
 
 
-def _blind(side: str, blind: list[int], count: int, what: str) -> str:
-    places = _named(blind)
-    if len(blind) == count:
+def _blind(side: str, blind: list[int], asked: list[int], what: str) -> str:
+    places, count = _named(blind), asked[-1] + 1
+    if blind == asked:
         end = "the decoder does not see the source" if side == "source" else "it sees only itself"
         return f"no {side} token moves any {what}: {end}; do the masks close everything?"
     return (
@@ -103,71 +132,77 @@ def _runs(places: list[int], least: int) -> list[int]:
     return inside
 
 
-def _pair(x: Examples, length: int) -> tuple[Tensor, Tensor]:
+def _pair(batch: ProofBatch, length: int) -> tuple[Tensor, Tensor]:
     """One pair whose sides are both of some symbols: (1, S), (1, T)."""
-    src, tgt_in, _ = x.make_batch([(x._row(length), x._row(length))])
-    if not x.subject.has_source:
-        return src[:, :0], tgt_in[:, x.subject.real_inputs(tgt_in)[0]]
-    if not x.subject.equal_lengths:
-        src = src[:, x.subject.real_source(src)[0]]
-        tgt_in = tgt_in[:, x.subject.real_inputs(tgt_in)[0]]
+    src, tgt_in, _ = batch.make_batch([(batch._row(length), batch._row(length))])
+    if not batch.model.has_source:
+        return src[:, :0], tgt_in[:, batch.model.real_inputs(tgt_in)[0]]
+    if not batch.model.equal_lengths:
+        src = src[:, batch.model.real_source(src)[0]]
+        tgt_in = tgt_in[:, batch.model.real_inputs(tgt_in)[0]]
     return src, tgt_in
 
 
-def _moved(x: Examples, old: tuple[Tensor, Tensor], new: tuple[Tensor, Tensor]) -> Tensor:
+def _moved(batch: ProofBatch, old: tuple[Tensor, Tensor], new: tuple[Tensor, Tensor]) -> Tensor:
     """Which outputs change by a single bit, (N, T): both asked for in batches of one shape."""
-    difference = apart(x.ask(*new), x.ask(*old))
+    difference = apart(batch.ask(*new), batch.ask(*old))
     changed: Tensor = ((difference != 0) | difference.isnan()).any(-1)
     return changed
 
 
-def _seen_places(trials: Sequence[Examples], side: str) -> tuple[Tensor, list[int]]:
+def _seen_places(trials: Iterable[ProofBatch], side: str) -> tuple[Tensor, list[int]]:
     """Which places of one side some output sees, in any trial; and which were asked about."""
-    seen: Tensor | None = None
+    seen = torch.zeros(0, dtype=torch.bool)
     at: list[int] = []
-    for x in trials:
-        src, tgt_in = _pair(x, x.setting.length)
+    for batch in trials:
+        src, tgt_in = _pair(batch, batch.setting.length)
         ids, rest = (src, tgt_in) if side == "source" else (tgt_in, src)
-        count = ids.shape[1] - int(side == "target" and x.subject.is_causal)
-        at = chosen(count, MOST_PLACES)
+        at = _places(batch, side, ids.shape[1])
+        seen = seen if len(seen) == len(at) else torch.zeros(len(at), dtype=torch.bool)
         places, rows = torch.tensor(at), torch.arange(len(at))
-        for _ in range(1 if x.setting.length > 12 else 3):
-            many = ids.repeat(len(places), 1)
+        many, others = ids.repeat(len(at), 1), rest.expand(len(at), -1)
+        for _ in range(1 if batch.setting.length > SHORT else 3):
             changed = many.clone()
-            changed[rows, places] = x.other(many[rows, places])
-            others = rest.expand(len(places), -1)
+            changed[rows, places] = batch.other(many[rows, places])
             if side == "source":
-                by = _moved(x, (many, others), (changed, others))
+                moved = _moved(batch, (many, others), (changed, others))
             else:
-                by = _moved(x, (others, many), (others, changed))
-                where = torch.arange(by.shape[1])
+                moved = _moved(batch, (others, many), (others, changed))
+                where = torch.arange(moved.shape[1])
                 later = where > places[:, None]
-                by = by & (later if x.subject.is_causal else where != places[:, None])
-            found = by.any(1)
-            seen = found if seen is None or len(seen) != len(found) else seen | found
-    assert seen is not None
-    first = trials[0].subject
-    if side == "target" and first.start_id is not None and first.start_id == first.pad_id:
-        seen[0] = True  # a start that is the pad may be closed with the pads
+                moved = moved & (later if batch.model.is_causal else where != places[:, None])
+            seen = seen | moved.any(1)
+            if bool(seen.all()):
+                return seen, at
     return seen, at
 
 
-def _closed_ids(trials: Sequence[Examples], side: str) -> tuple[list[int], int]:
+def _places(batch: ProofBatch, side: str, width: int) -> list[int]:
+    """The places to ask about: in a target not the last, which nothing follows, nor the first
+    where it holds the start, which is never another token."""
+    model = batch.model
+    if side == "source":
+        return chosen(width, MOST_PLACES)
+    first = int(model.is_causal and model.start_id is not None)
+    return [first + place for place in chosen(width - int(model.is_causal) - first, MOST_PLACES)]
+
+
+def _closed_ids(trials: Iterable[ProofBatch], side: str) -> tuple[list[int], int]:
     """Ids that change nothing where a pad stands in their place, and how many were asked about."""
-    subject = trials[0].subject
-    short = [trial for trial in trials if trial.setting.length <= 12]
-    if not subject.masks_from_ids or not short:
+    first = next(iter(trials))
+    model = first.model
+    if not model.masks_from_ids or first.setting.length > SHORT:
         return [], 0
-    pad = subject.source_pad if side == "source" else subject.pad_id
-    symbols = trials[0].symbols
-    step = max(1, math.ceil(len(symbols) / MOST_IDS))
-    ids = symbols[::step]
+    pad = model.source_pad if side == "source" else model.pad_id
+    room = LARGEST_LOGITS // (8 * model.vocabulary_size)
+    symbols = first.symbols
+    ids = symbols[:: math.ceil(len(symbols) / max(MOST_IDS, room))]
     closed = torch.ones(len(ids), dtype=torch.bool)
-    end_closed = side == "source" and subject.eos_id not in (None, pad)
-    for x in short:
-        src, tgt_in = _pair(x, 5)
+    end_closed = side == "source" and model.eos_id not in (None, pad)
+    for batch in trials:
+        src, tgt_in = _pair(batch, 5)
         row = (src if side == "source" else tgt_in)[0]
-        inside = torch.isin(row, x.symbols).nonzero()[:, 0]
+        inside = torch.isin(row, batch.symbols).nonzero()[:, 0]
         if not len(inside):
             return [], 0
         place = int(inside[-1]) if side == "source" else int(inside[-2])
@@ -178,74 +213,72 @@ def _closed_ids(trials: Sequence[Examples], side: str) -> tuple[list[int], int]:
         rest = (tgt_in if side == "source" else src).expand(len(ids), -1)
         try:
             if side == "source":
-                by = _moved(x, (old, rest), (new, rest))
-                if end_closed and int(row[-1]) == subject.eos_id:
-                    without = row.clone()
-                    without[-1] = pad
-                    end = _moved(x, (without[None], rest[:1]), (row[None], rest[:1]))
-                    end_closed = not bool(end.any())
-                else:
-                    end_closed = False
+                moved = _moved(batch, (old, rest), (new, rest))
+                end_closed = end_closed and _is_end_closed(batch, row, rest[:1])
             else:
-                by = _moved(x, (rest, old), (rest, new))
-                at = torch.arange(by.shape[1])
-                by = by & (at > place if subject.is_causal else at != place)
+                moved = _moved(batch, (rest, old), (rest, new))
+                at = torch.arange(moved.shape[1])
+                moved = moved & (at > place if model.is_causal else at != place)
         except (NoAnswer, UserError):  # a pad between symbols is not taken
             return [], 0
-        closed &= ~by.any(1)
-    found = ids[closed].tolist()
-    return ([int(subject.eos_id or 0), *found] if end_closed else found), len(ids)
+        closed &= ~moved.any(1)
+        if not bool(closed.any()) and not end_closed:
+            return [], len(ids)
+    blind = ids[closed].tolist()
+    return ([int(model.eos_id or 0), *blind] if end_closed else blind), len(ids)
 
 
-def _closed(x: Examples, side: str, closed: list[int], asked: int) -> str:
+def _is_end_closed(batch: ProofBatch, row: Tensor, tgt_in: Tensor) -> bool:
+    """Whether a pad in the place of the end of a source changes nothing."""
+    if int(row[-1]) != batch.model.eos_id:
+        return False
+    without = row.clone()
+    without[-1] = batch.model.source_pad
+    return not bool(_moved(batch, (without[None], tgt_in), (row[None], tgt_in)).any())
+
+
+def _closed(batch: ProofBatch, side: str, closed: list[int], asked: int) -> str:
     """What closed ids mean. Raises CannotJudge where they may be special ones."""
-    subject = x.subject
+    model = batch.model
     listed = ", ".join(map(str, closed[:8])) + (", ..." if len(closed) > 8 else "")
     some = f"{'id' if len(closed) == 1 else 'ids'} {listed}"
-    ours = subject.ours is not None
-    ends = subject.eos_id is not None and subject.start_id is not None
-    if subject.eos_id in closed and side == "source":
-        return f"the end of the source, id {subject.eos_id}, is closed as pads are"
-    if not ours and len(closed) <= 3 and len(closed) < asked / 2:
-        names = [
-            f"{name}=..."
-            for name, value in (
-                ("start_id", subject.start_id),
-                ("eos_id", subject.eos_id),
-                ("source_pad_id", subject.source_pad_id if side == "source" else 0),
-            )
-            if value is None
-        ]
-        if not ends:
-            raise CannotJudge(
-                f"{some} of the {side} changes nothing, as a pad does: if it is a special one, "
-                f"give {' or '.join(names) or 'ids that are symbols'}"
-            )
+    if model.eos_id in closed and side == "source":
+        return f"the end of the source, id {model.eos_id}, is closed as pads are"
+    at_an_end = all(min(i, model.vocabulary_size - 1 - i) < SPECIAL for i in closed)
+    missing = [f"{name}=..." for name in ("start_id", "eos_id") if getattr(model, name) is None]
+    if model.ours is None and at_an_end and len(closed) <= 3 and missing:
+        if side == "source" and model.source_pad_id is None:
+            missing.append("source_pad_id=...")
+        raise CannotJudge(
+            f"{some} of the {side} changes nothing, as a pad does: if it is a special one, give "
+            f"{' or '.join(missing)}"
+        )
     return (
         f"{some} of {asked} of the {side} are closed as pads are: the mask takes symbols for "
         "pads; is it made by comparing with the pad's id alone?"
     )
 
 
-def _cross_maps(trials: Sequence[Examples]) -> str:
+def _cross_maps(trials: Iterable[ProofBatch]) -> str:
     """What cross-attention shows: "!" and a cause where cells are closed that should be open."""
     seen: Tensor | None = None
-    for x in [trial for trial in trials if trial.setting.length <= 12]:
-        if x.subject.equal_lengths:
+    for batch in trials:
+        if batch.model.equal_lengths or batch.setting.length > SHORT:
             return ""
-        src, tgt_in, _ = x.make_batch([(x._row(5), x._row(9))])
-        src = src[:, x.subject.real_source(src)[0]]
+        src, tgt_in, _ = batch.make_batch([(batch._row(5), batch._row(9))])
+        src = src[:, batch.model.real_source(src)[0]]
         maps = AttentionMaps(tgt_in.shape[1], src.shape[1])
         try:
-            with torch.no_grad(), calm(x.variant), maps:
-                x.subject.call(src, tgt_in)
+            with torch.no_grad(), calm(batch.variant), maps:
+                batch.model.call(src, tgt_in)
         except Exception:  # some models do not run under a dispatch mode
             return ""
         if maps.seen is None:
             return "; no attention from target to source was met, so it was judged from outside"
         seen = maps.seen if seen is None else seen | maps.seen
-    if seen is None:
-        return ""
+        if bool(seen.all()):
+            break
+    assert seen is not None
     blind = (~seen.any(0)).nonzero()[:, 0].tolist()
     if blind:
         return (

@@ -33,6 +33,16 @@ class Call:
             stack.enter_context(_removing(part.register_forward_hook(keep)))
         stack.enter_context(_removing(module.out_proj.register_forward_pre_hook(self._context)))  # type: ignore[union-attr]
 
+    @property
+    def heads(self) -> int:
+        ours = getattr(self.module, "n_heads", 1)
+        return int(getattr(self.module, "num_heads", ours))
+
+    @property
+    def width(self) -> int:
+        """Of a head."""
+        return self.found.shape[-1] // self.heads
+
     def _whole(self, _: nn.Module, given: Any, named: Any, output: Any) -> None:
         self.given, self.named, self.met = given, named, True
         self.found = output[0] if isinstance(output, tuple) else output

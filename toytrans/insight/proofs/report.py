@@ -10,8 +10,9 @@ if TYPE_CHECKING:
 
 Verdict = Literal["PASS", "FAIL", "cannot judge", "does not apply"]
 
-ESSENTIAL = "ab"
-"""Letters of the proofs of pads and of the future: a model passes only where these were judged."""
+ESSENTIAL = "abst"
+"""Letters of the proofs of pads, of the future and of what must be seen: a model passes only where
+these were judged."""
 
 
 class ProofFailed(AssertionError):
@@ -144,7 +145,7 @@ class Report:
 
     @property
     def verdict(self) -> Literal["PASS", "FAIL", "cannot judge"]:
-        """FAIL if a proof fails, "cannot judge" if pads or the future could not be judged."""
+        """FAIL if a proof fails, "cannot judge" if an essential one could not be judged."""
         if self.failures:
             return "FAIL"
         unsure = any(f.letter in ESSENTIAL and f.verdict == "cannot judge" for f in self.findings)

@@ -80,7 +80,7 @@ def _is_plain(module: nn.Module) -> bool:
 
 
 @dataclass(frozen=True)
-class Subject:
+class ModelUnderTest:
     """A model under proof, and what is known of it.
 
     call (src (B, S), tgt_in (B, T)) -> logits (B, T, V); a model of one stream takes its ids as
@@ -106,7 +106,7 @@ class Subject:
     limit: int | None = None
     embeddings: tuple[nn.Module, nn.Module] | None = None
     loss: Loss | None = None
-    batch: BatchMaker | None = None
+    batch_maker: BatchMaker | None = None
     layers: Layers | None = None
     module: nn.Module | None = None
     ours: Transformer | None = None
@@ -138,8 +138,8 @@ class Subject:
 
     def make_batch(self, pairs: Symbols) -> tuple[Tensor, Tensor, Tensor | None]:
         """src, tgt_in and tgt_out, this None where no batch maker is at hand."""
-        if self.batch is not None:
-            return self.batch(pairs)
+        if self.batch_maker is not None:
+            return self.batch_maker(pairs)
         end = [] if self.eos_id is None else [self.eos_id]
         start = [] if self.start_id is None else [self.start_id]
         src = padded([s + end for s, _ in pairs], self.source_pad)
