@@ -24,6 +24,7 @@ from toytrans.config import Config
 from toytrans.insight.inspected import InspectedBatch, batch_of_sequences
 from toytrans.model.backends.cpu import leave_products_to_onednn
 from toytrans.model.build import build
+from toytrans.model.context import AttentionContext
 from toytrans.model.masks import MaskMaker, Masks
 from toytrans.model.positions.base import Distances
 from toytrans.model.transformer import Transformer
@@ -135,6 +136,13 @@ def ragged(rows: int, width: int) -> torch.Tensor:
         end = width - 1 - row * 4
         ids[row, end], ids[row, end + 1 :] = EOS_ID, 0
     return ids
+
+
+def context_with_an_empty_row(bias: bool) -> tuple[AttentionContext, torch.Tensor | None]:
+    tgt_in = torch.tensor([[1, 5, 6, 7, 0, 0, 0], [0] * 7])
+    mask = MaskMaker().decoder_self(tgt_in)
+    assert not mask[1].any(), "the second row of the batch sees nothing"
+    return AttentionContext.of(mask, None, torch.float32), torch.randn(1, 3, 7, 7) if bias else None
 
 
 def distances_of(model: Transformer, queries: int, src: torch.Tensor) -> Distances:

@@ -4,7 +4,7 @@ import math
 
 import pytest
 import torch
-from conftest import VOCABULARY, distances_of, model_of
+from conftest import VOCABULARY, context_with_an_empty_row, distances_of, model_of
 
 from toytrans.insight.capture import intermediates
 from toytrans.model.attention import eager_attention
@@ -29,13 +29,6 @@ def test_two_by_two_by_hand():
 
 def heads(*shape: int) -> torch.Tensor:
     return torch.randn(*shape)
-
-
-def context_with_an_empty_row(bias: bool) -> tuple[AttentionContext, torch.Tensor | None]:
-    tgt_in = torch.tensor([[1, 5, 6, 7, 0, 0, 0], [0] * 7])
-    mask = MaskMaker().decoder_self(tgt_in)
-    assert not mask[1].any(), "the second row of the batch sees nothing"
-    return AttentionContext.of(mask, None, torch.float32), torch.randn(1, 3, 7, 7) if bias else None
 
 
 def test_weights_sum_to_one_and_closed_keys_get_exactly_nothing():

@@ -2,22 +2,15 @@
 
 import pytest
 import torch
+from conftest import context_with_an_empty_row
 
 from toytrans.model.attention import eager_attention
 from toytrans.model.backends import cpu, sdpa
 from toytrans.model.context import AttentionContext
-from toytrans.model.masks import MaskMaker
 
 
 def heads(*shape: int) -> torch.Tensor:
     return torch.randn(*shape)
-
-
-def context_with_an_empty_row(bias: bool) -> tuple[AttentionContext, torch.Tensor | None]:
-    tgt_in = torch.tensor([[1, 5, 6, 7, 0, 0, 0], [0] * 7])
-    mask = MaskMaker().decoder_self(tgt_in)
-    assert not mask[1].any(), "the second row of the batch sees nothing"
-    return AttentionContext.of(mask, None, torch.float32), torch.randn(1, 3, 7, 7) if bias else None
 
 
 @pytest.mark.parametrize("scale", [None, 0.3])
