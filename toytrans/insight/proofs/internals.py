@@ -245,7 +245,7 @@ def attention_is_scaled(batch: ProofBatch) -> Outcome:
             near = batch.tolerance / max(batch.size, 1e-30) * max(largest(found), 1e-30)
             if here > near and batch.model.ours is None:
                 factor = _scale_of(call, near)
-                is_meant = factor == call.width**0.5 and _is_of_a_library(call.module)
+                is_meant = factor == call.width**0.5 and _leaves_out_the_scale(call.module)
                 if factor is None or is_meant:
                     others.append(name)
                     continue
@@ -278,10 +278,11 @@ def _nearest(found: Tensor, wanted: Iterable[Tensor]) -> float | None:
     return min((largest(found - one) for one in wanted if one.shape == found.shape), default=None)
 
 
-def _is_of_a_library(module: nn.Module) -> bool:
-    """Whether a layer is one of Hugging Face's, whose families may leave out the scale on purpose,
-    as GPT-Neo does."""
-    return type(module).__module__.startswith("transformers.")
+def _leaves_out_the_scale(module: nn.Module) -> bool:
+    """Whether a layer is one of Hugging Face's that holds no scale: some families, GPT-Neo say,
+    scale nothing on purpose."""
+    is_theirs = type(module).__module__.startswith("transformers.")
+    return is_theirs and not any("scal" in name for name in vars(module))
 
 
 def _scale_of(call: Call, near: float) -> float | None:
