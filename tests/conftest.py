@@ -88,7 +88,7 @@ train: {max_steps: 2, precision: fp32}
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Path:
     """The working directory; output as in a pipe. Temporary files go to the folder beside it.
 
-    It holds c.yaml, which is CONFIG of the test's module or else TINY, and tiny.yaml (SMALL_YAML).
+    It holds c.yaml: CONFIG of the test's module, or else TINY.
     """
     folder, reports = tmp_path / "here", tmp_path / "reports"
     folder.mkdir()
@@ -97,7 +97,6 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.Fixtur
     monkeypatch.setattr(tempfile, "tempdir", str(reports))
     for name in ("TOYTRANS_DEBUG", "COLUMNS", "NO_COLOR", "FORCE_COLOR", "TERM"):
         monkeypatch.delenv(name, raising=False)
-    (folder / "tiny.yaml").write_text(SMALL_YAML)
     (folder / "c.yaml").write_text(getattr(request.module, "CONFIG", tiny_yaml()))
     return folder
 

@@ -17,13 +17,15 @@ from pathlib import Path
 
 import pytest
 import typer
-from conftest import PAIRS, Command, Screen, call, on_screen
+from conftest import PAIRS, SMALL_YAML, Command, Screen, call, on_screen
 
 from toytrans.cli.inspect import Library
 from toytrans.cli.render.tables import print_tables
 from toytrans.insight.masks.conventions import LIBRARIES
 from toytrans.insight.masks.mask_tables import COLUMNS
 from toytrans.insight.tables import CLOSED, Table
+
+CONFIG = SMALL_YAML  # of the fixture `here`
 
 pytestmark = pytest.mark.usefixtures("here")
 
@@ -158,15 +160,15 @@ def test_as_torch_mha_by_hand(command: Command) -> None:
 def run(here: Path) -> Path:
     silence = io.StringIO()
     with contextlib.redirect_stdout(silence), contextlib.redirect_stderr(silence):
-        assert call("train", "--config", "tiny.yaml") == 0
-    return Path("runs/tiny")
+        assert call("train", "--config", "c.yaml") == 0
+    return Path("runs/c")
 
 
 def test_a_run_gives_its_config_its_symbols_and_its_weights(command: Command, run: Path) -> None:
     of_run = command("inspect-masks", "--run", str(run))
     assert (of_run.code, of_run.err) == (0, "")
     assert f"weights of {run}, step 2" in " ".join(of_run.out.split())
-    of_config = command("inspect-masks", "--config", "tiny.yaml").out
+    of_config = command("inspect-masks", "--config", "c.yaml").out
     assert "fresh weights, seed 3" in of_config
 
     def part(out: str, first: int) -> str:
@@ -174,14 +176,14 @@ def test_a_run_gives_its_config_its_symbols_and_its_weights(command: Command, ru
 
     assert of_run.out.split("\n7 ")[0] == of_config.split("\n7 ")[0], "the same pairs and masks"
     assert part(of_run.out, 8) != part(of_config, 8), "other weights"
-    same = command("inspect-masks", "--config", "tiny.yaml").out
+    same = command("inspect-masks", "--config", "c.yaml").out
     assert same == of_config, "fresh weights follow from the seed"
     given = command("inspect-masks", "--run", str(run), "--src", "1 2", "--tgt", "2", "--json")
     assert json.loads(given.out)["src"] == [[1, 4, 5, 2]]
 
 
 def test_a_fault_of_the_config_is_in_the_masks(command: Command) -> None:
-    given = ("inspect-masks", "--config", "tiny.yaml", "--src", "1 2 3", "--tgt", "3 2")
+    given = ("inspect-masks", "--config", "c.yaml", "--src", "1 2 3", "--tgt", "3 2")
     sound = json.loads(command(*given, "--json").out)
     broken = json.loads(command(*given, "--set", "fault=no_causal", "--json").out)
     assert sound["decoder_self"][0] == [[1, 0, 0], [1, 1, 0], [1, 1, 1]]
@@ -201,13 +203,13 @@ def test_a_fault_of_the_config_is_in_the_masks(command: Command) -> None:
         ((*PAIRS, "--as", "hf", "--json"), ("--as hf", "--json", "leave one out")),
         ((*PAIRS, "--as", "hf", "--steps"), ("--as hf", "--steps")),
         ((*PAIRS, "--set", "seed=1"), ("--set seed=1", "--config FILE")),
-        (("--config", "tiny.yaml", "--run", "x"), ("tiny.yaml", "x", "give one")),
+        (("--config", "c.yaml", "--run", "x"), ("c.yaml", "x", "give one")),
         (("--run", "nowhere"), ("nowhere", "no such run directory", "toytrans train")),
         ((), ("nothing to inspect", "--config", "--run", "--src", "--tgt")),
-        (("--config", "tiny.yaml", "--src", "9", "--tgt", "1", "--steps"), ("--src '9'", "'9'")),
+        (("--config", "c.yaml", "--src", "9", "--tgt", "1", "--steps"), ("--src '9'", "'9'")),
         (
             (
-                *("--config", "tiny.yaml", "--set", "model.positions=learned"),
+                *("--config", "c.yaml", "--set", "model.positions=learned"),
                 *("--set", "model.max_positions=12", "--src", " ".join("1" * 20), "--tgt", "1"),
             ),
             ("21 places", "max_positions", "shorten"),
@@ -245,7 +247,7 @@ def test_steps_piped_come_all_at_once(command: Command) -> None:
 
 
 def test_steps_take_the_pairs_of_a_config(command: Command) -> None:
-    out = command("inspect-masks", "--config", "tiny.yaml", "--steps").out
+    out = command("inspect-masks", "--config", "c.yaml", "--steps").out
     words = " ".join(out.split())
     assert "The pairs are yours, the model is not. The model is tiny" in words
 

@@ -3,13 +3,15 @@
 from pathlib import Path
 
 import pytest
-from conftest import Command
+from conftest import SMALL_YAML, Command
+
+CONFIG = SMALL_YAML  # of the fixture `here`
 
 
 @pytest.fixture
 def run(here: Path, command: Command) -> str:
-    assert command("train", "--config", "tiny.yaml").code == 0
-    return "runs/tiny"
+    assert command("train", "--config", "c.yaml").code == 0
+    return "runs/c"
 
 
 @pytest.mark.parametrize(

@@ -5,10 +5,12 @@ from pathlib import Path
 
 import pytest
 import torch
-from conftest import PAIRS, Command
+from conftest import PAIRS, SMALL_YAML, Command
 from safetensors.torch import load_file
 
 from toytrans.insight.capture import PARTS
+
+CONFIG = SMALL_YAML  # of the fixture `here`
 
 
 @pytest.mark.parametrize("part", PARTS)
@@ -78,20 +80,20 @@ def test_saved_tensors_are_those_shown(here: Path, command: Command) -> None:
 
 
 def test_a_run_is_found_and_named(here: Path, command: Command) -> None:
-    assert command("train", "--config", "tiny.yaml").code == 0
+    assert command("train", "--config", "c.yaml").code == 0
     newest = command("trace", "--layer", "2")
-    assert newest.code == 0 and "weights of runs/tiny, step 2" in " ".join(newest.out.split())
-    assert newest.out == command("trace", "runs/tiny", "--layer", "2").out
+    assert newest.code == 0 and "weights of runs/c, step 2" in " ".join(newest.out.split())
+    assert newest.out == command("trace", "runs/c", "--layer", "2").out
     assert "layer input" in newest.out and "embedded = layer input" not in newest.out
-    assert "fresh weights, seed 3" in command("trace", "--config", "tiny.yaml").out
-    steps = command("trace", "runs/tiny", "--example", "decoding")
+    assert "fresh weights, seed 3" in command("trace", "--config", "c.yaml").out
+    steps = command("trace", "runs/c", "--example", "decoding")
     assert steps.code == 0 and "step t of decoding, to rounding" in steps.out
     unknown = command("trace", "--src", "9", "--tgt", "1")
-    assert unknown.code == 2 and "runs/tiny, the newest run: --src '9'" in unknown.err
+    assert unknown.code == 2 and "runs/c, the newest run: --src '9'" in unknown.err
 
 
 def test_a_fault_is_announced(here: Path, command: Command) -> None:
-    answer = command("trace", "--config", "tiny.yaml", "--set", "fault=no_residual")
+    answer = command("trace", "--config", "c.yaml", "--set", "fault=no_residual")
     assert answer.code == 0 and "broken on purpose: no_residual" in answer.err
     assert "NOT accounted for" in answer.out
 
@@ -102,13 +104,13 @@ def test_a_fault_is_announced(here: Path, command: Command) -> None:
         ((), ("nothing to trace", "--config FILE", "--src", "trace example heads")),
         (("nowhere",), ("nowhere", "no such run directory", "toytrans train")),
         (("--src", "1"), ("1 --src and 0 --tgt",)),
-        (("x", "--config", "tiny.yaml"), ("tiny.yaml", "run x", "give one")),
+        (("x", "--config", "c.yaml"), ("c.yaml", "run x", "give one")),
         ((*PAIRS, "--set", "seed=1"), ("--set seed=1", "--config FILE")),
         ((*PAIRS, "--layer", "2"), ("--layer 2", "layer 1 alone")),
-        (("--config", "tiny.yaml", "--layer", "3"), ("--layer 3", "layers 1 to 2")),
+        (("--config", "c.yaml", "--layer", "3"), ("--layer 3", "layers 1 to 2")),
         ((*PAIRS, "--head", "5"), ("--head 5", "has 4")),
         ((*PAIRS, "--pair", "3"), ("--pair 3", "has 2")),
-        (("--config", "tiny.yaml", "--src", "9", "--tgt", "1"), ("--src '9'", "'9'")),
+        (("--config", "c.yaml", "--src", "9", "--tgt", "1"), ("--src '9'", "'9'")),
         (("--no-scale", "--save", "no/x.safetensors"), ("no/x.safetensors", "cannot be written")),
     ],
 )
