@@ -71,12 +71,10 @@ def test_a_run_is_an_argument_or_an_option(runs, command: Command, here: Path):
     argument = command("translate", runs[0], "1 2", "3")
     assert option.code == 0 and option.out.count("\n") == 2
     assert argument == option
-    for words in (
-        ("eval", runs[0], "--run", runs[1]),
-        ("translate", "--run", runs[1], runs[0], "1"),
-    ):
-        twice = command(*words)
-        assert (twice.code, twice.out) == (2, "") and "once" in twice.err
+    twice = command("translate", "--run", runs[1], runs[0], "1")
+    assert (twice.code, twice.out) == (2, "") and "once" in twice.err
+    both = command("eval", runs[0], "--run", runs[1], "--json")
+    assert both.out == command("eval", runs[0], runs[1], "--json").out
 
 
 def test_the_newest_run_is_named_with_what_is_missing(command: Command, here: Path):

@@ -13,7 +13,6 @@ import typer
 
 from toytrans.cli.common import (
     RunOption,
-    either,
     note,
     output,
     printable,
@@ -84,7 +83,7 @@ def evaluate(
 
     from toytrans.data.selection import Selection
 
-    given: Sequence[Path | None] = either(paths, run, "run") or (None,)
+    given: Sequence[Path | None] = [*(paths or ()), *(run or ())] or [None]
     runs = [_load(path, checkpoint, device) for path in given]
     wanted = Selection(span, examples, length_of)
     measured = [_measure(run, files or split, wanted, decode, beam) for run in runs]
