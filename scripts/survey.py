@@ -273,7 +273,7 @@ def check_one(kind: str, name: str) -> dict[str, Any]:
     return {
         "verdict": report.verdict,
         "letters": " ".join(finding.letter for finding in report.failures),
-        "note": "; ".join(f"({f.letter}) {f.words}" for f in shown),
+        "note": "; ".join(f"({f.letter}) {f.message}" for f in shown),
         "differences": {f.letter: f.difference for f in report.failures},
         "precision": report.precision,
         "seconds": time.perf_counter() - begun,

@@ -415,7 +415,13 @@ def test_a_stopped_board_saves_and_goes_on(tiny, monkeypatch, number):
     )
     (tiny / "run.py").write_text(program)
     line = [sys.executable, "-P", "run.py", "board", "tiny", "--quick"]
-    with subprocess.Popen(line, cwd=tiny, stderr=subprocess.PIPE, text=True) as process:
+
+    def heed_hangups() -> None:  # the tests may run under nohup
+        signal.signal(signal.SIGHUP, signal.SIG_DFL)
+
+    with subprocess.Popen(
+        line, cwd=tiny, stderr=subprocess.PIPE, text=True, preexec_fn=heed_hangups
+    ) as process:
         board = load_board("tiny")
         ours = jobs.jobs_of("tiny", board, quick=True, files=None)[0]
         for _ in range(600):

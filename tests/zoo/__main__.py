@@ -45,7 +45,7 @@ def run(entry: Entry, quick: bool = False) -> Result:
         verdict = report.verdict
         letters = "".join(finding.letter for finding in report.failures)
         shown = [f for f in report.findings if f.verdict in ("FAIL", "cannot judge")]
-        words = "\n".join(f"({f.letter}) {f.verdict}: {f.words}" for f in shown)
+        words = "\n".join(f"({f.letter}) {f.verdict}: {f.message}" for f in shown)
     except UserError as refusal:
         verdict, words = "refused", str(refusal)
     except Exception:

@@ -59,7 +59,7 @@ def check(
     ] = None,
     batch_first: Annotated[
         bool | None,
-        typer.Option("--batch-first/--time-first", help="Of a --model; found out if not given."),
+        typer.Option("--batch-first/--time-first", help="Of a --model; detected if not given."),
     ] = None,
     seed: Annotated[
         int, typer.Option(min=0, max=2**31 - 1, help="Of the sequences or kills tried.")
@@ -189,9 +189,9 @@ def _check_run(
     from toytrans.training.run import newest_run
 
     loaded = load(path or newest_run(), checkpoint, "cpu")
-    settings, found = loaded.config, loaded.config.fault
-    if fault is not None and found is not None:
-        raise UserError(f"{loaded.path}: broken already ({found}); leave --break out")
+    settings, planted = loaded.config, loaded.config.fault
+    if fault is not None and planted is not None:
+        raise UserError(f"{loaded.path}: broken already ({planted}); leave --break out")
     if fault is not None:
         values = settings.model_dump(mode="json") | {"fault": fault}
         settings = _checked(loaded.path, values)
@@ -247,7 +247,7 @@ def _made_by(name: str) -> Any:
 
 @contextlib.contextmanager
 def _explaining(what: str) -> Iterator[None]:
-    """Somebody else's code may raise anything; the user is told in one line."""
+    """Somebody else's code may raise anything; the user gets one line."""
     try:
         yield
     except Exception as error:

@@ -60,7 +60,7 @@ Pair = tuple[Callable[..., Any], Callable[..., Any]]
 """An operation of `by_hand` and its backward function."""
 
 
-class Case(NamedTuple):
+class GradientCase(NamedTuple):
     """One operation on one set of numbers.
 
     pair: the manual forward and backward functions.
@@ -82,7 +82,7 @@ def compare(seeds: int) -> list[Comparison]:
     return [_worst(same) for same in zip(*runs, strict=True)]
 
 
-def compare_case(case: Case, draw: torch.Generator) -> Iterator[Comparison]:
+def compare_case(case: GradientCase, draw: torch.Generator) -> Iterator[Comparison]:
     """Compare the output, and each input's gradient for a random gradient of the output."""
     forward, backward = case.pair
     inputs = list(case.inputs.values())
@@ -119,37 +119,37 @@ def _worst(same: Sequence[Comparison]) -> Comparison:
     return same[0]._replace(absolute=absolute, relative=relative)
 
 
-def layers(draw: torch.Generator) -> Iterator[Case]:
+def layers(draw: torch.Generator) -> Iterator[GradientCase]:
     """Operations on each place alone."""
     numbers = _numbers(draw)
     x = {"x": numbers(B, TQ, IN)}
     dense = {"weight": numbers(OUT, IN), "bias": numbers(OUT)}
-    yield Case("linear", (functions.linear, functions.linear_backward), F.linear, x | dense)
+    yield GradientCase("linear", (functions.linear, functions.linear_backward), F.linear, x | dense)
     norm: Pair = functions.layer_norm, functions.layer_norm_backward
     scales = {"weight": numbers(IN), "bias": numbers(IN)}
-    yield Case("LayerNorm", norm, _torchs_norm, x | scales, (1e-5,))
+    yield GradientCase("LayerNorm", norm, _torchs_norm, x | scales, (1e-5,))
     small = {"x": 1e-3 * x["x"]}  # so that epsilon, not the variance, decides
-    yield Case("LayerNorm, small x", norm, _torchs_norm, small | scales, (1e-5,))
-    yield Case("ReLU", (functions.relu, functions.relu_backward), F.relu, x)
-    yield Case("GELU", (functions.gelu, functions.gelu_backward), F.gelu, x)
+    yield GradientCase("LayerNorm, small x", norm, _torchs_norm, small | scales, (1e-5,))
+    yield GradientCase("ReLU", (functions.relu, functions.relu_backward), F.relu, x)
+    yield GradientCase("GELU", (functions.gelu, functions.gelu_backward), F.gelu, x)
     tanh: Pair = functions.gelu_tanh, functions.gelu_tanh_backward
-    yield Case("GELU, tanh form", tanh, partial(F.gelu, approximate="tanh"), x)
-    yield Case(
+    yield GradientCase("GELU, tanh form", tanh, partial(F.gelu, approximate="tanh"), x)
+    yield GradientCase(
         "softmax", (functions.softmax, functions.softmax_backward), partial(F.softmax, dim=-1), x
     )
     angle = numbers(TQ, H)
     spun: Pair = functions.rotary, functions.rotary_backward
     pairs = {"x": numbers(B, TQ, 2 * H)}
-    yield Case("turn (rotary)", spun, apply_rotary, pairs, (angle.cos(), angle.sin()))
+    yield GradientCase("turn (rotary)", spun, apply_rotary, pairs, (angle.cos(), angle.sin()))
     table, ids = {"table": numbers(V, IN)}, torch.randint(V, (B, TQ), generator=draw)
     rows: Pair = functions.embedding, functions.embedding_backward
-    yield Case("embedding", rows, lambda table, ids: F.embedding(ids, table), table, (ids,))
+    yield GradientCase("embedding", rows, lambda table, ids: F.embedding(ids, table), table, (ids,))
     keep = (torch.rand(B, TQ, IN, generator=draw) < 0.7) / 0.7
     drop: Pair = functions.dropout, functions.dropout_backward
-    yield Case("dropout", drop, torch.mul, x, (keep,))
+    yield GradientCase("dropout", drop, torch.mul, x, (keep,))
 
 
-def attentions(draw: torch.Generator) -> Iterator[Case]:
+def attentions(draw: torch.Generator) -> Iterator[GradientCase]:
     """Attention, with pads, a causal mask and a query without a visible key."""
     numbers = _numbers(draw)
     src, tgt = ids_with_pads(TK, draw), ids_with_pads(TQ, draw)
@@ -163,9 +163,9 @@ def attentions(draw: torch.Generator) -> Iterator[Case]:
     inputs = {"q": numbers(B, H, TQ, DH), "k": numbers(B, H, TK, DH), "v": numbers(B, H, TK, DH)}
     inputs["bias"] = numbers(1, H, TQ, TK)
     seen = cross.additive, cross.has_visible_key
-    yield Case("attention", pair, _torchs_attention, inputs, seen)
+    yield GradientCase("attention", pair, _torchs_attention, inputs, seen)
     keep = (torch.rand(B, H, TQ, TK, generator=draw) < 0.7) / 0.7
-    yield Case("capped, dropped out", pair, _step_by_step, inputs, (*seen, keep, 0.5, 2.0))
+    yield GradientCase("capped, dropped out", pair, _step_by_step, inputs, (*seen, keep, 0.5, 2.0))
     weights = {
         "in_weight": numbers(3 * H * DH, H * DH) / 5,
         "in_bias": numbers(3 * H * DH),
@@ -180,18 +180,18 @@ def attentions(draw: torch.Generator) -> Iterator[Case]:
         ("multi-head, self", itself, _torchs_self, x, own),
         ("multi-head, cross", other, _torchs_multi_head, both, cross),
     ):
-        yield Case(
+        yield GradientCase(
             name, pair, theirs, given | weights, (H, context.additive, context.has_visible_key)
         )
 
 
-def losses(draw: torch.Generator) -> Iterator[Case]:
+def losses(draw: torch.Generator) -> Iterator[GradientCase]:
     """Cross entropy of each place, ignoring pads."""
     pair: Pair = functions.cross_entropy, functions.cross_entropy_backward
     labels = ids_with_pads(TQ, draw).flatten()
     logits = {"logits": 3 * _numbers(draw)(B * TQ, V)}
     for name, smoothing in (("cross entropy", 0.0), ("cross entropy, smoothed", 0.1)):
-        yield Case(name, pair, _torchs_cross_entropy, logits, (labels, PAD_ID, smoothing))
+        yield GradientCase(name, pair, _torchs_cross_entropy, logits, (labels, PAD_ID, smoothing))
 
 
 def ids_with_pads(length: int, draw: torch.Generator) -> Tensor:

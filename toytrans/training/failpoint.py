@@ -29,7 +29,7 @@ _left = int(_number) if _number.isdigit() else 1
 
 
 def failpoint(name: str) -> None:
-    """Kill this process if it is told to die here; else nothing."""
+    """Kill this process if this is its place to die; else do nothing."""
     global _left
     if name == _place:
         _left -= 1

@@ -295,7 +295,7 @@ def set_aside(run: Path) -> list[str]:
     """Move the files of a run, if there is one, to .replaced; returns the entries that training did
     not write.
 
-    Raises UserError where checkpoints of this run cannot be told from other folders.
+    Raises UserError where checkpoints of this run cannot be distinguished from other folders.
     """
     if not os.path.lexists(run / CONFIG):
         return []

@@ -101,7 +101,7 @@ def test_a_trained_run_passes(tmp_path, command, monkeypatch):
 def test_pad_rows_do_no_harm_with_numbers():
     found = finding(our_report(positions="sinusoidal"), "g")
     assert found.difference <= 1e-12
-    assert "gradients apart by at most" in found.words and "loss" in found.words
+    assert "gradients apart by at most" in found.message and "loss" in found.message
 
 
 @pytest.mark.parametrize("norm_first", [False, True])
@@ -170,7 +170,7 @@ def test_a_plain_function_gets_what_can_be_told_from_outside():
     )
     assert all(verdict != "FAIL" for verdict in verdicts.values())
     for found in report.findings:
-        assert found.verdict == "PASS" or "needs" in found.words, found
+        assert found.verdict == "PASS" or "needs" in found.message, found
     assert report.precision == "float32"
 
 
@@ -196,7 +196,7 @@ def test_a_fault_fails_the_proofs_on_its_card(fault, norm):
 
 def test_the_cause_is_named():
     def words(fault, letter):
-        return finding(our_report(fault, positions="sinusoidal"), letter).words
+        return finding(our_report(fault, positions="sinusoidal"), letter).message
 
     assert "places 0..6 change when token 7 changes" in words("no_causal", "b")
     assert "sees the future; is the causal mask passed" in words("no_causal", "b")
@@ -283,9 +283,9 @@ def test_a_row_of_pads_alone_that_turns_into_nan_is_found_where_it_can_come():
     sound, spoilt = Own(), Own(closed=-torch.inf)
     assert finding(ask(sound), "i").verdict == "PASS"
     without_end = finding(ask(spoilt), "i")
-    assert without_end.verdict == "cannot judge" and "give eos_id" in without_end.words
+    assert without_end.verdict == "cannot judge" and "give eos_id" in without_end.message
     with_end = finding(ask(spoilt, eos_id=2), "i")  # sources then end with it
-    assert with_end.verdict == "PASS" and "would spoil it" in with_end.words
+    assert with_end.verdict == "PASS" and "would spoil it" in with_end.message
 
 
 def test_an_id_that_is_ruled_out_hides_no_leak():
@@ -300,7 +300,7 @@ def test_an_id_that_is_ruled_out_hides_no_leak():
 
         report = ask(leaking, only="be")
         assert {"b", "e"} <= failing(report)
-        assert "sees the future" in finding(report, "b").words
+        assert "sees the future" in finding(report, "b").message
         sound = ask(lambda s, t, model=model: leaking(s, t) - 1e-3 * model(s, t).roll(-1, 1),
                     only="b")  # fmt: skip
         assert "b" not in failing(sound)
@@ -320,7 +320,7 @@ def test_half_precision_is_not_asked_for_the_order():
     model = around_torch().eval()
     report = ask(lambda s, t: model(s, t).bfloat16())
     assert finding(report, "j").verdict == "cannot judge"
-    assert "half precision" in finding(report, "j").words
+    assert "half precision" in finding(report, "j").message
 
 
 def test_a_model_without_gradients_is_checked_like_any_other():
@@ -357,7 +357,7 @@ def test_an_embedding_that_is_not_batch_first_does_not_apply():
 
     model = Turned()
     found = finding(ask(lambda s, t: model(s, t), embedding=model.turned), "c")
-    assert found.verdict == "cannot judge" and "batch first" in found.words
+    assert found.verdict == "cannot judge" and "batch first" in found.message
 
 
 def test_a_model_that_changes_later_fails():
@@ -401,7 +401,7 @@ def test_hugging_faces_own_loss_is_what_is_proved():
     model, _ = hugging_face_models()["bart"]
     report = check(Summing(model.config), only="hnab")
     assert failing(report) == {"h", "n"}
-    assert "own loss" in finding(report, "h").words
+    assert "own loss" in finding(report, "h").message
 
 
 def test_a_pad_that_is_also_the_end_passes_where_labels_tell_them_apart():
@@ -415,7 +415,7 @@ def test_a_pad_that_is_also_the_end_passes_where_labels_tell_them_apart():
 
 def test_a_loss_of_a_broken_run_names_the_fault_wherever_it_is_printed():
     assert "broken on purpose: no_norm" in str(our_report("no_norm"))
-    assert "broken on purpose: no_norm" in our_report("no_norm").document()["model"]
+    assert "broken on purpose: no_norm" in our_report("no_norm").to_dict()["model"]
 
 
 # Bad input -----------------------------------------------------------------------------------
@@ -506,7 +506,7 @@ def test_embeddings_that_are_not_used_prove_nothing():
     model = around_torch().eval()
     report = check(lambda s, t: model(s, t), **SIZES, embedding=nn.Embedding(20, 16))
     found = finding(report, "c")
-    assert found.verdict == "cannot judge" and "not what the model embeds" in found.words
+    assert found.verdict == "cannot judge" and "not what the model embeds" in found.message
 
 
 def test_examples_hold_pads_on_both_sides_and_no_equal_neighbours():
@@ -696,13 +696,13 @@ def test_a_report_is_true_only_if_it_passed_and_raises_if_not():
     assert not broken and broken.verdict == "FAIL"
     with pytest.raises(AssertionError, match="sees the future"):
         broken.raise_if_failed()
-    assert sound.document()["verdict"] == "PASS" and sound.document()["tried"]["lengths"] == [7]
+    assert sound.to_dict()["verdict"] == "PASS" and sound.to_dict()["tried"]["lengths"] == [7]
 
 
 def test_a_leak_in_train_mode_alone_is_found_and_said_to_be_there():
     model = Counting(train_ahead=1).eval()
     report = ask(model, kind="decoder", length=16)
-    assert "train mode" in finding(report, "b").words and not model.training
+    assert "train mode" in finding(report, "b").message and not model.training
 
 
 def test_a_failure_shows_its_module_the_smallest_example_and_how_to_see_it_again():
@@ -736,7 +736,7 @@ def test_thorough_tries_512_places_and_32_rows():
     assert toytrans.check(model, **SIZES, kind="decoder", only="ab")
     report = toytrans.check(model, **SIZES, kind="decoder", only="ab", thorough=True)
     assert {64, 256, 512} <= report.tried.lengths and 32 in report.tried.rows
-    assert "b" in failing(report) and "length 512" in finding(report, "b").words
+    assert "b" in failing(report) and "length 512" in finding(report, "b").message
     sound = toytrans.check(Running(), **SIZES, kind="decoder", only="abdu", thorough=True)
     assert sound and max(sound.tried.lengths) == 512
 
@@ -757,9 +757,9 @@ def test_every_width_is_tried():
             return super().forward(ids)
 
     report = toytrans.check(Blocks(), **SIZES, kind="decoder", only="a")
-    assert "padded to 37 places, and not at 36" in finding(report, "a").words
+    assert "padded to 37 places, and not at 36" in finding(report, "a").message
     passed = finding(toytrans.check(Running(), **SIZES, kind="decoder", only="a"), "a")
-    assert "nor at any width of 8..65" in passed.words
+    assert "nor at any width of 8..65" in passed.message
 
 
 @pytest.mark.parametrize(
@@ -777,7 +777,7 @@ def test_what_a_module_does_at_each_call_fails(change, cause):
             return change(super().forward(ids), ids)
 
     report = ask(Odd(), kind="decoder")
-    assert "v" in failing(report) and cause in finding(report, "v").words
+    assert "v" in failing(report) and cause in finding(report, "v").message
     if "random" in cause:  # in a function it may be a switch that its user forgot
         model = Odd()
         with pytest.raises(UserError, match=r"model\.eval\(\)"):
@@ -793,7 +793,7 @@ def test_what_is_kept_in_a_plain_function_fails():
         return logits + src.sum(1)[:, None, None] + len(calls)
 
     report = ask(counting)
-    assert failing(report) == {"v"} and "from call to call" in finding(report, "v").words
+    assert failing(report) == {"v"} and "from call to call" in finding(report, "v").message
 
 
 def test_a_model_that_needs_one_length_is_asked_with_one():
@@ -824,7 +824,7 @@ def test_a_source_of_fewer_ids_or_another_pad_is_named():
     report = ask(other, start_id=1, eos_id=2)
     assert report.verdict == "cannot judge" and not failing(report)
     for letter in "ad":
-        assert "give source_pad_id=3" in finding(report, letter).words
+        assert "give source_pad_id=3" in finding(report, letter).message
     assert ask(other, start_id=1, eos_id=2, source_pad_id=3)
 
 
@@ -838,9 +838,9 @@ def test_pads_before_the_ids_of_a_hugging_face_decoder_are_judged():
     sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
     config = LlamaConfig(**sizes, vocab_size=30, intermediate_size=16, pad_token_id=0)
     sound = finding(check(LlamaForCausalLM(config), only="a"), "a")
-    assert sound.verdict == "PASS" and "nor do 2 before them" in sound.words
+    assert sound.verdict == "PASS" and "nor do 2 before them" in sound.message
     spoilt = finding(check(Ignoring(config), only="a"), "a")
-    assert spoilt.verdict == "FAIL" and "attention_mask is 0" in spoilt.words
+    assert spoilt.verdict == "FAIL" and "attention_mask is 0" in spoilt.message
 
 
 def test_decoding_that_counts_places_otherwise_names_position_ids():
@@ -850,7 +850,7 @@ def test_decoding_that_counts_places_otherwise_names_position_ids():
     config = CamembertConfig(**sizes, vocab_size=30, intermediate_size=16, is_decoder=True,
                              max_position_embeddings=40, pad_token_id=0)  # fmt: skip
     found = finding(check(CamembertForCausalLM(config), only="f"), "f")
-    assert found.verdict == "FAIL" and "without position_ids both agree" in found.words
+    assert found.verdict == "FAIL" and "without position_ids both agree" in found.message
 
 
 def test_nothing_seen_cannot_be_judged():

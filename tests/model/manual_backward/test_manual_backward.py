@@ -40,7 +40,7 @@ VARIANTS = [
 ]
 
 
-def cases(seed: int) -> list[gradients.Case]:
+def cases(seed: int) -> list[gradients.GradientCase]:
     draw = torch.Generator().manual_seed(seed)
     return [
         *gradients.layers(draw),

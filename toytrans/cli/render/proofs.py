@@ -1,12 +1,12 @@
 """A report of the proofs as text, JSON, JUnit's XML, or annotations of GitHub's."""
 
-import json
 import time
 from typing import TYPE_CHECKING, Any
 from xml.etree import ElementTree
 
 from toytrans.choices import FaultName
 from toytrans.cli.common import note, output, plain, warn_of_fault
+from toytrans.safe_io import json_text
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from toytrans.insight.proofs.report import Finding, Report
 
 PROGRESS_AFTER = 2.0
-"""Seconds after which is told what is being tried, and between two such lines."""
+"""Seconds before the first line of progress, and between two."""
 
 
 class Progress:
@@ -33,7 +33,7 @@ class Progress:
 def show(report: "Report", fault: FaultName | None, form: str) -> None:
     """Print a report on standard output in one of the formats."""
     if form == "json":
-        print(json.dumps(report.document() | {"fault": fault}))
+        print(json_text(report.to_dict() | {"fault": fault}))
     elif form == "junit":
         print(junit(report))
     elif form == "github":
@@ -62,10 +62,10 @@ def junit(report: "Report") -> str:
             name=f"({finding.letter}) {finding.title}",
         )
         if finding.verdict == "FAIL":
-            failure = ElementTree.SubElement(case, "failure", message=finding.words)
+            failure = ElementTree.SubElement(case, "failure", message=finding.message)
             failure.text = "\n".join(_details(finding))
         elif finding.verdict != "PASS":
-            ElementTree.SubElement(case, "skipped", message=f"{finding.verdict}: {finding.words}")
+            ElementTree.SubElement(case, "skipped", message=f"{finding.verdict}: {finding.message}")
     return ElementTree.tostring(suite, encoding="unicode")
 
 
@@ -75,7 +75,7 @@ def annotations(report: "Report") -> list[str]:
     kinds = {"FAIL": "error", "cannot judge": "warning"}
     return [
         f"::{kinds[f.verdict]} title={_escaped(f'toytrans check ({f.letter}) {f.title}', True)}::"
-        + _escaped("\n".join([f.words, *_details(f)]))
+        + _escaped("\n".join([f.message, *_details(f)]))
         for f in report.findings
         if f.verdict in kinds
     ]
@@ -100,7 +100,7 @@ def remedy(report: "Report") -> str:
 
     unsure = [f for f in report.findings if f.verdict == "cannot judge"]
     first = next((f for f in unsure if f.letter in ESSENTIAL), unsure[0])
-    return f"cannot judge {report.subject}: ({first.letter}) {first.words}"
+    return f"cannot judge {report.subject}: ({first.letter}) {first.message}"
 
 
 def _print(console: "Console", report: "Report", fault: FaultName | None) -> None:
@@ -124,11 +124,11 @@ def _print(console: "Console", report: "Report", fault: FaultName | None) -> Non
             )
         )
         unsure = finding.verdict == "cannot judge"
-        for text in (f"cannot judge: {finding.words}" if unsure else finding.words,
+        for text in (f"cannot judge: {finding.message}" if unsure else finding.message,
                      *_details(finding)):  # fmt: skip
-            words = plain(text)
-            words.style = "" if finding.verdict == "FAIL" else "dim"
-            console.print(Padding(words, (0, 0, 0, 9)))
+            line = plain(text)
+            line.style = "" if finding.verdict == "FAIL" else "dim"
+            console.print(Padding(line, (0, 0, 0, 9)))
     _print_sum(console, report)
     if fault is not None:
         from toytrans.insight.diagnosis.fault_cards import CARDS
@@ -165,10 +165,10 @@ def print_card(console: "Console", name: FaultName, card: "FaultCard") -> None:
     from rich.padding import Padding
 
     console.print(f"\n[bold]{name}[/bold]")
-    for heading, words in (
+    for heading, text in (
         ("what", card.what),
         ("symptom", card.symptom),
         ("found by", " ".join(f"({letter})" for letter in card.proofs)),
         ("met in", card.threads),
     ):
-        console.print(Padding(plain(f"{heading}: {words}"), (0, 0, 0, 2)))
+        console.print(Padding(plain(f"{heading}: {text}"), (0, 0, 0, 2)))

@@ -160,5 +160,5 @@ def symptom(config: Config, name: str, evidence: str, **changes: Any) -> Symptom
     what, remedy = TEXTS[severity][name]
     remedy = remedy.format(train=config.train, data=config.data)
     proofs, cards = SEE.get(name, ("", ()))
-    found = Symptom(name, severity, what, evidence, remedy, tuple(proofs), cards)
-    return replace(found, **changes)
+    symptom = Symptom(name, severity, what, evidence, remedy, tuple(proofs), cards)
+    return replace(symptom, **changes)

@@ -1,4 +1,4 @@
-"""Anybody's model, made to fit the proofs: what can be found out of it, and what was given.
+"""Anybody's model, made to fit the proofs: what can be detected in it, and what was given.
 
 Here, as in `conventions`, True = blocked where torch's own layers want it so.
 """

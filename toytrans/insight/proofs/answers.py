@@ -58,25 +58,25 @@ def answer(model: ModelUnderTest, src: Tensor, tgt_in: Tensor) -> Tensor:
     return logits.clone().cpu() if model.ours is None else logits
 
 
-def logits_of(found: Any, shape: tuple[int, ...]) -> Any:
+def logits_of(answer: Any, shape: tuple[int, ...]) -> Any:
     """The logits in what a model returns: itself, `.logits`, ["logits"], or of a tuple the first
     tensor of numbers (B, T, V)."""
-    if isinstance(found, Tensor):
-        return found
-    if isinstance(getattr(found, "logits", None), Tensor):
-        return found.logits
-    if isinstance(found, dict) and isinstance(found.get("logits"), Tensor):
-        return found["logits"]
-    if isinstance(found, tuple | list):
-        for part in found:
+    if isinstance(answer, Tensor):
+        return answer
+    if isinstance(getattr(answer, "logits", None), Tensor):
+        return answer.logits
+    if isinstance(answer, dict) and isinstance(answer.get("logits"), Tensor):
+        return answer["logits"]
+    if isinstance(answer, tuple | list):
+        for part in answer:
             if isinstance(part, Tensor) and part.is_floating_point() and part.dim() == 3:
                 return part
-    last = getattr(found, "last_hidden_state", None)
-    return last if isinstance(last, Tensor) else found
+    last = getattr(answer, "last_hidden_state", None)
+    return last if isinstance(last, Tensor) else answer
 
 
 def foreign(model: ModelUnderTest, what: str, function: Callable[..., Any], *given: Any) -> Any:
-    """Call a function that may be somebody else's; what it raises is told in one line."""
+    """Call a function that may be somebody else's; what it raises becomes one line."""
     if model.ours is not None:
         return function(*given)
     try:

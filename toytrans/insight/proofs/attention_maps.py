@@ -25,13 +25,13 @@ class AttentionMaps(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         named = kwargs or {}
-        found = func(*args, **named)
+        result = func(*args, **named)
         name = func.__name__ if hasattr(func, "__name__") else str(func)
-        if "softmax" in name and "backward" not in name and isinstance(found, Tensor):
-            self._add(found if "log" not in name else found.exp())
+        if "softmax" in name and "backward" not in name and isinstance(result, Tensor):
+            self._add(result if "log" not in name else result.exp())
         elif "scaled_dot_product" in name and "backward" not in name:
             self._add(_weights(*args, **named))
-        return found
+        return result
 
     def _add(self, weights: Tensor) -> None:
         if weights.dim() < 2 or tuple(weights.shape[-2:]) != self.shape:

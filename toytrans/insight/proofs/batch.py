@@ -97,8 +97,8 @@ class ProofBatch:
         """Symbols of which no two neighbours are equal."""
         start = torch.randint(len(self.symbols), (1,), generator=self.random)
         steps = torch.randint(1, len(self.symbols), (length,), generator=self.random)
-        found: list[int] = self.symbols[(start + steps.cumsum(0)) % len(self.symbols)].tolist()
-        return found
+        drawn: list[int] = self.symbols[(start + steps.cumsum(0)) % len(self.symbols)].tolist()
+        return drawn
 
     def make_batch(self, pairs: Symbols) -> tuple[Tensor, Tensor, Tensor | None]:
         """src, tgt_in and tgt_out or None. Raises UserError for a batch maker that makes others."""
@@ -205,8 +205,8 @@ class ProofBatch:
                 new = self.ask(twice[0], twice[1])[: len(self.src)]
             except NoAnswer:
                 return 0.0
-        found = self.differ(new, self.logits, self.real)
-        return found if math.isfinite(found) else 0.0
+        change = self.differ(new, self.logits, self.real)
+        return change if math.isfinite(change) else 0.0
 
     def _true_precision(self) -> torch.dtype:
         """The dtype of the logits, or fp32 where something inside is rounded to it: where fp32

@@ -89,7 +89,7 @@ def _steps(
     batch: ProofBatch, call: HuggingFaceCall, src: Tensor, tgt_in: Tensor, positions: bool = True
 ) -> Tensor:
     """Logits (B, T, V) of the loop, with position_ids where the model takes them."""
-    model, kept, found = call.model, None, []
+    model, kept, steps = call.model, None, []
     common: dict[str, Any] = {"use_cache": True, "return_dict": True}
     if batch.model.has_source:
         mask = call.masks(src, tgt_in)["attention_mask"]
@@ -111,8 +111,8 @@ def _steps(
         kept = getattr(out, "past_key_values", None)
         if kept is None:
             raise NotApplicable("the model hands on no past_key_values to decode with")
-        found.append(logits_of(out, tuple(token.shape)))
-    return torch.cat(found, 1)
+        steps.append(logits_of(out, tuple(token.shape)))
+    return torch.cat(steps, 1)
 
 
 def _generated(batch: ProofBatch, generate: Any) -> Outcome:

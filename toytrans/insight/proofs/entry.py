@@ -49,7 +49,7 @@ def check(
 
     pad_id, vocabulary_size: of the target; source_pad_id, source_size: the source's, if others.
     start_id: the first decoder input; eos_id: what ends a sequence. pad_side: "left" where targets
-    are padded there. batch_first: False where ids and logits are (T, B); found out if not given.
+    are padded there. batch_first: False where ids and logits are (T, B); detected if not given.
     max_length: the most places the model takes (limit is an alias). embedding: the embedding
     module, or (source's, target's). loss: (logits, tgt_out) -> mean. batch: pairs of lists of
     symbol ids -> (src, tgt_in, tgt_out). generate: (src, tgt_in) -> logits made step by step, or

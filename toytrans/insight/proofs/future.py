@@ -36,8 +36,8 @@ def future_changed(batch: ProofBatch) -> Outcome:
         asked.append((src, 1))  # a pair alone
         shortest = int(batch.real_source.sum(1).argmin()) if batch.model.has_source else row
         asked.append((batch.src[shortest][batch.real_source[shortest]], len(target)))
-    found = [_one_by_one(batch, source, row, rows) for source, rows in asked]
-    return next((outcome for outcome in found if not outcome.passed), found[0])
+    outcomes = [_one_by_one(batch, source, row, rows) for source, rows in asked]
+    return next((outcome for outcome in outcomes if not outcome.passed), outcomes[0])
 
 
 def _one_by_one(batch: ProofBatch, source: Tensor, row: int, most: int) -> Outcome:
@@ -145,7 +145,7 @@ def prefixes_asked(batch: ProofBatch) -> Outcome:
         by[length] = batch.differ(batch.ask(batch.src, prefix), batch.logits[:, :length], real)
         if witness is None and not by[length] <= batch.tolerance:
             witness = Witness((batch.src, batch.tgt_in), (batch.src, prefix), "prefix", length)
-    bad = next((n for n, found in by.items() if not found <= batch.tolerance), None)
+    bad = next((n for n, change in by.items() if not change <= batch.tolerance), None)
     return Outcome(
         worst(by.values()),
         batch.tolerance,

@@ -130,10 +130,14 @@ def _embeddings(model: Any) -> tuple[nn.Module, nn.Module] | None:
             one = model.get_input_embeddings()
             return (one, one) if isinstance(one, nn.Module) else None
         parts = [model.get_encoder(), model.get_decoder()]
-        found = [_embedding_of(part) for part in parts]
+        embeddings = [_embedding_of(part) for part in parts]
     except Exception:  # some models raise NotImplementedError, some lack the method
         return None
-    return (found[0], found[1]) if all(isinstance(m, nn.Module) for m in found) else None
+    return (
+        (embeddings[0], embeddings[1])
+        if all(isinstance(m, nn.Module) for m in embeddings)
+        else None
+    )
 
 
 def _embedding_of(part: Any) -> Any:
@@ -150,8 +154,8 @@ def known_of(model: Any, kind: Kind) -> dict[str, Any]:
     text = config.get_text_config() if hasattr(config, "get_text_config") else None
 
     def look_up(name: str, *places: Any) -> Any:
-        found = (getattr(place, name, None) for place in places)
-        value = next((value for value in found if value is not None), None)
+        values = (getattr(place, name, None) for place in places)
+        value = next((value for value in values if value is not None), None)
         return value[0] if isinstance(value, list) else value  # several ends: the first
 
     size = (

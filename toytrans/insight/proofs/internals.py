@@ -84,10 +84,10 @@ def pads_hold_anything(batch: ProofBatch) -> Outcome:
         return torch.where(pads[side][..., None], noise, embedded)
 
     with embeddings_changed(batch, change) as met:
-        found = batch.ask(batch.src, batch.tgt_in)
+        answer = batch.ask(batch.src, batch.tgt_in)
     count = sum(int(pads[side].sum()) for side in met)
     return Outcome(
-        batch.differ(found, batch.logits, batch.real),
+        batch.differ(answer, batch.logits, batch.real),
         batch.tolerance,
         f"noise a hundred times as large in the place of {count} pads moves no real output",
         "real outputs change with what the embedding of a pad holds: pads are seen as keys; are "
@@ -156,7 +156,7 @@ def _gradients(batch: ProofBatch) -> Outcome:
     if math.isnan(worst(by.values())) and _weights_have_gradients(batch, weighed.sum()):
         raise CannotJudge("gradients of embeddings are NaN, and those of the weights are not")
     least = size * TOLERANCE.get(batch.dtype, 1e-5) if size else 0.0
-    reached = [name for name, found in by.items() if not found <= least]
+    reached = [name for name, size in by.items() if not size <= least]
     exactly = "exactly zero" if worst(by.values()) == 0 else "zero but for rounding"
     sides = [name for name in by if not (name == "source pads" and "src" not in leaves)]
     return Outcome(
@@ -180,9 +180,10 @@ def _weights_have_gradients(batch: ProofBatch, value: Tensor) -> bool:
 
 def _gradient(value: Tensor, leaves: list[Tensor]) -> Tensor:
     """Of a value with respect to leaves of one shape, the largest of each place."""
-    found = torch.autograd.grad(value, leaves, retain_graph=True, allow_unused=True)
+    gradients = torch.autograd.grad(value, leaves, retain_graph=True, allow_unused=True)
     parts = [
-        torch.zeros_like(leaf) if g is None else g for g, leaf in zip(found, leaves, strict=True)
+        torch.zeros_like(leaf) if g is None else g
+        for g, leaf in zip(gradients, leaves, strict=True)
     ]
     return torch.stack([part.abs() for part in parts]).amax(0)
 
@@ -237,12 +238,12 @@ def attention_is_scaled(batch: ProofBatch) -> Outcome:
         for name, call in calls.items():
             if not call.met:
                 continue
-            found, size = call.found, max(size, largest(call.found))
-            here = _nearest(found, call.reference())
+            output, size = call.output, max(size, largest(call.output))
+            here = _nearest(output, call.reference())
             if here is None:
                 unlike = unlike or f"{name} has another layout than one projection for each head"
                 continue
-            near = batch.tolerance / max(batch.size, 1e-30) * max(largest(found), 1e-30)
+            near = batch.tolerance / max(batch.size, 1e-30) * max(largest(output), 1e-30)
             if here > near and batch.model.ours is None:
                 factor = _scale_of(call, near)
                 is_meant = factor == call.width**0.5 and _leaves_out_the_scale(call.module)
@@ -273,9 +274,9 @@ def _bound(batch: ProofBatch, size: float) -> float:
     return batch.tolerance / max(batch.size, 1e-30) * size
 
 
-def _nearest(found: Tensor, wanted: Iterable[Tensor]) -> float | None:
+def _nearest(output: Tensor, wanted: Iterable[Tensor]) -> float | None:
     """How far an output is from the nearest reference of its shape; None where there is none."""
-    return min((largest(found - one) for one in wanted if one.shape == found.shape), default=None)
+    return min((largest(output - one) for one in wanted if one.shape == output.shape), default=None)
 
 
 def _leaves_out_the_scale(module: nn.Module) -> bool:
@@ -290,8 +291,8 @@ def _scale_of(call: Call, near: float) -> float | None:
     twice."""
     factor: float
     for factor in (call.width**0.5, call.heads**-0.5, call.width**-0.5):  # none, of d_model, twice
-        by = _nearest(call.found, call.reference(factor))
-        if by is not None and by <= max(near, 1e-7 * largest(call.found)):
+        by = _nearest(call.output, call.reference(factor))
+        if by is not None and by <= max(near, 1e-7 * largest(call.output)):
             return factor
     return None
 

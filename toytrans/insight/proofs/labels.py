@@ -18,8 +18,8 @@ def needs_loss(batch: ProofBatch) -> Tensor:
         if value is None
     ]
     if batch.model.loss is None or batch.tgt_out is None:
-        words = {"loss": "a loss function (loss=...)", "batch": "a batch maker (batch=...)"}
-        raise NotApplicable("needs " + " and ".join(words[name] for name in missing))
+        needed = {"loss": "a loss function (loss=...)", "batch": "a batch maker (batch=...)"}
+        raise NotApplicable("needs " + " and ".join(needed[name] for name in missing))
     return batch.tgt_out
 
 

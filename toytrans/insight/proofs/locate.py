@@ -21,7 +21,7 @@ MOST_ASKED = 60
 Ids = tuple[Tensor, Tensor]
 
 
-class Seen(NamedTuple):
+class ModuleOutput(NamedTuple):
     """A module's output or input, in the order in which modules end."""
 
     name: str
@@ -53,37 +53,39 @@ def first_module(batch: ProofBatch, witness: Witness) -> str:
     return ""
 
 
-def _in_words(batch: ProofBatch, module: nn.Module, witness: Witness, old: Seen, new: Seen) -> str:
+def _in_words(
+    batch: ProofBatch, module: nn.Module, witness: Witness, old: ModuleOutput, new: ModuleOutput
+) -> str:
     name = re.sub(r"^model\.(?=.)", "", old.name)
     if not name:
         return f"in {type(module).__name__}.forward itself, outside its modules"
     layer = re.search(r"\.(\d+)\.", f".{name}.")
-    words = f"in {name}" + (f" (layer {int(layer[1]) + 1})" if layer else "")
+    where = f"in {name}" + (f" (layer {int(layer[1]) + 1})" if layer else "")
     if old.context is None or new.context is None:
-        return words
+        return where
     parent = module.get_submodule(old.name.rpartition(".")[0])
     count = next((int(getattr(parent, a)) for a in HEADS if hasattr(parent, a)), 0)
     pair = _compared(batch, witness, old.name, old.context, new.context)
     if count < 2 or pair is None or pair[0].shape != pair[1].shape or pair[0].shape[-1] % count:
-        return words
+        return where
     by = [largest(part.nan_to_num(1.0)) for part in apart(*pair).chunk(count, -1)]
     heads = [head for head, value in enumerate(by) if value > 1e-7 * max(max(by), 1e-30)]
     if not heads:
-        return words
+        return where
     listed = "all heads" if len(heads) == count else f"head {', '.join(map(str, heads))}"
-    return f"{words}, {listed}"
+    return f"{where}, {listed}"
 
 
-def _outputs(batch: ProofBatch, module: nn.Module, ids: Ids) -> list[Seen]:
+def _outputs(batch: ProofBatch, module: nn.Module, ids: Ids) -> list[ModuleOutput]:
     """What every module gives to a batch, in the order in which they end."""
-    seen: list[Seen] = []
+    seen: list[ModuleOutput] = []
 
     def hook(name: str, is_end: bool) -> Callable[..., None]:
         def keep(_: nn.Module, given: Any, output: Any) -> None:
             value = _tensor(output)
             if value is not None:
                 context = given[0].detach().clone() if is_end and given else None
-                seen.append(Seen(name, value.detach().clone(), context))
+                seen.append(ModuleOutput(name, value.detach().clone(), context))
 
         return keep
 

@@ -22,7 +22,7 @@ def order_seen(batch: ProofBatch) -> Outcome:
     swapped, where = _swaps(batch, first, batch.real_source[row])
     asked = torch.cat((first[None], swapped))
     logits = batch.ask(asked, batch.tgt_in[row].expand(len(asked), -1))
-    by = [largest(found[batch.real[row]]) for found in batch.moved(logits[1:], logits[:1])]
+    by = [largest(change[batch.real[row]]) for change in batch.moved(logits[1:], logits[:1])]
     return Outcome(
         max(by),
         batch.tolerance,
@@ -101,7 +101,7 @@ def nothing_kept(batch: ProofBatch) -> Outcome:
             f"the model changes the ids that it is handed: {' and '.join(changed)} hold other ids "
             "after a call; change a copy (masked_fill for masked_fill_, clone before assigning)",
         )
-    bad = next((name for name, found in by.items() if not found <= batch.tolerance), "")
+    bad = next((name for name, change in by.items() if not change <= batch.tolerance), "")
     return Outcome(
         worst(by.values()),
         batch.tolerance,

@@ -295,7 +295,7 @@ class Plan:
         plainly = batch.setting.length == SIZES[0][0] and batch.variant.mode == "eval"
         return dataclasses.replace(
             finding,
-            words=finding.words if plainly else f"{finding.words} ({_asked_of(batch)})",
+            message=finding.message if plainly else f"{finding.message} ({_asked_of(batch)})",
             where=where or None,
             example=example or None,
             reproduce=f"toytrans.check(model, ..., only={finding.letter!r}, "
@@ -316,7 +316,7 @@ class Plan:
                 old.tolerance or 1
             )
             if more:
-                kept = dataclasses.replace(new, words=old.words)
+                kept = dataclasses.replace(new, message=old.message)
                 self.findings[letter] = kept
 
     # Several batches together ------------------------------------------------------------------
@@ -365,11 +365,11 @@ class Plan:
         """The first batch is answered at the end as it was at first."""
         by = largest(apart(batch.ask(batch.src, batch.tgt_in), batch.logits).nan_to_num())
         if by > batch.tolerance and "v" in self.wanted:
-            words = (
+            message = (
                 f"{batch.model.name} answers the same input otherwise after some more calls, by "
                 f"{by:.2g}; what does it keep from call to call?"
             )
-            self.findings["v"] = Finding("v", PROOFS["v"][0], "FAIL", words, by, batch.tolerance)
+            self.findings["v"] = Finding("v", PROOFS["v"][0], "FAIL", message, by, batch.tolerance)
 
 
 @contextlib.contextmanager

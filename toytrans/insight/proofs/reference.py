@@ -21,7 +21,7 @@ class Call:
         self.given: tuple[Any, ...] = ()
         self.named: dict[str, Any] = {}
         self.parts: dict[str, Tensor] = {}
-        self.found = torch.empty(0)
+        self.output = torch.empty(0)
         if isinstance(module, Attention | nn.MultiheadAttention):
             stack.enter_context(
                 _removing(module.register_forward_hook(self._whole, with_kwargs=True))
@@ -41,14 +41,14 @@ class Call:
     @property
     def width(self) -> int:
         """Of a head."""
-        return self.found.shape[-1] // self.heads
+        return self.output.shape[-1] // self.heads
 
     def _whole(self, _: nn.Module, given: Any, named: Any, output: Any) -> None:
         self.given, self.named, self.met = given, named, True
-        self.found = output[0] if isinstance(output, tuple) else output
+        self.output = output[0] if isinstance(output, tuple) else output
 
     def _context(self, _: nn.Module, given: Any) -> None:
-        self.found, self.met = given[0], True
+        self.output, self.met = given[0], True
 
     def reference(self, factor: float = 1.0) -> Iterable[Tensor]:
         """The answers that are right: one, or one for every mask that may have been meant. With a

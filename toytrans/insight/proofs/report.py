@@ -1,6 +1,5 @@
 """What proofs found, as a report."""
 
-import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
@@ -68,7 +67,7 @@ class Finding:
     letter: str
     title: str
     verdict: Verdict
-    words: str
+    message: str
     difference: float | None = None
     tolerance: float | None = None
     must_change: bool = False
@@ -101,7 +100,7 @@ class Tried:
         self.precisions.add(str(dtype).removeprefix("torch."))
         self.seeds.add(seed)
 
-    def document(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         names = ("lengths", "rows", "modes", "precisions", "seeds")
         return {name: sorted(getattr(self, name)) for name in names} | {"notes": self.notes}
 
@@ -110,7 +109,7 @@ class Tried:
             return "nothing"
         listed = {
             name: ", ".join(map(str, values))
-            for name, values in self.document().items()
+            for name, values in self.to_dict().items()
             if name != "notes"
         }
         return (
@@ -122,12 +121,12 @@ class Tried:
 def finding_of(letter: str, title: str, outcome: Outcome) -> Finding:
     """What a proof found, in words: its evidence where it passed, else the cause."""
     passed = outcome.passed
-    words = outcome.evidence if passed else outcome.cause
+    message = outcome.evidence if passed else outcome.cause
     return Finding(
         letter,
         title,
         "PASS" if passed else "FAIL",
-        words,
+        message,
         outcome.difference,
         outcome.tolerance,
         outcome.must_change,
@@ -167,17 +166,17 @@ class Report:
     def failures(self) -> tuple[Finding, ...]:
         return tuple(finding for finding in self.findings if finding.verdict == "FAIL")
 
-    def document(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """Everything as plain values; numbers that JSON lacks become null."""
         rows = [
             {
                 "proof": finding.letter,
                 "title": finding.title,
                 "verdict": finding.verdict,
-                "difference": _finite(finding.difference),
+                "difference": finding.difference,
                 "tolerance": finding.tolerance,
                 "must_change": finding.must_change,
-                "words": finding.words,
+                "words": finding.message,
                 **finding.details,
             }
             for finding in self.findings
@@ -187,7 +186,7 @@ class Report:
             "precision": self.precision,
             "passed": self.passed,
             "verdict": self.verdict,
-            "tried": None if self.tried is None else self.tried.document(),
+            "tried": None if self.tried is None else self.tried.to_dict(),
             "proofs": rows,
         }
 
@@ -197,14 +196,10 @@ class Report:
             number = "" if finding.difference is None else f" {finding.difference:.1e}"
             lines.append(f"({finding.letter}) {finding.verdict}{number}  {finding.title}")
             if finding.verdict != "PASS":
-                lines.append(f"      {finding.words}")
+                lines.append(f"      {finding.message}")
                 lines += [f"      {name}: {text}" for name, text in finding.details.items()]
         if self.tried is not None:
             lines.append(f"tried: {self.tried}")
             lines += [f"note: {note}" for note in self.tried.notes]
         lines.append(self.verdict)
         return "\n".join(lines)
-
-
-def _finite(value: float | None) -> float | None:
-    return value if value is not None and math.isfinite(value) else None

@@ -78,18 +78,20 @@ def prove_resume(config: Config, name: str, steps: int, kills: int, seed: int) -
         trial = train_straight(config, folder, steps)
         rng = random.Random(seed)
         places = deque(rng.sample(IN_A_SAVE, len(IN_A_SAVE)))
-        pieces, found = folder / "pieces", []
+        pieces, done = folder / "pieces", []
         try:
             for kill in train_in_pieces(trial, pieces, kills, rng, places):
-                found.append(kill)
+                done.append(kill)
             findings = compare(trial, pieces)
         except Refused as refusal:
-            cause = f"after kill {len(found)} the run does not go on: {refusal}"
+            cause = f"after kill {len(done)} the run does not go on: {refusal}"
             findings = [finding_of("r", "a killed run goes on", Outcome(1, 0, "", cause))]
-        findings += _of_kills(found)
-        told = f"{name}, {steps} steps, dropout {config.model.dropout:g}, killed {len(found)} times"
+        findings += _of_kills(done)
+        subject = (
+            f"{name}, {steps} steps, dropout {config.model.dropout:g}, killed {len(done)} times"
+        )
         precision = read_precision(trial.straight) or "auto"
-        report = Report(told, f"cpu, {precision}", tuple(findings))
+        report = Report(subject, f"cpu, {precision}", tuple(findings))
     finally:
         if report is None or report.passed:
             shutil.rmtree(folder)
@@ -114,9 +116,9 @@ def train_straight(config: Config, folder: Path, steps: int) -> Trial:
     file, straight = folder / "trial.yaml", folder / "straight"
     file.write_text(save_config(check_config(Tree(str(file), values))))
     trial = Trial(file, steps, straight, 0.0)
-    code, words = _run(trial, straight)
+    code, error = _run(trial, straight)
     if code != 0:
-        raise UserError(f"the run that nobody kills ends with exit code {code}: {words}")
+        raise UserError(f"the run that nobody kills ends with exit code {code}: {error}")
     return trial._replace(seconds=read_records(straight)[-1]["elapsed_s"])
 
 
@@ -142,20 +144,20 @@ def train_in_pieces(
         before = _drafts(run)
         passing = rng.randint(1, 2) if place in IN_A_SAVE and place != "set-aside" else 1
         aim = f"{place}:{passing}" if place else None
-        code, words = _run(trial, run, aim, None if place else delay)
+        code, error = _run(trial, run, aim, None if place else delay)
         if code == 0:
             break
         if code != -signal.SIGKILL:
-            raise Refused(words)
+            raise Refused(error)
         moment: Moment = "between two"
         if place in IN_A_SAVE or _drafts(run) - before:
             moment = "while one was written"
         elif not saved_steps(run):
             moment = "before the first checkpoint"
         yield Kill(place, moment, newest, *_audit(run, newest, place))
-    code, words = _run(trial, run)
+    code, error = _run(trial, run)
     if code != 0:
-        raise Refused(words)
+        raise Refused(error)
 
 
 def compare(trial: Trial, run: Path) -> list[Finding]:
@@ -170,8 +172,8 @@ def compare(trial: Trial, run: Path) -> list[Finding]:
         ("s", "optimizer", "optimiser moments and counts are equal"),
         ("t", "random", "random states are equal"),
     ):
-        found, expected = getattr(ours, part), getattr(theirs, part)
-        other = _differing(found, expected)
+        restored, expected = getattr(ours, part), getattr(theirs, part)
+        other = _differing(restored, expected)
         numbers = sum(tensor.numel() for tensor in expected.values())
         evidence = f"{len(expected)} tensors, {numbers:,} numbers: every bit"
         findings.append(finding_of(letter, title, _equality(other, evidence)))
@@ -195,35 +197,35 @@ def _run(
 
     aim: the failpoint where it dies; delay: seconds after which it is killed once it has started.
     """
-    words = ("train", "--config", str(trial.config), "--out", str(out), "--resume")
+    arguments = ("train", "--config", str(trial.config), "--out", str(out), "--resume")
     imports_as_here = os.pathsep.join(path for path in sys.path if path)  # nothing of where it runs
     with subprocess.Popen(
-        [sys.executable, "-P", "-m", "toytrans", *words],
+        [sys.executable, "-P", "-m", "toytrans", *arguments],
         env=os.environ | {VARIABLE: aim or "", "PYTHONPATH": imports_as_here},
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
         text=True,
     ) as process:
         try:
-            said = _heard(process, out, delay)
+            lines = _heard(process, out, delay)
         except BaseException:
             process.kill()
             raise
-    return process.returncode, (said or ["no word"])[-1].strip()
+    return process.returncode, (lines or ["no word"])[-1].strip()
 
 
 def _heard(process: subprocess.Popen[str], out: Path, delay: float | None) -> list[str]:
     """The lines that a training writes till its end, which comes some time after its start."""
     assert process.stderr is not None
-    said = []
+    lines = []
     for line in process.stderr:
-        said.append(line)
+        lines.append(line)
         if delay is not None and line.startswith(f"{out}: "):
             try:
                 process.wait(delay)
             except subprocess.TimeoutExpired:
                 process.kill()
-    return said
+    return lines
 
 
 def _next_place(run: Path, places: deque[str]) -> str:
@@ -273,11 +275,11 @@ def _flip_a_byte(path: Path) -> None:
 
 def _of_kills(kills: list[Kill]) -> list[Finding]:
     """That no kill cost a checkpoint, and that the run really was one in pieces."""
-    harm = [words for kill in kills for words in (kill.lost, kill.unreadable) if words]
+    harm = [text for kill in kills for text in (kill.lost, kill.unreadable) if text]
     moments = Counter(kill.moment for kill in kills)
     aimed = sum(kill.place is not None for kill in kills)
-    told = ", ".join(f"{number} {moment}" for moment, number in moments.items())
-    evidence = f"{len(kills)} kills, {aimed} of them aimed: {told}"
+    listed = ", ".join(f"{number} {moment}" for moment, number in moments.items())
+    evidence = f"{len(kills)} kills, {aimed} of them aimed: {listed}"
     resumed = sum(kill.resumed > 0 for kill in kills)
     idle = f"{evidence}; raise --steps, so that checkpoints come between the kills"
     went_on = Outcome(resumed, 0, f"{resumed} kills came after a resume past step 0", idle, True)
@@ -292,11 +294,11 @@ def _equality(other: list[str], evidence: str) -> Outcome:
     return Outcome(len(other), 0, evidence, cause)
 
 
-def _differing(found: dict[str, Tensor], expected: dict[str, Tensor]) -> list[str]:
+def _differing(restored: dict[str, Tensor], expected: dict[str, Tensor]) -> list[str]:
     """Names of tensors that only one has, or whose bits differ."""
-    names = sorted(found.keys() | expected.keys())
-    both = found.keys() & expected.keys()
-    return [n for n in names if n not in both or _bits(found[n]) != _bits(expected[n])]
+    names = sorted(restored.keys() | expected.keys())
+    both = restored.keys() & expected.keys()
+    return [n for n in names if n not in both or _bits(restored[n]) != _bits(expected[n])]
 
 
 def _bits(tensor: Tensor) -> tuple[torch.dtype, torch.Size, bytes]:

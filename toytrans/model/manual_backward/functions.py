@@ -175,12 +175,12 @@ def multi_head_backward(gradient: Tensor, saved: Saved) -> Gradients:
     d_merged, d_out_weight, d_out_bias = linear_backward(gradient, merged)
     assert d_merged is not None
     d_heads = attention_backward(split_heads(d_merged, heads), attended)[:3]
-    found = [
+    derived = [
         linear_backward(merge_heads(d_head), part)
         for d_head, part in zip(d_heads, projected, strict=True)
         if d_head is not None
     ]
-    (from_q, from_k, from_v), d_weights, d_biases = zip(*found, strict=True)
+    (from_q, from_k, from_v), d_weights, d_biases = zip(*derived, strict=True)
     d_memory = from_k + from_v
     d_x, d_memory = (from_q, d_memory) if is_cross else (from_q + d_memory, None)
     return d_x, d_memory, torch.cat(d_weights), torch.cat(d_biases), d_out_weight, d_out_bias
