@@ -18,9 +18,10 @@ from toytrans.choices import (
     PadMask,
     PositionName,
 )
-from toytrans.config_data import MOST_IDS, TARGET_GROWTH, DataConfig
+from toytrans.config_data import MOST_IDS, DataConfig
 from toytrans.config_section import Depth, Positive, Proportion, Section, Size, refusal
 from toytrans.errors import UserError
+from toytrans.user_code import is_reference
 
 COUNTING: tuple[AnchorName, ...] = ("count", "count_end", "fertility", "fertility_end")
 """Anchors whose places a head learns to count."""
@@ -315,7 +316,13 @@ class Config(Section):
         """Source symbols whose source and target both fit the position table, EOS included."""
         if self.model.max_length is None:
             return sys.maxsize
-        return (self.model.max_length - 1) // TARGET_GROWTH.get(self.data.task or "", 1)
+        return (self.model.max_length - 1) // self.data.limits.growth
+
+    @property
+    def references(self) -> dict[str, str]:
+        """The code of the user's that it names, by key."""
+        named = {"data.task": self.data.task}
+        return {key: text for key, text in named.items() if text and is_reference(text)}
 
     @property
     def source_bos(self) -> bool:

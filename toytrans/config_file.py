@@ -15,6 +15,7 @@ from toytrans.config import Config, ModelConfig, TrainConfig
 from toytrans.config_data import DataConfig
 from toytrans.config_errors import explain
 from toytrans.errors import UserError
+from toytrans.user_code import is_reference, trust
 from toytrans.yaml_tree import Tree, parse_value, read_yaml, write_yaml
 
 LIMITS = ("train.max_steps", "train.max_seconds", "train.stop_at_exact_match", "train.patience")
@@ -26,7 +27,7 @@ FILES = ("data.files.train", "data.files.valid", "data.files.test")
 
 
 def load_config(path: Path, overrides: Sequence[str] = (), base: Config | None = None) -> Config:
-    """Read, override and check a config. Raises UserError.
+    """Read, override and check a config of the user's, whose code is trusted. Raises UserError.
 
     overrides: `section.key=value`, values in YAML. base: a saved run's config; values that the
     file leaves to follow from others are then taken from it, so that raising a limit does not
@@ -37,7 +38,15 @@ def load_config(path: Path, overrides: Sequence[str] = (), base: Config | None =
         _lay_over(tree, override)
     if base is not None:
         _keep_derived(tree, base)
-    return check_config(tree)
+        return check_config(tree)
+    config = check_config(tree)
+    trust(config.references.values())
+    return config
+
+
+def read_config(path: Path) -> Config:
+    """A saved config; its code is trusted if the user has trained with it. Raises UserError."""
+    return check_config(read_yaml(path))
 
 
 def check_config(tree: Tree) -> Config:
@@ -60,11 +69,20 @@ def differences(saved: Config, wanted: Config) -> list[str]:
     """
     before, after = _flatten(saved.model_dump()), _flatten(wanted.model_dump())
     moved = [key for key in FILES if before.get(key) and after.get(key)]
+    moved += [
+        key
+        for key, reference in saved.references.items()
+        if is_reference(after[key]) and _name_of(after[key]) == _name_of(reference)
+    ]
     return [
         f"{key} ({before.get(key)} -> {after.get(key)})"
         for key in sorted(before.keys() | after.keys())
         if before.get(key) != after.get(key) and key not in (*MAY_DIFFER, *moved)
     ]
+
+
+def _name_of(reference: str) -> str:
+    return reference.rpartition(":")[2]
 
 
 def _flatten(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:

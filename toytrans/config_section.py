@@ -3,19 +3,23 @@
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, Self, TypeVar
 
 from pydantic import (
     AfterValidator,
     BaseModel,
     ConfigDict,
+    Discriminator,
     Field,
     ModelWrapValidatorHandler,
     Strict,
+    Tag,
     field_validator,
     model_validator,
 )
 from pydantic_core import PydanticCustomError
+
+from toytrans.user_code import absolute, is_reference
 
 
 def _absolute(paths: str | tuple[str, str]) -> str | tuple[str, str]:
@@ -43,6 +47,29 @@ Proportion = Annotated[float, Field(ge=0, le=1)]
 def refusal(key: str, reason: str) -> PydanticCustomError:
     """What a validator raises for a key of its section, or for a path from there."""
     return PydanticCustomError("refusal", "{reason}", {"key": key, "reason": reason})
+
+
+T = TypeVar("T")
+
+
+def _own(text: str) -> str:
+    try:
+        return absolute(text)
+    except ValueError as error:
+        raise refusal("", str(error)) from None
+
+
+def _kind(value: Any) -> str:
+    return "[own]" if isinstance(value, str) and is_reference(value) else "[built in]"
+
+
+Own = Annotated[str, AfterValidator(_own), Field(json_schema_extra={"pattern": ":"})]
+"""Code of the user's: FILE.py:NAME, saved with an absolute path, or package.module:NAME."""
+
+OrOwn = Annotated[
+    Annotated[T, Tag("[built in]")] | Annotated[Own, Tag("[own]")], Discriminator(_kind)
+]
+"""Something built in, by its name, or code of the user's."""
 
 
 class Section(BaseModel):
