@@ -17,12 +17,12 @@ import os
 import stat
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from toytrans.errors import UserError
-from toytrans.safe_io import Unreadable, read_whole
+from toytrans.safe_io import Unreadable, json_text, read_whole
 from toytrans.training.failpoint import failpoint
 
 CONFIG, DATA, ENVIRONMENT, METRICS, LOCK, CHECKPOINTS, MANIFEST, REPLACED = (
@@ -63,6 +63,11 @@ def write_file(path: Path, raw: bytes) -> None:
     with draft.open("xb") as file:  # exclusive: follows no link
         write_out(file, raw, path.name)
     draft.replace(path)
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Write a value as JSON, as `write_file` does."""
+    write_file(path, f"{json_text(value, 1)}\n".encode())
 
 
 def append_line(path: Path, raw: bytes) -> None:
@@ -152,7 +157,7 @@ def place_checkpoint(run: Path, step: int, draft: Path) -> None:
     manifest[step] = _sha256(draft)
     there = set(saved_steps(run)) | {step}
     sums = {str(step): digest for step, digest in sorted(manifest.items()) if step in there}
-    write_file(run / MANIFEST, (json.dumps({"format": 1, "sha256": sums}) + "\n").encode())
+    write_file(run / MANIFEST, f"{json_text({'format': 1, 'sha256': sums})}\n".encode())
     draft.rename(final)
     failpoint("renamed")
     flush_folder(final.parent)

@@ -61,6 +61,7 @@ from toytrans.training.owned import (
     saved_steps,
     saying_what_failed,
     write_file,
+    write_json,
 )
 
 Record = dict[str, Any]
@@ -241,7 +242,7 @@ def create_run(path: Path, config: Config, facts: DatasetInfo, environment: dict
     with saying_what_failed(path, "the run's description"):
         (path / CHECKPOINTS).mkdir(parents=True, exist_ok=True)
         write_file(path / DATA, (json.dumps(data, ensure_ascii=False) + "\n").encode())
-        write_file(path / ENVIRONMENT, f"{json_text(environment, 1)}\n".encode())
+        write_json(path / ENVIRONMENT, environment)
         write_file(path / CONFIG, save_config(config).encode())
 
 
