@@ -41,11 +41,12 @@ from toytrans.safe_io import read_json
 from toytrans.training import devices
 from toytrans.training.checkpoint import Count
 from toytrans.training.machine import usable_cores
-from toytrans.training.owned import saying_what_failed, write_json
+from toytrans.training.owned import saying_what_failed
 from toytrans.training.run import RUNS, read_records
 from toytrans.training.session import Request, open_session
 from toytrans.training.signals import exit_if_signalled
 from toytrans.training.trainer import Trainer
+from toytrans.training.writing import write_json
 
 RESULT = "result.json"
 

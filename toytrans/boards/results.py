@@ -18,7 +18,8 @@ from toytrans.boards.jobs import Job
 from toytrans.evaluation import spans
 from toytrans.safe_io import json_text, read_json
 from toytrans.training.machine import settings_of_numbers, usable_cores
-from toytrans.training.owned import saying_what_failed, write_json
+from toytrans.training.owned import saying_what_failed
+from toytrans.training.writing import write_json
 
 RESULTS = Path("results")
 """Where results files go."""
