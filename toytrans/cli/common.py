@@ -5,19 +5,40 @@ import functools
 import inspect
 import os
 import sys
+<<<<<<< HEAD
 from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any, TextIO, TypeVar, get_args
+=======
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TextIO, TypeVar, get_args
+>>>>>>> main
 
 import typer
 from rich.console import Console
+from rich.table import Table
 from rich.text import Text
 
 from toytrans.choices import FaultName, did_you_mean
 from toytrans.errors import UserError
 from toytrans.user_code import trusting
 
+if TYPE_CHECKING:
+    from toytrans.training.run import Run
+
 T = TypeVar("T")
+
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
+Checkpoint = Annotated[str, typer.Option(help="Which checkpoint: best | last | STEP.")]
+Overrides = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="KEY=VALUE", help="Change a config key, say train.lr=1e-3."),
+]
+AnyPart = Annotated[
+    Literal["encoder", "decoder", "cross"] | None,
+    typer.Option(help="Show one part.", show_default="all"),
+]
 
 
 def _fault(name: str) -> str:
@@ -67,6 +88,7 @@ def run_and_sequences(
     return option, sequences
 
 
+<<<<<<< HEAD
 TrustCode = Annotated[
     bool, typer.Option("--trust-code", help="Run the code that a run names: its task, say.")
 ]
@@ -85,6 +107,14 @@ def with_trust(command: Callable[..., None]) -> Callable[..., None]:
 
     run.__signature__ = inspect.Signature(options)  # type: ignore[attr-defined]
     run.__annotations__ = {p.name: p.annotation for p in options}
+=======
+def open_run(path: Path | None, checkpoint: str, device: str = "cpu") -> "Run":
+    """The run of a path, or the newest one. Raises UserError."""
+    from toytrans import load
+    from toytrans.training.run import newest_run
+
+    run: Run = load(path or newest_run(), checkpoint, device)
+>>>>>>> main
     return run
 
 
@@ -160,6 +190,19 @@ def shortened(text: str) -> str:
 def plain(text: str) -> Text:
     """Text from the user for a table: no markup, no control characters."""
     return Text(printable(text))
+
+
+def columns(texts: Sequence[str], numbers: Sequence[str] = (), **style: Any) -> Table:
+    """An empty table: columns of text, then columns of numbers. style: arguments of rich's Table.
+
+    Columns of numbers are aligned right and never folded.
+    """
+    table = Table(title_justify="left", title_style="bold", caption_justify="left", **style)
+    for heading in texts:
+        table.add_column(heading, overflow="fold")
+    for heading in numbers:
+        table.add_column(heading, justify="right", no_wrap=True)
+    return table
 
 
 def share(value: float) -> str:
