@@ -92,7 +92,7 @@ class OwnTask:
         size = len(self.target_symbols)
         rows = []
         for source, answer in zip(sources, made, strict=True):
-            row = self._row(answer, size, f"target({_short(source)})")
+            row = self._row(answer, size, source)
             if len(row) > self.growth * len(source) + ROOM:
                 self._refuse(
                     f"target({_short(source)}) has {len(row):,} symbols for a source of "
@@ -113,7 +113,7 @@ class OwnTask:
                 made = self._source(length, generator)
             except RAISED as error:
                 self._failed(error, call)
-            row = self._row(made, size, call)
+            row = self._row(made, size, length)
             if not self.shortest <= len(row) <= length:
                 self._refuse(
                     f"{call} has {len(row):,} symbols; it may have {self.shortest} to {length}"
@@ -122,7 +122,7 @@ class OwnTask:
         return rows
 
     def try_out(self, sources: Sequence[Row]) -> float:
-        """Seconds a target takes, at the least of some trials. Raises UserError where the function
+        """Seconds that a target takes, their mean. Raises UserError where the function
         is not pure, changes its argument, takes too long or never says anything."""
         times, said = [], 0
         for source in sources:
@@ -148,7 +148,7 @@ class OwnTask:
             said += len(first[0])
         if sources and not said:
             self._refuse(f"target is empty for all of {len(sources)} sources; nothing to learn")
-        return min(times, default=0.0)
+        return sum(times) / max(1, len(times))
 
     def try_sampler(self, drawn: Sequence[tuple[int, int]]) -> None:
         """Raises UserError where the sampler draws from more than the generator it is given."""
@@ -177,20 +177,29 @@ class OwnTask:
         except RAISED as error:
             self._failed(error, f"{named.__name__}()")
 
-    def _row(self, answer: Any, size: int, call: str) -> Row:
-        """An answer as a list of whole numbers below `size`."""
+    def _row(self, answer: Any, size: int, given: Row | int) -> Row:
+        """An answer as a list of whole numbers below `size`. given: a source to its target, or a
+        length to its source."""
+        try:
+            row = list(map(operator.index, answer)) if isinstance(answer, list | tuple) else None
+        except TypeError:
+            row = None
+        if row is None or (row and not 0 <= min(row) <= max(row) < size):
+            call = (
+                f"source({given}, random)" if isinstance(given, int) else f"target({_short(given)})"
+            )
+            self._refuse_answer(answer, size, call)
+        return row
+
+    def _refuse_answer(self, answer: Any, size: int, call: str) -> NoReturn:
         if not isinstance(answer, list | tuple):
             hint = "; does it end with return?" if answer is None else ""
             self._refuse(f"{call} is {_kind(answer)}, not a list of whole numbers{hint}")
-        try:
-            row = list(map(operator.index, answer))
-        except TypeError:
-            wrong = next(value for value in answer if not hasattr(value, "__index__"))
-            self._refuse(f"{call} holds {_short(wrong)}, {_kind(wrong)}, not a whole number")
-        if row and not 0 <= min(row) <= max(row) < size:
-            wrong = next(value for value in row if not 0 <= value < size)
-            self._refuse(f"{call} holds symbol {wrong}; its symbols are 0 to {size - 1}")
-        return row
+        for value in answer:
+            if not hasattr(value, "__index__"):
+                self._refuse(f"{call} holds {_short(value)}, {_kind(value)}, not a whole number")
+        wrong = next(value for value in answer if not 0 <= value < size)
+        self._refuse(f"{call} holds symbol {wrong}; its symbols are 0 to {size - 1}")
 
     def _names(self, key: str, asked: int | None) -> tuple[str, ...]:
         """Names of symbols: those that the task gives, or numbers."""

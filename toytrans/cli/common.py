@@ -5,15 +5,9 @@ import functools
 import inspect
 import os
 import sys
-<<<<<<< HEAD
-from collections.abc import Callable
-from pathlib import Path
-from typing import Annotated, Any, TextIO, TypeVar, get_args
-=======
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TextIO, TypeVar, get_args
->>>>>>> main
 
 import typer
 from rich.console import Console
@@ -88,7 +82,6 @@ def run_and_sequences(
     return option, sequences
 
 
-<<<<<<< HEAD
 TrustCode = Annotated[
     bool, typer.Option("--trust-code", help="Run the code that a run names: its task, say.")
 ]
@@ -107,14 +100,15 @@ def with_trust(command: Callable[..., None]) -> Callable[..., None]:
 
     run.__signature__ = inspect.Signature(options)  # type: ignore[attr-defined]
     run.__annotations__ = {p.name: p.annotation for p in options}
-=======
+    return run
+
+
 def open_run(path: Path | None, checkpoint: str, device: str = "cpu") -> "Run":
     """The run of a path, or the newest one. Raises UserError."""
     from toytrans import load
     from toytrans.training.run import newest_run
 
     run: Run = load(path or newest_run(), checkpoint, device)
->>>>>>> main
     return run
 
 

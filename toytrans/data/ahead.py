@@ -13,10 +13,10 @@ import queue
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 from types import TracebackType
-from typing import BinaryIO
+from typing import IO
 
 import torch
 from torch import Tensor
@@ -36,7 +36,7 @@ MOST_WORKERS = 4
 PROGRAM = "from toytrans.data.ahead import serve; serve()"
 
 
-def pools_ahead(source: PairSource, requests: Iterator[Tensor], config: Config) -> Iterator[Pairs]:
+def pools_ahead(source: PairSource, requests: Iterator[Tensor], config: Config) -> Generator[Pairs]:
     """The training pairs at each request's indices, in order. Of a slow source the next ones are
     computed while the last are used. Closing the iterator ends the workers."""
     indices = next(requests)
@@ -44,6 +44,7 @@ def pools_ahead(source: PairSource, requests: Iterator[Tensor], config: Config) 
     if seconds_per_pair(source) * len(indices) <= PATIENCE:
         yield pairs
         yield from (source.pairs("train", indices) for indices in requests)
+        return
     with Workers(config) as workers:
         for indices in requests:
             workers.ask(indices)
@@ -122,7 +123,7 @@ def _send(process: subprocess.Popen[bytes], line: bytes) -> None:
         process.stdin.flush()
 
 
-def _receive(stream: BinaryIO | None) -> Pairs | None:
+def _receive(stream: IO[bytes] | None) -> Pairs | None:
     """The pairs that a worker has written: the shapes of the four columns, then their bytes."""
     assert stream is not None
     header = stream.readline()
@@ -182,8 +183,8 @@ def _read_lines(lines: "queue.SimpleQueue[bytes]") -> None:
 
 
 def _opened(line: bytes) -> PairSource:
-    from toytrans.data import open_source
+    from toytrans.data.own_tasks import OwnTaskPairs
 
     config = check_config(Tree("the config of a worker", json.loads(line)))
     trust(config.references.values())
-    return open_source(config)
+    return OwnTaskPairs(config.data, config.seed)

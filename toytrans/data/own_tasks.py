@@ -2,14 +2,24 @@
 
 import hashlib
 import json
+import time
 from dataclasses import replace
+from itertools import chain
 
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
 from toytrans.config_data import DataConfig
-from toytrans.data.pairs import MAX_LEN_B, DatasetInfo, Sequences, pad_rows, row_keys
+from toytrans.data.pairs import (
+    MAX_LEN_B,
+    DatasetInfo,
+    Pairs,
+    Sequences,
+    Split,
+    real_places,
+    row_keys,
+)
 from toytrans.data.tasks import FEWEST_SOURCES, Task, TaskPairs, uniform_length, uniform_symbols
 from toytrans.errors import UserError
 from toytrans.own_task import OwnTask
@@ -20,6 +30,9 @@ TRIED = 32
 
 FEW = 64
 """Sources of one length that a sampler draws to see whether it has few: then one comes twice."""
+
+SLOW = 1e-4
+"""Seconds of a pair that are worth a note."""
 
 LONGEST_FEW = 32
 """A sampler's sources of more symbols are taken to be many."""
@@ -33,6 +46,7 @@ class OwnTaskPairs(TaskPairs):
 
     def __init__(self, data: DataConfig, seed: int, facts: DatasetInfo | None = None) -> None:
         assert data.task
+        self._last: tuple[Split, Tensor, Pairs] | None = None
         self.own = own = OwnTask(data.task, data.symbols)
         _check_lengths(data, own)
         if own.has_sampler:
@@ -44,6 +58,8 @@ class OwnTaskPairs(TaskPairs):
         indices = torch.arange(min(TRIED, self.size("train") or TRIED))
         sources = _rows(*self._sources("train", indices))
         self.seconds_per_pair = own.try_out(sources)
+        pair_tokens = sum(self.facts.train_length) + 3
+        self.notes += tuple(self._note_slow(data.batch_tokens // pair_tokens))
         tried = hashlib.sha256(json.dumps([sources, own.targets(sources)]).encode()).hexdigest()
         self.facts = replace(self.facts, max_len_a=max(2, own.growth), train_sha256=tried)
         if facts is not None and facts != self.facts:
@@ -51,6 +67,28 @@ class OwnTaskPairs(TaskPairs):
                 f"{own.name}: its pairs are not those that the run was trained on; put the code "
                 "back, or train again"
             )
+
+    def _note_slow(self, pairs_of_a_step: int) -> list[str]:
+        if self.seconds_per_pair < SLOW:
+            return []
+        return [
+            f"{self.own.name}: {1000 * self.seconds_per_pair:.1f} ms a pair, so a process computes "
+            f"{1 / self.seconds_per_pair:,.0f} a second, and a step of about {pairs_of_a_step} "
+            "pairs may wait for them"
+        ]
+
+    def pairs(self, split: Split, indices: Tensor) -> Pairs:
+        """The pairs at some indices (N,). The last answer is kept: training asks twice for its
+        first pool."""
+        if self._last is not None:
+            last_split, last_indices, last = self._last
+            if last_split == split and torch.equal(last_indices, indices.cpu()):
+                return last.to(indices.device)
+        began = time.perf_counter()
+        pairs = super().pairs(split, indices)
+        self.seconds_per_pair = (time.perf_counter() - began) / max(1, len(indices))
+        self._last = (split, indices.cpu(), pairs)
+        return pairs
 
     def check_rows(self, rows: int | None) -> None:
         """Raise UserError where sequences may be longer than a position table."""
@@ -112,5 +150,8 @@ def _rows(src: Tensor, length: Tensor) -> list[list[int]]:
 
 
 def _tensors(rows: list[list[int]], like: Tensor) -> Sequences:
-    values, length = pad_rows(rows)
+    length = torch.tensor([len(row) for row in rows], dtype=torch.long)
+    real = real_places(length, max(map(len, rows), default=0))
+    values = torch.zeros(real.shape, dtype=torch.long)
+    values[real] = torch.tensor(list(chain.from_iterable(rows)), dtype=torch.long)
     return values.to(like.device), length.to(like.device)

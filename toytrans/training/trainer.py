@@ -6,6 +6,7 @@ Every number that a step depends on is in the config, the weights, the optimiser
 state or `Progress`, and all of them are in a checkpoint: a resumed run is the same run.
 """
 
+import contextlib
 import math
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -121,24 +122,25 @@ class Trainer:
         train = self.config.train
         began = time.monotonic() - self.progress.elapsed_s
         made_on = self.device if self.device.type == "cuda" else "cpu"
-        batches = training_batches(self.source, self.config, self.progress.dealt, made_on)
         self.model.train()
         reason = self._limit_reached(began) or self.progress.goal_reached(train)
         if reason is None and self.progress.step == 0:
             self._rehearse(made_on)
-        while reason is None:
-            self._step([next(batches) for _ in range(train.accumulate)])
-            reason = self._limit_reached(began)
-            ends = reason is not None and reason != "interrupted"
-            evaluates = ends or self.progress.step % (train.eval_every or 1) == 0
-            if evaluates or self.progress.step % train.log_every == 0:
-                yield self._record(evaluates)
-                reason = reason or self.progress.goal_reached(train) or self._interruption()
-            overdue = self.progress.elapsed_s - self._saved_at > SECONDS_BETWEEN_SAVES
-            if (overdue or reason == "interrupted") and self.saved_step != self.progress.step:
-                self._save_between_records()
-            if self.cause:
-                reason = "diverged"
+        batches = training_batches(self.source, self.config, self.progress.dealt, made_on)
+        with contextlib.closing(batches):
+            while reason is None:
+                self._step([next(batches) for _ in range(train.accumulate)])
+                reason = self._limit_reached(began)
+                ends = reason is not None and reason != "interrupted"
+                evaluates = ends or self.progress.step % (train.eval_every or 1) == 0
+                if evaluates or self.progress.step % train.log_every == 0:
+                    yield self._record(evaluates)
+                    reason = reason or self.progress.goal_reached(train) or self._interruption()
+                overdue = self.progress.elapsed_s - self._saved_at > SECONDS_BETWEEN_SAVES
+                if (overdue or reason == "interrupted") and self.saved_step != self.progress.step:
+                    self._save_between_records()
+                if self.cause:
+                    reason = "diverged"
         self.stop_reason = reason
         ended = reason not in ("diverged", "interrupted")
         if ended and self.saved_step != self.progress.step:  # no step was taken
