@@ -23,6 +23,9 @@ LIMITS = ("train.max_steps", "train.max_seconds", "train.stop_at_exact_match", "
 
 MAY_DIFFER = (*LIMITS, "device")
 
+NAMED = ("task", "files", "class_", *(limit.rpartition(".")[2] for limit in LIMITS))
+"""Keys whose null does not follow from other keys."""
+
 FILES = ("data.files.train", "data.files.valid", "data.files.test")
 
 
@@ -117,9 +120,5 @@ def _keep_derived(tree: Tree, base: Config) -> None:
         stated = tree.values.setdefault(section, {})
         if isinstance(stated, dict):
             for name, field in model.model_fields.items():
-                if field.default is None and name not in ("task", "files", *_limit_names()):
+                if field.default is None and name not in NAMED:
                     stated.setdefault(name, saved[section][name])
-
-
-def _limit_names() -> list[str]:
-    return [limit.rpartition(".")[2] for limit in LIMITS]

@@ -75,7 +75,14 @@ OrOwn = Annotated[
 class Section(BaseModel):
     """Part of a config. Unknown keys, loose types and changes are refused."""
 
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, allow_inf_nan=False)
+    model_config = ConfigDict(
+        extra="forbid",
+        strict=True,
+        frozen=True,
+        allow_inf_nan=False,
+        validate_by_name=True,  # as `model_copy` and `_resolve` give them
+        serialize_by_alias=True,
+    )
 
     @field_validator("*")
     @classmethod

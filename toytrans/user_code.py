@@ -34,7 +34,10 @@ _MODULE = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*")
 
 _trusted: set[str] = set()
 _files: dict[str, tuple[str, ModuleType]] = {}
-"""What was loaded so far: sha256 and module, by path."""
+"""Modules of files, with their sha256, by path."""
+
+_loaded: set[str] = set()
+"""Files whose code was loaded here."""
 
 
 def is_reference(text: str | None) -> bool:
@@ -71,6 +74,25 @@ def load(reference: str) -> Any:
         hint = did_you_mean(name, names) if names else "it defines nothing"
         raise UserError(f"{shown(place)}: has no {name}; {hint}")
     return getattr(module, name)
+
+
+def construct(reference: str, *arguments: Any) -> Any:
+    """What the class that a reference names makes of some arguments. Raises UserError."""
+    named = load(reference)
+    if not callable(named) or isinstance(named, ModuleType):
+        raise UserError(f"{shown(reference)}: is not a class")
+    try:
+        return named(*arguments)
+    except UserError:
+        raise
+    except Exception as error:
+        raise UserError(f"{shown(reference)}: fails: {failure(error, reference)}") from None
+
+
+def fault_in_user_code(error: BaseException) -> str | None:
+    """An exception in one line if it came through a file of the user's that was loaded here."""
+    places = [place for place in _loaded if _line_of(error, place)]
+    return f"{failure(error, f'{places[-1]}:')}" if places else None
 
 
 def digest(reference: str) -> str:
@@ -216,6 +238,8 @@ def _importing(what: str, folder: str, path: str | None) -> Iterator[None]:
             f"{_place(what, error, path)}: fails on import: {type(error).__name__}: {first}"
         ) from None
     finally:
+        if path:
+            _loaded.add(path)
         with contextlib.suppress(ValueError):
             sys.path.remove(folder)
 

@@ -29,6 +29,7 @@ from toytrans.cli.common import note, shortened, silence, with_trust
 from toytrans.cli.reporter import reporter
 from toytrans.errors import UserError, ran_out_of_memory
 from toytrans.training import signals
+from toytrans.user_code import fault_in_user_code
 
 app = typer.Typer(
     name="toytrans",
@@ -119,6 +120,9 @@ def _run() -> int | str | None:
                 f"out of memory{asked}; lower data.batch_tokens, the lengths of the sequences or "
                 "the sizes of the model"
             )
+            return 2
+        if fault := fault_in_user_code(error):
+            _print_error(f"your code: {fault}")
             return 2
         if isinstance(error, OSError) and error.errno in REFUSALS:
             _print_error(f"{error.filename or 'standard output'}: {error.strerror}")

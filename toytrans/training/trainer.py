@@ -31,6 +31,7 @@ from toytrans.training.checkpoint import (
     load_weights,
     misfit,
     save_checkpoint,
+    weights_of,
 )
 from toytrans.training.devices import Precision, compiled
 from toytrans.training.distributed import SINGLE_PROCESS, DistributedContext
@@ -150,7 +151,7 @@ class Trainer:
     def save(self) -> None:
         """Write a checkpoint of this moment. Raises UserError where the disk refuses."""
         random = self.context.gather_random(self._random_states())
-        weights: dict[str, Tensor] = dict(self.model.named_parameters())
+        weights = weights_of(self.model)
         self.progress.window["loss"] = float(self._loss_sum)
         checkpoint = Checkpoint(replace(self.progress), weights, self._moments(), random)
         self.context.on_main(partial(save_checkpoint, self.run, checkpoint))
@@ -204,11 +205,15 @@ class Trainer:
 
     def _rehearse(self, made_on: torch.device | str) -> None:
         """Forward and backward of the largest batch, so that memory runs out now, if ever, and not
-        in an hour; weights, optimiser and random states stay as they are. Raises UserError."""
+        in an hour; weights, buffers, optimiser and random states stay as they are. Raises
+        UserError."""
         batch = largest_batch(self.source, self.config, made_on)
         states = self._random_states()
+        buffers = [(buffer, buffer.clone()) for buffer in self.model.buffers()]
         self.context.on_all(partial(self._try, batch))
         self._set_random_states(states)
+        for buffer, before in buffers:
+            buffer.copy_(before)
 
     def _try(self, batch: Batch) -> None:
         """Gradients of this process's share of a batch. Raises UserError where memory runs out."""
