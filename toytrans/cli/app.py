@@ -21,6 +21,7 @@ from toytrans.cli import (
     evaluate,
     gradients,
     inspect,
+    report,
     tasks,
     trace,
     train,
@@ -55,6 +56,7 @@ app.command("gradients", rich_help_panel=SEE)(gradients.gradients)
 app.command("translate", rich_help_panel=SEE)(evaluate.translate)
 app.command("eval", rich_help_panel=MEASURE)(evaluate.evaluate)
 app.command("board", rich_help_panel=MEASURE)(board.board)
+app.command("report", rich_help_panel=SEE)(report.report)
 
 
 def _version(wanted: bool) -> None:

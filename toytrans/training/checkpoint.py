@@ -89,10 +89,10 @@ class Checkpoint:
 # Writing -------------------------------------------------------------------------------------
 
 
-def save_checkpoint(run: Path, checkpoint: Checkpoint) -> None:
+def save_checkpoint(run: Path, checkpoint: Checkpoint, keep: int = 2) -> None:
     """Write a checkpoint under a temporary name, flush it, rename it, drop those not needed.
 
-    Kept are the newest two and the best. Raises UserError where the disk refuses; what was
+    Kept are the newest `keep` and the best. Raises UserError where the disk refuses; what was
     there before is then untouched.
     """
     step = checkpoint.progress.step
@@ -117,7 +117,7 @@ def save_checkpoint(run: Path, checkpoint: Checkpoint) -> None:
             raise
     passed = [other for other in saved_steps(run) if other <= step]
     best = checkpoint.progress.best_step
-    prune(run, [other for other in passed[:-2] if other != best])
+    prune(run, [other for other in passed[:-keep] if other != best])
     drop_replaced(run)
 
 

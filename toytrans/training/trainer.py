@@ -212,7 +212,8 @@ class Trainer:
         weights: dict[str, Tensor] = dict(self.model.named_parameters())
         self.progress.window["loss"] = float(self._loss_sum)
         checkpoint = Checkpoint(replace(self.progress), weights, self._moments(), random)
-        self.context.on_main(partial(save_checkpoint, self.run, checkpoint))
+        keep = self.config.train.keep_checkpoints
+        self.context.on_main(partial(save_checkpoint, self.run, checkpoint, keep))
         self.saved_step, self._saved_at = self.progress.step, self.progress.elapsed_s
 
     def _moments(self) -> dict[str, Tensor]:
