@@ -74,5 +74,5 @@ def _plot_library() -> str:
     check_plots()
     import vl_convert
 
-    bundle: str = vl_convert.javascript_bundle(None)
+    bundle: str = vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;")
     return bundle.replace("</script", "<\\/script")
