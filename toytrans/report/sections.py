@@ -49,7 +49,7 @@ def sections_of(view: RunView, follow: Follow) -> Iterator[Section]:
         yield section("curves", "Training", charts=charts.curves({view.name: view.records}))
     parts: list[tuple[str, str, Callable[[Run], Section]]] = [
         ("lengths", "Exact match by length", _lengths),
-        ("masks", "Masks", lambda run: masks(_inspected(run))),
+        ("masks", "Masks", lambda run: masks(inspected_of_run(run))),
         ("attention", "Attention", _attention),
         ("translations", "Translations", _translations),
         ("check", "Proofs", lambda run: proofs(check(run))),
@@ -129,7 +129,7 @@ def _lengths(run: Run) -> Section:
     )
 
 
-def _inspected(run: Run) -> InspectedBatch:
+def inspected_of_run(run: Run) -> InspectedBatch:
     """Two short validation pairs of different lengths, as one padded batch."""
     pairs = few(validation_pairs(run, TRANSLATED), MASK_LENGTHS)
     batch = objective_of(run.config.fault).batch(make_batch(pairs, run.config.source_bos))
@@ -177,9 +177,9 @@ def _cell(q: int, query: str, k: int, key: str, letter: str) -> tuple[str, str]:
 def _attention(run: Run) -> Section:
     maps = maps_of(run)
     text = (
-        "The weights of two validation pairs; the decoder reads the true target. In cross-attention "
-        "a query has the name of the token that it predicts. The slider goes through the "
-        "checkpoints of the run."
+        "The weights of two validation pairs; the decoder reads the true target. In "
+        "cross-attention a query has the name of the token that it predicts. The slider goes "
+        "through the checkpoints of the run."
     )
     if len(maps.steps) == 1:
         text += " This run has one; train.keep_checkpoints keeps more."
