@@ -16,6 +16,7 @@ from toytrans.choices import FaultName, did_you_mean
 from toytrans.errors import UserError
 
 if TYPE_CHECKING:
+    from toytrans.report.page import Section
     from toytrans.training.run import Run
 
 T = TypeVar("T")
@@ -130,6 +131,13 @@ def write_new(option: str, path: Path, raw: bytes) -> None:
             file.write(raw)
     except OSError as error:
         raise UserError(f"{option} {path}: cannot be written ({error.strerror})") from None
+
+
+def print_page(title: str, sections: "list[Section]") -> None:
+    """Print one HTML document, with character references, so that any encoding will do."""
+    from toytrans.report.page import page
+
+    print(page(f"toytrans {title}", sections).encode("ascii", "xmlcharrefreplace").decode())
 
 
 def warn_of_fault(fault: str | None) -> None:
