@@ -14,6 +14,7 @@ from rich.text import Text
 
 from toytrans.choices import FaultName, did_you_mean
 from toytrans.errors import UserError
+from toytrans.insight.tables import printable as printable
 
 if TYPE_CHECKING:
     from toytrans.report.page import Section
@@ -149,15 +150,6 @@ def warn_of_fault(fault: str | None) -> None:
 def broken(fault: str | None) -> str:
     """The part of a title that names a fault."""
     return f"; broken on purpose: {fault}" if fault else ""
-
-
-JOINERS = "\u200c\u200d"
-"""Zero-width joiners of letters and emoji: unprintable to Python, but harmless."""
-
-
-def printable(text: str) -> str:
-    """Text on one line whose control characters are shown, not obeyed."""
-    return "".join(c if c.isprintable() or c in JOINERS else repr(c)[1:-1] for c in text)
 
 
 def shortened(text: str) -> str:

@@ -75,11 +75,9 @@ def _at(maps: heads.AttentionMaps, step: int) -> list[heads.AttentionWeights]:
         model = load_run(maps.run.path, str(step), "cpu").model
         shown = {(each.part, each.layer): each.heads for each in maps.attentions}
         return [
-            replace(
-                each, heads=shown[place], weights=each.weights[:, [h - 1 for h in shown[place]]]
-            )
+            each.only(shown[each.part, each.layer])
             for each in heads.attend(model, maps.batch)
-            if (place := (each.part, each.layer)) in shown
+            if (each.part, each.layer) in shown
         ]
     except UserError:
         return []

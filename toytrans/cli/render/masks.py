@@ -17,6 +17,7 @@ from toytrans.tokens import PAD_ID
 
 def print_overview(console: Console, inspected: InspectedBatch, row: int) -> None:
     """The pair, its three masks side by side, and what to read off them."""
+    blocks = [_block(inspected, name, title, row) for name, title in ATTENTIONS.items()]
     pairs = len(inspected.batch.src)
     which = f"Pair {row + 1} of {pairs}" + (", the one with the most pads" if pairs > 1 else "")
     console.print(plain(fitting(f"{which}; {inspected.weights}")), soft_wrap=True)
@@ -25,7 +26,6 @@ def print_overview(console: Console, inspected: InspectedBatch, row: int) -> Non
         for line in wrapped(fitting(f"{name:8} {symbols}"), console.width):
             console.print(plain(line), soft_wrap=True)
     console.print(Text())
-    blocks = [_block(inspected, name, title, row) for name, title in ATTENTIONS.items()]
     for part in beside(blocks, [block[0].cell_len for block in blocks], console.width):
         for text in side_by_side(part, [block[0].cell_len for block in part]):
             console.print(text, soft_wrap=True)
