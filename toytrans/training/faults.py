@@ -24,7 +24,7 @@ from toytrans.model.masks import MaskMaker
 from toytrans.model.positions.base import Positions
 from toytrans.model.transformer import Transformer
 from toytrans.tokens import BOS_ID, EOS_ID, PAD_ID, Vocabulary
-from toytrans.training.objective import SOUND, CrossEntropy, Objective
+from toytrans.training.objective import SOUND, CrossEntropy, Objective, token_losses
 
 
 def build_model(config: Config, vocabulary: Vocabulary) -> Transformer:
@@ -151,8 +151,7 @@ def loss_with_pads(
     cross_entropy: CrossEntropy = F.cross_entropy,
 ) -> Tensor:
     """`summed_loss` without ignoring PAD labels."""
-    losses = _losses(logits, tgt_out, label_smoothing, -1, cross_entropy)
-    return losses.sum()
+    return token_losses(logits, tgt_out, label_smoothing, cross_entropy, ignored=-1).sum()
 
 
 def loss_of_means(
@@ -162,31 +161,11 @@ def loss_of_means(
     cross_entropy: CrossEntropy = F.cross_entropy,
 ) -> Tensor:
     """The mean of each row's mean, times the tokens, so that dividing by these gives that mean."""
-    losses = _losses(logits, tgt_out, label_smoothing, PAD_ID, cross_entropy)
+    losses = token_losses(logits, tgt_out, label_smoothing, cross_entropy).view_as(tgt_out)
     tokens = tgt_out.ne(PAD_ID).sum(1)
     means = losses.sum(1) / tokens.clamp(min=1)
     rows = tokens.gt(0).sum()  # those that fill a batch up are none
     return means.sum() / rows * tokens.sum()
-
-
-def _losses(
-    logits: Tensor,
-    tgt_out: Tensor,
-    label_smoothing: float,
-    ignored: int,
-    cross_entropy: CrossEntropy,
-) -> Tensor:
-    """(B, T, V), (B, T) -> (B, T) in nats."""
-    if logits.dtype == torch.bfloat16:
-        logits = logits.float()
-    losses = cross_entropy(
-        logits.flatten(0, 1),
-        tgt_out.flatten(),
-        ignore_index=ignored,
-        reduction="none",
-        label_smoothing=label_smoothing,
-    )
-    return losses.view_as(tgt_out)
 
 
 def _masks(kind: type[MaskMaker], model: Transformer) -> None:
