@@ -1,4 +1,4 @@
-"""Read files that may be hostile: no pipes, no devices, nothing larger than expected. Write JSON."""
+"""Read files that may be hostile: no pipes, no devices, nothing larger than expected. And JSON."""
 
 import json
 import math
