@@ -21,6 +21,7 @@ from toytrans.cli import (
     evaluate,
     gradients,
     inspect,
+    report,
     tasks,
     trace,
     train,
@@ -59,6 +60,7 @@ app.command("gradients", rich_help_panel=SEE)(with_trust(gradients.gradients))
 app.command("translate", rich_help_panel=SEE)(with_trust(evaluate.translate))
 app.command("eval", rich_help_panel=MEASURE)(with_trust(evaluate.evaluate))
 app.command("board", rich_help_panel=MEASURE)(board.board)
+app.command("report", rich_help_panel=SEE)(with_trust(report.report))
 
 
 def _version(wanted: bool) -> None:
