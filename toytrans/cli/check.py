@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from toytrans.choices import FaultName
-from toytrans.cli.common import Break, note, output, plain
+from toytrans.cli.common import Break, RunOption, either, note, output, plain
 from toytrans.cli.render.proofs import Progress, print_card, remedy, show
 from toytrans.errors import UserError
 from toytrans.training.signals import signals_as_exceptions
@@ -23,6 +23,7 @@ Id = Annotated[int | None, typer.Option(min=0, help="Of a --model.")]
 
 def check(
     run: Annotated[Path | None, typer.Argument(help="A run directory; the newest one.")] = None,
+    run_option: RunOption = None,
     config: Annotated[
         Path | None, typer.Option(help="Fresh weights of this config in place of a run.")
     ] = None,
@@ -83,6 +84,7 @@ def check(
     `vocabulary_size` and whatever else `toytrans.check` takes. With --resume: prove instead that a
     training which is killed again and again ends, bit for bit, as one that is not.
     """
+    run = either(run, run_option, "run")
     if sum(given is not None for given in (run, config, model)) > 1:
         raise UserError("a RUN, --config and --model exclude each other; give one")
     if checkpoint != "best" and (config or model):
