@@ -4,12 +4,15 @@ import torch
 from torch import Tensor
 
 from toytrans.insight.proofs.answers import chosen, largest, worst
-from toytrans.insight.proofs.batch import POLARITY, ProofBatch, needs_sight
+from toytrans.insight.proofs.batch import POLARITY, SHORT, ProofBatch, needs_sight
 from toytrans.insight.proofs.report import CannotJudge, NotApplicable, Outcome, Witness
 from toytrans.insight.proofs.shapes import in_many_shapes
 
 MOST_PLACES, MOST_IN_TRAIN_MODE = 66, 20
 """Places of a target that are changed one by one; of longer ones so many are chosen."""
+
+MOST_REPLACED = 12
+"""Places of a target behind which all is replaced at once."""
 
 FEW = 8
 """Symbols up to which targets are changed beside several sources."""
@@ -32,8 +35,11 @@ def future_changed(batch: ProofBatch) -> Outcome:
     needs_sight(batch)
     row = int(batch.real.sum(1).argmax())
     src, target = batch.src[row], batch.tgt_in[row]
+    is_free = not batch.model.equal_lengths
+    if batch.setting.length > SHORT and is_free:
+        src = src[batch.real_source[row]]  # its pads would cost as much as the target
     asked = [(src, len(target))]
-    if batch.setting.length <= FEW and not batch.model.equal_lengths:
+    if batch.setting.length <= FEW and is_free:
         asked.append((src, 1))  # a pair alone
         shortest = int(batch.real_source.sum(1).argmin()) if batch.model.has_source else row
         asked.append((batch.src[shortest][batch.real_source[shortest]], len(target)))
@@ -135,7 +141,7 @@ def _replacements(batch: ProofBatch) -> list[tuple[int, int]]:
     """Rows, and the last place that each keeps: up to the end of the row's target, since beyond it
     less is replaced, and nothing else."""
     width = batch.real.shape[1]
-    places = chosen(width - 1, 12 if width > 20 else 20)
+    places = chosen(width - 1, MOST_REPLACED)
     ends = [int(real.nonzero().max()) if bool(real.any()) else -1 for real in batch.real]
     asked = []
     for row, end in enumerate(ends):

@@ -132,9 +132,10 @@ def _runs(places: list[int], least: int) -> list[int]:
     return inside
 
 
-def _pair(batch: ProofBatch, length: int) -> tuple[Tensor, Tensor]:
+def _pair(batch: ProofBatch, length: int, of_source: int | None = None) -> tuple[Tensor, Tensor]:
     """One pair whose sides are both of some symbols: (1, S), (1, T)."""
-    src, tgt_in, _ = batch.make_batch([(batch._row(length), batch._row(length))])
+    of_source = length if of_source is None or batch.model.equal_lengths else of_source
+    src, tgt_in, _ = batch.make_batch([(batch._row(of_source), batch._row(length))])
     if not batch.model.has_source:
         return src[:, :0], tgt_in[:, batch.model.real_inputs(tgt_in)[0]]
     if not batch.model.equal_lengths:
@@ -175,9 +176,10 @@ def _seen_places(trials: Iterable[ProofBatch], side: str) -> tuple[Tensor, list[
     seen = torch.zeros(0, dtype=torch.bool)
     at: list[int] = []
     for batch in trials:
-        src, tgt_in = _pair(batch, batch.setting.length)
+        long = batch.setting.length
+        src, tgt_in = _pair(batch, long, min(long, SHORT) if side == "target" else None)
         ids, rest = (src, tgt_in) if side == "source" else (tgt_in, src)
-        at = _places(batch, side, ids.shape[1])
+        at = _places(batch, side, src, tgt_in)
         seen = seen if len(seen) == len(at) else torch.zeros(len(at), dtype=torch.bool)
         places, rows = torch.tensor(at), torch.arange(len(at))
         many, others = ids.repeat(len(at), 1), rest.expand(len(at), -1)
@@ -197,14 +199,29 @@ def _seen_places(trials: Iterable[ProofBatch], side: str) -> tuple[Tensor, list[
     return seen, at
 
 
-def _places(batch: ProofBatch, side: str, width: int) -> list[int]:
-    """The places to ask about: in a target not the last, which nothing follows, nor the first
-    where it holds the start, which is never another token."""
+def _places(batch: ProofBatch, side: str, src: Tensor, tgt_in: Tensor) -> list[int]:
+    """The places to ask about: in a source not the last where a model insists on the end there; in
+    a target not the last, which nothing follows, nor the first where it holds the start, which is
+    never another token."""
     model = batch.model
     if side == "source":
-        return chosen(width, MOST_PLACES)
-    first = int(model.is_causal and model.start_id is not None)
-    return [first + place for place in chosen(width - int(model.is_causal) - first, MOST_PLACES)]
+        places = chosen(src.shape[1], MOST_PLACES)
+        return places if _end_may_change(batch, src, tgt_in) else places[:-1]
+    first, last = int(model.is_causal and model.start_id is not None), int(model.is_causal)
+    return [first + place for place in chosen(tgt_in.shape[1] - last - first, MOST_PLACES)]
+
+
+def _end_may_change(batch: ProofBatch, src: Tensor, tgt_in: Tensor) -> bool:
+    """Whether a source (1, S) is taken whose end is another token."""
+    if batch.model.ours is not None or int(src[0, -1]) != batch.model.eos_id:
+        return True
+    other = src.clone()
+    other[0, -1] = batch.symbols[0]
+    try:
+        batch.ask(other, tgt_in)
+    except NoAnswer:
+        return False
+    return True
 
 
 def _closed_ids(trials: Iterable[ProofBatch], side: str) -> tuple[list[int], int]:

@@ -59,9 +59,12 @@ class Shapes:
     def added_to(self, outcome: Outcome, by: float, at: tuple[Shape, Witness] | None) -> Outcome:
         """An outcome that passes, with what the shapes add to it."""
         if at is not None:
-            cause = (
-                f"outputs at real places change in a batch of {at[0]}, and not in {self.count - 1} "
-                "other shapes: a mask is lost at single shapes; how is it made there?"
+            others = self.count - 1
+            cause = f"outputs at real places change in a batch of {at[0]}" + (
+                f", and not in {others} shapes before: a mask is lost at single shapes; how is it "
+                "made there?"
+                if others
+                else ": rows are mixed up, or a mask is lost; what depends on the batch's shape?"
             )
             return Outcome(by, outcome.tolerance, "", cause, witness=at[1], length=self.length)
         if not self.count:
