@@ -14,7 +14,9 @@ from toytrans.cli.common import (
     Break,
     Checkpoint,
     Overrides,
+    RunOption,
     columns,
+    either,
     note,
     open_run,
     output,
@@ -35,6 +37,7 @@ def check(
     run: Annotated[
         Path | None, typer.Argument(help="A run directory. Default: the newest run.")
     ] = None,
+    run_option: RunOption = None,
     config: Annotated[
         Path | None, typer.Option(help="Check fresh weights of a config instead of a run.")
     ] = None,
@@ -100,6 +103,7 @@ def check(
     Exit codes: 0 all proofs pass, 1 one fails, 2 pads or the future cannot be
     judged. One line then says what to give.
     """
+    run = either(run, run_option, "run")
     if sum(given is not None for given in (run, config, model)) > 1:
         raise UserError("a RUN, --config and --model exclude each other; give one")
     if checkpoint != "best" and (config or model):

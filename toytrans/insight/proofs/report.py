@@ -33,7 +33,8 @@ class Witness(NamedTuple):
 
 class Outcome(NamedTuple):
     """What a proof measured. It passes where difference <= tolerance, or, for what must change,
-    where difference > tolerance. evidence: said of a pass; cause: said of a failure."""
+    where difference > tolerance. evidence: said of a pass; cause: said of a failure. length: that
+    `check` must be given to see it, if it is not the batch's."""
 
     difference: float
     tolerance: float
@@ -41,6 +42,7 @@ class Outcome(NamedTuple):
     cause: str
     must_change: bool = False
     witness: Witness | None = None
+    length: int | None = None
 
     @property
     def passed(self) -> bool:
