@@ -1,6 +1,7 @@
 """toytrans in Python: the same numbers as the commands, errors of one type, and a process that is
 left as it was."""
 
+import contextlib
 import json
 import logging
 import os
@@ -9,6 +10,7 @@ import signal
 import subprocess
 import sys
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -140,7 +142,8 @@ def test_the_process_is_left_as_it_was():
     torch.set_flush_denormal(False)
 
 
-def interrupt_at(monkeypatch: pytest.MonkeyPatch, step: int, times: int = 1) -> None:
+@contextlib.contextmanager
+def interrupt_at(step: int, times: int = 1) -> Iterator[None]:
     """Ctrl-C in the middle of a step."""
     take_step = Trainer._step
 
@@ -150,26 +153,25 @@ def interrupt_at(monkeypatch: pytest.MonkeyPatch, step: int, times: int = 1) -> 
                 signal.raise_signal(signal.SIGINT)
         take_step(self, dealt)
 
-    monkeypatch.setattr(Trainer, "_step", interrupted)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Trainer, "_step", interrupted)
+        yield
 
 
-def test_ctrl_c_saves_and_returns_the_run_so_far(monkeypatch, caplog):
-    interrupt_at(monkeypatch, 3)
-    run = toytrans.train(TINY, "r")
+def test_ctrl_c_saves_and_returns_the_run_so_far(caplog):
+    with interrupt_at(3):
+        run = toytrans.train(TINY, "r")
     assert run.unfinished == "step 3 of 6"
     assert "r: interrupted at step 3 and saved; resume=True goes on" in caplog.text
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
-    monkeypatch.undo()
     assert not toytrans.train(TINY, run.path, resume=True).unfinished
 
 
-def test_a_second_ctrl_c_is_a_keyboard_interrupt(monkeypatch):
-    interrupt_at(monkeypatch, 5, times=2)
-    with pytest.raises(KeyboardInterrupt):
+def test_a_second_ctrl_c_is_a_keyboard_interrupt():
+    with interrupt_at(5, times=2), pytest.raises(KeyboardInterrupt):
         toytrans.train(TINY, "r")
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
     assert toytrans.load("r", "last").step == 4, "the last checkpoint before it"
-    monkeypatch.undo()
     assert not toytrans.train(TINY, "r", resume=True).unfinished
 
 

@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import torch
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field
 
 from toytrans.boards.definition import SEEDS, Board, Measure, Variant, config_of
 from toytrans.config import Config
@@ -37,17 +37,18 @@ from toytrans.data.pairs import all_pairs
 from toytrans.errors import UserError
 from toytrans.evaluation import evaluate
 from toytrans.model.initialisation import count_parameters
-from toytrans.safe_io import Unreadable, json_text, read_whole
+from toytrans.safe_io import read_json
 from toytrans.training import devices
 from toytrans.training.checkpoint import Count
 from toytrans.training.machine import usable_cores
-from toytrans.training.owned import saying_what_failed, write_file
+from toytrans.training.owned import saying_what_failed
 from toytrans.training.run import RUNS, read_records
 from toytrans.training.session import Request, open_session
 from toytrans.training.signals import exit_if_signalled
 from toytrans.training.trainer import Trainer
+from toytrans.training.writing import write_json
 
-RESULT, MOST_BYTES = "result.json", 2**24
+RESULT = "result.json"
 
 QUICK_PAIRS = 50
 """Pairs of a measure under --quick, at most."""
@@ -147,16 +148,9 @@ class _Result(_Plain):
 
 def _read_result(path: Path) -> dict[str, Any] | None:
     """The contents of result.json, if it exists. Raises UserError."""
-    remedy = "remove it, and the trained model is measured again"
-    try:
-        result = _Result.model_validate_json(read_whole(path, MOST_BYTES))
-    except FileNotFoundError:
-        return None
-    except OSError as error:
-        raise UserError(f"{path}: cannot be read ({error.strerror}); {remedy}") from None
-    except (Unreadable, ValidationError):
-        raise UserError(f"{path}: not what a training writes; {remedy}") from None
-    return result.model_dump(exclude_unset=True)
+    otherwise = "not what a training writes; remove it, and the trained model is measured again"
+    result = read_json(path, _Result, otherwise)
+    return result.model_dump(exclude_unset=True) if result else None
 
 
 def _asked(measure: Measure) -> dict[str, Any]:
@@ -312,7 +306,7 @@ def train_and_measure(job: Job) -> None:
             if name not in result["measures"]:
                 result["measures"][name] = _measured(trainer, measure, result["measures"])
                 with saying_what_failed(job.path, RESULT):
-                    write_file(job.path / RESULT, f"{json_text(result, 1)}\n".encode())
+                    write_json(job.path / RESULT, result)
 
 
 def _measured(trainer: Trainer, measure: Measure, taken: dict[str, Any]) -> dict[str, Any]:
