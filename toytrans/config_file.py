@@ -54,7 +54,7 @@ def check_config(tree: Tree) -> Config:
     try:
         return Config.model_validate(tree.values)
     except ValidationError as error:
-        raise UserError(explain(error, tree, Config)) from None
+        raise UserError(*explain(error, tree, Config)) from None
 
 
 def save_config(config: Config) -> str:
