@@ -230,6 +230,11 @@ class TrainConfig(Section):
         None,
         description="Stop after so many evaluations without a better one. null means never.",
     )
+    keep_checkpoints: Annotated[int, Field(ge=1, le=10**4)] = Field(
+        2,
+        description="Number of newest checkpoints to keep. The best one is kept as well. Reports "
+        "show attention at each.",
+    )
     precision: Literal["auto", "fp32", "bf16", "fp64"] = Field(
         "auto",
         description="Precision of matrix products. auto takes bf16 if the device has instructions "

@@ -20,7 +20,7 @@ from toytrans.yaml_tree import Tree, parse_value, read_yaml, write_yaml
 LIMITS = ("train.max_steps", "train.max_seconds", "train.stop_at_exact_match", "train.patience")
 """What may change when a run is resumed."""
 
-MAY_DIFFER = (*LIMITS, "device")
+MAY_DIFFER = (*LIMITS, "device", "train.keep_checkpoints")
 
 FILES = ("data.files.train", "data.files.valid", "data.files.test")
 
@@ -67,7 +67,7 @@ def differences(saved: Config, wanted: Config) -> list[str]:
 
     A file may have moved: what counts is what it holds, which the run compares.
     """
-    before, after = _flatten(saved.model_dump()), _flatten(wanted.model_dump())
+    before, after = flatten(saved.model_dump()), flatten(wanted.model_dump())
     moved = [key for key in FILES if before.get(key) and after.get(key)]
     return [
         f"{key} ({before.get(key)} -> {after.get(key)})"
@@ -76,11 +76,22 @@ def differences(saved: Config, wanted: Config) -> list[str]:
     ]
 
 
-def _flatten(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+def compared_with_defaults(config: Config) -> list[tuple[str, Any, Any]]:
+    """Every key with its value and its default: that of a config which names the data alone."""
+    data = config.data.model_dump(mode="json", include={"task", "files"})
+    defaults = flatten(Config.model_validate({"data": data}).model_dump(mode="json"))
+    return [
+        (key, value, defaults.get(key))
+        for key, value in flatten(config.model_dump(mode="json")).items()
+    ]
+
+
+def flatten(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested values as one level, with keys such as train.lr."""
     flat: dict[str, Any] = {}
     for key, value in values.items():
         if isinstance(value, dict):
-            flat |= _flatten(value, f"{prefix}{key}.")
+            flat |= flatten(value, f"{prefix}{key}.")
         else:
             flat[prefix + key] = value
     return flat

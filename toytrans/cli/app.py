@@ -22,6 +22,7 @@ from toytrans.cli import (
     evaluate,
     gradients,
     inspect,
+    report,
     tasks,
     trace,
     train,
@@ -57,6 +58,7 @@ app.command("gradients", rich_help_panel=SEE)(gradients.gradients)
 app.command("translate", rich_help_panel=SEE)(evaluate.translate)
 app.command("eval", rich_help_panel=MEASURE)(evaluate.evaluate)
 app.command("board", rich_help_panel=MEASURE)(board.board)
+app.command("report", rich_help_panel=SEE)(report.report)
 
 
 def _version(wanted: bool) -> None:

@@ -1,4 +1,4 @@
-"""`toytrans tasks` and `toytrans schema`: what there is to train on, and how to ask for it."""
+"""`toytrans tasks` and `toytrans schema`: the tasks, and the schema of a config."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, get_args
@@ -15,8 +15,12 @@ if TYPE_CHECKING:
 
 
 def tasks(
-    name: Annotated[str | None, typer.Argument(help="One task's card; left out: the list.")] = None,
-    config: Annotated[Path | None, typer.Option(help="The card of this config's task.")] = None,
+    name: Annotated[
+        str | None, typer.Argument(help="Show the card of a task. Default: list all tasks.")
+    ] = None,
+    config: Annotated[
+        Path | None, typer.Option(help="Show the card of the task of a config.")
+    ] = None,
 ) -> None:
     """List the tasks, or show one task's card with samples."""
     from toytrans.config_file import load_config
@@ -79,7 +83,7 @@ def _card(config: "Config") -> None:
         grid.add_row(f"[bold]{heading}[/bold]" if heading else "", plain(text))
     console.print(grid)
     if shown.dictionary:
-        entries = ", ".join(f"{word} = {words}" for word, words in shown.dictionary)
+        entries = ", ".join(f"{symbol} = {meaning}" for symbol, meaning in shown.dictionary)
         console.print(f"[bold]dictionary[/bold] (of seed {config.seed})  {entries}")
     console.print(f"\nTrain on it: a config with [bold]data: {{task: {shown.name}}}[/bold]")
 

@@ -145,19 +145,20 @@ def maps_of(
     targets: Sequence[str] | None = None,
     choice: Choice = ALL,
     sample: int = CANDIDATES,
+    most: int | None = None,
 ) -> AttentionMaps:
     """The attention in translations of some sequences, or of a few validation pairs. Raises
     UserError.
 
     targets: decoder inputs in place of the translations. sample: validation pairs on which the
-    rules are measured; 0 = the pairs shown.
+    rules are measured; 0 = the pairs shown. most: pairs that are shown.
     """
     choice.check(run.model)
     valid = validation_pairs(run, sample) if sample else None
     if targets is not None:
         batch, shown = batch_of_run(run, sequences, targets).batch, "pairs"
     else:
-        src = _sources(run, sequences, valid)
+        src = _sources(run, sequences, valid)[:most]
         batch, shown = translated(run.model, src, run.facts.max_len_a), "translations"
     attentions = attend(run.model, batch, choice)
     reports = measure(run.model, batches_of(run, valid) if valid else [batch], choice)
