@@ -35,5 +35,9 @@ def _cell(cell: str | Cell) -> str:
     if isinstance(cell, str):
         return f"<td>{escape(cell)}</td>"
     hint = f' title="{escape(cell.hint)}"' if cell.hint else ""
-    style = f' style="background: {cell.colour}; color: black"' if cell.colour else ""
+    style = (
+        f' style="background: {cell.colour}; color: black; text-align: center"'
+        if cell.colour
+        else ""
+    )
     return f"<td{hint}{style}>{escape(cell.text)}</td>"
