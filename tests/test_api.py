@@ -355,10 +355,7 @@ def test_masks_are_tables_that_say_why_a_cell_is_closed(run: toytrans.Run):
     page = run.masks(["1 2 3", "4"], ["3 2 1", "4"])._repr_html_()
     assert page.count("<table>") == 2 * 3
     open_cell = 'title="&lt;bos&gt; at 0 -&gt; &lt;bos&gt; at 0: may attend"'
-    assert (
-        f'<td {open_cell} style="background: #b7e1c0; color: black; text-align: center">1</td>'
-        in page
-    )
+    assert f'<td {open_cell} style="background: #b7e1c0; color: black' in page
     assert "3 at 1 -&gt; 2 at 2: masked: future" in page
     assert "4 at 1 -&gt; &lt;pad&gt; at 3: masked: pad key" in page
     long = " ".join(["1"] * 200)

@@ -128,13 +128,19 @@ class Run(training_run.Run):
         return f"Run({self.path}: {task}, {parameters:,} parameters, step {self.step}{fault})"
 
 
-def load(path: str | Path, checkpoint: str | int = "best", device: str = "auto") -> Run:
+def load(
+    path: str | Path,
+    checkpoint: str | int = "best",
+    device: str = "auto",
+    trust_code: bool = False,
+) -> Run:
     """The run of a directory. Raises UserError.
 
-    checkpoint: best, last or a step. device: auto, cpu, cuda, cuda:N or mps.
+    checkpoint: best, last or a step. device: auto, cpu, cuda, cuda:N or mps. trust_code: whether
+    code that the run names may be run though you have not trained with it.
     """
     with torch.random.fork_rng(devices=[]):  # a model draws weights before it gets those saved
-        loaded = load_run(path, str(checkpoint), device)
+        loaded = load_run(path, str(checkpoint), device, trust_code)
     return Run(**{field.name: getattr(loaded, field.name) for field in fields(loaded)})
 
 

@@ -35,9 +35,6 @@ def _cell(cell: str | Cell) -> str:
     if isinstance(cell, str):
         return f"<td>{escape(cell)}</td>"
     hint = f' title="{escape(cell.hint)}"' if cell.hint else ""
-    style = (
-        f' style="background: {cell.colour}; color: black; text-align: center"'
-        if cell.colour
-        else ""
-    )
+    look = f"background: {cell.colour}; color: black; text-align: center"
+    style = f' style="{look}"' if cell.colour else ""
     return f"<td{hint}{style}>{escape(cell.text)}</td>"

@@ -6,13 +6,14 @@ import os
 import stat
 from io import BufferedReader
 from pathlib import Path
-from typing import Any, TypeVar
-
-from pydantic import BaseModel, ValidationError
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from toytrans.errors import UserError
 
-Shape = TypeVar("Shape", bound=BaseModel)
+if TYPE_CHECKING:
+    from pydantic import BaseModel
+
+Shape = TypeVar("Shape", bound="BaseModel")
 
 
 class Unreadable(UserError):
@@ -49,6 +50,8 @@ def read_json(
     otherwise: what a file of another shape is, and the remedy: "not a board; move it away".
     Raises Unreadable: the path and `otherwise`, or why the file cannot be read and the remedy.
     """
+    from pydantic import ValidationError  # a help page does not wait for it
+
     try:
         return shape.model_validate_json(read_whole(path, most_bytes))
     except FileNotFoundError:

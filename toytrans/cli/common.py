@@ -1,9 +1,11 @@
 """What several commands share: parameters, and how they print."""
 
 import contextlib
+import functools
+import inspect
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TextIO, TypeVar, get_args
 
@@ -15,6 +17,7 @@ from rich.text import Text
 from toytrans.choices import FaultName, did_you_mean
 from toytrans.errors import UserError
 from toytrans.insight.tables import printable as printable
+from toytrans.user_code import trusting
 
 if TYPE_CHECKING:
     from toytrans.report.page import Section
@@ -79,6 +82,27 @@ def run_and_sequences(
     if sequences and os.path.isfile(os.path.join(sequences[0], "config.yaml")):
         return either(Path(sequences[0]), option, "run"), sequences[1:]
     return option, sequences
+
+
+TrustCode = Annotated[
+    bool, typer.Option("--trust-code", help="Run the code that a run names: its task, say.")
+]
+
+
+def with_trust(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a command that reads a run the option --trust-code."""
+    kind = inspect.Parameter.KEYWORD_ONLY
+    option = inspect.Parameter("trust_code", kind, default=False, annotation=TrustCode)
+    options = [*inspect.signature(command).parameters.values(), option]
+
+    @functools.wraps(command)
+    def run(trust_code: bool, **values: Any) -> None:
+        with trusting(trust_code):
+            command(**values)
+
+    run.__signature__ = inspect.Signature(options)  # type: ignore[attr-defined]
+    run.__annotations__ = {p.name: p.annotation for p in options}
+    return run
 
 
 def open_run(path: Path | None, checkpoint: str, device: str = "cpu") -> "Run":

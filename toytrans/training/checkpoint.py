@@ -254,12 +254,23 @@ def load_weights(model: Transformer, weights: dict[str, Tensor], place: str) -> 
 
     place: where the weights come from, for the error.
     """
-    parameters: dict[str, Tensor] = dict(model.named_parameters())
-    if problem := misfit(parameters, weights):
+    ours = weights_of(model)
+    if problem := misfit(ours, weights):
         raise UserError(f"{place}: {problem}; the two do not belong together")
     with torch.no_grad():
-        for name, parameter in parameters.items():
-            parameter.copy_(weights[name])
+        for name, tensor in ours.items():
+            tensor.copy_(weights[name])
+
+
+def weights_of(model: Transformer) -> dict[str, Tensor]:
+    """What a checkpoint keeps of a model: its parameters, tied ones once, and persistent buffers.
+    Those of models of the user's that hold infinities are masks, made anew with the model."""
+    weights: dict[str, Tensor] = dict(model.named_parameters())
+    known = dict(model.named_parameters(remove_duplicate=False))
+    for name, tensor in model.state_dict().items():
+        if name not in known and bool(tensor.isfinite().all()):
+            weights[name] = tensor
+    return weights
 
 
 def misfit(ours: dict[str, Tensor], theirs: dict[str, Tensor]) -> str | None:
