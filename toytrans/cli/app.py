@@ -17,6 +17,7 @@ from toytrans.cli import (
     attention,
     board,
     check,
+    config,
     doctor,
     evaluate,
     gradients,
@@ -47,6 +48,7 @@ TRAIN, SEE, MEASURE = "Train", "See and prove", "Measure"
 app.command("train", rich_help_panel=TRAIN)(train.train)
 app.command("tasks", rich_help_panel=TRAIN)(tasks.tasks)
 app.command("schema", rich_help_panel=TRAIN)(tasks.schema)
+app.add_typer(config.app, name="config", rich_help_panel=TRAIN)
 app.command("inspect-masks", rich_help_panel=SEE)(with_trust(inspect.inspect_masks))
 app.add_typer(trace.app, name="trace", rich_help_panel=SEE)
 for sub_command in trace.app.registered_commands:
@@ -112,7 +114,8 @@ def _run() -> int | str | None:
         return 128 + 13  # what a shell reports for a program ended by SIGPIPE, number 13
     except UserError as error:
         if reporter.active:  # every process of a training has the same user errors
-            _print_error(shortened(str(error)))
+            for line in error.args:
+                _print_error(shortened(line))
         return 2
     except Exception as error:
         if ran_out_of_memory(error):

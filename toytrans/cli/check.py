@@ -235,7 +235,7 @@ def _check_other(name: str, how: dict[str, Any], facts: dict[str, Any]) -> "Repo
     if "model" not in arguments:
         raise UserError(f"--model {name}: the dict it returns lacks 'model', the callable")
     model = arguments.pop("model")
-    allowed = check.__kwdefaults__
+    allowed = check.__kwdefaults__ or {}
     if unknown := sorted(set(arguments) - set(allowed)):
         raise UserError(
             f"--model {name}: the dict it returns holds {', '.join(map(repr, unknown))}; known "

@@ -129,12 +129,7 @@ def _report_stop(session: "Session", config: Path, changes: list[str]) -> None:
     trainer = session.trainer
     step, path = trainer.progress.step, trainer.run
     if trainer.stop_reason == "diverged":
-        good = trainer.saved_step
-        left = "no checkpoint yet" if good is None else f"the last good checkpoint is step {good}"
-        note(
-            f"toytrans: {path}: training diverged: the {trainer.cause} is not finite by step "
-            f"{step}; {left}; lower train.lr or train.clip_norm"
-        )
+        note(f"toytrans: {trainer.divergence()}")
         raise typer.Exit(1)
     received = trainer.context.gather(session.signals.received)
     if any(received):
