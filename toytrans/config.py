@@ -19,7 +19,7 @@ from toytrans.choices import (
     PositionName,
 )
 from toytrans.config_data import MOST_IDS, TARGET_GROWTH, DataConfig
-from toytrans.config_section import Depth, Positive, Proportion, Section, Size, refusal
+from toytrans.config_section import Depth, Positive, Proportion, Section, Seed, Size, refusal
 from toytrans.errors import UserError
 
 COUNTING: tuple[AnchorName, ...] = ("count", "count_end", "fertility", "fertility_end")
@@ -254,8 +254,8 @@ class TrainConfig(Section):
 class Config(Section):
     """One run."""
 
-    seed: Annotated[int, Field(ge=0, lt=2**31)] = Field(
-        0, description="Seed of the data, the initial weights and dropout."
+    seed: Seed = Field(
+        0, description="Seed of the initial weights and dropout, and of the data unless data.seed is set."
     )
     device: Annotated[str, Field(pattern=r"^(auto|cpu|cuda|cuda:\d+|mps)$")] = Field(
         "auto", description="auto | cpu | cuda | cuda:N | mps"
@@ -316,6 +316,16 @@ class Config(Section):
         if self.model.max_length is None:
             return sys.maxsize
         return (self.model.max_length - 1) // TARGET_GROWTH.get(self.data.task or "", 1)
+
+    @property
+    def data_seed(self) -> int:
+        """The seed of the pairs, their splits and their batches."""
+        return self.seed if self.data.seed is None else self.data.seed
+
+    def without_seeds(self) -> "Config":
+        """What the runs of one group have in common: all but both seeds and the device."""
+        data = self.data.model_copy(update={"seed": None})
+        return self.model_copy(update={"seed": 0, "device": "auto", "data": data})
 
     @property
     def source_bos(self) -> bool:

@@ -5,7 +5,7 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from toytrans.choices import FormatName, TaskName
-from toytrans.config_section import AbsolutePaths, Examples, Range, Section, Symbols, refusal
+from toytrans.config_section import AbsolutePaths, Examples, Range, Section, Seed, Symbols, refusal
 
 TARGET_GROWTH = {"duplicate": 2, "lexicon": 2}
 """Most target symbols per source symbol, where it is not 1."""
@@ -69,6 +69,10 @@ class DataConfig(Section):
     )
     batch_tokens: Annotated[int, Field(ge=1, le=2**24)] = Field(
         4096, description="Size of a batch in padded tokens: rows times (S + T)."
+    )
+    seed: Seed | None = Field(
+        None,
+        description="Seed of pairs, splits and batches alone. null means the seed of the run.",
     )
     disjoint: bool = Field(
         True, description="Keep validation and test sources out of the training data."

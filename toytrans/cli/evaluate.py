@@ -127,11 +127,10 @@ def _measure(
 
 
 def _groups(measured: list[Measured]) -> list[list[Measured]]:
-    """Runs that may be averaged: their configs differ in seed and device at most."""
+    """Runs that may be averaged: their configs differ in seeds and device at most."""
     groups: dict[Config, list[Measured]] = {}
     for one in measured:
-        config = one.run.config.model_copy(update={"seed": 0, "device": "auto"})
-        groups.setdefault(config, []).append(one)
+        groups.setdefault(one.run.config.without_seeds(), []).append(one)
     return list(groups.values())
 
 

@@ -88,7 +88,7 @@ def _card(config: "Config") -> None:
     console.print(grid)
     if shown.dictionary:
         entries = ", ".join(f"{word} = {words}" for word, words in shown.dictionary)
-        console.print(f"[bold]dictionary[/bold] (of seed {config.seed})  {entries}")
+        console.print(f"[bold]dictionary[/bold] (of seed {config.data_seed})  {entries}")
     console.print(f"\nTrain on it: a config with [bold]data: {{task: {shown.name}}}[/bold]")
 
 

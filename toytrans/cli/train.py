@@ -41,6 +41,9 @@ def train(
         list[str] | None,
         typer.Option("--set", metavar="KEY=VALUE", help="Change a config key, say train.lr=1e-3."),
     ] = None,
+    seed: Annotated[
+        int | None, typer.Option(metavar="N", help="Short for --set seed=N.")
+    ] = None,
     fault: Break = None,
     resume: Annotated[
         bool, typer.Option("--resume", help="Continue a run from its last checkpoint.")
@@ -61,6 +64,7 @@ def train(
         raise UserError("--out: empty; name a directory, or leave --out away")
     changes = [*(overrides or ()), *([f"device={device}"] if device else ())]
     changes += [f"fault={fault}"] if fault else []
+    changes += [f"seed={seed}"] if seed is not None else []
     settings = load_config(file, changes)
     warn_of_fault(settings.fault)
     from toytrans.training.devices import tune_process

@@ -135,14 +135,14 @@ def training_batches(
     size = _pool_size(source, config)
     while True:
         number, past = divmod(dealt, size)
-        indices = _stream(source, config.seed, number * size, size)
+        indices = _stream(source, config.data_seed, number * size, size)
         with _aside(stream):
             pool = Pool.of(source.pairs("train", indices.to(device)), config)
         if stream is not None:
             for ids in pool.whole:  # else its memory is given away before the steps have read it
                 ids.record_stream(torch.cuda.current_stream(device))
         passed = 0
-        for chosen in permutation(len(pool.cuts), config.seed, 4, number).tolist():
+        for chosen in permutation(len(pool.cuts), config.data_seed, 4, number).tolist():
             start, stop, _ = pool.cuts[chosen]
             passed += stop - start
             if passed <= past:
@@ -155,7 +155,7 @@ def largest_batch(source: PairSource, config: Config, device: torch.device | str
     """The training batch that takes most memory: of a file, or of a task's first pool, which has
     its longest sources many times."""
     size = source.size("train") if config.data.files else None
-    indices = _stream(source, config.seed, 0, size or _pool_size(source, config))
+    indices = _stream(source, config.data_seed, 0, size or _pool_size(source, config))
     pairs, source_bos = source.pairs("train", indices.to(device)), config.source_bos
     order, cuts = cut(
         pairs.lengths_on_host(),

@@ -333,7 +333,7 @@ class Card:
 
 def card(config: Config, samples: int = 5) -> Card:
     """The card of a config's task, its samples drawn by the task itself."""
-    data, seed = config.data, config.seed
+    data, seed = config.data, config.data_seed
     assert data.task and data.symbols
     source = TaskPairs(data, seed)
     pairs = source.pairs("train", torch.arange(4 * samples))
