@@ -255,7 +255,9 @@ class Config(Section):
     """One run."""
 
     seed: Seed = Field(
-        0, description="Seed of the initial weights and dropout, and of the data unless data.seed is set."
+        0,
+        description="Seed of the initial weights and dropout, and of the data unless data.seed is "
+        "set.",
     )
     device: Annotated[str, Field(pattern=r"^(auto|cpu|cuda|cuda:\d+|mps)$")] = Field(
         "auto", description="auto | cpu | cuda | cuda:N | mps"

@@ -41,9 +41,7 @@ def train(
         list[str] | None,
         typer.Option("--set", metavar="KEY=VALUE", help="Change a config key, say train.lr=1e-3."),
     ] = None,
-    seed: Annotated[
-        int | None, typer.Option(metavar="N", help="Short for --set seed=N.")
-    ] = None,
+    seed: Annotated[int | None, typer.Option(metavar="N", help="Short for --set seed=N.")] = None,
     fault: Break = None,
     resume: Annotated[
         bool, typer.Option("--resume", help="Continue a run from its last checkpoint.")

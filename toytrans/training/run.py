@@ -132,6 +132,10 @@ def _dead_link(path: Path) -> str:
     return ""
 
 
+class InUse(UserError):
+    """A run directory that another training is writing to."""
+
+
 @contextlib.contextmanager
 def locked(path: Path, remedy: str = ", or name another --out") -> Iterator[list[str]]:
     """Keep other trainings out of a run directory, which is made if need be; raises UserError where
@@ -159,7 +163,7 @@ def _lock(path: Path, descriptor: int, remedy: str) -> list[str]:
         if os.fstat(descriptor).st_nlink == 0:  # another training has just left the folder
             raise BlockingIOError
     except BlockingIOError:
-        raise UserError(
+        raise InUse(
             f"{path}: another training is writing here; wait for its end or stop it{remedy}"
         ) from None
     except OSError as error:
