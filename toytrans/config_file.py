@@ -58,7 +58,7 @@ def differences(saved: Config, wanted: Config) -> list[str]:
 
     A file may have moved: what counts is what it holds, which the run compares.
     """
-    before, after = _flatten(saved.model_dump()), _flatten(wanted.model_dump())
+    before, after = flatten(saved.model_dump()), flatten(wanted.model_dump())
     moved = [key for key in FILES if before.get(key) and after.get(key)]
     return [
         f"{key} ({before.get(key)} -> {after.get(key)})"
@@ -67,11 +67,11 @@ def differences(saved: Config, wanted: Config) -> list[str]:
     ]
 
 
-def _flatten(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+def flatten(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
     flat: dict[str, Any] = {}
     for key, value in values.items():
         if isinstance(value, dict):
-            flat |= _flatten(value, f"{prefix}{key}.")
+            flat |= flatten(value, f"{prefix}{key}.")
         else:
             flat[prefix + key] = value
     return flat

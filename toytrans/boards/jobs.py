@@ -112,10 +112,8 @@ def _measure(measure: Measure, variant: Variant, quick: bool) -> Measure:
 
 
 def run_jobs(jobs: Sequence[Job]) -> Generator[Round]:
-    """Run the jobs without a result. Closed early, it lets every training save. Raises UserError if
-    a job fails."""
-    waiting = [job for job in jobs if job.result() is None]
-    with contextlib.closing(run_trials(waiting, workers_for(waiting))) as rounds:
+    """Run jobs. Closed early, it lets every training save. Raises UserError if a job fails."""
+    with contextlib.closing(run_trials(jobs, workers_for(jobs))) as rounds:
         for each in rounds:
             for _, failure in each.ended:
                 if failure is not None:

@@ -21,6 +21,7 @@ from toytrans.cli import (
     evaluate,
     gradients,
     inspect,
+    sweep,
     tasks,
     trace,
     train,
@@ -54,6 +55,7 @@ app.command("doctor", rich_help_panel=SEE)(doctor.doctor)
 app.command("gradients", rich_help_panel=SEE)(gradients.gradients)
 app.command("translate", rich_help_panel=SEE)(evaluate.translate)
 app.command("eval", rich_help_panel=MEASURE)(evaluate.evaluate)
+app.command("sweep", rich_help_panel=MEASURE)(sweep.sweep)
 app.command("board", rich_help_panel=MEASURE)(board.board)
 
 

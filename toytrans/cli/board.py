@@ -43,8 +43,8 @@ def board(
     todo = jobs.jobs_of(name, chosen, quick=quick, files=data)
     if not quick:
         results.tasks_kept(name)  # refused before the training, not after it
-    done = sum(job.result() is not None for job in todo)
-    follow(todo, done, jobs.run_jobs(todo), lambda job, _: job.label)
+    waiting = [job for job in todo if job.result() is None]
+    follow(len(todo), waiting, jobs.run_jobs(waiting), lambda job, _: job.label)
     about = results.to_dict(name, chosen, todo)
     if not quick:
         note(f"results: {results.write_results(name, whole, about)}")

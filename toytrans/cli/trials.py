@@ -14,24 +14,25 @@ if TYPE_CHECKING:
 
 
 def follow(
-    trials: "Sequence[Trial]",
-    done: int,
+    total: int,
+    waiting: "Sequence[Trial]",
     rounds: "Generator[Round]",
     describe: "Callable[[Trial, Failure | None], str]",
 ) -> None:
-    """Follow trials to their end. done: how many of them need not run.
+    """Follow the waiting trials of a total to their end.
 
     The first signal lets all trainings save and end. A second one ends this process at once; the
     trainings then save by themselves.
     """
     from tqdm import tqdm
 
+    done = total - len(waiting)
     if done:
-        note(f"{done} of {len(trials)} runs are there already")
-    shares = {trial.path: trial.share_done() for trial in trials}
+        note(f"{done} of {total} runs are there already")
+    shares = {trial.path: trial.share_done() for trial in waiting}
     bar = tqdm(
-        total=len(trials),
-        initial=sum(shares.values()),
+        total=total,
+        initial=done + sum(shares.values()),
         disable=not sys.stderr.isatty(),
         dynamic_ncols=True,
         bar_format="{desc} {bar} {percentage:3.0f}% {remaining} left",
@@ -41,10 +42,10 @@ def follow(
             shares |= {trial.path: trial.share_done() for trial in running}
             for trial, failure in ended:
                 done, shares[trial.path] = done + 1, 1.0
-                line = f"{done}/{len(trials)} {describe(trial, failure)}"
+                line = f"{done}/{total} {describe(trial, failure)}"
                 bar.write(printable(line), file=sys.stderr) if not bar.disable else note(line)
-            bar.update(sum(shares.values()) - bar.n)
-            bar.set_description_str(f"{done}/{len(trials)} runs", refresh=False)
+            bar.update(total - len(waiting) + sum(shares.values()) - bar.n)
+            bar.set_description_str(f"{done}/{total} runs", refresh=False)
             if signals.received:
                 break
     bar.close()
