@@ -7,6 +7,7 @@ node is lost goes on elsewhere from its checkpoint.
 import contextlib
 import logging
 import os
+import platform
 import signal
 from collections.abc import Generator, Iterator, Sequence
 from typing import Any
@@ -76,8 +77,8 @@ def _work(trial: Trial, folder: str) -> Failure | None:
         os.chdir(folder)
     except OSError as error:
         return Failure(
-            f"{folder}: {error.strerror} on {os.uname().nodename}; the nodes of a cluster must share "
-            "the folder of the command"
+            f"{folder}: {error.strerror} on {platform.node()}; the nodes of a cluster must share the "
+            "folder of the command"
         )
     return attempt(trial)
 
