@@ -77,7 +77,7 @@ def _work(trial: Trial, folder: str) -> Failure | None:
         os.chdir(folder)
     except OSError as error:
         return Failure(
-            f"{folder}: {error.strerror} on {platform.node()}; the nodes of a cluster must share the "
+            f"{folder}: {error.strerror} on {platform.node()}; the nodes must share the "
             "folder of the command"
         )
     return attempt(trial)
