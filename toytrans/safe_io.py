@@ -7,9 +7,13 @@ import os
 import stat
 from io import BufferedReader
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
+
+from pydantic import BaseModel, ValidationError
 
 from toytrans.errors import UserError
+
+Shape = TypeVar("Shape", bound=BaseModel)
 
 
 class Unreadable(UserError):
@@ -34,6 +38,25 @@ def read_whole(path: Path | str, most_bytes: int) -> bytes:
     if max(size, len(raw)) > most_bytes:
         raise Unreadable(f"{path}: larger than {most_bytes:,} bytes")
     return raw
+
+
+def read_json(
+    path: Path, shape: type[Shape], otherwise: str, *, most_bytes: int = 2**24
+) -> Shape | None:
+    """The JSON document in a file; None if there is no such file.
+
+    otherwise: what a file of another shape is, and the remedy: "not a board; move it away".
+    Raises Unreadable: the path and `otherwise`, or why the file cannot be read and the remedy.
+    """
+    try:
+        return shape.model_validate_json(read_whole(path, most_bytes))
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        remedy = otherwise.partition("; ")[2]
+        raise Unreadable(f"{path}: cannot be read ({error.strerror}); {remedy}") from None
+    except (Unreadable, ValidationError):
+        raise Unreadable(f"{path}: {otherwise}") from None
 
 
 def _open_at_once(path: str, flags: int) -> int:

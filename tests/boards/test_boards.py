@@ -20,7 +20,7 @@ from toytrans.boards import definition, jobs, results
 from toytrans.boards.definition import board_names, load_board
 from toytrans.errors import UserError
 from toytrans.sweeps import processes, trial
-from toytrans.training.run import locked
+from toytrans.training.run_folder import locked
 from toytrans.yaml_tree import write_yaml
 
 SCAN_FILES = [

@@ -28,9 +28,9 @@ def test_runs_are_named_after_their_config_and_counted(command: Command):
 
 
 def test_a_folder_that_another_training_has_just_made_is_left_to_it(command, monkeypatch):
-    from toytrans.training import run
+    from toytrans.training import run_folder
 
-    first = run.choose_folder
+    first = run_folder.choose_folder
 
     def outrun(*arguments, **options):
         path = first(*arguments, **options)
@@ -38,7 +38,7 @@ def test_a_folder_that_another_training_has_just_made_is_left_to_it(command, mon
             path.mkdir(parents=True)
         return path
 
-    monkeypatch.setattr(run, "choose_folder", outrun)
+    monkeypatch.setattr(run_folder, "choose_folder", outrun)
     assert command(*TRAIN).code == 0
     assert os.listdir("runs/copy") == [] and Path("runs/copy-2/config.yaml").is_file()
 

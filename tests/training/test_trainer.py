@@ -14,7 +14,8 @@ from toytrans.data.batches import Batch, make_batch, training_batches
 from toytrans.training.checkpoint import saved_steps
 from toytrans.training.objective import summed_loss
 from toytrans.training.run import create_run, read_records
-from toytrans.training.trainer import Trainer, backward
+from toytrans.training.step import backward
+from toytrans.training.trainer import Trainer
 
 CPU = torch.device("cpu")
 

@@ -1,11 +1,20 @@
 """`toytrans attention`: what every head looks at in a translation, and what each head does."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from toytrans.cli.common import note, output, run_and_sequences, warn_of_fault
+from toytrans.cli.common import (
+    AnyPart,
+    AsJson,
+    Checkpoint,
+    note,
+    open_run,
+    output,
+    run_and_sequences,
+    warn_of_fault,
+)
 from toytrans.cli.render.heat_maps import check_plot, draw, print_maps
 from toytrans.errors import UnseenSymbol, UserError
 from toytrans.safe_io import json_text
@@ -31,11 +40,8 @@ def attention(
     run: Annotated[
         Path | None, typer.Option(help="A run directory; the newest run by default.")
     ] = None,
-    checkpoint: Annotated[str, typer.Option(help="best | last | STEP")] = "best",
-    part: Annotated[
-        Literal["encoder", "decoder", "cross"] | None,
-        typer.Option(help="Show one part.", show_default="all"),
-    ] = None,
+    checkpoint: Checkpoint = "best",
+    part: AnyPart = None,
     layer: Annotated[
         int | None, typer.Option(min=1, help="Show one layer, from 1.", show_default="all")
     ] = None,
@@ -53,7 +59,7 @@ def attention(
     plot: Annotated[
         Path | None, typer.Option(help="Draw the maps into FILE.png or FILE.svg.")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Show what every attention head looks at in a translation, and what each head does.
 
@@ -63,12 +69,10 @@ def attention(
     """
     if plot is not None:
         check_plot(plot)
-    from toytrans import load
     from toytrans.insight.attention import heads
-    from toytrans.training.run import newest_run
 
     path, sequences = run_and_sequences(arguments, run)
-    loaded = load(path or newest_run(), checkpoint, "cpu")
+    loaded = open_run(path, checkpoint)
     warn_of_fault(loaded.config.fault)
     choice = heads.Choice(part, layer, head)
     choice.check(loaded.model)

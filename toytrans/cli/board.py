@@ -5,9 +5,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.table import Table
 
-from toytrans.cli.common import note, output, share
+from toytrans.cli.common import AsJson, columns, note, output, share
 from toytrans.cli.trials import follow
 from toytrans.safe_io import json_text
 
@@ -29,7 +28,7 @@ def board(
     data: Annotated[
         Path | None, typer.Option(help="Folder with the data files of the board.")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Train published tasks over five seeds, and compare with the published numbers."""
     from toytrans.boards.definition import load_board, only
@@ -62,9 +61,7 @@ def _list(as_json: bool) -> None:
     if as_json:
         print(json_text({name: list(board.tasks) for name, board in boards.items()}))
         return
-    table = Table(box=None, pad_edge=False)
-    for column in ("board", "tasks", "from"):
-        table.add_column(column, overflow="fold")
+    table = columns(("board", "tasks", "from"), box=None, pad_edge=False)
     for name, chosen in boards.items():
         table.add_row(name, ", ".join(chosen.tasks), chosen.source)
     output().print(table)
@@ -81,10 +78,8 @@ def _print(board: "Board", blocks: "Sequence[Block]", jobs: "Sequence[Job]") -> 
         aim = f" (aim {measure.aim})" if measure.aim is not None else ""
         metric = measure.metric.replace("_", " ")
         console.print(f"\n{block.task}{where}: {metric}{aim}", style="bold", markup=False)
-        table = Table(box=None, pad_edge=False)
-        table.add_column("")
-        table.add_column("mean", justify="right")
-        table.add_column("seeds")
+        table = columns(("", "mean", "seeds"), box=None, pad_edge=False)
+        table.columns[1].justify = "right"
         for line in block.lines:
             seeds = " ".join(_number(v, measure.metric) for v in line.values)
             several = len(line.values) > 1

@@ -4,17 +4,33 @@ import contextlib
 import os
 import re
 import sys
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, TextIO, TypeVar, get_args
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TextIO, TypeVar, get_args
 
 import typer
 from rich.console import Console
+from rich.table import Table
 from rich.text import Text
 
 from toytrans.choices import FaultName, did_you_mean
 from toytrans.errors import UserError
 
+if TYPE_CHECKING:
+    from toytrans.training.run import Run
+
 T = TypeVar("T")
+
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
+Checkpoint = Annotated[str, typer.Option(help="Which checkpoint: best | last | STEP.")]
+Overrides = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="KEY=VALUE", help="Change a config key, say train.lr=1e-3."),
+]
+AnyPart = Annotated[
+    Literal["encoder", "decoder", "cross"] | None,
+    typer.Option(help="Show one part.", show_default="all"),
+]
 
 
 def _fault(name: str) -> str:
@@ -62,6 +78,15 @@ def run_and_sequences(
     if sequences and os.path.isfile(os.path.join(sequences[0], "config.yaml")):
         return either(Path(sequences[0]), option, "run"), sequences[1:]
     return option, sequences
+
+
+def open_run(path: Path | None, checkpoint: str, device: str = "cpu") -> "Run":
+    """The run of a path, or the newest one. Raises UserError."""
+    from toytrans import load
+    from toytrans.training.run import newest_run
+
+    run: Run = load(path or newest_run(), checkpoint, device)
+    return run
 
 
 def output() -> Console:
@@ -136,6 +161,19 @@ def shortened(text: str) -> str:
 def plain(text: str) -> Text:
     """Text from the user for a table: no markup, no control characters."""
     return Text(printable(text))
+
+
+def columns(texts: Sequence[str], numbers: Sequence[str] = (), **style: Any) -> Table:
+    """An empty table: columns of text, then columns of numbers. style: arguments of rich's Table.
+
+    Columns of numbers are aligned right and never folded.
+    """
+    table = Table(title_justify="left", title_style="bold", caption_justify="left", **style)
+    for heading in texts:
+        table.add_column(heading, overflow="fold")
+    for heading in numbers:
+        table.add_column(heading, justify="right", no_wrap=True)
+    return table
 
 
 def share(value: float) -> str:

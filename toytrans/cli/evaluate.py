@@ -11,8 +11,11 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from toytrans.cli.common import (
+    AsJson,
+    Checkpoint,
     RunOption,
     note,
+    open_run,
     output,
     printable,
     run_and_sequences,
@@ -36,7 +39,6 @@ LONGEST_LINE = 2**16
 """Bytes of a line of standard input, which may have no end."""
 
 Device = Annotated[str, typer.Option(help="auto | cpu | cuda | cuda:N | mps")]
-Checkpoint = Annotated[str, typer.Option(help="Which checkpoint: best | last | STEP.")]
 
 
 def evaluate(
@@ -70,7 +72,7 @@ def evaluate(
     beam: Annotated[int, typer.Option(min=1, max=1000, help="Beam width. 1 is greedy search.")] = 1,
     checkpoint: Checkpoint = "best",
     device: Device = "auto",
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Measure runs: exact match with its interval, per length, in range and beyond.
 
@@ -208,12 +210,10 @@ def translate(
 
 def _load(path: Path | None, checkpoint: str, device: str) -> "Run":
     """The run of a path, or the newest one. Raises UserError."""
-    from toytrans import load
     from toytrans.training.devices import tune_process
-    from toytrans.training.run import newest_run
 
     tune_process()
-    run: Run = load(path or newest_run(), checkpoint, device)
+    run = open_run(path, checkpoint, device)
     warn_of_fault(run.config.fault)
     return run
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from toytrans.cli.common import output, printable
+from toytrans.cli.common import AsJson, output, printable
 from toytrans.cli.render.tables import fitting, print_html, print_tables, step_through
 from toytrans.cli.sources import Source, with_source
 from toytrans.errors import UserError
@@ -30,7 +30,7 @@ def inspect_masks(
         Library | None,
         typer.Option("--as", help="Convert the masks to the arguments of another library."),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
+    as_json: AsJson = False,
     as_csv: Annotated[
         bool, typer.Option("--csv", help="Print one CSV document, one row per cell.")
     ] = False,

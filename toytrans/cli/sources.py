@@ -9,7 +9,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from toytrans.cli.common import RunArgument, RunOption, broken, either, warn_of_fault
+from toytrans.cli.common import (
+    Overrides,
+    RunArgument,
+    RunOption,
+    broken,
+    either,
+    open_run,
+    warn_of_fault,
+)
 from toytrans.errors import UserError
 
 if TYPE_CHECKING:
@@ -69,9 +77,7 @@ class Source:
 
         loaded, settings = None, self.settings
         if self.run is not None:
-            from toytrans import load
-
-            loaded = load(self.run, "best", "cpu")
+            loaded = open_run(self.run, "best")
             settings = loaded.config
         warn_of_fault(settings.fault if settings else None)
         if settings is None:
@@ -101,9 +107,7 @@ def _options(
     config: Annotated[
         Path | None, typer.Option(help="Take the training pairs and fresh weights of a config.")
     ] = None,
-    overrides: Annotated[
-        list[str] | None, typer.Option("--set", help="Override a config key: section.key=value.")
-    ] = None,
+    overrides: Overrides = None,
     src: Annotated[
         list[str] | None,
         typer.Option(help='A source such as "5 7 9". Repeat it for a padded batch.'),

@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING, Annotated, get_args
 
 import typer
 
-from toytrans.choices import TaskName
-from toytrans.cli.common import output, plain
+from toytrans.choices import TaskName, did_you_mean
+from toytrans.cli.common import columns, output, plain
 from toytrans.errors import UserError
 from toytrans.safe_io import json_text
 
@@ -32,11 +32,7 @@ def tasks(
     elif name in names:
         _card(_small(name, 10))
     else:
-        import difflib
-
-        near = difflib.get_close_matches(name, names, n=1)
-        hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(names)}"
-        raise UserError(f"no task {name!r}; {hint}")
+        raise UserError(f"no task {name!r}; {did_you_mean(name, names)}")
 
 
 def schema() -> None:
@@ -47,13 +43,9 @@ def schema() -> None:
 
 
 def _list(names: tuple[str, ...]) -> None:
-    from rich.table import Table
-
     from toytrans.data.tasks import card
 
-    table = Table(title="Tasks", title_justify="left", title_style="bold")
-    for heading in ("task", "rule", "example"):
-        table.add_column(heading)
+    table = columns(("task", "rule", "example"), title="Tasks")
     for name in names:
         shown = card(_small(name, 6))
         src, tgt = shown.samples[0]

@@ -7,12 +7,11 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 from typer.core import TyperGroup
 
-from toytrans.cli.common import check_new, note, output, write_new
+from toytrans.cli.common import AnyPart, AsJson, check_new, note, output, write_new
 from toytrans.cli.render.tables import print_tables
 from toytrans.cli.sources import Source, with_source
 from toytrans.errors import UserError
 from toytrans.safe_io import json_text
-from toytrans.tokens import PAD_ID
 
 if TYPE_CHECKING:
     from toytrans.insight.attention.trace import Trace, TraceReport
@@ -26,10 +25,23 @@ Pair = Annotated[
     int | None,
     typer.Option("--pair", min=1, help="The pair to print.", show_default="the most padded"),
 ]
-AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
+
+
+def _new(path: Path | None) -> Path | None:
+    """Refuse a file that exists before anything is computed."""
+    if path is not None:
+        check_new("--save", path)
+    return path
+
+
 Save = Annotated[
     Path | None,
-    typer.Option("--save", metavar="FILE.safetensors", help="Save the tensors in a new file."),
+    typer.Option(
+        "--save",
+        metavar="FILE.safetensors",
+        callback=_new,
+        help="Save the tensors in a new file.",
+    ),
 ]
 
 
@@ -84,11 +96,8 @@ def layer(
     """
     from toytrans.insight.attention.trace_tables import report
 
-    _check_save(save)
-    inspected = _load(source)
-    row = _row(inspected, pair)
-    traced = _trace(inspected, part, layer)
-    heads = inspected.model.config.n_heads
+    traced, row = _traced(source, part, layer, pair)
+    heads = traced.inspected.model.config.n_heads
     if head > heads:
         raise UserError(f"--head {head}: this model has {heads} of them; give 1 to {heads}")
     _show(report(traced, row, head - 1), as_json, save)
@@ -107,19 +116,14 @@ def leaks(
     """Show how much attention falls on pads and on the future without the mask."""
     from toytrans.insight.attention import ablations
 
-    _check_save(save)
-    inspected = _load(source)
-    row = _row(inspected, pair)
-    _show(ablations.leaks(_trace(inspected, part, layer), row), as_json, save)
+    _show(ablations.leaks(*_traced(source, part, layer, pair)), as_json, save)
 
 
 @app.command()
 @with_source
 def scale(
     source: Source,
-    part: Annotated[
-        Literal["encoder", "decoder", "cross"] | None, typer.Option(help="Which attention.")
-    ] = None,
+    part: AnyPart = None,
     layer: Annotated[int | None, typer.Option(min=1, help="Which layer.")] = None,
     as_json: AsJson = False,
     save: Save = None,
@@ -131,10 +135,9 @@ def scale(
     """
     from toytrans.insight.attention import ablations
 
-    _check_save(save)
     report = ablations.scales()
     if source.given or part or layer:
-        traced = _trace(_load(source), part or "encoder", layer or 1)
+        traced, _ = _traced(source, part or "encoder", layer or 1)
         report = report.followed_by(ablations.sharpness(traced))
     _show(report, as_json, save)
 
@@ -145,7 +148,6 @@ def decoding(source: Source, pair: Pair = None, as_json: AsJson = False, save: S
     """Compare one masked pass with decoding step by step."""
     from toytrans.insight.attention import examples
 
-    _check_save(save)
     inspected = _load(source, default_pairs=True)
     _show(examples.decoding(inspected, _row(inspected, pair)), as_json, save)
 
@@ -164,9 +166,17 @@ def example(
     """
     from toytrans.insight.attention import examples
 
-    _check_save(save)
     made = {"heads": examples.heads, "sdpa": examples.sdpa, "projections": examples.projections}
     _show(made[name](), as_json, save)
+
+
+def _traced(source: Source, part: Any, layer: int, pair: int | None = None) -> "tuple[Trace, int]":
+    """One attention of the chosen model, and the index of the pair to print."""
+    from toytrans.insight.attention.trace import trace
+
+    inspected = _load(source)
+    row = _row(inspected, pair)
+    return trace(inspected, part, layer), row
 
 
 def _load(source: Source, default_pairs: bool = False) -> "InspectedBatch":
@@ -206,23 +216,10 @@ def _newest() -> Path | None:
 
 def _row(inspected: "InspectedBatch", pair: int | None) -> int:
     """The index of the chosen pair; by default the pair with the most pads."""
-    src, tgt_in, _ = inspected.batch
-    if pair is None:
-        return int(((src == PAD_ID).sum(1) + (tgt_in == PAD_ID).sum(1)).argmax())
-    if pair > len(src):
-        raise UserError(f"--pair {pair}: the batch has {len(src)} of them; give 1 to {len(src)}")
-    return pair - 1
-
-
-def _trace(inspected: "InspectedBatch", part: Any, layer: int) -> "Trace":
-    from toytrans.insight.attention.trace import trace
-
-    return trace(inspected, part, layer)
-
-
-def _check_save(save: Path | None) -> None:
-    if save is not None:
-        check_new("--save", save)
+    pairs = len(inspected.batch.src)
+    if pair is not None and pair > pairs:
+        raise UserError(f"--pair {pair}: the batch has {pairs} of them; give 1 to {pairs}")
+    return inspected.most_padded if pair is None else pair - 1
 
 
 def _show(report: "TraceReport", as_json: bool, save: Path | None) -> None:

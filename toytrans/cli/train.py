@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from toytrans.cli.common import Break, either, note, share, warn_of_fault
+from toytrans.cli.common import Break, Overrides, either, note, share, warn_of_fault
 from toytrans.cli.render.results import print_results
 from toytrans.cli.reporter import reporter
 from toytrans.errors import UserError
@@ -37,10 +37,7 @@ def train(
         str | None,
         typer.Option(help="auto | cpu | cuda | cuda:N | mps. Default: that of the config."),
     ] = None,
-    overrides: Annotated[
-        list[str] | None,
-        typer.Option("--set", metavar="KEY=VALUE", help="Change a config key, say train.lr=1e-3."),
-    ] = None,
+    overrides: Overrides = None,
     seed: Annotated[int | None, typer.Option(metavar="N", help="Short for --set seed=N.")] = None,
     fault: Break = None,
     resume: Annotated[

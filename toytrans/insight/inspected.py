@@ -16,7 +16,7 @@ from toytrans.data.pairs import DatasetInfo
 from toytrans.insight.capture import AttentionCall, Part, capture
 from toytrans.model.masks import Masks
 from toytrans.model.transformer import Transformer
-from toytrans.tokens import Vocabulary, vocabulary_of
+from toytrans.tokens import PAD_ID, Vocabulary, vocabulary_of
 from toytrans.training.faults import objective_of
 
 ATTENTIONS = {
@@ -59,6 +59,12 @@ class InspectedBatch:
         if mask is not None:
             return mask
         return torch.ones_like(self.ids(name)[1], dtype=torch.bool)[:, None, None]
+
+    @property
+    def most_padded(self) -> int:
+        """The index of the pair with the most pads, in src and tgt_in together."""
+        src, tgt_in, _ = self.batch
+        return int(((src == PAD_ID).sum(1) + (tgt_in == PAD_ID).sum(1)).argmax())
 
     def ids(self, name: str) -> tuple[Tensor, Tensor]:
         """Ids of an attention's queries (B, Tq) and keys (B, Tk)."""

@@ -1,20 +1,28 @@
 """What became of a run: its numbers, or the reason why it has none."""
 
 import contextlib
-import json
 from pathlib import Path
+
+from pydantic import BaseModel
 
 from toytrans.config import Config
 from toytrans.errors import UserError
-from toytrans.safe_io import Unreadable, json_text, read_whole
+from toytrans.safe_io import Unreadable, read_json
 from toytrans.sweeps.groups import PARTS, Member
 from toytrans.sweeps.measure import ExactMatch
 from toytrans.sweeps.processes import Failure
 from toytrans.sweeps.trial import Taken, Trial, read_result
-from toytrans.training.owned import write_file
 from toytrans.training.run import is_run, unfinished
+from toytrans.training.writing import write_json
 
-FAILED, TEST, MOST_BYTES = "failed.json", "test", 2**20
+FAILED, TEST = "failed.json", "test"
+
+
+class _Failed(BaseModel):
+    """failed.json."""
+
+    reason: str
+    final: bool
 
 
 def is_done(trial: Trial) -> bool:
@@ -31,17 +39,15 @@ def keep_failure(run: Path, failure: Failure | None) -> None:
         if failure is None:
             (run / FAILED).unlink(missing_ok=True)
         else:
-            about = {"reason": failure.reason, "final": failure.final}
-            write_file(run / FAILED, f"{json_text(about)}\n".encode())
+            write_json(run / FAILED, {"reason": failure.reason, "final": failure.final})
 
 
 def read_failure(run: Path) -> Failure | None:
     """Why a trial failed when it was last tried, as far as that can be read."""
-    try:
-        about = json.loads(read_whole(run / FAILED, MOST_BYTES))
-        return Failure(str(about["reason"]), about["final"] is True)
-    except (OSError, Unreadable, ValueError, RecursionError, LookupError, TypeError):
-        return None
+    with contextlib.suppress(Unreadable):
+        if saved := read_json(run / FAILED, _Failed, "not a failure"):
+            return Failure(saved.reason, saved.final)
+    return None
 
 
 def outcome(run: Path, config: Config, measure: ExactMatch) -> Member:

@@ -17,7 +17,7 @@ from toytrans.errors import UserError, ran_out_of_memory
 from toytrans.sweeps.trial import Diverged, Trial, train_and_measure
 from toytrans.training import devices
 from toytrans.training.machine import usable_cores
-from toytrans.training.run import InUse, locked
+from toytrans.training.run_folder import InUse, locked
 
 SECONDS_FOR_LOCK = 60.0
 """A process whose parent was killed saves first, and leaves its run directory then."""

@@ -2,7 +2,6 @@
 
 import csv
 import io
-import json
 import platform
 import time
 from collections.abc import Iterator, Sequence
@@ -10,15 +9,16 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from pydantic import BaseModel
 
 from toytrans import __version__
-from toytrans.errors import UserError
-from toytrans.safe_io import Unreadable, json_text, read_whole
+from toytrans.safe_io import json_text, read_json
 from toytrans.sweeps.groups import PARTS, Group, Summary, pairs, parts_of, shown
 from toytrans.sweeps.picture import draw
 from toytrans.sweeps.sweep import Sweep
 from toytrans.training.machine import settings_of_numbers, usable_cores
-from toytrans.training.owned import saying_what_failed, write_file
+from toytrans.training.owned import saying_what_failed
+from toytrans.training.writing import write_file
 
 RESULTS = Path("results")
 """Where results files go."""
@@ -124,17 +124,14 @@ def _csv(heading: Sequence[str], rows: Iterator[list[Any]]) -> str:
 
 def check_results(name: str) -> None:
     """Raise UserError where the results file of a name is not of a sweep."""
-    path = RESULTS / "sweeps" / f"{name}.json"
-    try:
-        about = json.loads(read_whole(path, MOST_BYTES))
-    except FileNotFoundError:
-        return
-    except OSError as error:
-        raise UserError(f"{path}: cannot be read ({error.strerror}); move it away") from None
-    except (Unreadable, ValueError, RecursionError):
-        about = None
-    if not isinstance(about, dict) or "sweep" not in about:
-        raise UserError(f"{path}: not the results of a sweep; move it away")
+    path, otherwise = RESULTS / "sweeps" / f"{name}.json", "not a sweep's results; move it away"
+    read_json(path, _Results, otherwise, most_bytes=MOST_BYTES)
+
+
+class _Results(BaseModel):
+    """A results file, as far as it is read again."""
+
+    sweep: str
 
 
 def write_results(sweep: Sweep, groups: Sequence[Group]) -> list[Path]:

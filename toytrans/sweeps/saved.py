@@ -3,13 +3,13 @@
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field
 
 from toytrans.config import Config
 from toytrans.config_file import check_config
 from toytrans.config_section import Range, Seed
 from toytrans.errors import UserError
-from toytrans.safe_io import Unreadable, read_whole
+from toytrans.safe_io import read_json
 from toytrans.sweeps.grid import Grid
 from toytrans.sweeps.measure import ExactMatch
 from toytrans.yaml_tree import Tree
@@ -60,12 +60,7 @@ class SavedSweep(BaseModel):
 
 def read_sweep(folder: Path) -> SavedSweep | None:
     """What the sweep of a folder was asked for; None where there is none. Raises UserError."""
-    path = folder / FILE
-    try:
-        return SavedSweep.model_validate_json(read_whole(path, MOST_BYTES))
-    except (FileNotFoundError, NotADirectoryError):
+    if not folder.is_dir():
         return None
-    except OSError as error:
-        raise UserError(f"{path}: cannot be read ({error.strerror}); move it away") from None
-    except (Unreadable, ValidationError):
-        raise UserError(f"{path}: not what a sweep writes; move it away") from None
+    otherwise = "not what a sweep writes; move it away"
+    return read_json(folder / FILE, SavedSweep, otherwise, most_bytes=MOST_BYTES)

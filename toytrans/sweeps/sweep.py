@@ -16,7 +16,6 @@ from typing import Any
 
 from toytrans.config_file import flatten
 from toytrans.errors import UserError
-from toytrans.safe_io import json_text
 from toytrans.sweeps.grid import (
     Choice,
     Grid,
@@ -32,8 +31,10 @@ from toytrans.sweeps.measure import ExactMatch
 from toytrans.sweeps.outcomes import TEST, is_done, outcome
 from toytrans.sweeps.saved import FILE, SavedSweep, read_sweep
 from toytrans.sweeps.trial import Trial
-from toytrans.training.owned import LOCK, draft_of, saying_what_failed, write_file
-from toytrans.training.run import RUNS, locked
+from toytrans.training.owned import LOCK, saying_what_failed
+from toytrans.training.run import RUNS
+from toytrans.training.run_folder import locked
+from toytrans.training.writing import draft_of, write_json
 
 SWEEPS = RUNS / "sweeps"
 
@@ -72,7 +73,7 @@ class Sweep:
         with locked(self.folder, ", or give another --name") as notes:
             changes = self.changes()
             with saying_what_failed(self.folder, FILE):
-                write_file(self.folder / FILE, f"{json_text(self.to_dict(), 1)}\n".encode())
+                write_json(self.folder / FILE, self.to_dict())
             yield [*notes, *changes]
 
     def changes(self) -> list[str]:

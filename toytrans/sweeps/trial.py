@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, Protocol
 
 import torch
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field
 
 from toytrans.config import Config
 from toytrans.config_file import save_config
@@ -26,16 +26,17 @@ from toytrans.data.pairs import DatasetInfo
 from toytrans.errors import UserError
 from toytrans.model.initialisation import count_parameters
 from toytrans.model.transformer import Transformer
-from toytrans.safe_io import Unreadable, json_text, read_whole
+from toytrans.safe_io import read_json
 from toytrans.training import devices
 from toytrans.training.checkpoint import Count
-from toytrans.training.owned import saying_what_failed, write_file
+from toytrans.training.owned import saying_what_failed
 from toytrans.training.run import load_run, read_records
 from toytrans.training.session import Request, open_session
 from toytrans.training.signals import exit_if_signalled
 from toytrans.training.trainer import Trainer
+from toytrans.training.writing import write_json
 
-RESULT, MOST_BYTES = "result.json", 2**24
+RESULT = "result.json"
 
 Taken = dict[str, Any]
 """What a measure gives: the keys of `_Taken`, and others with plain values."""
@@ -160,16 +161,9 @@ class _Result(_Plain):
 
 def read_result(run: Path) -> dict[str, Any] | None:
     """The contents of a run's result.json, if it exists. Raises UserError."""
-    path, remedy = run / RESULT, "remove it, and the trained model is measured again"
-    try:
-        result = _Result.model_validate_json(read_whole(path, MOST_BYTES))
-    except FileNotFoundError:
-        return None
-    except OSError as error:
-        raise UserError(f"{path}: cannot be read ({error.strerror}); {remedy}") from None
-    except (Unreadable, ValidationError):
-        raise UserError(f"{path}: not what a training writes; {remedy}") from None
-    return result.model_dump(exclude_unset=True)
+    otherwise = "not what a training writes; remove it, and the trained model is measured again"
+    result = read_json(run / RESULT, _Result, otherwise)
+    return result.model_dump(exclude_unset=True) if result else None
 
 
 def train_and_measure(trial: Trial) -> None:
@@ -204,7 +198,7 @@ def train_and_measure(trial: Trial) -> None:
             if name not in taken:
                 taken[name] = measure.take(model, trainer.config, session.source.facts, taken)
                 with saying_what_failed(trial.path, RESULT):
-                    write_file(trial.path / RESULT, f"{json_text(result, 1)}\n".encode())
+                    write_json(trial.path / RESULT, result)
 
 
 def _to_measure(trial: Trial, trainer: Trainer) -> Transformer:

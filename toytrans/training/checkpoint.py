@@ -31,14 +31,13 @@ from toytrans.training.owned import (
     checkpoint_folder,
     discard_draft,
     drop_replaced,
-    flush_folder,
     new_draft,
     place_checkpoint,
     prune,
     saved_steps,
     saying_what_failed,
-    write_file,
 )
+from toytrans.training.writing import flush_folder, write_file
 
 FORMAT = 1
 

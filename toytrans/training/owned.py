@@ -1,4 +1,4 @@
-"""The files that training writes into a run directory: how they are written, when they may go.
+"""The files that training writes into a run directory, and when they may go.
 
     config.yaml  data.json  environment.json  metrics.jsonl
     checkpoints.json              the checkpoints that this run wrote, by SHA-256
@@ -14,16 +14,15 @@ import contextlib
 import hashlib
 import json
 import os
-import stat
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import BinaryIO
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from toytrans.errors import UserError
-from toytrans.safe_io import Unreadable, read_whole
+from toytrans.safe_io import Unreadable, json_text, read_whole
 from toytrans.training.failpoint import failpoint
+from toytrans.training.writing import draft_of, flush_folder, write_file
 
 CONFIG, DATA, ENVIRONMENT, METRICS, LOCK, CHECKPOINTS, MANIFEST, REPLACED = (
     "config.yaml",
@@ -45,57 +44,6 @@ CHECKPOINT_FILES = (*(f"{part}.safetensors" for part in PARTS), DESCRIPTION)
 
 MOST_BYTES = 1_000_000
 """Of a checkpoint's description, and of the manifest."""
-
-
-# Writing -------------------------------------------------------------------------------------
-
-
-def draft_of(path: Path) -> Path:
-    """Where a file is written before it takes its name."""
-    return path.with_name(f".{path.name}.draft")
-
-
-def write_file(path: Path, raw: bytes) -> None:
-    """Write a file so that it is either old or new, never half. A link of its name, or of its
-    draft's, is replaced; what the link points to stays."""
-    draft = draft_of(path)
-    draft.unlink(missing_ok=True)
-    with draft.open("xb") as file:  # exclusive: follows no link
-        write_out(file, raw, path.name)
-    draft.replace(path)
-
-
-def append_line(path: Path, raw: bytes) -> None:
-    """Add a line to a file. Raises UserError where its name is a link, a pipe or a device."""
-    flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT
-    flags |= getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
-    if path.is_symlink():
-        raise UserError(f"{path}: is a link, and nothing is written through it; remove the link")
-    with open(os.open(path, flags, 0o666), "ab") as file:
-        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-            raise Unreadable(f"{path}: a pipe or a device, not a file; remove it")
-        write_out(file, raw, "record")
-
-
-def write_out(file: BinaryIO, raw: bytes, name: str) -> None:
-    """Write bytes and flush them to the disk. name: of the failpoint halfway."""
-    half = len(raw) // 2
-    file.write(memoryview(raw)[:half])
-    file.flush()
-    failpoint(f"half-{name}")
-    file.write(memoryview(raw)[half:])
-    file.flush()
-    os.fsync(file.fileno())
-
-
-def flush_folder(folder: Path) -> None:
-    """Flush the names in a folder to the disk."""
-    if os.name == "posix":
-        descriptor = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
 
 
 @contextlib.contextmanager
@@ -152,7 +100,7 @@ def place_checkpoint(run: Path, step: int, draft: Path) -> None:
     manifest[step] = _sha256(draft)
     there = set(saved_steps(run)) | {step}
     sums = {str(step): digest for step, digest in sorted(manifest.items()) if step in there}
-    write_file(run / MANIFEST, (json.dumps({"format": 1, "sha256": sums}) + "\n").encode())
+    write_file(run / MANIFEST, f"{json_text({'format': 1, 'sha256': sums})}\n".encode())
     draft.rename(final)
     failpoint("renamed")
     flush_folder(final.parent)

@@ -7,11 +7,9 @@ runs/name/metrics.jsonl     one record a line
 runs/name/checkpoints/      see checkpoint.py
 runs/name/.toytrans-lock    held by the training that writes here
 
-How these files are written, and when one is deleted: see owned.py.
+Which of these files are deleted, and when: see owned.py.
 """
 
-import contextlib
-import errno
 import json
 import os
 from collections.abc import Iterator
@@ -21,11 +19,6 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
-
-try:
-    import fcntl
-except ImportError:  # not on Windows
-    fcntl = None  # type: ignore[assignment]
 
 from toytrans.config import Config
 from toytrans.config_file import load_config, save_config
@@ -51,17 +44,12 @@ from toytrans.training.owned import (
     CONFIG,
     DATA,
     ENVIRONMENT,
-    LOCK,
     METRICS,
-    REPLACED,
-    append_line,
     checkpoint_folder,
-    is_unfinished,
-    recover,
     saved_steps,
     saying_what_failed,
-    write_file,
 )
+from toytrans.training.writing import append_line, write_file, write_json
 
 Record = dict[str, Any]
 """One line of metrics.jsonl."""
@@ -72,142 +60,6 @@ RUNS = Path("runs")
 
 LONGEST_RECORD, MOST_UNREAD = 10_000, 10_000
 """Bytes of a line of metrics.jsonl; lines past the first that is not whole that are looked at."""
-
-
-def choose_folder(stem: str, out: Path | None, *, resume: bool, overwrite: bool) -> Path:
-    """Where the run of a config named `stem` goes, or is. Raises UserError rather than let a run
-    be written into something else.
-
-    out left out: runs/stem, then -2, -3; for resume and overwrite the newest of these that a config
-    of that name made.
-    """
-    if out is not None:
-        return _writable(out, resume or overwrite)
-    if stem in (".", "..") or not stem.isprintable():
-        raise UserError(f"{stem!r} is no name for a run; name its directory with --out")
-    names = os.listdir(RUNS) if RUNS.is_dir() else []
-    numbers = sorted(filter(None, (_number(name, stem) for name in names)))
-    if resume or overwrite:
-        for number in reversed(numbers):
-            path = RUNS / _name(stem, number)
-            if _made_by(path, stem, number):
-                return _writable(path, True)
-    return RUNS / _name(stem, numbers[-1] + 1 if numbers else 1)
-
-
-def _made_by(path: Path, stem: str, number: int) -> bool:
-    """Whether a folder is the run of a config of that name. Raises UserError where the run does not
-    say: exp-2 may be the second of exp.yaml or the first of exp-2.yaml."""
-    name = read_environment(path).get("config")
-    if isinstance(name, str):
-        return name == stem
-    if number > 1 and is_run(path):
-        raise UserError(
-            f"{path}: does not say which config it is of, {stem} or {path.name}; name it with --out"
-        )
-    return number == 1 or is_unfinished(path)
-
-
-def claim_folder(stem: str, out: Path | None) -> Path:
-    """Make the folder of a new run; where another training was faster, the next free one."""
-    refused = None
-    while True:
-        path = choose_folder(stem, out, resume=False, overwrite=False)
-        try:
-            path.mkdir(parents=True, exist_ok=out is not None)
-        except OSError as error:
-            if isinstance(error, FileExistsError) and path != refused:
-                refused = path
-                continue
-            reason = f"{_dead_link(path)}cannot be made ({error.strerror}); name another --out"
-            raise UserError(f"{path}: {reason}") from None
-        return path
-
-
-def _dead_link(path: Path) -> str:
-    """That a link on the way to a path leads nowhere, say to a disk that is not mounted."""
-    for link in (path, *path.parents):
-        if os.path.islink(link) and not os.path.exists(link):
-            return f"{link} is a link to {os.readlink(link)}, which is not there; "
-    return ""
-
-
-class InUse(UserError):
-    """A run directory that another training is writing to."""
-
-
-@contextlib.contextmanager
-def locked(path: Path, remedy: str = ", or name another --out") -> Iterator[list[str]]:
-    """Keep other trainings out of a run directory, which is made if need be; raises UserError where
-    one is in it. What a person should know is yielded: that this system has no such locks, say.
-    remedy: besides waiting.
-
-    The lock is the system's, so that it goes with the process, however that ends.
-    """
-    with saying_what_failed(path, LOCK):
-        path.mkdir(parents=True, exist_ok=True)
-        flags = os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0)
-        descriptor = os.open(path / LOCK, flags, 0o666)
-    try:
-        yield _lock(path, descriptor, remedy)
-    finally:
-        os.close(descriptor)
-
-
-def _lock(path: Path, descriptor: int, remedy: str) -> list[str]:
-    unguarded = [f"{path}: no file locks here, so let no other training write into it meanwhile"]
-    if fcntl is None:
-        return unguarded
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        if os.fstat(descriptor).st_nlink == 0:  # another training has just left the folder
-            raise BlockingIOError
-    except BlockingIOError:
-        raise InUse(
-            f"{path}: another training is writing here; wait for its end or stop it{remedy}"
-        ) from None
-    except OSError as error:
-        if error.errno in (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP):  # some network disks
-            return unguarded
-        raise
-    return []
-
-
-def _name(stem: str, number: int) -> str:
-    return stem if number == 1 else f"{stem}-{number}"
-
-
-def _number(name: str, stem: str) -> int:
-    """1 for stem, k for stem-k, 0 for other names."""
-    rest = name.removeprefix(f"{stem}-")
-    if name == stem or rest == name:
-        return int(name == stem)
-    number = int(rest) if rest.isascii() and rest.isdigit() and len(rest) < 10 else 0
-    return number if number > 1 and rest == str(number) else 0
-
-
-def _writable(out: Path, may_exist: bool) -> Path:
-    """A path where a run may be written: nothing, an empty folder, or a run if it may exist."""
-    if not os.path.exists(out):
-        return out
-    if not out.is_dir():
-        raise UserError(f"{out}: is a file; name a directory for the run")
-    if set(os.listdir(out)) <= {LOCK}:
-        return out
-    if not may_exist:
-        raise UserError(f"{out}: not empty; go on with --resume, replace it with --overwrite")
-    if (out / REPLACED).exists() and (out / LOCK).exists():
-        with locked(out):
-            recover(out)
-    if is_unfinished(out):
-        return out
-    if not is_run(out):
-        raise UserError(f"{out}: not a run directory, so it is left alone; name another --out")
-    try:
-        read_run(out)
-    except UserError as error:
-        raise UserError(f"{error}; {out} is left alone: mend it, or name another --out") from None
-    return out
 
 
 def newest_run() -> Path:
@@ -245,7 +97,7 @@ def create_run(path: Path, config: Config, facts: DatasetInfo, environment: dict
     with saying_what_failed(path, "the run's description"):
         (path / CHECKPOINTS).mkdir(parents=True, exist_ok=True)
         write_file(path / DATA, (json.dumps(data, ensure_ascii=False) + "\n").encode())
-        write_file(path / ENVIRONMENT, f"{json_text(environment, 1)}\n".encode())
+        write_json(path / ENVIRONMENT, environment)
         write_file(path / CONFIG, save_config(config).encode())
 
 

@@ -26,7 +26,7 @@ from toytrans.data import check_splits, open_source
 from toytrans.data.files import sha256_of
 from toytrans.data.pairs import DatasetInfo, PairSource
 from toytrans.errors import UserError
-from toytrans.training import owned, run
+from toytrans.training import owned, run, run_folder
 from toytrans.training.devices import Precision, choose_device, choose_precision
 from toytrans.training.distributed import SINGLE_PROCESS, DistributedContext
 from toytrans.training.faults import check_fault
@@ -124,10 +124,10 @@ def _plan(request: Request, context: DistributedContext) -> _Plan:
     themselves, but only the run that they were training."""
     name, out, resume, overwrite = request.name, request.out, request.resume, request.overwrite
     if context.restarts and not resume:
-        path = run.choose_folder(name, out, resume=True, overwrite=False)
+        path = run_folder.choose_folder(name, out, resume=True, overwrite=False)
         resume = run.is_of_launch(path, context.launch)
         overwrite = overwrite and not resume
-    path = run.choose_folder(name, out, resume=resume, overwrite=overwrite)
+    path = run_folder.choose_folder(name, out, resume=resume, overwrite=overwrite)
     config, precision, saved = request.config, request.config.train.precision, None
     if resume and run.is_run(path):
         saved = run.read_run(path)
@@ -170,7 +170,7 @@ def _claim(plan: _Plan, request: Request) -> tuple[Path, bool]:
     existed = os.path.exists(plan.path)
     if plan.resume or plan.overwrite:
         return plan.path, not existed
-    path = run.claim_folder(request.name, request.out)
+    path = run_folder.claim_folder(request.name, request.out)
     return path, request.out is None or not existed
 
 
@@ -185,7 +185,7 @@ def _held(
     """
     path = plan.path
     with contextlib.ExitStack() as lock:
-        notes = context.on_main(lambda: lock.enter_context(run.locked(path, remedy)))
+        notes = context.on_main(lambda: lock.enter_context(run_folder.locked(path, remedy)))
         try:
             if plan.overwrite and (others := context.on_main(lambda: owned.set_aside(path))):
                 notes.append(f"{path}: kept what training did not write: {', '.join(others)}")

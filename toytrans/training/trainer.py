@@ -1,6 +1,6 @@
 """The training loop: yields records, prints nothing.
 
-    stream -> batches -> summed loss / real tokens -> backward -> clip -> AdamW -> record
+    stream -> batches -> update (step.py) -> record
 
 Every number that a step depends on is in the config, the weights, the optimiser, torch's random
 state or `Progress`, and all of them are in a checkpoint: a resumed run is the same run.
@@ -17,7 +17,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from toytrans.config import Config, TrainConfig
+from toytrans.config import Config
 from toytrans.data.batches import Batch, largest_batch, training_batches
 from toytrans.data.pairs import Pairs, PairSource, all_pairs
 from toytrans.errors import UserError, ran_out_of_memory
@@ -34,10 +34,10 @@ from toytrans.training.checkpoint import (
 from toytrans.training.devices import Precision, compiled
 from toytrans.training.distributed import SINGLE_PROCESS, DistributedContext
 from toytrans.training.faults import build_model, objective_of
-from toytrans.training.objective import SOUND, Objective
 from toytrans.training.optimizer import AdamW, learning_rate
 from toytrans.training.owned import keep_unreadable, leaves, saved_steps
 from toytrans.training.run import Record, append_record, cut_records
+from toytrans.training.step import backward, update
 
 SECONDS_BETWEEN_SAVES = 60.0
 """A checkpoint is written with every evaluation, and at least this often."""
@@ -45,67 +45,6 @@ SECONDS_BETWEEN_SAVES = 60.0
 StopReason = Literal[
     "max_steps", "max_seconds", "stop_at_exact_match", "patience", "interrupted", "diverged"
 ]
-
-
-def backward(
-    forward: Callable[[Tensor, Tensor], Tensor],
-    batches: Sequence[Batch],
-    device: torch.device,
-    *,
-    objective: Objective = SOUND,
-    label_smoothing: float = 0.0,
-    precision: Precision = "fp32",
-    context: DistributedContext = SINGLE_PROCESS,
-) -> tuple[Tensor, int]:
-    """Gradients of the mean loss over all real target tokens of some batches together.
-
-    Equal to those of one large batch that holds all the rows. Returns the summed loss, a scalar
-    tensor, and the number of real target tokens, over all processes.
-    """
-    batches = [objective.batch(batch) for batch in batches]
-    tokens = sum(objective.tokens(batch) for batch in batches)
-    total = torch.zeros((), device=device)
-    for number, batch in enumerate(batches, 1):
-        src, tgt_in, tgt_out = context.shard(batch).to(device)
-        with context.accumulating(last=number == len(batches)):
-            with torch.autocast(device.type, torch.bfloat16, enabled=precision == "bf16"):
-                logits = forward(src, tgt_in)
-            loss = objective.loss(logits, tgt_out, label_smoothing)
-            (loss / (tokens / context.size)).backward()  # gradients are averaged over the processes
-        total = total + loss.detach()
-    return context.sum(total), tokens
-
-
-def update(
-    forward: Callable[[Tensor, Tensor], Tensor],
-    optimizer: AdamW,
-    batches: Sequence[Batch],
-    device: torch.device,
-    train: TrainConfig,
-    *,
-    lr: float,
-    precision: Precision,
-    objective: Objective = SOUND,
-    context: DistributedContext = SINGLE_PROCESS,
-) -> tuple[Tensor, int, Tensor]:
-    """One update from some batches: forward, loss, backward, clip, AdamW. Gradients start empty.
-
-    Returns the summed loss, the number of real target tokens and the norm of the gradient before
-    clipping.
-    """
-    loss, tokens = backward(
-        forward,
-        batches,
-        device,
-        objective=objective,
-        label_smoothing=train.label_smoothing,
-        precision=precision,
-        context=context,
-    )
-    limit = train.clip_norm or math.inf
-    norm = torch.nn.utils.clip_grad_norm_(optimizer.state, limit)
-    optimizer.step(lr)
-    return loss, tokens, norm
 
 
 class Trainer:

@@ -12,7 +12,16 @@ from rich.cells import cell_len
 from rich.console import Console
 from rich.text import Text
 
-from toytrans.cli.common import broken, check_new, note, plain, printable, share, write_new
+from toytrans.cli.common import (
+    broken,
+    check_new,
+    columns,
+    note,
+    plain,
+    printable,
+    share,
+    write_new,
+)
 from toytrans.cli.render.results import interval
 from toytrans.cli.render.tables import beside, fitting, has_unicode, side_by_side, wrapped
 from toytrans.errors import UserError
@@ -223,13 +232,8 @@ def _shade(value: float, is_visible: bool, width: int) -> tuple[str, str]:
 
 def _table(heads: "list[HeadReport]") -> "Table":
     """One line per head: the rule that fits it best, and how well."""
-    from rich.table import Table
-
-    table = Table(box=None, padding=(0, 1, 0, 0), pad_edge=False)
-    for heading in ("part", "layer", "head", "what it does"):
-        table.add_column(heading, no_wrap=True)
-    for heading in ("share", "95%", "weight", "chance"):
-        table.add_column(heading, justify="right", no_wrap=True)
+    headings = ("part", "layer", "head", "what it does"), ("share", "95%", "weight", "chance")
+    table = columns(*headings, box=None, padding=(0, 1, 0, 0), pad_edge=False)
     for head in heads:
         best = head.best
         numbers = (share(best.share), interval(asdict(best)), share(best.weight))

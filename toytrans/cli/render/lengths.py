@@ -7,7 +7,7 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
-from toytrans.cli.common import broken, plain, share
+from toytrans.cli.common import broken, columns, plain, share
 from toytrans.cli.render.results import interval, ranges, results_table
 
 if TYPE_CHECKING:
@@ -129,18 +129,8 @@ def _side_name(side: str) -> str:
 
 def _table(title: str, headings: Iterable[str], caption: str | None = None) -> Table:
     """A table of numbers, narrow enough for nine columns."""
-    table = Table(
-        title=plain(title),
-        caption=caption,
-        box=SIMPLE_HEAD,
-        title_justify="left",
-        title_style="bold",
-        caption_justify="left",
-        padding=(0, 1, 0, 0),
-    )
-    for heading in headings:
-        table.add_column(heading, justify="right", no_wrap=heading != "\nrun")
-    return table
+    style: dict[str, Any] = {"box": SIMPLE_HEAD, "padding": (0, 1, 0, 0)}
+    return columns((), tuple(headings), title=plain(title), caption=caption, **style)
 
 
 def _signed(value: float) -> str:
@@ -204,6 +194,7 @@ def _runs_table(title: str, rows: Sequence[tuple[Measured, Summary]]) -> Table:
         ("\nrun", "\nseed", "\ndecoded", "exact\nmatch", "\n95%", "\nforced")
         + ("token\nacc.", "\nforced"),
     )
+    table.columns[0].no_wrap = False
     names = ("exact_match", "forced_exact_match", "free_token_accuracy", "token_accuracy")
     for number, (measured, row) in enumerate(rows, 1):
         run = measured.run
