@@ -17,6 +17,7 @@ from toytrans.cli import (
     attention,
     board,
     check,
+    compare,
     doctor,
     evaluate,
     gradients,
@@ -55,6 +56,7 @@ app.command("doctor", rich_help_panel=SEE)(doctor.doctor)
 app.command("gradients", rich_help_panel=SEE)(gradients.gradients)
 app.command("translate", rich_help_panel=SEE)(evaluate.translate)
 app.command("eval", rich_help_panel=MEASURE)(evaluate.evaluate)
+app.command("compare", rich_help_panel=MEASURE)(compare.compare)
 app.command("sweep", rich_help_panel=MEASURE)(sweep.sweep)
 app.command("board", rich_help_panel=MEASURE)(board.board)
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from toytrans.cli.common import either, note, output, share, span_of
-from toytrans.cli.render.groups import print_groups
+from toytrans.cli.render.groups import measured, print_groups
 from toytrans.cli.trials import follow
 from toytrans.errors import UserError
 
@@ -73,8 +73,9 @@ def sweep(
         raise UserError("--gpu-share: a run on this machine has the whole GPU; add --on ray")
     from toytrans.sweeps.measure import ExactMatch
     from toytrans.sweeps.on_ray import check_ray
+    from toytrans.sweeps.outcomes import SWEEPS
     from toytrans.sweeps.results import check_results
-    from toytrans.sweeps.sweep import SWEEPS, plan
+    from toytrans.sweeps.sweep import plan
 
     if on == "ray":
         check_ray()
@@ -121,7 +122,7 @@ def run(sweep: "Sweep", jobs: int | None, on: str, gpu_share: float | None) -> N
         for path in write_results(sweep, groups):
             note(f"results: {path}")
         _draw(sweep, groups)
-    print_groups(output(), groups, measured(sweep.measure.lengths))
+    print_groups(output(), groups, measured(sweep.measure, groups))
     if internal:
         raise internal[0].error()
     if any(member.trouble for each in groups for member in each.members):
@@ -136,13 +137,6 @@ def _line(sweep: "Sweep", trial: "Trial", failure: "Failure | None") -> str:
     values = [taken["value"] for taken in result["measures"].values()]
     matches = ", ".join(f"exact match {share(value)}" for value in values if value is not None)
     return f"{sweep.title(trial)}: {matches} ({result.get('train_s', 0):.0f} s)"
-
-
-def measured(lengths: tuple[int, int] | None) -> str:
-    """What was measured, in words."""
-    if lengths is None:
-        return "test pairs, free-running"
-    return f"lengths {lengths[0]} to {lengths[1]}, teacher-forced"
 
 
 def _draw(sweep: "Sweep", groups: "list[Group]") -> None:

@@ -20,6 +20,9 @@ from toytrans.evaluation import Span, spans
 PARTS = {"value": "all", "in_range": "in range", "beyond": "beyond"}
 """What is compared, by its key in a result: lengths within the training lengths and beyond."""
 
+MOST_KEYS = 3
+"""Keys that a group is named by; with more it has a letter."""
+
 Seeds = tuple[int, int | None]
 """seed and data.seed"""
 
@@ -73,18 +76,24 @@ class Paired(NamedTuple):
 @dataclass(frozen=True)
 class Group:
     """Runs whose configs differ in seeds and device at most. differs: what sets the group apart
-    from others, by key."""
+    from others, by key. letter: a name for it where that is much."""
 
     differs: Mapping[str, Any]
     members: Sequence[Member]
+    letter: str = "A"
 
     @property
     def name(self) -> str:
         """What sets it apart, shortly."""
         if len(self.differs) == 1:
             return shown(next(iter(self.differs.values())))
+        return self.letter if len(self.differs) > MOST_KEYS else self.values or "all"
+
+    @property
+    def values(self) -> str:
+        """What sets it apart, in full."""
         names = ((key.rpartition(".")[2], shown(value)) for key, value in self.differs.items())
-        return ", ".join(f"{key} {value}" for key, value in names) or "all"
+        return ", ".join(f"{key} {value}" for key, value in names)
 
     @property
     def counted(self) -> list[Member]:
@@ -123,9 +132,14 @@ def group(members: Iterable[Member]) -> list[Group]:
     keys = differing_keys(list(groups))
     flat = [flatten(config.model_dump(mode="json")) for config in groups]
     return [
-        Group({key: values.get(key) for key in keys}, sorted(some, key=lambda m: _order(m)))
-        for values, some in zip(flat, groups.values(), strict=True)
+        Group({key: values.get(key) for key in keys}, sorted(some, key=_order), _letter(number))
+        for number, (values, some) in enumerate(zip(flat, groups.values(), strict=True))
     ]
+
+
+def _letter(number: int) -> str:
+    """A to Z, then A1, B1 and so on."""
+    return f"{chr(ord('A') + number % 26)}{number // 26 or ''}"
 
 
 def _order(member: Member) -> tuple[Any, str]:

@@ -23,6 +23,10 @@ class ExactMatch:
     lengths: tuple[int, int] | None = None
     examples: int | None = None
 
+    def to_dict(self) -> dict[str, Any]:
+        """As the options that it was given by."""
+        return {"lengths": self.lengths, "examples": self.examples}
+
     def asked(self) -> dict[str, Any]:
         """The keys that its numbers depend on, as JSON."""
         lengths = None if self.lengths is None else list(self.lengths)

@@ -143,7 +143,7 @@ def write_results(sweep: Sweep, groups: Sequence[Group]) -> list[Path]:
         "machine": this_machine(),
         "grid": sweep.grid,
         "seeds": list(sweep.seeds),
-        **sweep.measure.asked(),
+        **sweep.measure.to_dict(),
     }
     texts = {
         f"{sweep.name}.json": f"{json_text(about | to_dict(groups), 1)}\n",

@@ -47,15 +47,15 @@ class SavedSweep(BaseModel):
         """The config of every choice. Raises UserError."""
         return [check_config(Tree(str(folder / FILE), values)) for values in self.configs]
 
-    def runs(self, folder: Path) -> list[tuple[Path, Config]]:
+    def runs(self, folder: Path) -> dict[Path, Config]:
         """Run directory and config of every trial. Raises UserError."""
         configs = self.configs_in(folder)
         if any(trial.config >= len(configs) for trial in self.trials):
             raise UserError(f"{folder / FILE}: not what a sweep writes; move it away")
-        return [
-            (folder / t.run, configs[t.config].model_copy(update={"seed": t.seed}))
+        return {
+            folder / t.run: configs[t.config].model_copy(update={"seed": t.seed})
             for t in self.trials
-        ]
+        }
 
 
 def read_sweep(folder: Path) -> SavedSweep | None:

@@ -32,11 +32,8 @@ from toytrans.sweeps.outcomes import TEST, is_done, outcome
 from toytrans.sweeps.saved import FILE, SavedSweep, read_sweep
 from toytrans.sweeps.trial import Trial
 from toytrans.training.owned import LOCK, saying_what_failed
-from toytrans.training.run import RUNS
 from toytrans.training.run_folder import locked
 from toytrans.training.writing import draft_of, write_json
-
-SWEEPS = RUNS / "sweeps"
 
 MOST_TRIALS = 10_000
 
@@ -127,8 +124,7 @@ class Sweep:
             "configs": [t.config.model_dump(mode="json") for t in self.trials[:choices]],
             "grid": self.grid,
             "seeds": list(self.seeds),
-            "lengths": self.measure.lengths,
-            "examples": self.measure.examples,
+            **self.measure.to_dict(),
             "trials": [
                 {"run": trial.path.name, "seed": trial.config.seed, "config": number % choices}
                 for number, trial in enumerate(self.trials)

@@ -1,16 +1,18 @@
 """Tables of a comparison of runs."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
-from toytrans.cli.common import plain, share
+from toytrans.cli.common import columns, plain, printable, share
 
 if TYPE_CHECKING:
     from toytrans.sweeps.groups import Group, Summary
+    from toytrans.sweeps.measure import ExactMatch
 
 MOST_PAIRS = 10
 """Rows of the table of pairs; with more groups only those with the first group."""
@@ -21,9 +23,13 @@ SMALL = 0.005
 
 def print_groups(console: Console, groups: "Sequence[Group]", measured: str) -> None:
     """Mean, deviation, interval and every seed of each group; the pairs; what is not counted."""
-    from toytrans.sweeps.groups import PARTS, parts_of
+    from toytrans.sweeps.groups import MOST_KEYS, PARTS, parts_of
 
     parts = parts_of(groups)
+    if groups and len(groups[0].differs) > MOST_KEYS:
+        for group in groups:
+            console.print(plain(f"{group.letter}: {group.values}"))
+        console.print()
     for part in parts:
         where = f", {PARTS[part]}" if len(parts) > 1 else ""
         console.print(_table(f"exact match{where}: {measured}", groups, part))
@@ -39,19 +45,34 @@ def print_groups(console: Console, groups: "Sequence[Group]", measured: str) -> 
                 console.print(plain(f"{text}: {where}"), soft_wrap=True)
 
 
-def _table(title: str, groups: "Sequence[Group]", part: str) -> Table:
-    from toytrans.sweeps.groups import shown
+def print_unread(console: Console, unread: "Sequence[tuple[Path, str]]") -> None:
+    """Runs whose config cannot be read, and why."""
+    for path, reason in unread:
+        console.print(plain(f"not counted: {path}: {reason}"), soft_wrap=True)
 
-    table = _empty(title)
-    for key in groups[0].differs:
-        table.add_column(plain(key), overflow="fold")
-    for heading in ("runs", "mean", "sd", "95%"):
-        table.add_column(heading, justify="right", no_wrap=True)
+
+def measured(measure: "ExactMatch", groups: "Sequence[Group]") -> str:
+    """What was measured, in words."""
+    from toytrans.sweeps.measure import split_of
+
+    splits = sorted({split_of(group.members[0].config) for group in groups})
+    if measure.lengths is None:
+        return f"{' or '.join(splits)} pairs, free-running"
+    low, high = measure.lengths
+    return f"{' or '.join(splits)} pairs of lengths {low} to {high}, teacher-forced"
+
+
+def _table(title: str, groups: "Sequence[Group]", part: str) -> Table:
+    from toytrans.sweeps.groups import MOST_KEYS, shown
+
+    several = len(groups[0].differs) > MOST_KEYS
+    keys = ["group"] if several else [printable(key) for key in groups[0].differs]
+    table = columns(keys, ("runs", "mean", "sd", "95%"), **_style(title))
     table.add_column(_seeds_heading(groups, part), overflow="fold")
     for group in groups:
         counted, every = len(group.counted), len(group.members)
         table.add_row(
-            *(plain(shown(value)) for value in group.differs.values()),
+            *([group.letter] if several else map(plain, map(shown, group.differs.values()))),
             str(every) if counted == every else f"{counted} of {every}",
             *_cells(group.summary(part)),
             _seeds(group, groups, part),
@@ -59,10 +80,8 @@ def _table(title: str, groups: "Sequence[Group]", part: str) -> Table:
     return table
 
 
-def _empty(title: str) -> Table:
-    table = Table(title=plain(title), box=SIMPLE_HEAD, title_justify="left", title_style="bold")
-    table.padding = (0, 1, 0, 0)
-    return table
+def _style(title: str) -> dict[str, Any]:
+    return {"title": plain(title), "box": SIMPLE_HEAD, "padding": (0, 1, 0, 0)}
 
 
 def _cells(summary: "Summary | None", signed: bool = False) -> tuple[str, str, str]:
@@ -108,11 +127,11 @@ def _print_pairs(console: Console, groups: "Sequence[Group]", part: str) -> None
     if not found:
         return
     where = "" if part == "value" else f", {PARTS[part]}"
-    table = _empty(f"difference over equal seeds{where}: first less second")
-    for heading in ("first", "second"):
-        table.add_column(heading, overflow="fold")
-    for heading in ("seeds", "mean", "sd", "95%", "ahead", "behind"):
-        table.add_column(heading, justify="right", no_wrap=True)
+    table = columns(
+        ("first", "second"),
+        ("seeds", "mean", "sd", "95%", "ahead", "behind"),
+        **_style(f"difference over equal seeds{where}: first less second"),
+    )
     for first, second, each in found:
         table.add_row(
             plain(first.name),
