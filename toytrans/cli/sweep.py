@@ -101,12 +101,12 @@ def run(sweep: "Sweep", jobs: int | None, on: str, gpu_share: float | None) -> N
     from toytrans.sweeps.processes import run_trials, workers_for
     from toytrans.sweeps.results import write_results
 
-    internal: list[Failure] = []
+    failures: dict[Path, Failure] = {}
 
     def ended(trial: "Trial", failure: "Failure | None") -> str:
         keep_failure(trial.path, failure)
-        if failure and failure.traceback:
-            internal.append(failure)
+        if failure is not None:
+            failures[trial.path] = failure
         return _line(sweep, trial, failure)
 
     with sweep.held() as notes:
@@ -118,13 +118,14 @@ def run(sweep: "Sweep", jobs: int | None, on: str, gpu_share: float | None) -> N
         else:
             rounds = run_trials(waiting, jobs or workers_for(waiting))
         follow(len(sweep.trials), waiting, rounds, ended)
-        groups = group(sweep.members())
+        groups = group(sweep.members(failures))
         for path in write_results(sweep, groups):
             note(f"results: {path}")
         _draw(sweep, groups)
     print_groups(output(), groups, measured(sweep.measure, groups))
-    if internal:
-        raise internal[0].error()
+    for failure in failures.values():
+        if failure.traceback:
+            raise failure.error()
     if any(member.trouble for each in groups for member in each.members):
         raise typer.Exit(1)
 

@@ -16,7 +16,7 @@ from toytrans.sweeps.measure import ExactMatch
 from toytrans.sweeps.processes import Failure
 from toytrans.sweeps.saved import read_sweep
 from toytrans.sweeps.trial import Taken, Trial, read_result
-from toytrans.training.owned import CONFIG, LOCK
+from toytrans.training.owned import CONFIG, LOCK, is_unfinished
 from toytrans.training.run import RUNS, is_run, load_run, read_records, read_run, unfinished
 from toytrans.training.writing import write_json
 
@@ -43,11 +43,11 @@ def is_done(trial: Trial) -> bool:
 
 
 def keep_failure(run: Path, failure: Failure | None) -> None:
-    """Remember how a trial has ended. A full disk stops no sweep: the reason is printed too."""
+    """Remember how a trial has ended, in a folder that is its own. A full disk stops no sweep."""
     with contextlib.suppress(OSError):
         if failure is None:
             (run / FAILED).unlink(missing_ok=True)
-        else:
+        elif is_run(run) or is_unfinished(run):
             write_json(run / FAILED, {"reason": failure.reason, "final": failure.final})
 
 

@@ -3,6 +3,7 @@
 import contextlib
 import multiprocessing
 import signal
+import sys
 import threading
 import time
 import traceback
@@ -10,13 +11,19 @@ from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass
 from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection, wait
-from multiprocessing.context import SpawnProcess
+from multiprocessing.context import (
+    ForkServerContext,
+    ForkServerProcess,
+    SpawnContext,
+    SpawnProcess,
+)
 from typing import NamedTuple
 
 from toytrans.errors import UserError, ran_out_of_memory
 from toytrans.sweeps.trial import Diverged, Trial, train_and_measure
 from toytrans.training import devices
 from toytrans.training.machine import usable_cores
+from toytrans.training.owned import LOCK
 from toytrans.training.run_folder import InUse, locked
 
 SECONDS_FOR_LOCK = 60.0
@@ -57,8 +64,8 @@ def workers_for(trials: Sequence[Trial]) -> int:
 def run_trials(trials: Sequence[Trial], at_once: int) -> Generator[Round]:
     """Run trials; yields about once a second. Closed early, it lets every training save."""
     waiting = list(trials)
-    context = multiprocessing.get_context("spawn")
-    running: dict[SpawnProcess, tuple[Trial, Connection]] = {}
+    context = _context()
+    running: dict[SpawnProcess | ForkServerProcess, tuple[Trial, Connection]] = {}
     try:
         while waiting or running:
             while waiting and len(running) < at_once:
@@ -80,6 +87,16 @@ def run_trials(trials: Sequence[Trial], at_once: int) -> Generator[Round]:
             process.terminate()
         for process in running:
             process.join()
+
+
+def _context() -> SpawnContext | ForkServerContext:
+    """How processes are started. On Linux they are forks of one that has imported torch and done
+    nothing else: to import it takes a fresh process seconds."""
+    if sys.platform != "linux":
+        return multiprocessing.get_context("spawn")
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload([__name__])
+    return context
 
 
 def _outcome(trial: Trial, code: int, answer: Connection) -> Failure | None:
@@ -142,7 +159,7 @@ def attempt(trial: Trial) -> Failure | None:
 def _wait_until_free(trial: Trial) -> None:
     """Wait for a training of before that is still saving. Raises UserError."""
     deadline = time.monotonic() + SECONDS_FOR_LOCK
-    while True:
+    while (trial.path / LOCK).exists():  # no lock is left in a folder that is no run
         try:
             with locked(trial.path, remedy=""):
                 return

@@ -48,7 +48,7 @@ def to_dict(groups: Sequence[Group]) -> dict[str, Any]:
                 "config": group.members[0].config.without_seeds().model_dump(mode="json"),
                 "summaries": {part: _summary(group.summary(part)) for part in parts},
                 "curve": [
-                    {"low": span.low, "high": span.high, "in_range": span.in_range}
+                    {"lengths": [span.low, span.high], "in_range": span.in_range}
                     | summary._asdict()
                     for span, summary in group.curve().items()
                 ],

@@ -9,7 +9,7 @@ of before that are not in it are kept.
 
 import contextlib
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -29,6 +29,7 @@ from toytrans.sweeps.grid import (
 from toytrans.sweeps.groups import Member, differing_keys, shown
 from toytrans.sweeps.measure import ExactMatch
 from toytrans.sweeps.outcomes import TEST, is_done, outcome
+from toytrans.sweeps.processes import Failure
 from toytrans.sweeps.saved import FILE, SavedSweep, read_sweep
 from toytrans.sweeps.trial import Trial
 from toytrans.training.owned import LOCK, saying_what_failed
@@ -57,9 +58,15 @@ class Sweep:
         """The trials that are not done."""
         return [trial for trial in self.trials if not is_done(trial)]
 
-    def members(self) -> list[Member]:
-        """The trials as they are now, for a comparison."""
-        return [outcome(trial.path, trial.config, self.measure) for trial in self.trials]
+    def members(self, failures: Mapping[Path, Failure] | None = None) -> list[Member]:
+        """The trials as they are now, for a comparison. failures: those of this process."""
+        failed = {path: failure.reason for path, failure in (failures or {}).items()}
+        return [
+            Member(trial.path, trial.config, trouble=failed[trial.path])
+            if trial.path in failed
+            else outcome(trial.path, trial.config, self.measure)
+            for trial in self.trials
+        ]
 
     @contextlib.contextmanager
     def held(self) -> Iterator[list[str]]:
