@@ -35,6 +35,7 @@ from toytrans.training.session import Request, open_session
 from toytrans.training.signals import exit_if_signalled
 from toytrans.training.trainer import Trainer
 from toytrans.training.writing import write_json
+from toytrans.user_code import digest as digest_of_code
 
 RESULT = "result.json"
 
@@ -91,14 +92,19 @@ class Trial:
 
     @cached_property
     def config_sha256(self) -> str:
-        return hashlib.sha256(save_config(self.config_by_names).encode()).hexdigest()
+        text = save_config(self.config_by_names)
+        for reference in self.config.references.values():
+            text = text.replace(reference, Path(reference).name)
+        return hashlib.sha256(text.encode()).hexdigest()
 
     @cached_property
     def digest(self) -> str:
-        """The start of a hash of the config and of what is in its files."""
+        """The start of a hash of the config, and of what is in its files of data and of code."""
         digest = self.config_sha256
-        for path in self._files().values():
-            digest = hashlib.sha256(f"{digest} {sha256_of(path)}".encode()).hexdigest()
+        contents = [sha256_of(path) for path in self._files().values()]
+        contents += [digest_of_code(reference) for reference in self.config.references.values()]
+        for each in contents:
+            digest = hashlib.sha256(f"{digest} {each}".encode()).hexdigest()
         return digest[:8]
 
     @cached_property
