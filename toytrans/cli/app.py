@@ -17,12 +17,14 @@ from toytrans.cli import (
     attention,
     board,
     check,
+    compare,
     config,
     doctor,
     evaluate,
     gradients,
     inspect,
     report,
+    sweep,
     tasks,
     trace,
     train,
@@ -61,6 +63,8 @@ app.command("doctor", rich_help_panel=SEE)(with_trust(doctor.doctor))
 app.command("gradients", rich_help_panel=SEE)(with_trust(gradients.gradients))
 app.command("translate", rich_help_panel=SEE)(with_trust(evaluate.translate))
 app.command("eval", rich_help_panel=MEASURE)(with_trust(evaluate.evaluate))
+app.command("compare", rich_help_panel=MEASURE)(with_trust(compare.compare))
+app.command("sweep", rich_help_panel=MEASURE)(sweep.sweep)
 app.command("board", rich_help_panel=MEASURE)(board.board)
 app.command("report", rich_help_panel=SEE)(with_trust(report.report))
 

@@ -1,7 +1,6 @@
 """`toytrans eval` and `toytrans translate`."""
 
 import contextlib
-import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
@@ -20,6 +19,7 @@ from toytrans.cli.common import (
     output,
     printable,
     run_and_sequences,
+    span_of,
     warn_of_fault,
 )
 from toytrans.cli.render.lengths import print_one, print_several
@@ -77,7 +77,7 @@ def evaluate(
 
     Runs of one config with different seeds are also averaged.
     """
-    span = _span(lengths) if lengths else None
+    span = span_of(lengths) if lengths else None
     if (src_file is None) != (tgt_file is None):
         raise UserError("--src-file and --tgt-file go together; give both")
     files = (src_file, tgt_file) if src_file and tgt_file else None
@@ -102,11 +102,10 @@ def evaluate(
 
 
 def _groups(measured: "list[Measured]") -> "list[list[Measured]]":
-    """Runs that may be averaged: their configs differ in seed and device at most."""
+    """Runs that may be averaged: their configs differ in seeds and device at most."""
     groups: dict[Config, list[Measured]] = {}
     for one in measured:
-        config = one.run.config.model_copy(update={"seed": 0, "device": "auto"})
-        groups.setdefault(config, []).append(one)
+        groups.setdefault(one.run.config.without_seeds(), []).append(one)
     return list(groups.values())
 
 
@@ -228,11 +227,3 @@ def _known(run: "Run", sequences: list[str]) -> tuple[list[str], UnseenSymbol | 
         except UnseenSymbol as error:
             return sequences[:number], error
     return sequences, None
-
-
-def _span(text: str) -> tuple[int, int]:
-    match = re.fullmatch(r"(\d{1,9})(?::(\d{1,9}))?", text)
-    low, high = (int(match[1]), int(match[2] or match[1])) if match else (1, 0)
-    if low > high:
-        raise UserError(f"--lengths {text}: write it as FROM:TO, say 1:400, or as one length")
-    return low, high
