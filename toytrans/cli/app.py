@@ -19,6 +19,7 @@ from toytrans.cli import (
     check,
     doctor,
     evaluate,
+    export,
     gradients,
     inspect,
     report,
@@ -57,6 +58,7 @@ app.command("translate", rich_help_panel=SEE)(evaluate.translate)
 app.command("eval", rich_help_panel=MEASURE)(evaluate.evaluate)
 app.command("board", rich_help_panel=MEASURE)(board.board)
 app.command("report", rich_help_panel=SEE)(report.report)
+app.command("export", rich_help_panel=TRAIN)(export.export)
 
 
 def _version(wanted: bool) -> None:

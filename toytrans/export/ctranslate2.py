@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from toytrans.config import ModelConfig
 from toytrans.export.shared import PLACES, Decoder, Rows, position_table, token_names
@@ -28,7 +28,7 @@ FARTHEST = 128
 
 
 def refusal(model: ModelConfig) -> str:
-    """Why CTranslate2 cannot compute a model; empty if it can."""
+    """The option that CTranslate2 lacks; empty if it has all."""
     if model.positions in ("alibi", "anchored"):
         return f"model.positions: {model.positions}"
     if model.cross_positions != "none":
@@ -82,7 +82,7 @@ def converted(model: Transformer, vocabulary: Vocabulary, places: int = PLACES) 
     # it wants a token for unknown symbols
     spec.config.unk_token, spec.config.bos_token, spec.config.eos_token = names[:3]
     spec.config.decoder_start_token, spec.config.add_source_eos = names[BOS_ID], True
-    spec.config.layer_norm_epsilon = encoder[0].residuals[0].norm.eps
+    spec.config.layer_norm_epsilon = nn.LayerNorm(config.d_model).eps
     spec.validate()
     spec.optimize()
     return spec

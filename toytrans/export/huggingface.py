@@ -5,6 +5,8 @@ post-norm with sinusoidal positions: Marian. It makes its table itself, all sine
     cosines, so the width of the model is put into that order.
 """
 
+import contextlib
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +33,7 @@ ACTIVATIONS = {"relu": "relu", "gelu": "gelu", "gelu_tanh": "gelu_pytorch_tanh"}
 
 
 def refusal(model: ModelConfig) -> str:
-    """Why no architecture of transformers computes a model; empty if one does."""
+    """The option that no architecture of transformers has; empty if one has all."""
     if model.positions not in ("sinusoidal", "learned", "none"):
         return f"model.positions: {model.positions}"
     if model.cross_positions != "none":
@@ -46,8 +48,23 @@ def refusal(model: ModelConfig) -> str:
 
 def write(run: Run, path: Path) -> None:
     """Write model, generation settings and tokenizer."""
-    converted(run.model).save_pretrained(path)
+    with _without_bars():
+        converted(run.model).save_pretrained(path)
     tokenizer(run.vocabulary).save_pretrained(path)
+
+
+@contextlib.contextmanager
+def _without_bars() -> Iterator[None]:
+    """No progress bars of transformers, which flash up for milliseconds."""
+    from transformers.utils import logging
+
+    shown = logging.is_progress_bar_enabled()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        if shown:
+            logging.enable_progress_bar()
 
 
 @torch.no_grad()
@@ -76,7 +93,7 @@ def converted(model: Transformer, places: int = PLACES) -> Any:
     weights["final_logits_bias"] = theirs.final_logits_bias  # zero
     theirs.load_state_dict(weights)  # strict: nothing is left over on either side
     theirs.generation_config = transformers.GenerationConfig(
-        suppress_tokens=[PAD_ID, BOS_ID], max_length=len(table), **SPECIALS
+        suppress_tokens=[PAD_ID, BOS_ID], max_new_tokens=len(table) - 1, **SPECIALS
     )
     return theirs.eval()
 
@@ -110,7 +127,7 @@ def _weights(model: Transformer) -> dict[str, Tensor]:
         "model.encoder.embed_tokens.weight": model.src_embedding.weight,
         "model.decoder.embed_tokens.weight": model.tgt_embedding.weight,
     }
-    if model.config.tie_embeddings:
+    if model.config.tie_embeddings or model.config.norm == "pre":  # Blenderbot always has it
         weights["model.shared.weight"] = model.src_embedding.weight
     for side, stack in (("encoder", model.encoder_stack()), ("decoder", model.decoder_stack())):
         for number, layer in enumerate(stack):
@@ -167,7 +184,8 @@ def decoder(path: Path) -> Decoder:
     """Decodes with `generate`; the sources of a call are one padded batch."""
     from transformers import AutoModelForSeq2SeqLM
 
-    return generate(AutoModelForSeq2SeqLM.from_pretrained(path, local_files_only=True))
+    with _without_bars():
+        return generate(AutoModelForSeq2SeqLM.from_pretrained(path, local_files_only=True))
 
 
 def generate(model: Any) -> Decoder:

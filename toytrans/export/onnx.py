@@ -7,10 +7,10 @@ The decoder reads the whole prefix at every step. The graph is that of plain.py.
 """
 
 import contextlib
-import io
 import json
 import logging
 import warnings
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -57,21 +57,35 @@ def write(run: Run, path: Path) -> None:
 
 
 def _export(model: nn.Module, inputs: tuple[Tensor, ...], path: Path, output: str) -> None:
+    """Write one graph, whose numbers of rows and places are free."""
     rows, src, tgt = (torch.export.Dim(name, min=1) for name in ("rows", "src", "tgt"))
     names = ["tgt", "memory", "src"] if len(inputs) == 3 else ["src"]
     lengths = {"src": src, "memory": src, "tgt": tgt}
     shapes = tuple({0: rows, 1: lengths[name]} for name in names)
-    torch.onnx.export(
-        model,
-        inputs,
-        path,
-        input_names=names,
-        output_names=[output],
-        dynamic_shapes=shapes,
-        dynamo=True,
-        external_data=False,
-        verbose=False,
-    )
+    with _quiet(), torch.no_grad():
+        graph = torch.export.export(model.eval(), inputs, dynamic_shapes=shapes)
+        torch.onnx.export(
+            graph,
+            f=path,
+            input_names=names,
+            output_names=[output],
+            dynamo=True,
+            external_data=False,
+            verbose=False,
+        )
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Without the exporter's remarks on packages and axes that do not matter here."""
+    before = logging.root.manager.disable
+    logging.disable(logging.WARNING)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.disable(before)
 
 
 def decoder(path: Path) -> Decoder:
@@ -81,7 +95,8 @@ def decoder(path: Path) -> Decoder:
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = 1
     encode, step = (
-        onnxruntime.InferenceSession(path / f"{name}.onnx", options) for name in ("encoder", "decoder")
+        onnxruntime.InferenceSession(path / f"{name}.onnx", options)
+        for name in ("encoder", "decoder")
     )
 
     def decode(rows: Rows, most: int) -> Rows:

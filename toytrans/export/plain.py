@@ -44,7 +44,7 @@ class PlainTransformer(nn.Module):
         return self.norm(x, "encoder_norm") if self.options["norm"] == "pre" else x
 
     def decode(self, tgt: Tensor, memory: Tensor, src: Tensor) -> Tensor:
-        """Target ids (B, T) from BOS on, memory (B, S, D), source ids (B, S) -> logits (B, T, V)."""
+        """Target ids (B, T), memory (B, S, D) and its ids (B, S) -> logits (B, T, V)."""
         x = self.embed("tgt_embedding", tgt)
         places = torch.arange(tgt.shape[1], device=tgt.device)
         mask = (tgt != PAD)[:, None, None] & (places[:, None] >= places)
@@ -108,8 +108,8 @@ class PlainTransformer(nn.Module):
             scores = cap * torch.tanh(scores / cap)
         if distance is not None:
             scores = scores + self.bias(name, distance, "self" if memory is None else "cross")
-        weights = scores.masked_fill(~mask, torch.finfo(scores.dtype).min).softmax(-1)
-        return self.linear((weights @ v).transpose(1, 2).flatten(2), f"{name}.out_proj")
+        shares = scores.masked_fill(~mask, torch.finfo(scores.dtype).min).softmax(-1)
+        return self.linear((shares @ v).transpose(1, 2).flatten(2), f"{name}.out_proj")
 
     # Positions -----------------------------------------------------------------------------------
 
@@ -158,7 +158,7 @@ class PlainTransformer(nn.Module):
             "wrap": t - n - j,
             "double_wrap": 2 * (t - n // 2) - j,
         }
-        shape = len(src), len(t), len(j)
+        shape = src.shape[0], tgt.shape[1], src.shape[1]
         return torch.stack([distances[a].expand(shape) for a in self.options["cross_anchors"]], 1)
 
     def bias(self, name: str, distance: Tensor, kind: str) -> Tensor:

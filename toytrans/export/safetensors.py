@@ -22,9 +22,9 @@ ANCHORS = ("start", "end", "wrap", "double", "double_wrap")
 
 
 def refusal(model: ModelConfig) -> str:
-    """Why plain.py cannot compute a model; empty if it can."""
+    """The option that plain.py cannot compute; empty if it computes all."""
     unknown = [name for name in model.cross_anchors or () if name not in ANCHORS]
-    return f"model.cross_anchors: {unknown[0]} reads tokens or counts" if unknown else ""
+    return f"model.cross_anchors: {unknown[0]}" if unknown else ""
 
 
 def weights_of(run: Run) -> dict[str, Tensor]:
@@ -34,7 +34,7 @@ def weights_of(run: Run) -> dict[str, Tensor]:
         for name, values in run.model.named_parameters()
     }
     if run.config.model.random_positions:
-        weights["positions.fixed"] = run.model.positions.fixed.cpu()
+        weights["positions.fixed"] = run.model.get_buffer("positions.fixed").cpu()
     return weights
 
 
