@@ -1,6 +1,7 @@
 """`toytrans export`: the tokens of every runtime, and what is refused."""
 
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -22,6 +23,7 @@ from toytrans.export.shared import token_names
 from toytrans.tokens import Vocabulary
 from toytrans.training.run import Run
 
+DOCS = Path(__file__).parents[2] / "docs" / "export.md"
 VOCABULARY = Vocabulary(tuple(map(str, range(12))), separators=("7",))
 TABLES = ("sinusoidal", "learned", "none")
 SCHEMES = (*TABLES, "random", "rotary", "alibi", "t5", "relative", "anchored")
@@ -29,9 +31,9 @@ ALIASES = {"random": {"positions": "sinusoidal", "random_positions": True}}
 FOLLOWS = {  # which of the schemes a format expresses
     "safetensors": lambda scheme, norm: True,
     "ctranslate2": lambda scheme, norm: scheme not in ("alibi", "anchored"),
-    "huggingface": lambda scheme, norm: scheme in (*TABLES, "random")
-    if norm == "pre"
-    else scheme == "sinusoidal",
+    "huggingface": lambda scheme, norm: (
+        scheme in (*TABLES, "random") if norm == "pre" else scheme == "sinusoidal"
+    ),
 }
 
 
@@ -82,8 +84,14 @@ def test_distances_past_the_last_bucket(tmp_path: Path) -> None:
         assert ours == theirs
 
 
-@pytest.mark.parametrize("options", [{"tie_embeddings": False}, {"share_layers": True}])
-def test_untied_tables_and_shared_layers(options: dict[str, bool], tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"tie_embeddings": False, "backward": "by_hand"},
+        {"share_layers": True, "pad_mask": "keys_and_queries"},
+    ],
+)
+def test_options_of_every_format(options: dict[str, object], tmp_path: Path) -> None:
     pytest.importorskip("transformers")
     for name in FOLLOWS:
         for norm in ("pre", "post"):
@@ -112,7 +120,12 @@ def test_other_options(model: dict[str, object], tmp_path: Path) -> None:
     [
         ("sinusoidal", {"score_cap": 2}, "huggingface", "model.score_cap: 2; take --format safet"),
         ("none", {"cross_positions": "anchored"}, "ctranslate2", "model.cross_positions: anchored"),
-        ("anchored", {"cross_anchors": ["end", "count", "wrap"]}, "onnx", "cross_anchors: count; no format can"),
+        (
+            "anchored",
+            {"cross_anchors": ["end", "count", "wrap"]},
+            "onnx",
+            "cross_anchors: count; no format can",
+        ),
     ],
 )
 def test_an_option_without_a_counterpart(
@@ -148,6 +161,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
         assert call("train", "two.yaml", "--out", "reverse_sinusoidal") == 0
         assert call("export", "reverse", "--format", "safetensors") == 0
         assert call("export", "reverse", "--format", "onnx") == 0
+        assert call("export", "reverse_sinusoidal", "--format", "safetensors") == 0
         assert call("export", "reverse_sinusoidal", "--format", "ctranslate2") == 0
         assert call("export", "--run", "reverse_sinusoidal", "--format", "huggingface") == 0
     return folder
@@ -163,13 +177,11 @@ def folder(runs: Path, here: Path) -> Path:
 
 def test_the_command_writes_nothing_else(runs: Path) -> None:
     made = {path.name for path in runs.iterdir()} - {"one.yaml", "two.yaml"}
-    names = ("safetensors", "onnx", "ctranslate2", "huggingface")
+    one = ("reverse", "reverse.safetensors", "reverse-onnx")
     assert made == {
-        "reverse",
-        "reverse_sinusoidal",
-        "reverse.safetensors",
-        *(f"reverse-{name}" for name in names[1:2]),
-        *(f"reverse_sinusoidal-{name}" for name in names[2:]),
+        *one,
+        *(f"reverse_sinusoidal{end}" for end in ("", ".safetensors", "-ctranslate2")),
+        "reverse_sinusoidal-huggingface",
     }
 
 
@@ -263,3 +275,15 @@ def test_the_file_holds_all_that_a_loader_needs(folder: Path) -> None:
     with torch.no_grad():
         theirs = model.decode(tgt, model.encode(src), src)
         torch.testing.assert_close(theirs, run.model(src, tgt), rtol=1e-4, atol=1e-5)
+
+
+BLOCKS = re.findall(r"^```python\n(.*?)^```", DOCS.read_text(), re.MULTILINE | re.DOTALL)
+
+
+@pytest.mark.parametrize("block", BLOCKS, ids=["plain", "transformers", "ctranslate2", "onnx"])
+def test_the_examples_of_the_page(
+    folder: Path, block: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    name = "reverse_sinusoidal" if "reverse_sinusoidal" in block else "reverse"
+    exec(block, {})
+    assert capsys.readouterr().out.strip() == toytrans.load(name).translate(["5 7 9"])[0]

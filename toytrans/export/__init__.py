@@ -23,10 +23,10 @@ import torch
 from toytrans.choices import ExportFormat
 from toytrans.data.pairs import pad_rows
 from toytrans.errors import UserError
-from toytrans.export.shared import PLACES, Decoder, Rows, cut
+from toytrans.export.shared import PLACES, Decoder, Rows
 from toytrans.model.decoding import search, token_limits
 from toytrans.model.transformer import Transformer
-from toytrans.tokens import BOS_ID, EOS_ID, FIRST_SYMBOL_ID
+from toytrans.tokens import BOS_ID, EOS_ID, FIRST_SYMBOL_ID, PAD_ID
 from toytrans.training.run import Run
 
 BATCH = 100
@@ -122,7 +122,7 @@ def random_sources(run: Run, rows: int, longest: int, seed: int = 0) -> Rows:
 def greedy(run: Run, src: Rows, most: int) -> Rows:
     """Greedy tokens by toytrans itself, at most `most` of them."""
     tokens = search(run.model, pad_rows(src)[0], growth=run.facts.max_len_a).tokens
-    return cut(tokens[:, :most].tolist())
+    return [[token for token in row if token != PAD_ID] for row in tokens[:, :most].tolist()]
 
 
 def compare(run: Run, decode: Decoder, src: Rows) -> list[tuple[list[int], list[int]]]:
