@@ -25,7 +25,6 @@ from toytrans.data.pairs import pad_rows
 from toytrans.errors import UserError
 from toytrans.export.shared import PLACES, Decoder, Rows
 from toytrans.model.decoding import search, token_limits
-from toytrans.model.transformer import Transformer
 from toytrans.tokens import BOS_ID, EOS_ID, FIRST_SYMBOL_ID, PAD_ID
 from toytrans.training.run import Run
 
@@ -56,9 +55,9 @@ def check_fits(run: Run, name: ExportFormat) -> None:
             f"{run.path}: broken on purpose (fault {run.config.fault}), which no format can "
             "express; export a run without a fault"
         )
-    if type(run.model) is not Transformer:
-        kind = type(run.model).__qualname__
-        raise UserError(f"{run.path}: its model is a {kind}, not toytrans' own; save it with torch")
+    own = [f"{key}: {text}" for key, text in run.config.references.items() if "model." in key]
+    if own:
+        raise UserError(f"{run.path}: no format can express {own[0]}, which is code of your own")
     if option := format_module(name).refusal(run.config.model):
         fits = [other for other in get_args(ExportFormat) if not _refuses(other, run)]
         remedy = f"take --format {' or '.join(fits)}" if fits else "no format can"
