@@ -21,6 +21,7 @@ from toytrans.cli import (
     config,
     doctor,
     evaluate,
+    export,
     gradients,
     inspect,
     report,
@@ -67,6 +68,7 @@ app.command("compare", rich_help_panel=MEASURE)(with_trust(compare.compare))
 app.command("sweep", rich_help_panel=MEASURE)(sweep.sweep)
 app.command("board", rich_help_panel=MEASURE)(board.board)
 app.command("report", rich_help_panel=SEE)(with_trust(report.report))
+app.command("export", rich_help_panel=TRAIN)(with_trust(export.export))
 
 
 def _version(wanted: bool) -> None:
