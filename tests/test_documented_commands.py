@@ -80,6 +80,7 @@ def folder(trained: tuple[Path, str], tmp_path: Path, monkeypatch: pytest.Monkey
 
 def test_every_command_of_toytrans_is_documented():
     every = "train tasks schema eval board translate inspect-masks check faults gradients attention"
+    every += " report"
     for command in f"{every} trace doctor".split():
         assert f"| `{command}` |" in (ROOT / "docs/commands.md").read_text(), command
     run = {shlex.split(command)[1] for command in PAGE_OF}

@@ -15,18 +15,22 @@ from toytrans.config import Config, ModelConfig, TrainConfig
 from toytrans.config_data import DataConfig
 from toytrans.config_errors import explain
 from toytrans.errors import UserError
+from toytrans.user_code import is_reference, trust
 from toytrans.yaml_tree import Tree, parse_value, read_yaml, write_yaml
 
 LIMITS = ("train.max_steps", "train.max_seconds", "train.stop_at_exact_match", "train.patience")
 """What may change when a run is resumed."""
 
-MAY_DIFFER = (*LIMITS, "device")
+MAY_DIFFER = (*LIMITS, "device", "train.keep_checkpoints")
+
+NAMED = ("task", "files", "class_", *(limit.rpartition(".")[2] for limit in LIMITS))
+"""Keys whose null does not follow from other keys."""
 
 FILES = ("data.files.train", "data.files.valid", "data.files.test")
 
 
 def load_config(path: Path, overrides: Sequence[str] = (), base: Config | None = None) -> Config:
-    """Read, override and check a config. Raises UserError.
+    """Read, override and check a config of the user's, whose code is trusted. Raises UserError.
 
     overrides: `section.key=value`, values in YAML. base: a saved run's config; values that the
     file leaves to follow from others are then taken from it, so that raising a limit does not
@@ -37,7 +41,15 @@ def load_config(path: Path, overrides: Sequence[str] = (), base: Config | None =
         _lay_over(tree, override)
     if base is not None:
         _keep_derived(tree, base)
-    return check_config(tree)
+        return check_config(tree)
+    config = check_config(tree)
+    trust(config.references.values())
+    return config
+
+
+def read_config(path: Path) -> Config:
+    """A saved config; its code is trusted if the user has trained with it. Raises UserError."""
+    return check_config(read_yaml(path))
 
 
 def check_config(tree: Tree) -> Config:
@@ -58,8 +70,13 @@ def differences(saved: Config, wanted: Config) -> list[str]:
 
     A file may have moved: what counts is what it holds, which the run compares.
     """
-    before, after = _flatten(saved.model_dump()), _flatten(wanted.model_dump())
+    before, after = flatten(saved.model_dump()), flatten(wanted.model_dump())
     moved = [key for key in FILES if before.get(key) and after.get(key)]
+    moved += [
+        key
+        for key, reference in saved.references.items()
+        if is_reference(after[key]) and _name_of(after[key]) == _name_of(reference)
+    ]
     return [
         f"{key} ({before.get(key)} -> {after.get(key)})"
         for key in sorted(before.keys() | after.keys())
@@ -67,11 +84,26 @@ def differences(saved: Config, wanted: Config) -> list[str]:
     ]
 
 
-def _flatten(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+def _name_of(reference: str) -> str:
+    return reference.rpartition(":")[2]
+
+
+def compared_with_defaults(config: Config) -> list[tuple[str, Any, Any]]:
+    """Every key with its value and its default: that of a config which names the data alone."""
+    data = config.data.model_dump(mode="json", include={"task", "files"})
+    defaults = flatten(Config.model_validate({"data": data}).model_dump(mode="json"))
+    return [
+        (key, value, defaults.get(key))
+        for key, value in flatten(config.model_dump(mode="json")).items()
+    ]
+
+
+def flatten(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested values as one level, with keys such as train.lr."""
     flat: dict[str, Any] = {}
     for key, value in values.items():
         if isinstance(value, dict):
-            flat |= _flatten(value, f"{prefix}{key}.")
+            flat |= flatten(value, f"{prefix}{key}.")
         else:
             flat[prefix + key] = value
     return flat
@@ -99,9 +131,5 @@ def _keep_derived(tree: Tree, base: Config) -> None:
         stated = tree.values.setdefault(section, {})
         if isinstance(stated, dict):
             for name, field in model.model_fields.items():
-                if field.default is None and name not in ("task", "files", *_limit_names()):
+                if field.default is None and name not in NAMED:
                     stated.setdefault(name, saved[section][name])
-
-
-def _limit_names() -> list[str]:
-    return [limit.rpartition(".")[2] for limit in LIMITS]

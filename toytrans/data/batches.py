@@ -11,14 +11,16 @@ batch follow from them, so no step waits for a GPU.
 """
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from dataclasses import dataclass
+from itertools import count
 
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
 from toytrans.config import Config
+from toytrans.data.ahead import pools_ahead
 from toytrans.data.pairs import Pairs, PairSource, permutation
 from toytrans.tokens import BOS_ID, EOS_ID, PAD_ID
 
@@ -131,7 +133,7 @@ def bucket(length: int) -> int:
 
 def training_batches(
     source: PairSource, config: Config, dealt: int = 0, device: torch.device | str = "cpu"
-) -> Iterator[tuple[Batch, int]]:
+) -> Generator[tuple[Batch, int]]:
     """Endless batches, each with the number of pairs dealt so far.
 
     dealt: the number of pairs after which to start.
@@ -140,22 +142,26 @@ def training_batches(
     device = torch.device(device)
     stream = torch.cuda.Stream(device) if device.type == "cuda" else None
     size = _pool_size(source, config)
-    while True:
-        number, past = divmod(dealt, size)
-        indices = _stream(source, config.seed, number * size, size)
-        with _aside(stream):
-            pool = Pool.of(source.pairs("train", indices.to(device)), config)
-        if stream is not None:
-            for ids in pool.whole:  # else its memory is reused before the steps have read it
-                ids.record_stream(torch.cuda.current_stream(device))
-        passed = 0
-        for chosen in permutation(len(pool.cuts), config.seed, 4, number).tolist():
-            start, stop, _ = pool.cuts[chosen]
-            passed += stop - start
-            if passed <= past:
-                continue
-            dealt += stop - start
-            yield pool.batch(chosen), dealt
+    first, past = divmod(dealt, size)
+    requests = (
+        _stream(source, config.seed, number * size, size).to(device) for number in count(first)
+    )
+    with contextlib.closing(pools_ahead(source, requests, config)) as pools:
+        for number in count(first):
+            with _aside(stream):
+                pool = Pool.of(next(pools), config)
+            if stream is not None:
+                for ids in pool.whole:  # else its memory is reused before steps have read it
+                    ids.record_stream(torch.cuda.current_stream(device))
+            passed = 0
+            for chosen in permutation(len(pool.cuts), config.seed, 4, number).tolist():
+                start, stop, _ = pool.cuts[chosen]
+                passed += stop - start
+                if passed <= past:
+                    continue
+                dealt += stop - start
+                yield pool.batch(chosen), dealt
+            past = 0
 
 
 def largest_batch(source: PairSource, config: Config, device: torch.device | str = "cpu") -> Batch:

@@ -8,7 +8,6 @@ import torch
 from torch import Tensor
 
 from toytrans.config import Config
-from toytrans.config_data import SHORTEST_SOURCE
 from toytrans.config_file import check_config
 from toytrans.data import open_source
 from toytrans.data.files import encode_pairs, read_pairs
@@ -53,8 +52,7 @@ def pairs_of_split(config: Config, facts: DatasetInfo, split: Split, wanted: Sel
         changes[f"{split}_length"] = list(wanted.lengths)
     elif wanted.lengths:
         own = getattr(config.data, f"{split}_length")
-        shortest = SHORTEST_SOURCE.get(config.data.task, 0)
-        changes[f"{split}_length"] = [shortest, max(own[1], wanted.lengths[1])]
+        changes[f"{split}_length"] = [config.data.limits.shortest, max(own[1], wanted.lengths[1])]
     source = open_source(_changed(config, changes), facts)
     if wanted.lengths and wanted.side == "tgt":
         return source.pairs(split, _with_targets(source, split, wanted))

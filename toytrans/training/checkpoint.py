@@ -96,8 +96,8 @@ class Checkpoint:
 # Writing -------------------------------------------------------------------------------------
 
 
-def save_checkpoint(run: Path, checkpoint: Checkpoint) -> None:
-    """Write a checkpoint, and delete older ones except the newest two and the best.
+def save_checkpoint(run: Path, checkpoint: Checkpoint, keep: int = 2) -> None:
+    """Write a checkpoint, and delete older ones except the newest `keep` and the best.
 
     Raises UserError if a file cannot be written. Older checkpoints then stay as they were.
     """
@@ -123,7 +123,7 @@ def save_checkpoint(run: Path, checkpoint: Checkpoint) -> None:
             raise
     passed = [other for other in saved_steps(run) if other <= step]
     best = checkpoint.progress.best_step
-    prune(run, [other for other in passed[:-2] if other != best])
+    prune(run, [other for other in passed[:-keep] if other != best])
     drop_replaced(run)
 
 
@@ -254,12 +254,23 @@ def load_weights(model: Transformer, weights: dict[str, Tensor], place: str) -> 
 
     place: where the weights come from, for the error.
     """
-    parameters: dict[str, Tensor] = dict(model.named_parameters())
-    if problem := misfit(parameters, weights):
+    ours = weights_of(model)
+    if problem := misfit(ours, weights):
         raise UserError(f"{place}: {problem}; the two do not belong together")
     with torch.no_grad():
-        for name, parameter in parameters.items():
-            parameter.copy_(weights[name])
+        for name, tensor in ours.items():
+            tensor.copy_(weights[name])
+
+
+def weights_of(model: Transformer) -> dict[str, Tensor]:
+    """What a checkpoint keeps of a model: its parameters, tied ones once, and persistent buffers.
+    Those of models of the user's that hold infinities are masks, made anew with the model."""
+    weights: dict[str, Tensor] = dict(model.named_parameters())
+    known = dict(model.named_parameters(remove_duplicate=False))
+    for name, tensor in model.state_dict().items():
+        if name not in known and bool(tensor.isfinite().all()):
+            weights[name] = tensor
+    return weights
 
 
 def misfit(ours: dict[str, Tensor], theirs: dict[str, Tensor]) -> str | None:

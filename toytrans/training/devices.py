@@ -13,7 +13,7 @@ from toytrans.config import ModelConfig
 from toytrans.data.batches import Batch
 from toytrans.errors import UserError
 from toytrans.model.backends.cpu import leave_products_to_onednn
-from toytrans.model.decoding import greedy
+from toytrans.model.decoding.greedy import greedy
 from toytrans.model.transformer import Transformer
 from toytrans.tokens import BOS_ID, EOS_ID, PAD_ID, Vocabulary
 

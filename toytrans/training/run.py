@@ -21,7 +21,7 @@ from typing import Annotated, Any
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from toytrans.config import Config
-from toytrans.config_file import load_config, save_config
+from toytrans.config_file import read_config, save_config
 from toytrans.data.files import LARGEST_MAX_LEN_A, MOST_BYTES
 from toytrans.data.pairs import DatasetInfo
 from toytrans.errors import UserError
@@ -50,6 +50,7 @@ from toytrans.training.owned import (
     saying_what_failed,
 )
 from toytrans.training.writing import append_line, write_file, write_json
+from toytrans.user_code import trust
 
 Record = dict[str, Any]
 """One line of metrics.jsonl."""
@@ -116,7 +117,7 @@ def read_run(path: Path) -> tuple[Config, DatasetInfo]:
         facts = _SavedFacts.model_validate_json(read_whole(path / DATA, MOST_BYTES)).facts()
     except (OSError, ValidationError, UserError):
         raise UserError(f"{path / DATA}: damaged; the run cannot be read without it") from None
-    return load_config(path / CONFIG), facts
+    return read_config(path / CONFIG), facts
 
 
 class _SavedFacts(BaseModel):
@@ -244,13 +245,18 @@ class Run:
         return [" ".join(symbols) for symbols in output]
 
 
-def load_run(path: str | Path, checkpoint: str = "best", device: str = "auto") -> Run:
+def load_run(
+    path: str | Path, checkpoint: str = "best", device: str = "auto", trust_code: bool = False
+) -> Run:
     """The model of a run directory, in eval mode, in fp32 (fp64 where it was trained so).
 
-    checkpoint: best, last or a step. device: as in a config. Raises UserError.
+    checkpoint: best, last or a step. device: as in a config. trust_code: whether code that the run
+    names may be run, its task's say. Raises UserError.
     """
     path = Path(path)
     config, facts = read_run(path)
+    if trust_code:
+        trust(config.references.values())
     step, loaded = _chosen(path, checkpoint)
     model = build_model(config, facts.vocabulary)
     if config.train.precision == "fp64":

@@ -6,6 +6,7 @@ A step depends on the config, the weights, the optimiser, torch's random state a
 A checkpoint holds them all, so a resumed run computes the same numbers.
 """
 
+import contextlib
 import math
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -30,6 +31,7 @@ from toytrans.training.checkpoint import (
     load_weights,
     misfit,
     save_checkpoint,
+    weights_of,
 )
 from toytrans.training.devices import Precision, compiled
 from toytrans.training.distributed import SINGLE_PROCESS, DistributedContext
@@ -129,24 +131,25 @@ class Trainer:
         train = self.config.train
         began = time.monotonic() - self.progress.elapsed_s
         made_on = self.device if self.device.type == "cuda" else "cpu"
-        batches = training_batches(self.source, self.config, self.progress.dealt, made_on)
         self.model.train()
         reason = self._limit_reached(began) or self.progress.goal_reached(train)
         if reason is None and self.progress.step == 0:
             self._rehearse(made_on)
-        while reason is None:
-            self._step([next(batches) for _ in range(train.accumulate)])
-            reason = self._limit_reached(began)
-            ends = reason is not None and reason != "interrupted"
-            evaluates = ends or self.progress.step % (train.eval_every or 1) == 0
-            if evaluates or self.progress.step % train.log_every == 0:
-                yield self._record(evaluates)
-                reason = reason or self.progress.goal_reached(train) or self._interruption()
-            overdue = self.progress.elapsed_s - self._saved_at > SECONDS_BETWEEN_SAVES
-            if (overdue or reason == "interrupted") and self.saved_step != self.progress.step:
-                self._save_between_records()
-            if self.cause:
-                reason = "diverged"
+        batches = training_batches(self.source, self.config, self.progress.dealt, made_on)
+        with contextlib.closing(batches):
+            while reason is None:
+                self._step([next(batches) for _ in range(train.accumulate)])
+                reason = self._limit_reached(began)
+                ends = reason is not None and reason != "interrupted"
+                evaluates = ends or self.progress.step % (train.eval_every or 1) == 0
+                if evaluates or self.progress.step % train.log_every == 0:
+                    yield self._record(evaluates)
+                    reason = reason or self.progress.goal_reached(train) or self._interruption()
+                overdue = self.progress.elapsed_s - self._saved_at > SECONDS_BETWEEN_SAVES
+                if (overdue or reason == "interrupted") and self.saved_step != self.progress.step:
+                    self._save_between_records()
+                if self.cause:
+                    reason = "diverged"
         self.stop_reason = reason
         ended = reason not in ("diverged", "interrupted")
         if ended and self.saved_step != self.progress.step:  # no step was taken
@@ -156,10 +159,11 @@ class Trainer:
     def save(self) -> None:
         """Write a checkpoint of the current state. Raises UserError if it cannot be written."""
         random = self.context.gather_random(self._random_states())
-        weights: dict[str, Tensor] = dict(self.model.named_parameters())
+        weights = weights_of(self.model)
         self.progress.window["loss"] = float(self._loss_sum)
         checkpoint = Checkpoint(replace(self.progress), weights, self._moments(), random)
-        self.context.on_main(partial(save_checkpoint, self.run, checkpoint))
+        keep = self.config.train.keep_checkpoints
+        self.context.on_main(partial(save_checkpoint, self.run, checkpoint, keep))
         self.saved_step, self._saved_at = self.progress.step, self.progress.elapsed_s
 
     def _moments(self) -> dict[str, Tensor]:
@@ -211,12 +215,15 @@ class Trainer:
     def _rehearse(self, made_on: torch.device | str) -> None:
         """Forward and backward pass of the largest batch, so that missing memory shows at once.
 
-        Weights, optimiser and random states do not change. Raises UserError.
+        Weights, buffers, optimiser and random states do not change. Raises UserError.
         """
         batch = largest_batch(self.source, self.config, made_on)
         states = self._random_states()
+        buffers = [(buffer, buffer.clone()) for buffer in self.model.buffers()]
         self.context.on_all(partial(self._try, batch))
         self._set_random_states(states)
+        for buffer, before in buffers:
+            buffer.copy_(before)
 
     def _try(self, batch: Batch) -> None:
         """Gradients of this process's shard of a batch. Raises UserError if memory runs out."""
