@@ -81,11 +81,9 @@ def killed(name: str, kills: int, seed: int) -> str:
     """The table of a sweep that is killed so many times."""
     draw = random.Random(seed)
     for number in range(1, kills + 1):
+        null = subprocess.DEVNULL
         with subprocess.Popen(
-            command(name),
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            start_new_session=True,
+            command(name), stdout=null, stderr=null, start_new_session=True
         ) as process:
             wait_for_progress(name, process)
             time.sleep(draw.uniform(0, 2))
@@ -93,9 +91,8 @@ def killed(name: str, kills: int, seed: int) -> str:
             if not ended:
                 os.killpg(process.pid, signal.SIGKILL)
         done = len(list(Path("runs/sweeps", name).glob("*/result.json")))
-        print(
-            f"kill {number}: {'it had ended' if ended else f'{steps(name)} records'}, {done} done"
-        )
+        reached = "it had ended" if ended else f"{steps(name)} records"
+        print(f"kill {number}: {reached}, {done} of 4 runs done", flush=True)
     return run(name)
 
 
