@@ -22,6 +22,7 @@ from toytrans.cli import (
     gradients,
     inspect,
     report,
+    runs,
     tasks,
     trace,
     train,
@@ -44,6 +45,7 @@ REFUSALS = (errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EPERM, errno.EROFS, 
 
 TRAIN, SEE, MEASURE = "Train", "See and prove", "Measure"
 app.command("train", rich_help_panel=TRAIN)(train.train)
+app.command("runs", rich_help_panel=TRAIN)(runs.runs)
 app.command("tasks", rich_help_panel=TRAIN)(tasks.tasks)
 app.command("schema", rich_help_panel=TRAIN)(tasks.schema)
 app.command("inspect-masks", rich_help_panel=SEE)(inspect.inspect_masks)

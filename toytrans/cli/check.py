@@ -14,13 +14,14 @@ from toytrans.cli.common import (
     Break,
     Checkpoint,
     Overrides,
+    Progress,
     columns,
     note,
     open_run,
     output,
     plain,
 )
-from toytrans.cli.render.proofs import Progress, print_card, remedy, show
+from toytrans.cli.render.proofs import print_card, remedy, show
 from toytrans.errors import UserError
 from toytrans.training.signals import signals_as_exceptions
 

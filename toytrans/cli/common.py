@@ -3,6 +3,7 @@
 import contextlib
 import os
 import sys
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TextIO, TypeVar, get_args
@@ -104,6 +105,22 @@ def note(message: str, file: TextIO | None = None) -> None:
         silence(file)
         if isinstance(error, BrokenPipeError):
             raise
+
+
+PROGRESS_AFTER = 2.0
+"""Seconds before the first line of progress, and between two."""
+
+
+class Progress:
+    """Notes on standard error what a command is at, once that takes a while."""
+
+    def __init__(self) -> None:
+        self.last = time.monotonic()
+
+    def __call__(self, what: str) -> None:
+        if time.monotonic() - self.last >= PROGRESS_AFTER:
+            self.last = time.monotonic()
+            note(f"now: {what}")
 
 
 def silence(stream: TextIO) -> None:

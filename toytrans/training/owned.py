@@ -124,7 +124,7 @@ def prune(run: Path, steps: Iterable[int]) -> None:
                 doomed = _hide(checkpoint_folder(run, step))
                 failpoint("pruning")
                 _delete(doomed, CHECKPOINT_FILES)
-    for name in os.listdir(folder):
+    for name in _names(folder):
         if _is_draft(name):
             discard_draft(folder / name)
 
@@ -311,6 +311,33 @@ def drop_replaced(run: Path) -> None:
                 _delete(folder, CHECKPOINT_FILES)
         _remove_empty(aside / CHECKPOINTS)
         _delete(aside, RUN_FILES)
+
+
+def delete_files(run: Path) -> list[str]:
+    """Delete what training wrote into a run directory, and the directory if it is then empty.
+    Returns the entries that are kept. The caller holds the lock.
+
+    Checkpoints that are not this run's stay, with the config and the data that they need. A run
+    that another replaces without a checkpoint yet comes back. Raises UserError.
+    """
+    if put_back(run):
+        return ["the run before it, which is back"]
+    if target := leaves(run):
+        raise UserError(f"{run / CHECKPOINTS}: a link to {target}; nothing behind it is deleted")
+    drop_replaced(run)
+    prune(run, saved_steps(run))
+    try:
+        _remove_empty(run / CHECKPOINTS)
+        needed = {DATA, CONFIG} if os.path.lexists(run / CHECKPOINTS) else set()
+        ours = [name for name in RUN_FILES if name not in needed]
+        for name in (*(draft_of(Path(name)).name for name in RUN_FILES), *ours, LOCK):
+            if (run / name).is_file() and not (run / name).is_symlink():
+                (run / name).unlink()
+    except OSError as error:
+        raise UserError(f"{run}: cannot be deleted ({error.strerror})") from None
+    _remove_empty(run)
+    inside = [f"{CHECKPOINTS}/{name}" for name in _names(run / CHECKPOINTS)]
+    return sorted({*_names(run), *inside} - {CHECKPOINTS})
 
 
 def is_unfinished(run: Path) -> bool:

@@ -1,4 +1,4 @@
-"""Where a run goes, and who may write there: a folder is chosen, made and locked."""
+"""Where a run goes, and who may write there: a folder is chosen, made, locked, and deleted."""
 
 import contextlib
 import errno
@@ -15,6 +15,7 @@ from toytrans.errors import UserError
 from toytrans.training.owned import (
     LOCK,
     REPLACED,
+    delete_files,
     is_unfinished,
     recover,
     saying_what_failed,
@@ -115,6 +116,20 @@ def _lock(path: Path, descriptor: int, remedy: str) -> list[str]:
             return unguarded
         raise
     return []
+
+
+def delete_run(path: Path) -> list[str]:
+    """Delete what training wrote into a run directory; returns what is kept there.
+
+    Raises UserError, and deletes nothing, where a training is writing or may be, and in a folder
+    that neither holds the lock of a training nor can be read as a run.
+    """
+    if not (path / LOCK).is_file():
+        read_run(path)
+    with locked(path, "") as unguarded:
+        if unguarded:
+            raise UserError(f"{unguarded[0].partition(',')[0]}; so it is left alone")
+        return delete_files(path)
 
 
 def _name(stem: str, number: int) -> str:
