@@ -89,10 +89,11 @@ def open_run(path: Path | None, checkpoint: str, device: str = "cpu") -> "Run":
     return run
 
 
-def output() -> Console:
-    """Standard output; where NO_COLOR is set without any escape codes, bold and dim included."""
+def output(stderr: bool = False) -> Console:
+    """Standard output, or standard error. Where NO_COLOR is set, text has no escape codes, bold
+    and dim included."""
     plain = bool(os.environ.get("NO_COLOR"))
-    return Console(highlight=False, color_system=None if plain else "auto")
+    return Console(stderr=stderr, highlight=False, color_system=None if plain else "auto")
 
 
 def note(message: str, file: TextIO | None = None) -> None:

@@ -5,6 +5,7 @@
     checkpoints/step-N/           a checkpoint
     checkpoints/.step-N/          one that is being written; .old-step-N one that is being deleted
     .replaced/                    the run before, until the first checkpoint of the new one
+    logs/                         what loggers wrote; nothing deletes it
 
 This is the only module that deletes anything in a run directory. It deletes files by the names
 above and folders that are then empty, never a tree, and nothing through a link.
@@ -24,7 +25,7 @@ from toytrans.safe_io import Unreadable, json_text, read_whole
 from toytrans.training.failpoint import failpoint
 from toytrans.training.writing import draft_of, flush_folder, write_file
 
-CONFIG, DATA, ENVIRONMENT, METRICS, LOCK, CHECKPOINTS, MANIFEST, REPLACED = (
+CONFIG, DATA, ENVIRONMENT, METRICS, LOCK, CHECKPOINTS, MANIFEST, REPLACED, LOGS = (
     "config.yaml",
     "data.json",
     "environment.json",
@@ -33,6 +34,7 @@ CONFIG, DATA, ENVIRONMENT, METRICS, LOCK, CHECKPOINTS, MANIFEST, REPLACED = (
     "checkpoints",
     "checkpoints.json",
     ".replaced",
+    "logs",
 )
 PARTS = ("weights", "optimizer", "random")
 DESCRIPTION = "checkpoint.json"
@@ -358,7 +360,7 @@ def forget_claim(run: Path, *, made: bool) -> None:
 def _others(run: Path) -> list[str]:
     """Entries of a run directory that training does not write."""
     drafts = {draft_of(Path(name)).name for name in RUN_FILES}
-    known = {*RUN_FILES, *drafts, LOCK, CHECKPOINTS, REPLACED}
+    known = {*RUN_FILES, *drafts, LOCK, CHECKPOINTS, REPLACED, LOGS}
     inside = [name for name in _names(run / CHECKPOINTS) if not _is_draft(name)]
     return [
         *sorted(set(_names(run)) - known),
