@@ -26,7 +26,7 @@ from toytrans.errors import UserError
 from toytrans.training.owned import LOGS
 from toytrans.training.run import Record, read_environment, read_records
 
-SECONDS_BEFORE_NOTICE, SECONDS_TO_END = 2.0, 30.0
+SECONDS_BEFORE_NOTICE, SECONDS_TO_END = 2.0, 60.0
 """The end of a training waits so long for a logger before it says so, and in all."""
 
 

@@ -32,7 +32,7 @@ from toytrans.training.trainer import Trainer
 if TYPE_CHECKING:
     from toytrans.cli.train import Moment
 
-SHARE = 0.005
+SHARE = 0.007
 """Of the training's time: what the view may take."""
 
 SECONDS_BETWEEN_VIEWS, SECONDS_BETWEEN_SAMPLES = 1.0, 5.0
@@ -95,25 +95,32 @@ class _View:
         self.moment: Moment | None = None
         self.losses = [(r["step"], r["loss"]) for r in read_records(trainer.run) if r.get("loss")]
         self.began = self.drawn_at = self.sampled_at = time.monotonic()
-        self.spent, self._now = 0.0, 0.0
+        self.spent, self.cost = 0.0, {False: 0.0, True: 0.0}
+        self._now, self._samples = self.began, False
 
     def takes(self, moment: "Moment") -> bool:
         """Remember a moment; whether it is to be drawn. `rests` follows then."""
         self.moment, self._now = moment, time.monotonic()
         self.losses.append((moment.record["step"], moment.record["loss"]))
         evaluated = "valid_loss" in moment.record
-        affordable = self.spent <= SHARE * (self._now - self.began)
-        if not affordable or not (evaluated or self._now - self.drawn_at >= SECONDS_BETWEEN_VIEWS):
+        if not evaluated and self._now - self.drawn_at < SECONDS_BETWEEN_VIEWS:
             return False
-        if evaluated or self._now - self.sampled_at >= SECONDS_BETWEEN_SAMPLES:
+        due = evaluated or self._now - self.sampled_at >= SECONDS_BETWEEN_SAMPLES
+        self._samples = due and self._affords(True)
+        if self._samples:
             self._sample()
             self.sampled_at = self._now
-        return True
+        return self._samples or self._affords(False)
+
+    def _affords(self, samples: bool) -> bool:
+        """Whether there is time for what took so long before."""
+        return self.spent + self.cost[samples] <= SHARE * (self._now - self.began)
 
     def rests(self) -> None:
         """Count the time since `takes`."""
         self.drawn_at = time.monotonic()
-        self.spent += self.drawn_at - self._now
+        self.cost[self._samples] = self.drawn_at - self._now
+        self.spent += self.cost[self._samples]
 
     @torch.no_grad()
     def _sample(self) -> None:
@@ -151,17 +158,18 @@ class _View:
         except UserError:  # too narrow
             block = [Text()]
         left = block[0].cell_len
-        lines = list(self._translations())
+        lines = list(self._translations(maps.run.step))
         for line in lines:
             line.truncate(max(0, width - left - len(GAP)))
         return side_by_side([block, lines], [left, width - left - len(GAP)])
 
-    def _translations(self) -> Iterator[Text]:
+    def _translations(self, step: int) -> Iterator[Text]:
         decode = self.facts.vocabulary.decode
         texts = (self.pairs.src.tolist(), self.pairs.tgt.tolist(), self.answers)
         for src, tgt, out in zip(*texts, strict=True):
             yield from translation(decode(src), decode(tgt), decode(out), EOS_ID in out)
             yield Text()
+        yield Text(f"at step {step:,}", "dim")
 
 
 def _progress(trainer: Trainer, moment: "Moment", total: int, width: int) -> Table:
