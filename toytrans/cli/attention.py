@@ -1,5 +1,6 @@
 """`toytrans attention`: what every head looks at in a translation, and what each head does."""
 
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -9,6 +10,7 @@ from toytrans.cli.common import (
     AnyPart,
     AsJson,
     Checkpoint,
+    Progress,
     note,
     open_run,
     output,
@@ -22,6 +24,7 @@ from toytrans.safe_io import json_text
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from toytrans.data.batches import Batch
     from toytrans.data.pairs import Pairs
     from toytrans.training.run import Run
 
@@ -81,7 +84,7 @@ def attention(
     attentions = heads.attend(loaded.model, batch, choice)
     basis = f"{len(valid)} validation pairs" if valid else f"the translations shown ({len(src)})"
     measured = heads.batches_of(loaded, valid) if valid else [batch]
-    reports = heads.measure(loaded.model, measured, choice)
+    reports = heads.measure(loaded.model, _followed(measured, len(valid or batch.src)), choice)
     maps = heads.AttentionMaps(loaded, batch, attentions, reports, basis)
     if plot is not None:
         draw(plot, maps)
@@ -90,6 +93,15 @@ def attention(
         print(json_text(maps.to_dict()))
     else:
         print_maps(output(), maps, draw=plot is None)
+
+
+def _followed(batches: "Iterable[Batch]", total: int) -> "Iterator[Batch]":
+    """Batches, with progress on standard error if they take long."""
+    progress, done = Progress(), 0
+    for batch in batches:
+        progress(f"measuring heads, {done} of {total} pairs")
+        yield batch
+        done += len(batch.src)
 
 
 def _pairs(run: "Run", sequences: list[str], sample: int) -> "tuple[Tensor, Pairs | None]":

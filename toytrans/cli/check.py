@@ -192,7 +192,7 @@ def _check_resume(settings: "Config", name: str, steps: int, kills: int, seed: i
 
     note(f"training {steps} steps, then again with {kills} kills")
     with signals_as_exceptions():  # the trainings' folder is removed
-        return prove_resume(settings, name, steps, kills, seed)
+        return prove_resume(settings, name, steps, kills, seed, Progress())
 
 
 def _check_run(
