@@ -40,7 +40,8 @@ toytrans schema
 ```
 
 In the tables, *list of 2* is a list of two values, such as `[1, 20]`. A *name* is one of those in
-the column *range*.
+the column *range*. *Own code* is `FILE.py:NAME` or `package.module:NAME`; see
+[Your own task, positions, model](own.md).
 """
 
 SECTIONS = {
@@ -84,6 +85,7 @@ def table(section: dict[str, Any], schema: dict[str, Any]) -> str:
 def resolved(key: dict[str, Any], schema: dict[str, Any]) -> dict[str, Any]:
     """A key's type without `null`, references followed."""
     kinds = [kind for kind in key.get("anyOf", [key]) if kind.get("type") != "null"]
+    kinds = [each for kind in kinds for each in kind.get("oneOf", [kind])]
     kinds = [schema["$defs"][k["$ref"].rpartition("/")[2]] if "$ref" in k else k for k in kinds]
     return kinds[0] if len(kinds) == 1 else {"anyOf": kinds}
 
@@ -92,6 +94,8 @@ def type_of(kind: dict[str, Any]) -> str:
     """The type of a value in words."""
     if "anyOf" in kind:
         return " or ".join(map(type_of, kind["anyOf"]))
+    if kind.get("pattern") == ":":
+        return "own code"
     if "enum" in kind:
         return "name"
     if kind["type"] == "array":
@@ -105,6 +109,8 @@ def range_of(kind: dict[str, Any]) -> str:
         return range_of(kind.get("items") or kind["prefixItems"][0])
     if "enum" in kind:
         return ", ".join(f"`{name}`" for name in kind["enum"])
+    if "anyOf" in kind:
+        return "; ".join(filter(None, map(range_of, kind["anyOf"])))
     return ", ".join(f"{sign} {kind[name]:,}" for name, sign in BOUNDS.items() if name in kind)
 
 

@@ -101,6 +101,7 @@ def _fields(config: type[BaseModel]) -> dict[str, str]:
 
     def walk(model: type[BaseModel], prefix: str) -> Iterator[tuple[str, str]]:
         for name, field in model.model_fields.items():
+            name = field.alias or name
             yield prefix + name, field.description or ""
             for kind in (field.annotation, *get_args(field.annotation)):
                 if isinstance(kind, type) and issubclass(kind, BaseModel):

@@ -15,6 +15,7 @@ from toytrans.config import Config, ModelConfig, TrainConfig
 from toytrans.config_data import DataConfig
 from toytrans.config_errors import explain
 from toytrans.errors import UserError
+from toytrans.user_code import is_reference, trust
 from toytrans.yaml_tree import Tree, parse_value, read_yaml, write_yaml
 
 LIMITS = ("train.max_steps", "train.max_seconds", "train.stop_at_exact_match", "train.patience")
@@ -22,11 +23,14 @@ LIMITS = ("train.max_steps", "train.max_seconds", "train.stop_at_exact_match", "
 
 MAY_DIFFER = (*LIMITS, "device", "train.keep_checkpoints")
 
+NAMED = ("task", "files", "class_", *(limit.rpartition(".")[2] for limit in LIMITS))
+"""Keys whose null does not follow from other keys."""
+
 FILES = ("data.files.train", "data.files.valid", "data.files.test")
 
 
 def load_config(path: Path, overrides: Sequence[str] = (), base: Config | None = None) -> Config:
-    """Read, override and check a config. Raises UserError.
+    """Read, override and check a config of the user's, whose code is trusted. Raises UserError.
 
     overrides: `section.key=value`, values in YAML. base: a saved run's config; values that the
     file leaves to follow from others are then taken from it, so that raising a limit does not
@@ -37,7 +41,15 @@ def load_config(path: Path, overrides: Sequence[str] = (), base: Config | None =
         _lay_over(tree, override)
     if base is not None:
         _keep_derived(tree, base)
-    return check_config(tree)
+        return check_config(tree)
+    config = check_config(tree)
+    trust(config.references.values())
+    return config
+
+
+def read_config(path: Path) -> Config:
+    """A saved config; its code is trusted if the user has trained with it. Raises UserError."""
+    return check_config(read_yaml(path))
 
 
 def check_config(tree: Tree) -> Config:
@@ -60,11 +72,20 @@ def differences(saved: Config, wanted: Config) -> list[str]:
     """
     before, after = flatten(saved.model_dump()), flatten(wanted.model_dump())
     moved = [key for key in FILES if before.get(key) and after.get(key)]
+    moved += [
+        key
+        for key, reference in saved.references.items()
+        if is_reference(after[key]) and _name_of(after[key]) == _name_of(reference)
+    ]
     return [
         f"{key} ({before.get(key)} -> {after.get(key)})"
         for key in sorted(before.keys() | after.keys())
         if before.get(key) != after.get(key) and key not in (*MAY_DIFFER, *moved)
     ]
+
+
+def _name_of(reference: str) -> str:
+    return reference.rpartition(":")[2]
 
 
 def compared_with_defaults(config: Config) -> list[tuple[str, Any, Any]]:
@@ -110,9 +131,5 @@ def _keep_derived(tree: Tree, base: Config) -> None:
         stated = tree.values.setdefault(section, {})
         if isinstance(stated, dict):
             for name, field in model.model_fields.items():
-                if field.default is None and name not in ("task", "files", *_limit_names()):
+                if field.default is None and name not in NAMED:
                     stated.setdefault(name, saved[section][name])
-
-
-def _limit_names() -> list[str]:
-    return [limit.rpartition(".")[2] for limit in LIMITS]

@@ -27,10 +27,11 @@ from toytrans.cli import (
     trace,
     train,
 )
-from toytrans.cli.common import note, shortened, silence
+from toytrans.cli.common import note, shortened, silence, with_trust
 from toytrans.cli.reporter import reporter
 from toytrans.errors import UserError, ran_out_of_memory
 from toytrans.training import signals
+from toytrans.user_code import fault_in_user_code
 
 app = typer.Typer(
     name="toytrans",
@@ -48,17 +49,20 @@ app.command("train", rich_help_panel=TRAIN)(train.train)
 app.command("runs", rich_help_panel=TRAIN)(runs.runs)
 app.command("tasks", rich_help_panel=TRAIN)(tasks.tasks)
 app.command("schema", rich_help_panel=TRAIN)(tasks.schema)
-app.command("inspect-masks", rich_help_panel=SEE)(inspect.inspect_masks)
+app.command("inspect-masks", rich_help_panel=SEE)(with_trust(inspect.inspect_masks))
 app.add_typer(trace.app, name="trace", rich_help_panel=SEE)
-app.command("attention", rich_help_panel=SEE)(attention.attention)
-app.command("check", rich_help_panel=SEE)(check.check)
+for sub_command in trace.app.registered_commands:
+    if sub_command.callback is not None:
+        sub_command.callback = with_trust(sub_command.callback)
+app.command("attention", rich_help_panel=SEE)(with_trust(attention.attention))
+app.command("check", rich_help_panel=SEE)(with_trust(check.check))
 app.command("faults", rich_help_panel=SEE)(check.faults)
-app.command("doctor", rich_help_panel=SEE)(doctor.doctor)
-app.command("gradients", rich_help_panel=SEE)(gradients.gradients)
-app.command("translate", rich_help_panel=SEE)(evaluate.translate)
-app.command("eval", rich_help_panel=MEASURE)(evaluate.evaluate)
+app.command("doctor", rich_help_panel=SEE)(with_trust(doctor.doctor))
+app.command("gradients", rich_help_panel=SEE)(with_trust(gradients.gradients))
+app.command("translate", rich_help_panel=SEE)(with_trust(evaluate.translate))
+app.command("eval", rich_help_panel=MEASURE)(with_trust(evaluate.evaluate))
 app.command("board", rich_help_panel=MEASURE)(board.board)
-app.command("report", rich_help_panel=SEE)(report.report)
+app.command("report", rich_help_panel=SEE)(with_trust(report.report))
 
 
 def _version(wanted: bool) -> None:
@@ -120,6 +124,9 @@ def _run() -> int | str | None:
                 f"out of memory{asked}; lower data.batch_tokens, the lengths of the sequences or "
                 "the sizes of the model"
             )
+            return 2
+        if fault := fault_in_user_code(error):
+            _print_error(f"your code: {fault}")
             return 2
         if isinstance(error, OSError) and error.errno in REFUSALS:
             _print_error(f"{error.filename or 'standard output'}: {error.strerror}")

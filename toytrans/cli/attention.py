@@ -1,5 +1,6 @@
 """`toytrans attention`: what every head looks at in a translation, and what each head does."""
 
+import contextlib
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -14,10 +15,12 @@ from toytrans.cli.common import (
     note,
     open_run,
     output,
+    print_page,
     run_and_sequences,
     warn_of_fault,
 )
 from toytrans.cli.render.heat_maps import check_plot, draw, print_maps
+from toytrans.cli.render.panels import All, AsHtml, paged
 from toytrans.errors import UnseenSymbol, UserError
 from toytrans.safe_io import json_text
 
@@ -62,9 +65,14 @@ def attention(
     plot: Annotated[
         Path | None, typer.Option(help="Draw the maps into FILE.png or FILE.svg.")
     ] = None,
+    everything: All = False,
     as_json: AsJson = False,
+    as_html: AsHtml = False,
 ) -> None:
     """Show what every attention head looks at in a translation, and what each head does.
+
+    By default the last cross-attention in the first translation, on one screen.
+    --all shows every attention of every translation.
 
     The label of a head is the rule that it follows (same place, mirror place,
     previous, next, itself, first, end), measured on validation pairs. A head may
@@ -77,9 +85,13 @@ def attention(
     path, sequences = run_and_sequences(arguments, run)
     loaded = open_run(path, checkpoint)
     warn_of_fault(loaded.config.fault)
+    if as_json and as_html:
+        raise UserError("--json and --html are different forms of output; give one of them")
     choice = heads.Choice(part, layer, head)
     choice.check(loaded.model)
     src, valid = _pairs(loaded, sequences, sample)
+    if one_screen := choice == heads.ALL and not (everything or plot or as_json or as_html):
+        choice, src = heads.Choice("cross", loaded.model.config.n_decoder_layers), src[:1]
     batch = heads.translated(loaded.model, src, loaded.facts.max_len_a)
     attentions = heads.attend(loaded.model, batch, choice)
     basis = f"{len(valid)} validation pairs" if valid else f"the translations shown ({len(src)})"
@@ -91,8 +103,16 @@ def attention(
         note(f"wrote {plot}")
     if as_json:
         print(json_text(maps.to_dict()))
+    elif as_html:
+        from toytrans.report.sections import attention_of
+
+        print_page("attention", [attention_of(maps)])
     else:
-        print_maps(output(), maps, draw=plot is None)
+        console = output()
+        with paged(console) if everything else contextlib.nullcontext():
+            print_maps(console, maps, draw=plot is None)
+        if one_screen:
+            console.print("[dim]--part encoder|decoder|cross shows a part, --all everything.[/dim]")
 
 
 def _followed(batches: "Iterable[Batch]", total: int) -> "Iterator[Batch]":

@@ -85,7 +85,7 @@ def check(
         int, typer.Option(min=10, max=10**6, help="With --resume: steps to train.")
     ] = 60,
     form: Annotated[
-        Literal["text", "json", "junit", "github"],
+        Literal["text", "json", "junit", "github", "html"],
         typer.Option("--format", help="Form of the output; github: annotations of a workflow."),
     ] = "text",
     as_json: Annotated[bool, typer.Option("--json", help="The same as --format json.")] = False,

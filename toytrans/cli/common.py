@@ -1,10 +1,12 @@
 """What several commands share: parameters, and how they print."""
 
 import contextlib
+import functools
+import inspect
 import os
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TextIO, TypeVar, get_args
 
@@ -15,8 +17,11 @@ from rich.text import Text
 
 from toytrans.choices import FaultName, did_you_mean
 from toytrans.errors import UserError
+from toytrans.insight.tables import printable as printable
+from toytrans.user_code import trusting
 
 if TYPE_CHECKING:
+    from toytrans.report.page import Section
     from toytrans.training.run import Run
 
 T = TypeVar("T")
@@ -78,6 +83,27 @@ def run_and_sequences(
     if sequences and os.path.isfile(os.path.join(sequences[0], "config.yaml")):
         return either(Path(sequences[0]), option, "run"), sequences[1:]
     return option, sequences
+
+
+TrustCode = Annotated[
+    bool, typer.Option("--trust-code", help="Run the code that a run names: its task, say.")
+]
+
+
+def with_trust(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a command that reads a run the option --trust-code."""
+    kind = inspect.Parameter.KEYWORD_ONLY
+    option = inspect.Parameter("trust_code", kind, default=False, annotation=TrustCode)
+    options = [*inspect.signature(command).parameters.values(), option]
+
+    @functools.wraps(command)
+    def run(trust_code: bool, **values: Any) -> None:
+        with trusting(trust_code):
+            command(**values)
+
+    run.__signature__ = inspect.Signature(options)  # type: ignore[attr-defined]
+    run.__annotations__ = {p.name: p.annotation for p in options}
+    return run
 
 
 def open_run(path: Path | None, checkpoint: str, device: str = "cpu") -> "Run":
@@ -150,6 +176,13 @@ def write_new(option: str, path: Path, raw: bytes) -> None:
         raise UserError(f"{option} {path}: cannot be written ({error.strerror})") from None
 
 
+def print_page(title: str, sections: "list[Section]") -> None:
+    """Print one HTML document, with character references, so that any encoding will do."""
+    from toytrans.report.page import page
+
+    print(page(f"toytrans {title}", sections).encode("ascii", "xmlcharrefreplace").decode())
+
+
 def warn_of_fault(fault: str | None) -> None:
     """Note that a model has a fault."""
     if fault is not None:
@@ -159,15 +192,6 @@ def warn_of_fault(fault: str | None) -> None:
 def broken(fault: str | None) -> str:
     """The part of a title that names a fault."""
     return f"; broken on purpose: {fault}" if fault else ""
-
-
-JOINERS = "\u200c\u200d"
-"""Zero-width joiners of letters and emoji: unprintable to Python, but harmless."""
-
-
-def printable(text: str) -> str:
-    """Text on one line whose control characters are shown, not obeyed."""
-    return "".join(c if c.isprintable() or c in JOINERS else repr(c)[1:-1] for c in text)
 
 
 def shortened(text: str) -> str:

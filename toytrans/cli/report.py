@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from toytrans.cli.common import Progress, check_new, note
+from toytrans.cli.common import Progress, check_new, printable
 from toytrans.errors import UserError
 
 
@@ -43,7 +43,7 @@ def report(
     else:
         title, parts = f"{len(views)} runs", list(compared.sections_of(views, follow))
     _write(out, page(f"toytrans: {title}", parts), overwrite)
-    note(f"wrote {out}")
+    print(f"wrote {printable(str(out))}")
 
 
 def _write(out: Path, text: str, overwrite: bool) -> None:

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 from typer.core import TyperGroup
 
-from toytrans.cli.common import AnyPart, AsJson, check_new, note, output, write_new
-from toytrans.cli.render.tables import print_tables
+from toytrans.cli.common import AnyPart, AsJson, check_new, note, output, print_page, write_new
+from toytrans.cli.render.panels import All, AsHtml, Panel, print_panels
 from toytrans.cli.sources import Source, with_source
 from toytrans.errors import UserError
 from toytrans.safe_io import json_text
@@ -16,6 +16,7 @@ from toytrans.safe_io import json_text
 if TYPE_CHECKING:
     from toytrans.insight.attention.trace import Trace, TraceReport
     from toytrans.insight.inspected import InspectedBatch
+    from toytrans.insight.tables import Table
 
 Part = Annotated[
     Literal["encoder", "decoder", "cross"], typer.Option("--part", help="Which attention.")
@@ -86,21 +87,29 @@ def layer(
     layer: Layer = 1,
     head: Annotated[int, typer.Option(min=1, help="The head to print.")] = 1,
     pair: Pair = None,
+    panel: Panel = None,
+    everything: All = False,
     as_json: AsJson = False,
+    as_html: AsHtml = False,
     save: Save = None,
 ) -> None:
     """Show every tensor of one attention and its layer, from ids to output.
 
+    By default the batch, the attention weights and a summary, on one screen. --all
+    shows every tensor, --panel one of them.
+
     Pairs are the first training pairs of a run (default: the newest), of a
     config with fresh weights, or sequences given with --src and --tgt.
     """
-    from toytrans.insight.attention.trace_tables import report
+    from toytrans.insight.attention.trace_tables import report, summary
 
     traced, row = _traced(source, part, layer, pair)
     heads = traced.inspected.model.config.n_heads
     if head > heads:
         raise UserError(f"--head {head}: this model has {heads} of them; give 1 to {heads}")
-    _show(report(traced, row, head - 1), as_json, save)
+    made = report(traced, row, head - 1)
+    short = None if everything else summary(made.tables)
+    _show(made, as_json, as_html, save, panel, short)
 
 
 @app.command()
@@ -111,12 +120,13 @@ def leaks(
     layer: Layer = 1,
     pair: Pair = None,
     as_json: AsJson = False,
+    as_html: AsHtml = False,
     save: Save = None,
 ) -> None:
     """Show how much attention falls on pads and on the future without the mask."""
     from toytrans.insight.attention import ablations
 
-    _show(ablations.leaks(*_traced(source, part, layer, pair)), as_json, save)
+    _show(ablations.leaks(*_traced(source, part, layer, pair)), as_json, as_html, save)
 
 
 @app.command()
@@ -126,6 +136,7 @@ def scale(
     part: AnyPart = None,
     layer: Annotated[int | None, typer.Option(min=1, help="Which layer.")] = None,
     as_json: AsJson = False,
+    as_html: AsHtml = False,
     save: Save = None,
 ) -> None:
     """Show how scores and softmax change as heads grow, with and without the scale.
@@ -139,23 +150,30 @@ def scale(
     if source.given or part or layer:
         traced, _ = _traced(source, part or "encoder", layer or 1)
         report = report.followed_by(ablations.sharpness(traced))
-    _show(report, as_json, save)
+    _show(report, as_json, as_html, save)
 
 
 @app.command()
 @with_source
-def decoding(source: Source, pair: Pair = None, as_json: AsJson = False, save: Save = None) -> None:
+def decoding(
+    source: Source,
+    pair: Pair = None,
+    as_json: AsJson = False,
+    as_html: AsHtml = False,
+    save: Save = None,
+) -> None:
     """Compare one masked pass with decoding step by step."""
     from toytrans.insight.attention import examples
 
     inspected = _load(source, default_pairs=True)
-    _show(examples.decoding(inspected, _row(inspected, pair)), as_json, save)
+    _show(examples.decoding(inspected, _row(inspected, pair)), as_json, as_html, save)
 
 
 @app.command()
 def example(
     name: Annotated[Literal["heads", "sdpa", "projections"], typer.Argument(metavar="NAME")],
     as_json: AsJson = False,
+    as_html: AsHtml = False,
     save: Save = None,
 ) -> None:
     """Show an example with numbers of its own.
@@ -167,7 +185,7 @@ def example(
     from toytrans.insight.attention import examples
 
     made = {"heads": examples.heads, "sdpa": examples.sdpa, "projections": examples.projections}
-    _show(made[name](), as_json, save)
+    _show(made[name](), as_json, as_html, save)
 
 
 def _traced(source: Source, part: Any, layer: int, pair: int | None = None) -> "tuple[Trace, int]":
@@ -217,13 +235,24 @@ def _newest() -> Path | None:
 def _row(inspected: "InspectedBatch", pair: int | None) -> int:
     """The index of the chosen pair; by default the pair with the most pads."""
     pairs = len(inspected.batch.src)
-    if pair is not None and pair > pairs:
+    if pair is None:
+        return inspected.most_padded
+    if pair > pairs:
         raise UserError(f"--pair {pair}: the batch has {pairs} of them; give 1 to {pairs}")
-    return inspected.most_padded if pair is None else pair - 1
+    return pair - 1
 
 
-def _show(report: "TraceReport", as_json: bool, save: Path | None) -> None:
+def _show(
+    report: "TraceReport",
+    as_json: bool,
+    as_html: bool,
+    save: Path | None,
+    panel: str | None = None,
+    one_screen: "list[Table] | None" = None,
+) -> None:
     """Save the tensors, each contiguous and with memory of its own, and print the report."""
+    if as_json and as_html:
+        raise UserError("--json and --html are different forms of output; give one of them")
     if save is not None:
         from safetensors.torch import save as as_bytes
 
@@ -232,5 +261,9 @@ def _show(report: "TraceReport", as_json: bool, save: Path | None) -> None:
         note(f"{len(tensors)} tensors saved in {save}")
     if as_json:
         print(json_text(report.to_dict()))
+    elif as_html:
+        from toytrans.report.sections import tables
+
+        print_page("trace", [tables("trace", "Trace", report.tables)])
     else:
-        print_tables(output(), report.tables)
+        print_panels(output(), report.tables, panel, one_screen=one_screen or ())

@@ -1,4 +1,4 @@
-"""Attention maps of some validation pairs, at every checkpoint of a run."""
+"""Attention maps of some pairs, at every checkpoint of a run."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -29,7 +29,6 @@ class Maps:
     steps: of the checkpoints, ascending.
     hidden: how many checkpoints are left out.
     rows: one for each pair, attention, head and checkpoint, with flat weights (Tq Tk).
-    reports: what each head does at the best checkpoint.
     """
 
     pairs: list[str]
@@ -37,39 +36,49 @@ class Maps:
     steps: list[int]
     hidden: int
     rows: list[dict[str, Any]]
-    reports: list[heads.HeadReport]
 
 
-def maps_of(run: Run) -> Maps:
-    """The maps of two validation pairs. The decoder reads the true target. Raises UserError."""
+def of_validation(run: Run) -> heads.AttentionMaps:
+    """Two validation pairs, the decoder reading the true target. Raises UserError."""
     valid = heads.validation_pairs(run, MEASURED_ON)
-    shown = heads.few(valid)
-    batch = make_batch(shown, run.config.source_bos)
-    own = heads.attend(run.model, batch)
+    batch = make_batch(heads.few(valid), run.config.source_bos)
     reports = heads.measure(run.model, heads.batches_of(run, valid))
-    labels = {(each.part, each.layer, each.head): each.label for each in reports}
+    basis = f"{len(valid)} validation pairs"
+    return heads.AttentionMaps(run, batch, heads.attend(run.model, batch), reports, basis)
+
+
+def at_every_checkpoint(maps: heads.AttentionMaps) -> Maps:
+    """The same maps at every checkpoint of the run."""
+    run, batch = maps.run, maps.batch
+    labels = {(each.part, each.layer, each.head): each.label for each in maps.heads}
     steps = sorted({run.step, *saved_steps(run.path)})
-    kept = _spread(steps, MOST_CELLS // sum(each.weights.numel() for each in own))
+    cells = sum(each.weights.numel() for each in maps.attentions)
+    kept = _spread(steps, MOST_CELLS // max(1, cells))
     rows = []
     for number, step in enumerate(kept):
-        attentions = own if step == run.step else _at(run, step, batch)
+        attentions = maps.attentions if step == run.step else _at(maps, step)
         rows += list(_rows(attentions, batch, run.vocabulary, number, labels))
     decode = run.vocabulary.decode
-    pairs = zip(shown.src.tolist(), shown.tgt.tolist(), strict=True)
+    pairs = zip(batch.src.tolist(), batch.tgt_out.tolist(), strict=True)
     return Maps(
         [f"{' '.join(decode(src))} → {' '.join(decode(tgt))}" for src, tgt in pairs],
-        [_name(each) for each in own],
+        [_name(each) for each in maps.attentions],
         kept,
         len(steps) - len(kept),
         rows,
-        reports,
     )
 
 
-def _at(run: Run, step: int, batch: Batch) -> list[heads.AttentionWeights]:
+def _at(maps: heads.AttentionMaps, step: int) -> list[heads.AttentionWeights]:
     """The weights at another checkpoint; none if a training has just removed it."""
     try:
-        return heads.attend(load_run(run.path, str(step), "cpu").model, batch)
+        model = load_run(maps.run.path, str(step), "cpu").model
+        shown = {(each.part, each.layer): each.heads for each in maps.attentions}
+        return [
+            each.only(shown[each.part, each.layer])
+            for each in heads.attend(model, maps.batch)
+            if (each.part, each.layer) in shown
+        ]
     except UserError:
         return []
 

@@ -8,6 +8,7 @@ from markupsafe import Markup
 
 from toytrans import __version__
 from toytrans.errors import UserError
+from toytrans.insight.tables import printable
 from toytrans.report.charts import Chart
 
 MISSING = (
@@ -25,9 +26,15 @@ class Section(NamedTuple):
     has_charts: bool
 
 
+def _shown(value: Any) -> Any:
+    """Text whose control characters are shown. HTML that is ready stays as it is."""
+    return printable(value) if isinstance(value, str) and not isinstance(value, Markup) else value
+
+
 _environment = Environment(
     loader=PackageLoader("toytrans.report"),
     autoescape=True,
+    finalize=_shown,
     undefined=StrictUndefined,
     trim_blocks=True,
     lstrip_blocks=True,
@@ -48,7 +55,7 @@ def section(name: str, title: str, **parts: Any) -> Section:
 
 def as_script(values: Any) -> Markup:
     """JSON for a script element, which no text in it can end."""
-    text = json.dumps(values, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+    text = json.dumps(values, separators=(",", ":"), allow_nan=False)
     return Markup(text.replace("<", "\\u003c"))
 
 
@@ -75,4 +82,5 @@ def _plot_library() -> str:
     import vl_convert
 
     bundle: str = vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;")
-    return bundle.replace("</script", "<\\/script")
+    bundle = bundle.replace("</script", "<\\/script")
+    return bundle.encode("ascii", "backslashreplace").decode()  # it has such letters in strings

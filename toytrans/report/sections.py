@@ -13,7 +13,7 @@ from toytrans.data.selection import Selection, pairs_of_split
 from toytrans.errors import UserError
 from toytrans.evaluation import Report as Evaluation
 from toytrans.evaluation import evaluate, translate
-from toytrans.insight.attention.heads import few, validation_pairs
+from toytrans.insight.attention.heads import AttentionMaps, few, validation_pairs
 from toytrans.insight.diagnosis.doctor import examine
 from toytrans.insight.diagnosis.snapshot import read_snapshot
 from toytrans.insight.inspected import ATTENTIONS, InspectedBatch
@@ -23,7 +23,7 @@ from toytrans.insight.proofs.report import Report as Proofs
 from toytrans.insight.tables import Table
 from toytrans.model.initialisation import count_parameters
 from toytrans.report import charts
-from toytrans.report.attention import maps_of
+from toytrans.report.attention import at_every_checkpoint, of_validation
 from toytrans.report.page import Section, section
 from toytrans.report.runs import RunView
 from toytrans.training.faults import objective_of
@@ -50,7 +50,7 @@ def sections_of(view: RunView, follow: Follow) -> Iterator[Section]:
     parts: list[tuple[str, str, Callable[[Run], Section]]] = [
         ("lengths", "Exact match by length", _lengths),
         ("masks", "Masks", lambda run: masks(inspected_of_run(run))),
-        ("attention", "Attention", _attention),
+        ("attention", "Attention", lambda run: attention_of(of_validation(run))),
         ("translations", "Translations", _translations),
         ("check", "Proofs", lambda run: proofs(check(run))),
     ]
@@ -174,30 +174,27 @@ def _cell(q: int, query: str, k: int, key: str, letter: str) -> tuple[str, str]:
     return looks, f"query {q} {query}, key {k} {key}: {why}"
 
 
-def _attention(run: Run) -> Section:
-    maps = maps_of(run)
+def attention_of(shown: AttentionMaps) -> Section:
+    """The maps of some pairs, with a slider over the checkpoints, and what each head does."""
+    maps = at_every_checkpoint(shown)
     text = (
-        "The weights of two validation pairs; the decoder reads the true target. In "
-        "cross-attention a query has the name of the token that it predicts. The slider goes "
-        "through the checkpoints of the run."
+        "In cross-attention a query has the name of the token that it predicts. The slider goes "
+        f"through the checkpoints. The rules of heads are measured on {shown.basis}."
     )
     if len(maps.steps) == 1:
-        text += " This run has one; train.keep_checkpoints keeps more."
+        text += " This run has one checkpoint; train.keep_checkpoints keeps more."
     if maps.hidden:
         text += f" {maps.hidden} checkpoints are left out for size."
-    heads = ["attention", "head", "rule that it follows", "share of queries", "by chance"]
+    names = ["attention", "head", "rule that it follows", "share of queries", "by chance"]
     rows = [
         [
-            f"{each.part} {each.layer}",
-            str(each.head),
-            each.label,
-            f"{each.best.share:.2f}",
-            f"{each.best.chance:.2f}",
+            *(f"{each.part} {each.layer}", str(each.head), each.label),
+            *(f"{each.best.share:.2f}", f"{each.best.chance:.2f}"),
         ]
-        for each in maps.reports
+        for each in shown.heads
     ]
     return section(
-        "attention", "Attention", text=text, charts=[charts.attention(maps)], table=(heads, rows)
+        "attention", "Attention", text=text, charts=[charts.attention(maps)], table=(names, rows)
     )
 
 

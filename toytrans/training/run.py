@@ -21,7 +21,7 @@ from typing import Annotated, Any
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from toytrans.config import Config
-from toytrans.config_file import load_config, save_config
+from toytrans.config_file import read_config, save_config
 from toytrans.data.files import LARGEST_MAX_LEN_A, MOST_BYTES
 from toytrans.data.pairs import DatasetInfo
 from toytrans.errors import UserError
@@ -50,20 +50,21 @@ from toytrans.training.owned import (
     saying_what_failed,
 )
 from toytrans.training.writing import append_line, write_file, write_json
+from toytrans.user_code import trust
 
 Record = dict[str, Any]
 """One line of metrics.jsonl."""
 
 
 RUNS = Path("runs")
-"""Where runs go that are given no folder."""
+"""The folder of runs without --out."""
 
 LONGEST_RECORD, MOST_UNREAD = 10_000, 10_000
-"""Bytes of a line of metrics.jsonl; lines past the first that is not whole that are looked at."""
+"""Bytes of a line of metrics.jsonl, and lines that are read after the first damaged one."""
 
 
 def newest_run() -> Path:
-    """The run under runs/ that was written to last and has a checkpoint. Raises UserError."""
+    """The newest run under runs/ that has a checkpoint. Raises UserError if there is none."""
     entries = list(RUNS.iterdir()) if RUNS.is_dir() else []
     runs = [path for path in entries if is_run(path) and saved_steps(path)]
     if not runs:
@@ -75,17 +76,17 @@ def newest_run() -> Path:
 
 
 def unfinished(path: Path) -> str:
-    """How far a run has come whose training has not reached its end; empty if it has."""
+    """The progress of an unfinished training as text; empty if it has finished."""
     try:
         train = read_run(path)[0].train
         progress = read_progress(path, saved_steps(path)[-1])
-    except (UserError, IndexError):  # a training that is writing there has removed it
+    except (UserError, IndexError):  # a training that writes there has just removed it
         return ""
     return "" if progress.is_finished(train) else f"step {progress.step} of {train.max_steps}"
 
 
 def create_run(path: Path, config: Config, facts: DatasetInfo, environment: dict[str, Any]) -> None:
-    """Make a run directory, or renew the description of one that is resumed."""
+    """Make a run directory, or write its description again if it is resumed."""
     vocabulary = facts.vocabulary
     data = {
         "symbols": vocabulary.symbols,
@@ -107,7 +108,7 @@ def is_run(path: Path) -> bool:
 
 
 def read_run(path: Path) -> tuple[Config, DatasetInfo]:
-    """Config and data facts of a run directory. Raises UserError."""
+    """The config and the data facts of a run directory. Raises UserError."""
     if not os.path.exists(path):
         raise UserError(f"{path}: no such run directory; `toytrans train` makes one")
     if not is_run(path):
@@ -116,7 +117,7 @@ def read_run(path: Path) -> tuple[Config, DatasetInfo]:
         facts = _SavedFacts.model_validate_json(read_whole(path / DATA, MOST_BYTES)).facts()
     except (OSError, ValidationError, UserError):
         raise UserError(f"{path / DATA}: damaged; the run cannot be read without it") from None
-    return load_config(path / CONFIG), facts
+    return read_config(path / CONFIG), facts
 
 
 class _SavedFacts(BaseModel):
@@ -131,7 +132,7 @@ class _SavedFacts(BaseModel):
     train_sha256: str
 
     def facts(self) -> DatasetInfo:
-        """Raises UserError for what no training has: a symbol with a blank in it, say."""
+        """The facts. Raises UserError for values that training never writes."""
         low, high = self.train_length
         if low > high or any(symbol.split() != [symbol] for symbol in self.symbols):
             raise UserError("no training's data")
@@ -140,13 +141,13 @@ class _SavedFacts(BaseModel):
 
 
 def read_precision(path: Path) -> Precision | None:
-    """The precision that a run has been trained in, from its environment.json."""
+    """The training precision of a run, from its environment.json."""
     precision = read_environment(path).get("precision")
     return precision if precision in ("fp32", "bf16", "fp64") else None
 
 
 def is_of_launch(path: Path, launch: str | None) -> bool:
-    """Whether a run was made or resumed by a torchrun launch: `DistributedContext.launch`."""
+    """Whether a torchrun launch made or resumed a run. launch: `DistributedContext.launch`."""
     return launch is not None and read_environment(path).get("launch") == launch
 
 
@@ -160,20 +161,23 @@ def read_environment(path: Path) -> dict[str, Any]:
 
 
 def append_record(path: Path, record: Record) -> None:
-    """Add a line to metrics.jsonl; numbers that JSON lacks become null."""
+    """Add a line to metrics.jsonl. NaN and infinity become null."""
     line = json_text(record)
     with saying_what_failed(path, METRICS):
         append_line(path / METRICS, f"{line}\n".encode())
 
 
 def read_records(path: Path) -> list[Record]:
-    """The records of a run; reading ends at a line that is not whole. Raises UserError."""
+    """The records of a run up to the first damaged line. Raises UserError."""
     return [record for record, _ in record_lines(path) if record is not None]
 
 
 def record_lines(path: Path) -> Iterator[tuple[Record | None, bytes]]:
-    """The lines of metrics.jsonl, however many, with what they record: None from the first that is
-    not whole on, at most MOST_UNREAD times. Raises UserError."""
+    """Each line of metrics.jsonl and its record.
+
+    The record is None from the first damaged line on, for at most MOST_UNREAD lines. Raises
+    UserError if the file cannot be read.
+    """
     try:
         with open_regular(path / METRICS) as file:
             lines = iter(lambda: file.readline(LONGEST_RECORD), b"")
@@ -189,7 +193,7 @@ def record_lines(path: Path) -> Iterator[tuple[Record | None, bytes]]:
 
 
 def _record(line: bytes) -> Record | None:
-    """What a line records: a whole step and plain values; else None."""
+    """The record in a line: a step and plain values. None if the line is damaged."""
     try:
         record = json.loads(line.decode(errors="replace"), parse_constant=_no_number)
     except (ValueError, RecursionError):
@@ -206,7 +210,7 @@ def _no_number(name: str) -> None:
 
 
 def cut_records(path: Path, step: int) -> None:
-    """Drop the records past a step, and a last line that a crash cut short."""
+    """Drop the records after a step, and a last line that a crash cut short."""
     if not os.path.lexists(path / METRICS):
         return
     lines = takewhile(lambda line: line[0] and line[0]["step"] <= step, record_lines(path))
@@ -241,13 +245,18 @@ class Run:
         return [" ".join(symbols) for symbols in output]
 
 
-def load_run(path: str | Path, checkpoint: str = "best", device: str = "auto") -> Run:
+def load_run(
+    path: str | Path, checkpoint: str = "best", device: str = "auto", trust_code: bool = False
+) -> Run:
     """The model of a run directory, in eval mode, in fp32 (fp64 where it was trained so).
 
-    checkpoint: best, last or a step. device: as in a config. Raises UserError.
+    checkpoint: best, last or a step. device: as in a config. trust_code: whether code that the run
+    names may be run, its task's say. Raises UserError.
     """
     path = Path(path)
     config, facts = read_run(path)
+    if trust_code:
+        trust(config.references.values())
     step, loaded = _chosen(path, checkpoint)
     model = build_model(config, facts.vocabulary)
     if config.train.precision == "fp64":
@@ -257,8 +266,10 @@ def load_run(path: str | Path, checkpoint: str = "best", device: str = "auto") -
 
 
 def _chosen(path: Path, which: str) -> tuple[int, Checkpoint]:
-    """The checkpoint of a choice. Where a training removes it before it is read, it is chosen
-    anew."""
+    """The step and the checkpoint of a choice: best, last or a step.
+
+    If a training removes the checkpoint before it is read, the choice is made again.
+    """
     while True:
         step = pick_step(path, which)
         try:

@@ -1,4 +1,4 @@
-"""Where a run goes, and who may write there: a folder is chosen, made, locked, and deleted."""
+"""The folder of a run: which one it is, the lock that keeps other trainings out, its end."""
 
 import contextlib
 import errno
@@ -24,11 +24,11 @@ from toytrans.training.run import RUNS, is_run, read_environment, read_run
 
 
 def choose_folder(stem: str, out: Path | None, *, resume: bool, overwrite: bool) -> Path:
-    """Where the run of a config named `stem` goes, or is. Raises UserError rather than let a run
-    be written into something else.
+    """The folder for the run of a config named `stem`.
 
-    out left out: runs/stem, then -2, -3; for resume and overwrite the newest of these that a config
-    of that name made.
+    out: the folder that the user named. None = runs/stem, runs/stem-2, and so on.
+    resume, overwrite: without `out`, take the newest of these that a config of that name made.
+    Raises UserError if something other than a run is in the way.
     """
     if out is not None:
         return _writable(out, resume or overwrite)
@@ -45,8 +45,11 @@ def choose_folder(stem: str, out: Path | None, *, resume: bool, overwrite: bool)
 
 
 def _made_by(path: Path, stem: str, number: int) -> bool:
-    """Whether a folder is the run of a config of that name. Raises UserError where the run does not
-    say: exp-2 may be the second of exp.yaml or the first of exp-2.yaml."""
+    """Whether a folder is the run of a config of that name.
+
+    Raises UserError if the run does not record its config: exp-2 may be the second run of exp.yaml
+    or the first run of exp-2.yaml.
+    """
     name = read_environment(path).get("config")
     if isinstance(name, str):
         return name == stem
@@ -58,7 +61,7 @@ def _made_by(path: Path, stem: str, number: int) -> bool:
 
 
 def claim_folder(stem: str, out: Path | None) -> Path:
-    """Make the folder of a new run; where another training was faster, the next free one."""
+    """Make the folder of a new run. If another training makes it first, take the next number."""
     refused = None
     while True:
         path = choose_folder(stem, out, resume=False, overwrite=False)
@@ -74,7 +77,7 @@ def claim_folder(stem: str, out: Path | None) -> Path:
 
 
 def _dead_link(path: Path) -> str:
-    """That a link on the way to a path leads nowhere, say to a disk that is not mounted."""
+    """A sentence if the path contains a dead link, say to a disk that is not mounted."""
     for link in (path, *path.parents):
         if os.path.islink(link) and not os.path.exists(link):
             return f"{link} is a link to {os.readlink(link)}, which is not there; "
@@ -83,11 +86,11 @@ def _dead_link(path: Path) -> str:
 
 @contextlib.contextmanager
 def locked(path: Path, remedy: str = ", or name another --out") -> Iterator[list[str]]:
-    """Keep other trainings out of a run directory, which is made if need be; raises UserError where
-    one is in it. What a person should know is yielded: that this system has no such locks, say.
-    remedy: besides waiting.
+    """Lock a run directory, which is made if it does not exist.
 
-    The lock is the system's, so that it goes with the process, however that ends.
+    remedy: what the error suggests besides waiting.
+    Yields sentences for the user, for example if the file system has no locks. Raises UserError if
+    another training holds the lock. The system releases the lock when the process ends.
     """
     with saying_what_failed(path, LOCK):
         path.mkdir(parents=True, exist_ok=True)
@@ -146,7 +149,10 @@ def _number(name: str, stem: str) -> int:
 
 
 def _writable(out: Path, may_exist: bool) -> Path:
-    """A path where a run may be written: nothing, an empty folder, or a run if it may exist."""
+    """The path, if a run may be written there: nothing, an empty folder, or a run if it may exist.
+
+    Raises UserError for anything else.
+    """
     if not os.path.exists(out):
         return out
     if not out.is_dir():

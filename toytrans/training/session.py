@@ -36,6 +36,7 @@ from toytrans.training.machine import settings_of_numbers
 from toytrans.training.optimizer import learning_rate
 from toytrans.training.signals import ReceivedSignals, collect_signals, exit_if_signalled
 from toytrans.training.trainer import Trainer
+from toytrans.user_code import digest, remember, trust
 
 MAY_CHANGE = ("config", "id", "launch", "started", "command", "python", "platform")
 """Parts of a run's environment that change no number of the training."""
@@ -92,8 +93,11 @@ def open_session(
     report: gets one sentence at a time for the user. patient: a second signal changes nothing;
     torchrun passes signals on and does not wait for long.
     """
+    code = request.config.references.values()
+    trust(code)
     plan = context.on_main(lambda: _plan(request, context))
     device, source = context.on_all(lambda: _open(plan, context))
+    context.on_main(lambda: remember(code))
     context.require_equal(config=request.config, data=source.facts, device=device.type)
     precision = context.on_main(
         lambda: choose_precision(plan.precision, device, plan.config.model.d_model)
@@ -215,6 +219,7 @@ def _environment(
         **settings_of_numbers(),
         "processes": context.size,
         "valid_sha256": sha256_of(files.valid) if files and files.valid else None,
+        "code_sha256": {key: digest(code) for key, code in config.references.items()},
         "launch": context.launch,
         "started": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
         "command": shlex.join(sys.argv),
@@ -237,7 +242,10 @@ def _changes(before: dict[str, Any], now: dict[str, Any]) -> list[str]:
             "the validation file is not the one of before: exact match before and after this "
             "step cannot be compared"
         )
-    if names := [key for key in changed if key not in (*MAY_CHANGE, "valid_sha256")]:
+    if "code_sha256" in changed:
+        sentences.append("the code has changed since; the pairs and the weights fit it")
+    explained = (*MAY_CHANGE, "valid_sha256", "code_sha256")
+    if names := [key for key in changed if key not in explained]:
         listed = ", ".join(f"{key} {before[key]} -> {now[key]}" for key in names)
         sentences.append(f"the run was saved elsewhere, so its numbers may differ: {listed}")
     return sentences

@@ -24,10 +24,13 @@ def backward(
     precision: Precision = "fp32",
     context: DistributedContext = SINGLE_PROCESS,
 ) -> tuple[Tensor, int]:
-    """Gradients of the mean loss over all real target tokens of some batches together.
+    """Add the gradients of the mean loss per real target token of some batches together.
 
-    Equal to those of one large batch that holds all the rows. Returns the summed loss, a scalar
-    tensor, and the number of real target tokens, over all processes.
+    They equal the gradients of one large batch that holds all rows.
+
+    forward: (src, tgt_in) -> logits (B, T, V).
+    Returns the summed loss, a scalar tensor, and the number of real target tokens. Both are
+    sums over all processes.
     """
     batches = [objective.batch(batch) for batch in batches]
     tokens = sum(objective.tokens(batch) for batch in batches)
@@ -55,10 +58,10 @@ def update(
     objective: Objective = SOUND,
     context: DistributedContext = SINGLE_PROCESS,
 ) -> tuple[Tensor, int, Tensor]:
-    """One update from some batches: forward, loss, backward, clip, AdamW. Gradients start empty.
+    """One update from some batches: forward, loss, backward, clip, AdamW.
 
-    Returns the summed loss, the number of real target tokens and the norm of the gradient before
-    clipping.
+    The caller clears the gradients first. Returns the summed loss, the number of real target
+    tokens, and the norm of the gradient before clipping.
     """
     loss, tokens = backward(
         forward,

@@ -1,4 +1,4 @@
-"""Files that a crash leaves whole: the old one, or the new one, never half of one."""
+"""Write files so that a crash leaves the old file or the new one, never half of one."""
 
 import os
 import stat
@@ -11,13 +11,15 @@ from toytrans.training.failpoint import failpoint
 
 
 def draft_of(path: Path) -> Path:
-    """Where a file is written before it takes its name."""
+    """The temporary path under which a file is written before it is renamed."""
     return path.with_name(f".{path.name}.draft")
 
 
 def write_file(path: Path, raw: bytes) -> None:
-    """Write a file so that it is either old or new, never half. A link of its name, or of its
-    draft's, is replaced; what the link points to stays."""
+    """Write a file completely or not at all.
+
+    A link with the name of the file, or of its draft, is replaced. Its target stays as it is.
+    """
     draft = draft_of(path)
     draft.unlink(missing_ok=True)
     with draft.open("xb") as file:  # exclusive: follows no link
@@ -26,12 +28,12 @@ def write_file(path: Path, raw: bytes) -> None:
 
 
 def write_json(path: Path, value: Any) -> None:
-    """Write a value as JSON, as `write_file` does."""
+    """Write a value as JSON with `write_file`."""
     write_file(path, f"{json_text(value, 1)}\n".encode())
 
 
 def append_line(path: Path, raw: bytes) -> None:
-    """Add a line to a file. Raises UserError where its name is a link, a pipe or a device."""
+    """Add a line to a file. Raises UserError if the path is a link, a pipe or a device."""
     flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT
     flags |= getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
     if path.is_symlink():
@@ -43,7 +45,7 @@ def append_line(path: Path, raw: bytes) -> None:
 
 
 def write_out(file: BinaryIO, raw: bytes, name: str) -> None:
-    """Write bytes and flush them to the disk. name: of the failpoint halfway."""
+    """Write bytes and flush them to the disk. name: the failpoint after half of them."""
     half = len(raw) // 2
     file.write(memoryview(raw)[:half])
     file.flush()

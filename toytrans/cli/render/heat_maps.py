@@ -2,7 +2,7 @@
 
 import os
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from io import BytesIO
 from pathlib import Path
@@ -121,10 +121,8 @@ class _Maps:
     def __init__(self, maps: "AttentionMaps", width: int) -> None:
         self.maps, self.width = maps, width
         symbols = maps.run.vocabulary.symbols
-        texts = [fitting(printable(symbol)) for symbol in symbols]
-        self.cut = any(len(text) > LONGEST for text in texts)
-        self.marks = SPECIALS if set(MARKS) & set(symbols) else MARKS
-        self.names = [*self.marks, *map(_cut, texts)]
+        self.names, self.cut = axis_names(symbols)
+        self.marks = tuple(self.names[: len(MARKS)])
 
     def lines(self) -> Iterator[Text]:
         """The legend, then the maps of each pair, part by part, side by side where they fit."""
@@ -169,10 +167,8 @@ class _Maps:
         queries, keys, pads = _tokens(self.maps, head, row, self.names)
         left = max(map(cell_len, queries)) + 1
         cell = _cell_width(keys, self.width - left)
-        lines, tallest = _title(head), max(map(len, keys))
-        for letters in zip(*(key.rjust(tallest) for key in keys), strict=True):
-            cells = (letter + " " * (cell - cell_len(letter)) for letter in letters)
-            lines.append(Text(" " * left + "".join(cells)))
+        lines = _title(head)
+        lines += [Text(" " * left + letters) for letters in column_heads(keys, cell)]
         rows = zip(queries, pads, weights.tolist(), visible.tolist(), strict=True)
         for query, pad, values, allowed in rows:
             line = Text(" " * (left - 1 - cell_len(query)) + query + " ")
@@ -183,6 +179,20 @@ class _Maps:
         for line in lines:
             line.pad_right(widest - line.cell_len)
         return lines
+
+
+def axis_names(symbols: Sequence[str]) -> tuple[list[str], bool]:
+    """The names of all ids on an axis, and whether letters of one are left out."""
+    texts = [fitting(printable(symbol)) for symbol in symbols]
+    marks = SPECIALS if set(MARKS) & set(symbols) else MARKS
+    return [*marks, *map(_cut, texts)], any(len(text) > LONGEST for text in texts)
+
+
+def column_heads(keys: Sequence[str], cell: int) -> Iterator[str]:
+    """Lines in which names stand upright above columns of a width."""
+    tallest = max(map(len, keys))
+    for letters in zip(*(key.rjust(tallest) for key in keys), strict=True):
+        yield "".join(letter + " " * (cell - cell_len(letter)) for letter in letters)
 
 
 def _cut(name: str) -> str:

@@ -91,6 +91,11 @@ class AttentionWeights:
     weights: Tensor
     visible: Tensor
 
+    def only(self, heads: tuple[int, ...]) -> "AttentionWeights":
+        """The same with some of its heads."""
+        rows = [self.heads.index(head) for head in heads]
+        return replace(self, heads=heads, weights=self.weights[:, rows])
+
 
 @dataclass(frozen=True)
 class Fit:
