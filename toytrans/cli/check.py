@@ -14,6 +14,7 @@ from toytrans.cli.common import (
     Break,
     Checkpoint,
     Overrides,
+    Progress,
     RunOption,
     columns,
     either,
@@ -22,7 +23,7 @@ from toytrans.cli.common import (
     output,
     plain,
 )
-from toytrans.cli.render.proofs import Progress, print_card, remedy, show
+from toytrans.cli.render.proofs import print_card, remedy, show
 from toytrans.errors import UserError
 from toytrans.training.signals import signals_as_exceptions
 
@@ -195,7 +196,7 @@ def _check_resume(settings: "Config", name: str, steps: int, kills: int, seed: i
 
     note(f"training {steps} steps, then again with {kills} kills")
     with signals_as_exceptions():  # the trainings' folder is removed
-        return prove_resume(settings, name, steps, kills, seed)
+        return prove_resume(settings, name, steps, kills, seed, Progress())
 
 
 def _check_run(
