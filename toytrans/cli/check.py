@@ -18,11 +18,15 @@ from toytrans.training.signals import signals_as_exceptions
 if TYPE_CHECKING:
     from toytrans.insight.proofs.report import Report
 
-Id = Annotated[int | None, typer.Option(min=0, help="Of a --model.")]
+
+def _of_model(what: str) -> Any:
+    return typer.Option(min=0, help=f"{what} of a --model.")
 
 
 def check(
-    run: Annotated[Path | None, typer.Argument(help="A run directory; the newest one.")] = None,
+    run: Annotated[
+        Path | None, typer.Argument(help="A run directory. Default: the newest run.")
+    ] = None,
     run_option: RunOption = None,
     config: Annotated[
         Path | None, typer.Option(help="Fresh weights of this config in place of a run.")
@@ -41,29 +45,31 @@ def check(
     checkpoint: Annotated[str, typer.Option(help="best | last | STEP")] = "best",
     length: Annotated[
         int | None,
-        typer.Option(min=4, max=1000, help="Symbols of the longest sequence tried; 64."),
+        typer.Option(min=4, max=1000, help="Symbols of the longest sequence. Default: 64."),
     ] = None,
     thorough: Annotated[
-        bool, typer.Option("--thorough", help="Lengths to 512, and batches of 32 rows.")
+        bool, typer.Option("--thorough", help="Try lengths to 512, and batches of 32 rows.")
     ] = False,
     only: Annotated[
-        str, typer.Option(metavar="LETTERS", help="Of the proofs to run, say abe.")
+        str, typer.Option(metavar="LETTERS", help="Run only these proofs, say abe.")
     ] = "",
-    skip: Annotated[str, typer.Option(metavar="LETTERS", help="Of proofs to leave out.")] = "",
-    pad_id: Id = None,
-    source_pad_id: Id = None,
-    start_id: Id = None,
-    eos_id: Id = None,
-    vocabulary_size: Id = None,
+    skip: Annotated[str, typer.Option(metavar="LETTERS", help="Leave these proofs out.")] = "",
+    pad_id: Annotated[int | None, _of_model("Pad id")] = None,
+    source_pad_id: Annotated[int | None, _of_model("Pad id of the sources")] = None,
+    start_id: Annotated[int | None, _of_model("First decoder input")] = None,
+    eos_id: Annotated[int | None, _of_model("End id")] = None,
+    vocabulary_size: Annotated[int | None, _of_model("Vocabulary size")] = None,
     max_length: Annotated[
-        int | None, typer.Option(min=1, help="The most places that a --model takes.")
+        int | None, typer.Option(min=1, help="Longest sequence that a --model takes.")
     ] = None,
     batch_first: Annotated[
         bool | None,
-        typer.Option("--batch-first/--time-first", help="Of a --model; detected if not given."),
+        typer.Option(
+            "--batch-first/--time-first", help="Layout of a --model's ids. Default: detected."
+        ),
     ] = None,
     seed: Annotated[
-        int, typer.Option(min=0, max=2**31 - 1, help="Of the sequences or kills tried.")
+        int, typer.Option(min=0, max=2**31 - 1, help="Seed of the sequences, or of the kills.")
     ] = 0,
     resume: Annotated[
         bool, typer.Option("--resume", help="Kill and resume training of --config instead.")
