@@ -38,7 +38,7 @@ from toytrans.model.transformer import Transformer
 from toytrans.tokens import FIRST_SYMBOL_ID, Vocabulary
 from toytrans.training.devices import NARROW, choose_precision, tune_process
 from toytrans.training.optimizer import AdamW
-from toytrans.training.trainer import update
+from toytrans.training.step import update
 
 Row = dict[str, Any]
 """axis, value, tokens, step_ms, memory_mib, parameters."""

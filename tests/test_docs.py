@@ -49,8 +49,8 @@ def test_the_configuration_page_is_made_from_the_schema():
     assert (ROOT / "docs/configuration.md").read_text() == page
     from toytrans.config import Config, ModelConfig
 
-    for name in [*Config.model_fields, *ModelConfig.model_fields]:
-        assert f"| `{name}` |" in page
+    for name, field in (Config.model_fields | ModelConfig.model_fields).items():
+        assert f"| `{field.alias or name}` |" in page
 
 
 def test_readme_is_one_page_with_two_set_up_lines():

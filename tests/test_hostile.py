@@ -114,7 +114,7 @@ def of_one_more(tensor: Tensor) -> Tensor:
         (put(lambda t: t.double()), "(float64)"),
         (put(lambda t: t.to(torch.float8_e4m3fn)), "(float8_e4m3fn)"),
         (lambda tensors, name: tensors.pop(name), "is missing"),
-        (lambda tensors, name: tensors.update(surplus=torch.zeros(2)), "surplus is none of"),
+        (lambda tensors, name: tensors.update(surplus=torch.zeros(2)), "has no tensor surplus"),
         (lambda tensors, name: tensors.clear(), "is missing"),
     ],
 )

@@ -18,9 +18,20 @@ from toytrans.choices import (
     PadMask,
     PositionName,
 )
-from toytrans.config_data import MOST_IDS, TARGET_GROWTH, DataConfig
-from toytrans.config_section import Depth, Positive, Proportion, Section, Size, refusal
+from toytrans.config_data import MOST_IDS, DataConfig
+from toytrans.config_section import (
+    Depth,
+    OrOwn,
+    Own,
+    Positive,
+    Proportion,
+    Section,
+    Seed,
+    Size,
+    refusal,
+)
 from toytrans.errors import UserError
+from toytrans.user_code import is_reference
 
 COUNTING: tuple[AnchorName, ...] = ("count", "count_end", "fertility", "fertility_end")
 """Anchors whose places a head learns to count."""
@@ -45,13 +56,19 @@ class ModelConfig(Section):
         0.0,
         description="Dropout rate for embeddings, sub-layers and attention weights.",
     )
-    positions: PositionName = Field(
-        "anchored", description="Position scheme of embeddings and self-attention."
-    )
-    cross_positions: CrossPositionName | None = Field(
+    class_: Own | None = Field(
         None,
-        description="Position scheme of cross-attention. null means anchored if positions is "
-        "anchored, else none.",
+        alias="class",
+        description="Your own model, FILE.py:NAME or package.module:NAME, in place of the "
+        "transformer.",
+    )
+    positions: OrOwn[PositionName] = Field(
+        "anchored", description="Position scheme of embeddings and self-attention, or your own."
+    )
+    cross_positions: OrOwn[CrossPositionName] | None = Field(
+        None,
+        description="Position scheme of cross-attention, or your own. null means anchored if "
+        "positions is anchored, else none.",
     )
     cross_anchors: Annotated[tuple[AnchorName, ...], Strict(False)] | None = Field(
         None,
@@ -66,7 +83,8 @@ class ModelConfig(Section):
     max_positions: Size | None = Field(
         None,
         description="Rows of the learned position table (null means 512), or the range of random "
-        "positions (null means 2048).",
+        "positions (null means 2048). Of your own positions or model: the most places; null means "
+        "any number.",
     )
     score_cap: Annotated[float, Field(ge=0)] | None = Field(
         None,
@@ -100,7 +118,7 @@ class ModelConfig(Section):
     )
 
     def _derived(self) -> dict[str, Any]:
-        anchored = self.positions == "anchored"
+        anchored = self.positions == "anchored" and self.class_ is None
         derived = self._defaults(cross_positions="anchored" if anchored else "none")
         if self.random_positions or self.positions == "learned":
             derived |= self._defaults(max_positions=2048 if self.random_positions else 512)
@@ -123,6 +141,8 @@ class ModelConfig(Section):
                 f"take {' or '.join(map(str, near))}",
             )
         self._check_positions()
+        if self.class_ is not None and self.backward == "by_hand":
+            raise refusal("backward", "by_hand derives no model of your own; take autograd")
         if self.is_anchored:
             self._check_anchors()
         else:
@@ -134,7 +154,8 @@ class ModelConfig(Section):
             raise refusal("d_model", f"sinusoidal positions need an even width, not {self.d_model}")
         if self.random_positions and self.positions not in ("sinusoidal", "learned"):
             raise refusal("random_positions", "belongs to positions: sinusoidal or learned")
-        if not self.random_positions and self.positions != "learned":
+        own = self.class_ is not None or is_reference(self.positions)
+        if not (own or self.random_positions or self.positions == "learned"):
             reason = "belongs to positions: learned, and to random_positions"
             self._refuse(("max_positions",), reason)
         if self.positions == "rotary" and self.d_model // self.n_heads % 2:
@@ -153,7 +174,10 @@ class ModelConfig(Section):
             )
 
     def check_size(self, vocabulary: int) -> None:
-        """Raise UserError where a model with V ids has more than MOST_PARAMETERS parameters."""
+        """Raise UserError where a model with V ids has more than MOST_PARAMETERS parameters. How
+        many a model of the user's has is known when it is built."""
+        if self.class_ is not None:
+            return
         width, inner = self.d_model, 2 * self.d_model * self.d_ff
         layers = (4 * width**2 + inner, 8 * width**2 + inner)
         depths = (self.n_encoder_layers, self.n_decoder_layers)
@@ -183,7 +207,7 @@ class ModelConfig(Section):
     @property
     def is_anchored(self) -> bool:
         """Whether any attention has anchored positions."""
-        return "anchored" in (self.positions, self.cross_positions)
+        return self.class_ is None and "anchored" in (self.positions, self.cross_positions)
 
 
 class TrainConfig(Section):
@@ -230,6 +254,11 @@ class TrainConfig(Section):
         None,
         description="Stop after so many evaluations without a better one. null means never.",
     )
+    keep_checkpoints: Annotated[int, Field(ge=1, le=10**4)] = Field(
+        2,
+        description="Number of newest checkpoints to keep. The best one is kept as well. Reports "
+        "show attention at each.",
+    )
     precision: Literal["auto", "fp32", "bf16", "fp64"] = Field(
         "auto",
         description="Precision of matrix products. auto takes bf16 if the device has instructions "
@@ -254,8 +283,10 @@ class TrainConfig(Section):
 class Config(Section):
     """One run."""
 
-    seed: Annotated[int, Field(ge=0, lt=2**31)] = Field(
-        0, description="Seed of the data, the initial weights and dropout."
+    seed: Seed = Field(
+        0,
+        description="Seed of the initial weights and dropout, and of the data unless data.seed is "
+        "set.",
     )
     device: Annotated[str, Field(pattern=r"^(auto|cpu|cuda|cuda:\d+|mps)$")] = Field(
         "auto", description="auto | cpu | cuda | cuda:N | mps"
@@ -288,6 +319,8 @@ class Config(Section):
             raise refusal("train.precision", "model.backward: by_hand takes fp32 or fp64, not bf16")
         if self.model.backward == "by_hand" and self.train.compile:
             raise refusal("train.compile", "model.backward: by_hand is not compiled; take false")
+        if self.fault is not None and self.model.class_ is not None:
+            raise refusal("fault", "faults are made in toytrans' models; leave out model.class")
         if self.data.task is not None:
             self._check_lengths()
 
@@ -315,7 +348,28 @@ class Config(Section):
         """Source symbols whose source and target both fit the position table, EOS included."""
         if self.model.max_length is None:
             return sys.maxsize
-        return (self.model.max_length - 1) // TARGET_GROWTH.get(self.data.task or "", 1)
+        return (self.model.max_length - 1) // self.data.limits.growth
+
+    @property
+    def references(self) -> dict[str, str]:
+        """The code of the user's that it names, by key."""
+        named = {
+            "data.task": self.data.task,
+            "model.class": self.model.class_,
+            "model.positions": self.model.positions,
+            "model.cross_positions": self.model.cross_positions,
+        }
+        return {key: text for key, text in named.items() if text and is_reference(text)}
+
+    @property
+    def data_seed(self) -> int:
+        """The seed of the pairs, their splits and their batches."""
+        return self.seed if self.data.seed is None else self.data.seed
+
+    def without_seeds(self) -> "Config":
+        """What the runs of one group have in common: all but both seeds and the device."""
+        data = self.data.model_copy(update={"seed": None})
+        return self.model_copy(update={"seed": 0, "device": "auto", "data": data})
 
     @property
     def source_bos(self) -> bool:

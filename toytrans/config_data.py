@@ -1,23 +1,46 @@
 """The data section of a config: a synthetic task or files, lengths, numbers of pairs."""
 
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 from pydantic import Field
 
 from toytrans.choices import FormatName, TaskName
-from toytrans.config_section import AbsolutePaths, Examples, Range, Section, Symbols, refusal
+from toytrans.config_section import (
+    AbsolutePaths,
+    Examples,
+    OrOwn,
+    Range,
+    Section,
+    Seed,
+    Symbols,
+    refusal,
+)
+from toytrans.user_code import is_reference
 
-TARGET_GROWTH = {"duplicate": 2, "lexicon": 2}
-"""Most target symbols per source symbol, where it is not 1."""
 
-SHORTEST_SOURCE = {"addition": 3, "multiplication": 3, "parity": 1}
-"""Shortest possible source of a task, where it is not 0."""
+class TaskLimits(NamedTuple):
+    """What a config must know of a task.
 
-FEWEST_SYMBOLS = {"addition": 2, "multiplication": 2, "parity": 2, "stack": 2}
-"""Smallest data.symbols of a task, where it is not 1: there are no numbers in base 1."""
+    growth: most target symbols per source symbol. shortest: symbols of the shortest source.
+    fewest_symbols: least data.symbols; there are no numbers in base 1. symbols: its default.
+    """
 
-USUAL_SYMBOLS = {"parity": 2, "stack": 2, "reverse_nlplike": 8000}
-"""Default of data.symbols, where it is not 10."""
+    growth: int = 1
+    shortest: int = 0
+    fewest_symbols: int = 1
+    symbols: int | None = 10
+
+
+LIMITS: dict[str, TaskLimits] = {
+    "addition": TaskLimits(shortest=3, fewest_symbols=2),
+    "multiplication": TaskLimits(shortest=3, fewest_symbols=2),
+    "parity": TaskLimits(shortest=1, fewest_symbols=2, symbols=2),
+    "stack": TaskLimits(fewest_symbols=2, symbols=2),
+    "reverse_nlplike": TaskLimits(symbols=8000),
+    "duplicate": TaskLimits(growth=2),
+    "lexicon": TaskLimits(growth=2),
+}
+"""Of the tasks whose limits are not all usual."""
 
 MOST_IDS = 2**27
 """Ids of a validation or test split, padded to its longest sequence; less than fills a machine."""
@@ -39,12 +62,16 @@ class FilesConfig(Section):
 class DataConfig(Section):
     """Which pairs, how long, how many."""
 
-    task: TaskName | None = Field(None, description="Synthetic task. Excludes files.")
+    task: OrOwn[TaskName] | None = Field(
+        None,
+        description="Synthetic task, or your own: FILE.py:NAME or package.module:NAME. Excludes "
+        "files.",
+    )
     files: FilesConfig | None = Field(None, description="Pairs read from files. Excludes task.")
     symbols: Symbols | None = Field(
         None,
         description="Number of symbols of the task. null means 10; 2 for parity and stack; 8000 "
-        "for reverse_nlplike.",
+        "for reverse_nlplike; what your own task says.",
     )
     train_length: Range | None = Field(
         None, description="Shortest and longest training source, in symbols. null means [1, 20]."
@@ -70,6 +97,10 @@ class DataConfig(Section):
     batch_tokens: Annotated[int, Field(ge=1, le=2**24)] = Field(
         4096, description="Size of a batch in padded tokens: rows times (S + T)."
     )
+    seed: Seed | None = Field(
+        None,
+        description="Seed of pairs, splits and batches alone. null means the seed of the run.",
+    )
     disjoint: bool = Field(
         True, description="Keep validation and test sources out of the training data."
     )
@@ -82,8 +113,15 @@ class DataConfig(Section):
             valid_length=self.train_length or (1, 20),
             valid_examples=1000,
             test_examples=1000,
-            symbols=USUAL_SYMBOLS.get(self.task, 10),
+            symbols=self.limits.symbols,
         )
+
+    @property
+    def limits(self) -> TaskLimits:
+        """Those of the task. Its code alone knows the limits of the user's."""
+        if is_reference(self.task):
+            return TaskLimits(growth=2, symbols=None)
+        return LIMITS.get(self.task or "", TaskLimits())
 
     def _check(self) -> None:
         if (self.task is None) == (self.files is None):
@@ -93,9 +131,9 @@ class DataConfig(Section):
             of_tasks = ("symbols", "train_length", "valid_length", "test_length")
             self._refuse(of_tasks, "belongs to data.task, not to data.files")
             return
-        if self.symbols is not None and self.symbols < FEWEST_SYMBOLS.get(self.task, 1):
-            raise refusal("symbols", f"{self.task} needs at least {FEWEST_SYMBOLS[self.task]}")
-        shortest = SHORTEST_SOURCE.get(self.task, 0)
+        shortest, fewest = self.limits.shortest, self.limits.fewest_symbols
+        if self.symbols is not None and self.symbols < fewest:
+            raise refusal("symbols", f"{self.task} needs at least {fewest}")
         for name in ("train_length", "valid_length", "test_length"):
             if (span := getattr(self, name)) is None:
                 continue
@@ -106,5 +144,11 @@ class DataConfig(Section):
 
     def longest(self) -> int:
         """The largest source length that a task is asked for in any split."""
-        spans = (self.train_length, self.valid_length, self.test_length)
-        return max((span[1] for span in spans if span), default=0)
+        return max((span[1] for span in self._spans()), default=0)
+
+    def shortest(self) -> int:
+        """The smallest one."""
+        return min((span[0] for span in self._spans()), default=0)
+
+    def _spans(self) -> list[tuple[int, int]]:
+        return [span for span in (self.train_length, self.valid_length, self.test_length) if span]

@@ -5,7 +5,7 @@ overrides are laid over it, and Pydantic checks the whole (`Config`).
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,18 +15,22 @@ from toytrans.config import Config, ModelConfig, TrainConfig
 from toytrans.config_data import DataConfig
 from toytrans.config_errors import explain
 from toytrans.errors import UserError
+from toytrans.user_code import is_reference, trust
 from toytrans.yaml_tree import Tree, parse_value, read_yaml, write_yaml
 
 LIMITS = ("train.max_steps", "train.max_seconds", "train.stop_at_exact_match", "train.patience")
 """What may change when a run is resumed."""
 
-MAY_DIFFER = (*LIMITS, "device")
+MAY_DIFFER = (*LIMITS, "device", "train.keep_checkpoints")
+
+NAMED = ("task", "files", "class_", *(limit.rpartition(".")[2] for limit in LIMITS))
+"""Keys whose null does not follow from other keys."""
 
 FILES = ("data.files.train", "data.files.valid", "data.files.test")
 
 
 def load_config(path: Path, overrides: Sequence[str] = (), base: Config | None = None) -> Config:
-    """Read, override and check a config. Raises UserError.
+    """Read, override and check a config of the user's, whose code is trusted. Raises UserError.
 
     overrides: `section.key=value`, values in YAML. base: a saved run's config; values that the
     file leaves to follow from others are then taken from it, so that raising a limit does not
@@ -34,10 +38,27 @@ def load_config(path: Path, overrides: Sequence[str] = (), base: Config | None =
     """
     tree = read_yaml(path)
     for override in overrides:
-        _lay_over(tree, override)
+        _override(tree, override)
+    return config_of(tree, base)
+
+
+def config_of(
+    tree: Tree, base: Config | None = None, changes: Mapping[str, Any] | None = None
+) -> Config:
+    """The config of a tree of values, with some keys changed. base: as above. Raises UserError."""
+    for key, value in (changes or {}).items():
+        _lay_over(tree, key, value, "changes")
     if base is not None:
         _keep_derived(tree, base)
-    return check_config(tree)
+        return check_config(tree)
+    config = check_config(tree)
+    trust(config.references.values())
+    return config
+
+
+def read_config(path: Path) -> Config:
+    """A saved config; its code is trusted if the user has trained with it. Raises UserError."""
+    return check_config(read_yaml(path))
 
 
 def check_config(tree: Tree) -> Config:
@@ -45,7 +66,7 @@ def check_config(tree: Tree) -> Config:
     try:
         return Config.model_validate(tree.values)
     except ValidationError as error:
-        raise UserError(explain(error, tree, Config)) from None
+        raise UserError(*explain(error, tree, Config)) from None
 
 
 def save_config(config: Config) -> str:
@@ -58,8 +79,13 @@ def differences(saved: Config, wanted: Config) -> list[str]:
 
     A file may have moved: what counts is what it holds, which the run compares.
     """
-    before, after = _flatten(saved.model_dump()), _flatten(wanted.model_dump())
+    before, after = flatten(saved.model_dump()), flatten(wanted.model_dump())
     moved = [key for key in FILES if before.get(key) and after.get(key)]
+    moved += [
+        key
+        for key, reference in saved.references.items()
+        if is_reference(after[key]) and _name_of(after[key]) == _name_of(reference)
+    ]
     return [
         f"{key} ({before.get(key)} -> {after.get(key)})"
         for key in sorted(before.keys() | after.keys())
@@ -67,30 +93,48 @@ def differences(saved: Config, wanted: Config) -> list[str]:
     ]
 
 
-def _flatten(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+def _name_of(reference: str) -> str:
+    return reference.rpartition(":")[2]
+
+
+def compared_with_defaults(config: Config) -> list[tuple[str, Any, Any]]:
+    """Every key with its value and its default: that of a config which names the data alone."""
+    data = config.data.model_dump(mode="json", include={"task", "files"})
+    defaults = flatten(Config.model_validate({"data": data}).model_dump(mode="json"))
+    return [
+        (key, value, defaults.get(key))
+        for key, value in flatten(config.model_dump(mode="json")).items()
+    ]
+
+
+def flatten(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested values as one level, with keys such as train.lr."""
     flat: dict[str, Any] = {}
     for key, value in values.items():
         if isinstance(value, dict):
-            flat |= _flatten(value, f"{prefix}{key}.")
+            flat |= flatten(value, f"{prefix}{key}.")
         else:
             flat[prefix + key] = value
     return flat
 
 
-def _lay_over(tree: Tree, override: str) -> None:
+def _override(tree: Tree, override: str) -> None:
     key, equals, text = override.partition("=")
     if not equals or not re.fullmatch(r"\w+(\.\w+){0,9}", key):  # no key is even as deep
         raise UserError(f"--set {override}: write it as section.key=value, say train.lr=1e-3")
-    value = parse_value(text, f"--set {key}")
+    _lay_over(tree, key, parse_value(text, f"--set {key}"), "--set")
+
+
+def _lay_over(tree: Tree, key: str, value: Any, place: str) -> None:
     *sections, name = key.split(".")
     values = tree.values
     for depth, section in enumerate(sections, 1):
         if not isinstance(values.get(section), dict):
             values[section] = {}
-            tree.places[".".join(sections[:depth])] = "--set"
+            tree.places[".".join(sections[:depth])] = place
         values = values[section]
     values[name] = value
-    tree.places[key] = "--set"
+    tree.places[key] = place
 
 
 def _keep_derived(tree: Tree, base: Config) -> None:
@@ -99,9 +143,5 @@ def _keep_derived(tree: Tree, base: Config) -> None:
         stated = tree.values.setdefault(section, {})
         if isinstance(stated, dict):
             for name, field in model.model_fields.items():
-                if field.default is None and name not in ("task", "files", *_limit_names()):
+                if field.default is None and name not in NAMED:
                     stated.setdefault(name, saved[section][name])
-
-
-def _limit_names() -> list[str]:
-    return [limit.rpartition(".")[2] for limit in LIMITS]

@@ -3,19 +3,23 @@
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, Self, TypeVar
 
 from pydantic import (
     AfterValidator,
     BaseModel,
     ConfigDict,
+    Discriminator,
     Field,
     ModelWrapValidatorHandler,
     Strict,
+    Tag,
     field_validator,
     model_validator,
 )
 from pydantic_core import PydanticCustomError
+
+from toytrans.user_code import absolute, is_reference
 
 
 def _absolute(paths: str | tuple[str, str]) -> str | tuple[str, str]:
@@ -32,6 +36,7 @@ Paths = str | tuple[str, str]
 AbsolutePaths = Annotated[
     str | Annotated[tuple[str, str], Strict(False)], AfterValidator(_absolute)
 ]
+Seed = Annotated[int, Field(ge=0, lt=2**31)]
 Positive = Annotated[int, Field(ge=1, le=10**9)]
 Examples = Annotated[int, Field(ge=1, le=10**7)]
 Symbols = Annotated[int, Field(ge=1, le=10**5)]
@@ -45,10 +50,40 @@ def refusal(key: str, reason: str) -> PydanticCustomError:
     return PydanticCustomError("refusal", "{reason}", {"key": key, "reason": reason})
 
 
+T = TypeVar("T")
+
+
+def _own(text: str) -> str:
+    try:
+        return absolute(text)
+    except ValueError as error:
+        raise refusal("", str(error)) from None
+
+
+def _kind(value: Any) -> str:
+    return "[own]" if isinstance(value, str) and is_reference(value) else "[built in]"
+
+
+Own = Annotated[str, AfterValidator(_own), Field(json_schema_extra={"pattern": ":"})]
+"""Code of the user's: FILE.py:NAME, saved with an absolute path, or package.module:NAME."""
+
+OrOwn = Annotated[
+    Annotated[T, Tag("[built in]")] | Annotated[Own, Tag("[own]")], Discriminator(_kind)
+]
+"""Something built in, by its name, or code of the user's."""
+
+
 class Section(BaseModel):
     """Part of a config. Unknown keys, loose types and changes are refused."""
 
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, allow_inf_nan=False)
+    model_config = ConfigDict(
+        extra="forbid",
+        strict=True,
+        frozen=True,
+        allow_inf_nan=False,
+        validate_by_name=True,  # as `model_copy` and `_resolve` give them
+        serialize_by_alias=True,
+    )
 
     @field_validator("*")
     @classmethod

@@ -1,5 +1,4 @@
-"""Files that somebody else may have made: opened only where reading them ends, and no larger than
-expected. And JSON that anybody else can read."""
+"""Read files that may be hostile: no pipes, no devices, nothing larger than expected. And JSON."""
 
 import json
 import math
@@ -7,18 +6,25 @@ import os
 import stat
 from io import BufferedReader
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from toytrans.errors import UserError
 
+if TYPE_CHECKING:
+    from pydantic import BaseModel
+
+Shape = TypeVar("Shape", bound="BaseModel")
+
 
 class Unreadable(UserError):
-    """A file that is not read: a pipe, a device, or larger than expected."""
+    """A file is refused: a pipe, a device, too large, or not what it should be."""
 
 
 def open_regular(path: Path | str) -> BufferedReader:
-    """A file for reading bytes. Raises OSError, and Unreadable for a pipe or a device, which may
-    never end."""
+    """Open a file for reading bytes.
+
+    Raises OSError, and Unreadable for a pipe or a device, which may never end.
+    """
     file = open(path, "rb", opener=_open_at_once)  # noqa: SIM115  # the caller's to close
     if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
         file.close()
@@ -36,13 +42,34 @@ def read_whole(path: Path | str, most_bytes: int) -> bytes:
     return raw
 
 
+def read_json(
+    path: Path, shape: type[Shape], otherwise: str, *, most_bytes: int = 2**24
+) -> Shape | None:
+    """The JSON document in a file; None if there is no such file.
+
+    otherwise: what a file of another shape is, and the remedy: "not a board; move it away".
+    Raises Unreadable: the path and `otherwise`, or why the file cannot be read and the remedy.
+    """
+    from pydantic import ValidationError  # a help page does not wait for it
+
+    try:
+        return shape.model_validate_json(read_whole(path, most_bytes))
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        remedy = otherwise.partition("; ")[2]
+        raise Unreadable(f"{path}: cannot be read ({error.strerror}); {remedy}") from None
+    except (Unreadable, ValidationError):
+        raise Unreadable(f"{path}: {otherwise}") from None
+
+
 def _open_at_once(path: str, flags: int) -> int:
-    """A pipe that nobody writes to is opened too, rather than waited for."""
+    """Open without blocking: a pipe without a writer would block for ever."""
     return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
 
 
 def json_text(value: Any, indent: int | None = None) -> str:
-    """A value as JSON; NaN and infinity, which JSON lacks, become null."""
+    """A value as JSON. NaN and infinity become null."""
     try:
         return json.dumps(value, indent=indent, allow_nan=False)
     except ValueError:

@@ -1,9 +1,9 @@
-"""YAML as a tree of plain values that remembers where each key stands.
+"""YAML as a tree of plain values with the line of every key.
 
-PyYAML's SafeLoader reads the text; numbers, booleans and null follow YAML 1.2's core schema, so
-`1e-3` is a number, `1:30`, `010` and `no` hold no surprise. What a config never needs and an
-attacker might use is refused: aliases, tags, duplicate keys, deep nesting, thousands of values,
-files over 1 MB.
+PyYAML's SafeLoader reads the text. Numbers, booleans and null follow the core schema of YAML 1.2:
+`1e-3` is a number, `1:30` and `no` are text, `010` is 10. Refused is what a config never needs and
+an attacker might use: aliases, tags, duplicate keys, deep nesting, thousands of values, and files
+over 1 MB.
 """
 
 import re
@@ -19,7 +19,7 @@ from toytrans.safe_io import read_whole
 MAX_BYTES = 1_000_000
 MAX_DEPTH = 20
 MAX_NODES = 10_000
-"""Keys, values and sections; a megabyte of them would keep PyYAML busy for half a minute."""
+"""Keys, values and sections. PyYAML would need half a minute for a megabyte of them."""
 
 _NULL = re.compile(r"~|null|Null|NULL|")
 _BOOL = re.compile(r"true|True|TRUE|false|False|FALSE")
@@ -30,27 +30,31 @@ _SPECIAL_FLOAT = re.compile(r"[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)")
 
 @dataclass
 class Tree:
-    """The values of a file, and the place of every key: `file:line`, or the override's name."""
+    """The values of a file, and where each key was written.
+
+    name: of the file, for errors.
+    places: by key, "file:line" or the name of the override.
+    """
 
     name: str
     values: dict[str, Any]
     places: dict[str, str] = field(default_factory=dict)
 
     def place(self, key: str) -> str:
-        """Where a key, or the nearest section around it, was written."""
+        """Where a key was written, or else the nearest section around it."""
         while key and key not in self.places:
             key = key.rpartition(".")[0]
         return self.places.get(key, self.name)
 
 
 class _Loader(yaml.SafeLoader):
-    """SafeLoader that resolves no type by itself and refuses aliases, tags and deep nesting."""
+    """SafeLoader that converts no types, and refuses aliases, tags and deep nesting."""
 
     yaml_implicit_resolvers: dict[str, Any] = {}
     depth = nodes = 0
 
     def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
-        """PyYAML's hook for every node. Raises MarkedYAMLError for what is refused."""
+        """Compose one node; PyYAML calls this for each. Raises MarkedYAMLError if it is refused."""
         event = self.peek_event()  # type: ignore[no-untyped-call]
         if isinstance(event, yaml.AliasEvent) or getattr(event, "anchor", None):
             raise _refused(event, "aliases and anchors are not supported; write the value out")
@@ -67,7 +71,7 @@ class _Loader(yaml.SafeLoader):
 
 
 def read_yaml(path: Path) -> Tree:
-    """The tree of a YAML file whose top is a mapping. Raises UserError."""
+    """The tree of a YAML file whose top level is a mapping. Raises UserError."""
     try:
         if path.is_dir():
             raise UserError(f"{path}: is a directory; name a YAML file")
@@ -93,7 +97,10 @@ def read_yaml(path: Path) -> Tree:
 
 
 def parse_value(text: str, name: str) -> Any:
-    """One value written in YAML, as after `--set key=`. Raises UserError."""
+    """A value written in YAML, as in `--set key=value`. Raises UserError.
+
+    name: of the override, for errors.
+    """
     return _parse(text, name, {})
 
 
@@ -103,7 +110,7 @@ def write_yaml(values: dict[str, Any]) -> str:
 
 
 class _Dumper(yaml.SafeDumper):
-    """SafeDumper that writes short lists on one line and quotes what YAML 1.2 would misread."""
+    """SafeDumper that writes lists on one line, and quotes text that would be read otherwise."""
 
     def ignore_aliases(self, data: Any) -> bool:
         return True
@@ -120,7 +127,7 @@ def _represent_list(dumper: yaml.SafeDumper, values: list[Any]) -> yaml.Node:
 
 def _represent_float(dumper: yaml.SafeDumper, number: float) -> yaml.Node:
     text = repr(number).replace("inf", ".inf").replace("nan", ".nan")
-    if "." not in text:  # else PyYAML, which follows YAML 1.1, writes a tag before it
+    if "." not in text:  # PyYAML follows YAML 1.1 and would write a tag before it
         text = text.replace("e", ".0e")
     return dumper.represent_scalar("tag:yaml.org,2002:float", text)
 
@@ -159,13 +166,13 @@ def _value(node: yaml.Node, key: str, name: str, places: dict[str, str]) -> Any:
     for key_node, value_node in node.value:
         if not isinstance(key_node, yaml.ScalarNode):
             raise UserError(f"{name}:{key_node.start_mark.line + 1}: a key must be a single word")
-        word = key_node.value
-        path = f"{key}.{word}" if key else word
+        last = key_node.value
+        path = f"{key}.{last}" if key else last
         place = f"{name}:{key_node.start_mark.line + 1}"
-        if word in values:
+        if last in values:
             raise UserError(f"{place}: {path}: written twice (first at {places[path]}); keep one")
         places[path] = place
-        values[word] = _value(value_node, path, name, places)
+        values[last] = _value(value_node, path, name, places)
     return values
 
 

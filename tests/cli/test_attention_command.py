@@ -101,11 +101,11 @@ def test_pads_are_closed_columns_of_weight_zero(run: str, command: Command) -> N
 
 
 def test_without_a_sequence_validation_pairs_are_shown(run: str, command: Command) -> None:
-    answer = command("attention", "--run", run)
+    answer = command("attention", "--run", run, "--all")
     sources = re.findall(r"^([\d ]+)  ->  ", answer.out, re.MULTILINE)
     assert [len(source.split()) for source in sources] == [6, 4]
     assert max(map(len, answer.out.splitlines())) <= 80
-    of_shown = command("attention", "--run", run, "--sample", "0").out
+    of_shown = command("attention", "--run", run, "--sample", "0", "--all").out
     assert "Measured on the translations shown (2)" in of_shown
     assert "encoder 10" in of_shown, "symbols of both"
 
@@ -140,7 +140,7 @@ def test_a_long_sequence_gets_narrow_cells_and_then_a_refusal(run: str, command:
 def test_colour_is_an_extra_and_ascii_will_do(
     run: str, command: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    given = ("1 2 3", "4", "--run", run)
+    given = ("1 2 3", "4", "--run", run, "--all")
     piped = command("attention", *given).out
     shown = on_screen(monkeypatch, "attention", *given)
     assert "\x1b[" in shown and "\x1b" not in piped

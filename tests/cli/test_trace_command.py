@@ -15,7 +15,7 @@ CONFIG = SMALL_YAML  # of the fixture `here`
 
 @pytest.mark.parametrize("part", PARTS)
 def test_everything_fits_eighty_columns(here: Path, command: Command, part: str) -> None:
-    answer = command("trace", *PAIRS, "--part", part, "--head", "2")
+    answer = command("trace", *PAIRS, "--part", part, "--head", "2", "--all")
     assert (answer.code, answer.err) == (0, "")
     assert max(map(len, answer.out.splitlines())) <= 80
     assert "<pad>" in answer.out and "56 more columns" in answer.out
@@ -81,9 +81,9 @@ def test_saved_tensors_are_those_shown(here: Path, command: Command) -> None:
 
 def test_a_run_is_found_and_named(here: Path, command: Command) -> None:
     assert command("train", "--config", "c.yaml").code == 0
-    newest = command("trace", "--layer", "2")
+    newest = command("trace", "--layer", "2", "--all")
     assert newest.code == 0 and "weights of runs/c, step 2" in " ".join(newest.out.split())
-    assert newest.out == command("trace", "runs/c", "--layer", "2").out
+    assert newest.out == command("trace", "runs/c", "--layer", "2", "--all").out
     assert "layer input" in newest.out and "embedded = layer input" not in newest.out
     assert "fresh weights, seed 3" in command("trace", "--config", "c.yaml").out
     steps = command("trace", "runs/c", "--example", "decoding")

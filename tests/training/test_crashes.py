@@ -23,7 +23,7 @@ from toytrans.insight.proofs.resume import (
     compare,
     prove_resume,
 )
-from toytrans.training import checkpoint, owned, run
+from toytrans.training import checkpoint, owned, run_folder, writing
 from toytrans.training.checkpoint import load_checkpoint
 from toytrans.training.failpoint import IN_A_SAVE, OF_A_RUN, PLACES, VARIABLE
 from toytrans.training.owned import saved_steps
@@ -65,7 +65,7 @@ def crash_at(monkeypatch: pytest.MonkeyPatch):
                 raise Crash
 
         with monkeypatch.context() as patch, pytest.raises(Crash):
-            for module in (checkpoint, owned):
+            for module in (checkpoint, owned, writing):
                 patch.setattr(module, "failpoint", crash)
             call(*words)
         assert set(passed) <= set(PLACES), "the soak aims at every place there is"
@@ -199,7 +199,7 @@ def contents(folder: Path) -> dict[str, bytes]:
 def test_a_second_training_is_refused_and_changes_nothing(command: Command, finished, flag):
     before = contents(finished)
     more = (flag, "--set", "train.max_steps=12", "--out", "run")
-    with run.locked(finished):
+    with run_folder.locked(finished):
         answer = command(*TRAIN, *more)
         assert (answer.code, answer.out, answer.err.count("\n")) == (2, "", 1)
         assert "run: another training is writing here" in answer.err and "--out" in answer.err
@@ -212,7 +212,8 @@ def test_a_second_training_is_refused_and_changes_nothing(command: Command, fini
 
 def test_a_killed_training_keeps_nobody_out(command: Command, finished):
     code = (
-        "import sys, time; from pathlib import Path; from toytrans.training.run import locked\n"
+        "import sys, time; from pathlib import Path\n"
+        "from toytrans.training.run_folder import locked\n"
         "with locked(Path('run')): print('locked', flush=True); time.sleep(60)"
     )
     process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE)
@@ -230,7 +231,7 @@ def test_a_system_without_locks_says_so_and_trains(command: Command, finished, m
     resume = (*TRAIN, "--resume", "--out", "run")
     for name, value in (("fcntl.flock", no_lock), ("fcntl", None)):
         with monkeypatch.context() as patch:
-            patch.setattr(f"toytrans.training.run.{name}", value)
+            patch.setattr(f"toytrans.training.run_folder.{name}", value)
             answer = command(*resume)
         assert answer.code == 0 and "run: no file locks here" in answer.err
     assert "file locks" not in command(*resume).err

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from conftest import EVERY_ANCHOR, config_of
-from distributed_scenarios import SCENARIOS, STEPS, train_all, trainer_of
+from conftest import EVERY_ANCHOR, call, config_of
+from distributed_scenarios import SCENARIOS, SHRUNK, STEPS, train_all, trainer_of
 
 from toytrans.config_file import load_config
 from toytrans.data import open_source
@@ -24,7 +24,6 @@ from toytrans.training.distributed import DistributedContext, init_distributed
 from toytrans.training.run import read_records
 
 HERE = Path(__file__).parent
-TRAIN = ("-m", "toytrans", "train", "--config")
 
 # In its first life the second process kills itself in step 15, after a checkpoint and a record.
 KILLED = """
@@ -51,11 +50,19 @@ def environment(rank: int, port: int) -> dict[str, str]:
     return os.environ | {name: str(value) for name, value in names.items()}
 
 
-def in_two_processes(*words: str, folder: Path) -> list[tuple[int, str, str]]:
-    """Exit code, standard output and standard error of either process."""
+Answers = list[tuple[int, str, str]]
+"""Exit code, standard output and standard error of each process."""
+
+
+def in_two_processes(*words: str, folder: Path) -> Answers:
+    """Run a program in two processes."""
+    return finished(started(*words, folder=folder))
+
+
+def started(*words: str, folder: Path) -> list[subprocess.Popen[str]]:
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
-    processes = [
+    return [
         subprocess.Popen(
             [sys.executable, *words],
             cwd=folder,
@@ -66,8 +73,11 @@ def in_two_processes(*words: str, folder: Path) -> list[tuple[int, str, str]]:
         )
         for rank in range(2)
     ]
-    told = [process.communicate(timeout=900) for process in processes]
-    return [(p.returncode, *texts) for p, texts in zip(processes, told, strict=True)]
+
+
+def finished(processes: list[subprocess.Popen[str]]) -> Answers:
+    outputs = [process.communicate(timeout=900) for process in processes]
+    return [(p.returncode, *texts) for p, texts in zip(processes, outputs, strict=True)]
 
 
 @pytest.fixture(scope="module")
@@ -150,7 +160,7 @@ def test_a_signal_to_one_process_stops_all_and_nothing_shows_after_resuming(two)
 
 def test_a_run_goes_on_with_fewer_processes(two, one):
     trainer = trainer_of(two / "shrunk", **SCENARIOS["fp64"])
-    assert trainer.resume() == ["resumed at step 23"]
+    assert trainer.resume() == [f"resumed at step {SHRUNK}"]
     list(trainer.train())
     ours, theirs = read_records(two / "shrunk"), read_records(one / "fp64")
     assert [record["step"] for record in ours] == list(range(1, STEPS + 1))
@@ -201,30 +211,47 @@ def test_errors_reach_every_process(two):
     assert first["clock"] == [1.0, True]
 
 
-@pytest.mark.parametrize(
-    ("words", "line"),
-    [
-        (("--config", "no.yaml"), "toytrans: no.yaml: no such file"),
-        (("--config", "no.yaml", "--resume", "--overwrite"), "toytrans: --resume goes on"),
-        (("--confg", "no.yaml"), "No such option"),
-    ],
-)
-def test_what_all_processes_find_wrong_is_told_once(tmp_path, words, line):
-    (code, out, err), (other, *silence) = in_two_processes(
-        "-m", "toytrans", "train", *words, folder=tmp_path
-    )
+REFUSED = {
+    ("--config", "no.yaml"): "toytrans: no.yaml: no such file",
+    ("--config", "no.yaml", "--resume", "--overwrite"): "toytrans: --resume goes on",
+    ("--confg", "no.yaml"): "No such option",
+    ("--config", "batch_mean_of_means.yaml"): "in one process",
+    ("--config", "loss_on_pads.yaml"): "in one process",
+}
+"""Arguments that all processes refuse, and a part of the error."""
+
+
+@pytest.fixture(scope="module")
+def refusals(tmp_path_factory) -> dict[tuple[str, ...], Answers]:
+    """The answers to REFUSED. The programs run at once, since the silent process waits for long."""
+    folder = tmp_path_factory.mktemp("refused")
+    for fault in ("batch_mean_of_means", "loss_on_pads"):
+        (folder / f"{fault}.yaml").write_text(f"data: {{task: copy}}\nfault: {fault}")
+    train = ("-m", "toytrans", "train")
+    running = {words: started(*train, *words, folder=folder) for words in REFUSED}
+    answers = {words: finished(processes) for words, processes in running.items()}
+    assert not (folder / "runs").exists()
+    return answers
+
+
+@pytest.mark.parametrize("words", REFUSED, ids=" ".join)
+def test_what_all_processes_find_wrong_is_printed_once(refusals, words):
+    (code, out, err), (other, *silence) = refusals[words]
     assert code == other == 2
-    assert out == "" and err.count(line) == 1
+    assert out == "" and err.count(REFUSED[words]) == 1
     assert silence == ["", ""]
 
 
-def test_two_processes_replace_a_run_and_put_it_back(tmp_path):
+def test_two_processes_replace_a_run_and_put_it_back(tmp_path, monkeypatch):
     """The second looks at the folder while the first moves its files."""
     tiny = "data: {task: copy, valid_examples: 8, test_examples: 8}\nmodel: {d_model: 16, d_ff: 16}"
     (tmp_path / "c.yaml").write_text(f"{tiny}\ntrain: {{max_steps: 3}}")
-    train = ("-m", "toytrans", "train", "--config", "c.yaml", "--out", "r", "--overwrite")
-    for _ in range(2):
-        assert [code for code, *_ in in_two_processes(*train, folder=tmp_path)] == [0, 0]
+    monkeypatch.chdir(tmp_path)
+    words = ("train", "--config", "c.yaml", "--out", "r", "--overwrite")
+    assert call(*words, "--set", "seed=1") == 0
+    train = ("-m", "toytrans", *words)
+    assert [code for code, *_ in in_two_processes(*train, folder=tmp_path)] == [0, 0]
+    assert "seed: 0" in (tmp_path / "r" / "config.yaml").read_text()
     kept = {p: p.read_bytes() for p in (tmp_path / "r").rglob("*") if p.is_file()}
     worse = ("--set", "train.lr=1e30", "--set", "train.clip_norm=null")
     first, second = in_two_processes(*train, *worse, folder=tmp_path)
@@ -256,14 +283,6 @@ def test_each_process_has_a_gpu_of_its_own(monkeypatch):
         with pytest.raises(UserError, match="one device for 4 processes"):
             second.device(name)
     assert DistributedContext().device("cuda:0") == "cuda:0"
-
-
-@pytest.mark.parametrize("fault", ["batch_mean_of_means", "loss_on_pads"])
-def test_a_fault_of_whole_batches_needs_one_process(fault, tmp_path):
-    (tmp_path / "c.yaml").write_text(f"data: {{task: copy}}\nfault: {fault}")
-    (code, _, err), (other, *silence) = in_two_processes(*TRAIN, "c.yaml", folder=tmp_path)
-    assert code == other == 2 and silence == ["", ""]
-    assert "in one process" in err.splitlines()[-1] and not (tmp_path / "runs").exists()
 
 
 @pytest.mark.parametrize(

@@ -1,11 +1,11 @@
-"""Run directories: names, claims, what a resume keeps, what eval and translate find."""
+"""Run directories: what they hold, what a resume keeps, what eval and translate read."""
 
 import json
 import os
 from pathlib import Path
 
 import pytest
-from conftest import Command, tiny_yaml
+from conftest import tiny_yaml
 
 
 @pytest.fixture(autouse=True)
@@ -15,32 +15,6 @@ def config(here: Path) -> None:
 
 
 TRAIN = ("train", "--config", "copy.yaml")
-
-
-def test_runs_are_named_after_their_config_and_counted(command: Command):
-    for expected in ("copy", "copy-2", "copy-3"):
-        assert f"runs/{expected}: cpu, fp32" in command(*TRAIN).err
-    assert sorted(os.listdir("runs")) == ["copy", "copy-2", "copy-3"]
-    assert "runs/copy-3" in command("eval").out, "the newest run is taken"
-    command(*TRAIN, "--resume", "--out", "runs/copy-2", "--set", "train.max_steps=3")
-    assert "runs/copy-2, step" in command("eval").out, "the one written to last"
-    assert "resumed at step 2" in command(*TRAIN, "--resume").err, "the last of this config"
-
-
-def test_a_folder_that_another_training_has_just_made_is_left_to_it(command, monkeypatch):
-    from toytrans.training import run
-
-    first = run.choose_folder
-
-    def outrun(*arguments, **options):
-        path = first(*arguments, **options)
-        if path.name == "copy":
-            path.mkdir(parents=True)
-        return path
-
-    monkeypatch.setattr(run, "choose_folder", outrun)
-    assert command(*TRAIN).code == 0
-    assert os.listdir("runs/copy") == [] and Path("runs/copy-2/config.yaml").is_file()
 
 
 def test_a_run_without_a_checkpoint_is_not_the_newest(command):

@@ -6,7 +6,8 @@ import pytest
 from conftest import config_of
 
 from toytrans.errors import UserError
-from toytrans.training.run import locked, read_environment, read_run
+from toytrans.training.run import read_environment, read_run
+from toytrans.training.run_folder import locked
 from toytrans.training.session import Request, open_session
 
 SMALL = {"data": {"valid_examples": 9, "test_examples": 9}}

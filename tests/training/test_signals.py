@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from conftest import SIGNALS, Command, script
 
-from toytrans.training import machine, run, trainer
+from toytrans.training import machine, run_folder, trainer
 from toytrans.training.checkpoint import load_checkpoint, saved_steps
 
 pytestmark = pytest.mark.usefixtures("here")
@@ -247,9 +247,9 @@ def test_a_link_that_leads_nowhere_is_told(command: Command, link):
 def test_a_folder_that_is_there_and_is_not_listed_is_told(monkeypatch):
     """As another spelling of its name is on a disk that does not tell capitals apart."""
     Path("runs/c").mkdir(parents=True)
-    monkeypatch.setattr(run.os, "listdir", lambda _: [])
-    with pytest.raises(run.UserError, match="runs/c: cannot be made .File exists"):
-        run.claim_folder("c", None)
+    monkeypatch.setattr(run_folder.os, "listdir", lambda _: [])
+    with pytest.raises(run_folder.UserError, match="runs/c: cannot be made .File exists"):
+        run_folder.claim_folder("c", None)
 
 
 # The working directory -----------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""The training loop: one step against torch, accumulation, records, and reasons to stop."""
+"""The training loop: steps against torch, records, and reasons to stop."""
 
 import functools
 import math
@@ -6,15 +6,15 @@ from itertools import islice
 
 import pytest
 import torch
-from conftest import VOCABULARY, config_of, model_of
+from conftest import config_of
 from torch.nn import functional as F
 
 from toytrans.data import open_source
-from toytrans.data.batches import Batch, make_batch, training_batches
+from toytrans.data.batches import Batch, training_batches
 from toytrans.training.checkpoint import saved_steps
 from toytrans.training.objective import summed_loss
 from toytrans.training.run import create_run, read_records
-from toytrans.training.trainer import Trainer, backward
+from toytrans.training.trainer import Trainer
 
 CPU = torch.device("cpu")
 
@@ -25,40 +25,6 @@ def trainer_of(run, task="copy", precision="fp32", **sections):
     source = open_source(config)
     create_run(run, config, source.facts, {})
     return Trainer(config, source, run, CPU, precision)
-
-
-def test_the_loss_ignores_pads_and_smooths_as_torch_does():
-    logits = torch.randn(2, 3, 5)
-    tgt_out = torch.tensor([[3, 2, 0], [4, 4, 2]])
-    real = tgt_out != 0
-    expected = F.cross_entropy(logits[real], tgt_out[real], reduction="sum", label_smoothing=0.1)
-    assert summed_loss(logits, tgt_out, 0.1).item() == pytest.approx(expected.item(), rel=1e-6)
-    changed = logits.clone()
-    changed[0, 2] += 100
-    assert summed_loss(changed, tgt_out).item() == summed_loss(logits, tgt_out).item()
-
-
-def gradients(model):
-    found = torch.cat([p.grad.flatten() for p in model.parameters()])
-    model.zero_grad()
-    return found
-
-
-@pytest.mark.parametrize("positions", ["sinusoidal", "anchored"])
-def test_accumulation_equals_the_large_batch(positions):
-    source = open_source(config_of("copy", data={"symbols": 10, "train_length": [1, 9]}))
-    pairs = source.pairs("train", torch.arange(24))
-    model = model_of(VOCABULARY, positions=positions)
-    rows = torch.arange(24).split([5, 12, 7])
-    parts = [make_batch(pairs.take(r), source_bos=True) for r in rows]
-    whole = [make_batch(pairs, source_bos=True)]
-    assert len({part.target_tokens for part in parts}) == 3, "parts of unequal weight"
-    loss, tokens = backward(model, parts, CPU)
-    accumulated = gradients(model)
-    whole_loss, whole_tokens = backward(model, whole, CPU)
-    assert tokens == whole_tokens
-    assert loss.item() == pytest.approx(whole_loss.item(), abs=1e-9)
-    assert (accumulated - gradients(model)).abs().max() < 1e-9
 
 
 def test_steps_are_clipped_adamw_steps_at_the_scheduled_rate(tmp_path):

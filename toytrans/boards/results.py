@@ -1,7 +1,6 @@
 """The numbers of a board: from its runs, in a results file, beside the published ones."""
 
 import math
-import platform
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,20 +8,15 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-import torch
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel
 
-from toytrans import __version__
 from toytrans.boards.definition import Board, Measure
 from toytrans.boards.jobs import Job
-from toytrans.errors import UserError
 from toytrans.evaluation import spans
-from toytrans.safe_io import Unreadable, json_text, read_whole
-from toytrans.training.machine import settings_of_numbers, usable_cores
-from toytrans.training.owned import saying_what_failed, write_file
-
-RESULTS = Path("results")
-"""Where results files go."""
+from toytrans.safe_io import json_text, read_json
+from toytrans.sweeps.results import RESULTS, this_machine
+from toytrans.training.owned import saying_what_failed
+from toytrans.training.writing import write_json
 
 MOST_BYTES = 2**26
 """Of a results file."""
@@ -77,7 +71,7 @@ def _value(taken: dict[str, Any]) -> float:
 def to_dict(name: str, board: Board, jobs: Sequence[Job]) -> dict[str, Any]:
     """Everything as plain values: definition, configs with their SHA-256, every run's result."""
     tasks: dict[str, Any] = {}
-    machine = _machine()
+    machine = this_machine()
     for task, entry in board.tasks.items():
         mine = [job for job in jobs if job.task == task]
         tasks[task] = {
@@ -121,16 +115,6 @@ def _shortened(job: Job) -> dict[str, Any]:
     return result
 
 
-def _machine() -> dict[str, Any]:
-    return {
-        "toytrans": __version__,
-        "python": platform.python_version(),
-        "torch": torch.__version__,
-        "platform": platform.platform(),
-        "cores": usable_cores(),
-    } | settings_of_numbers()
-
-
 def write_results(name: str, board: Board, about: dict[str, Any]) -> Path:
     """Write a board's results file. Entries of other tasks stay, and those without a new number.
 
@@ -145,21 +129,16 @@ def write_results(name: str, board: Board, about: dict[str, Any]) -> Path:
     whole = about | {"tasks": {task: tasks[task] for task in board.tasks if task in tasks}}
     with saying_what_failed(RESULTS, path.name):
         RESULTS.mkdir(exist_ok=True)
-        write_file(path, f"{json_text(whole, 1)}\n".encode())
+        write_json(path, whole)
     return path
 
 
 def tasks_kept(name: str) -> dict[str, Any]:
     """The tasks of a board's results file, if it exists. Raises UserError for another file."""
     path = RESULTS / f"{name}.json"
-    try:
-        return _Kept.model_validate_json(read_whole(path, MOST_BYTES)).tasks
-    except FileNotFoundError:
-        return {}
-    except OSError as error:
-        raise UserError(f"{path}: cannot be read: {error.strerror}; move it away") from None
-    except (Unreadable, ValidationError):
-        raise UserError(f"{path}: not the results of a board; move it away") from None
+    otherwise = "not the results of a board; move it away"
+    kept = read_json(path, _Kept, otherwise, most_bytes=MOST_BYTES)
+    return kept.tasks if kept else {}
 
 
 class _Kept(BaseModel):

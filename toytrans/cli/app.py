@@ -17,18 +17,24 @@ from toytrans.cli import (
     attention,
     board,
     check,
+    compare,
+    config,
     doctor,
     evaluate,
+    export,
     gradients,
     inspect,
+    report,
+    sweep,
     tasks,
     trace,
     train,
 )
-from toytrans.cli.common import note, shortened, silence
+from toytrans.cli.common import note, shortened, silence, with_trust
 from toytrans.cli.reporter import reporter
 from toytrans.errors import UserError, ran_out_of_memory
 from toytrans.training import signals
+from toytrans.user_code import fault_in_user_code
 
 app = typer.Typer(
     name="toytrans",
@@ -45,16 +51,24 @@ TRAIN, SEE, MEASURE = "Train", "See and prove", "Measure"
 app.command("train", rich_help_panel=TRAIN)(train.train)
 app.command("tasks", rich_help_panel=TRAIN)(tasks.tasks)
 app.command("schema", rich_help_panel=TRAIN)(tasks.schema)
-app.command("inspect-masks", rich_help_panel=SEE)(inspect.inspect_masks)
+app.add_typer(config.app, name="config", rich_help_panel=TRAIN)
+app.command("inspect-masks", rich_help_panel=SEE)(with_trust(inspect.inspect_masks))
 app.add_typer(trace.app, name="trace", rich_help_panel=SEE)
-app.command("attention", rich_help_panel=SEE)(attention.attention)
-app.command("check", rich_help_panel=SEE)(check.check)
+for sub_command in trace.app.registered_commands:
+    if sub_command.callback is not None:
+        sub_command.callback = with_trust(sub_command.callback)
+app.command("attention", rich_help_panel=SEE)(with_trust(attention.attention))
+app.command("check", rich_help_panel=SEE)(with_trust(check.check))
 app.command("faults", rich_help_panel=SEE)(check.faults)
-app.command("doctor", rich_help_panel=SEE)(doctor.doctor)
-app.command("gradients", rich_help_panel=SEE)(gradients.gradients)
-app.command("translate", rich_help_panel=SEE)(evaluate.translate)
-app.command("eval", rich_help_panel=MEASURE)(evaluate.evaluate)
+app.command("doctor", rich_help_panel=SEE)(with_trust(doctor.doctor))
+app.command("gradients", rich_help_panel=SEE)(with_trust(gradients.gradients))
+app.command("translate", rich_help_panel=SEE)(with_trust(evaluate.translate))
+app.command("eval", rich_help_panel=MEASURE)(with_trust(evaluate.evaluate))
+app.command("compare", rich_help_panel=MEASURE)(with_trust(compare.compare))
+app.command("sweep", rich_help_panel=MEASURE)(sweep.sweep)
 app.command("board", rich_help_panel=MEASURE)(board.board)
+app.command("report", rich_help_panel=SEE)(with_trust(report.report))
+app.command("export", rich_help_panel=TRAIN)(with_trust(export.export))
 
 
 def _version(wanted: bool) -> None:
@@ -106,7 +120,8 @@ def _run() -> int | str | None:
         return 128 + 13  # what a shell reports for a program ended by SIGPIPE, number 13
     except UserError as error:
         if reporter.active:  # every process of a training has the same user errors
-            _print_error(shortened(str(error)))
+            for line in error.args:
+                _print_error(shortened(line))
         return 2
     except Exception as error:
         if ran_out_of_memory(error):
@@ -116,6 +131,9 @@ def _run() -> int | str | None:
                 f"out of memory{asked}; lower data.batch_tokens, the lengths of the sequences or "
                 "the sizes of the model"
             )
+            return 2
+        if fault := fault_in_user_code(error):
+            _print_error(f"your code: {fault}")
             return 2
         if isinstance(error, OSError) and error.errno in REFUSALS:
             _print_error(f"{error.filename or 'standard output'}: {error.strerror}")

@@ -1,23 +1,29 @@
 """`toytrans attention`: what every head looks at in a translation, and what each head does."""
 
+import contextlib
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from toytrans.cli.common import note, output, run_and_sequences, warn_of_fault
+from toytrans.cli.common import (
+    AnyPart,
+    AsJson,
+    Checkpoint,
+    note,
+    open_run,
+    output,
+    print_page,
+    run_and_sequences,
+    warn_of_fault,
+)
 from toytrans.cli.render.heat_maps import check_plot, draw, print_maps
+from toytrans.cli.render.panels import All, AsHtml, paged
 from toytrans.errors import UnseenSymbol, UserError
 from toytrans.safe_io import json_text
 
 if TYPE_CHECKING:
-    from torch import Tensor
-
-    from toytrans.data.pairs import Pairs
     from toytrans.training.run import Run
-
-CANDIDATES = 200
-"""Validation pairs among which those to show are chosen."""
 
 
 def attention(
@@ -31,11 +37,8 @@ def attention(
     run: Annotated[
         Path | None, typer.Option(help="A run directory; the newest run by default.")
     ] = None,
-    checkpoint: Annotated[str, typer.Option(help="best | last | STEP")] = "best",
-    part: Annotated[
-        Literal["encoder", "decoder", "cross"] | None,
-        typer.Option(help="Show one part.", show_default="all"),
-    ] = None,
+    checkpoint: Checkpoint = "best",
+    part: AnyPart = None,
     layer: Annotated[
         int | None, typer.Option(min=1, help="Show one layer, from 1.", show_default="all")
     ] = None,
@@ -53,9 +56,14 @@ def attention(
     plot: Annotated[
         Path | None, typer.Option(help="Draw the maps into FILE.png or FILE.svg.")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
+    everything: All = False,
+    as_json: AsJson = False,
+    as_html: AsHtml = False,
 ) -> None:
     """Show what every attention head looks at in a translation, and what each head does.
+
+    By default the last cross-attention in the first translation, on one screen.
+    --all shows every attention of every translation.
 
     The label of a head is the rule that it follows (same place, mirror place,
     previous, next, itself, first, end), measured on validation pairs. A head may
@@ -63,44 +71,41 @@ def attention(
     """
     if plot is not None:
         check_plot(plot)
-    from toytrans import load
-    from toytrans.insight.attention import heads
-    from toytrans.training.run import newest_run
+    from toytrans.insight.attention.heads import ALL, Choice
+    from toytrans.insight.attention.maps import maps_of
 
     path, sequences = run_and_sequences(arguments, run)
-    loaded = load(path or newest_run(), checkpoint, "cpu")
+    loaded = open_run(path, checkpoint)
     warn_of_fault(loaded.config.fault)
-    choice = heads.Choice(part, layer, head)
+    if as_json and as_html:
+        raise UserError("--json and --html are different forms of output; give one of them")
+    choice, most = Choice(part, layer, head), None
     choice.check(loaded.model)
-    src, valid = _pairs(loaded, sequences, sample)
-    batch = heads.translated(loaded.model, src, loaded.facts.max_len_a)
-    attentions = heads.attend(loaded.model, batch, choice)
-    basis = f"{len(valid)} validation pairs" if valid else f"the translations shown ({len(src)})"
-    measured = heads.batches_of(loaded, valid) if valid else [batch]
-    reports = heads.measure(loaded.model, measured, choice)
-    maps = heads.AttentionMaps(loaded, batch, attentions, reports, basis)
+    _check(loaded, sequences)
+    if one_screen := choice == ALL and not (everything or plot or as_json or as_html):
+        choice, most = Choice("cross", loaded.model.config.n_decoder_layers), 1
+    maps = maps_of(loaded, sequences, choice=choice, sample=sample, most=most)
     if plot is not None:
         draw(plot, maps)
         note(f"wrote {plot}")
     if as_json:
         print(json_text(maps.to_dict()))
+    elif as_html:
+        from toytrans.report.sections import attention_of
+
+        print_page("attention", [attention_of(maps)])
     else:
-        print_maps(output(), maps, draw=plot is None)
+        console = output()
+        with paged(console) if everything else contextlib.nullcontext():
+            print_maps(console, maps, draw=plot is None)
+        if one_screen:
+            console.print("[dim]--part encoder|decoder|cross shows a part, --all everything.[/dim]")
 
 
-def _pairs(run: "Run", sequences: list[str], sample: int) -> "tuple[Tensor, Pairs | None]":
-    """Source ids to show (B, S), and the pairs to measure on, None for the same."""
-    from toytrans.data.batches import make_batch
-    from toytrans.insight.attention.heads import few, sources_of, validation_pairs
-
+def _check(run: "Run", sequences: list[str]) -> None:
+    """Raise UserError naming the argument that holds an unknown symbol."""
     for number, sequence in enumerate(sequences, 1):
         try:
             run.vocabulary.encode(sequence.split())
         except UnseenSymbol as error:
             raise UserError(f"argument {number}: {error}") from None
-    valid = validation_pairs(run, sample) if sample else None
-    if sequences:
-        shown = sources_of(run, sequences)
-    else:
-        shown = few(valid if valid is not None else validation_pairs(run, CANDIDATES))
-    return make_batch(shown, run.config.source_bos).src, valid

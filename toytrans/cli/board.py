@@ -1,17 +1,14 @@
 """`toytrans board`."""
 
-import contextlib
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.table import Table
 
-from toytrans.cli.common import note, output, share
+from toytrans.cli.common import AsJson, columns, note, output, share
+from toytrans.cli.trials import follow
 from toytrans.safe_io import json_text
-from toytrans.training.signals import collect_signals, exit_if_signalled
 
 if TYPE_CHECKING:
     from toytrans.boards.definition import Board
@@ -31,7 +28,7 @@ def board(
     data: Annotated[
         Path | None, typer.Option(help="Folder with the data files of the board.")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Train published tasks over five seeds, and compare with the published numbers."""
     from toytrans.boards.definition import load_board, only
@@ -45,7 +42,8 @@ def board(
     todo = jobs.jobs_of(name, chosen, quick=quick, files=data)
     if not quick:
         results.tasks_kept(name)  # refused before the training, not after it
-    _follow(todo)
+    waiting = [job for job in todo if job.result() is None]
+    follow(len(todo), waiting, jobs.run_jobs(waiting), lambda job, _: job.label)
     about = results.to_dict(name, chosen, todo)
     if not quick:
         note(f"results: {results.write_results(name, whole, about)}")
@@ -63,56 +61,10 @@ def _list(as_json: bool) -> None:
     if as_json:
         print(json_text({name: list(board.tasks) for name, board in boards.items()}))
         return
-    table = Table(box=None, pad_edge=False)
-    for column in ("board", "tasks", "from"):
-        table.add_column(column, overflow="fold")
+    table = columns(("board", "tasks", "from"), box=None, pad_edge=False)
     for name, chosen in boards.items():
         table.add_row(name, ", ".join(chosen.tasks), chosen.source)
     output().print(table)
-
-
-def _follow(jobs: "Sequence[Job]") -> None:
-    """Train and measure what is missing, with one progress bar.
-
-    The first signal lets all trainings save and end. A second one ends this process at once; the
-    trainings then save by themselves.
-    """
-    from tqdm import tqdm
-
-    from toytrans.boards.jobs import run_jobs
-
-    done = sum(job.result() is not None for job in jobs)
-    if done:
-        note(f"{done} of {len(jobs)} runs are there already")
-    shares = {job.path: job.share_done() for job in jobs}
-    bar = tqdm(
-        total=len(jobs),
-        initial=sum(shares.values()),
-        disable=not sys.stderr.isatty(),
-        dynamic_ncols=True,
-        bar_format="{desc} {bar} {percentage:3.0f}% {remaining} left",
-    )
-    left = len(jobs) - done
-    running: list[Job] = []
-    with collect_signals() as signals, contextlib.closing(run_jobs(jobs)) as rounds:
-        for now in rounds:
-            ended = [job for job in running if job not in now]
-            for job in [*now, *ended]:
-                shares[job.path] = job.share_done()
-            bar.update(sum(shares.values()) - bar.n)
-            left -= len(ended)
-            so_far = f"{len(jobs) - left}/{len(jobs)}"
-            bar.set_description_str(f"{so_far} runs", refresh=False)
-            if bar.disable:
-                for job in ended:
-                    note(f"{so_far} {job.task} {job.variant} {job.config.seed}")
-            running = now
-            if signals.received:
-                break
-    bar.close()
-    if signals.received:
-        note("stopped and saved; the same command goes on")
-        exit_if_signalled(signals.received)
 
 
 def _print(board: "Board", blocks: "Sequence[Block]", jobs: "Sequence[Job]") -> None:
@@ -126,10 +78,8 @@ def _print(board: "Board", blocks: "Sequence[Block]", jobs: "Sequence[Job]") -> 
         aim = f" (aim {measure.aim})" if measure.aim is not None else ""
         metric = measure.metric.replace("_", " ")
         console.print(f"\n{block.task}{where}: {metric}{aim}", style="bold", markup=False)
-        table = Table(box=None, pad_edge=False)
-        table.add_column("")
-        table.add_column("mean", justify="right")
-        table.add_column("seeds")
+        table = columns(("", "mean", "seeds"), box=None, pad_edge=False)
+        table.columns[1].justify = "right"
         for line in block.lines:
             seeds = " ".join(_number(v, measure.metric) for v in line.values)
             several = len(line.values) > 1

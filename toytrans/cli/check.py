@@ -10,12 +10,24 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from toytrans.choices import FaultName
-from toytrans.cli.common import Break, RunOption, either, note, output, plain
+from toytrans.cli.common import (
+    Break,
+    Checkpoint,
+    Overrides,
+    RunOption,
+    columns,
+    either,
+    note,
+    open_run,
+    output,
+    plain,
+)
 from toytrans.cli.render.proofs import Progress, print_card, remedy, show
 from toytrans.errors import UserError
 from toytrans.training.signals import signals_as_exceptions
 
 if TYPE_CHECKING:
+    from toytrans.config import Config
     from toytrans.insight.proofs.report import Report
 
 
@@ -29,29 +41,27 @@ def check(
     ] = None,
     run_option: RunOption = None,
     config: Annotated[
-        Path | None, typer.Option(help="Fresh weights of this config in place of a run.")
+        Path | None, typer.Option(help="Check fresh weights of a config instead of a run.")
     ] = None,
-    overrides: Annotated[
-        list[str] | None, typer.Option("--set", help="section.key=value, over the config's.")
-    ] = None,
+    overrides: Overrides = None,
     model: Annotated[
         str | None,
         typer.Option(
             metavar="PACKAGE.MODULE:FUNCTION",
-            help="Somebody else's model: what the function returns.",
+            help="Check your own model: what the function returns.",
         ),
     ] = None,
     fault: Break = None,
-    checkpoint: Annotated[str, typer.Option(help="best | last | STEP")] = "best",
+    checkpoint: Checkpoint = "best",
     length: Annotated[
         int | None,
-        typer.Option(min=4, max=1000, help="Symbols of the longest sequence. Default: 64."),
+        typer.Option(min=4, max=1000, help="Symbols of the longest sequence.", show_default="64"),
     ] = None,
     thorough: Annotated[
         bool, typer.Option("--thorough", help="Try lengths to 512, and batches of 32 rows.")
     ] = False,
     only: Annotated[
-        str, typer.Option(metavar="LETTERS", help="Run only these proofs, say abe.")
+        str, typer.Option(metavar="LETTERS", help="Run these proofs only, say abe.")
     ] = "",
     skip: Annotated[str, typer.Option(metavar="LETTERS", help="Leave these proofs out.")] = "",
     pad_id: Annotated[int | None, _of_model("Pad id")] = None,
@@ -60,7 +70,7 @@ def check(
     eos_id: Annotated[int | None, _of_model("End id")] = None,
     vocabulary_size: Annotated[int | None, _of_model("Vocabulary size")] = None,
     max_length: Annotated[
-        int | None, typer.Option(min=1, help="Longest sequence that a --model takes.")
+        int | None, typer.Option(min=1, help="The longest sequence that a --model takes.")
     ] = None,
     batch_first: Annotated[
         bool | None,
@@ -69,26 +79,33 @@ def check(
         ),
     ] = None,
     seed: Annotated[
-        int, typer.Option(min=0, max=2**31 - 1, help="Seed of the sequences, or of the kills.")
+        int, typer.Option(min=0, max=2**31 - 1, help="Seed of the random sequences, or kills.")
     ] = 0,
     resume: Annotated[
         bool, typer.Option("--resume", help="Kill and resume training of --config instead.")
     ] = False,
-    kills: Annotated[int, typer.Option(min=1, max=10_000, help="With --resume: how often.")] = 6,
-    steps: Annotated[int, typer.Option(min=10, max=10**6, help="With --resume: how many.")] = 60,
+    kills: Annotated[
+        int, typer.Option(min=1, max=10_000, help="With --resume: how often to kill training.")
+    ] = 6,
+    steps: Annotated[
+        int, typer.Option(min=10, max=10**6, help="With --resume: steps to train.")
+    ] = 60,
     form: Annotated[
-        Literal["text", "json", "junit", "github"],
-        typer.Option("--format", help="text | json | junit | github annotations"),
+        Literal["text", "json", "junit", "github", "html"],
+        typer.Option("--format", help="Form of the output; github: annotations of a workflow."),
     ] = "text",
     as_json: Annotated[bool, typer.Option("--json", help="The same as --format json.")] = False,
 ) -> None:
     """Prove that masks, loss, labels and layers do what they should.
 
-    Exit code 0 if they pass, 1 if one fails, 2 if pads or the future cannot be judged; one line
-    then says what to give. On a run's weights, on fresh ones of a config, or on somebody else's
-    model: a function that returns a Hugging Face model, or a dict with `model`, `pad_id`,
-    `vocabulary_size` and whatever else `toytrans.check` takes. With --resume: prove instead that a
-    training which is killed again and again ends, bit for bit, as one that is not.
+    Checked are a run, fresh weights of a config, or your own --model: a function
+    that returns a Hugging Face model, or a dict with `model`, `pad_id`,
+    `vocabulary_size` and other arguments of `toytrans.check`. With --resume,
+    prove instead that a training which is killed many times ends, bit for bit,
+    like one that is not.
+
+    Exit codes: 0 all proofs pass, 1 one fails, 2 pads or the future cannot be
+    judged. One line then says what to give.
     """
     run = either(run, run_option, "run")
     if sum(given is not None for given in (run, config, model)) > 1:
@@ -114,13 +131,17 @@ def check(
     if resume:
         if config is None:
             raise UserError("--resume trains a config; give --config FILE with it")
-        report, fault = _check_resume(config, overrides or [], fault, steps, kills, seed)
+        settings = _settings(config, overrides, fault)
+        fault = settings.fault
+        report = _check_resume(settings, str(config), steps, kills, seed)
     elif model is not None:
         if fault is not None:
             raise UserError("--break plants faults in toytrans' own models, not in a --model")
         report = _check_other(model, how, facts)
     elif config is not None:
-        report, fault = _check_config(config, overrides or [], fault, how)
+        settings = _settings(config, overrides, fault)
+        fault = settings.fault
+        report = _check_config(settings, f"{config}, fresh weights", how)
     else:
         report, fault = _check_run(run, checkpoint, fault, how)
     show(report, fault, "json" if as_json else form)
@@ -131,9 +152,11 @@ def check(
 
 
 def faults(
-    name: Annotated[FaultName | None, typer.Argument(metavar="[FAULT]", help="One.")] = None,
+    name: Annotated[
+        FaultName | None, typer.Argument(metavar="[FAULT]", help="Show the card of one fault.")
+    ] = None,
 ) -> None:
-    """The mistakes to make on purpose, or one of them: symptom, proof, where people met it."""
+    """List the faults that can be planted, or show one: symptom, proofs, reports of it."""
     from toytrans.insight.diagnosis.fault_cards import CARDS
 
     console = output()
@@ -141,24 +164,23 @@ def faults(
         print_card(console, name, CARDS[name])
         return
     from rich.box import SIMPLE_HEAD
-    from rich.table import Table
 
-    table = Table(box=SIMPLE_HEAD)
-    for heading in ("fault", "what it is", "found by"):
-        table.add_column(heading)
+    table = columns(("fault", "what it is", "found by"), box=SIMPLE_HEAD)
     for fault, card in CARDS.items():
         table.add_row(fault, plain(card.what), " ".join(f"({letter})" for letter in card.proofs))
     console.print(table)
     console.print("one of them: toytrans faults FAULT; try it: toytrans check --break FAULT")
 
 
-def _check_config(
-    path: Path, overrides: list[str], fault: FaultName | None, how: dict[str, Any]
-) -> "tuple[Report, FaultName | None]":
-    """The proofs on fresh weights of a config."""
+def _settings(path: Path, overrides: list[str] | None, fault: FaultName | None) -> "Config":
+    """A config with overrides and, if given, another fault."""
     from toytrans.config_file import load_config
 
-    settings = load_config(path, [*overrides, *([f"fault={fault}"] if fault else [])])
+    return load_config(path, [*(overrides or []), *([f"fault={fault}"] if fault else [])])
+
+
+def _check_config(settings: "Config", name: str, how: dict[str, Any]) -> "Report":
+    """The proofs on fresh weights of a config."""
     import torch
 
     from toytrans.data import open_source
@@ -168,35 +190,26 @@ def _check_config(
     vocabulary = open_source(settings).facts.vocabulary
     torch.manual_seed(settings.seed)
     fresh = build_model(settings, vocabulary)
-    name = f"{path}, fresh weights"
-    report = check_own(fresh, settings, vocabulary, name, **how, progress=Progress())
-    return report, settings.fault
+    return check_own(fresh, settings, vocabulary, name, **how, progress=Progress())
 
 
-def _check_resume(
-    path: Path, overrides: list[str], fault: FaultName | None, steps: int, kills: int, seed: int
-) -> "tuple[Report, FaultName | None]":
-    """Whether killed and resumed training of a config is the training that was not."""
-    from toytrans.config_file import load_config
-
-    settings = load_config(path, [*overrides, *([f"fault={fault}"] if fault else [])])
+def _check_resume(settings: "Config", name: str, steps: int, kills: int, seed: int) -> "Report":
+    """Whether training that is killed and resumed equals training that is not."""
     from toytrans.insight.proofs.resume import prove_resume
 
     note(f"training {steps} steps, then again with {kills} kills")
     with signals_as_exceptions():  # the trainings' folder is removed
-        return prove_resume(settings, str(path), steps, kills, seed), settings.fault
+        return prove_resume(settings, name, steps, kills, seed)
 
 
 def _check_run(
     path: Path | None, checkpoint: str, fault: FaultName | None, how: dict[str, Any]
 ) -> "tuple[Report, FaultName | None]":
     """The proofs on a run's weights, with another fault planted if asked for."""
-    from toytrans import load
     from toytrans.insight.proofs import check_own
     from toytrans.training.faults import plant
-    from toytrans.training.run import newest_run
 
-    loaded = load(path or newest_run(), checkpoint, "cpu")
+    loaded = open_run(path, checkpoint)
     settings, planted = loaded.config, loaded.config.fault
     if fault is not None and planted is not None:
         raise UserError(f"{loaded.path}: broken already ({planted}); leave --break out")
@@ -226,7 +239,7 @@ def _check_other(name: str, how: dict[str, Any], facts: dict[str, Any]) -> "Repo
     if "model" not in arguments:
         raise UserError(f"--model {name}: the dict it returns lacks 'model', the callable")
     model = arguments.pop("model")
-    allowed = check.__kwdefaults__
+    allowed = check.__kwdefaults__ or {}
     if unknown := sorted(set(arguments) - set(allowed)):
         raise UserError(
             f"--model {name}: the dict it returns holds {', '.join(map(repr, unknown))}; known "

@@ -1,19 +1,41 @@
 """What several commands share: parameters, and how they print."""
 
 import contextlib
+import functools
+import inspect
 import os
+import re
 import sys
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Annotated, TextIO, TypeVar, get_args
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TextIO, TypeVar, get_args
 
 import typer
 from rich.console import Console
+from rich.table import Table
 from rich.text import Text
 
 from toytrans.choices import FaultName, did_you_mean
 from toytrans.errors import UserError
+from toytrans.insight.tables import printable as printable
+from toytrans.user_code import trusting
+
+if TYPE_CHECKING:
+    from toytrans.report.page import Section
+    from toytrans.training.run import Run
 
 T = TypeVar("T")
+
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
+Checkpoint = Annotated[str, typer.Option(help="Which checkpoint: best | last | STEP.")]
+Overrides = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="KEY=VALUE", help="Change a config key, say train.lr=1e-3."),
+]
+AnyPart = Annotated[
+    Literal["encoder", "decoder", "cross"] | None,
+    typer.Option(help="Show one part.", show_default="all"),
+]
 
 
 def _fault(name: str) -> str:
@@ -63,6 +85,36 @@ def run_and_sequences(
     return option, sequences
 
 
+TrustCode = Annotated[
+    bool, typer.Option("--trust-code", help="Run the code that a run names: its task, say.")
+]
+
+
+def with_trust(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a command that reads a run the option --trust-code."""
+    kind = inspect.Parameter.KEYWORD_ONLY
+    option = inspect.Parameter("trust_code", kind, default=False, annotation=TrustCode)
+    options = [*inspect.signature(command).parameters.values(), option]
+
+    @functools.wraps(command)
+    def run(trust_code: bool, **values: Any) -> None:
+        with trusting(trust_code):
+            command(**values)
+
+    run.__signature__ = inspect.Signature(options)  # type: ignore[attr-defined]
+    run.__annotations__ = {p.name: p.annotation for p in options}
+    return run
+
+
+def open_run(path: Path | None, checkpoint: str, device: str = "cpu") -> "Run":
+    """The run of a path, or the newest one. Raises UserError."""
+    from toytrans import load
+    from toytrans.training.run import newest_run
+
+    run: Run = load(path or newest_run(), checkpoint, device)
+    return run
+
+
 def output() -> Console:
     """Standard output; where NO_COLOR is set without any escape codes, bold and dim included."""
     plain = bool(os.environ.get("NO_COLOR"))
@@ -107,6 +159,13 @@ def write_new(option: str, path: Path, raw: bytes) -> None:
         raise UserError(f"{option} {path}: cannot be written ({error.strerror})") from None
 
 
+def print_page(title: str, sections: "list[Section]") -> None:
+    """Print one HTML document, with character references, so that any encoding will do."""
+    from toytrans.report.page import page
+
+    print(page(f"toytrans {title}", sections).encode("ascii", "xmlcharrefreplace").decode())
+
+
 def warn_of_fault(fault: str | None) -> None:
     """Note that a model has a fault."""
     if fault is not None:
@@ -116,15 +175,6 @@ def warn_of_fault(fault: str | None) -> None:
 def broken(fault: str | None) -> str:
     """The part of a title that names a fault."""
     return f"; broken on purpose: {fault}" if fault else ""
-
-
-JOINERS = "\u200c\u200d"
-"""Zero-width joiners of letters and emoji: unprintable to Python, but harmless."""
-
-
-def printable(text: str) -> str:
-    """Text on one line whose control characters are shown, not obeyed."""
-    return "".join(c if c.isprintable() or c in JOINERS else repr(c)[1:-1] for c in text)
 
 
 def shortened(text: str) -> str:
@@ -137,6 +187,19 @@ def plain(text: str) -> Text:
     return Text(printable(text))
 
 
+def columns(texts: Sequence[str], numbers: Sequence[str] = (), **style: Any) -> Table:
+    """An empty table: columns of text, then columns of numbers. style: arguments of rich's Table.
+
+    Columns of numbers are aligned right and never folded.
+    """
+    table = Table(title_justify="left", title_style="bold", caption_justify="left", **style)
+    for heading in texts:
+        table.add_column(heading, overflow="fold")
+    for heading in numbers:
+        table.add_column(heading, justify="right", no_wrap=True)
+    return table
+
+
 def share(value: float) -> str:
     """A proportion with enough digits to differ from 1: 0.998, 0.99987, 1.000."""
     for digits in (3, 4, 5):
@@ -144,3 +207,12 @@ def share(value: float) -> str:
         if float(text) < 1 or value == 1:
             break
     return "1.000" if value == 1 else text
+
+
+def span_of(text: str) -> tuple[int, int]:
+    """The lengths of --lengths. Raises UserError."""
+    match = re.fullmatch(r"(\d{1,9})(?::(\d{1,9}))?", text)
+    low, high = (int(match[1]), int(match[2] or match[1])) if match else (1, 0)
+    if low > high:
+        raise UserError(f"--lengths {text}: write it as FROM:TO, say 1:400, or as one length")
+    return low, high

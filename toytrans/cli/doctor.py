@@ -1,14 +1,14 @@
 """`toytrans doctor`: what looks wrong in a run, or on this machine."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from toytrans.cli.common import RunArgument, RunOption, either, output, plain, share
+from toytrans.cli.common import AsJson, RunArgument, RunOption, either, output, plain, share
 from toytrans.safe_io import json_text
 from toytrans.training.signals import collect_signals, exit_if_signalled
 
@@ -24,7 +24,7 @@ Rows = list[tuple[str, str]]
 def doctor(
     run: RunArgument = None,
     run_option: RunOption = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Diagnose a run, or without RUN describe this machine.
 

@@ -1,7 +1,6 @@
 """`toytrans eval` and `toytrans translate`."""
 
 import contextlib
-import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
@@ -12,21 +11,24 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from toytrans.cli.common import (
+    AsJson,
+    Checkpoint,
     RunOption,
     note,
+    open_run,
     output,
     printable,
     run_and_sequences,
+    span_of,
     warn_of_fault,
 )
-from toytrans.cli.render.lengths import Measured, print_one, print_several
+from toytrans.cli.render.lengths import print_one, print_several
 from toytrans.errors import UnseenSymbol, UserError
 from toytrans.safe_io import json_text
 
 if TYPE_CHECKING:
     from toytrans.config import Config
-    from toytrans.data.pairs import Split
-    from toytrans.data.selection import Selection
+    from toytrans.training.measured import Measured
     from toytrans.training.run import Run
 
 CHUNK = 4096
@@ -36,7 +38,6 @@ LONGEST_LINE = 2**16
 """Bytes of a line of standard input, which may have no end."""
 
 Device = Annotated[str, typer.Option(help="auto | cpu | cuda | cuda:N | mps")]
-Checkpoint = Annotated[str, typer.Option(help="Which checkpoint: best | last | STEP.")]
 
 
 def evaluate(
@@ -70,23 +71,27 @@ def evaluate(
     beam: Annotated[int, typer.Option(min=1, max=1000, help="Beam width. 1 is greedy search.")] = 1,
     checkpoint: Checkpoint = "best",
     device: Device = "auto",
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Measure runs: exact match with its interval, per length, in range and beyond.
 
     Runs of one config with different seeds are also averaged.
     """
-    span = _span(lengths) if lengths else None
+    span = span_of(lengths) if lengths else None
     if (src_file is None) != (tgt_file is None):
         raise UserError("--src-file and --tgt-file go together; give both")
     files = (src_file, tgt_file) if src_file and tgt_file else None
 
     from toytrans.data.selection import Selection
+    from toytrans.training.measured import measure
 
     given: Sequence[Path | None] = [*(paths or ()), *(run or ())] or [None]
     runs = [_load(path, checkpoint, device) for path in given]
     wanted = Selection(span, examples, length_of)
-    measured = [_measure(run, files or split, wanted, decode, beam) for run in runs]
+    measured = []
+    for loaded in runs:
+        with _watched(loaded.path) as follow:
+            measured.append(measure(loaded, files or split, wanted, decode, beam, follow))
     if as_json:
         print(json_text(_to_dict(measured)))
         return
@@ -96,42 +101,11 @@ def evaluate(
         show(output(), group, search)
 
 
-def _measure(
-    run: "Run",
-    pairs_of: "Split | tuple[Path, Path]",
-    wanted: "Selection",
-    decode: int | None,
-    beam: int,
-) -> Measured:
-    """Measure one run. Raises UserError."""
-    from toytrans.data.selection import pairs_of_files, pairs_of_split, trained_lengths
-    from toytrans.evaluation import evaluate as measure
-
-    trained = trained_lengths(run.config, run.facts, wanted.side)
-    if isinstance(pairs_of, tuple):
-        pairs, data = pairs_of_files(*pairs_of, run.facts, wanted), "files"
-    else:
-        pairs, data = pairs_of_split(run.config, run.facts, pairs_of, wanted), pairs_of
-    with _watched(run.path) as follow:
-        report = measure(
-            run.model,
-            pairs,
-            run.facts,
-            source_bos=run.config.source_bos,
-            beam=beam,
-            decode=decode,
-            side=wanted.side,
-            follow=follow,
-        )
-    return Measured(run, report, trained, data, wanted.side)
-
-
-def _groups(measured: list[Measured]) -> list[list[Measured]]:
-    """Runs that may be averaged: their configs differ in seed and device at most."""
+def _groups(measured: "list[Measured]") -> "list[list[Measured]]":
+    """Runs that may be averaged: their configs differ in seeds and device at most."""
     groups: dict[Config, list[Measured]] = {}
     for one in measured:
-        config = one.run.config.model_copy(update={"seed": 0, "device": "auto"})
-        groups.setdefault(config, []).append(one)
+        groups.setdefault(one.run.config.without_seeds(), []).append(one)
     return list(groups.values())
 
 
@@ -153,7 +127,7 @@ def _watched(run: Path) -> "Iterator[Callable[[int, int], None]]":
         yield follow
 
 
-def _to_dict(measured: list[Measured]) -> dict[str, Any]:
+def _to_dict(measured: "list[Measured]") -> dict[str, Any]:
     """One run as plain values; several runs, and the averages of each group.
 
     over_runs: the averages of all runs, null if there are several groups.
@@ -209,12 +183,10 @@ def translate(
 
 def _load(path: Path | None, checkpoint: str, device: str) -> "Run":
     """The run of a path, or the newest one. Raises UserError."""
-    from toytrans import load
     from toytrans.training.devices import tune_process
-    from toytrans.training.run import newest_run
 
     tune_process()
-    run: Run = load(path or newest_run(), checkpoint, device)
+    run = open_run(path, checkpoint, device)
     warn_of_fault(run.config.fault)
     return run
 
@@ -255,11 +227,3 @@ def _known(run: "Run", sequences: list[str]) -> tuple[list[str], UnseenSymbol | 
         except UnseenSymbol as error:
             return sequences[:number], error
     return sequences, None
-
-
-def _span(text: str) -> tuple[int, int]:
-    match = re.fullmatch(r"(\d{1,9})(?::(\d{1,9}))?", text)
-    low, high = (int(match[1]), int(match[2] or match[1])) if match else (1, 0)
-    if low > high:
-        raise UserError(f"--lengths {text}: write it as FROM:TO, say 1:400, or as one length")
-    return low, high

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from toytrans.cli.common import output
+from toytrans.cli.common import AsJson, columns, output
 from toytrans.insight.tables import count
 from toytrans.safe_io import json_text
 
@@ -16,7 +16,7 @@ def gradients(
     seeds: Annotated[
         int, typer.Option(min=1, max=1000, help="Number of random draws; the worst is shown.")
     ] = 3,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Compare every manually derived gradient with autograd's.
 
@@ -40,13 +40,9 @@ def gradients(
 def _print(comparisons: "list[Comparison]", seeds: int, tolerance: float) -> None:
     """Print one line per gradient, grouped by operation."""
     from rich.box import SIMPLE_HEAD
-    from rich.table import Table
 
-    table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
-    for heading in ("operation", "gradient of", "shape"):
-        table.add_column(heading, no_wrap=True)
-    for heading in ("absolute", "relative", ""):
-        table.add_column(heading, justify="right", no_wrap=True)
+    headings = ("operation", "gradient of", "shape"), ("absolute", "relative", "")
+    table = columns(*headings, box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
     before = None
     for each in comparisons:
         table.add_row(

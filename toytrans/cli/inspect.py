@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from toytrans.cli.common import output, printable
-from toytrans.cli.render.tables import fitting, print_html, print_tables, step_through
+from toytrans.cli.common import AsJson, output, print_page, printable
+from toytrans.cli.render.panels import All, AsHtml, Panel, print_names, print_panels
+from toytrans.cli.render.tables import fitting, step_through
 from toytrans.cli.sources import Source, with_source
 from toytrans.errors import UserError
 from toytrans.safe_io import json_text
@@ -30,13 +31,18 @@ def inspect_masks(
         Library | None,
         typer.Option("--as", help="Convert the masks to the arguments of another library."),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
+    panel: Panel = None,
+    everything: All = False,
+    as_json: AsJson = False,
     as_csv: Annotated[
         bool, typer.Option("--csv", help="Print one CSV document, one row per cell.")
     ] = False,
-    as_html: Annotated[bool, typer.Option("--html", help="Print one HTML document.")] = False,
+    as_html: AsHtml = False,
 ) -> None:
     """Show the masks of a padded batch, and their effect on attention.
+
+    By default the three masks of the pair with the most pads, on one screen. --all
+    shows every table of every pair, --panel one of them.
 
     The batch holds the first training pairs of a config or run, or sequences
     given with --src and --tgt. With both, the config or run provides the
@@ -59,9 +65,18 @@ def inspect_masks(
     elif as_csv:
         _print_csv(inspected)
     elif as_html:
-        print_html(_tables(inspected, library), "toytrans inspect-masks")
+        from toytrans.report import sections
+
+        tables = sections.tables("tables", "Tables", list(_tables(inspected, library)))
+        print_page("inspect-masks", [sections.masks(inspected), tables])
+    elif everything or library or panel:
+        print_panels(output(), _tables(inspected, library), panel)
     else:
-        print_tables(output(), _tables(inspected, library))
+        from toytrans.cli.render.masks import print_overview
+
+        console = output()
+        print_overview(console, inspected, inspected.most_padded)
+        print_names(console, _tables(inspected, None))
 
 
 def _one_form(forms: dict[str, bool], library: str | None) -> None:

@@ -9,7 +9,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from toytrans.cli.common import RunArgument, RunOption, broken, either, warn_of_fault
+from toytrans.cli.common import (
+    Overrides,
+    RunArgument,
+    RunOption,
+    broken,
+    either,
+    open_run,
+    warn_of_fault,
+)
 from toytrans.errors import UserError
 
 if TYPE_CHECKING:
@@ -61,6 +69,7 @@ class Source:
         from toytrans.insight.inspected import (
             InspectedBatch,
             batch_of_config,
+            batch_of_run,
             batch_of_sequences,
             fresh,
         )
@@ -69,9 +78,7 @@ class Source:
 
         loaded, settings = None, self.settings
         if self.run is not None:
-            from toytrans import load
-
-            loaded = load(self.run, "best", "cpu")
+            loaded = open_run(self.run, "best")
             settings = loaded.config
         warn_of_fault(settings.fault if settings else None)
         if settings is None:
@@ -79,20 +86,20 @@ class Source:
             small = ModelConfig(positions="sinusoidal", n_encoder_layers=1, n_decoder_layers=1)
             model = fresh(lambda: Transformer(small, vocabulary), 0)
             return InspectedBatch(batch, vocabulary, model, "fresh weights")
+        if loaded and self.src:
+            return batch_of_run(loaded, self.src, self.tgt)
         facts = loaded.facts if loaded else None
         if self.src:
-            vocabulary = (facts or open_source(settings).facts).vocabulary
-            source_bos = settings.source_bos
-            batch, _ = batch_of_sequences(self.src, self.tgt, vocabulary, source_bos)
+            vocabulary = open_source(settings).facts.vocabulary
+            batch, _ = batch_of_sequences(self.src, self.tgt, vocabulary, settings.source_bos)
         else:
             batch, vocabulary = batch_of_config(settings, self.rows or 2, facts)
         if loaded:
-            model, weights = loaded.model, f"weights of {self.run}, step {loaded.step}"
+            model, weights = loaded.model, f"weights of {loaded.title}"
         else:
             model = fresh(lambda: build_model(settings, vocabulary), settings.seed)
-            weights = f"fresh weights, seed {settings.seed}"
-        fault = settings.fault
-        return InspectedBatch(batch, vocabulary, model, f"{weights}{broken(fault)}", fault)
+            weights = f"fresh weights, seed {settings.seed}{broken(settings.fault)}"
+        return InspectedBatch(batch, vocabulary, model, weights, settings.fault)
 
 
 def _options(
@@ -101,9 +108,7 @@ def _options(
     config: Annotated[
         Path | None, typer.Option(help="Take the training pairs and fresh weights of a config.")
     ] = None,
-    overrides: Annotated[
-        list[str] | None, typer.Option("--set", help="Override a config key: section.key=value.")
-    ] = None,
+    overrides: Overrides = None,
     src: Annotated[
         list[str] | None,
         typer.Option(help='A source such as "5 7 9". Repeat it for a padded batch.'),

@@ -1,22 +1,27 @@
-"""`toytrans tasks` and `toytrans schema`: what there is to train on, and how to ask for it."""
+"""`toytrans tasks` and `toytrans schema`: the tasks, and the schema of a config."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, get_args
 
 import typer
 
-from toytrans.choices import TaskName
-from toytrans.cli.common import output, plain
+from toytrans.choices import TaskName, did_you_mean
+from toytrans.cli.common import columns, output, plain
 from toytrans.errors import UserError
 from toytrans.safe_io import json_text
+from toytrans.user_code import is_reference, shown, trust
 
 if TYPE_CHECKING:
     from toytrans.config import Config
 
 
 def tasks(
-    name: Annotated[str | None, typer.Argument(help="One task's card; left out: the list.")] = None,
-    config: Annotated[Path | None, typer.Option(help="The card of this config's task.")] = None,
+    name: Annotated[
+        str | None, typer.Argument(help="Show the card of a task. Default: list all tasks.")
+    ] = None,
+    config: Annotated[
+        Path | None, typer.Option(help="Show the card of the task of a config.")
+    ] = None,
 ) -> None:
     """List the tasks, or show one task's card with samples."""
     from toytrans.config_file import load_config
@@ -29,14 +34,10 @@ def tasks(
         _card(settings)
     elif name is None:
         _list(names)
-    elif name in names:
+    elif name in names or is_reference(name):
         _card(_small(name, 10))
     else:
-        import difflib
-
-        near = difflib.get_close_matches(name, names, n=1)
-        hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(names)}"
-        raise UserError(f"no task {name!r}; {hint}")
+        raise UserError(f"no task {name!r}; {did_you_mean(name, names)}")
 
 
 def schema() -> None:
@@ -47,13 +48,9 @@ def schema() -> None:
 
 
 def _list(names: tuple[str, ...]) -> None:
-    from rich.table import Table
-
     from toytrans.data.tasks import card
 
-    table = Table(title="Tasks", title_justify="left", title_style="bold")
-    for heading in ("task", "rule", "example"):
-        table.add_column(heading)
+    table = columns(("task", "rule", "example"), title="Tasks")
     for name in names:
         shown = card(_small(name, 6))
         src, tgt = shown.samples[0]
@@ -69,30 +66,37 @@ def _card(config: "Config") -> None:
 
     from rich.table import Table
 
-    from toytrans.data.tasks import card
+    from toytrans.data import open_source
+    from toytrans.data.tasks import TaskPairs, card
 
-    shown = card(config)
+    source = open_source(config)
+    assert isinstance(source, TaskPairs)
+    own = card(config, source=source)
     console = output()
     grid = Table.grid(padding=(0, 2))
-    (src, tgt), *samples = shown.samples
+    (src, tgt), *samples = own.samples
+    name = shown(own.name)
     for heading, text in (
-        ("task", shown.name),
-        ("rule", shown.rule),
-        ("symbols", shown.symbols),
-        ("lengths", shown.lengths),
-        ("metric", shown.metric),
+        ("task", name),
+        ("rule", own.rule),
+        ("symbols", own.symbols),
+        ("lengths", own.lengths),
+        ("metric", own.metric),
         ("example", f"{' '.join(src)}  ->  {' '.join(tgt)}"),
         *(("", f"{' '.join(src)}  ->  {' '.join(tgt)}") for src, tgt in samples),
     ):
         grid.add_row(f"[bold]{heading}[/bold]" if heading else "", plain(text))
     console.print(grid)
-    if shown.dictionary:
-        entries = ", ".join(f"{word} = {words}" for word, words in shown.dictionary)
-        console.print(f"[bold]dictionary[/bold] (of seed {config.seed})  {entries}")
-    console.print(f"\nTrain on it: a config with [bold]data: {{task: {shown.name}}}[/bold]")
+    if own.dictionary:
+        entries = ", ".join(f"{symbol} = {meaning}" for symbol, meaning in own.dictionary)
+        console.print(f"[bold]dictionary[/bold] (of seed {config.data_seed})  {entries}")
+    console.print(f"\nTrain on it: a config with [bold]data: {{task: {name}}}[/bold]")
 
 
 def _small(name: str, longest: int) -> "Config":
-    from toytrans.config import Config
+    from toytrans.config_file import check_config
+    from toytrans.yaml_tree import Tree
 
-    return Config.model_validate({"data": {"task": name, "train_length": [1, longest]}})
+    config = check_config(Tree(name, {"data": {"task": name, "train_length": [1, longest]}}))
+    trust(config.references.values())
+    return config

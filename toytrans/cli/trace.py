@@ -7,16 +7,16 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 from typer.core import TyperGroup
 
-from toytrans.cli.common import check_new, note, output, write_new
-from toytrans.cli.render.tables import print_tables
+from toytrans.cli.common import AnyPart, AsJson, check_new, note, output, print_page, write_new
+from toytrans.cli.render.panels import All, AsHtml, Panel, print_panels
 from toytrans.cli.sources import Source, with_source
 from toytrans.errors import UserError
 from toytrans.safe_io import json_text
-from toytrans.tokens import PAD_ID
 
 if TYPE_CHECKING:
     from toytrans.insight.attention.trace import Trace, TraceReport
     from toytrans.insight.inspected import InspectedBatch
+    from toytrans.insight.tables import Table
 
 Part = Annotated[
     Literal["encoder", "decoder", "cross"], typer.Option("--part", help="Which attention.")
@@ -26,10 +26,23 @@ Pair = Annotated[
     int | None,
     typer.Option("--pair", min=1, help="The pair to print.", show_default="the most padded"),
 ]
-AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
+
+
+def _new(path: Path | None) -> Path | None:
+    """Refuse a file that exists before anything is computed."""
+    if path is not None:
+        check_new("--save", path)
+    return path
+
+
 Save = Annotated[
     Path | None,
-    typer.Option("--save", metavar="FILE.safetensors", help="Save the tensors in a new file."),
+    typer.Option(
+        "--save",
+        metavar="FILE.safetensors",
+        callback=_new,
+        help="Save the tensors in a new file.",
+    ),
 ]
 
 
@@ -74,24 +87,29 @@ def layer(
     layer: Layer = 1,
     head: Annotated[int, typer.Option(min=1, help="The head to print.")] = 1,
     pair: Pair = None,
+    panel: Panel = None,
+    everything: All = False,
     as_json: AsJson = False,
+    as_html: AsHtml = False,
     save: Save = None,
 ) -> None:
     """Show every tensor of one attention and its layer, from ids to output.
 
+    By default the batch, the attention weights and a summary, on one screen. --all
+    shows every tensor, --panel one of them.
+
     Pairs are the first training pairs of a run (default: the newest), of a
     config with fresh weights, or sequences given with --src and --tgt.
     """
-    from toytrans.insight.attention.trace_tables import report
+    from toytrans.insight.attention.trace_tables import report, summary
 
-    _check_save(save)
-    inspected = _load(source)
-    row = _row(inspected, pair)
-    traced = _trace(inspected, part, layer)
-    heads = inspected.model.config.n_heads
+    traced, row = _traced(source, part, layer, pair)
+    heads = traced.inspected.model.config.n_heads
     if head > heads:
         raise UserError(f"--head {head}: this model has {heads} of them; give 1 to {heads}")
-    _show(report(traced, row, head - 1), as_json, save)
+    made = report(traced, row, head - 1)
+    short = None if everything else summary(made.tables)
+    _show(made, as_json, as_html, save, panel, short)
 
 
 @app.command()
@@ -102,26 +120,23 @@ def leaks(
     layer: Layer = 1,
     pair: Pair = None,
     as_json: AsJson = False,
+    as_html: AsHtml = False,
     save: Save = None,
 ) -> None:
     """Show how much attention falls on pads and on the future without the mask."""
     from toytrans.insight.attention import ablations
 
-    _check_save(save)
-    inspected = _load(source)
-    row = _row(inspected, pair)
-    _show(ablations.leaks(_trace(inspected, part, layer), row), as_json, save)
+    _show(ablations.leaks(*_traced(source, part, layer, pair)), as_json, as_html, save)
 
 
 @app.command()
 @with_source
 def scale(
     source: Source,
-    part: Annotated[
-        Literal["encoder", "decoder", "cross"] | None, typer.Option(help="Which attention.")
-    ] = None,
+    part: AnyPart = None,
     layer: Annotated[int | None, typer.Option(min=1, help="Which layer.")] = None,
     as_json: AsJson = False,
+    as_html: AsHtml = False,
     save: Save = None,
 ) -> None:
     """Show how scores and softmax change as heads grow, with and without the scale.
@@ -131,29 +146,34 @@ def scale(
     """
     from toytrans.insight.attention import ablations
 
-    _check_save(save)
     report = ablations.scales()
     if source.given or part or layer:
-        traced = _trace(_load(source), part or "encoder", layer or 1)
+        traced, _ = _traced(source, part or "encoder", layer or 1)
         report = report.followed_by(ablations.sharpness(traced))
-    _show(report, as_json, save)
+    _show(report, as_json, as_html, save)
 
 
 @app.command()
 @with_source
-def decoding(source: Source, pair: Pair = None, as_json: AsJson = False, save: Save = None) -> None:
+def decoding(
+    source: Source,
+    pair: Pair = None,
+    as_json: AsJson = False,
+    as_html: AsHtml = False,
+    save: Save = None,
+) -> None:
     """Compare one masked pass with decoding step by step."""
     from toytrans.insight.attention import examples
 
-    _check_save(save)
     inspected = _load(source, default_pairs=True)
-    _show(examples.decoding(inspected, _row(inspected, pair)), as_json, save)
+    _show(examples.decoding(inspected, _row(inspected, pair)), as_json, as_html, save)
 
 
 @app.command()
 def example(
     name: Annotated[Literal["heads", "sdpa", "projections"], typer.Argument(metavar="NAME")],
     as_json: AsJson = False,
+    as_html: AsHtml = False,
     save: Save = None,
 ) -> None:
     """Show an example with numbers of its own.
@@ -164,9 +184,17 @@ def example(
     """
     from toytrans.insight.attention import examples
 
-    _check_save(save)
     made = {"heads": examples.heads, "sdpa": examples.sdpa, "projections": examples.projections}
-    _show(made[name](), as_json, save)
+    _show(made[name](), as_json, as_html, save)
+
+
+def _traced(source: Source, part: Any, layer: int, pair: int | None = None) -> "tuple[Trace, int]":
+    """One attention of the chosen model, and the index of the pair to print."""
+    from toytrans.insight.attention.trace import trace
+
+    inspected = _load(source)
+    row = _row(inspected, pair)
+    return trace(inspected, part, layer), row
 
 
 def _load(source: Source, default_pairs: bool = False) -> "InspectedBatch":
@@ -206,27 +234,25 @@ def _newest() -> Path | None:
 
 def _row(inspected: "InspectedBatch", pair: int | None) -> int:
     """The index of the chosen pair; by default the pair with the most pads."""
-    src, tgt_in, _ = inspected.batch
+    pairs = len(inspected.batch.src)
     if pair is None:
-        return int(((src == PAD_ID).sum(1) + (tgt_in == PAD_ID).sum(1)).argmax())
-    if pair > len(src):
-        raise UserError(f"--pair {pair}: the batch has {len(src)} of them; give 1 to {len(src)}")
+        return inspected.most_padded
+    if pair > pairs:
+        raise UserError(f"--pair {pair}: the batch has {pairs} of them; give 1 to {pairs}")
     return pair - 1
 
 
-def _trace(inspected: "InspectedBatch", part: Any, layer: int) -> "Trace":
-    from toytrans.insight.attention.trace import trace
-
-    return trace(inspected, part, layer)
-
-
-def _check_save(save: Path | None) -> None:
-    if save is not None:
-        check_new("--save", save)
-
-
-def _show(report: "TraceReport", as_json: bool, save: Path | None) -> None:
+def _show(
+    report: "TraceReport",
+    as_json: bool,
+    as_html: bool,
+    save: Path | None,
+    panel: str | None = None,
+    one_screen: "list[Table] | None" = None,
+) -> None:
     """Save the tensors, each contiguous and with memory of its own, and print the report."""
+    if as_json and as_html:
+        raise UserError("--json and --html are different forms of output; give one of them")
     if save is not None:
         from safetensors.torch import save as as_bytes
 
@@ -235,5 +261,9 @@ def _show(report: "TraceReport", as_json: bool, save: Path | None) -> None:
         note(f"{len(tensors)} tensors saved in {save}")
     if as_json:
         print(json_text(report.to_dict()))
+    elif as_html:
+        from toytrans.report.sections import tables
+
+        print_page("trace", [tables("trace", "Trace", report.tables)])
     else:
-        print_tables(output(), report.tables)
+        print_panels(output(), report.tables, panel, one_screen=one_screen or ())

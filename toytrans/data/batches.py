@@ -2,36 +2,41 @@
 
     pairs -> pool -> sorted by length, cut under a budget of padded tokens -> shuffled -> Batch
 
-A pool is a stretch of the endless stream of training pairs. Every batch of a shape holds the same
-number of rows (a few of them empty), so that few shapes ever occur: each new one costs a CPU a
-freshly generated kernel. The state of the stream is one integer, the number of pairs dealt.
+A pool is a part of the endless stream of training pairs. Batches of the same width have the same
+number of rows, of which a few may be empty. So few shapes occur; a CPU generates kernels for each
+new one. The state of the stream is one integer, the number of pairs dealt.
 
-A pool is made on the device that trains. Its lengths come back to the host once; every number
-that a batch is asked for follows from them, so that no step waits for a GPU.
+A pool is made on the training device. Its lengths are copied to the host once. All counts of a
+batch follow from them, so no step waits for a GPU.
 """
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from dataclasses import dataclass
+from itertools import count
 
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
 from toytrans.config import Config
+from toytrans.data.ahead import pools_ahead
 from toytrans.data.pairs import Pairs, PairSource, permutation
 from toytrans.tokens import BOS_ID, EOS_ID, PAD_ID
 
 SMALLEST_POOL = 4096
 BATCHES_OF_A_POOL = 32
-"""About so many, but no fewer than 4,096 pairs: the more there are to sort, the fewer pads."""
+"""A pool holds about 32 batches, and at least 4,096 pairs. A larger pool has fewer pads."""
 
 
 @dataclass(frozen=True)
 class Batch:
-    """src (B, S), tgt_in (B, T), tgt_out (B, T): int64 ids, PAD_ID after each row's end.
+    """Ids of a padded batch: int64, PAD_ID after the end of each row.
 
-    known: how many ids of src and of tgt_out are real, where that was known when it was made.
+    src: (B, S), the sources with EOS.
+    tgt_in: (B, T), what the decoder reads: BOS and the target.
+    tgt_out: (B, T), the labels: the target and EOS.
+    known: the numbers of real ids in src and in tgt_out, if they were known in advance.
     """
 
     src: Tensor
@@ -49,13 +54,24 @@ class Batch:
         src, tgt_in, tgt_out = (ids.to(device, non_blocking=True) for ids in self)
         return Batch(src, tgt_in, tgt_out, self.known)
 
-    def shard(self, rank: int, size: int) -> "Batch":
-        """The rows of the process `rank` of `size`. All shards have one shape: the last ones are
-        filled up with PAD, and hold nothing else where there are too few rows."""
-        rows = -(-len(self.src) // size)
+    def filled(self, rows: int, src_width: int, tgt_width: int) -> "Batch":
+        """The batch with the shapes (rows, src_width) and (rows, tgt_width): PAD is added, and
+        columns beyond the width are cut off."""
+        widths = (src_width, tgt_width, tgt_width)
         src, tgt_in, tgt_out = (
-            _filled(ids, rows * size, ids.shape[1])[rank * rows : (rank + 1) * rows] for ids in self
+            pad(ids, (0, width - ids.shape[1], 0, rows - ids.shape[0]), value=PAD_ID)
+            for ids, width in zip(self, widths, strict=True)
         )
+        return Batch(src, tgt_in, tgt_out, self.known)
+
+    def shard(self, rank: int, size: int) -> "Batch":
+        """The rows of the process `rank` of `size`.
+
+        All shards have the same shape. PAD fills up the last shards; a shard may hold only PAD.
+        """
+        rows = -(-len(self.src) // size)
+        whole = self.filled(rows * size, self.src.shape[1], self.tgt_in.shape[1])
+        src, tgt_in, tgt_out = (ids[rank * rows : (rank + 1) * rows] for ids in whole)
         return Batch(src, tgt_in, tgt_out)
 
     @property
@@ -83,7 +99,7 @@ class Batch:
 def shift_target(tgt: Tensor, length: Tensor) -> tuple[Tensor, Tensor]:
     """Targets (N, T) -> tgt_in = BOS, target; tgt_out = target, EOS; both (N, T + 1).
 
-    tgt_out[t] is what the decoder should say having read tgt_in[0..t].
+    tgt_out[t] is what the decoder must predict after it has read tgt_in[0..t].
     """
     return with_ends(tgt, length, bos=True, eos=False), with_ends(tgt, length, bos=False, eos=True)
 
@@ -99,22 +115,14 @@ def with_ends(ids: Tensor, length: Tensor, *, bos: bool, eos: bool) -> Tensor:
 
 
 def make_batch(pairs: Pairs, source_bos: bool, shape: tuple[int, int, int] | None = None) -> Batch:
-    """Pairs -> Batch. source_bos: sources start with BOS. shape (B, S, T): filled up with PAD."""
+    """A batch of pairs.
+
+    source_bos: whether sources start with BOS.
+    shape: (B, S, T) of the batch; None = as small as the pairs allow.
+    """
     src = with_ends(pairs.src, pairs.src_length, bos=source_bos, eos=True)
-    tgt_in, tgt_out = shift_target(pairs.tgt, pairs.tgt_length)
-    if shape is None:
-        return Batch(src, tgt_in, tgt_out)
-    rows, src_width, tgt_width = shape
-    return Batch(
-        _filled(src, rows, src_width),
-        _filled(tgt_in, rows, tgt_width),
-        _filled(tgt_out, rows, tgt_width),
-    )
-
-
-def _filled(ids: Tensor, rows: int, width: int) -> Tensor:
-    """Ids filled up with PAD to (rows, width), or cut off there."""
-    return pad(ids, (0, width - ids.shape[1], 0, rows - ids.shape[0]), value=PAD_ID)
+    batch = Batch(src, *shift_target(pairs.tgt, pairs.tgt_length))
+    return batch if shape is None else batch.filled(*shape)
 
 
 def bucket(length: int) -> int:
@@ -125,37 +133,44 @@ def bucket(length: int) -> int:
 
 def training_batches(
     source: PairSource, config: Config, dealt: int = 0, device: torch.device | str = "cpu"
-) -> Iterator[tuple[Batch, int]]:
-    """Endless batches, each with the number of pairs dealt so far; goes on after `dealt`.
+) -> Generator[tuple[Batch, int]]:
+    """Endless batches, each with the number of pairs dealt so far.
 
-    device: where they are made, the same ones on any.
+    dealt: the number of pairs after which to start.
+    device: where batches are made. They are the same on every device.
     """
     device = torch.device(device)
     stream = torch.cuda.Stream(device) if device.type == "cuda" else None
     size = _pool_size(source, config)
-    while True:
-        number, past = divmod(dealt, size)
-        indices = _stream(source, config.seed, number * size, size)
-        with _aside(stream):
-            pool = Pool.of(source.pairs("train", indices.to(device)), config)
-        if stream is not None:
-            for ids in pool.whole:  # else its memory is given away before the steps have read it
-                ids.record_stream(torch.cuda.current_stream(device))
-        passed = 0
-        for chosen in permutation(len(pool.cuts), config.seed, 4, number).tolist():
-            start, stop, _ = pool.cuts[chosen]
-            passed += stop - start
-            if passed <= past:
-                continue
-            dealt += stop - start
-            yield pool.batch(chosen), dealt
+    first, past = divmod(dealt, size)
+    requests = (
+        _stream(source, config.data_seed, number * size, size).to(device) for number in count(first)
+    )
+    with contextlib.closing(pools_ahead(source, requests, config)) as pools:
+        for number in count(first):
+            with _aside(stream):
+                pool = Pool.of(next(pools), config)
+            if stream is not None:
+                for ids in pool.whole:  # else its memory is reused before steps have read it
+                    ids.record_stream(torch.cuda.current_stream(device))
+            passed = 0
+            for chosen in permutation(len(pool.cuts), config.data_seed, 4, number).tolist():
+                start, stop, _ = pool.cuts[chosen]
+                passed += stop - start
+                if passed <= past:
+                    continue
+                dealt += stop - start
+                yield pool.batch(chosen), dealt
+            past = 0
 
 
 def largest_batch(source: PairSource, config: Config, device: torch.device | str = "cpu") -> Batch:
-    """The training batch that takes most memory: of a file, or of a task's first pool, which has
-    its longest sources many times."""
+    """The training batch that needs the most memory, from a file or from a task's first pool.
+
+    That pool holds the longest sources of the task many times.
+    """
     size = source.size("train") if config.data.files else None
-    indices = _stream(source, config.seed, 0, size or _pool_size(source, config))
+    indices = _stream(source, config.data_seed, 0, size or _pool_size(source, config))
     pairs, source_bos = source.pairs("train", indices.to(device)), config.source_bos
     order, cuts = cut(
         pairs.lengths_on_host(),
@@ -168,16 +183,20 @@ def largest_batch(source: PairSource, config: Config, device: torch.device | str
 
 
 def _pool_size(source: PairSource, config: Config) -> int:
-    """Pairs of a pool: no more than there are, so that none is twice in a batch."""
-    pair_tokens = sum(source.facts.train_length) + 3  # S + T of a middling source with its ends
+    """Pairs of a pool. It is at most the number of training pairs, so no batch repeats a pair."""
+    pair_tokens = sum(source.facts.train_length) + 3  # S + T of a mean source with its ends
     size = max(BATCHES_OF_A_POOL * config.data.batch_tokens // pair_tokens, SMALLEST_POOL)
     return min(size, source.size("train") or size)
 
 
 @dataclass(frozen=True)
 class Pool:
-    """Pairs as one large batch, its rows in the order in which they are cut, on any device; on
-    the host how many ids of each row's source and target are real, (2, N), and the cuts."""
+    """Pairs as one large batch, from which batches are cut.
+
+    whole: all rows, sorted, on any device.
+    real: (2, N), the real ids of each row's source and target, on the host.
+    cuts: rows and shape of each batch.
+    """
 
     whole: Batch
     real: Tensor
@@ -185,7 +204,7 @@ class Pool:
 
     @staticmethod
     def of(pairs: Pairs, config: Config) -> "Pool":
-        """Sort pairs, cut them into batches and bring their lengths to the host, once."""
+        """Sort pairs and cut them into batches. Their lengths are copied to the host once."""
         source_bos, lengths = config.source_bos, pairs.lengths_on_host()
         longest = config.model.max_length
         order, cuts = cut(lengths, config.data.batch_tokens, source_bos, longest=longest)
@@ -197,22 +216,19 @@ class Pool:
         return Pool(Batch(src, tgt_in, tgt_out), (lengths + ends)[:, order], cuts)
 
     def batch(self, number: int) -> Batch:
-        """The batch of one cut: a slice, filled up with PAD to its bucket's shape."""
-        start, stop, (rows, src_width, tgt_width) = self.cuts[number]
+        """The batch of one cut: a slice with PAD up to the shape of its bucket."""
+        start, stop, shape = self.cuts[number]
         src, tgt_in, tgt_out = (ids[start:stop] for ids in self.whole)
         sources, targets = self.real[:, start:stop].sum(1).tolist()
-        return Batch(
-            _filled(src, rows, src_width),
-            _filled(tgt_in, rows, tgt_width),
-            _filled(tgt_out, rows, tgt_width),
-            (sources, targets),
-        )
+        return Batch(src, tgt_in, tgt_out, (sources, targets)).filled(*shape)
 
 
 @contextlib.contextmanager
 def _aside(stream: torch.cuda.Stream | None) -> Iterator[None]:
-    """On a GPU, work on a stream of its own: what the host reads meanwhile (how wide, which
-    sources to draw again) waits for that stream alone, while the steps in the queue go on."""
+    """Work on another CUDA stream, if there is one.
+
+    The host then waits for that stream alone when it reads widths, and queued steps go on.
+    """
     with torch.cuda.stream(stream):
         yield
     if stream is not None:
@@ -222,7 +238,7 @@ def _aside(stream: torch.cuda.Stream | None) -> Iterator[None]:
 def evaluation_batches(
     pairs: Pairs, batch_tokens: int, source_bos: bool, longest: int | None = None
 ) -> Iterator[tuple[Batch, Tensor]]:
-    """Every pair once, in batches of like length, each with the rows (B,) it was made of."""
+    """Every pair once, in batches of similar length, each with the indices (B,) of its pairs."""
     if not len(pairs):
         return
     lengths = pairs.lengths_on_host()
@@ -233,9 +249,9 @@ def evaluation_batches(
 
 
 def _stream(source: PairSource, seed: int, start: int, count: int) -> Tensor:
-    """Indices of pairs start .. start + count - 1 of the stream: (count,).
+    """Indices (count,) of the pairs start .. start + count - 1 of the stream.
 
-    A split of limited size goes round in epochs, each in an order of its own.
+    A finite split is repeated in epochs, each with its own order.
     """
     size = source.size("train")
     if size is None:
@@ -258,9 +274,11 @@ def cut(
 ) -> tuple[Tensor, list[Cut]]:
     """Sort pairs from long to short and cut them into batches of at most `batch_tokens`.
 
-    lengths (2, N): of their sources and targets, on the host. even_rows: spread the rows that are
-    left over at the end evenly, in place of one last small batch whose few tokens would weigh as
-    much as all of another's. longest: buckets end there, where a position table does.
+    lengths: (2, N) of sources and targets, on the host.
+    even_rows: make the batches of a pool about equally full. Otherwise the last one may be small,
+    and its few tokens would weigh as much as all tokens of another batch.
+    longest: the greatest width of a batch, say the size of a position table.
+    Returns the order (N,) of the pairs, and the cuts.
     """
     places = range(int(lengths.max()) + 3)  # BOS and EOS included
     table = torch.tensor([max(n, min(bucket(n), longest or bucket(n))) for n in places])
@@ -280,7 +298,7 @@ def cut(
 
 
 def _cut(src_widths: list[int], tgt_widths: list[int], batch_tokens: int, fill: float) -> list[Cut]:
-    """Cuts of sorted pairs; `fill`: the share of each batch's rows that hold a pair."""
+    """Cuts of sorted pairs. fill: the share of each batch's rows that hold a pair."""
     cuts: list[Cut] = []
     start = 0
     while start < len(src_widths):
@@ -295,6 +313,6 @@ def _cut(src_widths: list[int], tgt_widths: list[int], batch_tokens: int, fill: 
 
 
 def _rows(tokens: int, batch_tokens: int) -> int:
-    """Rows of so many tokens that fit the budget; in eights, which kernels like."""
+    """The number of rows that fit the budget, a multiple of 8 if above 8: kernels are faster."""
     rows = max(1, batch_tokens // tokens)
     return rows - rows % 8 if rows > 8 else rows

@@ -66,7 +66,7 @@ class DatasetInfo:
 
     train_length: shortest and longest training source; lengths between them are in range.
     max_len_a: target symbols that decoding allows per source symbol, at least 2.
-    train_sha256: of the training file or files; empty for a task.
+    train_sha256: of the training file or files, or of pairs of a task of the user's; else empty.
     """
 
     vocabulary: Vocabulary

@@ -1,4 +1,4 @@
-"""Which pairs a run is measured on: of a split or of files, by length, and how many."""
+"""Select the pairs on which a run is measured: from a split or files, by length and number."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -8,7 +8,6 @@ import torch
 from torch import Tensor
 
 from toytrans.config import Config
-from toytrans.config_data import SHORTEST_SOURCE
 from toytrans.config_file import check_config
 from toytrans.data import open_source
 from toytrans.data.files import encode_pairs, read_pairs
@@ -17,18 +16,22 @@ from toytrans.errors import UserError
 from toytrans.yaml_tree import Tree
 
 MOST_DRAWS = 64
-"""A task's targets of certain lengths are looked for among so many times the pairs wanted."""
+"""Targets of certain lengths are searched among this many times the wanted pairs of a task."""
 
 WATCHED = 10_000
-"""Pairs of a task from which the lengths of its training targets are read."""
+"""The lengths of a task's training targets are measured on this many pairs."""
 
 WORDS: dict[Side, str] = {"src": "source", "tgt": "target"}
 
 
 @dataclass(frozen=True)
 class Selection:
-    """lengths: the shortest and the longest, None = all; examples: at most so many pairs, None =
-    as many as there are; side: the sequence whose symbols a length counts."""
+    """Which pairs to measure.
+
+    lengths: the shortest and the longest; None = all.
+    examples: the greatest number of pairs; None = all.
+    side: whether lengths are of sources or of targets.
+    """
 
     lengths: tuple[int, int] | None = None
     examples: int | None = None
@@ -36,8 +39,10 @@ class Selection:
 
 
 def pairs_of_split(config: Config, facts: DatasetInfo, split: Split, wanted: Selection) -> Pairs:
-    """Pairs of valid or test of a run. A task draws as many as are asked for, of the lengths asked
-    for; files have what they have. Raises UserError."""
+    """Pairs of a split of a run: drawn for a task, taken from the files otherwise.
+
+    Raises UserError if no pair has the wanted lengths.
+    """
     if config.data.task is None:
         return _selected(all_pairs(open_source(config, facts), split), wanted)
     changes: dict[str, Any] = {}
@@ -47,8 +52,7 @@ def pairs_of_split(config: Config, facts: DatasetInfo, split: Split, wanted: Sel
         changes[f"{split}_length"] = list(wanted.lengths)
     elif wanted.lengths:
         own = getattr(config.data, f"{split}_length")
-        shortest = SHORTEST_SOURCE.get(config.data.task, 0)
-        changes[f"{split}_length"] = [shortest, max(own[1], wanted.lengths[1])]
+        changes[f"{split}_length"] = [config.data.limits.shortest, max(own[1], wanted.lengths[1])]
     source = open_source(_changed(config, changes), facts)
     if wanted.lengths and wanted.side == "tgt":
         return source.pairs(split, _with_targets(source, split, wanted))
@@ -56,14 +60,17 @@ def pairs_of_split(config: Config, facts: DatasetInfo, split: Split, wanted: Sel
 
 
 def pairs_of_files(src: Path, tgt: Path, facts: DatasetInfo, wanted: Selection) -> Pairs:
-    """Pairs of two files of parallel text. Raises UserError."""
+    """Pairs of two files of parallel text. Raises UserError for a bad file or no pair."""
     text = read_pairs((str(src), str(tgt)), "text")
     return _selected(encode_pairs(text, facts.vocabulary), wanted)
 
 
 def trained_lengths(config: Config, facts: DatasetInfo, side: Side) -> tuple[int, int]:
-    """The shortest and the longest training sequence of one side: they decide what is in range.
-    Those of a task's targets are read from its first pairs. Raises UserError."""
+    """The shortest and the longest training sequence of one side.
+
+    For the targets of a task, the first WATCHED training pairs are measured. Raises UserError if
+    files cannot be read.
+    """
     if side == "src":
         return facts.train_length
     source = open_source(config, facts)
@@ -76,7 +83,11 @@ def trained_lengths(config: Config, facts: DatasetInfo, side: Side) -> tuple[int
 
 
 def first_of_each(lengths: Tensor, count: int | None) -> Tensor:
-    """The rows (M,) of the first pairs of each length (N,), at most `count` of each; None = all."""
+    """The indices (M,) of the first pairs of each length.
+
+    lengths: (N,), of all pairs.
+    count: the greatest number of pairs of one length; None = all.
+    """
     if count is None:
         return torch.arange(len(lengths))
     order = lengths.argsort(stable=True)
@@ -93,7 +104,7 @@ def _changed(config: Config, changes: dict[str, Any]) -> Config:
 
 
 def _with_targets(source: PairSource, split: Split, wanted: Selection) -> Tensor:
-    """Indices of the first pairs whose targets have the lengths asked for."""
+    """Indices of the first pairs whose targets have the wanted lengths. Raises UserError."""
     size = source.size(split)
     assert size is not None and wanted.lengths
     rows = torch.empty(0, dtype=torch.long)

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from toytrans.choices import TaskName
 from toytrans.config import Config
 from toytrans.config_data import DataConfig
 from toytrans.data import arithmetic, stack, zipf
@@ -30,6 +29,7 @@ from toytrans.data.pairs import (
     real_places,
     row_keys,
 )
+from toytrans.errors import UserError
 from toytrans.tokens import FIRST_SYMBOL_ID, Vocabulary
 
 HELD_OUT_ONE_IN = 16
@@ -37,6 +37,9 @@ HELD_OUT_ONE_IN = 16
 
 FEWEST_SOURCES = 10_000
 """Lengths with fewer possible sources than this are shared by all splits."""
+
+MOST_TRIES = 600
+"""Sources that are drawn for one pair before the task is refused: one in 16 should do."""
 
 
 @dataclass(frozen=True)
@@ -56,10 +59,11 @@ class Task:
 class TaskPairs:
     """The pairs of a synthetic task. Pair i of a split depends on (seed, split, i) alone."""
 
-    def __init__(self, data: DataConfig, seed: int) -> None:
+    def __init__(self, data: DataConfig, seed: int, task: Task | None = None) -> None:
+        """task: the user's own, if it is none of TASKS."""
         assert data.task and data.symbols and data.train_length and data.valid_length
         assert data.test_length
-        self.task = TASKS[data.task]
+        self.task = task or TASKS[data.task]
         self.symbols, self.seed, self.disjoint = data.symbols, seed, data.disjoint
         self.facts = DatasetInfo(self.task.vocabulary(data.symbols, seed), data.train_length)
         self._spans = dict(
@@ -117,7 +121,14 @@ class TaskPairs:
             drawn = good.any(1)
             first = good.int().argmax(1) + torch.arange(len(waiting), device=keys.device) * tries
             src[waiting[drawn], : again.shape[1]] = again[first[drawn]]
+            length[waiting[drawn]] = again_length[first[drawn]]
             waiting, tried = waiting[~drawn], tried + tries
+            if tried > MOST_TRIES and len(waiting):
+                raise UserError(
+                    f"data.task: draws too few different sources of {int(length[waiting[0]])} "
+                    f"symbols to keep the {split} data apart; take longer ones, or data.disjoint: "
+                    "false"
+                )
         return src, length
 
     def _belongs(self, src: Tensor, length: Tensor, split: Split) -> Tensor:
@@ -137,12 +148,12 @@ def _numbers(symbols: int, seed: int) -> Vocabulary:
     return Vocabulary(tuple(str(k) for k in range(symbols)))
 
 
-def _uniform_length(keys: Tensor, span: tuple[int, int]) -> Tensor:
+def uniform_length(keys: Tensor, span: tuple[int, int]) -> Tensor:
     low, high = span
     return low + draw(keys, 1, high - low + 1)
 
 
-def _uniform_symbols(keys: Tensor, sizes: Tensor, symbols: int) -> Sequences:
+def uniform_symbols(keys: Tensor, sizes: Tensor, symbols: int) -> Sequences:
     length = sizes[:, 0]
     return draw(keys, int(length.max()) if len(length) else 0, symbols), length
 
@@ -222,7 +233,7 @@ def dictionary(symbols: int, seed: int) -> Tensor:
 
 def _sentences(keys: Tensor, sizes: Tensor, symbols: int) -> Sequences:
     """Words, with a marker where one place in four asks for it and neither of the two before."""
-    words, length = _uniform_symbols(keys, sizes, symbols)
+    words, length = uniform_symbols(keys, sizes, symbols)
     width = words.shape[1]
     asks = draw(keys ^ 3, width, 4) == 0
     places = torch.arange(width, device=keys.device)
@@ -249,7 +260,7 @@ def _translate(src: Tensor, length: Tensor, symbols: int, seed: int) -> Sequence
 
 
 def _plain(rule: str, targets: Callable[[Tensor, Tensor, int, int], Sequences]) -> Task:
-    return Task(rule, _numbers, _uniform_length, _uniform_symbols, targets, _power)
+    return Task(rule, _numbers, uniform_length, uniform_symbols, targets, _power)
 
 
 def _arithmetic(
@@ -266,7 +277,7 @@ def _arithmetic(
     )
 
 
-TASKS: dict[TaskName, Task] = {
+TASKS: dict[str, Task] = {
     "copy": _plain("The target is the source.", _copy),
     "reverse": _plain("The target is the source from its end to its start.", _reverse),
     "reverse_nlplike": Task(
@@ -282,8 +293,8 @@ TASKS: dict[TaskName, Task] = {
     "shift": Task(
         "Every symbol k becomes symbol k + n, n being data.symbols.",
         lambda symbols, seed: _numbers(2 * symbols, seed),
-        _uniform_length,
-        _uniform_symbols,
+        uniform_length,
+        uniform_symbols,
         _shift,
         _power,
     ),
@@ -308,7 +319,7 @@ TASKS: dict[TaskName, Task] = {
         "A made-up language pair: each word becomes one or two words of the target language, and "
         f"the two neighbours of a {SWAP} change places.",
         _lexicon_vocabulary,
-        _uniform_length,
+        uniform_length,
         _sentences,
         _translate,
         _power,
@@ -331,25 +342,26 @@ class Card:
     """lexicon: every word and its translation."""
 
 
-def card(config: Config, samples: int = 5) -> Card:
-    """The card of a config's task, its samples drawn by the task itself."""
-    data, seed = config.data, config.seed
-    assert data.task and data.symbols
-    source = TaskPairs(data, seed)
+def card(config: Config, samples: int = 5, source: TaskPairs | None = None) -> Card:
+    """The card of a config's task, its samples drawn by the task itself. source: of the user's
+    own task."""
+    data, seed = config.data, config.data_seed
+    source = source or TaskPairs(data, seed)
+    assert data.task
     pairs = source.pairs("train", torch.arange(4 * samples))
     telling = (pairs.src_length - 6).abs().argsort(stable=True)[:samples]
     pairs = pairs.take(telling)
     decode = source.facts.vocabulary.decode
     entries: list[tuple[str, str]] = []
     if data.task == "lexicon":
-        for word, row in enumerate(dictionary(data.symbols, seed).tolist()[:-1]):
+        for word, row in enumerate(dictionary(source.symbols, seed).tolist()[:-1]):
             ids = [k + FIRST_SYMBOL_ID for k in row if k >= 0]
             entries.append((str(word), " ".join(decode(ids))))
     symbols = source.facts.vocabulary.symbols
     shown = symbols if len(symbols) <= 12 else (*symbols[:4], "...", *symbols[-4:])
     return Card(
         name=data.task,
-        rule=TASKS[data.task].rule,
+        rule=source.task.rule,
         symbols=f"{len(symbols)}: {' '.join(shown)}",
         lengths="train {} to {}, test {} to {} source symbols".format(
             *source.facts.train_length, *(data.test_length or ())

@@ -1,12 +1,16 @@
 """The model of a config."""
 
 from toytrans.config import ModelConfig
+from toytrans.model.own import OwnModel
 from toytrans.model.transformer import Transformer
 from toytrans.tokens import Vocabulary
 
 
 def build(model: ModelConfig, vocabulary: Vocabulary) -> Transformer:
-    """A transformer with fresh weights, and with manual backward if the config asks for it."""
+    """A transformer with fresh weights, and with manual backward if the config asks for it; or the
+    user's own model. Raises UserError."""
+    if model.class_ is not None:
+        return OwnModel(model, vocabulary)
     transformer = Transformer(model, vocabulary)
     if model.backward == "by_hand":
         from toytrans.model.manual_backward.layers import use_manual_backward

@@ -1,9 +1,9 @@
-"""Save and load checkpoints, safely.
+"""Save and load checkpoints.
 
     checkpoints/step-N/{weights,optimizer,random}.safetensors, checkpoint.json
 
-A checkpoint is written under another name, flushed and renamed, so a crash leaves the ones before
-it whole. Nothing that is read can run code; every file's SHA-256 is checked.
+A checkpoint is written under a temporary name, flushed and renamed. So a crash leaves older
+checkpoints intact. Reading cannot execute code, and the SHA-256 of every file is checked.
 """
 
 import contextlib
@@ -31,14 +31,13 @@ from toytrans.training.owned import (
     checkpoint_folder,
     discard_draft,
     drop_replaced,
-    flush_folder,
     new_draft,
     place_checkpoint,
     prune,
     saved_steps,
     saying_what_failed,
-    write_file,
 )
+from toytrans.training.writing import flush_folder, write_file
 
 FORMAT = 1
 
@@ -47,11 +46,15 @@ Count = Annotated[int, Field(ge=0, le=2**53)]
 
 @dataclass
 class Progress:
-    """Everything but tensors that a training run needs to go on."""
+    """Everything except tensors that a training needs to continue.
+
+    dealt: training pairs taken from the stream.
+    elapsed_s: seconds of training, over all sessions.
+    window: sums since the last record.
+    """
 
     step: Count = 0
     dealt: Count = 0
-    """training pairs taken from the stream"""
     target_tokens: Count = 0
     elapsed_s: float = 0.0
     best_step: Count | None = None
@@ -59,10 +62,9 @@ class Progress:
     best_loss: float | None = None
     evaluations_since_best: Count = 0
     window: dict[str, Count | Annotated[float, Field(ge=0, le=2**53)]] = field(default_factory=dict)
-    """sums since the last record"""
 
     def goal_reached(self, train: TrainConfig) -> Literal["stop_at_exact_match", "patience"] | None:
-        """Whether the evaluations so far are a reason to stop."""
+        """The reason to stop after the evaluations so far, if there is one."""
         goal = train.stop_at_exact_match
         if goal is not None and self.best_exact_match >= goal:
             return "stop_at_exact_match"
@@ -78,7 +80,12 @@ class Progress:
 
 @dataclass
 class Checkpoint:
-    """progress; weights, optimizer moments and random states by name."""
+    """One checkpoint in memory.
+
+    weights: by parameter name.
+    optimizer: moments and step counts of AdamW, by "parameter/name".
+    random: states of the generators, by type of device and rank.
+    """
 
     progress: Progress
     weights: dict[str, Tensor]
@@ -89,11 +96,10 @@ class Checkpoint:
 # Writing -------------------------------------------------------------------------------------
 
 
-def save_checkpoint(run: Path, checkpoint: Checkpoint) -> None:
-    """Write a checkpoint under a temporary name, flush it, rename it, drop those not needed.
+def save_checkpoint(run: Path, checkpoint: Checkpoint, keep: int = 2) -> None:
+    """Write a checkpoint, and delete older ones except the newest `keep` and the best.
 
-    Kept are the newest two and the best. Raises UserError where the disk refuses; what was
-    there before is then untouched.
+    Raises UserError if a file cannot be written. Older checkpoints then stay as they were.
     """
     step = checkpoint.progress.step
     with saying_what_failed(run, f"the checkpoint of step {step}"):
@@ -117,7 +123,7 @@ def save_checkpoint(run: Path, checkpoint: Checkpoint) -> None:
             raise
     passed = [other for other in saved_steps(run) if other <= step]
     best = checkpoint.progress.best_step
-    prune(run, [other for other in passed[:-2] if other != best])
+    prune(run, [other for other in passed[:-keep] if other != best])
     drop_replaced(run)
 
 
@@ -129,9 +135,10 @@ def _contiguous(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
 
 
 def load_checkpoint(run: Path, step: int, *, training: bool = True) -> Checkpoint:
-    """Read and verify a checkpoint. training: moments and random states too.
+    """Read and verify a checkpoint.
 
-    Raises UserError for a file that is missing, cut short, changed, or not what training writes.
+    training: whether to read moments and random states too.
+    Raises UserError for a file that is missing, cut short, changed, or not written by training.
     """
     about = _read_description(run, step)
     weights = _read_tensors(run, step, "weights", about.sha256)
@@ -186,7 +193,7 @@ def _first_problem(error: ValidationError) -> str:
 
 
 def _read_tensors(run: Path, step: int, name: str, sums: dict[str, str]) -> dict[str, Tensor]:
-    """One file's tensors. It is held in memory only if its checksum is right."""
+    """The tensors of one file. The file is read into memory only if its checksum is right."""
     file = f"{name}.safetensors"
     try:
         with open_regular(checkpoint_folder(run, step) / file) as opened:
@@ -205,7 +212,7 @@ def _read_tensors(run: Path, step: int, name: str, sums: dict[str, str]) -> dict
 
 
 class DamagedCheckpoint(UserError):
-    """A checkpoint that cannot be used; the message names the previous one."""
+    """A checkpoint cannot be used. The message names the previous one."""
 
 
 def _damaged(run: Path, step: int, file: str, how: str) -> DamagedCheckpoint:
@@ -219,7 +226,10 @@ def _damaged(run: Path, step: int, file: str, how: str) -> DamagedCheckpoint:
 
 
 def pick_step(run: Path, which: str) -> int:
-    """The step of `best`, `last` or a number. Raises UserError naming those that exist."""
+    """The step of the checkpoint `best`, `last` or of a number.
+
+    Raises UserError with the steps that exist.
+    """
     steps = saved_steps(run)
     if not steps:
         raise UserError(f"{run}: no checkpoint yet; let `toytrans train` finish, or --resume it")
@@ -240,22 +250,36 @@ def pick_step(run: Path, which: str) -> int:
 
 
 def load_weights(model: Transformer, weights: dict[str, Tensor], place: str) -> None:
-    """Copy weights into a model of the same tensors. Raises UserError naming the first misfit."""
-    parameters: dict[str, Tensor] = dict(model.named_parameters())
-    if problem := misfit(parameters, weights):
+    """Copy weights by name into a model. Raises UserError with the first tensor that misfits.
+
+    place: where the weights come from, for the error.
+    """
+    ours = weights_of(model)
+    if problem := misfit(ours, weights):
         raise UserError(f"{place}: {problem}; the two do not belong together")
     with torch.no_grad():
-        for name, parameter in parameters.items():
-            parameter.copy_(weights[name])
+        for name, tensor in ours.items():
+            tensor.copy_(weights[name])
+
+
+def weights_of(model: Transformer) -> dict[str, Tensor]:
+    """What a checkpoint keeps of a model: its parameters, tied ones once, and persistent buffers.
+    Those of models of the user's that hold infinities are masks, made anew with the model."""
+    weights: dict[str, Tensor] = dict(model.named_parameters())
+    known = dict(model.named_parameters(remove_duplicate=False))
+    for name, tensor in model.state_dict().items():
+        if name not in known and bool(tensor.isfinite().all()):
+            weights[name] = tensor
+    return weights
 
 
 def misfit(ours: dict[str, Tensor], theirs: dict[str, Tensor]) -> str | None:
-    """The first tensor, by name, that only one side has, or whose shape or dtype differs."""
+    """A description of the first tensor that only one side has, or whose shape or dtype differs."""
     for name in sorted(ours.keys() | theirs.keys()):
         if name not in theirs:
             return f"tensor {name} is missing"
         if name not in ours:
-            return f"tensor {name} is none of the model of config.yaml"
+            return f"the model of config.yaml has no tensor {name}"
         have, want = theirs[name], ours[name]
         if (have.shape, have.dtype) != (want.shape, want.dtype):
             return (

@@ -1,4 +1,4 @@
-"""Which device computes, in which precision, and what makes a CPU quick at it."""
+"""Choose the device and the precision, and tune the CPU."""
 
 import ctypes
 import sys
@@ -13,24 +13,25 @@ from toytrans.config import ModelConfig
 from toytrans.data.batches import Batch
 from toytrans.errors import UserError
 from toytrans.model.backends.cpu import leave_products_to_onednn
-from toytrans.model.decoding import greedy
+from toytrans.model.decoding.greedy import greedy
 from toytrans.model.transformer import Transformer
 from toytrans.tokens import BOS_ID, EOS_ID, PAD_ID, Vocabulary
 
 Precision = Literal["fp32", "bf16", "fp64"]
 
 NARROW = 64
-"""The d_model up to which a CPU gains nothing by bf16 in batches of the default size: casts take
-what its products save, and every new shape waits for a kernel to be generated."""
+"""Up to this d_model, bf16 does not speed up a CPU with batches of the default size. Casts cost
+what faster products save, and each new shape needs a newly generated kernel."""
 
 MOST_SHAPES = 1024
-"""Shapes of batches that are compiled; buckets leave far fewer, and torch's own limit is 8."""
+"""The limit of compiled batch shapes. Buckets have far fewer; torch's default limit is 8."""
 
 
 def choose_device(name: str) -> torch.device:
-    """The device of a config. `auto`: a GPU, else mps if its numbers are right, else the CPU.
+    """The device of a config.
 
-    Raises UserError naming the devices that exist.
+    name: `auto` takes a GPU, else mps if it computes correctly, else the CPU.
+    Raises UserError with the devices that exist.
     """
     present = devices()
     if name == "auto":
@@ -55,8 +56,10 @@ def devices() -> list[str]:
 
 
 def agrees_with_cpu(device: torch.device) -> bool:
-    """Whether small models train and decode on a device as on the CPU: loss, gradients and greedy
-    tokens of a padded batch, to 1e-3."""
+    """Whether small models compute on a device what they compute on the CPU, to 1e-3.
+
+    Compared are loss, gradients and greedy tokens of a padded batch.
+    """
     state = torch.get_rng_state()
     try:
         for positions in ("anchored", "sinusoidal"):
@@ -74,7 +77,7 @@ def agrees_with_cpu(device: torch.device) -> bool:
 
 
 def _numbers(model: Transformer, device: torch.device) -> Tensor:
-    """Loss, gradients and greedy tokens of a padded batch as one row of numbers on the CPU."""
+    """Loss, gradients and greedy tokens of a padded batch, as one vector on the CPU."""
     batch = Batch(
         torch.tensor([[BOS_ID, 3, 4, 5, EOS_ID], [BOS_ID, 6, EOS_ID, PAD_ID, PAD_ID]]),
         torch.tensor([[BOS_ID, 5, 4, 3], [BOS_ID, 6, PAD_ID, PAD_ID]]),
@@ -95,9 +98,13 @@ def compiled(
     device: torch.device,
     wrap: Callable[[Any], Any] = lambda module: module,
 ) -> Callable[[Tensor, Tensor], Tensor]:
-    """The model's forward, compiled once for each shape of a batch; on a GPU one CUDA graph each,
-    so that a step costs a few launches. What it returns is overwritten by its next call. wrap:
-    what is put around the compiled model."""
+    """The forward pass of a model, compiled once for each shape of a batch.
+
+    On a GPU each shape gets a CUDA graph, so a step needs few launches. The next call overwrites
+    the output of the last one.
+
+    wrap: applied to the compiled model.
+    """
     dynamo = torch._dynamo.config
     dynamo.recompile_limit = max(dynamo.recompile_limit, MOST_SHAPES)
     dynamo.accumulated_recompile_limit = max(dynamo.accumulated_recompile_limit, MOST_SHAPES)
@@ -115,8 +122,12 @@ def compiled(
 def choose_precision(
     name: Precision | Literal["auto"], device: torch.device, d_model: int
 ) -> Precision:
-    """The precision of a config. `auto`: bf16 where the device multiplies bf16, else fp32, which
-    a CPU takes for narrow models, too."""
+    """The precision of a config.
+
+    name: `auto` takes bf16 if the device has bf16 products, else fp32. A CPU takes fp32 for models
+    up to d_model NARROW, too.
+    Raises UserError for fp64 on mps.
+    """
     if name == "fp64" and device.type == "mps":
         raise UserError("train.precision: fp64 does not exist on mps; take fp32, or device: cpu")
     if name == "auto":
@@ -136,22 +147,32 @@ def has_bf16_products(device: torch.device) -> bool:
 
 
 def tune_process() -> None:
-    """Settings of the whole process with which a CPU trains faster; a program calls it once.
+    """Settings of the whole process with which a CPU trains faster; a program calls it once."""
+    keep_freed_memory()
+    choose_arithmetic()
 
-    Memory that is freed stays with the process (glibc only): to get it back costs a page fault
-    for every 4 KiB, a fifth of a small model's step. Numbers too small for a normal exponent,
-    with which a CPU computes many times slower, become zero. And products of fp32 matrices are
-    oneDNN's, up to twice as fast as MKL's, where that rounds nothing to bf16 on the way; not where
-    there is a GPU, for which the same setting would mean TF32.
+
+def choose_arithmetic() -> None:
+    """How this process computes.
+
+    Numbers too small for a normal exponent, with which a CPU computes many times slower, become
+    zero. And products of fp32 matrices are oneDNN's, up to twice as fast as MKL's, where that
+    rounds nothing to bf16 on the way; not where there is a GPU, for which the same setting would
+    mean TF32.
     """
+    torch.set_flush_denormal(True)
+    if multiplies_with_onednn():
+        leave_products_to_onednn(True)
+
+
+def keep_freed_memory() -> None:
+    """Memory that is freed stays with the process (glibc only): to get it back costs a page fault
+    for every 4 KiB, a fifth of a small model's step."""
     if sys.platform == "linux" and hasattr(libc := ctypes.CDLL(None), "mallopt"):
         trim_threshold, mmap_threshold = -1, -3  # names of malloc.h
         # an older glibc refuses more than 32 MiB; a threshold left alone would stay low for good
         if libc.mallopt(mmap_threshold, 2**30) or libc.mallopt(mmap_threshold, 2**25):
             libc.mallopt(trim_threshold, 2**31 - 1)
-    torch.set_flush_denormal(True)
-    if multiplies_with_onednn():
-        leave_products_to_onednn(True)
 
 
 def multiplies_with_onednn() -> bool:
@@ -160,8 +181,11 @@ def multiplies_with_onednn() -> bool:
 
 
 def onednn_keeps_fp32() -> bool:
-    """Whether fp32 products are as exact when torch may choose how to compute them; leaves the
-    setting as it was. Decided by the error alone, so that a machine always decides alike."""
+    """Whether fp32 products stay exact if torch may choose how to compute them.
+
+    Only errors are measured, not times, so a machine always gives the same answer. The setting
+    itself is restored.
+    """
     before = torch.get_float32_matmul_precision()
     generator = torch.Generator().manual_seed(0)
     shapes = ((1, 256, 256), (1, 1024, 16), (64, 24, 16))  # square, narrow, many small ones

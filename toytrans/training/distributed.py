@@ -31,7 +31,7 @@ T = TypeVar("T")
 CPU = torch.device("cpu")
 
 SECONDS_BEFORE_NOTICE, SECONDS_TO_CONNECT = 3.0, 600.0
-"""A process waits so long for the others before it says so, and in all."""
+"""Seconds of waiting for other processes before a message is printed, and before giving up."""
 
 
 @dataclass
@@ -81,7 +81,7 @@ class DistributedContext:
         return self._wrapped
 
     def accumulating(self, last: bool) -> contextlib.AbstractContextManager[None]:
-        """Forward and backward of one of several batches: gradients travel with the last."""
+        """A context for the passes of one of several batches: only the last sums gradients."""
         if self._wrapped is None or last:
             return contextlib.nullcontext()
         return self._wrapped.no_sync()
@@ -99,12 +99,12 @@ class DistributedContext:
     # Randomness ------------------------------------------------------------------------------
 
     def seed(self, seed: int, step: int) -> None:
-        """Seed every rank but 0 with a state of its own, from some step on."""
+        """Seed every rank except 0 differently. step: the step from which the seed is used."""
         if not self.is_main:
             torch.manual_seed(key_of(seed, self.rank, step))
 
     def gather_random(self, states: dict[str, Tensor]) -> dict[str, Tensor]:
-        """The random states of all: `cpu` of rank 0, `cpu/1` of rank 1, ..."""
+        """The random states of all ranks, named `cpu` for rank 0, `cpu/1` for rank 1, ..."""
         return {
             f"{name}/{rank}" if rank else name: state
             for rank, of_rank in enumerate(self.gather(states))
@@ -112,7 +112,7 @@ class DistributedContext:
         }
 
     def own_random(self, states: dict[str, Tensor]) -> dict[str, Tensor]:
-        """The random states of this rank; none where the saved run had fewer processes."""
+        """The random states of this rank; empty if the saved run had fewer processes."""
         end = f"/{self.rank}" if self.rank else ""
         return {name: states[name + end] for name in ("cpu", "cuda", "mps") if name + end in states}
 
@@ -127,7 +127,7 @@ class DistributedContext:
         return values
 
     def agree(self, elapsed: float, interrupted: bool) -> tuple[float, bool]:
-        """Seconds by the clock of rank 0, and whether any process is interrupted."""
+        """Seconds on the clock of rank 0, and whether any process is interrupted."""
         if self.size == 1:
             return elapsed, interrupted
         votes = torch.tensor([elapsed * self.is_main, interrupted], dtype=torch.float64)
@@ -135,7 +135,7 @@ class DistributedContext:
         return float(votes[0]), bool(votes[1])
 
     def on_main(self, make: Callable[[], T]) -> T:
-        """What rank 0 makes, for all; its UserError is raised in all."""
+        """The value that rank 0 makes, sent to all ranks. Its UserError is raised in all."""
         if self.size == 1:
             return make()
         outcome: list[Any] = [_outcome(make)] if self.is_main else [None]
@@ -146,7 +146,7 @@ class DistributedContext:
         return value
 
     def on_all(self, make: Callable[[], T]) -> T:
-        """What each process makes; the UserError of the lowest rank is raised in all."""
+        """The value that each rank makes. The UserError of the lowest rank is raised in all."""
         if self.size == 1:
             return make()
         value, error = _outcome(make)
@@ -157,7 +157,7 @@ class DistributedContext:
         return value  # type: ignore[return-value]
 
     def require_equal(self, **values: Any) -> None:
-        """Raise UserError in all where the processes differ in a value, naming it."""
+        """Raise UserError in all ranks if a value differs between them. The error names it."""
         of_rank = self.gather(values)
         for name, value in of_rank[0].items():
             if any(theirs[name] != value for theirs in of_rank):
@@ -169,7 +169,10 @@ class DistributedContext:
     # Device and launcher -----------------------------------------------------------------------
 
     def device(self, name: str) -> str:
-        """The device of a config for this process: with GPUs, one for each of its machine."""
+        """The device of this process: with GPUs, one for each process of a machine.
+
+        name: the device of the config. Raises UserError if it does not suit several processes.
+        """
         if self.size == 1 or name == "cpu":
             return name
         if name not in ("auto", "cuda"):
@@ -188,7 +191,7 @@ class DistributedContext:
         return f"cuda:{self.local_rank}"
 
     def command(self) -> list[str]:
-        """How the program was started, as far as it can know."""
+        """The command that started the program, as far as it is known."""
         if self.size == 1:
             return ["toytrans"]
         here = ["--nproc-per-node", str(self.size)] if self.size == self.local_size else ["..."]
@@ -201,7 +204,7 @@ Failure = tuple[type[UserError], str]
 
 
 def _outcome(make: Callable[[], T]) -> tuple[T | None, Failure | None]:
-    """What a function returns, or the UserError that it raises, as values that can be sent."""
+    """The value that a function returns, or its UserError as picklable values."""
     try:
         return make(), None
     except UserError as error:
@@ -209,7 +212,7 @@ def _outcome(make: Callable[[], T]) -> tuple[T | None, Failure | None]:
 
 
 def _rebuilt(kind: type[UserError], message: str) -> UserError:
-    """An error of any process."""
+    """A UserError that another process raised."""
     error = kind.__new__(kind)
     error.args = (message,)
     return error
@@ -219,10 +222,11 @@ def _rebuilt(kind: type[UserError], message: str) -> UserError:
 def init_distributed(
     device: str, report: Callable[[str], None] = lambda _: None
 ) -> Iterator[DistributedContext]:
-    """Connect the processes that torchrun has started; SINGLE_PROCESS without torchrun.
+    """Connect the processes that torchrun has started. Yields SINGLE_PROCESS without torchrun.
 
-    device: of the config. report: gets a sentence where the others are long in coming. Raises
-    UserError where the processes cannot connect, or where one is lost.
+    device: the device of the config.
+    report: receives a sentence if connecting takes long.
+    Raises UserError if the processes cannot connect, or if one ends early.
     """
     context = _context_of_environment()
     if context.size == 1:
@@ -255,8 +259,11 @@ def init_distributed(
 def _connect_in_time(
     context: DistributedContext, backend: str, address: str, report: Callable[[str], None]
 ) -> None:
-    """Connect in a thread: PyTorch waits in C, where no signal is heeded. The thread is left behind
-    when the time is up; woken while Python ends it would abort the process."""
+    """Connect in a thread, because PyTorch waits in C, where Python handles no signals.
+
+    After the time limit the thread is left alone: if it woke while Python ends, the process would
+    abort.
+    """
     errors: list[Exception] = []
 
     def connect() -> None:
@@ -300,12 +307,12 @@ def _connect(context: DistributedContext, backend: str) -> None:
 
 
 def _is_of_network(error: RuntimeError) -> bool:
-    """gloo has no class of errors of its own."""
+    """Whether an error comes from the network. gloo raises plain RuntimeErrors."""
     return isinstance(error, distributed.DistError) or "gloo/transport" in str(error)
 
 
 def _context_of_environment() -> DistributedContext:
-    """The context of torchrun's variables. Raises UserError where they are incomplete."""
+    """The context in the variables of torchrun. Raises UserError if they are incomplete."""
     if not {"RANK", "WORLD_SIZE"} <= os.environ.keys():
         return SINGLE_PROCESS
     names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "TORCHELASTIC_RESTART_COUNT")

@@ -24,7 +24,7 @@ from toytrans.model.masks import MaskMaker
 from toytrans.model.positions.base import Positions
 from toytrans.model.transformer import Transformer
 from toytrans.tokens import BOS_ID, EOS_ID, PAD_ID, Vocabulary
-from toytrans.training.objective import SOUND, CrossEntropy, Objective
+from toytrans.training.objective import SOUND, CrossEntropy, Objective, token_losses
 
 
 def build_model(config: Config, vocabulary: Vocabulary) -> Transformer:
@@ -54,8 +54,7 @@ def objective_of(fault: FaultName | None, backward: Backward = "autograd") -> Ob
 
 
 def check_fault(fault: FaultName | None, model: ModelConfig, processes: int = 1) -> None:
-    """Raise UserError for a fault that changes nothing in a model, or that several processes
-    cannot train."""
+    """Raise UserError if a fault has no effect on a model, or needs a single process."""
     if fault is None:
         return
     if reason := FAULTS[fault].no_effect(model):
@@ -68,14 +67,14 @@ def check_fault(fault: FaultName | None, model: ModelConfig, processes: int = 1)
 
 
 class _NoCausal(MaskMaker):
-    """Pads are closed in the decoder, the future is not."""
+    """Masks pads in the decoder, but not the future."""
 
     def decoder_self(self, tgt_in: Tensor, queries: range | None = None) -> Tensor:
         return self._without_pads(tgt_in, tgt_in, queries)
 
 
 class _OffByOne(_NoCausal):
-    """Query t may look at keys 0 .. t + 1."""
+    """Query t may attend to keys 0 .. t + 1."""
 
     def decoder_self(self, tgt_in: Tensor, queries: range | None = None) -> Tensor:
         pads, length = super().decoder_self(tgt_in, queries), tgt_in.shape[1]
@@ -86,7 +85,7 @@ class _OffByOne(_NoCausal):
 
 
 class _PadVisible(MaskMaker):
-    """The triangle alone: pads are keys like any other."""
+    """Masks the future, but no pads."""
 
     def encoder_self(self, src: Tensor, queries: range | None = None) -> Tensor:
         return torch.ones_like(super().encoder_self(src, queries))
@@ -100,7 +99,7 @@ class _PadVisible(MaskMaker):
 
 
 class _Flipped(MaskMaker):
-    """Every mask the wrong way round."""
+    """Inverts every mask."""
 
     def encoder_self(self, src: Tensor, queries: range | None = None) -> Tensor:
         return ~super().encoder_self(src, queries)
@@ -113,7 +112,7 @@ class _Flipped(MaskMaker):
 
 
 class Silence(nn.Module):
-    """A sub-layer that adds nothing."""
+    """A sub-layer whose output is 0."""
 
     def forward(self, x: Tensor) -> Tensor:
         return torch.zeros_like(x)
@@ -128,12 +127,12 @@ def _without_residual(residual: Residual, x: Tensor, sublayer: nn.Module) -> Ten
 
 
 def _unshifted(batch: Batch) -> Batch:
-    """Labels are the tokens just read."""
+    """Labels are the decoder's input, without the shift."""
     return Batch(batch.src, batch.tgt_in, batch.tgt_in, batch.known)
 
 
 def _pad_as_end(batch: Batch) -> Batch:
-    """One id for both, as where a tokenizer has no pad of its own: the end is ignored with them."""
+    """EOS labels become PAD and are ignored, as with a tokenizer that has one id for both."""
     end = batch.tgt_out.masked_fill(batch.tgt_out == EOS_ID, PAD_ID)
     return Batch(batch.src, batch.tgt_in, end)
 
@@ -151,8 +150,7 @@ def loss_with_pads(
     cross_entropy: CrossEntropy = F.cross_entropy,
 ) -> Tensor:
     """`summed_loss` without ignoring PAD labels."""
-    losses = _losses(logits, tgt_out, label_smoothing, -1, cross_entropy)
-    return losses.sum()
+    return token_losses(logits, tgt_out, label_smoothing, cross_entropy, ignored=-1).sum()
 
 
 def loss_of_means(
@@ -161,32 +159,15 @@ def loss_of_means(
     label_smoothing: float = 0.0,
     cross_entropy: CrossEntropy = F.cross_entropy,
 ) -> Tensor:
-    """The mean of each row's mean, times the tokens, so that dividing by these gives that mean."""
-    losses = _losses(logits, tgt_out, label_smoothing, PAD_ID, cross_entropy)
+    """The mean over rows of each row's mean loss, times the number of tokens.
+
+    The caller divides by the number of tokens.
+    """
+    losses = token_losses(logits, tgt_out, label_smoothing, cross_entropy).view_as(tgt_out)
     tokens = tgt_out.ne(PAD_ID).sum(1)
     means = losses.sum(1) / tokens.clamp(min=1)
-    rows = tokens.gt(0).sum()  # those that fill a batch up are none
+    rows = tokens.gt(0).sum()  # without the empty rows that fill up a batch
     return means.sum() / rows * tokens.sum()
-
-
-def _losses(
-    logits: Tensor,
-    tgt_out: Tensor,
-    label_smoothing: float,
-    ignored: int,
-    cross_entropy: CrossEntropy,
-) -> Tensor:
-    """(B, T, V), (B, T) -> (B, T) in nats."""
-    if logits.dtype == torch.bfloat16:
-        logits = logits.float()
-    losses = cross_entropy(
-        logits.flatten(0, 1),
-        tgt_out.flatten(),
-        ignore_index=ignored,
-        reduction="none",
-        label_smoothing=label_smoothing,
-    )
-    return losses.view_as(tgt_out)
 
 
 def _masks(kind: type[MaskMaker], model: Transformer) -> None:
@@ -226,7 +207,7 @@ def _no_feed_forward(model: Transformer) -> None:
 
 
 class Fault(NamedTuple):
-    """One mistake.
+    """One fault.
 
     plant: changes a model in place.
     objective: what training learns from.

@@ -1,4 +1,4 @@
-"""What a machine offers a training, and what on it can change a training's numbers."""
+"""Describe the machine: its devices and disk, and all settings that can change results."""
 
 import contextlib
 import os
@@ -24,15 +24,18 @@ from toytrans.training.run import RUNS
 PACKAGES = ("torch", "numpy", "pydantic", "pyyaml", "safetensors", "rich", "tqdm", "typer")
 
 ROOM = 100 * 2**20
-"""Bytes that a run should find free: four checkpoints of two million weights, 12 bytes each."""
+"""Bytes that should be free for a run: four checkpoints of two million weights, 12 bytes each."""
 
 SWITCHES = ("ATEN_", "DNNL_", "KMP_", "MKL_", "OMP_", "ONEDNN_", "CUBLAS_", "NVIDIA_TF32")
-"""How environment variables begin that choose how numbers are computed."""
+"""Prefixes of environment variables that can change how numbers are computed."""
 
 
 def settings_of_numbers() -> dict[str, Any]:
-    """What this process computes with. Where all of it, the versions, the device and the precision
-    are the same, a training gives the same numbers, bit for bit on a CPU."""
+    """The settings of this process that can change numbers, as plain values.
+
+    If they, the versions, the device and the precision are equal, two trainings give the same
+    numbers, on a CPU bit for bit.
+    """
     return {
         "threads": torch.get_num_threads(),
         "processor": processor_name(),
@@ -50,7 +53,7 @@ def settings_of_numbers() -> dict[str, Any]:
 
 
 def processor_name() -> str:
-    """The processor by its maker's name, where the system tells it."""
+    """The model name of the processor, or its architecture."""
     with contextlib.suppress(OSError):
         for line in Path("/proc/cpuinfo").read_text(errors="replace").splitlines():
             key, _, value = line.partition(":")
@@ -60,8 +63,10 @@ def processor_name() -> str:
 
 
 def describe(folder: Path = RUNS) -> dict[str, Any]:
-    """This machine, this process, and the place where runs go, as plain values. `problems`: what
-    would stop a training."""
+    """This machine, this process and the folder of runs, as plain values.
+
+    The value of "problems" lists what would stop a training, one sentence each.
+    """
     place = choose_device("auto")
     storage, onednn = _storage(folder), multiplies_with_onednn()
     return {
@@ -84,7 +89,7 @@ def describe(folder: Path = RUNS) -> dict[str, Any]:
 
 
 def installed(package: str) -> str:
-    """Its version, or that it is not installed."""
+    """The version of a package, or "not installed"."""
     try:
         return version(package)
     except PackageNotFoundError:
@@ -104,7 +109,7 @@ def _named(device: str) -> str:
 
 
 def _why(device: torch.device) -> str:
-    """Why `precision: auto` takes what it takes on a device."""
+    """The reason for the choice of `precision: auto` on a device."""
     if has_bf16_products(device):
         narrow = f"; models up to d_model {NARROW} take fp32" if device.type == "cpu" else ""
         return f"{device} multiplies bf16 matrices{narrow}"
@@ -114,7 +119,7 @@ def _why(device: torch.device) -> str:
 
 
 def _why_products(onednn: bool) -> str:
-    """Why products of fp32 matrices are computed as they are."""
+    """The reason for the way in which fp32 products are computed."""
     if onednn:
         return "oneDNN computes fp32 products, as exact as MKL's here"
     if torch.cuda.is_available():
@@ -123,8 +128,10 @@ def _why_products(onednn: bool) -> str:
 
 
 def _storage(folder: Path) -> dict[str, Any]:
-    """Whether a run can be written to a folder, or to where it would be made. lockable None: not
-    tried."""
+    """Whether a run can be written to a folder, or to the nearest folder above that exists.
+
+    The value of "lockable" is None if it was not tried.
+    """
     runs = folder.absolute()
     there = runs
     while not there.exists() and there != there.parent:

@@ -1,4 +1,4 @@
-"""What a step learns from: how a batch is put to the model, and what of its answer is scored."""
+"""What a step learns from: the batch that the model reads, and the loss of its logits."""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -11,7 +11,33 @@ from toytrans.data.batches import Batch
 from toytrans.tokens import PAD_ID
 
 CrossEntropy = Callable[..., Tensor]
-"""`F.cross_entropy`, or the same by hand."""
+"""`F.cross_entropy`, or the same function with a manual backward pass."""
+
+
+def token_losses(
+    logits: Tensor,
+    tgt_out: Tensor,
+    label_smoothing: float,
+    cross_entropy: CrossEntropy,
+    *,
+    ignored: int = PAD_ID,
+    reduction: str = "none",
+) -> Tensor:
+    """Cross entropy of each label in nats, in fp32 at least.
+
+    logits: (B, T, V).
+    tgt_out: (B, T) labels. The loss of the id `ignored` is 0.
+    reduction: "none" returns (B T,), "sum" a scalar.
+    """
+    if logits.dtype == torch.bfloat16:
+        logits = logits.float()
+    return cross_entropy(
+        logits.flatten(0, 1),
+        tgt_out.flatten(),
+        ignore_index=ignored,
+        reduction=reduction,
+        label_smoothing=label_smoothing,
+    )
 
 
 def summed_loss(
@@ -22,22 +48,18 @@ def summed_loss(
 ) -> Tensor:
     """Cross entropy in nats, summed over real target tokens: (B, T, V), (B, T) -> a scalar.
 
-    PAD labels are ignored; the sum is divided once, by the tokens of the whole step.
+    The caller divides once, by the number of real target tokens of the whole step.
     """
-    if logits.dtype == torch.bfloat16:
-        logits = logits.float()
-    return cross_entropy(
-        logits.flatten(0, 1),
-        tgt_out.flatten(),
-        ignore_index=PAD_ID,
-        reduction="sum",
-        label_smoothing=label_smoothing,
-    )
+    return token_losses(logits, tgt_out, label_smoothing, cross_entropy, reduction="sum")
 
 
 class Objective(NamedTuple):
-    """batch: what teacher forcing makes of a batch; loss (logits, tgt_out, label_smoothing) ->
-    the summed loss; tokens: by how many it is divided."""
+    """What one update minimises.
+
+    batch: changes a batch before the model reads it.
+    loss: (logits, tgt_out, label_smoothing) -> the summed loss, a scalar.
+    tokens: the number that the summed loss of a batch is divided by.
+    """
 
     batch: Callable[[Batch], Batch] = lambda batch: batch
     loss: Callable[..., Tensor] = summed_loss

@@ -9,15 +9,17 @@ from torch.optim.adamw import adamw
 from toytrans.config import TrainConfig
 
 FLOOR = 0.02
-"""Where linear and cosine decay end, as a share of the peak."""
+"""Linear and cosine decay end at this share of the peak."""
 
 
 class AdamW:
-    """AdamW (Loshchilov and Hutter 2019), betas 0.9 and 0.98 as in Vaswani et al. 2017.
+    """AdamW (Loshchilov and Hutter 2019) with betas 0.9 and 0.98, as in Vaswani et al. 2017.
 
-    Weight decay applies to matrices only, not to biases, norms and what positions learn. The update
-    is torch's function `adamw`; torch's class around it first imports a compiler, for most of a
-    second.
+    Weight decay applies to matrices only, not to biases, norms and parameters of positions. The
+    update is torch's function `adamw`. Torch's own class imports a compiler first, which takes most
+    of a second.
+
+    state: by parameter: "step", and "exp_avg" and "exp_avg_sq" of the parameter's shape.
     """
 
     def __init__(self, model: nn.Module, weight_decay: float) -> None:
@@ -29,7 +31,7 @@ class AdamW:
         self.weight_decay = weight_decay
         device = next(model.parameters()).device
         self.fused = device.type in ("cpu", "cuda")
-        counting = device if self.fused else "cpu"  # the others read the count on the host
+        counting = device if self.fused else "cpu"  # unfused kernels read the count on the host
         self.state: dict[nn.Parameter, dict[str, Tensor]] = {
             parameter: {
                 "step": torch.zeros((), device=counting),
@@ -40,7 +42,7 @@ class AdamW:
         }
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """Forget the gradients, or make them zero where their memory is to stay."""
+        """Drop the gradients, or with set_to_none=False set them to zero in place."""
         for parameter in self.state:
             if set_to_none:
                 parameter.grad = None
@@ -49,7 +51,7 @@ class AdamW:
 
     @torch.no_grad()
     def step(self, lr: float) -> None:
-        """One update of every parameter that has a gradient."""
+        """Update every parameter that has a gradient."""
         for parameters, decay in ((self.decayed, self.weight_decay), (self.others, 0.0)):
             moved = [parameter for parameter in parameters if parameter.grad is not None]
             states = [self.state[parameter] for parameter in moved]
@@ -72,9 +74,10 @@ class AdamW:
 
 
 def learning_rate(step: int, train: TrainConfig) -> float:
-    """The rate of step 1, 2, ...: a straight line up to lr, then the schedule.
+    """The learning rate of step 1, 2, ...: linear warm-up to lr, then the schedule.
 
-    inverse_sqrt is lr sqrt(warmup / step); linear and cosine reach 2% of lr at max_steps.
+    inverse_sqrt: lr sqrt(warmup / step).
+    linear, cosine: fall to 2% of lr at max_steps.
     """
     warmup = train.warmup_steps or 0
     if step <= warmup:

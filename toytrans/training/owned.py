@@ -1,29 +1,29 @@
-"""The files that training writes into a run directory: how they are written, when they may go.
+"""The files that training writes into a run directory, and when they may go.
 
     config.yaml  data.json  environment.json  metrics.jsonl
-    checkpoints.json              the checkpoints that this run wrote, by SHA-256
+    checkpoints.json              SHA-256 of the checkpoints that this run wrote
     checkpoints/step-N/           a checkpoint
-    checkpoints/.step-N/          one that is being written; .old-step-N one that is being deleted
-    .replaced/                    the run before, until the first checkpoint of the new one
+    checkpoints/.step-N/          a checkpoint while it is written
+    checkpoints/.old-step-N/      a checkpoint while it is deleted
+    .replaced/                    the old run, until the new one saves its first checkpoint
 
-This is the only module that deletes anything in a run directory. It deletes files by the names
-above and folders that are then empty, never a tree, and nothing through a link.
+Only this module deletes anything in a run directory. It deletes files with the names above, and
+folders that are then empty. It never deletes a tree, and never anything through a link.
 """
 
 import contextlib
 import hashlib
 import json
 import os
-import stat
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import BinaryIO
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from toytrans.errors import UserError
-from toytrans.safe_io import Unreadable, read_whole
+from toytrans.safe_io import Unreadable, json_text, read_whole
 from toytrans.training.failpoint import failpoint
+from toytrans.training.writing import draft_of, flush_folder, write_file
 
 CONFIG, DATA, ENVIRONMENT, METRICS, LOCK, CHECKPOINTS, MANIFEST, REPLACED = (
     "config.yaml",
@@ -39,68 +39,20 @@ PARTS = ("weights", "optimizer", "random")
 DESCRIPTION = "checkpoint.json"
 
 RUN_FILES = (METRICS, DATA, ENVIRONMENT, MANIFEST, CONFIG)
-"""Files of a run. The config comes last: where it lies shows whether a move was completed."""
+"""Files of a run. The config is moved last: its place shows whether a move was completed."""
 
 CHECKPOINT_FILES = (*(f"{part}.safetensors" for part in PARTS), DESCRIPTION)
 
 MOST_BYTES = 1_000_000
-"""Of a checkpoint's description, and of the manifest."""
-
-
-# Writing -------------------------------------------------------------------------------------
-
-
-def draft_of(path: Path) -> Path:
-    """Where a file is written before it takes its name."""
-    return path.with_name(f".{path.name}.draft")
-
-
-def write_file(path: Path, raw: bytes) -> None:
-    """Write a file so that it is either old or new, never half. A link of its name, or of its
-    draft's, is replaced; what the link points to stays."""
-    draft = draft_of(path)
-    draft.unlink(missing_ok=True)
-    with draft.open("xb") as file:  # exclusive: follows no link
-        write_out(file, raw, path.name)
-    draft.replace(path)
-
-
-def append_line(path: Path, raw: bytes) -> None:
-    """Add a line to a file. Raises UserError where its name is a link, a pipe or a device."""
-    flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT
-    flags |= getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
-    if path.is_symlink():
-        raise UserError(f"{path}: is a link, and nothing is written through it; remove the link")
-    with open(os.open(path, flags, 0o666), "ab") as file:
-        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-            raise Unreadable(f"{path}: a pipe or a device, not a file; remove it")
-        write_out(file, raw, "record")
-
-
-def write_out(file: BinaryIO, raw: bytes, name: str) -> None:
-    """Write bytes and flush them to the disk. name: of the failpoint halfway."""
-    half = len(raw) // 2
-    file.write(memoryview(raw)[:half])
-    file.flush()
-    failpoint(f"half-{name}")
-    file.write(memoryview(raw)[half:])
-    file.flush()
-    os.fsync(file.fileno())
-
-
-def flush_folder(folder: Path) -> None:
-    """Flush the names in a folder to the disk."""
-    if os.name == "posix":
-        descriptor = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+"""The largest description of a checkpoint, and the largest manifest, that are read."""
 
 
 @contextlib.contextmanager
 def saying_what_failed(run: Path, what: str) -> Iterator[None]:
-    """Turn the disk's refusal into a UserError that names the checkpoint to go on from."""
+    """Turn an OSError into a UserError that names the last intact checkpoint.
+
+    what: the file or step that is written.
+    """
     try:
         yield
     except OSError as error:
@@ -114,7 +66,7 @@ def saying_what_failed(run: Path, what: str) -> Iterator[None]:
 
 
 def saved_steps(run: Path) -> list[int]:
-    """Steps of the finished checkpoints, in order."""
+    """Steps of the finished checkpoints, in ascending order."""
     names: list[str] = []
     with contextlib.suppress(OSError):
         names = os.listdir(run / CHECKPOINTS)
@@ -126,9 +78,9 @@ def checkpoint_folder(run: Path, step: int) -> Path:
 
 
 def new_draft(run: Path, step: int) -> Path:
-    """An empty folder for a checkpoint that is to be written; what a crash left there goes.
+    """Make an empty folder for a checkpoint that is being written.
 
-    Raises UserError where something else has its name.
+    A draft that a crash left is deleted. Raises UserError if something else has its name.
     """
     draft = run / CHECKPOINTS / f".step-{step}"
     discard_draft(draft)
@@ -139,9 +91,9 @@ def new_draft(run: Path, step: int) -> Path:
 
 
 def place_checkpoint(run: Path, step: int, draft: Path) -> None:
-    """Give a checkpoint that is whole its name, and record it in the manifest.
+    """Rename a complete checkpoint to its final name, and record it in the manifest.
 
-    Raises UserError where something else has that name.
+    Raises UserError if something that this run did not write has that name.
     """
     final, manifest = checkpoint_folder(run, step), read_manifest(run)
     old = None
@@ -152,7 +104,7 @@ def place_checkpoint(run: Path, step: int, draft: Path) -> None:
     manifest[step] = _sha256(draft)
     there = set(saved_steps(run)) | {step}
     sums = {str(step): digest for step, digest in sorted(manifest.items()) if step in there}
-    write_file(run / MANIFEST, (json.dumps({"format": 1, "sha256": sums}) + "\n").encode())
+    write_file(run / MANIFEST, f"{json_text({'format': 1, 'sha256': sums})}\n".encode())
     draft.rename(final)
     failpoint("renamed")
     flush_folder(final.parent)
@@ -161,10 +113,10 @@ def place_checkpoint(run: Path, step: int, draft: Path) -> None:
 
 
 def prune(run: Path, steps: Iterable[int]) -> None:
-    """Delete some checkpoints of this run, and what a crash left of others.
+    """Delete some checkpoints of this run, and remains of others after a crash.
 
-    A checkpoint goes only where the manifest names it and it holds nothing else. Where the folder
-    of checkpoints is a link out of the run, nothing goes.
+    A checkpoint is deleted only if the manifest lists it and it holds no other files. Nothing is
+    deleted if the folder of checkpoints is a link out of the run.
     """
     folder = run / CHECKPOINTS
     if leaves(run):
@@ -182,14 +134,16 @@ def prune(run: Path, steps: Iterable[int]) -> None:
 
 
 def discard_draft(folder: Path) -> None:
-    """Delete a checkpoint that a crash left half written or half deleted, if it is no more."""
+    """Delete a half-written or half-deleted checkpoint, if it holds no other files."""
     with contextlib.suppress(OSError):
         _delete(folder, (*CHECKPOINT_FILES, *(f".{name}.draft" for name in CHECKPOINT_FILES)))
 
 
 def keep_unreadable(run: Path, step: int) -> Path:
-    """Rename a checkpoint that cannot be read now, so that training writes its step anew and this
-    one stays. Returns its new path."""
+    """Rename a checkpoint that cannot be read, so that training can write its step again.
+
+    Returns its new path.
+    """
     folder = checkpoint_folder(run, step)
     names = (f"step-{step}-unreadable{end}" for end in ("", *(f"-{n}" for n in range(2, 10_000))))
     free = next(p for name in names if not os.path.lexists(p := folder.with_name(name)))
@@ -200,7 +154,7 @@ def keep_unreadable(run: Path, step: int) -> Path:
 
 
 def leaves(run: Path) -> Path | None:
-    """Where the folder of checkpoints is a link out of the run directory: its target."""
+    """The target of the folder of checkpoints if it is a link out of the run directory."""
     target = (run / CHECKPOINTS).resolve()
     return None if target.is_relative_to(run.resolve()) else target
 
@@ -215,8 +169,10 @@ class _Manifest(BaseModel):
 
 
 def read_manifest(run: Path) -> dict[int, str]:
-    """The SHA-256 of each checkpoint's description, by step. A run saved without a manifest, or
-    with one that cannot be read, has those checkpoints that describe themselves rightly."""
+    """The SHA-256 of each checkpoint's description, by step.
+
+    Without a readable manifest, all checkpoints count whose description names their own step.
+    """
     try:
         read = _Manifest.model_validate_json(read_whole(run / MANIFEST, MOST_BYTES))
     except (OSError, Unreadable, ValidationError):
@@ -227,7 +183,7 @@ def read_manifest(run: Path) -> dict[int, str]:
 
 
 def _describes(folder: Path, step: int) -> bool:
-    """Whether a folder's description is one of training's, of a step."""
+    """Whether the description in a folder is that of a checkpoint of a step."""
     with contextlib.suppress(OSError, Unreadable, ValueError, RecursionError):
         about = json.loads(read_whole(folder / DESCRIPTION, MOST_BYTES))
         progress = about.get("progress") if isinstance(about, dict) else None
@@ -236,7 +192,7 @@ def _describes(folder: Path, step: int) -> bool:
 
 
 def _is_own(folder: Path, manifest: dict[int, str]) -> bool:
-    """Whether a folder is a checkpoint that the manifest names, and holds nothing else."""
+    """Whether a folder is a checkpoint that the manifest lists, without other files."""
     step = _step(folder.name)
     if step not in manifest or not _is_real(folder):
         return False
@@ -252,7 +208,7 @@ def _sha256(folder: Path) -> str:
 
 
 def _number(text: str) -> int | None:
-    """The number that a text is, as training writes it."""
+    """The number in a text, if training would write it in this form."""
     plain = text.isascii() and text.isdigit() and len(text) < 20 and str(int(text)) == text
     return int(text) if plain else None
 
@@ -267,20 +223,22 @@ def _is_draft(name: str) -> bool:
 
 
 def _is_real(folder: Path) -> bool:
-    """Whether a path is a folder and no link to one."""
+    """Whether a path is a folder, and not a link to one."""
     return folder.is_dir() and not folder.is_symlink()
 
 
 def _hide(folder: Path) -> Path:
-    """Take its name from a checkpoint at once: half deleted it is none, not a damaged one."""
+    """Rename a checkpoint before it is deleted, so that nobody reads it as a damaged one."""
     hidden = folder.with_name(f".old-{folder.name}")
     discard_draft(hidden)
     return folder.rename(hidden)
 
 
 def _delete(folder: Path, names: Iterable[str]) -> None:
-    """Delete files of a folder by name, then the folder. Raises OSError where it is a link, or
-    holds anything else."""
+    """Delete files of a folder by name, then the folder.
+
+    Raises OSError if the folder is a link or holds other files.
+    """
     if folder.is_symlink():
         raise OSError(f"{folder} is a link")
     for name in names:
@@ -292,10 +250,10 @@ def _delete(folder: Path, names: Iterable[str]) -> None:
 
 
 def set_aside(run: Path) -> list[str]:
-    """Move the files of a run, if there is one, to .replaced; returns the entries that training did
-    not write.
+    """Move the files of a run, if there is one, to .replaced.
 
-    Raises UserError where checkpoints of this run cannot be distinguished from other folders.
+    Returns the entries that training did not write; they stay. Raises UserError if a folder among
+    the checkpoints was not written by this run.
     """
     if not os.path.lexists(run / CONFIG):
         return []
@@ -324,11 +282,14 @@ def set_aside(run: Path) -> list[str]:
 
 
 def put_back(run: Path) -> bool:
-    """Undo `set_aside`, unless the new run has saved a checkpoint. Returns whether it did."""
+    """Undo `set_aside`, unless the new run has saved a checkpoint.
+
+    Returns whether anything was moved back.
+    """
     aside = run / REPLACED
     if not _is_real(aside) or leaves(run):
         return False
-    if (aside / CONFIG).exists():  # moved as a whole, so what is outside is the new run's
+    if (aside / CONFIG).exists():  # the whole run was moved, so files outside are the new run's
         if saved_steps(run):
             return False
         with saying_what_failed(run, "the run before"):
@@ -344,8 +305,11 @@ def put_back(run: Path) -> bool:
 
 
 def recover(run: Path) -> None:
-    """End what a crash left of a replacement: undo a move that was not completed; delete the old
-    run where the new one has saved a checkpoint."""
+    """Finish a replacement after a crash.
+
+    A move that was not completed is undone. If the new run has saved a checkpoint, the old run is
+    deleted.
+    """
     if not (run / REPLACED / CONFIG).exists():
         put_back(run)
     elif saved_steps(run):
@@ -353,7 +317,7 @@ def recover(run: Path) -> None:
 
 
 def drop_replaced(run: Path) -> None:
-    """Delete the run that was set aside; its config goes last."""
+    """Delete the run in .replaced, its config last."""
     aside = run / REPLACED
     if not _is_real(aside):
         return
@@ -366,13 +330,15 @@ def drop_replaced(run: Path) -> None:
 
 
 def is_unfinished(run: Path) -> bool:
-    """Whether a training began in a folder and ended before it wrote a config."""
+    """Whether a training locked a folder but ended before it wrote a config."""
     return (run / LOCK).exists() and not os.path.lexists(run / CONFIG)
 
 
 def forget_claim(run: Path, *, made: bool) -> None:
-    """Leave a folder as it was before a training that wrote nothing: empty, or gone if it was made
-    for that training."""
+    """Clean up after a training that wrote nothing: remove its lock from the folder.
+
+    made: whether the folder was made for that training; it is then removed too.
+    """
     with contextlib.suppress(OSError):
         if set(os.listdir(run)) <= {LOCK}:
             (run / LOCK).unlink(missing_ok=True)

@@ -7,28 +7,21 @@ runs/name/metrics.jsonl     one record a line
 runs/name/checkpoints/      see checkpoint.py
 runs/name/.toytrans-lock    held by the training that writes here
 
-How these files are written, and when one is deleted: see owned.py.
+Which of these files are deleted, and when: see owned.py.
 """
 
-import contextlib
-import errno
 import json
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import chain, islice, takewhile
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, overload
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-try:
-    import fcntl
-except ImportError:  # not on Windows
-    fcntl = None  # type: ignore[assignment]
-
 from toytrans.config import Config
-from toytrans.config_file import load_config, save_config
+from toytrans.config_file import read_config, save_config
 from toytrans.data.files import LARGEST_MAX_LEN_A, MOST_BYTES
 from toytrans.data.pairs import DatasetInfo
 from toytrans.errors import UserError
@@ -51,163 +44,27 @@ from toytrans.training.owned import (
     CONFIG,
     DATA,
     ENVIRONMENT,
-    LOCK,
     METRICS,
-    REPLACED,
-    append_line,
     checkpoint_folder,
-    is_unfinished,
-    recover,
     saved_steps,
     saying_what_failed,
-    write_file,
 )
+from toytrans.training.writing import append_line, write_file, write_json
+from toytrans.user_code import trust
 
 Record = dict[str, Any]
 """One line of metrics.jsonl."""
 
 
 RUNS = Path("runs")
-"""Where runs go that are given no folder."""
+"""The folder of runs without --out."""
 
 LONGEST_RECORD, MOST_UNREAD = 10_000, 10_000
-"""Bytes of a line of metrics.jsonl; lines past the first that is not whole that are looked at."""
-
-
-def choose_folder(stem: str, out: Path | None, *, resume: bool, overwrite: bool) -> Path:
-    """Where the run of a config named `stem` goes, or is. Raises UserError rather than let a run
-    be written into something else.
-
-    out left out: runs/stem, then -2, -3; for resume and overwrite the newest of these that a config
-    of that name made.
-    """
-    if out is not None:
-        return _writable(out, resume or overwrite)
-    if stem in (".", "..") or not stem.isprintable():
-        raise UserError(f"{stem!r} is no name for a run; name its directory with --out")
-    names = os.listdir(RUNS) if RUNS.is_dir() else []
-    numbers = sorted(filter(None, (_number(name, stem) for name in names)))
-    if resume or overwrite:
-        for number in reversed(numbers):
-            path = RUNS / _name(stem, number)
-            if _made_by(path, stem, number):
-                return _writable(path, True)
-    return RUNS / _name(stem, numbers[-1] + 1 if numbers else 1)
-
-
-def _made_by(path: Path, stem: str, number: int) -> bool:
-    """Whether a folder is the run of a config of that name. Raises UserError where the run does not
-    say: exp-2 may be the second of exp.yaml or the first of exp-2.yaml."""
-    name = read_environment(path).get("config")
-    if isinstance(name, str):
-        return name == stem
-    if number > 1 and is_run(path):
-        raise UserError(
-            f"{path}: does not say which config it is of, {stem} or {path.name}; name it with --out"
-        )
-    return number == 1 or is_unfinished(path)
-
-
-def claim_folder(stem: str, out: Path | None) -> Path:
-    """Make the folder of a new run; where another training was faster, the next free one."""
-    refused = None
-    while True:
-        path = choose_folder(stem, out, resume=False, overwrite=False)
-        try:
-            path.mkdir(parents=True, exist_ok=out is not None)
-        except OSError as error:
-            if isinstance(error, FileExistsError) and path != refused:
-                refused = path
-                continue
-            reason = f"{_dead_link(path)}cannot be made ({error.strerror}); name another --out"
-            raise UserError(f"{path}: {reason}") from None
-        return path
-
-
-def _dead_link(path: Path) -> str:
-    """That a link on the way to a path leads nowhere, say to a disk that is not mounted."""
-    for link in (path, *path.parents):
-        if os.path.islink(link) and not os.path.exists(link):
-            return f"{link} is a link to {os.readlink(link)}, which is not there; "
-    return ""
-
-
-@contextlib.contextmanager
-def locked(path: Path, remedy: str = ", or name another --out") -> Iterator[list[str]]:
-    """Keep other trainings out of a run directory, which is made if need be; raises UserError where
-    one is in it. What a person should know is yielded: that this system has no such locks, say.
-    remedy: besides waiting.
-
-    The lock is the system's, so that it goes with the process, however that ends.
-    """
-    with saying_what_failed(path, LOCK):
-        path.mkdir(parents=True, exist_ok=True)
-        flags = os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0)
-        descriptor = os.open(path / LOCK, flags, 0o666)
-    try:
-        yield _lock(path, descriptor, remedy)
-    finally:
-        os.close(descriptor)
-
-
-def _lock(path: Path, descriptor: int, remedy: str) -> list[str]:
-    unguarded = [f"{path}: no file locks here, so let no other training write into it meanwhile"]
-    if fcntl is None:
-        return unguarded
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        if os.fstat(descriptor).st_nlink == 0:  # another training has just left the folder
-            raise BlockingIOError
-    except BlockingIOError:
-        raise UserError(
-            f"{path}: another training is writing here; wait for its end or stop it{remedy}"
-        ) from None
-    except OSError as error:
-        if error.errno in (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP):  # some network disks
-            return unguarded
-        raise
-    return []
-
-
-def _name(stem: str, number: int) -> str:
-    return stem if number == 1 else f"{stem}-{number}"
-
-
-def _number(name: str, stem: str) -> int:
-    """1 for stem, k for stem-k, 0 for other names."""
-    rest = name.removeprefix(f"{stem}-")
-    if name == stem or rest == name:
-        return int(name == stem)
-    number = int(rest) if rest.isascii() and rest.isdigit() and len(rest) < 10 else 0
-    return number if number > 1 and rest == str(number) else 0
-
-
-def _writable(out: Path, may_exist: bool) -> Path:
-    """A path where a run may be written: nothing, an empty folder, or a run if it may exist."""
-    if not os.path.exists(out):
-        return out
-    if not out.is_dir():
-        raise UserError(f"{out}: is a file; name a directory for the run")
-    if set(os.listdir(out)) <= {LOCK}:
-        return out
-    if not may_exist:
-        raise UserError(f"{out}: not empty; go on with --resume, replace it with --overwrite")
-    if (out / REPLACED).exists() and (out / LOCK).exists():
-        with locked(out):
-            recover(out)
-    if is_unfinished(out):
-        return out
-    if not is_run(out):
-        raise UserError(f"{out}: not a run directory, so it is left alone; name another --out")
-    try:
-        read_run(out)
-    except UserError as error:
-        raise UserError(f"{error}; {out} is left alone: mend it, or name another --out") from None
-    return out
+"""Bytes of a line of metrics.jsonl, and lines that are read after the first damaged one."""
 
 
 def newest_run() -> Path:
-    """The run under runs/ that was written to last and has a checkpoint. Raises UserError."""
+    """The newest run under runs/ that has a checkpoint. Raises UserError if there is none."""
     entries = list(RUNS.iterdir()) if RUNS.is_dir() else []
     runs = [path for path in entries if is_run(path) and saved_steps(path)]
     if not runs:
@@ -219,17 +76,17 @@ def newest_run() -> Path:
 
 
 def unfinished(path: Path) -> str:
-    """How far a run has come whose training has not reached its end; empty if it has."""
+    """The progress of an unfinished training as text; empty if it has finished."""
     try:
         train = read_run(path)[0].train
         progress = read_progress(path, saved_steps(path)[-1])
-    except (UserError, IndexError):  # a training that is writing there has removed it
+    except (UserError, IndexError):  # a training that writes there has just removed it
         return ""
     return "" if progress.is_finished(train) else f"step {progress.step} of {train.max_steps}"
 
 
 def create_run(path: Path, config: Config, facts: DatasetInfo, environment: dict[str, Any]) -> None:
-    """Make a run directory, or renew the description of one that is resumed."""
+    """Make a run directory, or write its description again if it is resumed."""
     vocabulary = facts.vocabulary
     data = {
         "symbols": vocabulary.symbols,
@@ -241,7 +98,7 @@ def create_run(path: Path, config: Config, facts: DatasetInfo, environment: dict
     with saying_what_failed(path, "the run's description"):
         (path / CHECKPOINTS).mkdir(parents=True, exist_ok=True)
         write_file(path / DATA, (json.dumps(data, ensure_ascii=False) + "\n").encode())
-        write_file(path / ENVIRONMENT, f"{json_text(environment, 1)}\n".encode())
+        write_json(path / ENVIRONMENT, environment)
         write_file(path / CONFIG, save_config(config).encode())
 
 
@@ -251,7 +108,7 @@ def is_run(path: Path) -> bool:
 
 
 def read_run(path: Path) -> tuple[Config, DatasetInfo]:
-    """Config and data facts of a run directory. Raises UserError."""
+    """The config and the data facts of a run directory. Raises UserError."""
     if not os.path.exists(path):
         raise UserError(f"{path}: no such run directory; `toytrans train` makes one")
     if not is_run(path):
@@ -260,7 +117,7 @@ def read_run(path: Path) -> tuple[Config, DatasetInfo]:
         facts = _SavedFacts.model_validate_json(read_whole(path / DATA, MOST_BYTES)).facts()
     except (OSError, ValidationError, UserError):
         raise UserError(f"{path / DATA}: damaged; the run cannot be read without it") from None
-    return load_config(path / CONFIG), facts
+    return read_config(path / CONFIG), facts
 
 
 class _SavedFacts(BaseModel):
@@ -275,7 +132,7 @@ class _SavedFacts(BaseModel):
     train_sha256: str
 
     def facts(self) -> DatasetInfo:
-        """Raises UserError for what no training has: a symbol with a blank in it, say."""
+        """The facts. Raises UserError for values that training never writes."""
         low, high = self.train_length
         if low > high or any(symbol.split() != [symbol] for symbol in self.symbols):
             raise UserError("no training's data")
@@ -284,13 +141,13 @@ class _SavedFacts(BaseModel):
 
 
 def read_precision(path: Path) -> Precision | None:
-    """The precision that a run has been trained in, from its environment.json."""
+    """The training precision of a run, from its environment.json."""
     precision = read_environment(path).get("precision")
     return precision if precision in ("fp32", "bf16", "fp64") else None
 
 
 def is_of_launch(path: Path, launch: str | None) -> bool:
-    """Whether a run was made or resumed by a torchrun launch: `DistributedContext.launch`."""
+    """Whether a torchrun launch made or resumed a run. launch: `DistributedContext.launch`."""
     return launch is not None and read_environment(path).get("launch") == launch
 
 
@@ -304,20 +161,23 @@ def read_environment(path: Path) -> dict[str, Any]:
 
 
 def append_record(path: Path, record: Record) -> None:
-    """Add a line to metrics.jsonl; numbers that JSON lacks become null."""
+    """Add a line to metrics.jsonl. NaN and infinity become null."""
     line = json_text(record)
     with saying_what_failed(path, METRICS):
         append_line(path / METRICS, f"{line}\n".encode())
 
 
 def read_records(path: Path) -> list[Record]:
-    """The records of a run; reading ends at a line that is not whole. Raises UserError."""
+    """The records of a run up to the first damaged line. Raises UserError."""
     return [record for record, _ in record_lines(path) if record is not None]
 
 
 def record_lines(path: Path) -> Iterator[tuple[Record | None, bytes]]:
-    """The lines of metrics.jsonl, however many, with what they record: None from the first that is
-    not whole on, at most MOST_UNREAD times. Raises UserError."""
+    """Each line of metrics.jsonl and its record.
+
+    The record is None from the first damaged line on, for at most MOST_UNREAD lines. Raises
+    UserError if the file cannot be read.
+    """
     try:
         with open_regular(path / METRICS) as file:
             lines = iter(lambda: file.readline(LONGEST_RECORD), b"")
@@ -333,7 +193,7 @@ def record_lines(path: Path) -> Iterator[tuple[Record | None, bytes]]:
 
 
 def _record(line: bytes) -> Record | None:
-    """What a line records: a whole step and plain values; else None."""
+    """The record in a line: a step and plain values. None if the line is damaged."""
     try:
         record = json.loads(line.decode(errors="replace"), parse_constant=_no_number)
     except (ValueError, RecursionError):
@@ -350,7 +210,7 @@ def _no_number(name: str) -> None:
 
 
 def cut_records(path: Path, step: int) -> None:
-    """Drop the records past a step, and a last line that a crash cut short."""
+    """Drop the records after a step, and a last line that a crash cut short."""
     if not os.path.lexists(path / METRICS):
         return
     lines = takewhile(lambda line: line[0] and line[0]["step"] <= step, record_lines(path))
@@ -373,8 +233,25 @@ class Run:
     def vocabulary(self) -> Vocabulary:
         return self.facts.vocabulary
 
-    def translate(self, sequences: list[str], beam: int = 1) -> list[str]:
-        """Translations of sequences such as "5 7 9". Raises UnseenSymbol."""
+    @property
+    def title(self) -> str:
+        """Path, step and fault."""
+        fault = f"; broken on purpose: {self.config.fault}" if self.config.fault else ""
+        return f"{self.path}, step {self.step}{fault}"
+
+    @overload
+    def translate(self, sequences: str, beam: int = 1) -> str: ...
+
+    @overload
+    def translate(self, sequences: list[str], beam: int = 1) -> list[str]: ...
+
+    def translate(self, sequences: str | list[str], beam: int = 1) -> str | list[str]:
+        """The translation of one sequence such as "5 7 9", or those of several.
+
+        Raises UnseenSymbol, a UserError.
+        """
+        if isinstance(sequences, str):
+            return self.translate([sequences], beam)[0]
         output = translate(
             self.model,
             [sequence.split() for sequence in sequences],
@@ -385,13 +262,18 @@ class Run:
         return [" ".join(symbols) for symbols in output]
 
 
-def load_run(path: str | Path, checkpoint: str = "best", device: str = "auto") -> Run:
+def load_run(
+    path: str | Path, checkpoint: str = "best", device: str = "auto", trust_code: bool = False
+) -> Run:
     """The model of a run directory, in eval mode, in fp32 (fp64 where it was trained so).
 
-    checkpoint: best, last or a step. device: as in a config. Raises UserError.
+    checkpoint: best, last or a step. device: as in a config. trust_code: whether code that the run
+    names may be run, its task's say. Raises UserError.
     """
     path = Path(path)
     config, facts = read_run(path)
+    if trust_code:
+        trust(config.references.values())
     step, loaded = _chosen(path, checkpoint)
     model = build_model(config, facts.vocabulary)
     if config.train.precision == "fp64":
@@ -401,8 +283,10 @@ def load_run(path: str | Path, checkpoint: str = "best", device: str = "auto") -
 
 
 def _chosen(path: Path, which: str) -> tuple[int, Checkpoint]:
-    """The checkpoint of a choice. Where a training removes it before it is read, it is chosen
-    anew."""
+    """The step and the checkpoint of a choice: best, last or a step.
+
+    If a training removes the checkpoint before it is read, the choice is made again.
+    """
     while True:
         step = pick_step(path, which)
         try:

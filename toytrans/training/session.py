@@ -26,14 +26,15 @@ from toytrans.data import check_splits, open_source
 from toytrans.data.files import sha256_of
 from toytrans.data.pairs import DatasetInfo, PairSource
 from toytrans.errors import UserError
-from toytrans.training import owned, run
+from toytrans.training import owned, run, run_folder
 from toytrans.training.devices import Precision, choose_device, choose_precision
 from toytrans.training.distributed import SINGLE_PROCESS, DistributedContext
 from toytrans.training.faults import check_fault
 from toytrans.training.machine import settings_of_numbers
 from toytrans.training.optimizer import learning_rate
-from toytrans.training.signals import ReceivedSignals, collect_signals, exit_if_signalled
+from toytrans.training.signals import ReceivedSignals, collect_interrupts, collect_signals
 from toytrans.training.trainer import Trainer
+from toytrans.user_code import digest, remember, trust
 
 MAY_CHANGE = ("config", "launch", "started", "command", "python", "platform")
 """Parts of a run's environment that change no number of the training."""
@@ -84,19 +85,25 @@ def open_session(
     context: DistributedContext = SINGLE_PROCESS,
     *,
     patient: bool = False,
+    in_program: bool = False,
 ) -> Iterator[Session]:
     """Prepare a run and hold its lock. Raises UserError.
 
     report: gets one sentence at a time for the user. patient: a second signal changes nothing;
-    torchrun passes signals on and does not wait for long.
+    torchrun passes signals on and does not wait for long. in_program: the process is the user's,
+    and no signal ends it.
     """
+    code = request.config.references.values()
+    trust(code)
     plan = context.on_main(lambda: _plan(request, context))
     device, source = context.on_all(lambda: _open(plan, context))
+    context.on_main(lambda: remember(code))
     context.require_equal(config=request.config, data=source.facts, device=device.type)
     precision = context.on_main(
         lambda: choose_precision(plan.precision, device, plan.config.model.d_model)
     )
-    with collect_signals(patient=patient or context.size > 1) as signals:
+    collected = collect_signals(patient=patient or context.size > 1)
+    with collect_interrupts() if in_program else collected as signals:
         path, made = context.on_main(lambda: _claim(plan, request))
         with _held(plan._replace(path=path), made, request.remedy, context, report) as notes:
             trainer = Trainer(plan.config, source, path, device, precision, context)
@@ -105,7 +112,7 @@ def open_session(
             before = run.read_environment(path) if resumed else {}
             environment = _environment(plan.config, device, precision, context)
             environment["config"] = before.get("config", request.name)
-            exit_if_signalled(*context.gather(signals.received))
+            signals.end(*context.gather(signals.received))
             context.on_main(lambda: run.create_run(path, plan.config, source.facts, environment))
             processes = f", {context.size} processes" if context.size > 1 else ""
             report(f"{path}: {device}, {precision}{processes}")
@@ -114,9 +121,9 @@ def open_session(
             if resumed and plan.saved:
                 _report_schedule(plan.saved[0], plan.config, trainer.progress.step, report)
             signals.act = trainer.interrupt
-            exit_if_signalled(*context.gather(signals.received))
+            signals.end(*context.gather(signals.received))
             yield Session(trainer, source, signals, resumed)
-    exit_if_signalled(signals.received)  # one that came in the moment after the training
+    signals.end(signals.received)  # one that came in the moment after the training
 
 
 def _plan(request: Request, context: DistributedContext) -> _Plan:
@@ -124,10 +131,10 @@ def _plan(request: Request, context: DistributedContext) -> _Plan:
     themselves, but only the run that they were training."""
     name, out, resume, overwrite = request.name, request.out, request.resume, request.overwrite
     if context.restarts and not resume:
-        path = run.choose_folder(name, out, resume=True, overwrite=False)
+        path = run_folder.choose_folder(name, out, resume=True, overwrite=False)
         resume = run.is_of_launch(path, context.launch)
         overwrite = overwrite and not resume
-    path = run.choose_folder(name, out, resume=resume, overwrite=overwrite)
+    path = run_folder.choose_folder(name, out, resume=resume, overwrite=overwrite)
     config, precision, saved = request.config, request.config.train.precision, None
     if resume and run.is_run(path):
         saved = run.read_run(path)
@@ -170,7 +177,7 @@ def _claim(plan: _Plan, request: Request) -> tuple[Path, bool]:
     existed = os.path.exists(plan.path)
     if plan.resume or plan.overwrite:
         return plan.path, not existed
-    path = run.claim_folder(request.name, request.out)
+    path = run_folder.claim_folder(request.name, request.out)
     return path, request.out is None or not existed
 
 
@@ -185,7 +192,7 @@ def _held(
     """
     path = plan.path
     with contextlib.ExitStack() as lock:
-        notes = context.on_main(lambda: lock.enter_context(run.locked(path, remedy)))
+        notes = context.on_main(lambda: lock.enter_context(run_folder.locked(path, remedy)))
         try:
             if plan.overwrite and (others := context.on_main(lambda: owned.set_aside(path))):
                 notes.append(f"{path}: kept what training did not write: {', '.join(others)}")
@@ -212,6 +219,7 @@ def _environment(
         **settings_of_numbers(),
         "processes": context.size,
         "valid_sha256": sha256_of(files.valid) if files and files.valid else None,
+        "code_sha256": {key: digest(code) for key, code in config.references.items()},
         "launch": context.launch,
         "started": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
         "command": shlex.join(sys.argv),
@@ -227,7 +235,10 @@ def _changes(before: dict[str, Any], now: dict[str, Any]) -> list[str]:
             "the validation file is not the one of before: exact match before and after this "
             "step cannot be compared"
         )
-    if names := [key for key in changed if key not in (*MAY_CHANGE, "valid_sha256")]:
+    if "code_sha256" in changed:
+        sentences.append("the code has changed since; the pairs and the weights fit it")
+    explained = (*MAY_CHANGE, "valid_sha256", "code_sha256")
+    if names := [key for key in changed if key not in explained]:
         listed = ", ".join(f"{key} {before[key]} -> {now[key]}" for key in names)
         sentences.append(f"the run was saved elsewhere, so its numbers may differ: {listed}")
     return sentences

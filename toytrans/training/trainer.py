@@ -1,11 +1,12 @@
 """The training loop: yields records, prints nothing.
 
-    stream -> batches -> summed loss / real tokens -> backward -> clip -> AdamW -> record
+    stream -> batches -> update (step.py) -> record
 
-Every number that a step depends on is in the config, the weights, the optimiser, torch's random
-state or `Progress`, and all of them are in a checkpoint: a resumed run is the same run.
+A step depends on the config, the weights, the optimiser, torch's random state and `Progress` only.
+A checkpoint holds them all, so a resumed run computes the same numbers.
 """
 
+import contextlib
 import math
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -17,7 +18,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from toytrans.config import Config, TrainConfig
+from toytrans.config import Config
 from toytrans.data.batches import Batch, largest_batch, training_batches
 from toytrans.data.pairs import Pairs, PairSource, all_pairs
 from toytrans.errors import UserError, ran_out_of_memory
@@ -30,86 +31,33 @@ from toytrans.training.checkpoint import (
     load_weights,
     misfit,
     save_checkpoint,
+    weights_of,
 )
 from toytrans.training.devices import Precision, compiled
 from toytrans.training.distributed import SINGLE_PROCESS, DistributedContext
 from toytrans.training.faults import build_model, objective_of
-from toytrans.training.objective import SOUND, Objective
 from toytrans.training.optimizer import AdamW, learning_rate
 from toytrans.training.owned import keep_unreadable, leaves, saved_steps
 from toytrans.training.run import Record, append_record, cut_records
+from toytrans.training.step import backward, update
 
 SECONDS_BETWEEN_SAVES = 60.0
-"""A checkpoint is written with every evaluation, and at least this often."""
+"""A checkpoint is written after every evaluation, and at least this often."""
 
 StopReason = Literal[
     "max_steps", "max_seconds", "stop_at_exact_match", "patience", "interrupted", "diverged"
 ]
 
 
-def backward(
-    forward: Callable[[Tensor, Tensor], Tensor],
-    batches: Sequence[Batch],
-    device: torch.device,
-    *,
-    objective: Objective = SOUND,
-    label_smoothing: float = 0.0,
-    precision: Precision = "fp32",
-    context: DistributedContext = SINGLE_PROCESS,
-) -> tuple[Tensor, int]:
-    """Gradients of the mean loss over all real target tokens of some batches together.
-
-    Equal to those of one large batch that holds all the rows. Returns the summed loss, a scalar
-    tensor, and the number of real target tokens, over all processes.
-    """
-    batches = [objective.batch(batch) for batch in batches]
-    tokens = sum(objective.tokens(batch) for batch in batches)
-    total = torch.zeros((), device=device)
-    for number, batch in enumerate(batches, 1):
-        src, tgt_in, tgt_out = context.shard(batch).to(device)
-        with context.accumulating(last=number == len(batches)):
-            with torch.autocast(device.type, torch.bfloat16, enabled=precision == "bf16"):
-                logits = forward(src, tgt_in)
-            loss = objective.loss(logits, tgt_out, label_smoothing)
-            (loss / (tokens / context.size)).backward()  # gradients are averaged over the processes
-        total = total + loss.detach()
-    return context.sum(total), tokens
-
-
-def update(
-    forward: Callable[[Tensor, Tensor], Tensor],
-    optimizer: AdamW,
-    batches: Sequence[Batch],
-    device: torch.device,
-    train: TrainConfig,
-    *,
-    lr: float,
-    precision: Precision,
-    objective: Objective = SOUND,
-    context: DistributedContext = SINGLE_PROCESS,
-) -> tuple[Tensor, int, Tensor]:
-    """One update from some batches: forward, loss, backward, clip, AdamW. Gradients start empty.
-
-    Returns the summed loss, the number of real target tokens and the norm of the gradient before
-    clipping.
-    """
-    loss, tokens = backward(
-        forward,
-        batches,
-        device,
-        objective=objective,
-        label_smoothing=train.label_smoothing,
-        precision=precision,
-        context=context,
-    )
-    limit = train.clip_norm or math.inf
-    norm = torch.nn.utils.clip_grad_norm_(optimizer.state, limit)
-    optimizer.step(lr)
-    return loss, tokens, norm
-
-
 class Trainer:
-    """One training run in a run directory; under torchrun the part of one process in it."""
+    """One training run in a run directory, or under torchrun one process of it.
+
+    progress: what was trained so far.
+    stop_reason: why training ended; None while it runs.
+    cause: the number that was not finite, if training diverged.
+    reports: the validation report of the best checkpoint by its step, if it was measured here.
+    saved_step: the step of the newest checkpoint, written or resumed from.
+    """
 
     def __init__(
         self,
@@ -138,23 +86,23 @@ class Trainer:
         self.progress = Progress()
         self.stop_reason: StopReason | None = None
         self.cause = ""
-        """What was no finite number, where training has diverged."""
         self.interrupted = False
         self.reports: dict[int, Report] = {}
-        """The validation report of the best checkpoint under its step, if it was measured here."""
         self._valid: Pairs | None = None
         self.saved_step: int | None = None
-        """Of the newest checkpoint, written or resumed from."""
         self._saved_at = 0.0
         self._clear_window()
 
     def interrupt(self) -> None:
-        """Let training save after the running step and stop."""
+        """Let training save and stop after the current step."""
         self.interrupted = True
 
     def resume(self) -> list[str]:
-        """Go on from the newest checkpoint that can be read; those after it are kept under another
-        name. Returns what a person should know."""
+        """Continue from the newest readable checkpoint.
+
+        Unreadable checkpoints after it are renamed and kept. Returns sentences for the user. Raises
+        UserError if there are checkpoints and none can be read.
+        """
         notes, unreadable = [], []
         for step in reversed(self.context.on_main(partial(saved_steps, self.run))):
             try:
@@ -177,29 +125,40 @@ class Trainer:
         self.context.on_main(partial(cut_records, self.run, 0))
         return ["no checkpoint to resume from; starting at step 0"]
 
+    def divergence(self) -> str:
+        """What diverged, the last good checkpoint, and the remedy."""
+        good = self.saved_step
+        left = "no checkpoint yet" if good is None else f"the last good checkpoint is step {good}"
+        return (
+            f"{self.run}: training diverged: the {self.cause} is not finite by step "
+            f"{self.progress.step}; {left}; lower train.lr or train.clip_norm"
+        )
+
     def train(self) -> Iterator[Record]:
-        """Train to the first limit; a record every `log_every` steps and at evaluations."""
+        """Train until the first limit. Yields a record every `log_every` steps and after every
+        evaluation. Raises UserError if memory runs out or a file cannot be written."""
         train = self.config.train
         began = time.monotonic() - self.progress.elapsed_s
         made_on = self.device if self.device.type == "cuda" else "cpu"
-        batches = training_batches(self.source, self.config, self.progress.dealt, made_on)
         self.model.train()
         reason = self._limit_reached(began) or self.progress.goal_reached(train)
         if reason is None and self.progress.step == 0:
             self._rehearse(made_on)
-        while reason is None:
-            self._step([next(batches) for _ in range(train.accumulate)])
-            reason = self._limit_reached(began)
-            ends = reason is not None and reason != "interrupted"
-            evaluates = ends or self.progress.step % (train.eval_every or 1) == 0
-            if evaluates or self.progress.step % train.log_every == 0:
-                yield self._record(evaluates)
-                reason = reason or self.progress.goal_reached(train) or self._interruption()
-            overdue = self.progress.elapsed_s - self._saved_at > SECONDS_BETWEEN_SAVES
-            if (overdue or reason == "interrupted") and self.saved_step != self.progress.step:
-                self._save_between_records()
-            if self.cause:
-                reason = "diverged"
+        batches = training_batches(self.source, self.config, self.progress.dealt, made_on)
+        with contextlib.closing(batches):
+            while reason is None:
+                self._step([next(batches) for _ in range(train.accumulate)])
+                reason = self._limit_reached(began)
+                ends = reason is not None and reason != "interrupted"
+                evaluates = ends or self.progress.step % (train.eval_every or 1) == 0
+                if evaluates or self.progress.step % train.log_every == 0:
+                    yield self._record(evaluates)
+                    reason = reason or self.progress.goal_reached(train) or self._interruption()
+                overdue = self.progress.elapsed_s - self._saved_at > SECONDS_BETWEEN_SAVES
+                if (overdue or reason == "interrupted") and self.saved_step != self.progress.step:
+                    self._save_between_records()
+                if self.cause:
+                    reason = "diverged"
         self.stop_reason = reason
         ended = reason not in ("diverged", "interrupted")
         if ended and self.saved_step != self.progress.step:  # no step was taken
@@ -207,16 +166,17 @@ class Trainer:
             self.save()
 
     def save(self) -> None:
-        """Write a checkpoint of this moment. Raises UserError where the disk refuses."""
+        """Write a checkpoint of the current state. Raises UserError if it cannot be written."""
         random = self.context.gather_random(self._random_states())
-        weights: dict[str, Tensor] = dict(self.model.named_parameters())
+        weights = weights_of(self.model)
         self.progress.window["loss"] = float(self._loss_sum)
         checkpoint = Checkpoint(replace(self.progress), weights, self._moments(), random)
-        self.context.on_main(partial(save_checkpoint, self.run, checkpoint))
+        keep = self.config.train.keep_checkpoints
+        self.context.on_main(partial(save_checkpoint, self.run, checkpoint, keep))
         self.saved_step, self._saved_at = self.progress.step, self.progress.elapsed_s
 
     def _moments(self) -> dict[str, Tensor]:
-        """What AdamW remembers of every weight, by name."""
+        """The moments and step counts of AdamW, by parameter name."""
         return {
             f"{name}/{key}": value
             for name, parameter in self.model.named_parameters()
@@ -246,7 +206,7 @@ class Trainer:
         self.saved_step, self._saved_at = self.progress.step, self.progress.elapsed_s
 
     def _random_states(self) -> dict[str, Tensor]:
-        """Those that dropout draws from, by kind of device."""
+        """The states of torch's generators by type of device. Dropout draws from them."""
         states = {"cpu": torch.get_rng_state()}
         if self.device.type == "cuda":
             states["cuda"] = torch.cuda.get_rng_state(self.device)
@@ -262,15 +222,20 @@ class Trainer:
             torch.mps.set_rng_state(states["mps"])
 
     def _rehearse(self, made_on: torch.device | str) -> None:
-        """Forward and backward of the largest batch, so that memory runs out now, if ever, and not
-        in an hour; weights, optimiser and random states stay as they are. Raises UserError."""
+        """Forward and backward pass of the largest batch, so that missing memory shows at once.
+
+        Weights, buffers, optimiser and random states do not change. Raises UserError.
+        """
         batch = largest_batch(self.source, self.config, made_on)
         states = self._random_states()
+        buffers = [(buffer, buffer.clone()) for buffer in self.model.buffers()]
         self.context.on_all(partial(self._try, batch))
         self._set_random_states(states)
+        for buffer, before in buffers:
+            buffer.copy_(before)
 
     def _try(self, batch: Batch) -> None:
-        """Gradients of this process's share of a batch. Raises UserError where memory runs out."""
+        """Gradients of this process's shard of a batch. Raises UserError if memory runs out."""
         try:
             backward(
                 self._forward if self.context.size == 1 else self.model,  # nothing travels
@@ -315,19 +280,24 @@ class Trainer:
         progress.window["real"] += sum(batch.real_tokens for batch in batches)
 
     def _own_gradients(self) -> None:
-        """Keep the gradients' memory from step to step. A CUDA graph's next run overwrites what
-        its last one made: harmless for one batch a step, whose gradients are used up by then, but
-        not where they add up over several. The loss is summed outside of the graphs."""
+        """Keep the memory of gradients from step to step.
+
+        The next run of a CUDA graph overwrites the gradients of the last run. That is harmless with
+        one batch a step, but wrong if gradients of several batches are added.
+        """
         self._owns_gradients = True
         for parameter in self.model.parameters():
             parameter.grad = torch.zeros_like(parameter)
 
     def _record(self, evaluates: bool) -> Record:
-        """What happened since the last record, written to metrics.jsonl.
+        """Write a record of the steps since the last one to metrics.jsonl, and return it.
 
-        `loss` in nats per real target token, label smoothing included; `grad_norm` of the last
-        step, before clipping; `padding` = padded / real tokens; `valid_*` without smoothing.
-        With an evaluation comes a checkpoint, unless training has diverged.
+        loss: nats per real target token, with label smoothing.
+        grad_norm: of the last step, before clipping.
+        padding: padded tokens / real tokens.
+        valid_*: measured without label smoothing, if `evaluates`.
+
+        An evaluation is followed by a checkpoint, unless training has diverged.
         """
         window = self.progress.window
         record: Record = {
@@ -350,7 +320,7 @@ class Trainer:
         return record
 
     def _save_between_records(self) -> None:
-        """A checkpoint of a moment that no record looked at, unless training has diverged."""
+        """Write a checkpoint between two records, unless training has diverged."""
         sums = {"loss": float(self._loss_sum), "grad_norm": float(self._grad_norm)}
         self.cause = self.cause or _not_finite(sums)
         if not self.cause:
@@ -364,7 +334,7 @@ class Trainer:
         return torch.full((), value, dtype=self.model.dtype, device=self.device)
 
     def _evaluate(self) -> Record:
-        """Measure the validation data, and remember whether this step is the best so far."""
+        """Measure the validation data, and record whether this step is the best so far."""
         if self._valid is None:
             self._valid = self.context.shard_pairs(all_pairs(self.source, "valid"))
         own = evaluate(
@@ -403,6 +373,6 @@ class Trainer:
 
 
 def _not_finite(record: Record) -> str:
-    """What training has diverged by; empty where every number is finite."""
+    """The name of the first number that is not finite; empty if all are."""
     names = {"loss": "loss", "grad_norm": "gradient", "valid_loss": "validation loss"}
     return next((n for key, n in names.items() if not math.isfinite(record.get(key, 0.0))), "")

@@ -22,7 +22,8 @@ from toytrans.model.manual_backward import functions, layers
 from toytrans.model.transformer import Transformer
 from toytrans.training.faults import build_model, objective_of
 from toytrans.training.run import create_run, load_run
-from toytrans.training.trainer import Trainer, backward
+from toytrans.training.step import backward
+from toytrans.training.trainer import Trainer
 
 CPU = torch.device("cpu")
 SRC = torch.tensor([[1, 5, 6, 7, 4, 2], [1, 8, 13, 2, 0, 0], [1, 2, 0, 0, 0, 0]])

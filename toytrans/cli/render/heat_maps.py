@@ -2,7 +2,7 @@
 
 import os
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from io import BytesIO
 from pathlib import Path
@@ -12,7 +12,15 @@ from rich.cells import cell_len
 from rich.console import Console
 from rich.text import Text
 
-from toytrans.cli.common import broken, check_new, note, plain, printable, share, write_new
+from toytrans.cli.common import (
+    check_new,
+    columns,
+    note,
+    plain,
+    printable,
+    share,
+    write_new,
+)
 from toytrans.cli.render.results import interval
 from toytrans.cli.render.tables import beside, fitting, has_unicode, side_by_side, wrapped
 from toytrans.errors import UserError
@@ -25,7 +33,8 @@ if TYPE_CHECKING:
     from rich.table import Table
     from torch import Tensor
 
-    from toytrans.insight.attention.heads import AttentionMaps, HeadReport
+    from toytrans.insight.attention.heads import HeadReport
+    from toytrans.insight.attention.maps import AttentionMaps
 
 LEVELS = (0.05, 0.25, 0.5, 0.75)
 """Weights at which a darker block begins."""
@@ -67,7 +76,7 @@ Block = list[Text]
 def print_maps(console: Console, maps: "AttentionMaps", draw: bool) -> None:
     """Print the maps if `draw`, one line per head, and the legend. Errors come before output."""
     lines = list(_Maps(maps, console.width).lines()) if draw else []
-    console.print(plain(fitting(_title_of(maps))), soft_wrap=True)
+    console.print(plain(fitting(maps.run.title)), soft_wrap=True)
     for line in lines:
         console.print(line, soft_wrap=True)
     console.print(Text(), _table(maps.heads), Text(), sep="\n")
@@ -76,10 +85,6 @@ def print_maps(console: Console, maps: "AttentionMaps", draw: bool) -> None:
     meaning = MEANING.format(basis=maps.basis, queries=queries)
     for text in wrapped(meaning, min(console.width, 100)):
         console.print(Text(text, "dim"), soft_wrap=True)
-
-
-def _title_of(maps: "AttentionMaps") -> str:
-    return f"{maps.run.path}, step {maps.run.step}{broken(maps.run.config.fault)}"
 
 
 def _pair(maps: "AttentionMaps", row: int) -> str:
@@ -106,10 +111,8 @@ class _Maps:
     def __init__(self, maps: "AttentionMaps", width: int) -> None:
         self.maps, self.width = maps, width
         symbols = maps.run.vocabulary.symbols
-        texts = [fitting(printable(symbol)) for symbol in symbols]
-        self.cut = any(len(text) > LONGEST for text in texts)
-        self.marks = SPECIALS if set(MARKS) & set(symbols) else MARKS
-        self.names = [*self.marks, *map(_cut, texts)]
+        self.names, self.cut = axis_names(symbols)
+        self.marks = tuple(self.names[: len(MARKS)])
 
     def lines(self) -> Iterator[Text]:
         """The legend, then the maps of each pair, part by part, side by side where they fit."""
@@ -154,10 +157,8 @@ class _Maps:
         queries, keys, pads = _tokens(self.maps, head, row, self.names)
         left = max(map(cell_len, queries)) + 1
         cell = _cell_width(keys, self.width - left)
-        lines, tallest = _title(head), max(map(len, keys))
-        for letters in zip(*(key.rjust(tallest) for key in keys), strict=True):
-            cells = (letter + " " * (cell - cell_len(letter)) for letter in letters)
-            lines.append(Text(" " * left + "".join(cells)))
+        lines = _title(head)
+        lines += [Text(" " * left + letters) for letters in column_heads(keys, cell)]
         rows = zip(queries, pads, weights.tolist(), visible.tolist(), strict=True)
         for query, pad, values, allowed in rows:
             line = Text(" " * (left - 1 - cell_len(query)) + query + " ")
@@ -168,6 +169,20 @@ class _Maps:
         for line in lines:
             line.pad_right(widest - line.cell_len)
         return lines
+
+
+def axis_names(symbols: Sequence[str]) -> tuple[list[str], bool]:
+    """The names of all ids on an axis, and whether letters of one are left out."""
+    texts = [fitting(printable(symbol)) for symbol in symbols]
+    marks = SPECIALS if set(MARKS) & set(symbols) else MARKS
+    return [*marks, *map(_cut, texts)], any(len(text) > LONGEST for text in texts)
+
+
+def column_heads(keys: Sequence[str], cell: int) -> Iterator[str]:
+    """Lines in which names stand upright above columns of a width."""
+    tallest = max(map(len, keys))
+    for letters in zip(*(key.rjust(tallest) for key in keys), strict=True):
+        yield "".join(letter + " " * (cell - cell_len(letter)) for letter in letters)
 
 
 def _cut(name: str) -> str:
@@ -223,13 +238,8 @@ def _shade(value: float, is_visible: bool, width: int) -> tuple[str, str]:
 
 def _table(heads: "list[HeadReport]") -> "Table":
     """One line per head: the rule that fits it best, and how well."""
-    from rich.table import Table
-
-    table = Table(box=None, padding=(0, 1, 0, 0), pad_edge=False)
-    for heading in ("part", "layer", "head", "what it does"):
-        table.add_column(heading, no_wrap=True)
-    for heading in ("share", "95%", "weight", "chance"):
-        table.add_column(heading, justify="right", no_wrap=True)
+    headings = ("part", "layer", "head", "what it does"), ("share", "95%", "weight", "chance")
+    table = columns(*headings, box=None, padding=(0, 1, 0, 0), pad_edge=False)
     for head in heads:
         best = head.best
         numbers = (share(best.share), interval(asdict(best)), share(best.weight))
@@ -282,7 +292,7 @@ def draw(path: Path, maps: "AttentionMaps") -> None:
         figure = Figure((heads * (side + 0.5) + 1.2, pairs * block + 0.4), layout="constrained")
         for row, part in enumerate(figure.subfigures(pairs, 1, squeeze=False)[:, 0]):
             _draw_pair(part, maps, row, heads)
-        title = f"{_title_of(maps)}; labels measured on {maps.basis}"
+        title = f"{maps.run.title}; labels measured on {maps.basis}"
         figure.suptitle(printable(title), fontsize=8)
         metadata = {"Date": None} if path.suffix.lower() == ".svg" else {}
         picture = BytesIO()

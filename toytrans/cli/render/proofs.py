@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 from xml.etree import ElementTree
 
 from toytrans.choices import FaultName
-from toytrans.cli.common import note, output, plain, warn_of_fault
+from toytrans.cli.common import note, output, plain, print_page, warn_of_fault
 from toytrans.safe_io import json_text
 
 if TYPE_CHECKING:
@@ -36,6 +36,10 @@ def show(report: "Report", fault: FaultName | None, form: str) -> None:
         print(json_text(report.to_dict() | {"fault": fault}))
     elif form == "junit":
         print(junit(report))
+    elif form == "html":
+        from toytrans.report import sections
+
+        print_page(f"check {report.subject}", [sections.proofs(report)])
     elif form == "github":
         print("\n".join(annotations(report)) or f"::notice title=toytrans check::{report.verdict}")
     else:

@@ -8,7 +8,7 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
-from toytrans.cli.common import broken, output, plain, share
+from toytrans.cli.common import broken, columns, output, plain, share
 
 if TYPE_CHECKING:
     from toytrans.data.pairs import Pairs, PairSource, Split
@@ -28,12 +28,15 @@ def interval(counts: dict[str, Any]) -> str:
 def results_table(title: str, rows: Sequence[tuple[str, dict[str, Any]]]) -> Table:
     """A table of summaries: (label, summary)."""
     some = any(counts["decoded"] < counts["examples"] for _, counts in rows)
-    table = Table(title=plain(title), box=SIMPLE_HEAD, title_justify="left", title_style="bold")
-    table.padding = (0, 1, 0, 0 if some else 1)
-    table.add_column("\ndata, lengths", no_wrap=True)
     headings = ("\npairs", *["\ndecoded"] * some, "exact\nmatch", "\n95%", "token\nacc.", "\nloss")
-    for heading in headings:
-        table.add_column(heading, justify="right", no_wrap=True)
+    table = columns(
+        ("\ndata, lengths",),
+        headings,
+        title=plain(title),
+        caption="exact match: free-running; token accuracy and loss (nats): teacher-forced",
+        box=SIMPLE_HEAD,
+        padding=(0, 1, 0, 0 if some else 1),
+    )
     for label, counts in rows:
         table.add_row(
             label,
@@ -44,8 +47,6 @@ def results_table(title: str, rows: Sequence[tuple[str, dict[str, Any]]]) -> Tab
             share(counts["token_accuracy"]),
             f"{counts['loss']:.4f}",
         )
-    table.caption = "exact match: free-running; token accuracy and loss (nats): teacher-forced"
-    table.caption_justify = "left"
     return table
 
 

@@ -3,7 +3,6 @@
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from io import StringIO
 from itertools import groupby, zip_longest
 from textwrap import wrap
 from typing import TypeVar
@@ -85,41 +84,6 @@ def side_by_side(columns: list[list[Text]], widths: list[int]) -> Iterator[Text]
             line.append(" " * (width - part.cell_len) + GAP)
         line.rstrip()
         yield line
-
-
-def print_html(tables: Iterable[Table], title: str, width: int = 160) -> None:
-    """Print one self-contained HTML document."""
-    from html import escape
-
-    from rich.terminal_theme import DEFAULT_TERMINAL_THEME
-
-    console = Console(
-        file=StringIO(), record=True, width=width, color_system="truecolor", highlight=False
-    )
-    print_tables(console, tables, fit=str)
-    page = console.export_html(
-        theme=DEFAULT_TERMINAL_THEME, code_format=_PAGE.replace("TITLE", escape(title))
-    )
-    # character references, so that any encoding of standard output works
-    print(page.encode("ascii", "xmlcharrefreplace").decode())
-
-
-_PAGE = """\
-<!DOCTYPE html>
-<html lang="en">
-<head>
-<meta charset="UTF-8">
-<title>TITLE</title>
-<style>
-{stylesheet}
-body {{ color: {foreground}; background-color: {background}; }}
-pre {{ font-family: Menlo, 'DejaVu Sans Mono', Consolas, monospace; }}
-</style>
-</head>
-<body>
-<pre><code style="font-family: inherit">{code}</code></pre>
-</body>
-</html>"""
 
 
 def step_through(console: Console, tables: Iterable[Table]) -> None:

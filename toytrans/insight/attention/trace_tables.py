@@ -53,6 +53,13 @@ def report(traced: Trace, row: int, head: int) -> TraceReport:
     return TraceReport(tables, traced.tensors, facts)
 
 
+def summary(tables: list[Table]) -> list[Table]:
+    """The attention weights, what they are of, and whether the sums add up."""
+    weights = next(table for table in tables if table.name.startswith("weights"))
+    notes = (*tables[0].notes, *weights.notes, *tables[-1].notes)
+    return [replace(weights, notes=notes)]
+
+
 def _batch(traced: Trace, row: int, head: int) -> Table:
     pairs, heads = len(traced.inspected.batch.src), traced.call.module.n_heads
     shown = f"Tables show pair {row + 1} of {pairs} and head {head + 1} of {heads}"

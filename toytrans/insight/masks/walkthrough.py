@@ -13,6 +13,7 @@ from torch import Tensor
 
 from toytrans.config import ModelConfig
 from toytrans.data.batches import Batch
+from toytrans.insight.capture import recording
 from toytrans.insight.inspected import InspectedBatch, batch_of_sequences, fresh
 from toytrans.insight.masks import mask_tables
 from toytrans.insight.tables import (
@@ -95,24 +96,19 @@ def steps(pairs: list[Pair], origin: str = "") -> Iterator[Table]:
         vocabulary_of([side for pair in pairs for side in pair]),
     )
     model = fresh(lambda: Transformer(TINY, vocabulary), 0)
-    pads = (~padding_mask(batch.src)).sum(1) + (~padding_mask(batch.tgt_in)).sum(1)
-    inspected = InspectedBatch(batch, vocabulary, model, "fresh weights, seed 0")
-    walk = _walk(inspected, int(pads.argmax()))
+    walk = _walk(InspectedBatch(batch, vocabulary, model, "fresh weights, seed 0"))
     yield _start(walk, origin)
     for part in (_encoder, _after_encoder, _decoder_self, _cross, _mask_of_cross, _end):
         yield from part(walk)
     yield _conclusion(walk)
 
 
-def _walk(inspected: InspectedBatch, row: int) -> Walk:
+def _walk(inspected: InspectedBatch) -> Walk:
     model, (src, tgt_in, _) = inspected.model, inspected.batch
-    inputs: list[Tensor] = []
-    hook = model.output.register_forward_pre_hook(lambda _, args: inputs.append(args[0]))
-    with torch.no_grad():
+    with recording({"output": model.output}) as calls, torch.no_grad():
         memory = model.encode(src)
         logits = model.decode(tgt_in, memory, src)
-    hook.remove()
-    return Walk(inspected, row, memory, inputs[0], logits)
+    return Walk(inspected, inspected.most_padded, memory, calls["output"][0].args[0], logits)
 
 
 def _matrix(

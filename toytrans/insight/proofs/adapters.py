@@ -20,6 +20,7 @@ from toytrans.insight.proofs.answers import NoAnswer, answer, apart, largest, lo
 from toytrans.insight.proofs.copies import variant_of
 from toytrans.insight.proofs.hugging_face import hugging_face, is_hugging_face
 from toytrans.insight.proofs.model_under_test import Kind, Layers, ModelUnderTest, Symbols, padded
+from toytrans.model.own import OwnModel
 from toytrans.model.transformer import Transformer
 from toytrans.tokens import BOS_ID, EOS_ID, PAD_ID, Vocabulary
 from toytrans.training.faults import objective_of
@@ -191,8 +192,9 @@ def _independent(tested: ModelUnderTest) -> bool | None:
 
 
 def own(model: Transformer, config: Config, vocabulary: Vocabulary, name: str) -> ModelUnderTest:
-    """A toytrans model with what it learns from, faults included."""
-    model = copy.deepcopy(model).cpu()
+    """A toytrans model with what it learns from, faults included. One that its user wrote is asked
+    as any model is."""
+    model, foreign = copy.deepcopy(model).cpu(), isinstance(model, OwnModel)
     objective = objective_of(config.fault, config.model.backward)
 
     def batch(pairs: Symbols) -> tuple[Tensor, Tensor, Tensor]:
@@ -213,12 +215,12 @@ def own(model: Transformer, config: Config, vocabulary: Vocabulary, name: str) -
         eos_id=EOS_ID,
         decoding_start=BOS_ID,
         limit=model.config.max_length,
-        embeddings=(model.src_embedding, model.tgt_embedding),
+        embeddings=None if foreign else (model.src_embedding, model.tgt_embedding),
         loss=loss,
         batch_maker=batch,
         layers=Layers.of(model),
         module=model,
-        ours=model,
+        ours=None if foreign else model,
     )
 
 

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from toytrans.model.decoding.limits import Decoded, rows_to_keep, token_limits
-from toytrans.model.decoding.state import DecoderState
+from toytrans.model.decoding.state import start_decoding
 from toytrans.model.transformer import Transformer
 from toytrans.tokens import BOS_ID, EOS_ID, PAD_ID
 
@@ -21,8 +21,8 @@ def beam_search(
     """
     limits = token_limits(src, growth, model.config.max_length)
     longest = int(limits.max()) if len(src) else 0
-    state = DecoderState(model, src, longest, width)
-    like = state.memory[0][0]  # its dtype and device
+    state = start_decoding(model, src, longest, width)
+    like = torch.empty(0, dtype=model.dtype, device=src.device)
     beams = _Beams(len(src), width, longest, alpha, like)
     newest = src.new_full((len(src), width), BOS_ID)
     for place in range(longest):

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from toytrans.model.decoding.limits import Decoded, rows_to_keep, token_limits
-from toytrans.model.decoding.state import DecoderState
+from toytrans.model.decoding.state import start_decoding
 from toytrans.model.transformer import Transformer
 from toytrans.tokens import BOS_ID, EOS_ID, PAD_ID
 
@@ -17,7 +17,7 @@ def greedy(model: Transformer, src: Tensor, growth: int = 2) -> Decoded:
     limits = token_limits(src, growth, model.config.max_length)
     longest = int(limits.max()) if len(src) else 0
     tokens = src.new_full((len(src), longest), PAD_ID)
-    state = DecoderState(model, src, longest)
+    state = start_decoding(model, src, longest)
     newest = src.new_full((len(src),), BOS_ID)
     used = 0
     for place in range(longest):

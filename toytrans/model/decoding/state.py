@@ -1,4 +1,4 @@
-"""Decoding one token at a time, with a key-value cache."""
+"""Decoding one token at a time, with a key-value cache where the model has one."""
 
 from dataclasses import replace
 
@@ -7,6 +7,7 @@ from torch import Tensor
 
 from toytrans.model.context import AttentionContext
 from toytrans.model.kv_cache import KVCache
+from toytrans.model.own import OwnModel
 from toytrans.model.transformer import Transformer
 
 
@@ -85,3 +86,37 @@ class DecoderState:
         self.cross_state.select_sources(sources)
         for cache in self.caches:
             cache.select(sources)
+
+
+class UncachedState:
+    """What decoding keeps of a model of the user's, which has no cache: all tokens so far.
+
+    tokens: (A, W, places so far)
+    """
+
+    def __init__(self, model: OwnModel, src: Tensor, beams: int = 1) -> None:
+        self.model, self.src = model, src
+        self.tokens = src.new_empty(len(src), beams, 0)
+
+    def next_logits(self, tokens: Tensor) -> Tensor:
+        """The newest token of each beam (A, W) -> logits of the next one (A, W, V)."""
+        self.tokens = torch.cat((self.tokens, tokens[..., None]), 2)
+        src = self.src.repeat_interleave(tokens.shape[1], 0)
+        return self.model(src, self.tokens.flatten(0, 1))[:, -1].view(*tokens.shape, -1)
+
+    def select_beams(self, parents: Tensor) -> None:
+        """Beam w of source a continues its beam parents[a, w]: (A, W)."""
+        self.tokens = self.tokens.gather(1, parents[..., None].expand_as(self.tokens))
+
+    def select_sources(self, sources: Tensor) -> None:
+        """Keep some sources (A',), in that order."""
+        self.src, self.tokens = self.src[sources], self.tokens[sources]
+
+
+def start_decoding(
+    model: Transformer, src: Tensor, places: int, beams: int = 1
+) -> DecoderState | UncachedState:
+    """The state before the first token, for sources (A, S)."""
+    if isinstance(model, OwnModel):
+        return UncachedState(model, src, beams)
+    return DecoderState(model, src, places, beams)

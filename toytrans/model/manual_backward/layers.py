@@ -78,27 +78,37 @@ def cross_entropy(
 
 
 class ManualLinear(nn.Linear):
+    """x W^T + b: (..., in) -> (..., out)."""
+
     def forward(self, x: Tensor) -> Tensor:
         return linear(x, self.weight, self.bias)
 
 
 class ManualLayerNorm(nn.LayerNorm):
+    """Layer normalisation over the last axis: (..., D) -> (..., D)."""
+
     def forward(self, x: Tensor) -> Tensor:
         pair = functions.layer_norm, functions.layer_norm_backward
         return run(*pair, x, self.weight, self.bias, self.eps)
 
 
 class ManualEmbedding(nn.Embedding):
+    """Rows of the table: ids (B, L) -> (B, L, D)."""
+
     def forward(self, ids: Tensor) -> Tensor:
         return run(functions.embedding, functions.embedding_backward, self.weight, ids)
 
 
 class ManualReLU(nn.ReLU):
+    """max(x, 0), element by element."""
+
     def forward(self, x: Tensor) -> Tensor:
         return run(functions.relu, functions.relu_backward, x)
 
 
 class ManualGELU(nn.GELU):
+    """GELU, exact or in its tanh form, element by element."""
+
     def forward(self, x: Tensor) -> Tensor:
         if self.approximate == "tanh":
             return run(functions.gelu_tanh, functions.gelu_tanh_backward, x)
@@ -106,6 +116,8 @@ class ManualGELU(nn.GELU):
 
 
 class ManualDropout(Dropout):
+    """Dropout with the same random masks as `Dropout`."""
+
     def forward(self, x: Tensor) -> Tensor:
         if not self.training or not self.rate:
             return x
@@ -127,12 +139,17 @@ class ManualAttention(Attention):
 
 
 class ManualRotary(ApplyRotary):
+    """Rotary embedding of queries or keys: (B, H, L, Dh) -> (B, H, L, Dh)."""
+
     def forward(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
         return run(functions.rotary, functions.rotary_backward, x, cos, sin)
 
 
 class ManualDistanceBias(DistanceBias):
-    """Weighing is linear; the look-up is an embedding."""
+    """The bias of relative positions: a linear layer, then an embedding.
+
+    Returns (B or 1, H, Tq, Tk).
+    """
 
     def forward(
         self, weights: Tensor, features: Tensor, index: Tensor, rows: Sequence[int]

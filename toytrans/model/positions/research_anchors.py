@@ -103,6 +103,7 @@ class ResearchAnchored(Anchored):
         return torch.where(self.backwards, x.flip(2), x)
 
     def bias(self, table: Tensor | None, distances: Distances) -> Tensor:
+        """The bias of `Anchored`, (B or 1, H, Tq, Tk), interpolated for heads that count."""
         bias = super().bias(table, distances)
         if not isinstance(distances, CountedDistances):
             return bias
@@ -117,10 +118,10 @@ class ResearchAnchored(Anchored):
 class ResearchAnchors(SourceAnchors):
     """The anchors of A sources with W beams each.
 
-    repeats: (A, S), how often the id of a place has come before
+    repeats: (A, S), how often the id of a place occurs before it
     reached, added: (G, A, S), the count at each place, and what the place adds
     token_counts: (A, W, V), how often each beam has read each token, when decoding
-    tokens, token_repeats: (A, Tq), tokens of the queries, and how often each has come before
+    tokens, token_repeats: (A, Tq), tokens of the queries, and how often each occurs before
     """
 
     def __init__(
@@ -152,6 +153,7 @@ class ResearchAnchors(SourceAnchors):
         self.tokens, self.token_repeats = tokens, before.squeeze(2)
 
     def distances(self, queries: range) -> Distances:
+        """Distances from each anchor in use; counted distances last."""
         offset, index = 2 * (queries.stop + self.src.shape[1]), self.measure(queries)
         if self.reached is None or self.added is None:
             return Distances(torch.stack(index).add_(offset), offset)
@@ -166,6 +168,7 @@ class ResearchAnchors(SourceAnchors):
         return CountedDistances(torch.stack(index).add_(offset), offset, near - below, extra)
 
     def measure(self, queries: range) -> list[Tensor]:
+        """Distances from each anchor in use that does not count: (A, Tq, S) each."""
         t = arange(queries, self.src.device)[:, None]
         shape = (len(self.src), self._rows(queries), self.src.shape[1])
         tokens = self.tokens, self.token_repeats
@@ -184,6 +187,7 @@ class ResearchAnchors(SourceAnchors):
         return len(queries) if self.token_counts is None else self.token_counts.shape[1]
 
     def from_anchor(self, name: str, t: Tensor) -> Tensor:
+        """Distances from one anchor, for target places t (Tq, 1): (A or 1, Tq, S)."""
         if name == "double":
             return 2 * t - self.since[:, None, :]
         if name == "double_wrap":
@@ -218,7 +222,7 @@ class ResearchAnchors(SourceAnchors):
 
 
 def repeats_of(ids: Tensor) -> Tensor:
-    """How often the id of each place has come before it in its row: (B, L) -> (B, L)."""
+    """How often the id of each place occurs before it in its row: (B, L) -> (B, L)."""
     order = ids.argsort(dim=1, stable=True)
     sorted_ids = ids.gather(1, order)
     places = torch.arange(ids.shape[1], device=ids.device).expand(ids.shape)

@@ -1,0 +1,256 @@
+"""Tasks of the user's: loaded from a file, drawn like any other, and what is refused."""
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from conftest import Answer, Command, config_of, tiny_yaml
+
+from toytrans import user_code
+from toytrans.data import open_source
+from toytrans.data.own_tasks import OwnTaskPairs
+from toytrans.data.pairs import SPLITS, Pairs
+from toytrans.errors import UserError
+
+SWAP = '''\
+def swap_pairs(source):
+    """Neighbours change places."""
+    target = list(source)
+    for i in range(0, len(source) - 1, 2):
+        target[i], target[i + 1] = source[i + 1], source[i]
+    return target
+'''
+
+BRACKETS = '''\
+class Brackets:
+    """Whether brackets match."""
+
+    symbols, target_symbols, shortest = ["(", ")"], ["yes", "no", "("], 2
+
+    def source(self, length, random):
+        return [random.randrange(2) for _ in range(length - length % 2)]
+
+    def target(self, source):
+        depth = 0
+        for symbol in source:
+            depth += 1 - 2 * symbol
+            if depth < 0:
+                return [1, 2]
+        return [int(depth > 0)]
+'''
+
+CONFIG = tiny_yaml(data={"task": "own.py:swap_pairs"})
+
+
+@pytest.fixture(autouse=True)
+def own(here: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The file of tasks in the working directory, trusted by nobody yet."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(here.parent / "state"))
+    monkeypatch.setattr(user_code, "_trusted", set())
+    (here / "own.py").write_text(SWAP + BRACKETS)
+    return here / "own.py"
+
+
+def opened(name: str, **data: object) -> OwnTaskPairs:
+    config = config_of(f"own.py:{name}", data={"symbols": None, **data})
+    user_code.trust(config.references.values())
+    source = open_source(config)
+    assert isinstance(source, OwnTaskPairs)
+    return source
+
+
+def rows(source: OwnTaskPairs, pairs: Pairs) -> list[tuple[list[str], list[str]]]:
+    decode = source.facts.vocabulary.decode
+    return [
+        (decode(src), decode(tgt))
+        for src, tgt in zip(pairs.src.tolist(), pairs.tgt.tolist(), strict=True)
+    ]
+
+
+def test_a_function_is_a_task_like_any_other():
+    source = opened("swap_pairs", train_length=[0, 9])
+    pairs = rows(source, source.pairs("train", torch.arange(300)))
+    assert {len(src) for src, _ in pairs} == set(range(10))
+    for src, tgt in pairs:
+        for i in range(0, len(src) - 1, 2):
+            assert tgt[i : i + 2] == [src[i + 1], src[i]]
+        assert len(src) == len(tgt) and (len(src) % 2 == 0 or src[-1] == tgt[-1])
+    assert source.facts.vocabulary.symbols == tuple("0123456789")
+
+
+@pytest.mark.parametrize("name", ["swap_pairs", "Brackets"])
+def test_pair_i_depends_on_seed_split_and_i_alone(name):
+    source, again = opened(name), opened(name)
+    for split in SPLITS:
+        some = torch.tensor([40, 3, 11])
+        whole = rows(source, source.pairs(split, torch.arange(50)))
+        assert rows(again, again.pairs(split, some)) == [whole[40], whole[3], whole[11]]
+
+
+def test_splits_share_no_source_of_a_length_with_many():
+    source = opened("swap_pairs", train_length=[6, 9])
+    seen = {
+        split: {tuple(src) for src, _ in rows(source, source.pairs(split, torch.arange(2000)))}
+        for split in SPLITS
+    }
+    assert not seen["train"] & seen["valid"] and not seen["train"] & seen["test"]
+
+
+def test_a_sampler_and_symbols_of_its_own():
+    source = opened("Brackets", train_length=[2, 20])
+    pairs = rows(source, source.pairs("train", torch.arange(400)))
+    assert source.facts.vocabulary.symbols == ("(", ")", "yes", "no")
+    assert {len(src) % 2 for src, _ in pairs} == {0}
+    answers = {tuple(tgt) for _, tgt in pairs}
+    assert answers == {("yes",), ("no",), ("no", "(")}
+    for src, tgt in pairs:
+        text = "".join(src)
+        while "()" in text:
+            text = text.replace("()", "")
+        assert (tgt == ["yes"]) == (not text)
+
+
+def test_a_sampler_with_few_sources_of_a_length_shares_them(own):
+    own.write_text(
+        "class Task:\n"
+        "    def source(self, length, random):\n"
+        "        return [random.randrange(2)] * length\n"
+        "    def target(self, source):\n"
+        "        return source\n"
+    )
+    source = opened("Task", train_length=[4, 9])
+    assert "length 4 to 9" in source.notes[0] and "share" in source.notes[0]
+    assert len(source.pairs("valid", torch.arange(20))) == 20
+    with pytest.raises(UserError, match=r"too few different sources of 40 .*data\.disjoint"):
+        opened("Task", valid_length=[40, 40]).pairs("valid", torch.arange(20))
+
+
+def test_the_card_shows_rule_and_samples(command: Command):
+    answer = command("tasks", "own.py:swap_pairs")
+    assert answer.code == 0
+    assert "own.py:swap_pairs" in answer.out and "Neighbours change places." in answer.out
+    (src, tgt) = re.search(r"example +(.*?)  ->  (.*)", answer.out).groups()  # type: ignore[union-attr]
+    assert sorted(src.split()) == sorted(tgt.split()) and len(src.split()) > 3
+
+
+def test_train_eval_translate_and_resume(command: Command, own: Path):
+    assert command("train", "c.yaml", "--out", "r", "--set", "train.max_steps=3").code == 0
+    measured = command("eval", "r", "--lengths", "7:9", "--json")
+    assert measured.code == 0 and '"length": 9' in measured.out
+    assert "resumed at step 3" in resumed(command, 4).err
+    own.write_text("# moved about\n" + own.read_text())
+    assert "the code has changed since; the pairs" in resumed(command, 5).err
+    own.write_text(own.read_text().replace("return target", "return target[::-1]"))
+    refusal = resumed(command, 6)
+    assert refusal.code == 2 and "the training data is not that of the saved run" in refusal.err
+    assert "not those that the run was trained on" in command("eval", "r").err
+    own.unlink()
+    assert command("translate", "r", "1 2 3").code == 0, "translation needs no task"
+    gone = command("eval", "r")
+    assert gone.code == 2 and "own.py: no such file" in gone.err
+
+
+def resumed(command: Command, steps: int) -> Answer:
+    limit = f"train.max_steps={steps}"
+    return command("train", "c.yaml", "--out", "r", "--resume", "--set", limit)
+
+
+def test_the_file_may_move_if_its_pairs_are_the_same(command: Command, own: Path):
+    assert command("train", "c.yaml", "--out", "r", "--set", "train.max_steps=3").code == 0
+    own.rename("moved.py")
+    moved = Path("c.yaml").read_text().replace("own.py", "moved.py")
+    Path("c.yaml").write_text(moved)
+    assert "resumed at step 3" in resumed(command, 4).err
+
+
+REFUSED = {
+    "f = 3\n": ("own.py:f", "cannot be called"),
+    "import os as f\n": ("own.py:f", "is a module"),
+    "def g(s): return s\n": ("own.py: has no f", "there are g"),
+    "def ff(s): return s\n": ("own.py: has no f", "did you mean ff?"),
+    "": ("own.py: has no f", "defines nothing"),
+    "x = 1\n\ndef f(s) return s\n": ("own.py:3: ", "SyntaxError"),
+    "\nraise ValueError('no\\nway')\n": ("own.py:2: ", "ValueError: no\n"),
+    "import nowhere_at_all\n": ("own.py:1: ", "nowhere_at_all", "install"),
+    "import sys\nsys.exit('bye')\n": ("own.py:2: ", "SystemExit: bye"),
+    "f\0 = 1\n": ("own.py", "null bytes"),
+    "def f(s):\n    return s[1000]\n": (
+        "own.py:f: target([",
+        "raises IndexError: list index out of range (own.py:2)",
+    ),
+    "def f(s):\n    raise SystemExit(0)\n": ("target([", "raises SystemExit: 0 (own.py:2)"),
+    "def f(): pass\n": ("target([", "TypeError"),
+    "def f(s): pass\n": ("is None, not a list", "end with return?"),
+    "def f(s): return 'abc'\n": ("is of type str, not a list",),
+    "def f(s): return [x / 2 for x in s]\n": ("of type float, not a whole number",),
+    "def f(s): return [10]\n": ("holds symbol 10; its symbols are 0 to 9",),
+    "def f(s): return [-1]\n": ("holds symbol -1",),
+    "n = []\ndef f(s):\n    n.append(1)\n    return [len(n) % 9]\n": ("is not pure", "target(["),
+    "def f(s):\n    s.append(0)\n    return [1]\n": ("changes its argument", "list(source)"),
+    "def f(s): return []\n": ("is empty for all of 32 sources",),
+    "def f(s): return s * 40\n": ("symbols for a source of", "growth (now 2)"),
+    "import time\ndef f(s):\n    time.sleep(1.1)\n    return s\n": ("takes 1.1 s a pair", "files"),
+    "def f(s): return s\nf.symbols = 0\n": ("own.py:f: symbols: 0; a task has 1 to",),
+    "def f(s): return s\nf.symbols = ['a', 'a']\n": ("names of symbols differ",),
+    "def f(s): return s\nf.symbols = ['a b']\n": ("have no blanks",),
+    "def f(s): return s\nf.symbols = 2.5\n": ("symbols: 2.5 is not a whole number",),
+    "def f(s): return s\nf.growth = 0\n": ("growth: 0; it may be 1 to 1,000",),
+    "def f(s): return s\nf.shortest = 11\n": ("data.train_length", "11 or more"),
+    "def f(s): return s\nf.separators = ['+']\n": ("'+' is none of its symbols",),
+    "def f(s): return s\nf.source = 3\n": ("source is not a function",),
+    "class f:\n    pass\n": ("has no target(source)",),
+    "class f:\n    def __init__(self): 1 / 0\n": ("f() raises ZeroDivisionError", "own.py:2"),
+    "def f(s): return s\nf.source = lambda n, r: [0] * (n + 1)\n": ("source(1, random) has 2",),
+    "def f(s): return s\nf.source = lambda n, r: [99]\n": ("source(1, random) holds symbol 99",),
+    "import random\ndef f(s): return s\n"
+    "f.source = lambda n, r: [random.randrange(10) for _ in range(n)]\n": (
+        "two calls of source(",
+        "draw from `random`, its argument",
+    ),
+}
+
+
+@pytest.mark.parametrize("code", REFUSED)
+def test_what_is_wrong_with_a_task_is_one_line(code: str, own: Path, refused: Callable[..., str]):
+    own.write_text(code)
+    message = refused("tasks", "own.py:f")
+    for part in REFUSED[code]:
+        assert part in message, message
+
+
+def test_places_that_hold_no_code(refused: Callable[..., str], here: Path):
+    (here / "folder.py").mkdir()
+    assert "none.py: no such file" in refused("tasks", "none.py:f")
+    assert "folder.py: is a directory" in refused("tasks", "folder.py:f")
+    assert "no_such_package" in refused("tasks", "no_such_package.tasks:f")
+    assert "write it as FILE.py:NAME" in refused("tasks", "own.py")
+    assert "names neither a .py file nor a module" in refused("tasks", "a/b:f")
+    assert "data.task" in refused("train", "c.yaml", "--set", "data.task=own.py:")
+
+
+def test_symbols_of_the_config_and_of_the_task_exclude_each_other():
+    assert len(opened("swap_pairs", symbols=4).facts.vocabulary.symbols) == 4
+    with pytest.raises(UserError, match=r"names its 2 symbols itself; leave data\.symbols out"):
+        opened("Brackets", symbols=4)
+
+
+def test_a_learned_table_must_hold_the_longest_target(refused: Callable[..., str]):
+    table = ("model.positions=learned", "model.max_positions=20", "data.test_length=[1, 6]")
+    sets = [word for setting in table for word in ("--set", setting)]
+    message = refused("train", "c.yaml", *sets)
+    assert "6 source symbols may become 22" in message and "model.max_positions" in message
+    assert not Path("runs").exists()
+
+
+def test_a_module_of_a_package_and_helpers_beside_a_file(here: Path, command: Command):
+    (here / "pack").mkdir()
+    (here / "pack" / "tasks.py").write_text(
+        "from pack.help import same\ndef f(s): return same(s)\n"
+    )
+    (here / "pack" / "help.py").write_text("same = list\n")
+    assert command("tasks", "pack.tasks:f").code == 0
+    (here / "beside.py").write_text("from helper_beside import same as f\n")
+    (here / "helper_beside.py").write_text("def same(s): return list(s)\n")
+    assert command("tasks", "beside.py:f").code == 0

@@ -1,0 +1,233 @@
+"""Positions and models of the user's: trained, decoded, saved and checked like ours."""
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from conftest import VOCABULARY, Command, config_of, tiny_yaml
+from torch import Tensor, nn
+
+import toytrans
+from toytrans import user_code
+from toytrans.model.build import build
+from toytrans.model.decoding import DecoderState, search
+from toytrans.model.own import OwnModel
+from toytrans.model.transformer import Transformer
+from toytrans.tokens import BOS_ID, EOS_ID
+
+EXAMPLES = Path(__file__).parent.parent.parent / "docs" / "examples"
+POSITIONS, MODEL = "my_positions.py:LogDistance", "my_model.py:TwoGRUs"
+
+
+@pytest.fixture(autouse=True)
+def examples(here: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("XDG_STATE_HOME", str(here.parent / "state"))
+    monkeypatch.setattr(user_code, "_trusted", set())
+    for path in EXAMPLES.glob("my_*.py"):
+        shutil.copy(path, here)
+    return here
+
+
+def own(**model: object) -> Transformer:
+    config = config_of(model={"d_model": 8, "n_heads": 2, **model})
+    user_code.trust(config.references.values())
+    return build(config.model, VOCABULARY).eval()
+
+
+def ids() -> tuple[Tensor, Tensor]:
+    src = torch.tensor([[5, 6, 7, EOS_ID], [8, EOS_ID, 0, 0]])
+    return src, torch.tensor([[BOS_ID, 7, 6, 5], [BOS_ID, 8, 9, 3]])
+
+
+def test_own_positions_bias_by_their_formula():
+    model = own(positions=POSITIONS)
+    attention = model.encoder_stack()[0].self_attention
+    table = attention.bias_table
+    assert table is not None and table.shape == (2, 2)
+    distances = model.positions.self_distances(range(5), range(5), torch.device("cpu"))
+    assert distances is not None
+    d = torch.arange(5)[:, None] - torch.arange(5)
+    expected = table[:, :1, None] * torch.log1p(d.abs()) + table[:, 1:, None] * d.sign()
+    assert torch.allclose(model.positions.bias(table, distances)[0], expected, atol=1e-6)
+
+
+def test_own_positions_decode_step_by_step_as_in_one_pass():
+    model = own(positions=POSITIONS).double()
+    src, tgt_in = ids()
+    state = DecoderState(model, src, 4)
+    with torch.no_grad():
+        steps = [state.next_logits(token[:, None])[:, 0] for token in tgt_in.unbind(1)]
+        assert torch.allclose(torch.stack(steps, 1), model(src, tgt_in), atol=1e-12)
+
+
+def test_own_cross_positions(here: Path):
+    (here / "cross.py").write_text(
+        "from toytrans.model.positions.base import Positions\nclass Cross(Positions): pass\n"
+    )
+    model = own(positions="sinusoidal", cross_positions="cross.py:Cross")
+    assert type(model.cross_positions).__name__ == "Cross"
+
+
+def test_a_model_of_ones_own_decodes_without_a_cache():
+    """Greedy search and beams over it = those over all prefixes, written out."""
+    model = own(**{"class": MODEL})
+    assert isinstance(model, OwnModel)
+    src, _ = ids()
+    greedy = search(model, src).tokens
+    for row, source in enumerate(src):
+        source = source[source != 0][None]
+        read = torch.tensor([[BOS_ID]])
+        for token in greedy[row].tolist():
+            with torch.no_grad():
+                best = int(model.inner(source, read)[0, -1, EOS_ID:].argmax()) + EOS_ID
+            assert token == best
+            if token == EOS_ID:
+                break
+            read = torch.cat((read, torch.tensor([[token]])), 1)
+    beams = search(model, src, beam=3)
+    assert beams.score is not None and beams.score.isfinite().all()
+
+
+def test_the_best_of_beams_is_found_as_with_a_cache(monkeypatch):
+    """One of our models is decoded both ways."""
+    from toytrans.model.decoding import beam, state
+
+    model, (src, _) = own(positions="sinusoidal").double(), ids()
+    cached = search(model, src, beam=3)
+    monkeypatch.setattr(
+        beam,
+        "start_decoding",
+        lambda model, src, places, beams: state.UncachedState(model, src, beams),
+    )
+    again = search(model, src, beam=3)
+    assert torch.equal(cached.tokens, again.tokens)
+    assert torch.allclose(cached.score, again.score)
+
+
+def test_rows_of_pads_make_no_gradient_nan():
+    model = own(**{"class": MODEL}).train()
+    src, tgt_in = (torch.cat((part, torch.zeros_like(part[:1]))) for part in ids())
+    logits = model(src, tgt_in)
+    logits[:2].sum().backward()
+    assert not logits[2].any() and logits[:2].isfinite().all()
+    assert all(p.grad is not None and p.grad.isfinite().all() for p in model.parameters())
+    assert model(torch.zeros_like(src), torch.zeros_like(tgt_in)).shape == logits.shape
+
+
+@pytest.mark.parametrize("setting", [f"model.positions={POSITIONS}", f"model.class={MODEL}"])
+def test_train_eval_translate_check_and_resume(setting: str, here: Path, command: Command):
+    for name, steps in (("whole", 6), ("halves", 3), ("halves", 6)):
+        sets = ("--set", setting, "--set", f"train.max_steps={steps}")
+        more = ("--resume",) if (here / name).exists() else ()
+        limits = ("--set", "train.schedule=constant", "--set", "train.warmup_steps=0")
+        done = command("train", "c.yaml", "--out", name, *sets, *limits, *more)
+        assert done.code == 0, done.err
+    whole, halves = (toytrans.load(name, "last", "cpu").model for name in ("whole", "halves"))
+    assert all(map(torch.equal, whole.parameters(), halves.parameters()))
+    measured = command("eval", "halves", "--json", "--beam", "2")
+    assert measured.code == 0 and json.loads(measured.out)
+    assert command("translate", "halves", "1 2 3").code == 0
+    checked = command("check", "halves", "--length", "8")
+    assert checked.code == 0, checked.out
+
+
+def test_the_layers_of_a_model_of_ones_own_are_not_known(
+    command: Command, refused: Callable[..., str]
+):
+    assert command("train", "c.yaml", "--out", "r", "--set", f"model.class={MODEL}").code == 0
+    for words in (("inspect-masks", "r"), ("trace", "r"), ("attention", "1 2", "--run", "r")):
+        assert "whose layers this command does not know" in refused(*words)
+    assert "faults are made in toytrans' models" in refused("check", "r", "--break", "no_causal")
+
+
+def test_buffers_of_ones_own_model_are_saved(here: Path, command: Command):
+    (here / "norm.py").write_text(
+        "import torch\nfrom torch import nn\n"
+        "class Norm(nn.Module):\n"
+        "    def __init__(self, config, size):\n"
+        "        super().__init__()\n"
+        "        self.a, self.b = nn.Embedding(size, 8), nn.Linear(8, size)\n"
+        "        self.norm = nn.BatchNorm1d(8)\n"
+        "        self.register_buffer('mask', torch.full((3, 3), -torch.inf).triu(1))\n"
+        "    def forward(self, src, tgt_in):\n"
+        "        return self.b(self.norm(self.a(tgt_in).mT).mT)\n"
+    )
+    assert command("train", "c.yaml", "--out", "r", "--set", "model.class=norm.py:Norm").code == 0
+    norm = toytrans.load("r", "last", "cpu").model.inner.norm
+    assert isinstance(norm, nn.BatchNorm1d) and norm.num_batches_tracked == 6
+    assert norm.running_mean is not None and norm.running_mean.any()
+
+
+MODULE = "import torch\nclass X(torch.nn.Module):\n  def __init__(s, c, v): super().__init__()\n"
+REFUSED = {
+    ("model.positions", "class X: pass"): ("x.py:X: fails: TypeError",),
+    ("model.positions", "def X(m, v): return m"): ("x.py:X: derive it from Positions",),
+    ("model.positions", "X = 3"): ("x.py:X: is not a class",),
+    ("model.positions", "class X:\n    def __init__(self, m, v):\n        m.nothing"): (
+        "x.py:X: fails: AttributeError",
+        "(x.py:3)",
+    ),
+    ("model.positions", "raise OSError('no')"): ("x.py:1: fails on import: OSError: no",),
+    ("model.class", "def X(c, v): return 3"): ("x.py:X: is no torch.nn.Module",),
+    ("model.class", "import torch\nclass X(torch.nn.Module):\n  def __init__(s, c): pass"): (
+        "x.py:X: fails: TypeError",
+    ),
+    ("model.class", "import torch\ndef X(c, v): return torch.nn.Linear(1, 1)"): (
+        "x.py:X: forward(src, tgt_in) fails: TypeError",
+    ),
+    ("model.class", MODULE + "  def forward(s, a, b): return a"): (
+        "forward(src, tgt_in) gives (2, 2); expected logits (B, T, V), here (2, 1, 8)",
+    ),
+    (
+        "model.class",
+        MODULE + "  def forward(s, a, b): return torch.zeros(*b.shape, 8)",
+    ): ("0 parameters; a model has 1 to",),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED, ids=str)
+def test_what_is_wrong_is_one_line(case: tuple[str, str], here: Path, refused: Callable[..., str]):
+    key, code = case
+    (here / "x.py").write_text(code + "\n")
+    message = refused("check", "--config", "c.yaml", "--set", f"{key}=x.py:X")
+    for part in REFUSED[case]:
+        assert part in message, message
+
+
+def test_an_exception_on_the_way_names_the_line(here: Path, command: Command):
+    (here / "x.py").write_text(
+        "from toytrans.model.positions.base import Positions\n"
+        "class X(Positions):\n"
+        "    def embed(self, x, start=0):\n"
+        "        return x + x.new_zeros(1 // (x.shape[1] < 4))\n"
+    )
+    done = command("train", "c.yaml", "--set", "model.positions=x.py:X")
+    assert done.code == 2
+    assert "toytrans: your code: ZeroDivisionError: " in done.err and "(x.py:4)" in done.err
+
+
+@pytest.mark.parametrize(
+    ("setting", "parts"),
+    [
+        ("model.backward=by_hand", ("model.backward", "no model of your own")),
+        ("fault=no_causal", ("fault: ", "faults are made in toytrans' models")),
+        ("model.cross_anchors=[start]", ("model.cross_anchors", "belongs to positions: anchored")),
+    ],
+)
+def test_settings_that_do_not_go_with_a_model_of_ones_own(setting, parts, refused):
+    message = refused("train", "c.yaml", "--set", f"model.class={MODEL}", "--set", setting)
+    for part in parts:
+        assert part in message
+
+
+def test_a_config_keeps_the_key_class(here: Path):
+    config = config_of(model={"class": MODEL})
+    assert config.model.class_ == f"{here}/{MODEL}"
+    assert config.model_dump()["model"]["class"] == f"{here}/{MODEL}"
+    assert not config.source_bos and config.model.cross_positions == "none"
+
+
+CONFIG = tiny_yaml()

@@ -1,0 +1,13 @@
+"""The examples of docs/own.md are the files of docs/examples/."""
+
+from pathlib import Path
+
+import pytest
+
+DOCS = Path(__file__).parent.parent / "docs"
+
+
+@pytest.mark.parametrize("example", sorted((DOCS / "examples").glob("my_*.py")), ids=str)
+def test_the_page_shows_the_examples(example: Path):
+    """tests/test_documented_commands.py runs them."""
+    assert f"```python\n{example.read_text()}```" in (DOCS / "own.md").read_text()

@@ -1,0 +1,47 @@
+"""One update: the loss against torch, and gradients of several batches together."""
+
+import pytest
+import torch
+from conftest import VOCABULARY, config_of, model_of
+from torch.nn import functional as F
+
+from toytrans.data import open_source
+from toytrans.data.batches import make_batch
+from toytrans.training.objective import summed_loss
+from toytrans.training.step import backward
+
+CPU = torch.device("cpu")
+
+
+def test_the_loss_ignores_pads_and_smooths_as_torch_does():
+    logits = torch.randn(2, 3, 5)
+    tgt_out = torch.tensor([[3, 2, 0], [4, 4, 2]])
+    real = tgt_out != 0
+    expected = F.cross_entropy(logits[real], tgt_out[real], reduction="sum", label_smoothing=0.1)
+    assert summed_loss(logits, tgt_out, 0.1).item() == pytest.approx(expected.item(), rel=1e-6)
+    changed = logits.clone()
+    changed[0, 2] += 100
+    assert summed_loss(changed, tgt_out).item() == summed_loss(logits, tgt_out).item()
+
+
+def gradients(model):
+    flat = torch.cat([p.grad.flatten() for p in model.parameters()])
+    model.zero_grad()
+    return flat
+
+
+@pytest.mark.parametrize("positions", ["sinusoidal", "anchored"])
+def test_accumulation_equals_the_large_batch(positions):
+    source = open_source(config_of("copy", data={"symbols": 10, "train_length": [1, 9]}))
+    pairs = source.pairs("train", torch.arange(24))
+    model = model_of(VOCABULARY, positions=positions)
+    rows = torch.arange(24).split([5, 12, 7])
+    parts = [make_batch(pairs.take(r), source_bos=True) for r in rows]
+    whole = [make_batch(pairs, source_bos=True)]
+    assert len({part.target_tokens for part in parts}) == 3, "parts of unequal weight"
+    loss, tokens = backward(model, parts, CPU)
+    accumulated = gradients(model)
+    whole_loss, whole_tokens = backward(model, whole, CPU)
+    assert tokens == whole_tokens
+    assert loss.item() == pytest.approx(whole_loss.item(), abs=1e-9)
+    assert (accumulated - gradients(model)).abs().max() < 1e-9

@@ -1,0 +1,81 @@
+"""One screen by default, one panel, or everything."""
+
+import contextlib
+import os
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.text import Text
+
+from toytrans.cli.render.tables import fitting, print_tables, wrapped
+from toytrans.errors import UserError
+from toytrans.insight.tables import Table
+
+Panel = Annotated[
+    str | None,
+    typer.Option(metavar="NAME", help="Show one panel: its number, or a part of its title."),
+]
+AsHtml = Annotated[bool, typer.Option("--html", help="Print one HTML document.")]
+All = Annotated[bool, typer.Option("--all", help="Show every panel.")]
+
+
+def print_panels(
+    console: Console,
+    tables: Iterable[Table],
+    panel: str | None,
+    *,
+    one_screen: Sequence[Table] = (),
+) -> None:
+    """Print the tables that are asked for, in a pager where they are longer than the terminal.
+
+    panel: a number or a part of a title; None = all. one_screen: printed instead of all tables,
+    with a line that names the other panels. Raises UserError for an unknown panel.
+    """
+    tables = list(tables)
+    if panel is not None:
+        tables = _chosen(tables, panel)
+    elif one_screen:
+        print_tables(console, one_screen)
+        print_names(console, tables)
+        return
+    with paged(console):
+        print_tables(console, tables)
+
+
+def print_names(console: Console, tables: Iterable[Table]) -> None:
+    """Print the names of the panels, and how to ask for them."""
+    text = f"Panels: {', '.join(_names(tables))}. --panel NAME shows one, --all every one."
+    console.print(Text())
+    for line in wrapped(fitting(text), console.width):
+        console.print(Text(line, "dim"), soft_wrap=True)
+
+
+def _chosen(tables: list[Table], panel: str) -> list[Table]:
+    """The tables of a number, or whose title has a text in it."""
+    chosen = [table for table in tables if table.number == panel]
+    chosen = chosen or [table for table in tables if panel.casefold() in table.name.casefold()]
+    if not chosen:
+        raise UserError(f"--panel {panel}: no such panel; there are {', '.join(_names(tables))}")
+    return chosen
+
+
+def _names(tables: Iterable[Table]) -> list[str]:
+    """Each number with the start of its first title."""
+    names: dict[str, str] = {}
+    for table in tables:
+        names.setdefault(table.number, table.name.partition(",")[0].partition(":")[0])
+    return [f"{number} {name}" for number, name in names.items()]
+
+
+@contextlib.contextmanager
+def paged(console: Console) -> Iterator[None]:
+    """Send what is printed through the pager, if a person can use it."""
+    if not (sys.stdin.isatty() and sys.stdout.isatty()):
+        yield
+        return
+    os.environ.setdefault("LESS", "FRX")  # short output stays on the screen, colours are kept
+    with console.pager(styles=True):
+        yield

@@ -1,0 +1,53 @@
+"""What a page can show of a run directory, whatever state it is in."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from toytrans.config import Config
+from toytrans.data.pairs import DatasetInfo
+from toytrans.errors import UserError
+from toytrans.training.listing import state_of
+from toytrans.training.run import Record, Run, load_run, read_environment, read_records, read_run
+
+
+@dataclass(frozen=True)
+class RunView:
+    """A run directory as it is.
+
+    state: finished, unfinished, being written or damaged, with the step.
+    problem: why something of it cannot be read; empty if nothing is wrong.
+    config, facts: None if the run is damaged.
+    run: the model of the best checkpoint; None if there is none to read.
+    """
+
+    path: Path
+    state: str
+    problem: str = ""
+    config: Config | None = None
+    facts: DatasetInfo | None = None
+    run: Run | None = None
+    records: list[Record] = field(default_factory=list)
+    environment: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        return self.path.name or str(self.path)
+
+
+def read_view(path: Path) -> RunView:
+    """Read a run. Only a path that is no folder raises UserError; damage is part of the view."""
+    if not path.is_dir():
+        raise UserError(f"{path}: no such run directory; `toytrans runs` lists those there are")
+    try:
+        config, facts = read_run(path)
+    except UserError as error:
+        return RunView(path, "damaged", str(error))
+    run, problem, records = None, "", []
+    try:
+        records = read_records(path)
+        run = load_run(path, "best", "cpu")
+    except UserError as error:
+        problem = str(error)
+    environment = read_environment(path)
+    return RunView(path, str(state_of(path)), problem, config, facts, run, records, environment)
