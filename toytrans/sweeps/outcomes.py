@@ -148,4 +148,4 @@ def measure_here(run: Path, config: Config, measure: ExactMatch, device: str) ->
         loaded = load_run(run, "best", device)
         return with_numbers(run, config, measure.take(loaded.model, config, loaded.facts))
     except UserError as error:
-        return Member(run, config, trouble=str(error))
+        return Member(run, config, trouble=str(error).partition("; ")[0])

@@ -90,7 +90,7 @@ def test_variants_of_the_model_pass(model):
 
 def test_a_trained_run_passes(tmp_path, command, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    Path("c.yaml").write_text("data: {task: copy}\ntrain: {max_steps: 3}\n")
+    Path("c.yaml").write_text(CONFIG.replace("max_steps: 2", "max_steps: 3"))
     assert command("train", "--config", "c.yaml").code == 0
     report = check(toytrans.load("runs/c"), only="abel")
     assert report.passed and report.subject == "runs/c"

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 MOST_PAIRS = 10
 """Rows of the table of pairs; with more groups only those with the first group."""
 
+STYLE: dict[str, Any] = {"box": SIMPLE_HEAD, "padding": (0, 1, 0, 0)}
+
 SMALL = 0.005
 """A difference between free-running and teacher-forced that is shown."""
 
@@ -32,7 +34,8 @@ def print_groups(console: Console, groups: "Sequence[Group]", measured: str) -> 
         console.print()
     for part in parts:
         where = f", {PARTS[part]}" if len(parts) > 1 else ""
-        console.print(_table(f"exact match{where}: {measured}", groups, part))
+        _print_title(console, f"exact match{where}: {measured}")
+        console.print(_table(groups, part))
     if parts and len(groups) > 1:
         _print_pairs(console, groups, "beyond" if "beyond" in parts else "value")
     for group in groups:
@@ -62,12 +65,17 @@ def measured(measure: "ExactMatch", groups: "Sequence[Group]") -> str:
     return f"{' or '.join(splits)} pairs of lengths {low} to {high}, teacher-forced"
 
 
-def _table(title: str, groups: "Sequence[Group]", part: str) -> Table:
+def _print_title(console: Console, title: str) -> None:
+    """On a line of its own: a title of a narrow table would be folded."""
+    console.print(plain(title), style="bold")
+
+
+def _table(groups: "Sequence[Group]", part: str) -> Table:
     from toytrans.sweeps.groups import MOST_KEYS, shown
 
     several = len(groups[0].differs) > MOST_KEYS
     keys = ["group"] if several else [printable(key) for key in groups[0].differs]
-    table = columns(keys, ("runs", "mean", "sd", "95%"), **_style(title))
+    table = columns(keys, ("runs", "mean", "sd", "95%"), **STYLE)
     table.add_column(_seeds_heading(groups, part), overflow="fold")
     for group in groups:
         counted, every = len(group.counted), len(group.members)
@@ -78,10 +86,6 @@ def _table(title: str, groups: "Sequence[Group]", part: str) -> Table:
             _seeds(group, groups, part),
         )
     return table
-
-
-def _style(title: str) -> dict[str, Any]:
-    return {"title": plain(title), "box": SIMPLE_HEAD, "padding": (0, 1, 0, 0)}
 
 
 def _cells(summary: "Summary | None", signed: bool = False) -> tuple[str, str, str]:
@@ -127,10 +131,11 @@ def _print_pairs(console: Console, groups: "Sequence[Group]", part: str) -> None
     if not found:
         return
     where = "" if part == "value" else f", {PARTS[part]}"
+    _print_title(console, f"difference over equal seeds{where}: first less second")
     table = columns(
         ("first", "second"),
         ("seeds", "mean", "sd", "95%", "ahead", "behind"),
-        **_style(f"difference over equal seeds{where}: first less second"),
+        **STYLE,
     )
     for first, second, each in found:
         table.add_row(
