@@ -395,3 +395,55 @@ def test_a_symbol_cannot_be_markup(here: Path):
     for shown in (run.masks("<b>x</b>", "<script>"), run.attention("<b>x</b>", "<script>")):
         page = shown._repr_html_()
         assert "&lt;script&gt;" in page and "<script>" not in page and "<b>x" not in page
+
+
+# Sweeps ---------------------------------------------------------------------------------------
+
+SWEEP = """
+import toytrans
+
+compared = toytrans.sweep(
+    "c.yaml", seeds=[3, 4], grid={"model.positions": ["rotary", "anchored"]}, jobs=2
+)
+print(compared)
+"""
+
+
+def test_a_sweep_of_a_script_is_that_of_the_command(here: Path, command: Command):
+    """In a script without `if __name__ == "__main__"`, too."""
+    (here / "script.py").write_text(SWEEP)
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "script.py"], capture_output=True, text=True, timeout=300
+    )
+    assert done.returncode == 0, done.stderr
+    assert "all, positions rotary: 0." in done.stdout, done.stdout
+    by_script = json.loads(Path("results/sweeps/c.json").read_text())
+    words = ("sweep", "c.yaml", "--seeds", "3:4", "--set", "model.positions=rotary,anchored")
+    again = command(*words)
+    assert again.code == 0 and "4 of 4 runs are there already" in again.err
+    assert json.loads(Path("results/sweeps/c.json").read_text()) == by_script
+    compared = toytrans.sweep(
+        "c.yaml", seeds=(3, 4), grid={"model.positions": ["rotary", "anchored"]}
+    )
+    assert compared.to_dict()["groups"] == by_script["groups"]
+    assert [run.config.seed for run in compared.runs] == [3, 4, 3, 4]
+    assert not compared.trouble and all(path.is_file() for path in compared.files)
+    assert "positions anchored" in compared._repr_html_()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"seeds": []}, "seeds \\[\\]: give whole numbers"),
+        ({"seeds": [-1]}, "give whole numbers from 0"),
+        ({"grid": {"model.positons": ["rotary"]}}, "did you mean model.positions"),
+        ({"grid": {"seed": [1]}}, "seed"),
+        ({"grid": {"train.lr": []}}, "train.lr=: an empty value"),
+        ({"lengths": (5, 1)}, "lengths"),
+        ({"on": "moon"}, "on 'moon': local or ray"),
+    ],
+)
+def test_a_sweep_that_is_refused_trains_nothing(options, message):
+    with pytest.raises(toytrans.UserError, match=message):
+        toytrans.sweep(TINY, **options)
+    assert not Path("runs").exists()

@@ -15,24 +15,36 @@ from typing import TYPE_CHECKING, Any
 from toytrans.errors import UserError
 
 if TYPE_CHECKING:
-    from toytrans.api import Run, Training, load, train
+    from toytrans.api.run import Run, load
+    from toytrans.api.sweep import Comparison, sweep
+    from toytrans.api.training import Training, train
     from toytrans.config import Config
     from toytrans.insight.proofs import check
 
 __version__ = "0.2.0"
 
 __all__ = [
+    "Comparison",
     "Config",
     "Run",
     "Training",
     "UserError",
     "check",
     "load",
+    "sweep",
     "train",
 ]
 
-_MODULES = dict.fromkeys(("Run", "Training", "load", "train"), "toytrans.api")
-_MODULES |= {"Config": "toytrans.config", "check": "toytrans.insight.proofs"}
+_MODULES = {
+    "Comparison": "toytrans.api.sweep",
+    "Config": "toytrans.config",
+    "Run": "toytrans.api.run",
+    "Training": "toytrans.api.training",
+    "check": "toytrans.insight.proofs",
+    "load": "toytrans.api.run",
+    "sweep": "toytrans.api.sweep",
+    "train": "toytrans.api.training",
+}
 
 
 def __getattr__(name: str) -> Any:

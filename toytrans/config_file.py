@@ -38,7 +38,7 @@ def load_config(path: Path, overrides: Sequence[str] = (), base: Config | None =
     """
     tree = read_yaml(path)
     for override in overrides:
-        _override(tree, override)
+        lay_over(tree, override)
     return config_of(tree, base)
 
 
@@ -47,7 +47,7 @@ def config_of(
 ) -> Config:
     """The config of a tree of values, with some keys changed. base: as above. Raises UserError."""
     for key, value in (changes or {}).items():
-        _lay_over(tree, key, value, "changes")
+        _set(tree, key, value, "changes")
     if base is not None:
         _keep_derived(tree, base)
         return check_config(tree)
@@ -118,14 +118,15 @@ def flatten(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
     return flat
 
 
-def _override(tree: Tree, override: str) -> None:
+def lay_over(tree: Tree, override: str) -> None:
+    """Lay one `section.key=value` over a tree of values. Raises UserError."""
     key, equals, text = override.partition("=")
     if not equals or not re.fullmatch(r"\w+(\.\w+){0,9}", key):  # no key is even as deep
         raise UserError(f"--set {override}: write it as section.key=value, say train.lr=1e-3")
-    _lay_over(tree, key, parse_value(text, f"--set {key}"), "--set")
+    _set(tree, key, parse_value(text, f"--set {key}"), "--set")
 
 
-def _lay_over(tree: Tree, key: str, value: Any, place: str) -> None:
+def _set(tree: Tree, key: str, value: Any, place: str) -> None:
     *sections, name = key.split(".")
     values = tree.values
     for depth, section in enumerate(sections, 1):

@@ -17,6 +17,7 @@ from multiprocessing.context import (
     SpawnContext,
     SpawnProcess,
 )
+from types import ModuleType
 from typing import NamedTuple
 
 from toytrans.errors import UserError, ran_out_of_memory
@@ -72,7 +73,7 @@ def run_trials(trials: Sequence[Trial], at_once: int) -> Generator[Round]:
                 trial = waiting.pop(0)
                 answer, give = context.Pipe(duplex=False)
                 process = context.Process(target=_work, args=(trial, give))
-                with _terminal_signals_blocked():
+                with _terminal_signals_blocked(), _main_hidden():
                     process.start()
                 give.close()
                 running[process] = trial, answer
@@ -125,6 +126,18 @@ def _terminal_signals_blocked() -> Iterator[None]:
         yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+@contextlib.contextmanager
+def _main_hidden() -> Iterator[None]:
+    """Processes that are started here import toytrans, not the program that starts them: a script
+    without `if __name__ == "__main__"` would start a sweep in each."""
+    main = sys.modules["__main__"]
+    sys.modules["__main__"] = ModuleType("__main__")
+    try:
+        yield
+    finally:
+        sys.modules["__main__"] = main
 
 
 def _work(trial: Trial, give: Connection) -> None:

@@ -1,0 +1,1 @@
+"""toytrans in Python. `toytrans` itself exports what users need of it."""
