@@ -10,6 +10,8 @@ save, and the run directory stays as it was.
 import contextlib
 import os
 import platform
+import re
+import secrets
 import shlex
 import sys
 import time
@@ -32,11 +34,11 @@ from toytrans.training.distributed import SINGLE_PROCESS, DistributedContext
 from toytrans.training.faults import check_fault
 from toytrans.training.machine import settings_of_numbers
 from toytrans.training.optimizer import learning_rate
-from toytrans.training.signals import ReceivedSignals, collect_signals, exit_if_signalled
+from toytrans.training.signals import ReceivedSignals, collect_interrupts, collect_signals
 from toytrans.training.trainer import Trainer
 from toytrans.user_code import digest, remember, trust
 
-MAY_CHANGE = ("config", "launch", "started", "command", "python", "platform")
+MAY_CHANGE = ("config", "id", "launch", "started", "command", "python", "platform")
 """Parts of a run's environment that change no number of the training."""
 
 
@@ -85,11 +87,13 @@ def open_session(
     context: DistributedContext = SINGLE_PROCESS,
     *,
     patient: bool = False,
+    in_program: bool = False,
 ) -> Iterator[Session]:
     """Prepare a run and hold its lock. Raises UserError.
 
     report: gets one sentence at a time for the user. patient: a second signal changes nothing;
-    torchrun passes signals on and does not wait for long.
+    torchrun passes signals on and does not wait for long. in_program: the process is the user's,
+    and no signal ends it.
     """
     code = request.config.references.values()
     trust(code)
@@ -100,7 +104,8 @@ def open_session(
     precision = context.on_main(
         lambda: choose_precision(plan.precision, device, plan.config.model.d_model)
     )
-    with collect_signals(patient=patient or context.size > 1) as signals:
+    collected = collect_signals(patient=patient or context.size > 1)
+    with collect_interrupts() if in_program else collected as signals:
         path, made = context.on_main(lambda: _claim(plan, request))
         with _held(plan._replace(path=path), made, request.remedy, context, report) as notes:
             trainer = Trainer(plan.config, source, path, device, precision, context)
@@ -109,7 +114,8 @@ def open_session(
             before = run.read_environment(path) if resumed else {}
             environment = _environment(plan.config, device, precision, context)
             environment["config"] = before.get("config", request.name)
-            exit_if_signalled(*context.gather(signals.received))
+            environment["id"] = _id_of(before)
+            signals.end(*context.gather(signals.received))
             context.on_main(lambda: run.create_run(path, plan.config, source.facts, environment))
             processes = f", {context.size} processes" if context.size > 1 else ""
             report(f"{path}: {device}, {precision}{processes}")
@@ -118,9 +124,9 @@ def open_session(
             if resumed and plan.saved:
                 _report_schedule(plan.saved[0], plan.config, trainer.progress.step, report)
             signals.act = trainer.interrupt
-            exit_if_signalled(*context.gather(signals.received))
+            signals.end(*context.gather(signals.received))
             yield Session(trainer, source, signals, resumed)
-    exit_if_signalled(signals.received)  # one that came in the moment after the training
+    signals.end(signals.received)  # one that came in the moment after the training
 
 
 def _plan(request: Request, context: DistributedContext) -> _Plan:
@@ -221,6 +227,13 @@ def _environment(
         "started": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
         "command": shlex.join(sys.argv),
     }
+
+
+def _id_of(before: dict[str, Any]) -> str:
+    """The id of the run that is resumed, or a new one. Logs bear it."""
+    id = before.get("id")
+    valid = isinstance(id, str) and re.fullmatch(r"[0-9a-f]{8}", id)
+    return str(id) if valid else secrets.token_hex(4)
 
 
 def _changes(before: dict[str, Any], now: dict[str, Any]) -> list[str]:
