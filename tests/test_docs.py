@@ -53,6 +53,14 @@ def test_the_configuration_page_is_made_from_the_schema():
         assert f"| `{field.alias or name}` |" in page
 
 
+def test_every_proof_is_in_the_table_of_proofs():
+    from toytrans.insight.proofs import PROOFS
+
+    titles = {letter: title for letter, (title, _) in PROOFS.items()}
+    page = (ROOT / "docs/checks.md").read_text()
+    assert dict(rows(page, "| letter |")) == titles and f"runs {len(titles)} proofs" in page
+
+
 def test_readme_is_one_page_with_two_set_up_lines():
     lines = README.splitlines()
     assert len(lines) <= 150
