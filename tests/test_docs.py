@@ -124,3 +124,16 @@ def test_dependencies_are_explained():
     explained = set(re.findall(r"[\w-]+", " ".join(cells)))
     for name in project["dependencies"] + sum(extras, []):
         assert re.split(r"[<>=]", name)[0].lower() in explained, name
+
+
+def test_the_evening_of_the_sweeps_page_is_its_script():
+    """tests/test_documented_commands.py runs its command, with one seed and few steps."""
+    script = (ROOT / "docs/examples/evening.sh").read_text()
+    page = (ROOT / "docs/sweeps.md").read_text()
+    written = re.findall(r"cat > (\S+) <<'(\w+)'\n(.*?)^\2\n", script, re.MULTILINE | re.DOTALL)
+    assert [name for name, *_ in written] == ["my_tasks.py", "swap.yaml"]
+    for name, _, text in written:
+        assert f"# {name}\n{text}```" in page
+    command = re.search(r"^toytrans sweep (?:.*\\\n)*.*\n", script, re.MULTILINE)[0]
+    plain = re.sub(r'"\$\{SEEDS:-(.*?)\}"', r"\1", command).replace("\\\n  ", "")
+    assert f"```\n{plain}```" in page
