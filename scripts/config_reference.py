@@ -5,9 +5,7 @@
 A test compares the committed page with this output.
 """
 
-from typing import Any
-
-from toytrans.config import Config
+from toytrans.config_keys import Key, keys
 
 HEAD = """# Configuration
 
@@ -33,10 +31,18 @@ train:
 - `--set section.key=value` overrides a key on the command line. It obeys the same rules.
 - An unknown key, a wrong type or two settings that contradict each other stop the command before
   training. The error names file, line, key and remedy.
-- An editor completes keys with the JSON Schema, which this command prints:
+- `toytrans config new TASK --out FILE` writes a commented file with the usual keys. It trains as
+  it is.
+- `toytrans config explain KEY` gives meaning, type, default and range. A section lists its keys,
+  and no key at all lists everything.
+- Keys of JoeyNMT, fairseq and Hugging Face are recognised. Each gets a line that says where it is
+  here, say `run.yaml:3: model.n_layers: here model.n_encoder_layers and model.n_decoder_layers`.
+- An editor completes keys with the JSON Schema, which `toytrans schema` prints.
 
 ```
 toytrans schema
+toytrans config new sort
+toytrans config explain train.lr
 ```
 
 In the tables, *list of 2* is a list of two values, such as `[1, 20]`. A *name* is one of those in
@@ -52,73 +58,28 @@ SECTIONS = {
     "train": "Section `train`",
 }
 
-BOUNDS = {"minimum": "≥", "exclusiveMinimum": ">", "maximum": "≤", "exclusiveMaximum": "<"}
+TABLE = """\
+| key | description | type | default | range |
+|---|---|---|---|---|"""
 
 
 def page() -> str:
     """The whole page."""
-    schema = Config.model_json_schema()
+    every = list(keys())
     parts = [HEAD]
-    for path, title in SECTIONS.items():
-        section = schema
-        for name in path.split(".") if path else ():
-            section = resolved(section["properties"][name], schema)
-        parts.append(f"## {title}\n\n{table(section, schema)}\n")
+    for section, title in SECTIONS.items():
+        rows = map(row, (key for key in every if key.section == section))
+        parts.append(f"## {title}\n\n{TABLE}\n" + "\n".join(rows) + "\n")
     return "\n".join(parts)
 
 
-def table(section: dict[str, Any], schema: dict[str, Any]) -> str:
-    """One row per key: description, type, default and range."""
-    rows = ["| key | description | type | default | range |", "|---|---|---|---|---|"]
-    for name, key in section["properties"].items():
-        kind = resolved(key, schema)
-        if "properties" in kind:
-            shape, default = "section", "required" if name in section.get("required", ()) else ""
-        else:
-            shape = type_of(kind)
-            default = f"`{shown(key['default'])}`" if "default" in key else "required"
-        description = key["description"].replace("|", "\\|")
-        rows.append(f"| `{name}` | {description} | {shape} | {default} | {range_of(kind)} |")
-    return "\n".join(rows)
-
-
-def resolved(key: dict[str, Any], schema: dict[str, Any]) -> dict[str, Any]:
-    """A key's type without `null`, references followed."""
-    kinds = [kind for kind in key.get("anyOf", [key]) if kind.get("type") != "null"]
-    kinds = [each for kind in kinds for each in kind.get("oneOf", [kind])]
-    kinds = [schema["$defs"][k["$ref"].rpartition("/")[2]] if "$ref" in k else k for k in kinds]
-    return kinds[0] if len(kinds) == 1 else {"anyOf": kinds}
-
-
-def type_of(kind: dict[str, Any]) -> str:
-    """The type of a value in words."""
-    if "anyOf" in kind:
-        return " or ".join(map(type_of, kind["anyOf"]))
-    if kind.get("pattern") == ":":
-        return "own code"
-    if "enum" in kind:
-        return "name"
-    if kind["type"] == "array":
-        return "list of 2" if "prefixItems" in kind else f"list of {type_of(kind['items'])}"
-    return str(kind["type"])
-
-
-def range_of(kind: dict[str, Any]) -> str:
-    """The bounds of a number, or the names to choose from; of a list, those of its values."""
-    if "prefixItems" in kind or "items" in kind:
-        return range_of(kind.get("items") or kind["prefixItems"][0])
-    if "enum" in kind:
-        return ", ".join(f"`{name}`" for name in kind["enum"])
-    if "anyOf" in kind:
-        return "; ".join(filter(None, map(range_of, kind["anyOf"])))
-    return ", ".join(f"{sign} {kind[name]:,}" for name, sign in BOUNDS.items() if name in kind)
-
-
-def shown(value: object) -> str:
-    """A default as YAML writes it."""
-    if value is None or isinstance(value, bool):
-        return {None: "null", True: "true", False: "false"}[value]
-    return str(value)
+def row(key: Key) -> str:
+    """Description, type, default and range of a key."""
+    default = key.default
+    if default and default != "required":
+        default = f"`{default}`"
+    meaning = key.meaning.replace("|", "\\|")
+    return f"| `{key.name}` | {meaning} | {key.type} | {default} | {key.range} |"
 
 
 if __name__ == "__main__":

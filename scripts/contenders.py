@@ -312,17 +312,19 @@ def _decoder(spec: Decoding) -> Callable[..., Any]:
     """
     import toytrans
 
-    model = toytrans.load(spec.run, "last", "cpu").model.eval()
+    run = toytrans.load(spec.run, "last", "cpu")
     if spec.who == "ours":
-        decode = _our_decoder(model)
+        decode = _our_decoder(run.model)
     else:
         import peers
 
+        from toytrans.export import ctranslate2, huggingface
+
         if spec.who == "HF generate":
-            peer: Any = peers.Marian(peers.to_marian(model))
+            peer: Any = peers.Marian(huggingface.converted(run.model))
         else:
             folder = Path(tempfile.mkdtemp(dir=spec.folder))
-            peers.to_ctranslate2(model, folder)
+            ctranslate2.write(run, folder)
             kind: Any = spec.who.split()[1]
             peer = peers.CTranslate2(folder, kind, spec.workers, spec.threads)
 

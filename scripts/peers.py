@@ -1,12 +1,11 @@
 """What toytrans is measured against: peers in training, and peers in decoding its weights.
 
 Training: the transformer of PyTorch's tutorial "Language Translation with nn.Transformer" and
-Hugging Face's BART, each fed and stepped as its users do. Decoding: `to_marian` and
-`to_ctranslate2` carry a trained toytrans model over to Hugging Face's Marian and to CTranslate2,
-which then compute the same logits. Sources are lists of ids as the encoder reads them, EOS
-included; answers end with EOS, or without where `most` tokens were not enough; scores are sums of
-log-probabilities / length^alpha, EOS counted in the length, which both count so by themselves.
-Where their searches differ from ours:
+Hugging Face's BART, each fed and stepped as its users do. Decoding: `toytrans.export` carries a
+trained model over to Hugging Face's Marian and to CTranslate2, which then compute the same logits.
+Sources are lists of ids as the encoder reads them, EOS included; answers end with EOS, or without
+where `most` tokens were not enough; scores are sums of log-probabilities / length^alpha, EOS
+counted in the length, which both count so by themselves. Where their searches differ from ours:
 
     PAD and BOS   Marian forbids them after its softmax, at no cost to the scores. CTranslate2
                   can only forbid them before it, which changes every score; so they stay allowed
@@ -31,27 +30,17 @@ from typing import Any, Literal
 import ctranslate2
 import torch
 import transformers
-from ctranslate2.specs import TransformerSpec
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 from torch.utils.data import DataLoader
-from transformers import BartForConditionalGeneration, GenerationConfig, MarianMTModel
+from transformers import BartForConditionalGeneration, MarianMTModel
 
 from toytrans.config import ModelConfig
 from toytrans.data.batches import Batch
 from toytrans.data.pairs import Pairs, pad_rows
-from toytrans.model.transformer import Transformer
+from toytrans.export.huggingface import SPECIALS
+from toytrans.export.shared import Rows, cut
 from toytrans.tokens import BOS_ID, EOS_ID, PAD_ID
-
-Rows = list[list[int]]
-"""Ragged rows of ids."""
-
-SPECIALS = {
-    "pad_token_id": PAD_ID,
-    "bos_token_id": BOS_ID,
-    "eos_token_id": EOS_ID,
-    "decoder_start_token_id": BOS_ID,
-}
 
 # nn.TransformerEncoder's remarks on its own fast path, which change nothing
 warnings.filterwarnings("ignore", "enable_nested_tensor is True|The PyTorch API of nested tensors")
@@ -195,7 +184,7 @@ def _collate(samples: Sequence[tuple[Tensor, Tensor]]) -> Batch:
 
 
 def _sizes(model: ModelConfig) -> dict[str, Any]:
-    """Settings that BartConfig and MarianConfig share."""
+    """Sizes and ids for BartConfig."""
     sizes: dict[str, Any] = {"d_model": model.d_model, "forced_eos_token_id": None}
     depths = {"encoder": model.n_encoder_layers, "decoder": model.n_decoder_layers}
     for side, depth in depths.items():
@@ -207,61 +196,6 @@ def _sizes(model: ModelConfig) -> dict[str, Any]:
 # Decoding: Hugging Face's Marian ---------------------------------------------------------------
 
 
-@torch.no_grad()
-def to_marian(model: Transformer, places: int = 1024) -> MarianMTModel:
-    """A MarianMTModel, in eval mode, with the weights of a toytrans model in its dtype.
-
-    Marian's own sinusoidal table has all sines before all cosines; it is overwritten with ours,
-    which has them in turn. places: how many of its rows there are.
-    """
-    table, tied = _position_table(model, places), model.config.tie_embeddings
-    config = transformers.MarianConfig(
-        vocab_size=len(model.output.weight),
-        max_position_embeddings=places,
-        activation_function="relu",
-        dropout=0.0,
-        scale_embedding=True,
-        share_encoder_decoder_embeddings=tied,
-        tie_word_embeddings=tied,
-        **_sizes(model.config),
-    )
-    marian = MarianMTModel(config).to(model.dtype)
-    weights = {
-        "final_logits_bias": marian.final_logits_bias,  # zero
-        "lm_head.weight": model.output.weight,
-        "model.encoder.embed_tokens.weight": model.src_embedding.weight,
-        "model.decoder.embed_tokens.weight": model.tgt_embedding.weight,
-        "model.encoder.embed_positions.weight": table,
-        "model.decoder.embed_positions.weight": table,
-    }
-    if tied:
-        weights["model.shared.weight"] = model.src_embedding.weight
-    for side, stack in (("encoder", model.encoder_stack()), ("decoder", model.decoder_stack())):
-        for number, layer in enumerate(stack):
-            for name, values in _marian_layer(layer).items():
-                weights[f"model.{side}.layers.{number}.{name}"] = values
-    marian.load_state_dict(weights)  # strict: nothing is left over on either side
-    marian.generation_config = GenerationConfig(suppress_tokens=[PAD_ID, BOS_ID], **SPECIALS)
-    return marian.eval()
-
-
-def _marian_layer(layer: Any) -> dict[str, Tensor]:
-    """One layer's weights under Marian's names; our Q, K and V are rows of one projection."""
-    modules = {"self_attn": layer.self_attention}
-    if hasattr(layer, "cross_attention"):
-        modules["encoder_attn"] = layer.cross_attention
-    norms = [f"{name}_layer_norm" for name in (*modules, "final")]
-    modules |= {"fc1": layer.feed_forward[0], "fc2": layer.feed_forward[3]}
-    modules |= zip(norms, (part.norm for part in layer.residuals), strict=True)
-    found = {}
-    for name, module in modules.items():
-        for key, values in module.state_dict().items():
-            parts = zip("qkv", values.chunk(3), strict=True) if "in_proj" in key else [("", values)]
-            for letter, part in parts:
-                found[f"{name}.{key.replace('in_', f'{letter}_')}"] = part
-    return found
-
-
 @dataclass(frozen=True)
 class Marian:
     """Greedy and beam search by `generate`; all sources of a call are one padded batch."""
@@ -270,7 +204,7 @@ class Marian:
 
     def greedy(self, src: Rows, most: int) -> Rows:
         """The likeliest token at every step, at most `most` of them."""
-        return _cut(self._generate(src, most, num_beams=1))
+        return cut(self._generate(src, most, num_beams=1)[:, 1:].tolist())
 
     def beam(
         self, src: Rows, width: int, alpha: float, most: int, *, scored: bool
@@ -279,7 +213,8 @@ class Marian:
         each step's log-probabilities (B width, V)."""
         scores = {"output_scores": scored, "return_dict_in_generate": True}
         found = self._generate(src, most, num_beams=width, length_penalty=alpha, **scores)
-        return _cut(found.sequences), found.sequences_scores.tolist() if scored else None
+        rows = cut(found.sequences[:, 1:].tolist())
+        return rows, found.sequences_scores.tolist() if scored else None
 
     @torch.inference_mode()
     def _generate(self, src: Rows, most: int, **options: Any) -> Any:
@@ -288,67 +223,7 @@ class Marian:
         return self.model.generate(ids, do_sample=False, **options)
 
 
-def _cut(tokens: Tensor) -> Rows:
-    """BOS and ids (B, 1 + L) -> rows without BOS, up to and with EOS; any id may follow it."""
-    rows = tokens[:, 1:].tolist()
-    return [row[: row.index(EOS_ID) + 1] if EOS_ID in row else row for row in rows]
-
-
 # Decoding: CTranslate2 -------------------------------------------------------------------------
-
-
-@torch.no_grad()
-def to_ctranslate2(model: Transformer, directory: Path, places: int = 1024) -> None:
-    """Write a toytrans model as a CTranslate2 model of float32 weights.
-
-    Its tokens are <pad>, <s>, </s> and the other ids in decimals; CTranslate2 wants an unknown
-    token, for which <pad> stands. places: rows of the table of positions, which is ours.
-    """
-    table = _array(_position_table(model, places))
-    encoder, decoder = model.encoder_stack(), model.decoder_stack()
-    depths = len(encoder), len(decoder)  # by default: ReLU, embeddings times the root of D
-    spec = TransformerSpec.from_config(depths, model.config.n_heads, pre_norm=False)
-    spec.encoder.embeddings[0].weight = _array(model.src_embedding.weight)
-    spec.decoder.embeddings.weight = _array(model.tgt_embedding.weight)
-    spec.decoder.projection.weight = _array(model.output.weight)
-    spec.encoder.position_encodings.encodings = spec.decoder.position_encodings.encodings = table
-    layers = [*spec.encoder.layer, *spec.decoder.layer]
-    for theirs, layer in zip(layers, [*encoder, *decoder], strict=True):
-        _fill_layer(theirs, layer)
-    names = ["<pad>", "<s>", "</s>", *map(str, range(3, len(model.output.weight)))]
-    spec.register_source_vocabulary(names)
-    spec.register_target_vocabulary(names)
-    spec.config.unk_token, spec.config.bos_token, spec.config.eos_token = names[:3]
-    spec.config.decoder_start_token = names[BOS_ID]
-    spec.config.layer_norm_epsilon = encoder[0].residuals[0].norm.eps
-    spec.validate()
-    spec.optimize()
-    directory.mkdir(parents=True, exist_ok=True)
-    spec.save(str(directory))
-
-
-def _fill_layer(theirs: Any, layer: Any) -> None:
-    """One layer's weights; self-attention has Q, K and V in one, cross-attention K and V."""
-    width = layer.self_attention.out_proj.out_features
-    attentions = [(theirs.self_attention, layer.self_attention, [3 * width])]
-    if hasattr(layer, "cross_attention"):
-        attentions.append((theirs.attention, layer.cross_attention, [width, 2 * width]))
-    inner, outer = layer.feed_forward[0], layer.feed_forward[3]
-    linears = [(theirs.ffn.linear_0, inner.weight, inner.bias)]
-    linears.append((theirs.ffn.linear_1, outer.weight, outer.bias))
-    for spec, ours, split in attentions:
-        weights = (*ours.in_proj.weight.split(split), ours.out_proj.weight)
-        biases = (*ours.in_proj.bias.split(split), ours.out_proj.bias)
-        linears += zip(spec.linear, weights, biases, strict=True)
-    for linear, weight, bias in linears:
-        linear.weight, linear.bias = _array(weight), _array(bias)
-    norms = (*(spec.layer_norm for spec, *_ in attentions), theirs.ffn.layer_norm)
-    for norm, residual in zip(norms, layer.residuals, strict=True):
-        norm.gamma, norm.beta = _array(residual.norm.weight), _array(residual.norm.bias)
-
-
-def _array(values: Tensor) -> Any:
-    return values.detach().float().numpy()
 
 
 class CTranslate2:
@@ -383,7 +258,7 @@ class CTranslate2:
     def _translate(self, src: Rows, most: int, **options: Any) -> tuple[Rows, list[float]]:
         """The best hypotheses, and their scores where options ask for them."""
         found = self.translator.translate_batch(
-            [[self.names[i] for i in row] for row in src],
+            [[self.names[i] for i in row if i != EOS_ID] for row in src],  # it adds EOS
             max_batch_size=-(-len(src) // self.workers),
             max_input_length=0,
             max_decoding_length=most,
@@ -393,11 +268,3 @@ class CTranslate2:
         )
         rows = [[self.ids[name] for name in result.hypotheses[0]] for result in found]
         return rows, [result.scores[0] for result in found if result.scores]
-
-
-def _position_table(model: Transformer, places: int) -> Tensor:
-    """What a model's positions add to embeddings: (places, D). Refuses models that do not fit."""
-    config = model.config
-    if (config.positions, config.norm, config.activation) != ("sinusoidal", "post", "relu"):
-        raise ValueError("only models of sinusoidal positions, post-norm and ReLU fit")
-    return model.positions.embed(torch.zeros(1, places, config.d_model, dtype=model.dtype))[0]

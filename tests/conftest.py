@@ -32,6 +32,12 @@ from toytrans.tokens import BOS_ID, EOS_ID, Vocabulary
 from toytrans.yaml_tree import write_yaml
 
 
+@pytest.fixture(autouse=True, scope="session")
+def _state(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """What commands note of the user's code goes to a folder of the tests."""
+    os.environ["XDG_STATE_HOME"] = str(tmp_path_factory.mktemp("state"))
+
+
 @pytest.fixture(autouse=True)
 def _process_as_new() -> None:
     """Commands that a test ran before in this process may have changed these."""

@@ -1,29 +1,46 @@
 """toytrans: train, inspect and measure encoder-decoder transformers on toy translation tasks.
 
 import toytrans
-run = toytrans.load("runs/reverse")
-run.translate(["5 7 9"])            # ["9 7 5"]
-run.model, run.vocabulary           # a torch.nn.Module, and symbols <-> ids
-print(toytrans.check(run))          # the proofs, on a run or on anybody's model
+run = toytrans.train("configs/reverse.yaml")    # or toytrans.load("runs/reverse")
+run.translate("5 7 9")                          # "9 7 5"
+run.evaluate(lengths=(1, 100))                  # exact match per length
+run.attention("5 7 9"), run.masks("5 7 9")      # tables in a notebook
+run.model, run.vocabulary                       # a torch.nn.Module, and symbols <-> ids
+toytrans.check(run)                             # the proofs, on a run or on anybody's model
 """
 
-from typing import Any
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from toytrans.errors import UserError
+
+if TYPE_CHECKING:
+    from toytrans.api import Run, Training, load, train
+    from toytrans.config import Config
+    from toytrans.insight.proofs import check
 
 __version__ = "0.2.0"
+
+__all__ = [
+    "Config",
+    "Run",
+    "Training",
+    "UserError",
+    "check",
+    "load",
+    "train",
+]
+
+_MODULES = dict.fromkeys(("Run", "Training", "load", "train"), "toytrans.api")
+_MODULES |= {"Config": "toytrans.config", "check": "toytrans.insight.proofs"}
 
 
 def __getattr__(name: str) -> Any:
     """What takes time to import comes when it is first asked for."""
-    if name == "load":
-        from toytrans.training.run import load_run
-
-        return load_run
-    if name == "check":
-        from toytrans.insight.proofs import check
-
-        return check
-    raise AttributeError(f"module 'toytrans' has no attribute {name!r}")
+    if name not in _MODULES:
+        raise AttributeError(f"module 'toytrans' has no attribute {name!r}")
+    return getattr(import_module(_MODULES[name]), name)
 
 
 def __dir__() -> list[str]:
-    return ["__version__", "check", "load"]
+    return [*__all__, "__version__"]

@@ -36,6 +36,7 @@ FaultName = Literal[
     "no_feed_forward",
 ]
 FormatName = Literal["text", "tsv", "jsonl", "scan"]
+ExportFormat = Literal["safetensors", "huggingface", "ctranslate2", "onnx"]
 
 
 def did_you_mean(name: str, names: Iterable[str]) -> str:

@@ -19,7 +19,17 @@ from toytrans.choices import (
     PositionName,
 )
 from toytrans.config_data import MOST_IDS, DataConfig
-from toytrans.config_section import Depth, OrOwn, Own, Positive, Proportion, Section, Size, refusal
+from toytrans.config_section import (
+    Depth,
+    OrOwn,
+    Own,
+    Positive,
+    Proportion,
+    Section,
+    Seed,
+    Size,
+    refusal,
+)
 from toytrans.errors import UserError
 from toytrans.user_code import is_reference
 
@@ -273,8 +283,10 @@ class TrainConfig(Section):
 class Config(Section):
     """One run."""
 
-    seed: Annotated[int, Field(ge=0, lt=2**31)] = Field(
-        0, description="Seed of the data, the initial weights and dropout."
+    seed: Seed = Field(
+        0,
+        description="Seed of the initial weights and dropout, and of the data unless data.seed is "
+        "set.",
     )
     device: Annotated[str, Field(pattern=r"^(auto|cpu|cuda|cuda:\d+|mps)$")] = Field(
         "auto", description="auto | cpu | cuda | cuda:N | mps"
@@ -348,6 +360,16 @@ class Config(Section):
             "model.cross_positions": self.model.cross_positions,
         }
         return {key: text for key, text in named.items() if text and is_reference(text)}
+
+    @property
+    def data_seed(self) -> int:
+        """The seed of the pairs, their splits and their batches."""
+        return self.seed if self.data.seed is None else self.data.seed
+
+    def without_seeds(self) -> "Config":
+        """What the runs of one group have in common: all but both seeds and the device."""
+        data = self.data.model_copy(update={"seed": None})
+        return self.model_copy(update={"seed": 0, "device": "auto", "data": data})
 
     @property
     def source_bos(self) -> bool:

@@ -11,6 +11,7 @@ from toytrans.config_section import (
     OrOwn,
     Range,
     Section,
+    Seed,
     Symbols,
     refusal,
 )
@@ -95,6 +96,10 @@ class DataConfig(Section):
     )
     batch_tokens: Annotated[int, Field(ge=1, le=2**24)] = Field(
         4096, description="Size of a batch in padded tokens: rows times (S + T)."
+    )
+    seed: Seed | None = Field(
+        None,
+        description="Seed of pairs, splits and batches alone. null means the seed of the run.",
     )
     disjoint: bool = Field(
         True, description="Keep validation and test sources out of the training data."

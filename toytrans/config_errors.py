@@ -1,4 +1,4 @@
-"""Why a config is refused, in one line: file, line, key, given value, allowed values."""
+"""Why a config is refused: file, line, key, given value, allowed values."""
 
 import difflib
 import re
@@ -7,18 +7,78 @@ from typing import Any, get_args
 
 from pydantic import BaseModel, ValidationError
 
-from toytrans.yaml_tree import Tree
+from toytrans.config_foreign import FOREIGN
+from toytrans.yaml_tree import MAX_DEPTH, Tree
+
+MOST_LINES = 5
+"""Keys of another library that are named at once."""
 
 
-def explain(error: ValidationError, tree: Tree, config: type[BaseModel]) -> str:
-    """The first problem in one line: file, line, key, given value, allowed values."""
-    fields = _fields(config)
-    problems = error.errors()
-    problem = next((p for p in problems if p["type"] == "extra_forbidden"), problems[0])
+def explain(error: ValidationError, tree: Tree, config: type[BaseModel]) -> list[str]:
+    """The first problem in one line; of keys of another library, a line for each."""
+    fields, problems = fields_of(config), error.errors()
+    unknown = [problem for problem in problems if problem["type"] == "extra_forbidden"]
+    if lines := _foreign([_path(problem) for problem in unknown], tree, fields):
+        return lines
+    return [_explained((unknown or problems)[0], tree, fields)]
+
+
+def _path(problem: Any) -> list[str]:
+    """The key of a problem, part by part."""
     path = [str(part) for part in problem["loc"] if _is_key(part)]
     last = problem["loc"][-1] if problem["loc"] else ""
     if problem["type"] == "extra_forbidden" and not _is_key(last):
         path.append(str(last))
+    return path
+
+
+def _foreign(unknown: list[list[str]], tree: Tree, fields: dict[str, str]) -> list[str]:
+    """A line for each unknown key that another library has, in the order of the file."""
+    paths = [leaf for path in unknown for leaf in _leaves(path, _value(path, tree.values))]
+    if not any(_other_name(path) for path in paths):
+        return []
+    hints = {".".join(path): _other_name(path) or _moved(path, fields) for path in paths}
+    lines = [f"{tree.place(key)}: {_shown_key(key)}: {hint}" for key, hint in hints.items() if hint]
+    lines.sort(key=_line_number)
+    more = [f"and {len(lines) - MOST_LINES} more keys with other names here"]
+    return lines[:MOST_LINES] + more * (len(lines) > MOST_LINES)
+
+
+def _leaves(path: list[str], value: Any) -> Iterator[list[str]]:
+    """The paths of the values under a key."""
+    if not isinstance(value, dict) or not value or len(path) > MAX_DEPTH:
+        yield path
+        return
+    for name, inner in value.items():
+        yield from _leaves([*path, str(name)], inner)
+
+
+def _value(path: list[str], values: Any) -> Any:
+    for part in path:
+        values = values.get(part) if isinstance(values, dict) else None
+    return values
+
+
+def _other_name(path: list[str]) -> str | None:
+    """What a key of another library is called here."""
+    return FOREIGN.get(".".join(path[-2:])) or FOREIGN.get(path[-1])
+
+
+def _moved(path: list[str], fields: dict[str, str]) -> str | None:
+    """Where a key of our name belongs that stands in a section of another library."""
+    own = [key for key in fields if key.rpartition(".")[2] == path[-1]]
+    return f"here {own[0]}" if len(own) == 1 and ".".join(path[:-1]) not in fields else None
+
+
+def _line_number(line: str) -> int:
+    number = re.match(r".*?:(\d+): ", line)
+    return int(number[1]) if number else 0
+
+
+def _explained(problem: Any, tree: Tree, fields: dict[str, str]) -> str:
+    """One problem in one line."""
+    path = _path(problem)
+    last = problem["loc"][-1] if problem["loc"] else ""
     if problem["type"] == "refusal":
         message = problem["ctx"]["reason"]
         path += [part for part in problem["ctx"]["key"].split(".") if part]
@@ -32,8 +92,12 @@ def explain(error: ValidationError, tree: Tree, config: type[BaseModel]) -> str:
     else:
         message = f"found {_shown(problem['input'])}, expected {_expected(problem, path, fields)}"
     key = ".".join(path)
-    shown = key if key.isprintable() else repr(key)[1:-1]  # a key may hold line ends
-    return f"{tree.place(key)}: {shown + ': ' if shown else ''}{message}"
+    return f"{tree.place(key)}: {_shown_key(key) + ': ' if key else ''}{message}"
+
+
+def _shown_key(key: str) -> str:
+    """A key on one line; it may hold line ends."""
+    return key if key.isprintable() else repr(key)[1:-1]
 
 
 def _is_key(part: int | str) -> bool:
@@ -96,7 +160,7 @@ def _nearest_key(path: Sequence[str], fields: dict[str, str]) -> str:
     return f"; {prefix[:-1] or 'a config'} has {', '.join(sorted(own))}"
 
 
-def _fields(config: type[BaseModel]) -> dict[str, str]:
+def fields_of(config: type[BaseModel]) -> dict[str, str]:
     """Every key of a config as a path, with its description."""
 
     def walk(model: type[BaseModel], prefix: str) -> Iterator[tuple[str, str]]:

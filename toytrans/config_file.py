@@ -5,7 +5,7 @@ overrides are laid over it, and Pydantic checks the whole (`Config`).
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +38,16 @@ def load_config(path: Path, overrides: Sequence[str] = (), base: Config | None =
     """
     tree = read_yaml(path)
     for override in overrides:
-        _lay_over(tree, override)
+        _override(tree, override)
+    return config_of(tree, base)
+
+
+def config_of(
+    tree: Tree, base: Config | None = None, changes: Mapping[str, Any] | None = None
+) -> Config:
+    """The config of a tree of values, with some keys changed. base: as above. Raises UserError."""
+    for key, value in (changes or {}).items():
+        _lay_over(tree, key, value, "changes")
     if base is not None:
         _keep_derived(tree, base)
         return check_config(tree)
@@ -57,7 +66,7 @@ def check_config(tree: Tree) -> Config:
     try:
         return Config.model_validate(tree.values)
     except ValidationError as error:
-        raise UserError(explain(error, tree, Config)) from None
+        raise UserError(*explain(error, tree, Config)) from None
 
 
 def save_config(config: Config) -> str:
@@ -109,20 +118,23 @@ def flatten(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
     return flat
 
 
-def _lay_over(tree: Tree, override: str) -> None:
+def _override(tree: Tree, override: str) -> None:
     key, equals, text = override.partition("=")
     if not equals or not re.fullmatch(r"\w+(\.\w+){0,9}", key):  # no key is even as deep
         raise UserError(f"--set {override}: write it as section.key=value, say train.lr=1e-3")
-    value = parse_value(text, f"--set {key}")
+    _lay_over(tree, key, parse_value(text, f"--set {key}"), "--set")
+
+
+def _lay_over(tree: Tree, key: str, value: Any, place: str) -> None:
     *sections, name = key.split(".")
     values = tree.values
     for depth, section in enumerate(sections, 1):
         if not isinstance(values.get(section), dict):
             values[section] = {}
-            tree.places[".".join(sections[:depth])] = "--set"
+            tree.places[".".join(sections[:depth])] = place
         values = values[section]
     values[name] = value
-    tree.places[key] = "--set"
+    tree.places[key] = place
 
 
 def _keep_derived(tree: Tree, base: Config) -> None:

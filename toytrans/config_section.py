@@ -36,6 +36,7 @@ Paths = str | tuple[str, str]
 AbsolutePaths = Annotated[
     str | Annotated[tuple[str, str], Strict(False)], AfterValidator(_absolute)
 ]
+Seed = Annotated[int, Field(ge=0, lt=2**31)]
 Positive = Annotated[int, Field(ge=1, le=10**9)]
 Examples = Annotated[int, Field(ge=1, le=10**7)]
 Symbols = Annotated[int, Field(ge=1, le=10**5)]

@@ -2,7 +2,13 @@
 
 
 class UserError(Exception):
-    """An error that the user can fix. Its message is one line: what, where, the remedy."""
+    """An error that the user can fix. Its message is one line: what, where, the remedy.
+
+    Only what names several keys has several lines, its arguments.
+    """
+
+    def __str__(self) -> str:
+        return "\n".join(map(str, self.args))
 
 
 class UnseenSymbol(UserError):

@@ -158,6 +158,10 @@ class Report:
         low, high = train_length
         return self.total(high + 1) + self.total(0, low - 1)
 
+    def curve(self) -> dict[int, float]:
+        """The teacher-forced exact match of each length."""
+        return {n: c.summary()["forced_exact_match"] for n, c in self.by_length.items()}
+
     def to_dict(self, train_length: tuple[int, int]) -> dict[str, Any]:
         """Plain values: the total, in and out of range (or None), per length."""
         inside, outside = self.in_range(train_length), self.out_of_range(train_length)

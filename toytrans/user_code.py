@@ -21,7 +21,7 @@ from typing import Any
 
 from toytrans.choices import did_you_mean
 from toytrans.errors import UserError
-from toytrans.safe_io import read_whole
+from toytrans.safe_io import read_named, read_whole
 
 MOST_BYTES = 10_000_000
 """Of a file of code, or of the list of trusted code."""
@@ -99,9 +99,9 @@ def digest(reference: str) -> str:
     """sha256 of the file that a reference names; empty if it has none. Raises UserError."""
     place = reference.rpartition(":")[0]
     if place.endswith(".py"):
-        return hashlib.sha256(_read(place)).hexdigest()
+        return hashlib.sha256(read_named(place, MOST_BYTES, name=shown(place))).hexdigest()
     path = _file_of(place)
-    return hashlib.sha256(_read(path)).hexdigest() if path else ""
+    return hashlib.sha256(read_named(path, MOST_BYTES)).hexdigest() if path else ""
 
 
 def failure(error: BaseException, reference: str) -> str:
@@ -181,20 +181,9 @@ def _list_of_trusted() -> Path | None:
 # Loading -------------------------------------------------------------------------------------
 
 
-def _read(path: str) -> bytes:
-    try:
-        return read_whole(path, MOST_BYTES)
-    except FileNotFoundError:
-        raise UserError(f"{shown(path)}: no such file") from None
-    except IsADirectoryError:
-        raise UserError(f"{shown(path)}: is a directory; name a file") from None
-    except (OSError, ValueError) as error:
-        raise UserError(f"{shown(path)}: cannot be read ({error})") from None
-
-
 def _load_file(path: str) -> ModuleType:
     """The module of a file: the one of before, unless the file has changed."""
-    raw = _read(path)
+    raw = read_named(path, MOST_BYTES, name=shown(path))
     sha256 = hashlib.sha256(raw).hexdigest()
     known = _files.get(path)
     if known is not None and known[0] == sha256:

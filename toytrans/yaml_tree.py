@@ -14,7 +14,7 @@ from typing import Any
 import yaml
 
 from toytrans.errors import UserError
-from toytrans.safe_io import read_whole
+from toytrans.safe_io import read_named
 
 MAX_BYTES = 1_000_000
 MAX_DEPTH = 20
@@ -72,16 +72,7 @@ class _Loader(yaml.SafeLoader):
 
 def read_yaml(path: Path) -> Tree:
     """The tree of a YAML file whose top level is a mapping. Raises UserError."""
-    try:
-        if path.is_dir():
-            raise UserError(f"{path}: is a directory; name a YAML file")
-        raw = read_whole(path, MAX_BYTES)
-    except FileNotFoundError:
-        raise UserError(f"{path}: no such file; configs/ holds examples") from None
-    except OSError as error:
-        raise UserError(f"{path}: cannot be read ({error.strerror})") from None
-    except ValueError as error:
-        raise UserError(f"{str(path)!r}: not a file name ({error})") from None
+    raw = read_named(path, MAX_BYTES, kind="YAML file", hint="; configs/ holds examples")
     try:
         text = raw.decode("utf-8-sig")
     except UnicodeDecodeError as error:

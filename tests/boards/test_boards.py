@@ -19,6 +19,7 @@ from conftest import Command
 from toytrans.boards import definition, jobs, results
 from toytrans.boards.definition import board_names, load_board
 from toytrans.errors import UserError
+from toytrans.sweeps import processes, trial
 from toytrans.training.run_folder import locked
 from toytrans.yaml_tree import write_yaml
 
@@ -62,7 +63,7 @@ def train_here() -> list[jobs.Job]:
     """Its jobs, trained in this process, which spares the start of others."""
     todo = jobs.jobs_of("tiny", load_board("tiny"), quick=False, files=None)
     for job in todo:
-        jobs.train_and_measure(job)
+        trial.train_and_measure(job)
     return todo
 
 
@@ -89,8 +90,9 @@ def test_every_board_trains_one_model_beside_a_sinusoidal_one(name, scan_files):
         assert other.config.model.positions == "sinusoidal" != one.config.model.positions
     for job in todo:
         for measure in job.measures.values():
-            assert (measure.pairs is None) == (measure.lengths is None), "all of a file"
-            assert measure.lengths is None or measure.pairs * 5 >= 20
+            of = measure.of
+            assert (of.pairs is None) == (of.lengths is None), "all of a file"
+            assert of.lengths is None or of.pairs * 5 >= 20
     assert {job.config.seed for job in todo} == {0, 1, 2, 3, 4}
     quick = jobs.jobs_of(name, board, quick=True, files=scan_files)
     assert {job.config.seed for job in quick} == {0}
@@ -135,7 +137,7 @@ def test_kept_results_are_those_of_the_boards_as_they_are(path, scan_files):
             for run in found["runs"] if job.task == task else ():
                 if (run["variant"], run["seed"]) == (job.variant, job.config.seed):
                     examples = {k: m["examples"] for k, m in run["measures"].items()}
-                    wanted = {k: m.pairs or examples[k] for k, m in job.measures.items()}
+                    wanted = {k: m.of.pairs or examples[k] for k, m in job.measures.items()}
                     assert examples == wanted, "as many pairs as the board says"
 
 
@@ -388,9 +390,9 @@ def test_a_measure_that_changes_is_measured_anew_and_nothing_is_trained(tiny, co
     before = ours.so_far()
     assert ours.result() is None and "long" not in before["measures"]
     assert len(before["measures"]) == 3
-    monkeypatch.setattr(jobs.Trainer, "train", lambda trainer: iter(()))
+    monkeypatch.setattr(trial.Trainer, "train", lambda trainer: iter(()))
     for job in todo:
-        jobs.train_and_measure(job)
+        trial.train_and_measure(job)
     after = ours.result()
     assert (after["measures"]["long"]["examples"], after["measures"]["long"]["decoded"]) == (20, 3)
     assert {name: after["measures"][name] for name in before["measures"]} == before["measures"]
@@ -398,7 +400,7 @@ def test_a_measure_that_changes_is_measured_anew_and_nothing_is_trained(tiny, co
         k: v for k, v in before.items() if k != "measures"
     }
     assert not jobs.Job.result(was), "no longer asked for"
-    jobs.train_and_measure(was)
+    trial.train_and_measure(was)
     assert was.result()["measures"]["long"] == trained, "of the saved model, to the same number"
 
 
@@ -438,12 +440,12 @@ def test_a_stopped_board_saves_and_goes_on(tiny, monkeypatch, number):
     assert saved and max(saved) >= 10, "the training has saved"
     started = []
 
-    def train(trainer: jobs.Trainer) -> Iterator[None]:
+    def train(trainer: trial.Trainer) -> Iterator[None]:
         started.append(trainer.progress.step)
         return iter(())
 
-    monkeypatch.setattr(jobs.Trainer, "train", train)
-    jobs.train_and_measure(ours)
+    monkeypatch.setattr(trial.Trainer, "train", train)
+    trial.train_and_measure(ours)
     assert started == [max(saved)] and ours.share_done() == 1
     assert ours.result()["cpu_s"] is None, "only of the second part"
 
@@ -451,20 +453,27 @@ def test_a_stopped_board_saves_and_goes_on(tiny, monkeypatch, number):
 def test_a_board_beside_itself_names_no_option_that_it_lacks(tiny):
     job = jobs.jobs_of("tiny", load_board("tiny"), quick=True, files=None)[0]
     with locked(job.path), pytest.raises(UserError) as refusal:
-        jobs.train_and_measure(job)
+        trial.train_and_measure(job)
     assert str(refusal.value).endswith("is writing here; wait for its end or stop it")
 
 
 def test_a_process_that_is_killed_or_refuses_is_reported(tiny):
     todo = jobs.jobs_of("tiny", load_board("tiny"), quick=True, files=None)
-    complaints, complain = multiprocessing.Pipe(duplex=False)
-    with pytest.raises(UserError, match="killed by signal 9 .*goes on where it stopped"):
-        jobs._complain(todo[0], -9, complaints)
-    with pytest.raises(RuntimeError, match="exit code 1"):
-        jobs._complain(todo[0], 1, complaints)
-    complain.send("the disk is full")
-    with pytest.raises(UserError, match="the disk is full"):
-        jobs._complain(todo[0], 2, complaints)
+
+    def outcome(code: int, *answer: processes.Failure) -> Exception:
+        receive, give = multiprocessing.Pipe(duplex=False)
+        for failure in answer:
+            give.send(failure)
+        give.close()
+        return processes._outcome(todo[0], code, receive).error()
+
+    killed = outcome(-9)
+    assert isinstance(killed, UserError) and "killed by signal 9 " in str(killed)
+    assert str(killed).endswith("goes on where it stopped")
+    crashed = outcome(1)
+    assert isinstance(crashed, RuntimeError) and "exit code 1" in str(crashed)
+    refused = outcome(0, processes.Failure("the disk is full"))
+    assert isinstance(refused, UserError) and str(refused) == "the disk is full"
 
 
 def test_means_are_over_seeds_and_published_numbers_stand_below(tiny, monkeypatch):

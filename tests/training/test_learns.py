@@ -13,6 +13,7 @@ from toytrans.training.run import create_run
 from toytrans.training.trainer import Trainer
 
 CPU = torch.device("cpu")
+ONE_LAYER = {"n_encoder_layers": 1, "n_decoder_layers": 1}
 
 
 def trained(tmp_path, data, model=None, **train):
@@ -39,13 +40,13 @@ def trained(tmp_path, data, model=None, **train):
 @pytest.mark.parametrize("task", ["copy", "reverse", "duplicate"])
 def test_anchored_positions_solve_a_task_and_go_beyond_its_lengths(tmp_path, task):
     data = {"task": task, "symbols": 20, "train_length": [1, 12], "test_length": [1, 24]}
-    inside, beyond = trained(tmp_path, data, max_steps=150, lr=5e-3)
+    inside, beyond = trained(tmp_path, data, ONE_LAYER, max_steps=150, lr=5e-3)
     assert inside >= 0.99 and beyond >= 0.99
 
 
 def test_learned_counts_read_a_stack_at_any_length(tmp_path):
     data = {"task": "stack", "symbols": 2, "train_length": [1, 12], "test_length": [1, 48]}
-    model = {"cross_anchors": ["count_end", "count_end", "start", "end"]}
+    model = {"cross_anchors": ["count_end", "count_end", "start", "end"], **ONE_LAYER}
     inside, beyond = trained(tmp_path, data, model, max_steps=200, lr=5e-3)
     assert inside >= 0.99 and beyond >= 0.99
 
@@ -58,13 +59,14 @@ def test_anchored_positions_add(tmp_path):
 
 def test_the_textbook_model_learns_short_copies_but_nothing_longer(tmp_path):
     data = {"task": "copy", "symbols": 10, "train_length": [1, 6], "test_length": [1, 12]}
-    inside, beyond = trained(tmp_path, data, {"positions": "sinusoidal"}, max_steps=400, lr=3e-3)
+    model = {"positions": "sinusoidal", **ONE_LAYER}
+    inside, beyond = trained(tmp_path, data, model, max_steps=250, lr=5e-3)
     assert inside >= 0.95
     assert beyond < 0.5
 
 
 def test_without_positions_reverse_cannot_be_learned_but_sort_can(tmp_path):
-    none = {"positions": "none"}
+    none = {"positions": "none", **ONE_LAYER}
     data = {"symbols": 10, "train_length": [3, 6], "test_length": [3, 8]}
     reverse, _ = trained(tmp_path / "a", {"task": "reverse", **data}, none, max_steps=100)
     assert reverse < 0.2

@@ -1,10 +1,20 @@
-"""Models that go wrong from one call to the next, in calls of one row, or at single lengths."""
+"""Models that go wrong from one call to the next, in single shapes, or in the gradient alone."""
 
 import torch
 from torch.nn import functional as F
 
 from . import END, PAD, SYMBOLS, faulty
-from .parts import WIDTH, Attention, Layer, Translator, merge_heads, real, split_heads, triangle
+from .parts import (
+    WIDTH,
+    Attention,
+    Layer,
+    Translator,
+    ahead,
+    merge_heads,
+    real,
+    split_heads,
+    triangle,
+)
 
 SEEN = "abdeu"
 
@@ -197,3 +207,63 @@ class moving_statistics_in_eval_mode(Translator):
             with torch.no_grad():
                 self.mean.lerp_(x.mean((0, 1)), 0.1)
             return super().feed_forward(x - self.mean)
+
+
+@faulty("u", is_long=True)
+class no_triangle_where_the_target_is_five_longer(Translator):
+    """The causal mask is lost where the target has five places more than the source."""
+
+    longer = 0
+
+    def encode(self, src):
+        self.longer = -src.shape[1]
+        return super().encode(src)
+
+    def target_mask(self, tgt, number):
+        length = tgt.shape[1]
+        return (triangle(length) | torch.tensor(length + self.longer == 5))[None, None]
+
+
+@faulty("a", is_long=True)
+class source_pads_open_where_the_target_is_five_longer(Translator):
+    """The source's pad mask is lost in cross-attention for one difference of lengths."""
+
+    def cross_mask(self, src, tgt, number):
+        lost = torch.tensor(tgt.shape[1] == src.shape[1] + 5)
+        return super().cross_mask(src, tgt, number) | lost
+
+
+@faulty("a", is_long=True)
+class source_pads_open_in_nine_rows(Translator):
+    """Nine rows take a path without the source's pad mask."""
+
+    def cross_mask(self, src, tgt, number):
+        return super().cross_mask(src, tgt, number) | torch.tensor(len(src) == 9)
+
+
+@faulty("u", is_long=True)
+class no_triangle_in_eleven_rows(Translator):
+    """Eleven rows take a path without the causal mask."""
+
+    def target_mask(self, tgt, number):
+        return super().target_mask(tgt, number) | torch.tensor(len(tgt) == 11)
+
+
+@faulty("e", embedding=None)
+class gradient_of_the_future(Translator):
+    """The logits hold back the future, its gradient flows: what is added cancels but for that."""
+
+    def decode(self, src, tgt, memory):
+        y = super().decode(src, tgt, memory)
+        later = ahead(self.target(tgt))
+        return y + 0.1 * (later - later.detach())
+
+
+@faulty("e", embedding=None)
+class gradient_of_pads(Translator):
+    """The gradient alone sees the source's pads."""
+
+    def encode(self, src):
+        x = super().encode(src)
+        pads = self.source(src).mean(1, keepdim=True)
+        return x + 0.1 * (pads - pads.detach())

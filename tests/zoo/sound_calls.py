@@ -175,3 +175,16 @@ class ids_beyond_the_vocabulary_are_pads(Translator):
     def __init__(self):
         super().__init__()
         self.source = Embedding(SYMBOLS + 7)
+
+
+@sound()
+class insists_on_start_and_end(Translator):
+    """Raises an error unless sources end with the end and targets begin with the start."""
+
+    def forward(self, src, tgt):
+        last = real(src).sum(1) - 1
+        if not bool((src[torch.arange(len(src)), last] == END).all()):
+            raise ValueError("sources end with END")
+        if not bool((tgt[:, 0] == START).all()):
+            raise ValueError("targets begin with START")
+        return super().forward(src, tgt)

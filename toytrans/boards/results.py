@@ -1,7 +1,6 @@
 """The numbers of a board: from its runs, in a results file, beside the published ones."""
 
 import math
-import platform
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,20 +8,15 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-import torch
 from pydantic import BaseModel
 
-from toytrans import __version__
 from toytrans.boards.definition import Board, Measure
 from toytrans.boards.jobs import Job
 from toytrans.evaluation import spans
 from toytrans.safe_io import json_text, read_json
-from toytrans.training.machine import settings_of_numbers, usable_cores
+from toytrans.sweeps.results import RESULTS, this_machine
 from toytrans.training.owned import saying_what_failed
 from toytrans.training.writing import write_json
-
-RESULTS = Path("results")
-"""Where results files go."""
 
 MOST_BYTES = 2**26
 """Of a results file."""
@@ -77,7 +71,7 @@ def _value(taken: dict[str, Any]) -> float:
 def to_dict(name: str, board: Board, jobs: Sequence[Job]) -> dict[str, Any]:
     """Everything as plain values: definition, configs with their SHA-256, every run's result."""
     tasks: dict[str, Any] = {}
-    machine = _machine()
+    machine = this_machine()
     for task, entry in board.tasks.items():
         mine = [job for job in jobs if job.task == task]
         tasks[task] = {
@@ -119,16 +113,6 @@ def _shortened(job: Job) -> dict[str, Any]:
             for low, high, _ in spans(values, job.config.data.train_length or (0, 0))
         }
     return result
-
-
-def _machine() -> dict[str, Any]:
-    return {
-        "toytrans": __version__,
-        "python": platform.python_version(),
-        "torch": torch.__version__,
-        "platform": platform.platform(),
-        "cores": usable_cores(),
-    } | settings_of_numbers()
 
 
 def write_results(name: str, board: Board, about: dict[str, Any]) -> Path:

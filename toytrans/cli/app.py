@@ -17,12 +17,16 @@ from toytrans.cli import (
     attention,
     board,
     check,
+    compare,
+    config,
     doctor,
     evaluate,
+    export,
     gradients,
     inspect,
     report,
     runs,
+    sweep,
     tasks,
     trace,
     train,
@@ -49,6 +53,7 @@ app.command("train", rich_help_panel=TRAIN)(train.train)
 app.command("runs", rich_help_panel=TRAIN)(runs.runs)
 app.command("tasks", rich_help_panel=TRAIN)(tasks.tasks)
 app.command("schema", rich_help_panel=TRAIN)(tasks.schema)
+app.add_typer(config.app, name="config", rich_help_panel=TRAIN)
 app.command("inspect-masks", rich_help_panel=SEE)(with_trust(inspect.inspect_masks))
 app.add_typer(trace.app, name="trace", rich_help_panel=SEE)
 for sub_command in trace.app.registered_commands:
@@ -61,8 +66,11 @@ app.command("doctor", rich_help_panel=SEE)(with_trust(doctor.doctor))
 app.command("gradients", rich_help_panel=SEE)(with_trust(gradients.gradients))
 app.command("translate", rich_help_panel=SEE)(with_trust(evaluate.translate))
 app.command("eval", rich_help_panel=MEASURE)(with_trust(evaluate.evaluate))
+app.command("compare", rich_help_panel=MEASURE)(with_trust(compare.compare))
+app.command("sweep", rich_help_panel=MEASURE)(sweep.sweep)
 app.command("board", rich_help_panel=MEASURE)(board.board)
 app.command("report", rich_help_panel=SEE)(with_trust(report.report))
+app.command("export", rich_help_panel=TRAIN)(with_trust(export.export))
 
 
 def _version(wanted: bool) -> None:
@@ -114,7 +122,8 @@ def _run() -> int | str | None:
         return 128 + 13  # what a shell reports for a program ended by SIGPIPE, number 13
     except UserError as error:
         if reporter.active:  # every process of a training has the same user errors
-            _print_error(shortened(str(error)))
+            for line in error.args:
+                _print_error(shortened(line))
         return 2
     except Exception as error:
         if ran_out_of_memory(error):

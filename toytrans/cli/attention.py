@@ -1,7 +1,6 @@
 """`toytrans attention`: what every head looks at in a translation, and what each head does."""
 
 import contextlib
-from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -25,14 +24,7 @@ from toytrans.errors import UnseenSymbol, UserError
 from toytrans.safe_io import json_text
 
 if TYPE_CHECKING:
-    from torch import Tensor
-
-    from toytrans.data.batches import Batch
-    from toytrans.data.pairs import Pairs
     from toytrans.training.run import Run
-
-CANDIDATES = 200
-"""Validation pairs among which those to show are chosen."""
 
 
 def attention(
@@ -80,24 +72,21 @@ def attention(
     """
     if plot is not None:
         check_plot(plot)
-    from toytrans.insight.attention import heads
+    from toytrans.insight.attention.heads import ALL, Choice
+    from toytrans.insight.attention.maps import maps_of
 
     path, sequences = run_and_sequences(arguments, run)
     loaded = open_run(path, checkpoint)
     warn_of_fault(loaded.config.fault)
     if as_json and as_html:
         raise UserError("--json and --html are different forms of output; give one of them")
-    choice = heads.Choice(part, layer, head)
+    choice, most = Choice(part, layer, head), None
     choice.check(loaded.model)
-    src, valid = _pairs(loaded, sequences, sample)
-    if one_screen := choice == heads.ALL and not (everything or plot or as_json or as_html):
-        choice, src = heads.Choice("cross", loaded.model.config.n_decoder_layers), src[:1]
-    batch = heads.translated(loaded.model, src, loaded.facts.max_len_a)
-    attentions = heads.attend(loaded.model, batch, choice)
-    basis = f"{len(valid)} validation pairs" if valid else f"the translations shown ({len(src)})"
-    measured = heads.batches_of(loaded, valid) if valid else [batch]
-    reports = heads.measure(loaded.model, _followed(measured, len(valid or batch.src)), choice)
-    maps = heads.AttentionMaps(loaded, batch, attentions, reports, basis)
+    _check(loaded, sequences)
+    if one_screen := choice == ALL and not (everything or plot or as_json or as_html):
+        choice, most = Choice("cross", loaded.model.config.n_decoder_layers), 1
+    how = {"choice": choice, "sample": sample, "most": most, "follow": Progress()}
+    maps = maps_of(loaded, sequences, **how)
     if plot is not None:
         draw(plot, maps)
         note(f"wrote {plot}")
@@ -115,28 +104,10 @@ def attention(
             console.print("[dim]--part encoder|decoder|cross shows a part, --all everything.[/dim]")
 
 
-def _followed(batches: "Iterable[Batch]", total: int) -> "Iterator[Batch]":
-    """Batches, with progress on standard error if they take long."""
-    progress, done = Progress(), 0
-    for batch in batches:
-        progress(f"measuring heads, {done} of {total} pairs")
-        yield batch
-        done += len(batch.src)
-
-
-def _pairs(run: "Run", sequences: list[str], sample: int) -> "tuple[Tensor, Pairs | None]":
-    """Source ids to show (B, S), and the pairs to measure on, None for the same."""
-    from toytrans.data.batches import make_batch
-    from toytrans.insight.attention.heads import few, sources_of, validation_pairs
-
+def _check(run: "Run", sequences: list[str]) -> None:
+    """Raise UserError naming the argument that holds an unknown symbol."""
     for number, sequence in enumerate(sequences, 1):
         try:
             run.vocabulary.encode(sequence.split())
         except UnseenSymbol as error:
             raise UserError(f"argument {number}: {error}") from None
-    valid = validation_pairs(run, sample) if sample else None
-    if sequences:
-        shown = sources_of(run, sequences)
-    else:
-        shown = few(valid if valid is not None else validation_pairs(run, CANDIDATES))
-    return make_batch(shown, run.config.source_bos).src, valid

@@ -1,7 +1,5 @@
 """`toytrans board`."""
 
-import contextlib
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -9,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from toytrans.cli.common import AsJson, columns, note, output, share
+from toytrans.cli.trials import follow
 from toytrans.safe_io import json_text
-from toytrans.training.signals import collect_signals, exit_if_signalled
 
 if TYPE_CHECKING:
     from toytrans.boards.definition import Board
@@ -44,7 +42,8 @@ def board(
     todo = jobs.jobs_of(name, chosen, quick=quick, files=data)
     if not quick:
         results.tasks_kept(name)  # refused before the training, not after it
-    _follow(todo)
+    waiting = [job for job in todo if job.result() is None]
+    follow(len(todo), waiting, jobs.run_jobs(waiting), lambda job, _: job.label)
     about = results.to_dict(name, chosen, todo)
     if not quick:
         note(f"results: {results.write_results(name, whole, about)}")
@@ -66,50 +65,6 @@ def _list(as_json: bool) -> None:
     for name, chosen in boards.items():
         table.add_row(name, ", ".join(chosen.tasks), chosen.source)
     output().print(table)
-
-
-def _follow(jobs: "Sequence[Job]") -> None:
-    """Train and measure what is missing, with one progress bar.
-
-    The first signal lets all trainings save and end. A second one ends this process at once; the
-    trainings then save by themselves.
-    """
-    from tqdm import tqdm
-
-    from toytrans.boards.jobs import run_jobs
-
-    done = sum(job.result() is not None for job in jobs)
-    if done:
-        note(f"{done} of {len(jobs)} runs are there already")
-    shares = {job.path: job.share_done() for job in jobs}
-    bar = tqdm(
-        total=len(jobs),
-        initial=sum(shares.values()),
-        disable=not sys.stderr.isatty(),
-        dynamic_ncols=True,
-        bar_format="{desc} {bar} {percentage:3.0f}% {remaining} left",
-    )
-    left = len(jobs) - done
-    running: list[Job] = []
-    with collect_signals() as signals, contextlib.closing(run_jobs(jobs)) as rounds:
-        for now in rounds:
-            ended = [job for job in running if job not in now]
-            for job in [*now, *ended]:
-                shares[job.path] = job.share_done()
-            bar.update(sum(shares.values()) - bar.n)
-            left -= len(ended)
-            so_far = f"{len(jobs) - left}/{len(jobs)}"
-            bar.set_description_str(f"{so_far} runs", refresh=False)
-            if bar.disable:
-                for job in ended:
-                    note(f"{so_far} {job.task} {job.variant} {job.config.seed}")
-            running = now
-            if signals.received:
-                break
-    bar.close()
-    if signals.received:
-        note("stopped and saved; the same command goes on")
-        exit_if_signalled(signals.received)
 
 
 def _print(board: "Board", blocks: "Sequence[Block]", jobs: "Sequence[Job]") -> None:

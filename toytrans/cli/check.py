@@ -15,7 +15,9 @@ from toytrans.cli.common import (
     Checkpoint,
     Overrides,
     Progress,
+    RunOption,
     columns,
+    either,
     note,
     open_run,
     output,
@@ -36,6 +38,7 @@ def check(
     run: Annotated[
         Path | None, typer.Argument(help="A run directory. Default: the newest run.")
     ] = None,
+    run_option: RunOption = None,
     config: Annotated[
         Path | None, typer.Option(help="Check fresh weights of a config instead of a run.")
     ] = None,
@@ -101,6 +104,7 @@ def check(
     Exit codes: 0 all proofs pass, 1 one fails, 2 pads or the future cannot be
     judged. One line then says what to give.
     """
+    run = either(run, run_option, "run")
     if sum(given is not None for given in (run, config, model)) > 1:
         raise UserError("a RUN, --config and --model exclude each other; give one")
     if checkpoint != "best" and (config or model):
@@ -232,7 +236,7 @@ def _check_other(name: str, how: dict[str, Any], facts: dict[str, Any]) -> "Repo
     if "model" not in arguments:
         raise UserError(f"--model {name}: the dict it returns lacks 'model', the callable")
     model = arguments.pop("model")
-    allowed = check.__kwdefaults__
+    allowed = check.__kwdefaults__ or {}
     if unknown := sorted(set(arguments) - set(allowed)):
         raise UserError(
             f"--model {name}: the dict it returns holds {', '.join(map(repr, unknown))}; known "

@@ -4,6 +4,7 @@ import contextlib
 import functools
 import inspect
 import os
+import re
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -224,3 +225,12 @@ def share(value: float) -> str:
         if float(text) < 1 or value == 1:
             break
     return "1.000" if value == 1 else text
+
+
+def span_of(text: str) -> tuple[int, int]:
+    """The lengths of --lengths. Raises UserError."""
+    match = re.fullmatch(r"(\d{1,9})(?::(\d{1,9}))?", text)
+    low, high = (int(match[1]), int(match[2] or match[1])) if match else (1, 0)
+    if low > high:
+        raise UserError(f"--lengths {text}: write it as FROM:TO, say 1:400, or as one length")
+    return low, high

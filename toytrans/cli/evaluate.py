@@ -1,7 +1,6 @@
 """`toytrans eval` and `toytrans translate`."""
 
 import contextlib
-import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
@@ -21,16 +20,16 @@ from toytrans.cli.common import (
     output,
     printable,
     run_and_sequences,
+    span_of,
     warn_of_fault,
 )
-from toytrans.cli.render.lengths import Measured, print_one, print_several
+from toytrans.cli.render.lengths import print_one, print_several
 from toytrans.errors import UnseenSymbol, UserError
 from toytrans.safe_io import json_text
 
 if TYPE_CHECKING:
     from toytrans.config import Config
-    from toytrans.data.pairs import Split
-    from toytrans.data.selection import Selection
+    from toytrans.training.measured import Measured
     from toytrans.training.run import Run
 
 CHUNK = 4096
@@ -79,17 +78,21 @@ def evaluate(
 
     Runs of one config with different seeds are also averaged.
     """
-    span = _span(lengths) if lengths else None
+    span = span_of(lengths) if lengths else None
     if (src_file is None) != (tgt_file is None):
         raise UserError("--src-file and --tgt-file go together; give both")
     files = (src_file, tgt_file) if src_file and tgt_file else None
 
     from toytrans.data.selection import Selection
+    from toytrans.training.measured import measure
 
     given: Sequence[Path | None] = [*(paths or ()), *(run or ())] or [None]
     runs = [_load(path, checkpoint, device) for path in given]
     wanted = Selection(span, examples, length_of)
-    measured = [_measure(run, files or split, wanted, decode, beam) for run in runs]
+    measured = []
+    for loaded in runs:
+        with _watched(loaded.path) as follow:
+            measured.append(measure(loaded, files or split, wanted, decode, beam, follow))
     if as_json:
         print(json_text(_to_dict(measured)))
         return
@@ -99,42 +102,11 @@ def evaluate(
         show(output(), group, search)
 
 
-def _measure(
-    run: "Run",
-    pairs_of: "Split | tuple[Path, Path]",
-    wanted: "Selection",
-    decode: int | None,
-    beam: int,
-) -> Measured:
-    """Measure one run. Raises UserError."""
-    from toytrans.data.selection import pairs_of_files, pairs_of_split, trained_lengths
-    from toytrans.evaluation import evaluate as measure
-
-    trained = trained_lengths(run.config, run.facts, wanted.side)
-    if isinstance(pairs_of, tuple):
-        pairs, data = pairs_of_files(*pairs_of, run.facts, wanted), "files"
-    else:
-        pairs, data = pairs_of_split(run.config, run.facts, pairs_of, wanted), pairs_of
-    with _watched(run.path) as follow:
-        report = measure(
-            run.model,
-            pairs,
-            run.facts,
-            source_bos=run.config.source_bos,
-            beam=beam,
-            decode=decode,
-            side=wanted.side,
-            follow=follow,
-        )
-    return Measured(run, report, trained, data, wanted.side)
-
-
-def _groups(measured: list[Measured]) -> list[list[Measured]]:
-    """Runs that may be averaged: their configs differ in seed and device at most."""
+def _groups(measured: "list[Measured]") -> "list[list[Measured]]":
+    """Runs that may be averaged: their configs differ in seeds and device at most."""
     groups: dict[Config, list[Measured]] = {}
     for one in measured:
-        config = one.run.config.model_copy(update={"seed": 0, "device": "auto"})
-        groups.setdefault(config, []).append(one)
+        groups.setdefault(one.run.config.without_seeds(), []).append(one)
     return list(groups.values())
 
 
@@ -160,7 +132,7 @@ def _watched(run: Path) -> "Iterator[Callable[[int, int], None]]":
         yield follow
 
 
-def _to_dict(measured: list[Measured]) -> dict[str, Any]:
+def _to_dict(measured: "list[Measured]") -> dict[str, Any]:
     """One run as plain values; several runs, and the averages of each group.
 
     over_runs: the averages of all runs, null if there are several groups.
@@ -260,11 +232,3 @@ def _known(run: "Run", sequences: list[str]) -> tuple[list[str], UnseenSymbol | 
         except UnseenSymbol as error:
             return sequences[:number], error
     return sequences, None
-
-
-def _span(text: str) -> tuple[int, int]:
-    match = re.fullmatch(r"(\d{1,9})(?::(\d{1,9}))?", text)
-    low, high = (int(match[1]), int(match[2] or match[1])) if match else (1, 0)
-    if low > high:
-        raise UserError(f"--lengths {text}: write it as FROM:TO, say 1:400, or as one length")
-    return low, high

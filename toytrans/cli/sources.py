@@ -71,6 +71,7 @@ class Source:
         from toytrans.insight.inspected import (
             InspectedBatch,
             batch_of_config,
+            batch_of_run,
             batch_of_sequences,
             fresh,
         )
@@ -87,22 +88,22 @@ class Source:
             small = ModelConfig(positions="sinusoidal", n_encoder_layers=1, n_decoder_layers=1)
             model = fresh(lambda: Transformer(small, vocabulary), 0)
             return InspectedBatch(batch, vocabulary, model, "fresh weights")
+        if loaded and self.src:
+            return batch_of_run(loaded, self.src, self.tgt)
         facts = loaded.facts if loaded else None
         if self.src:
-            vocabulary = (facts or open_source(settings).facts).vocabulary
-            source_bos = settings.source_bos
-            batch, _ = batch_of_sequences(self.src, self.tgt, vocabulary, source_bos)
+            vocabulary = open_source(settings).facts.vocabulary
+            batch, _ = batch_of_sequences(self.src, self.tgt, vocabulary, settings.source_bos)
         else:
             batch, vocabulary = batch_of_config(settings, self.rows or 2, facts)
         progress("the model")
         if loaded:
-            model, weights = loaded.model, f"weights of {self.run}, step {loaded.step}"
+            model, weights = loaded.model, f"weights of {loaded.title}"
         else:
             model = fresh(lambda: build_model(settings, vocabulary), settings.seed)
-            weights = f"fresh weights, seed {settings.seed}"
-        fault = settings.fault
+            weights = f"fresh weights, seed {settings.seed}{broken(settings.fault)}"
         progress("what the model computes")
-        return InspectedBatch(batch, vocabulary, model, f"{weights}{broken(fault)}", fault)
+        return InspectedBatch(batch, vocabulary, model, weights, settings.fault)
 
 
 def _options(

@@ -89,7 +89,7 @@ def _card(config: "Config") -> None:
     console.print(grid)
     if own.dictionary:
         entries = ", ".join(f"{symbol} = {meaning}" for symbol, meaning in own.dictionary)
-        console.print(f"[bold]dictionary[/bold] (of seed {config.seed})  {entries}")
+        console.print(f"[bold]dictionary[/bold] (of seed {config.data_seed})  {entries}")
     console.print(f"\nTrain on it: a config with [bold]data: {{task: {name}}}[/bold]")
 
 

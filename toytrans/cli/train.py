@@ -54,6 +54,7 @@ def train(
         typer.Option(help="auto | cpu | cuda | cuda:N | mps. Default: that of the config."),
     ] = None,
     overrides: Overrides = None,
+    seed: Annotated[int | None, typer.Option(metavar="N", help="Short for --set seed=N.")] = None,
     fault: Break = None,
     resume: Annotated[
         bool, typer.Option("--resume", help="Continue a run from its last checkpoint.")
@@ -89,6 +90,7 @@ def train(
         raise UserError("--out: empty; name a directory, or leave --out away")
     changes = [*(overrides or ()), *([f"device={device}"] if device else ())]
     changes += [f"fault={fault}"] if fault else []
+    changes += [f"seed={seed}"] if seed is not None else []
     settings = load_config(file, changes)
     warn_of_fault(settings.fault)
     from toytrans.training.devices import tune_process
@@ -193,12 +195,7 @@ def _report_stop(session: "Session", config: Path, changes: list[str]) -> None:
     trainer = session.trainer
     step, path = trainer.progress.step, trainer.run
     if trainer.stop_reason == "diverged":
-        good = trainer.saved_step
-        left = "no checkpoint yet" if good is None else f"the last good checkpoint is step {good}"
-        note(
-            f"toytrans: {path}: training diverged: the {trainer.cause} is not finite by step "
-            f"{step}; {left}; lower train.lr or train.clip_norm"
-        )
+        note(f"toytrans: {trainer.divergence()}")
         raise typer.Exit(1)
     received = trainer.context.gather(session.signals.received)
     if any(received):

@@ -13,12 +13,12 @@ def open_source(config: Config, facts: DatasetInfo | None = None) -> PairSource:
     """The pairs that a config names. facts: those of the run that was trained on them."""
     data = config.data
     if is_reference(data.task):
-        return OwnTaskPairs(data, config.seed, facts)
+        return OwnTaskPairs(data, config.data_seed, facts)
     if data.files is None:
-        return TaskPairs(data, config.seed)
+        return TaskPairs(data, config.data_seed)
     limits = (data.train_examples, data.valid_examples, data.test_examples)
     examples = dict(zip(SPLITS, limits, strict=True))
-    return FilePairs(data.files, config.seed, examples, facts)
+    return FilePairs(data.files, config.data_seed, examples, facts)
 
 
 def check_splits(config: Config, source: PairSource) -> None:

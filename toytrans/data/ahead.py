@@ -187,4 +187,4 @@ def _opened(line: bytes) -> PairSource:
 
     config = check_config(Tree("the config of a worker", json.loads(line)))
     trust(config.references.values())
-    return OwnTaskPairs(config.data, config.seed)
+    return OwnTaskPairs(config.data, config.data_seed)

@@ -144,7 +144,7 @@ def training_batches(
     size = _pool_size(source, config)
     first, past = divmod(dealt, size)
     requests = (
-        _stream(source, config.seed, number * size, size).to(device) for number in count(first)
+        _stream(source, config.data_seed, number * size, size).to(device) for number in count(first)
     )
     with contextlib.closing(pools_ahead(source, requests, config)) as pools:
         for number in count(first):
@@ -154,7 +154,7 @@ def training_batches(
                 for ids in pool.whole:  # else its memory is reused before steps have read it
                     ids.record_stream(torch.cuda.current_stream(device))
             passed = 0
-            for chosen in permutation(len(pool.cuts), config.seed, 4, number).tolist():
+            for chosen in permutation(len(pool.cuts), config.data_seed, 4, number).tolist():
                 start, stop, _ = pool.cuts[chosen]
                 passed += stop - start
                 if passed <= past:
@@ -170,7 +170,7 @@ def largest_batch(source: PairSource, config: Config, device: torch.device | str
     That pool holds the longest sources of the task many times.
     """
     size = source.size("train") if config.data.files else None
-    indices = _stream(source, config.seed, 0, size or _pool_size(source, config))
+    indices = _stream(source, config.data_seed, 0, size or _pool_size(source, config))
     pairs, source_bos = source.pairs("train", indices.to(device)), config.source_bos
     order, cuts = cut(
         pairs.lengths_on_host(),

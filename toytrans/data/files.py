@@ -19,7 +19,7 @@ from toytrans.config_data import MOST_IDS, FilesConfig
 from toytrans.config_section import Paths
 from toytrans.data.pairs import MAX_LEN_B, DatasetInfo, Pairs, Split, pad_rows, permutation
 from toytrans.errors import UnseenSymbol, UserError
-from toytrans.safe_io import read_whole
+from toytrans.safe_io import read_named
 from toytrans.tokens import Vocabulary, vocabulary_of
 
 HELD_OUT_SHARE = 0.05
@@ -168,7 +168,7 @@ def sha256_of(paths: Paths) -> str:
     """Of the contents of a file, or of two after each other."""
     digest = hashlib.sha256()
     for path in (paths,) if isinstance(paths, str) else paths:
-        digest.update(_read(path))
+        digest.update(read_named(path, MOST_BYTES))
     return digest.hexdigest()
 
 
@@ -230,20 +230,9 @@ def _parallel(src_path: str, tgt_path: str) -> Iterator[TextPair]:
         yield TextPair(src.split(), tgt.split(), src_place, tgt_place)
 
 
-def _read(path: str) -> bytes:
-    try:
-        return read_whole(path, MOST_BYTES)
-    except FileNotFoundError:
-        raise UserError(f"{path}: no such file") from None
-    except IsADirectoryError:
-        raise UserError(f"{path}: is a directory; name a file") from None
-    except (OSError, ValueError) as error:
-        raise UserError(f"{path}: cannot be read ({error})") from None
-
-
 def _lines(path: str) -> Iterator[tuple[str, str]]:
     """`file:line` and text of every line."""
-    raw = _read(path)
+    raw = read_named(path, MOST_BYTES)
     if not raw:
         raise UserError(f"{path}: empty; an empty sequence is a blank line")
     if b"\0" in raw:

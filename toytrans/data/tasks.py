@@ -345,7 +345,7 @@ class Card:
 def card(config: Config, samples: int = 5, source: TaskPairs | None = None) -> Card:
     """The card of a config's task, its samples drawn by the task itself. source: of the user's
     own task."""
-    data, seed = config.data, config.seed
+    data, seed = config.data, config.data_seed
     source = source or TaskPairs(data, seed)
     assert data.task
     pairs = source.pairs("train", torch.arange(4 * samples))

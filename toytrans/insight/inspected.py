@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -18,6 +19,7 @@ from toytrans.model.masks import Masks
 from toytrans.model.transformer import Transformer
 from toytrans.tokens import PAD_ID, Vocabulary, vocabulary_of
 from toytrans.training.faults import objective_of
+from toytrans.training.run import Run
 
 ATTENTIONS = {
     "encoder_self": "Encoder self-attention",
@@ -29,7 +31,7 @@ ATTENTIONS = {
 NAMES: dict[Part, str] = {"encoder": "encoder_self", "decoder": "decoder_self", "cross": "cross"}
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class InspectedBatch:
     """A batch, and the model in eval mode that reads it.
 
@@ -89,6 +91,25 @@ class InspectedBatch:
         """Ids (L,) as text."""
         return [self.vocabulary.name(i) for i in ids.tolist()]
 
+    def to_dict(self) -> dict[str, Any]:
+        """Ids and masks as plain values."""
+        from toytrans.insight.masks.mask_tables import masks_as_data
+
+        return masks_as_data(self)
+
+    def __repr__(self) -> str:
+        lines = [f"masks of {len(self.batch.src)} pairs, {self.weights}"]
+        for name, title in ATTENTIONS.items():
+            mask = self.full_mask(name)
+            masked = int((~mask).sum())
+            lines.append(f"  {title}: {masked} of {mask.numel()} cells masked, {tuple(mask.shape)}")
+        return "\n".join(lines)
+
+    def _repr_html_(self) -> str:
+        from toytrans.insight.masks.mask_tables import masks_as_html
+
+        return masks_as_html(self)
+
 
 def fresh(make: Callable[[], Transformer], seed: int) -> Transformer:
     """A new model in eval mode. The seed decides its weights; torch's generator stays as it is."""
@@ -109,6 +130,13 @@ def batch_of_config(
     chosen = rows if size is None else min(rows, size)
     batch = make_batch(source.pairs("train", torch.arange(chosen)), config.source_bos)
     return objective_of(config.fault).batch(batch), source.facts.vocabulary
+
+
+def batch_of_run(run: Run, src: Sequence[str], tgt: Sequence[str]) -> InspectedBatch:
+    """Pairs of sequences as a run reads them. Raises UserError."""
+    batch, _ = batch_of_sequences(src, tgt, run.vocabulary, run.config.source_bos)
+    weights = f"weights of {run.title}"
+    return InspectedBatch(batch, run.vocabulary, run.model, weights, run.config.fault)
 
 
 def batch_of_sequences(

@@ -9,6 +9,7 @@ from torch import Tensor
 from toytrans.data.batches import Batch, make_batch
 from toytrans.errors import UserError
 from toytrans.insight.attention import heads
+from toytrans.insight.attention.maps import AttentionMaps, batches_of, few, validation_pairs
 from toytrans.tokens import Vocabulary
 from toytrans.training.owned import saved_steps
 from toytrans.training.run import Run, load_run
@@ -38,16 +39,16 @@ class Maps:
     rows: list[dict[str, Any]]
 
 
-def of_validation(run: Run) -> heads.AttentionMaps:
+def of_validation(run: Run) -> AttentionMaps:
     """Two validation pairs, the decoder reading the true target. Raises UserError."""
-    valid = heads.validation_pairs(run, MEASURED_ON)
-    batch = make_batch(heads.few(valid), run.config.source_bos)
-    reports = heads.measure(run.model, heads.batches_of(run, valid))
+    valid = validation_pairs(run, MEASURED_ON)
+    batch = make_batch(few(valid), run.config.source_bos)
+    reports = heads.measure(run.model, batches_of(run, valid))
     basis = f"{len(valid)} validation pairs"
-    return heads.AttentionMaps(run, batch, heads.attend(run.model, batch), reports, basis)
+    return AttentionMaps(run, batch, heads.attend(run.model, batch), reports, basis)
 
 
-def at_every_checkpoint(maps: heads.AttentionMaps) -> Maps:
+def at_every_checkpoint(maps: AttentionMaps) -> Maps:
     """The same maps at every checkpoint of the run."""
     run, batch = maps.run, maps.batch
     labels = {(each.part, each.layer, each.head): each.label for each in maps.heads}
@@ -69,7 +70,7 @@ def at_every_checkpoint(maps: heads.AttentionMaps) -> Maps:
     )
 
 
-def _at(maps: heads.AttentionMaps, step: int) -> list[heads.AttentionWeights]:
+def _at(maps: AttentionMaps, step: int) -> list[heads.AttentionWeights]:
     """The weights at another checkpoint; none if a training has just removed it."""
     try:
         model = load_run(maps.run.path, str(step), "cpu").model

@@ -13,7 +13,7 @@ from toytrans.data.selection import Selection, pairs_of_split
 from toytrans.errors import UserError
 from toytrans.evaluation import Report as Evaluation
 from toytrans.evaluation import evaluate, translate
-from toytrans.insight.attention.heads import AttentionMaps, few, validation_pairs
+from toytrans.insight.attention.maps import AttentionMaps, few, validation_pairs
 from toytrans.insight.diagnosis.doctor import examine
 from toytrans.insight.diagnosis.snapshot import read_snapshot
 from toytrans.insight.inspected import ATTENTIONS, InspectedBatch

@@ -147,22 +147,32 @@ def has_bf16_products(device: torch.device) -> bool:
 
 
 def tune_process() -> None:
-    """Settings of the whole process with which a CPU trains faster; a program calls it once.
+    """Settings of the whole process with which a CPU trains faster; a program calls it once."""
+    keep_freed_memory()
+    choose_arithmetic()
 
-    Memory that is freed stays with the process (glibc only): to get it back costs a page fault
-    for every 4 KiB, a fifth of a small model's step. Numbers too small for a normal exponent,
-    with which a CPU computes many times slower, become zero. And products of fp32 matrices are
-    oneDNN's, up to twice as fast as MKL's, where that rounds nothing to bf16 on the way; not where
-    there is a GPU, for which the same setting would mean TF32.
+
+def choose_arithmetic() -> None:
+    """How this process computes.
+
+    Numbers too small for a normal exponent, with which a CPU computes many times slower, become
+    zero. And products of fp32 matrices are oneDNN's, up to twice as fast as MKL's, where that
+    rounds nothing to bf16 on the way; not where there is a GPU, for which the same setting would
+    mean TF32.
     """
+    torch.set_flush_denormal(True)
+    if multiplies_with_onednn():
+        leave_products_to_onednn(True)
+
+
+def keep_freed_memory() -> None:
+    """Memory that is freed stays with the process (glibc only): to get it back costs a page fault
+    for every 4 KiB, a fifth of a small model's step."""
     if sys.platform == "linux" and hasattr(libc := ctypes.CDLL(None), "mallopt"):
         trim_threshold, mmap_threshold = -1, -3  # names of malloc.h
         # an older glibc refuses more than 32 MiB; a threshold left alone would stay low for good
         if libc.mallopt(mmap_threshold, 2**30) or libc.mallopt(mmap_threshold, 2**25):
             libc.mallopt(trim_threshold, 2**31 - 1)
-    torch.set_flush_denormal(True)
-    if multiplies_with_onednn():
-        leave_products_to_onednn(True)
 
 
 def multiplies_with_onednn() -> bool:

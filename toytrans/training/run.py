@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import chain, islice, takewhile
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, overload
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -233,8 +233,25 @@ class Run:
     def vocabulary(self) -> Vocabulary:
         return self.facts.vocabulary
 
-    def translate(self, sequences: list[str], beam: int = 1) -> list[str]:
-        """Translations of sequences such as "5 7 9". Raises UnseenSymbol."""
+    @property
+    def title(self) -> str:
+        """Path, step and fault."""
+        fault = f"; broken on purpose: {self.config.fault}" if self.config.fault else ""
+        return f"{self.path}, step {self.step}{fault}"
+
+    @overload
+    def translate(self, sequences: str, beam: int = 1) -> str: ...
+
+    @overload
+    def translate(self, sequences: list[str], beam: int = 1) -> list[str]: ...
+
+    def translate(self, sequences: str | list[str], beam: int = 1) -> str | list[str]:
+        """The translation of one sequence such as "5 7 9", or those of several.
+
+        Raises UnseenSymbol, a UserError.
+        """
+        if isinstance(sequences, str):
+            return self.translate([sequences], beam)[0]
         output = translate(
             self.model,
             [sequence.split() for sequence in sequences],

@@ -84,6 +84,10 @@ def _dead_link(path: Path) -> str:
     return ""
 
 
+class InUse(UserError):
+    """A run directory that another training is writing to."""
+
+
 @contextlib.contextmanager
 def locked(path: Path, remedy: str = ", or name another --out") -> Iterator[list[str]]:
     """Lock a run directory, which is made if it does not exist.
@@ -111,7 +115,7 @@ def _lock(path: Path, descriptor: int, remedy: str) -> list[str]:
         if os.fstat(descriptor).st_nlink == 0:  # another training has just left the folder
             raise BlockingIOError
     except BlockingIOError:
-        raise UserError(
+        raise InUse(
             f"{path}: another training is writing here; wait for its end or stop it{remedy}"
         ) from None
     except OSError as error:

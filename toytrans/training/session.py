@@ -34,7 +34,7 @@ from toytrans.training.distributed import SINGLE_PROCESS, DistributedContext
 from toytrans.training.faults import check_fault
 from toytrans.training.machine import settings_of_numbers
 from toytrans.training.optimizer import learning_rate
-from toytrans.training.signals import ReceivedSignals, collect_signals, exit_if_signalled
+from toytrans.training.signals import ReceivedSignals, collect_interrupts, collect_signals
 from toytrans.training.trainer import Trainer
 from toytrans.user_code import digest, remember, trust
 
@@ -87,11 +87,13 @@ def open_session(
     context: DistributedContext = SINGLE_PROCESS,
     *,
     patient: bool = False,
+    in_program: bool = False,
 ) -> Iterator[Session]:
     """Prepare a run and hold its lock. Raises UserError.
 
     report: gets one sentence at a time for the user. patient: a second signal changes nothing;
-    torchrun passes signals on and does not wait for long.
+    torchrun passes signals on and does not wait for long. in_program: the process is the user's,
+    and no signal ends it.
     """
     code = request.config.references.values()
     trust(code)
@@ -102,7 +104,8 @@ def open_session(
     precision = context.on_main(
         lambda: choose_precision(plan.precision, device, plan.config.model.d_model)
     )
-    with collect_signals(patient=patient or context.size > 1) as signals:
+    collected = collect_signals(patient=patient or context.size > 1)
+    with collect_interrupts() if in_program else collected as signals:
         path, made = context.on_main(lambda: _claim(plan, request))
         with _held(plan._replace(path=path), made, request.remedy, context, report) as notes:
             trainer = Trainer(plan.config, source, path, device, precision, context)
@@ -112,7 +115,7 @@ def open_session(
             environment = _environment(plan.config, device, precision, context)
             environment["config"] = before.get("config", request.name)
             environment["id"] = _id_of(before)
-            exit_if_signalled(*context.gather(signals.received))
+            signals.end(*context.gather(signals.received))
             context.on_main(lambda: run.create_run(path, plan.config, source.facts, environment))
             processes = f", {context.size} processes" if context.size > 1 else ""
             report(f"{path}: {device}, {precision}{processes}")
@@ -121,9 +124,9 @@ def open_session(
             if resumed and plan.saved:
                 _report_schedule(plan.saved[0], plan.config, trainer.progress.step, report)
             signals.act = trainer.interrupt
-            exit_if_signalled(*context.gather(signals.received))
+            signals.end(*context.gather(signals.received))
             yield Session(trainer, source, signals, resumed)
-    exit_if_signalled(signals.received)  # one that came in the moment after the training
+    signals.end(signals.received)  # one that came in the moment after the training
 
 
 def _plan(request: Request, context: DistributedContext) -> _Plan:

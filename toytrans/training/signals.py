@@ -9,6 +9,7 @@ import itertools
 import os
 import signal
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from types import FrameType
@@ -36,6 +37,19 @@ class ReceivedSignals:
         self.received: list[int] = []
         self.act: Callable[[], object] = lambda: None
 
+    def end(self, *received: list[int]) -> None:
+        """End the command if a signal came to any process."""
+        exit_if_signalled(*received)
+
+
+class ReceivedInterrupts(ReceivedSignals):
+    """The same in a program of the user's, which decides itself when it exits."""
+
+    def end(self, *received: list[int]) -> None:
+        """Raise KeyboardInterrupt if Ctrl-C came."""
+        if any(received):
+            raise KeyboardInterrupt
+
 
 @contextlib.contextmanager
 def collect_signals(*, patient: bool = False) -> Iterator[ReceivedSignals]:
@@ -57,6 +71,28 @@ def collect_signals(*, patient: bool = False) -> Iterator[ReceivedSignals]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+@contextlib.contextmanager
+def collect_interrupts() -> Iterator[ReceivedSignals]:
+    """Collect the first Ctrl-C; a second one raises KeyboardInterrupt. Other signals, and all of
+    them outside of the main thread, do what they do in the user's program."""
+    signals = ReceivedInterrupts()
+    if threading.current_thread() is not threading.main_thread():
+        yield signals
+        return
+
+    def receive(number: int, _: FrameType | None) -> None:
+        signals.received.append(number)
+        if len(signals.received) > 1:
+            raise KeyboardInterrupt
+        signals.act()
+
+    before = signal.signal(signal.SIGINT, receive)
+    try:
+        yield signals
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 @contextlib.contextmanager

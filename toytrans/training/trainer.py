@@ -125,6 +125,15 @@ class Trainer:
         self.context.on_main(partial(cut_records, self.run, 0))
         return ["no checkpoint to resume from; starting at step 0"]
 
+    def divergence(self) -> str:
+        """What diverged, the last good checkpoint, and the remedy."""
+        good = self.saved_step
+        left = "no checkpoint yet" if good is None else f"the last good checkpoint is step {good}"
+        return (
+            f"{self.run}: training diverged: the {self.cause} is not finite by step "
+            f"{self.progress.step}; {left}; lower train.lr or train.clip_norm"
+        )
+
     def train(self) -> Iterator[Record]:
         """Train until the first limit. Yields a record every `log_every` steps and after every
         evaluation. Raises UserError if memory runs out or a file cannot be written."""

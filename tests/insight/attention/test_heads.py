@@ -9,6 +9,7 @@ from toytrans.data.batches import Batch, make_batch
 from toytrans.data.pairs import Pairs, pad_rows
 from toytrans.insight.attention import heads as h
 from toytrans.insight.attention.heads import AttentionWeights
+from toytrans.insight.attention.maps import translated
 from toytrans.insight.capture import PARTS, Part, capture, intermediates
 from toytrans.model.context import AttentionContext
 from toytrans.model.masks import MaskMaker
@@ -304,7 +305,7 @@ def test_a_translation_that_is_cut_off_has_no_end() -> None:
     with torch.no_grad():
         model.output.weight[EOS_ID] = 0
     src = batch_of([[5, 6, 7], [5]], False).src
-    said = h.translated(model, src, 2)
+    said = translated(model, src, 2)
     assert EOS_ID not in said.tgt_out
     assert (said.tgt_in != PAD_ID).equal(said.tgt_out != PAD_ID)
     assert said.tgt_in[0, 1:].equal(said.tgt_out[0, :-1])

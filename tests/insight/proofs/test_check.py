@@ -90,7 +90,7 @@ def test_variants_of_the_model_pass(model):
 
 def test_a_trained_run_passes(tmp_path, command, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    Path("c.yaml").write_text("data: {task: copy}\ntrain: {max_steps: 3}\n")
+    Path("c.yaml").write_text(CONFIG.replace("max_steps: 2", "max_steps: 3"))
     assert command("train", "--config", "c.yaml").code == 0
     report = check(toytrans.load("runs/c"), only="abel")
     assert report.passed and report.subject == "runs/c"
@@ -757,9 +757,40 @@ def test_every_width_is_tried():
             return super().forward(ids)
 
     report = toytrans.check(Blocks(), **SIZES, kind="decoder", only="a")
-    assert "padded to 37 places, and not at 36" in finding(report, "a").message
+    where = "in a batch of 3 rows, 37 target places, and not in 30 shapes before"
+    assert where in finding(report, "a").message
     passed = finding(toytrans.check(Running(), **SIZES, kind="decoder", only="a"), "a")
-    assert "nor at any width of 8..65" in passed.message
+    assert "the same in 59 shapes, up to 65 places and 17 rows" in passed.message
+
+
+def test_every_difference_of_lengths_and_number_of_rows_is_tried():
+    table = torch.eye(20)
+
+    def losing(lost):
+        def model(src, tgt_in):
+            leak = table[tgt_in].roll(-1, 1) if lost(src, tgt_in) else 0.0
+            return table[tgt_in].cumsum(1) + leak + (src != 0).sum(1)[:, None, None]
+
+        return toytrans.check(model, **SIZES, only="u")
+
+    longer = finding(losing(lambda src, tgt_in: tgt_in.shape[1] == src.shape[1] + 5), "u")
+    assert "13 source and 18 target places" in longer.message
+    assert longer.reproduce == "toytrans.check(model, ..., only='u', length=64, seed=0)"
+    nine = losing(lambda src, tgt_in: len(src) == 9)
+    assert "in a batch of 9 rows" in finding(nine, "u").message
+    assert losing(lambda src, tgt_in: False)
+
+
+def test_gradients_are_judged_where_no_embedding_is_given():
+    class Straight(Running):
+        def forward(self, ids):
+            later = self.out(self.tokens(ids).roll(-1, 1))
+            return super().forward(ids) + later - later.detach()
+
+    report = toytrans.check(Straight(), **SIZES, kind="decoder", only="e")
+    assert "depend on the future" in finding(report, "e").message
+    passed = finding(toytrans.check(Running(), **SIZES, kind="decoder", only="e"), "e")
+    assert passed.verdict == "PASS" and "gradients exactly zero" in passed.message
 
 
 @pytest.mark.parametrize(
@@ -838,7 +869,7 @@ def test_pads_before_the_ids_of_a_hugging_face_decoder_are_judged():
     sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
     config = LlamaConfig(**sizes, vocab_size=30, intermediate_size=16, pad_token_id=0)
     sound = finding(check(LlamaForCausalLM(config), only="a"), "a")
-    assert sound.verdict == "PASS" and "nor do 2 before them" in sound.message
+    assert sound.verdict == "PASS" and "2 before them: the same" in sound.message
     spoilt = finding(check(Ignoring(config), only="a"), "a")
     assert spoilt.verdict == "FAIL" and "attention_mask is 0" in spoilt.message
 

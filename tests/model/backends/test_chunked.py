@@ -91,7 +91,8 @@ class Largest(TorchDispatchMode):
 def test_memory_grows_with_the_length_not_with_its_square(positions, pad_mask, monkeypatch):
     """The largest tensor of an evaluation, decoding included, at two lengths."""
     monkeypatch.setattr(evaluation, "MOST_SCORES", 2**11)
-    model = model_of(VOCABULARY, positions=positions, pad_mask=pad_mask, n_heads=2)
+    sizes = {"n_heads": 2, "n_encoder_layers": 1, "n_decoder_layers": 1}
+    model = model_of(VOCABULARY, positions=positions, pad_mask=pad_mask, **sizes)
     facts = DatasetInfo(VOCABULARY, (0, 5))
 
     def largest(length: int) -> int:
@@ -101,9 +102,9 @@ def test_memory_grows_with_the_length_not_with_its_square(positions, pad_mask, m
             evaluation.evaluate(model, pairs, facts, source_bos=True)
         return seen.numbers
 
-    short, long = largest(60), largest(240)
+    short, long = largest(40), largest(160)
     assert long <= 4.5 * short
-    assert long < 240 * 240, "not even one mask of all queries and keys"
+    assert long < 160 * 160, "not even one mask of all queries and keys"
 
 
 def test_evaluation_ends_with_no_limit_of_scores():

@@ -13,7 +13,6 @@ from rich.console import Console
 from rich.text import Text
 
 from toytrans.cli.common import (
-    broken,
     check_new,
     columns,
     note,
@@ -34,7 +33,8 @@ if TYPE_CHECKING:
     from rich.table import Table
     from torch import Tensor
 
-    from toytrans.insight.attention.heads import AttentionMaps, HeadReport
+    from toytrans.insight.attention.heads import HeadReport
+    from toytrans.insight.attention.maps import AttentionMaps
 
 LEVELS = (0.05, 0.25, 0.5, 0.75)
 """Weights at which a darker block begins."""
@@ -76,7 +76,7 @@ Block = list[Text]
 def print_maps(console: Console, maps: "AttentionMaps", draw: bool) -> None:
     """Print the maps if `draw`, one line per head, and the legend. Errors come before output."""
     lines = list(_Maps(maps, console.width).lines()) if draw else []
-    console.print(plain(fitting(_title_of(maps))), soft_wrap=True)
+    console.print(plain(fitting(maps.run.title)), soft_wrap=True)
     for line in lines:
         console.print(line, soft_wrap=True)
     console.print(Text(), _table(maps.heads), Text(), sep="\n")
@@ -91,10 +91,6 @@ def map_of(maps: "AttentionMaps", head: "HeadReport", row: int, width: int) -> B
     """The map of one head on one pair. Raises UserError where it does not fit the width."""
     weights, visible = next((w[row], a.visible[row]) for h, a, w in maps.maps() if h is head)
     return _Maps(maps, width)._block(head, weights, visible, row)
-
-
-def _title_of(maps: "AttentionMaps") -> str:
-    return f"{maps.run.path}, step {maps.run.step}{broken(maps.run.config.fault)}"
 
 
 def _pair(maps: "AttentionMaps", row: int) -> str:
@@ -302,7 +298,7 @@ def draw(path: Path, maps: "AttentionMaps") -> None:
         figure = Figure((heads * (side + 0.5) + 1.2, pairs * block + 0.4), layout="constrained")
         for row, part in enumerate(figure.subfigures(pairs, 1, squeeze=False)[:, 0]):
             _draw_pair(part, maps, row, heads)
-        title = f"{_title_of(maps)}; labels measured on {maps.basis}"
+        title = f"{maps.run.title}; labels measured on {maps.basis}"
         figure.suptitle(printable(title), fontsize=8)
         metadata = {"Date": None} if path.suffix.lower() == ".svg" else {}
         picture = BytesIO()

@@ -1,7 +1,7 @@
 """Tables and a plot of measurements per length, of one run and of several."""
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
@@ -11,8 +11,8 @@ from toytrans.cli.common import broken, columns, plain, share
 from toytrans.cli.render.results import interval, ranges, results_table
 
 if TYPE_CHECKING:
-    from toytrans.evaluation import Report, Span
-    from toytrans.training.run import Run
+    from toytrans.evaluation import Span
+    from toytrans.training.measured import Measured
 
 PLOT_HEIGHT = 10
 WIDEST_PLOT = 80
@@ -21,46 +21,7 @@ Row = tuple[str, Summary, bool]
 """Label, summary, and whether a gap follows."""
 
 
-class Measured(NamedTuple):
-    """A run and its measurement.
-
-    train_length: the range of training lengths.
-    data: name of the pairs: valid, test or files.
-    side: whose length counts.
-    """
-
-    run: "Run"
-    report: "Report"
-    train_length: tuple[int, int]
-    data: str
-    side: str
-
-    def to_dict(self) -> Summary:
-        """Everything as plain values."""
-        run = self.run
-        return {
-            "run": str(run.path),
-            "seed": run.config.seed,
-            "split": self.data,
-            "checkpoint": run.step,
-            "fault": run.config.fault,
-            "length_of": self.side,
-            "train_length": list(self.train_length),
-        } | self.report.to_dict(self.train_length)
-
-    def parts(self) -> Iterator[tuple[str, Summary]]:
-        """Summaries in range, beyond and of all, where they have pairs and differ."""
-        report = self.report
-        inside, outside = report.in_range(self.train_length), report.out_of_range(self.train_length)
-        if inside.examples:
-            yield "in range", inside.summary()
-        if outside.examples:
-            yield "beyond", outside.summary()
-        if inside.examples and outside.examples:
-            yield "all", report.total().summary()
-
-
-def print_one(console: Console, group: Sequence[Measured], search: str) -> None:
+def print_one(console: Console, group: Sequence["Measured"], search: str) -> None:
     """All tables of one run, and a plot if it has several lengths."""
     from toytrans.evaluation import spans as spans_of
 
@@ -79,7 +40,7 @@ def print_one(console: Console, group: Sequence[Measured], search: str) -> None:
     _print_plot(console, measured.side, spans, matches)
 
 
-def print_several(console: Console, several: Sequence[Measured], search: str) -> None:
+def print_several(console: Console, several: Sequence["Measured"], search: str) -> None:
     """Every run with mean and range: in range, beyond, together, per length; errors of all runs."""
     from toytrans.evaluation import Report, over_runs
     from toytrans.evaluation import spans as spans_of
@@ -104,7 +65,7 @@ def print_several(console: Console, several: Sequence[Measured], search: str) ->
     _print_plot(console, side, spans, [row["exact_match"]["mean"] for row in summaries])
 
 
-def _rows(measured: Measured, spans: Sequence["Span"]) -> list[Row]:
+def _rows(measured: "Measured", spans: Sequence["Span"]) -> list[Row]:
     """Rows of spans of lengths, then in range, beyond and together."""
     report = measured.report
     lengths = (report.total(*span[:2]).summary() for span in spans)
@@ -185,7 +146,7 @@ def _print_errors(console: Console, side: str, rows: Sequence[Row], of: str = ""
     console.print(table)
 
 
-def _runs_table(title: str, rows: Sequence[tuple[Measured, Summary]]) -> Table:
+def _runs_table(title: str, rows: "Sequence[tuple[Measured, Summary]]") -> Table:
     """Every run, then mean, lowest and highest of each column."""
     from toytrans.evaluation import over_runs
 

@@ -23,7 +23,8 @@ from toytrans.cli.render.tables import GAP, fitting, has_unicode, side_by_side
 from toytrans.data.batches import make_batch
 from toytrans.data.pairs import PairSource, all_pairs
 from toytrans.errors import UserError
-from toytrans.insight.attention.heads import AttentionMaps, Choice, attend, count, few
+from toytrans.insight.attention.heads import Choice, attend, count
+from toytrans.insight.attention.maps import AttentionMaps, few
 from toytrans.model.decoding import greedy
 from toytrans.tokens import EOS_ID
 from toytrans.training.run import Run, read_records

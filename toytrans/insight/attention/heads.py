@@ -1,7 +1,6 @@
 """What each attention head does: its weights in a translation, and the simple rule that fits it.
 
-Maps show a source and its greedy translation. Rules are measured on validation pairs, with their
-true targets as decoder input.
+Rules are measured on pairs with their true targets as decoder input.
 
 A rule names one key for each query, by places. The symbols of a sequence have places 1 to n, BOS
 has place 0 and EOS has place n + 1. A query counts if its token is a symbol:
@@ -27,16 +26,12 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from toytrans.data import open_source
-from toytrans.data.batches import Batch, evaluation_batches
-from toytrans.data.pairs import Pairs, pad_rows
+from toytrans.data.batches import Batch
 from toytrans.errors import UserError
-from toytrans.evaluation import BATCH_TOKENS, wilson_interval
+from toytrans.evaluation import wilson_interval
 from toytrans.insight.capture import AttentionCall, Part, capture
-from toytrans.model.decoding import greedy
 from toytrans.model.transformer import Transformer
-from toytrans.tokens import BOS_ID, EOS_ID, FIRST_SYMBOL_ID, PAD_ID
-from toytrans.training.run import Run
+from toytrans.tokens import BOS_ID, FIRST_SYMBOL_ID
 
 NEAR = ("previous", "next")
 BESIDE = ("before mirror", "after mirror")
@@ -66,10 +61,12 @@ class Choice(NamedTuple):
         encoder, decoder = model.config.n_encoder_layers, model.config.n_decoder_layers
         depths = {"encoder": encoder, "decoder": decoder, "cross": decoder}
         chosen = {part: depth for part, depth in depths.items() if self.part in (None, part)}
-        if self.layer is not None and self.layer > max(chosen.values()):
+        if not chosen:
+            raise UserError(f"--part {self.part}: no such part; there are {', '.join(depths)}")
+        if self.layer is not None and not 1 <= self.layer <= max(chosen.values()):
             layers = ", ".join(f"{part} {depth}" for part, depth in chosen.items())
             raise UserError(f"--layer {self.layer}: no such layer; layers of this model: {layers}")
-        if self.head is not None and self.head > model.config.n_heads:
+        if self.head is not None and not 1 <= self.head <= model.config.n_heads:
             raise UserError(f"--head {self.head}: no such head; give 1 to {model.config.n_heads}")
 
 
@@ -141,96 +138,12 @@ class HeadReport:
         return head | {"queries": self.queries, "rules": [asdict(fit) for fit in self.fits]}
 
 
-@dataclass(frozen=True)
-class AttentionMaps:
-    """A run's translations of a batch, their attention weights, and what each head does.
-
-    basis: the pairs on which the rules were measured, in words.
-    """
-
-    run: Run
-    batch: Batch
-    attentions: list[AttentionWeights]
-    heads: list[HeadReport]
-    basis: str
-
-    def maps(self) -> Iterator[tuple[HeadReport, AttentionWeights, Tensor]]:
-        """Each head, its attention, and its weights (B, Tq, Tk)."""
-        by_place = {(each.part, each.layer): each for each in self.attentions}
-        for head in self.heads:
-            attention = by_place[head.part, head.layer]
-            yield head, attention, attention.weights[:, attention.heads.index(head.head)]
-
-    def largest_on_a_pad(self) -> float | None:
-        """The largest weight that a real query puts on a pad; None in a batch without pads."""
-        largest = []
-        for head, _, weights in self.maps():
-            queries, keys = axes(head.part, self.batch)
-            cells = (queries != PAD_ID)[:, :, None] & (keys == PAD_ID)[:, None]
-            largest += [float(weights[cells].max())] if bool(cells.any()) else []
-        return max(largest, default=None)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Everything as plain values; ids and weights include pads."""
-        return {
-            "run": str(self.run.path),
-            "checkpoint": self.run.step,
-            **{name: ids.tolist() for name, ids in self.batch.named().items()},
-            "fault": self.run.config.fault,
-            "measured_on": self.basis,
-            "heads": [head.to_dict() | {"weights": w.tolist()} for head, _, w in self.maps()],
-        }
-
-
-# Pairs ----------------------------------------------------------------------------------------
-
-
-def validation_pairs(run: Run, count: int) -> Pairs:
-    """At most `count` pairs, spread evenly over the run's validation data. Raises UserError."""
-    source = open_source(run.config, run.facts)
-    size = source.size("valid")
-    assert size is not None, "valid is never endless"
-    chosen = min(count, size)
-    return source.pairs("valid", torch.arange(chosen) * size // chosen)
-
-
-def batches_of(run: Run, pairs: Pairs) -> Iterator[Batch]:
-    """Pairs in batches of similar length."""
-    source_bos, longest = run.config.source_bos, run.model.config.max_length
-    for batch, _ in evaluation_batches(pairs, BATCH_TOKENS, source_bos, longest):
-        yield batch
-
-
-def sources_of(run: Run, sequences: list[str]) -> Pairs:
-    """Sequences such as "5 7 9", without targets. Raises UnseenSymbol."""
-    rows = [run.vocabulary.encode(sequence.split()) for sequence in sequences]
-    return Pairs(*pad_rows(rows), *pad_rows([[]] * len(rows)))
-
-
-def few(pairs: Pairs, lengths: tuple[int, ...] = (6, 4)) -> Pairs:
-    """For each length the first pair whose source is nearest to it, without repetition."""
-    rows = [int((pairs.src_length - length).abs().argmin()) for length in lengths]
-    return pairs.take(torch.tensor(list(dict.fromkeys(rows))))
-
-
 def axes(part: Part, batch: Batch) -> tuple[Tensor, Tensor]:
     """Ids of a part's queries (B, Tq) and keys (B, Tk). Cross queries are what they predict."""
     src, tgt_in, tgt_out = batch
     if part == "encoder":
         return src, src
     return (tgt_in, tgt_in) if part == "decoder" else (tgt_out, src)
-
-
-@torch.no_grad()
-def translated(model: Transformer, src: Tensor, growth: int) -> Batch:
-    """Source ids (B, S) with their greedy translations.
-
-    A row of tgt_out without EOS was cut off at the limit of decoding.
-    """
-    tgt_out = greedy(model, src, growth).tokens
-    start = tgt_out.new_full((len(tgt_out), 1), BOS_ID)
-    tgt_in = torch.cat((start, tgt_out[:, :-1].masked_fill(tgt_out[:, :-1] == EOS_ID, PAD_ID)), 1)
-    return Batch(src, tgt_in.masked_fill(tgt_out == PAD_ID, PAD_ID), tgt_out)
 
 
 # Weights --------------------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from html import escape
 from typing import Any
 
 import torch
@@ -9,6 +10,7 @@ from torch import Tensor
 
 from toytrans.choices import PadMask
 from toytrans.data.batches import Batch
+from toytrans.html import Cell, html_beside, html_table
 from toytrans.insight.inspected import ATTENTIONS, InspectedBatch
 from toytrans.insight.masks.conventions import convert
 from toytrans.insight.tables import CLOSED, Table, count, label, mask_cells, number, shape_of
@@ -28,6 +30,9 @@ REASONS = {
 """Why a cell is masked; the last one is wrongly visible."""
 
 SEES = "| sees"
+
+MOST_CELLS = 20_000
+"""Cells that a notebook shows."""
 
 Cells = list[list[str]]
 
@@ -74,6 +79,43 @@ def reasons(inspected: InspectedBatch, name: str) -> list[Cells]:
     for value, cells in enumerate(cases, start=1):
         code[cells] = value
     return [[[letters[c] for c in line] for line in grid] for grid in code.tolist()]
+
+
+COLOURS = {"1": "#b7e1c0", "!": "#f2a6a6", "?": "#f2a6a6", "t": "#f6dcb0"}
+"""Behind open, wrong and future cells; other masked cells are grey."""
+
+
+def masks_as_html(inspected: InspectedBatch) -> str:
+    """The three masks of each pair, for a notebook: queries down, keys across."""
+    grids = {name: reasons(inspected, name) for name in ATTENTIONS}
+    cells = sum(inspected.full_mask(name).numel() for name in ATTENTIONS)
+    if cells > MOST_CELLS:
+        return f"<pre>{escape(repr(inspected))}\n{cells:,} cells are too many to show.</pre>"
+    return "".join(
+        html_beside(
+            f"pair {row + 1}, {inspected.weights}; queries down, keys across",
+            (_mask_html(inspected, name, row, grid[row]) for name, grid in grids.items()),
+        )
+        for row in range(len(inspected.batch.src))
+    )
+
+
+def _mask_html(inspected: InspectedBatch, name: str, row: int, grid: Cells) -> str:
+    queries, keys = inspected.tokens(name, row)
+    rows = []
+    for q, (query, letters) in enumerate(zip(queries, grid, strict=True)):
+        hints = (f"{query} at {q} -> {key} at {k}" for k, key in enumerate(keys))
+        rows.append((query, [_coloured(*pair) for pair in zip(letters, hints, strict=True)]))
+    return html_table(ATTENTIONS[name], keys, rows)
+
+
+def _coloured(letter: str, hint: str) -> Cell:
+    """A cell of a mask by its reason; see REASONS."""
+    if letter == "1":
+        return Cell("1", f"{hint}: may attend", COLOURS[letter])
+    state = REASONS[letter] if letter == "!" else f"masked: {REASONS[letter]}"
+    text = "!" if letter == "!" else CLOSED
+    return Cell(text, f"{hint}: {state}", COLOURS.get(letter, "#dddddd"))
 
 
 # Tables 1 to 6 -------------------------------------------------------------------------------

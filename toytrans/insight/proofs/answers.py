@@ -26,9 +26,10 @@ def wider(ids: Tensor, places: int, value: int, left: bool = False) -> Tensor:
 
 @contextlib.contextmanager
 def calm(variant: Variant) -> Iterator[None]:
-    """A variant in train mode is asked without dropout, and keeps its buffers."""
+    """A variant in train mode is asked without dropout, and keeps its buffers. Ours needs no such
+    care: its rates of dropout are zero already."""
     module = variant.model.module
-    if module is None or not variant.training:
+    if module is None or not variant.training or variant.model.ours is not None:
         yield
         return
     with state_kept(module), NoDropout():

@@ -48,13 +48,14 @@ LARGEST_LOGITS, LARGEST_SCORES = 2**25, 2**22
 
 @dataclass(frozen=True)
 class Setting:
-    """What one batch is made of: symbols of its longest sequence, rows, and a seed. widest: the
-    batch is also asked with pads at every width up to that."""
+    """What one batch is made of: symbols of its longest sequence, rows, and a seed. widest,
+    most_rows: the batch is also asked in shapes up to that (`shapes`)."""
 
     length: int
     rows: int
     seed: int
     widest: int = 0
+    most_rows: int = 0
 
 
 class Unsteady(UserError):
@@ -90,6 +91,7 @@ class ProofBatch:
         self.real = model.real_inputs(self.tgt_in)
         self.real_source = model.real_source(self.src)
         self.needs = max(self.src.shape[1], self.tgt_in.shape[1]) + MORE
+        self.shapes: Any = None  # kept by `in_many_shapes`
         self.logits = self._first_answer()
         self._measure()
 

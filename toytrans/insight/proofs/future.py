@@ -4,11 +4,15 @@ import torch
 from torch import Tensor
 
 from toytrans.insight.proofs.answers import chosen, largest, worst
-from toytrans.insight.proofs.batch import POLARITY, ProofBatch, needs_sight
+from toytrans.insight.proofs.batch import POLARITY, SHORT, ProofBatch, needs_sight
 from toytrans.insight.proofs.report import CannotJudge, NotApplicable, Outcome, Witness
+from toytrans.insight.proofs.shapes import in_many_shapes
 
 MOST_PLACES, MOST_IN_TRAIN_MODE = 66, 20
 """Places of a target that are changed one by one; of longer ones so many are chosen."""
+
+MOST_REPLACED = 12
+"""Places of a target behind which all is replaced at once."""
 
 FEW = 8
 """Symbols up to which targets are changed beside several sources."""
@@ -31,8 +35,11 @@ def future_changed(batch: ProofBatch) -> Outcome:
     needs_sight(batch)
     row = int(batch.real.sum(1).argmax())
     src, target = batch.src[row], batch.tgt_in[row]
+    is_free = not batch.model.equal_lengths
+    if batch.setting.length > SHORT and is_free:
+        src = src[batch.real_source[row]]  # its pads would cost as much as the target
     asked = [(src, len(target))]
-    if batch.setting.length <= FEW and not batch.model.equal_lengths:
+    if batch.setting.length <= FEW and is_free:
         asked.append((src, 1))  # a pair alone
         shortest = int(batch.real_source.sum(1).argmin()) if batch.model.has_source else row
         asked.append((batch.src[shortest][batch.real_source[shortest]], len(target)))
@@ -102,23 +109,24 @@ def _what_is_seen(seen: Tensor, places: list[int]) -> str:
 
 def all_replaced(batch: ProofBatch) -> Outcome:
     """(e) All that follows a place replaced at once, target pads by symbols: no output moves."""
-    width = batch.real.shape[1]
-    places = chosen(width - 1, 12 if width > 20 else 20)
-    changed = [
-        torch.cat((batch.tgt_in[:, :after], batch.other(batch.tgt_in[:, after:])), 1)
-        for after in (place + 1 for place in places)
-    ]
+    asked = _replacements(batch)
     by: list[float] = []
     witness = None
-    if places:
-        rows = len(batch.src)
-        answers = batch.ask(batch.src.repeat(len(places), 1), torch.cat(changed)).split(rows)
-        for place, target, logits in zip(places, changed, answers, strict=True):
-            moved = batch.moved(logits, batch.logits)[:, : place + 1]
-            by.append(largest(moved[batch.real[:, : place + 1]]))
-            if witness is None and not by[-1] <= batch.tolerance:
-                pair = (batch.src, target)
-                witness = Witness((batch.src, batch.tgt_in), pair, "future", place + 1)
+    if asked:
+        rows = torch.tensor([row for row, _ in asked])
+        kept = torch.tensor([place for _, place in asked])[:, None]
+        tgt_in = batch.tgt_in[rows]
+        inside = torch.arange(tgt_in.shape[1]) <= kept
+        changed = torch.where(inside, tgt_in, batch.other(tgt_in))
+        moved = batch.moved(batch.ask(batch.src[rows], changed), batch.logits[rows])
+        moved = moved.masked_fill(~(inside & batch.real[rows]), 0.0)
+        by = [largest(moved)]
+        bad = (~(moved <= batch.tolerance)).any(1).nonzero()[:, 0].tolist()
+        if bad:
+            after = asked[bad[0]][1] + 1
+            target = torch.cat((batch.tgt_in[:, :after], batch.other(batch.tgt_in[:, after:])), 1)
+            pair = (batch.src, target)
+            witness = Witness((batch.src, batch.tgt_in), pair, "future", after)
     return Outcome(
         worst([0.0, *by]),
         batch.tolerance,
@@ -127,6 +135,20 @@ def all_replaced(batch: ProofBatch) -> Outcome:
         f"are the causal mask and the target's pad mask passed, and {POLARITY}",
         witness=witness,
     )
+
+
+def _replacements(batch: ProofBatch) -> list[tuple[int, int]]:
+    """Rows, and the last place that each keeps: up to the end of the row's target, since beyond it
+    less is replaced, and nothing else."""
+    width = batch.real.shape[1]
+    places = chosen(width - 1, MOST_REPLACED)
+    ends = [int(real.nonzero().max()) if bool(real.any()) else -1 for real in batch.real]
+    asked = []
+    for row, end in enumerate(ends):
+        needed = [place for place in places if bool(batch.real[row, : place + 1].any())]
+        up_to_end = sum(place < end for place in needed) + 1
+        asked += [(row, place) for place in needed[:up_to_end]]
+    return asked
 
 
 def prefixes_asked(batch: ProofBatch) -> Outcome:
@@ -139,6 +161,8 @@ def prefixes_asked(batch: ProofBatch) -> Outcome:
     by, witness = {}, None
     short = [1 + place for place in chosen(width - 1, FEW)]
     round_ones = [length for length in PREFIXES if length < width]
+    if batch.variant.training:
+        round_ones = round_ones[::3]
     for length in short if width <= PREFIXES[2] else round_ones:
         prefix = batch.tgt_in[:, :length]
         real = batch.real[:, :length]
@@ -146,7 +170,7 @@ def prefixes_asked(batch: ProofBatch) -> Outcome:
         if witness is None and not by[length] <= batch.tolerance:
             witness = Witness((batch.src, batch.tgt_in), (batch.src, prefix), "prefix", length)
     bad = next((n for n, change in by.items() if not change <= batch.tolerance), None)
-    return Outcome(
+    outcome = Outcome(
         worst(by.values()),
         batch.tolerance,
         f"prefixes of {', '.join(map(str, by))} tokens give the logits of the whole",
@@ -155,3 +179,7 @@ def prefixes_asked(batch: ProofBatch) -> Outcome:
         "counted from the end, or the future seen?",
         witness=witness,
     )
+    if not outcome.passed:
+        return outcome
+    shapes = in_many_shapes(batch)
+    return shapes.added_to(outcome, shapes.by_symbols, shapes.symbols_at)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from toytrans.choices import PadMask
-from toytrans.insight.proofs.answers import answer, calm, largest, worst
+from toytrans.insight.proofs.answers import NoAnswer, answer, calm, largest, worst
 from toytrans.insight.proofs.batch import SHORT, TOLERANCE, ProofBatch
 from toytrans.insight.proofs.future import all_replaced
 from toytrans.insight.proofs.reference import Call
@@ -22,19 +22,18 @@ Change = Callable[[str, Tensor], Tensor]
 LONGEST_GRADIENT = 66
 """Places of the longest batch whose gradients are computed."""
 
-MOST_GRADIENTS = 8
+MOST_GRADIENTS = 4
 
 
 @contextlib.contextmanager
-def embeddings_changed(batch: ProofBatch, change: Change) -> Iterator[set[str]]:
+def embeddings_changed(
+    batch: ProofBatch, change: Change, embeddings: Iterable[nn.Module]
+) -> Iterator[set[str]]:
     """What the embeddings make of the batch's source and target goes through `change`; what they
     make of other ids, those of a loop say, stays as it is. Gives the sides that were met.
 
     Raises CannotJudge where there was none.
     """
-    if batch.model.embeddings is None:
-        raise NotApplicable("needs the embedding layer (embedding=...)")
-    source, target = batch.model.embeddings
     met: set[str] = set()
     why = ["the embedding layer given is not what the model embeds its ids with"]
 
@@ -63,8 +62,7 @@ def embeddings_changed(batch: ProofBatch, change: Change) -> Iterator[set[str]]:
         return output
 
     hooks = [
-        module.register_forward_hook(hook, with_kwargs=True)
-        for module in dict.fromkeys((source, target))
+        module.register_forward_hook(hook, with_kwargs=True) for module in dict.fromkeys(embeddings)
     ]
     try:
         yield met
@@ -75,6 +73,13 @@ def embeddings_changed(batch: ProofBatch, change: Change) -> Iterator[set[str]]:
         raise CannotJudge(why[0])
 
 
+def given_embeddings(batch: ProofBatch) -> tuple[nn.Module, ...]:
+    """Those of source and target. Raises NotApplicable where they are not known."""
+    if batch.model.embeddings is None:
+        raise NotApplicable("needs the embedding layer (embedding=...)")
+    return batch.model.embeddings
+
+
 def pads_hold_anything(batch: ProofBatch) -> Outcome:
     """(c) Whatever stands in the embedding of a pad, real outputs stay as they are."""
     pads = {"src": ~batch.real_source, "tgt": ~batch.real}
@@ -83,7 +88,7 @@ def pads_hold_anything(batch: ProofBatch) -> Outcome:
         noise = batch.noise(embedded) * 100 * embedded.abs().amax()
         return torch.where(pads[side][..., None], noise, embedded)
 
-    with embeddings_changed(batch, change) as met:
+    with embeddings_changed(batch, change, given_embeddings(batch)) as met:
         answer = batch.ask(batch.src, batch.tgt_in)
     count = sum(int(pads[side].sum()) for side in met)
     return Outcome(
@@ -101,15 +106,28 @@ def sees_nothing_closed(batch: ProofBatch) -> Outcome:
     finite = all_replaced(batch) if batch.model.is_causal else None
     if finite is not None and not finite.passed:
         return finite
-    if batch.model.embeddings is not None and _is_worth_gradients(batch):
-        with contextlib.suppress(CannotJudge), calm(batch.variant):
-            return _gradients(batch)
+    embeddings = _embeddings(batch)
+    if embeddings and _is_worth_gradients(batch):
+        known = batch.model.embeddings is not None
+        # a model made to run without gradients may refuse them, or overwrite what they need
+        refusals = (CannotJudge,) if known else (CannotJudge, NoAnswer, RuntimeError)
+        with contextlib.suppress(*refusals), calm(batch.variant):
+            return _gradients(batch, embeddings)
     if finite is None:
         raise CannotJudge("needs the embedding layer (embedding=...), for its gradients")
     return finite._replace(
         evidence=f"{finite.evidence} (by finite change; source pads and exact gradients need the "
         "embedding)"
     )
+
+
+def _embeddings(batch: ProofBatch) -> tuple[nn.Module, ...]:
+    """The embeddings that are known, or else all that torch's class tells."""
+    if batch.model.embeddings is not None:
+        return batch.model.embeddings
+    module = batch.model.module
+    parts = () if module is None else module.modules()
+    return tuple(part for part in parts if isinstance(part, nn.Embedding))
 
 
 def _is_worth_gradients(batch: ProofBatch) -> bool:
@@ -120,16 +138,16 @@ def _is_worth_gradients(batch: ProofBatch) -> bool:
     return exact and batch.tgt_in.shape[1] <= LONGEST_GRADIENT
 
 
-def _gradients(batch: ProofBatch) -> Outcome:
+def _gradients(batch: ProofBatch, embeddings: tuple[nn.Module, ...]) -> Outcome:
     """The gradient of a real output with respect to pads and future tokens is zero."""
     leaves: dict[str, list[Tensor]] = {}
 
     def change(side: str, embedded: Tensor) -> Tensor:
         leaf = embedded.detach().requires_grad_()
         leaves.setdefault(side, []).append(leaf)
-        return leaf
+        return leaf.clone()  # which a model may change in place
 
-    with torch.enable_grad(), embeddings_changed(batch, change):
+    with torch.enable_grad(), embeddings_changed(batch, change, embeddings):
         logits = answer(batch.model, batch.src.clone(), batch.tgt_in.clone())
     if not logits.requires_grad:
         raise CannotJudge("needs gradients, and the model answers without (torch.no_grad?)")
@@ -179,13 +197,13 @@ def _weights_have_gradients(batch: ProofBatch, value: Tensor) -> bool:
 
 
 def _gradient(value: Tensor, leaves: list[Tensor]) -> Tensor:
-    """Of a value with respect to leaves of one shape, the largest of each place."""
+    """Of a value with respect to leaves (B, L, ...), the largest of each place: (B, L)."""
     gradients = torch.autograd.grad(value, leaves, retain_graph=True, allow_unused=True)
     parts = [
         torch.zeros_like(leaf) if g is None else g
         for g, leaf in zip(gradients, leaves, strict=True)
     ]
-    return torch.stack([part.abs() for part in parts]).amax(0)
+    return torch.stack([part.abs().flatten(2).amax(2) for part in parts]).amax(0)
 
 
 def pad_rows_do_no_harm(batch: ProofBatch) -> Outcome:

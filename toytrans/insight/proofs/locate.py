@@ -284,7 +284,8 @@ def _next(batch: ProofBatch, token: int) -> int:
 def _prefix(batch: ProofBatch, witness: Witness) -> str:
     length = witness.after[1].shape[1]
     by = batch.moved(batch.ask(*witness.after), batch.ask(*witness.before)[:, :length])
-    row = int(by.nan_to_num(1e9).masked_fill(~batch.real[:, :length], 0).amax(1).argmax())
+    real = batch.model.real_inputs(witness.before[1])[:, :length]
+    row = int(by.nan_to_num(1e9).masked_fill(~real, 0).amax(1).argmax())
     src, _ = _trimmed(batch, *(ids[row][None] for ids in witness.before))
     tgt_in = witness.before[1][row][None]
 
@@ -307,9 +308,8 @@ def _pads(batch: ProofBatch, witness: Witness) -> str:
         return ""
     pads = (batch.model.source_pad, batch.model.pad_id)
     width = witness.before[1].shape[1]
-    rows = slice(len(witness.before[1]))
-    by = batch.moved(batch.ask(*witness.after)[:, :width], batch.logits[rows])
-    by = by.masked_fill(~batch.real[rows], 0)
+    by = batch.moved(batch.ask(*witness.after)[:, :width], batch.ask(*witness.before))
+    by = by.masked_fill(~batch.model.real_inputs(witness.before[1]), 0)
     row = int(by.nan_to_num(1e9).amax(1).argmax())
     src, tgt_in = _trimmed(batch, *(ids[row][None] for ids in witness.before))
 

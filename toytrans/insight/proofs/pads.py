@@ -1,7 +1,6 @@
 """Proofs about pads and rows: pads change nothing, and a pair gives the same in any batch."""
 
 import math
-import time
 
 import torch
 from torch import Tensor
@@ -17,9 +16,7 @@ from toytrans.insight.proofs.batch import (
 )
 from toytrans.insight.proofs.hugging_face import HuggingFaceCall
 from toytrans.insight.proofs.report import CannotJudge, NotApplicable, Outcome, Witness
-
-SECONDS = 3.0
-"""Processor time after which no further width is tried."""
+from toytrans.insight.proofs.shapes import in_many_shapes
 
 MOST_ALONE = 8
 """Rows of a batch that are asked alone."""
@@ -58,7 +55,9 @@ def pads_appended(batch: ProofBatch) -> Outcome:
     if model.has_source:
         evidence = f"{MORE} pads behind the source, {more} {before} the target: nothing changes"
     outcome = Outcome(worst(by.values()), batch.tolerance, evidence, "")
-    outcome = _every_width(batch, outcome)
+    if outcome.passed:
+        shapes = in_many_shapes(batch)
+        outcome = shapes.added_to(outcome, shapes.by_pads, shapes.pads_at)
     if left or model.has_source or not outcome.passed:
         return outcome
     return _pads_before(batch, outcome)
@@ -77,40 +76,6 @@ def _pad_witness(batch: ProofBatch, src: Tensor, tgt_in: Tensor) -> Witness:
     shift = tgt_in.shape[1] - batch.tgt_in.shape[1] if left else 0
     rows = slice(len(tgt_in))
     return Witness((batch.src[rows], batch.tgt_in[rows]), (src, tgt_in), "pads", shift=shift)
-
-
-def _every_width(batch: ProofBatch, outcome: Outcome) -> Outcome:
-    """A small batch with pads up to every width: a mask may be lost at single lengths."""
-    model, left = batch.model, batch.model.pad_side == "left"
-    first = max(batch.src.shape[1], batch.tgt_in.shape[1]) + 1
-    widest = 0 if batch.variant.training else batch.setting.widest
-    last = min(widest + 1, model.limit or math.inf)
-    begun, by, width = time.process_time(), outcome.difference, first
-    while width <= last and time.process_time() - begun < SECONDS:
-        sides = (batch.src, model.source_pad, False), (batch.tgt_in, model.pad_id, left)
-        src, tgt_in = (
-            wider(ids[:2], width - ids.shape[1], pad, before) for ids, pad, before in sides
-        )
-        src = src if model.has_source else batch.src[:2]
-        try:
-            here = _moved_by_pads(batch, src, tgt_in)
-        except NoAnswer:  # more places than it takes
-            break
-        by = worst((by, here))
-        if not here <= batch.tolerance:
-            return Outcome(
-                here,
-                batch.tolerance,
-                "",
-                f"outputs at real places change when the batch is padded to {width} places, and "
-                f"not at {width - 1}: a mask is lost at single lengths; how is it made there?",
-                witness=_pad_witness(batch, src, tgt_in),
-            )
-        width += 1
-    if width == first:
-        return outcome
-    evidence = f"{outcome.evidence}, nor at any width of {first}..{width - 1}"
-    return outcome._replace(difference=by, evidence=evidence)
 
 
 def _pads_before(batch: ProofBatch, outcome: Outcome) -> Outcome:
@@ -148,7 +113,7 @@ def _pads_before(batch: ProofBatch, outcome: Outcome) -> Outcome:
         )
         return Outcome(by_place, batch.tolerance, "", cause, witness=witness)
     if by_place <= batch.tolerance:
-        return outcome._replace(evidence=f"{outcome.evidence}, nor do {MORE - 1} before them")
+        return outcome._replace(evidence=f"{outcome.evidence}; {MORE - 1} before them: the same")
     return outcome._replace(
         evidence=f"{outcome.evidence}; pads before them count as positions, their ids do not matter"
     )

@@ -92,7 +92,8 @@ class Plan:
         made = [Setting(n, rows, self.seed + k) for k, (n, rows) in enumerate(sizes) if n <= wanted]
         if all(setting.length != wanted for setting in made):
             made.append(Setting(wanted, 4 if wanted < 16 else 3, self.seed + len(sizes)))
-        made[0] = dataclasses.replace(made[0], widest=made[-1].length)
+        most_rows = 33 if self.thorough else 17
+        made[0] = dataclasses.replace(made[0], widest=made[-1].length, most_rows=most_rows)
         return made
 
     def prove(self, model: ModelUnderTest) -> Report:
@@ -178,10 +179,11 @@ class Plan:
             self._other_way_round(fresh, [longest, batch])
 
     def _is_wanted(self, number: int, variant: Variant, batch: ProofBatch, count: int) -> bool:
-        """The first batch was asked in eval mode; a second precision and train mode skip some."""
+        """The first batch was asked in eval mode already. The longer ones are asked in a second
+        precision by a thorough plan alone; train mode skips one."""
         if variant.training:
             return number != 2 or count <= 3
-        return number > 0 and (variant is batch.variant or number % 2 == 0)
+        return number > 0 and (variant is batch.variant or (self.thorough and number % 2 == 0))
 
     def _time_left(self, setting: Setting, variant: Variant, needed: float = 0.0) -> bool:
         """Whether a batch whose proofs need so many seconds is within bounds; a note if not."""
@@ -299,7 +301,8 @@ class Plan:
             where=where or None,
             example=example or None,
             reproduce=f"toytrans.check(model, ..., only={finding.letter!r}, "
-            f"length={batch.setting.length}, seed={self.seed})",
+            f"length={outcome.length or batch.setting.length}, seed={self.seed}"
+            f"{', thorough=True' if self.thorough else ''})",
         )
 
     def _keep(self, letter: str, new: Finding) -> None:

@@ -132,9 +132,10 @@ def _runs(places: list[int], least: int) -> list[int]:
     return inside
 
 
-def _pair(batch: ProofBatch, length: int) -> tuple[Tensor, Tensor]:
+def _pair(batch: ProofBatch, length: int, of_source: int | None = None) -> tuple[Tensor, Tensor]:
     """One pair whose sides are both of some symbols: (1, S), (1, T)."""
-    src, tgt_in, _ = batch.make_batch([(batch._row(length), batch._row(length))])
+    of_source = length if of_source is None or batch.model.equal_lengths else of_source
+    src, tgt_in, _ = batch.make_batch([(batch._row(of_source), batch._row(length))])
     if not batch.model.has_source:
         return src[:, :0], tgt_in[:, batch.model.real_inputs(tgt_in)[0]]
     if not batch.model.equal_lengths:
@@ -145,9 +146,29 @@ def _pair(batch: ProofBatch, length: int) -> tuple[Tensor, Tensor]:
 
 def _moved(batch: ProofBatch, old: tuple[Tensor, Tensor], new: tuple[Tensor, Tensor]) -> Tensor:
     """Which outputs change by a single bit, (N, T): both asked for in batches of one shape."""
-    difference = apart(batch.ask(*new), batch.ask(*old))
+    return _is_changed(batch.ask(*new), batch.ask(*old))
+
+
+def _is_changed(new: Tensor, old: Tensor) -> Tensor:
+    """Which of two logits (N, T, V) differ by a single bit: (N, T)."""
+    difference = apart(new, old)
     changed: Tensor = ((difference != 0) | difference.isnan()).any(-1)
     return changed
+
+
+def _moved_by_each(
+    batch: ProofBatch, old: tuple[Tensor, Tensor], new: tuple[Tensor, Tensor]
+) -> Tensor:
+    """As `_moved`, of many equal old rows: long ones are asked half as often, in halves of one
+    shape."""
+    count = len(old[0])
+    if count <= SHORT:
+        return _moved(batch, old, new)
+    half = (count + 1) // 2
+    before = batch.ask(*(ids[:half] for ids in old))
+    halves = [batch.ask(*(ids[rows] for ids in new)) for rows in (slice(half), slice(-half, None))]
+    changed = [_is_changed(after, before) for after in halves]
+    return torch.cat((changed[0], changed[1][2 * half - count :]))
 
 
 def _seen_places(trials: Iterable[ProofBatch], side: str) -> tuple[Tensor, list[int]]:
@@ -155,9 +176,10 @@ def _seen_places(trials: Iterable[ProofBatch], side: str) -> tuple[Tensor, list[
     seen = torch.zeros(0, dtype=torch.bool)
     at: list[int] = []
     for batch in trials:
-        src, tgt_in = _pair(batch, batch.setting.length)
+        long = batch.setting.length
+        src, tgt_in = _pair(batch, long, min(long, SHORT) if side == "target" else None)
         ids, rest = (src, tgt_in) if side == "source" else (tgt_in, src)
-        at = _places(batch, side, ids.shape[1])
+        at = _places(batch, side, src, tgt_in)
         seen = seen if len(seen) == len(at) else torch.zeros(len(at), dtype=torch.bool)
         places, rows = torch.tensor(at), torch.arange(len(at))
         many, others = ids.repeat(len(at), 1), rest.expand(len(at), -1)
@@ -165,9 +187,9 @@ def _seen_places(trials: Iterable[ProofBatch], side: str) -> tuple[Tensor, list[
             changed = many.clone()
             changed[rows, places] = batch.other(many[rows, places])
             if side == "source":
-                moved = _moved(batch, (many, others), (changed, others))
+                moved = _moved_by_each(batch, (many, others), (changed, others))
             else:
-                moved = _moved(batch, (others, many), (others, changed))
+                moved = _moved_by_each(batch, (others, many), (others, changed))
                 where = torch.arange(moved.shape[1])
                 later = where > places[:, None]
                 moved = moved & (later if batch.model.is_causal else where != places[:, None])
@@ -177,14 +199,29 @@ def _seen_places(trials: Iterable[ProofBatch], side: str) -> tuple[Tensor, list[
     return seen, at
 
 
-def _places(batch: ProofBatch, side: str, width: int) -> list[int]:
-    """The places to ask about: in a target not the last, which nothing follows, nor the first
-    where it holds the start, which is never another token."""
+def _places(batch: ProofBatch, side: str, src: Tensor, tgt_in: Tensor) -> list[int]:
+    """The places to ask about: in a source not the last where a model insists on the end there; in
+    a target not the last, which nothing follows, nor the first where it holds the start, which is
+    never another token."""
     model = batch.model
     if side == "source":
-        return chosen(width, MOST_PLACES)
-    first = int(model.is_causal and model.start_id is not None)
-    return [first + place for place in chosen(width - int(model.is_causal) - first, MOST_PLACES)]
+        places = chosen(src.shape[1], MOST_PLACES)
+        return places if _end_may_change(batch, src, tgt_in) else places[:-1]
+    first, last = int(model.is_causal and model.start_id is not None), int(model.is_causal)
+    return [first + place for place in chosen(tgt_in.shape[1] - last - first, MOST_PLACES)]
+
+
+def _end_may_change(batch: ProofBatch, src: Tensor, tgt_in: Tensor) -> bool:
+    """Whether a source (1, S) is taken whose end is another token."""
+    if batch.model.ours is not None or int(src[0, -1]) != batch.model.eos_id:
+        return True
+    other = src.clone()
+    other[0, -1] = batch.symbols[0]
+    try:
+        batch.ask(other, tgt_in)
+    except NoAnswer:
+        return False
+    return True
 
 
 def _closed_ids(trials: Iterable[ProofBatch], side: str) -> tuple[list[int], int]:

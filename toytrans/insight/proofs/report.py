@@ -3,6 +3,8 @@
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
+from toytrans.html import Cell, html_table
+
 if TYPE_CHECKING:
     import torch
     from torch import Tensor
@@ -33,7 +35,8 @@ class Witness(NamedTuple):
 
 class Outcome(NamedTuple):
     """What a proof measured. It passes where difference <= tolerance, or, for what must change,
-    where difference > tolerance. evidence: said of a pass; cause: said of a failure."""
+    where difference > tolerance. evidence: said of a pass; cause: said of a failure. length: that
+    `check` must be given to see it, if it is not the batch's."""
 
     difference: float
     tolerance: float
@@ -41,6 +44,7 @@ class Outcome(NamedTuple):
     cause: str
     must_change: bool = False
     witness: Witness | None = None
+    length: int | None = None
 
     @property
     def passed(self) -> bool:
@@ -133,7 +137,7 @@ def finding_of(letter: str, title: str, outcome: Outcome) -> Finding:
     )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Report:
     """The findings of all proofs on one model."""
 
@@ -189,6 +193,26 @@ class Report:
             "tried": None if self.tried is None else self.tried.to_dict(),
             "proofs": rows,
         }
+
+    def __repr__(self) -> str:
+        return str(self)
+
+    def _repr_html_(self) -> str:
+        colours = {"PASS": "#b7e1c0", "FAIL": "#f2a6a6"}
+        rows: list[tuple[str, list[str | Cell]]] = [
+            (
+                f"({finding.letter})",
+                [
+                    Cell(finding.verdict, finding.message, colours.get(finding.verdict, "")),
+                    finding.title,
+                    "" if finding.difference is None else f"{finding.difference:.1e}",
+                    finding.message if finding.verdict == "FAIL" else "",
+                ],
+            )
+            for finding in self.findings
+        ]
+        title = f"{self.subject}, {self.precision}: {self.verdict}"
+        return html_table(title, ("verdict", "proof", "difference", "cause"), rows)
 
     def __str__(self) -> str:
         lines = [f"{self.subject}, {self.precision}"]

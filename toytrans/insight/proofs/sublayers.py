@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from toytrans.insight.proofs.answers import largest
 from toytrans.insight.proofs.batch import ProofBatch
-from toytrans.insight.proofs.internals import embeddings_changed
+from toytrans.insight.proofs.internals import embeddings_changed, given_embeddings
 from toytrans.insight.proofs.model_under_test import Layers
 from toytrans.insight.proofs.report import CannotJudge, NotApplicable, Outcome
 
@@ -67,7 +67,7 @@ def scale_is_normed(batch: ProofBatch) -> Outcome:
         def change(_: str, embedded: Tensor, factor: float = factor) -> Tensor:
             return embedded * factor
 
-        with embeddings_changed(batch, change) as met:
+        with embeddings_changed(batch, change, given_embeddings(batch)) as met:
             logits = batch.ask(batch.src, batch.tgt_in)[batch.real]
         sizes.append(largest(logits[:, batch.kept & (logits.abs() < 1e30).all(0)]))
     ratio = sizes[1] / max(sizes[0], 1e-30)

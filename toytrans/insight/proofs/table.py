@@ -50,5 +50,5 @@ SEVERAL = "j"
 FRAGILE = "dv"
 """Proofs that fail where the model raises an exception at them."""
 
-READS_PADS = "acdeisv"
+READS_PADS = "acdeisuv"
 """Proofs that fail as well where the source has another pad than the one that is known."""

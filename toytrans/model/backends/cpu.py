@@ -1,7 +1,7 @@
 """Attention on a CPU in few passes over memory, its gradient written by hand."""
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -49,6 +49,17 @@ def leave_products_to_onednn(wanted: bool) -> None:
     global _onednn_multiplies
     _onednn_multiplies = wanted
     torch.set_float32_matmul_precision("medium" if wanted else "highest")
+
+
+def products_as_they_are() -> Callable[[], None]:
+    """What puts the library of fp32 products back as it is now."""
+    wanted, setting = _onednn_multiplies, torch.get_float32_matmul_precision()
+
+    def put_back() -> None:
+        leave_products_to_onednn(wanted)
+        torch.set_float32_matmul_precision(setting)
+
+    return put_back
 
 
 @contextlib.contextmanager

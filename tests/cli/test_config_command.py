@@ -1,0 +1,107 @@
+"""`toytrans config`: a new config trains as it is, and every key is explained."""
+
+import os
+from pathlib import Path
+from typing import get_args
+
+import pytest
+from conftest import Command
+
+from toytrans.choices import TaskName
+from toytrans.config_file import load_config
+from toytrans.config_keys import explain_key, is_derived, keys, new_config
+from toytrans.yaml_tree import read_yaml
+
+pytestmark = pytest.mark.usefixtures("here")
+
+
+@pytest.mark.parametrize("task", get_args(TaskName))
+def test_a_new_config_is_that_of_its_task_alone(here: Path, task: str):
+    (here / "new.yaml").write_text(new_config(task))
+    (here / "bare.yaml").write_text(f"data: {{task: {task}}}\n")
+    assert load_config(here / "new.yaml") == load_config(here / "bare.yaml")
+    assert all(len(line) <= 100 for line in new_config(task).splitlines())
+
+
+def test_every_line_of_a_new_config_can_be_set(here: Path):
+    """Without the # before the keys that follow from others, it is the same config."""
+    text = new_config("sort").replace("# test_length", "test_length")
+    text = text.replace("# warmup_steps", "warmup_steps").replace("# stop_at", "stop_at")
+    (here / "all.yaml").write_text(text)
+    values = read_yaml(here / "all.yaml").values
+    assert values["data"]["test_length"] == [1, 25] and values["train"]["warmup_steps"] == 100
+    (here / "new.yaml").write_text(new_config("sort"))
+    assert load_config(here / "all.yaml") == load_config(here / "new.yaml")
+
+
+def test_a_new_config_trains_as_it_is(command: Command):
+    assert command("config", "new", "sort").out == new_config("sort")
+    assert "task: reverse" in command("config", "new").out
+    written = command("config", "new", "sort", "--out", "sort.yaml")
+    assert written.code == 0 and "toytrans train sort.yaml" in written.err
+    assert Path("sort.yaml").read_text() == new_config("sort")
+    few = ("--set", "train.max_steps=2", "--set", "data.valid_examples=20")
+    done = command("train", "sort.yaml", *few, "--set", "data.test_examples=20")
+    assert done.code == 0, done.err
+
+
+def test_a_new_config_overwrites_nothing(refused, tmp_path: Path):
+    Path("there.yaml").write_text("mine")
+    assert "there is such a file already" in refused("config", "new", "--out", "there.yaml")
+    assert Path("there.yaml").read_text() == "mine"
+    assert "cannot be written" in refused("config", "new", "--out", "no/folder/c.yaml")
+    if os.getuid():  # root may write everywhere
+        tmp_path.chmod(0o500)
+        assert "cannot be written" in refused("config", "new", "--out", str(tmp_path / "c.yaml"))
+        tmp_path.chmod(0o700)
+    assert "did you mean sort?" in refused("config", "new", "srt")
+
+
+def test_every_key_is_described_and_explained():
+    every = list(keys())
+    assert len(every) > 50 and len({key.path for key in every}) == len(every)
+    for key in every:
+        assert key.meaning.endswith((".", "mps")) and key.type, key.path
+        assert key in explain_key(key.path)
+        if key.type != "section":
+            assert key.default, key.path
+    derived = {key.path for key in every if is_derived(key)}
+    assert {"train.warmup_steps", "data.test_length", "model.max_positions"} <= derived
+    assert derived.isdisjoint({"train.max_seconds", "data.files.test", "seed", "data.task"})
+
+
+def test_a_key_is_explained(command: Command):
+    shown = " ".join(command("config", "explain", "train.lr").out.split())
+    assert shown == (
+        "train.lr meaning Learning rate at its peak, after warm-up. type number default 0.003 "
+        "range > 0"
+    )
+    shown = " ".join(command("config", "explain", "train.warmup_steps").out.split())
+    assert "default null: 100, or a third of max_steps if that is less" in shown
+    assert "derived from other keys" in shown
+    assert "derived" not in command("config", "explain", "train.patience").out
+    assert "null no clip" in " ".join(command("config", "explain", "train.clip_norm").out.split())
+
+
+def test_a_section_lists_its_keys_and_no_key_lists_all(command: Command, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "200")
+    section = command("config", "explain", "data").out
+    assert "data.symbols" in section and "train.lr" not in section
+    everything = command("config", "explain").out
+    assert all(f" {key.path} " in everything for key in keys())
+
+
+@pytest.mark.parametrize(
+    ("key", "answer"),
+    [
+        ("lr", "no key 'lr'; did you mean train.lr?"),
+        ("model.lr", "did you mean train.lr?"),
+        ("train.lrr", "did you mean train.lr?"),
+        ("learning_rate", "no key 'learning_rate'; here train.lr"),
+        ("model.hidden_size", "here model.d_model"),
+        ("zzz", "`toytrans config explain` lists all keys"),
+        ("train.", "no key 'train.'"),
+    ],
+)
+def test_an_unknown_key_is_refused(refused, key: str, answer: str):
+    assert answer in refused("config", "explain", key)

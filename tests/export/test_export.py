@@ -1,0 +1,289 @@
+"""`toytrans export`: the tokens of every runtime, and what is refused."""
+
+import json
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from conftest import Command, call, config_of, model_of, tiny_yaml
+
+import toytrans
+from toytrans import export
+from toytrans.choices import ExportFormat
+from toytrans.config import Config
+from toytrans.data.pairs import DatasetInfo
+from toytrans.errors import UserError
+from toytrans.export import plain
+from toytrans.export.shared import token_names
+from toytrans.tokens import Vocabulary
+from toytrans.training.run import Run
+
+DOCS = Path(__file__).parents[2] / "docs" / "export.md"
+VOCABULARY = Vocabulary(tuple(map(str, range(12))), separators=("7",))
+TABLES = ("sinusoidal", "learned", "none")
+SCHEMES = (*TABLES, "random", "rotary", "alibi", "t5", "relative", "anchored")
+ALIASES = {"random": {"positions": "sinusoidal", "random_positions": True}}
+FOLLOWS = {  # which of the schemes a format expresses
+    "safetensors": lambda scheme, norm: True,
+    "ctranslate2": lambda scheme, norm: scheme not in ("alibi", "anchored"),
+    "huggingface": lambda scheme, norm: (
+        scheme in (*TABLES, "random") if norm == "pre" else scheme == "sinusoidal"
+    ),
+}
+
+
+def run_of(scheme: str, **model: object) -> Run:
+    """A run with a fresh model whose norms, biases and tables are shaken."""
+    options = {"d_model": 24, "n_heads": 3} | ALIASES.get(scheme, {"positions": scheme}) | model
+    config = Config.model_validate(config_of().model_dump() | {"model": options})
+    facts = DatasetInfo(VOCABULARY, (1, 30))
+    return Run(Path("fresh"), config, facts, model_of(VOCABULARY, **options).float(), 0)
+
+
+def assert_equal_tokens(run: Run, name: ExportFormat, path: Path, longest: int = 12) -> None:
+    """An export decodes the tokens of its run, and these are no trivial ones."""
+    sources = export.random_sources(run, 20, longest)
+    pairs = export.compare(run, export.decoder_of(name, path), sources)
+    assert [ours for ours, _ in pairs] == [theirs for _, theirs in pairs]
+    assert len({tuple(ours) for ours, _ in pairs}) > 5
+
+
+@pytest.mark.parametrize("name", FOLLOWS)
+@pytest.mark.parametrize("norm", ["pre", "post"])
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_equal_tokens_or_a_refusal(
+    scheme: str, norm: str, name: ExportFormat, tmp_path: Path
+) -> None:
+    pytest.importorskip({"huggingface": "transformers"}.get(name, name))
+    run = run_of(scheme, norm=norm, activation="gelu_tanh")
+    if not FOLLOWS[name](scheme, norm):
+        with pytest.raises(UserError, match=f"fresh: {name} cannot express model.*; take --format"):
+            export.export(run, name, tmp_path / "out")
+        assert list(tmp_path.iterdir()) == []
+        return
+    export.export(run, name, tmp_path / "out")
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+    assert_equal_tokens(run, name, tmp_path / "out")
+
+
+def test_distances_past_the_last_bucket(tmp_path: Path) -> None:
+    """CTranslate2 puts distances into buckets of its own; some begin at powers of two."""
+    pytest.importorskip("ctranslate2")
+    for scheme in ("t5", "relative"):
+        run = run_of(scheme)
+        export.export(run, "ctranslate2", tmp_path / scheme)
+        start = [3 + (i * 7) % 12 for i in range(150)]
+        (ours, theirs), *_ = export.compare(
+            run, export.decoder_of("ctranslate2", tmp_path / scheme), [[*start, 2]]
+        )
+        assert ours == theirs
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"tie_embeddings": False, "backward": "by_hand"},
+        {"share_layers": True, "pad_mask": "keys_and_queries"},
+    ],
+)
+def test_options_of_every_format(options: dict[str, object], tmp_path: Path) -> None:
+    pytest.importorskip("transformers")
+    for name in FOLLOWS:
+        for norm in ("pre", "post"):
+            run = run_of("sinusoidal", norm=norm, n_encoder_layers=3, **options)
+            export.export(run, name, tmp_path / f"{name}-{norm}")
+            assert_equal_tokens(run, name, tmp_path / f"{name}-{norm}")
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        {"backward": "by_hand"},
+        {"pad_mask": "keys_and_queries"},
+        {"cross_anchors": ["double", "double_wrap", "end"]},
+        {"slope": 0.5, "bias_gain": 2, "score_cap": 3},
+    ],
+)
+def test_other_options(model: dict[str, object], tmp_path: Path) -> None:
+    run = run_of("anchored", **model)
+    export.export(run, "safetensors", tmp_path / "out")
+    assert_equal_tokens(run, "safetensors", tmp_path / "out")
+
+
+@pytest.mark.parametrize(
+    ("scheme", "model", "name", "said"),
+    [
+        ("sinusoidal", {"score_cap": 2}, "huggingface", "model.score_cap: 2; take --format safet"),
+        ("none", {"cross_positions": "anchored"}, "ctranslate2", "model.cross_positions: anchored"),
+        (
+            "anchored",
+            {"cross_anchors": ["end", "count", "wrap"]},
+            "onnx",
+            "cross_anchors: count; no format can",
+        ),
+    ],
+)
+def test_an_option_without_a_counterpart(
+    scheme: str, model: dict[str, object], name: ExportFormat, said: str, tmp_path: Path
+) -> None:
+    pytest.importorskip({"huggingface": "transformers"}.get(name, name))
+    with pytest.raises(UserError, match=said):
+        export.export(run_of(scheme, **model), name, tmp_path / "out")
+
+
+def test_symbols_with_the_names_of_special_tokens() -> None:
+    vocabulary = Vocabulary(("a", "<eos>", "<<eos>>"))
+    assert token_names(vocabulary) == ["<pad>", "<bos>", "<<<eos>>>", "a", "<eos>", "<<eos>>"]
+
+
+# The command ---------------------------------------------------------------------------------
+
+ABSOLUTE = {"positions": "sinusoidal", "norm": "post"}
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with two trained runs and what was exported of them."""
+    pytest.importorskip("ctranslate2")
+    pytest.importorskip("onnxscript")
+    folder = tmp_path_factory.mktemp("runs")
+    ten = {"symbols": 10}
+    (folder / "one.yaml").write_text(tiny_yaml(data=ten))
+    (folder / "two.yaml").write_text(tiny_yaml(data=ten, model=ABSOLUTE))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        assert call("train", "one.yaml", "--out", "reverse") == 0
+        assert call("train", "two.yaml", "--out", "reverse_sinusoidal") == 0
+        assert call("export", "reverse", "--format", "safetensors") == 0
+        assert call("export", "reverse", "--format", "onnx") == 0
+        assert call("export", "reverse_sinusoidal", "--format", "safetensors") == 0
+        assert call("export", "reverse_sinusoidal", "--format", "ctranslate2") == 0
+        assert call("export", "--run", "reverse_sinusoidal", "--format", "huggingface") == 0
+    return folder
+
+
+@pytest.fixture
+def folder(runs: Path, here: Path) -> Path:
+    """The working directory: a copy of that folder."""
+    for path in runs.iterdir():
+        (shutil.copytree if path.is_dir() else shutil.copy)(path, here / path.name)
+    return here
+
+
+def test_the_command_writes_nothing_else(runs: Path) -> None:
+    made = {path.name for path in runs.iterdir()} - {"one.yaml", "two.yaml"}
+    one = ("reverse", "reverse.safetensors", "reverse-onnx")
+    assert made == {
+        *one,
+        *(f"reverse_sinusoidal{end}" for end in ("", ".safetensors", "-ctranslate2")),
+        "reverse_sinusoidal-huggingface",
+    }
+
+
+def test_the_command_says_what_it_checked(folder: Path, command: Command) -> None:
+    answer = command("export", "reverse", "--format", "safetensors", "--out", "x.safetensors")
+    assert answer.code == 0 and answer.out == ""
+    assert answer.err.splitlines() == [
+        "wrote x.safetensors from reverse, step 6",
+        "decoded with it: 8 of 8 sequences give the tokens of this run",
+    ]
+
+
+def test_onnx_reads_any_number_of_rows_and_places(folder: Path) -> None:
+    run = toytrans.load(folder / "reverse", device="cpu")
+    decode = export.decoder_of("onnx", folder / "reverse-onnx")
+    for rows, longest in ((1, 1), (7, 30)):
+        sources = [[1, *[3 + (r + i) % 10 for i in range(longest)], 2] for r in range(rows)]
+        pairs = export.compare(run, decode, sources)
+        assert [ours for ours, _ in pairs] == [theirs for _, theirs in pairs]
+
+
+def test_the_plain_model_needs_no_toytrans(folder: Path) -> None:
+    shutil.copy(plain.__file__, folder / "plain.py")
+    without = "import sys, runpy; sys.modules['toytrans'] = None; sys.argv[:1] = []; "
+    code = f"{without}runpy.run_path('plain.py', run_name='__main__')"
+    command = [sys.executable, "-c", code, "plain.py", "reverse.safetensors", "5 7 9"]
+    answer = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert answer.stdout.strip() == toytrans.load("reverse").translate(["5 7 9"])[0]
+
+
+def test_transformers_reads_text_and_saves_again(folder: Path) -> None:
+    from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
+
+    path = folder / "reverse_sinusoidal-huggingface"
+    sources = ["5 7 9", "3", "1 1 2 8"]
+    tokenizer = AutoTokenizer.from_pretrained(path)
+    AutoModelForSeq2SeqLM.from_pretrained(path).save_pretrained(folder / "again")
+    model = AutoModelForSeq2SeqLM.from_pretrained(folder / "again")
+    inputs = tokenizer(sources, return_tensors="pt", padding=True)
+    tokens = model.generate(**inputs, max_new_tokens=12)
+    expected = toytrans.load("reverse_sinusoidal").translate(sources)
+    assert tokenizer.batch_decode(tokens, skip_special_tokens=True)[1] == expected[1]
+    assert [text.split()[:12] for text in expected] == [
+        text.split() for text in tokenizer.batch_decode(tokens, skip_special_tokens=True)
+    ]
+
+
+def test_refusals(folder: Path, refused: Callable[..., str], monkeypatch) -> None:
+    before = sorted(folder.iterdir())
+    with_format = ("--format", "safetensors")
+    assert "there is such a file already" in refused("export", "reverse", *with_format)
+    assert "anchored; take --format safetensors or onnx" in refused(
+        "export", "reverse", "--format", "huggingface"
+    )
+    assert "no such run directory" in refused("export", "absent", *with_format)
+    assert "cannot be written (No such file" in refused(
+        "export", "reverse", *with_format, "--out", "a/b"
+    )
+    weights = next((folder / "reverse_sinusoidal/checkpoints").glob("step-*/weights.safetensors"))
+    weights.write_bytes(weights.read_bytes()[:-1])
+    assert "wrong checksum" in refused(
+        "export", "reverse_sinusoidal", "--checkpoint", weights.parent.name[5:], *with_format
+    )
+    config = folder / "reverse" / "config.yaml"
+    config.write_text(config.read_text().replace("fault: null", "fault: no_causal"))
+    assert "broken on purpose (fault no_causal)" in refused(
+        "export", "reverse", *with_format, "--out", "x"
+    )
+    monkeypatch.setitem(sys.modules, "ctranslate2", None)  # as where it is not installed
+    assert "--format ctranslate2 needs ctranslate2; `python -m pip install ctranslate2`" in refused(
+        "export", "reverse", "--format", "ctranslate2", "--out", "x"
+    )
+    assert sorted(folder.iterdir()) == before
+
+
+def test_an_unfinished_run_is_named(folder: Path, command: Command) -> None:
+    shutil.copytree("reverse", "part")
+    config = folder / "part" / "config.yaml"
+    config.write_text(config.read_text().replace("max_steps: 6", "max_steps: 60"))
+    answer = command("export", "part", "--format", "safetensors")
+    assert answer.code == 0
+    assert "training is unfinished: step 6 of 60" in answer.err
+
+
+def test_the_file_holds_all_that_a_loader_needs(folder: Path) -> None:
+    model = plain.load("reverse.safetensors")
+    run = toytrans.load("reverse", device="cpu")
+    assert model.about["symbols"] == list(run.vocabulary.symbols)
+    assert model.options == json.loads(run.config.model.model_dump_json())
+    src, tgt = torch.tensor([[1, 5, 7, 2], [1, 5, 2, 0]]), torch.tensor([[1, 4], [1, 5]])
+    with torch.no_grad():
+        theirs = model.decode(tgt, model.encode(src), src)
+        torch.testing.assert_close(theirs, run.model(src, tgt), rtol=1e-4, atol=1e-5)
+
+
+BLOCKS = re.findall(r"^```python\n(.*?)^```", DOCS.read_text(), re.MULTILINE | re.DOTALL)
+
+
+@pytest.mark.parametrize("block", BLOCKS, ids=["plain", "transformers", "ctranslate2", "onnx"])
+def test_the_examples_of_the_page(
+    folder: Path, block: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    name = "reverse_sinusoidal" if "reverse_sinusoidal" in block else "reverse"
+    exec(block, {})
+    assert capsys.readouterr().out.strip() == toytrans.load(name).translate(["5 7 9"])[0]

@@ -1,0 +1,122 @@
+"""Groups of runs: what sets them apart, means over seeds with intervals, pairs of equal seeds."""
+
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import config_of
+
+from toytrans.sweeps.groups import (
+    Member,
+    differing_keys,
+    group,
+    paired,
+    pairs,
+    parts_of,
+    summarise,
+    t_975,
+)
+
+
+def member(value: float, seed: int = 0, trouble: str = "", **sections: Any) -> Member:
+    config = config_of(seed=seed, **sections)
+    values = {} if trouble else {"value": value}
+    return Member(Path(f"run-{seed}"), config, values, trouble=trouble)
+
+
+ROTARY, ALIBI = {"model": {"positions": "rotary"}}, {"model": {"positions": "alibi"}}
+
+
+def test_the_interval_of_a_mean_is_students():
+    """The example of Student 1908: extra hours of sleep by drug 2, ten patients."""
+    hours = [1.9, 0.8, 1.1, 0.1, -0.1, 4.4, 5.5, 1.6, 4.6, 3.4]
+    found = summarise(hours)
+    assert found.runs == 10 and found.mean == pytest.approx(2.33)
+    assert found.deviation == pytest.approx(2.002249, abs=1e-6)
+    assert (found.low, found.high) == pytest.approx((0.8976775, 3.7623225), abs=1e-6)
+    alone = summarise([0.5])
+    assert alone == (1, 0.5, None, None, None)
+
+
+@pytest.mark.parametrize("freedom", [1, 2, 5, 9, 10, 11, 12, 30, 200])
+def test_points_of_t_leave_2_5_percent_above(freedom: int):
+    t, n = t_975(freedom), 100_000
+    scale = math.gamma((freedom + 1) / 2) / math.gamma(freedom / 2) if freedom < 300 else 0
+    scale /= math.sqrt(freedom * math.pi)
+    below = sum((1 + ((k + 0.5) * t / n) ** 2 / freedom) ** (-(freedom + 1) / 2) for k in range(n))
+    assert scale * below * t / n == pytest.approx(0.475, abs=1e-6)
+
+
+def test_an_interval_of_proportions_stays_among_them():
+    low, high = summarise([0.9, 1.0, 0.5], bounded=True)[3:]
+    assert low > 0 and high == 1.0
+    assert summarise([0.0, 0.0, 0.4], bounded=True).low == 0.0
+
+
+def test_runs_are_grouped_by_config_and_both_seeds_are_seeds():
+    runs = [
+        member(0.1, 0, **ROTARY),
+        member(0.3, 1, **ROTARY),
+        member(0.5, 0, **ALIBI),
+        member(0.8, 0, data={"seed": 4}, **ALIBI),
+    ]
+    rotary, alibi = group(runs)
+    assert rotary.differs == {"model.positions": "rotary"} and alibi.name == "alibi"
+    assert rotary.summary("value").mean == pytest.approx(0.2)
+    assert alibi.by_seed("value") == {(0, None): 0.5, (0, 4): 0.8}
+
+
+def test_a_run_in_trouble_is_in_its_group_and_not_in_its_mean():
+    (found,) = group([member(0.2, 0), member(0.4, 1), member(9.0, 2, "diverged")])
+    assert len(found.members) == 3 and len(found.counted) == 2
+    assert found.summary("value").mean == pytest.approx(0.3)
+    (lost,) = group([member(9.0, 2, "diverged")])
+    assert lost.summary("value") is None and lost.curve() == {} and parts_of([lost]) == []
+
+
+def test_keys_that_follow_from_others_set_nothing_apart():
+    anchored, rotary = config_of(model={"positions": "anchored"}), config_of(**ROTARY)
+    assert anchored.model.score_cap != rotary.model.score_cap, "it follows from positions"
+    assert differing_keys([anchored, rotary]) == ["model.positions"]
+    longer = config_of(data={"train_length": [1, 9]}, **ROTARY)
+    assert longer.data.test_length != rotary.data.test_length
+    assert differing_keys([rotary, longer]) == ["data.train_length"]
+    stated = config_of(data={"test_length": [1, 99]}, **ROTARY)
+    assert differing_keys([rotary, stated]) == ["data.test_length"]
+    capped = config_of(model={"positions": "anchored", "score_cap": 5.0})
+    assert differing_keys([anchored, rotary, capped]) == ["model.positions", "model.score_cap"]
+    assert differing_keys([anchored]) == [] == differing_keys([])
+
+
+def test_pairs_are_of_equal_seeds_alone():
+    first, second = group(
+        [member(v, seed, **ROTARY) for seed, v in enumerate([0.5, 0.6, 0.7, 0.7])]
+        + [member(v, seed, **ALIBI) for seed, v in ((1, 0.5), (2, 0.8), (3, 0.7), (9, 0.0))]
+    )
+    found = paired(first, second, "value")
+    assert (found.difference.runs, found.ahead, found.behind, found.level) == (3, 1, 1, 1)
+    assert found.difference.mean == pytest.approx(0.0, abs=1e-9)
+    assert found.difference.low == pytest.approx(-t_975(2) * 0.1 / math.sqrt(3))
+    assert [(a.name, b.name) for a, b, _ in pairs([first, second], "value")] == [
+        ("rotary", "alibi")
+    ]
+    lonely = group([member(0.1, 77, **ROTARY)])[0]
+    assert paired(lonely, second, "value") is None
+
+
+def test_a_curve_counts_runs_not_lengths():
+    """A run counts once in a span, with its mean over the span's lengths."""
+    config = config_of(data={"train_length": [1, 40], "test_length": [1, 40]})
+    low = Member(Path("a"), config, {"value": 0.0}, dict.fromkeys(range(1, 41), 0.2))
+    high = Member(Path("b"), config, {"value": 0.0}, dict.fromkeys(range(1, 41, 2), 0.6))
+    (found,) = group([low, high])
+    curve = found.curve()
+    assert len(curve) <= 25 and all(summary.runs == 2 for summary in curve.values())
+    assert all(summary.mean == pytest.approx(0.4) for summary in curve.values())
+
+
+def test_many_differences_get_a_letter():
+    sections = {"model": {"positions": "rotary", "d_ff": 8, "d_model": 32, "norm": "post"}}
+    first, second = group([member(0.1), member(0.2, **sections)])
+    assert (first.name, second.name) == ("A", "B") and "d_ff 8" in second.values

@@ -1,0 +1,71 @@
+"""Initialisation and data have seeds of their own."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from conftest import Command, config_of
+
+from toytrans.cli.evaluate import _groups
+from toytrans.cli.render.lengths import Measured
+from toytrans.config import Config
+from toytrans.config_file import load_config, save_config
+from toytrans.data import open_source
+from toytrans.data.batches import training_batches
+from toytrans.evaluation import Report
+from toytrans.training.run import Run, load_run
+from toytrans.training.trainer import Trainer
+
+
+def batches(config: Config, count: int = 3) -> list[list[list[int]]]:
+    dealt = training_batches(open_source(config), config)
+    return [next(dealt)[0].src.tolist() for _ in range(count)]
+
+
+def weights(config: Config, path: Path) -> torch.Tensor:
+    trainer = Trainer(config, open_source(config), path, torch.device("cpu"), "fp32")
+    return torch.cat([parameter.flatten() for parameter in trainer.model.parameters()])
+
+
+@pytest.mark.parametrize("task", ["copy", "lexicon"])
+def test_data_follow_data_seed_and_weights_follow_seed(task, tmp_path):
+    plain = config_of(task, seed=3)
+    other_weights = config_of(task, seed=9, data={"seed": 3})
+    other_data = config_of(task, seed=3, data={"seed": 9})
+    assert batches(plain) == batches(other_weights) != batches(other_data)
+    assert weights(plain, tmp_path).equal(weights(other_data, tmp_path))
+    assert not weights(plain, tmp_path).equal(weights(other_weights, tmp_path))
+    assert open_source(plain).facts == open_source(other_weights).facts
+    if task == "lexicon":
+        assert open_source(plain).facts != open_source(other_data).facts, "its dictionary"
+
+
+def test_a_config_of_before_has_the_data_of_its_seed(tmp_path):
+    plain = config_of(seed=5)
+    text = "".join(
+        line for line in save_config(plain).splitlines(True) if line.strip() != "seed: null"
+    )
+    (tmp_path / "c.yaml").write_text(text)
+    assert load_config(tmp_path / "c.yaml") == plain and plain.data_seed == 5
+
+
+def test_train_seed_is_short_for_set(here: Path, command: Command):
+    assert command("train", "c.yaml", "--seed", "7", "--out", "short").code == 0
+    assert command("train", "c.yaml", "--set", "seed=7", "--out", "long").code == 0
+    short, long = ((here / run / "config.yaml").read_text() for run in ("short", "long"))
+    assert short == long and short.startswith("seed: 7\n")
+    step = "checkpoints/step-6/weights.safetensors"
+    assert (here / "short" / step).read_bytes() == (here / "long" / step).read_bytes()
+
+
+def test_a_seed_out_of_range_is_refused(here: Path, refused):
+    assert "seed: found -1, expected at least 0" in refused("train", "c.yaml", "--seed=-1")
+
+
+def test_eval_groups_runs_that_differ_in_either_seed(here: Path, command: Command):
+    loaded: list[Run] = []
+    for seeds in ("seed=1", "seed=2", "data.seed=5", "train.lr=1e-3"):
+        assert command("train", "c.yaml", "--set", seeds, "--out", seeds).code == 0
+        loaded.append(load_run(here / seeds))
+    groups = _groups([Measured(run, Report(), (1, 4), "test", "src") for run in loaded])
+    assert [len(group) for group in groups] == [3, 1]

@@ -1,0 +1,327 @@
+"""`toytrans sweep`: from a grid to tables and files, whatever happens on the way."""
+
+import csv
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import Command, tiny_yaml
+
+from toytrans.config_file import load_config
+from toytrans.sweeps import outcomes, processes, sweep, trial
+from toytrans.sweeps.measure import ExactMatch
+from toytrans.sweeps.processes import attempt, run_trials
+from toytrans.training.run_folder import locked
+
+TWO = ("--set", "model.positions=rotary,anchored")
+
+
+def planned(*sets: str, seeds: range = range(2), measure: ExactMatch | None = None, name="c"):
+    """The sweep of c.yaml that the command plans."""
+    return sweep.plan(
+        name,
+        Path("runs/sweeps", name),
+        lambda changes: load_config(Path("c.yaml"), changes),
+        sets,
+        seeds,
+        measure,
+    )
+
+
+def train_here(*sets: str, **given: Any) -> sweep.Sweep:
+    """The same sweep, trained in this process, which spares the start of others."""
+    made = planned(*sets, **given)
+    with made.held():
+        for each in made.waiting():
+            outcomes.keep_failure(each.path, attempt(each))
+    return made
+
+
+@pytest.fixture(scope="module")
+def done(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The runs of a sweep of two position schemes and two seeds."""
+    folder = tmp_path_factory.mktemp("sweep")
+    (folder / "c.yaml").write_text(tiny_yaml())
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        train_here(TWO[1])
+    return folder / "runs"
+
+
+@pytest.fixture
+def trained(done: Path, here: Path) -> sweep.Sweep:
+    """That sweep, in a folder of its own."""
+    shutil.copytree(done, here / "runs")
+    return planned(TWO[1])
+
+
+def results(name: str = "c") -> dict:
+    return json.loads(Path(f"results/sweeps/{name}.json").read_text(), parse_constant=pytest.fail)
+
+
+def table(name: str) -> list[dict[str, str]]:
+    return list(csv.DictReader(Path("results/sweeps", name).read_text().splitlines()))
+
+
+def test_a_sweep_trains_compares_and_is_not_trained_twice(here: Path, command: Command):
+    """In processes of its own, and each run is the run of `train` with the same values."""
+    words = ("sweep", "c.yaml", "--seeds", "3:4", *TWO, "--lengths", "1:9", "--examples", "40")
+    answer = command(*words)
+    assert answer.code == 0, answer.err
+    lines = [line for line in answer.err.splitlines() if "/4 model.positions=" in line]
+    assert len(lines) == 4 and all(": exact match 0." in line for line in lines)
+    about = results()
+    assert about["grid"] == {"model.positions": ["rotary", "anchored"]}
+    assert (about["seeds"], about["lengths"], about["examples"]) == ([3, 4], [1, 9], 40)
+    assert about["machine"]["torch"] and about["machine"]["threads"]
+    groups = about["groups"]
+    assert [group["differs"] for group in groups] == [
+        {"model.positions": "rotary"},
+        {"model.positions": "anchored"},
+    ]
+    for group in groups:
+        values = [run["values"]["value"] for run in group["runs"]]
+        assert [run["seed"] for run in group["runs"]] == [3, 4]
+        summary = group["summaries"]["value"]
+        assert summary["runs"] == 2 and summary["mean"] == pytest.approx(sum(values) / 2)
+        assert [row["lengths"] for row in group["curve"]] == [[n, n] for n in range(1, 10)]
+    rows = table("c.csv")
+    assert [(row["model.positions"], row["seed"]) for row in rows] == [
+        ("rotary", "3"),
+        ("rotary", "4"),
+        ("anchored", "3"),
+        ("anchored", "4"),
+    ]
+    lengths = table("c-lengths.csv")
+    assert len(lengths) == 4 * 9 and {int(row["length"]) for row in lengths} == {*range(1, 10)}
+    assert Path("results/sweeps/c.png").read_bytes().startswith(b"\x89PNG")
+    again = command(*words)
+    assert "4 of 4 runs are there already" in again.err and again.out == answer.out
+    assert "seeds 3 4" in again.out and "difference over equal seeds" in again.out
+    run = groups[0]["runs"][1]
+    alone = command("train", "c.yaml", "--seed", "4", "--set", "model.positions=rotary")
+    assert alone.code == 0
+    weights = "checkpoints/step-6/weights.safetensors"
+    assert Path(run["run"], weights).read_bytes() == Path("runs/c", weights).read_bytes()
+    measured = json.loads(
+        command("eval", "runs/c", "--lengths", "1:9", "--examples", "40", "--json").out
+    )
+    assert run["values"]["value"] == measured["forced_exact_match"]
+    assert run["values"]["beyond"] == measured["out_of_range"]["forced_exact_match"]
+
+
+def test_a_larger_grid_adds_trials_and_deletes_none(trained, command: Command):
+    before = {path.name for path in trained.folder.iterdir()}
+    more = ("model.positions=rotary,anchored,alibi", "model.d_ff=32,16")
+    larger = planned(*more, seeds=range(3))
+    assert len(larger.trials) == 18 and len(larger.waiting()) == 14
+    assert {each.path.name for each in trained.trials} < {each.path.name for each in larger.trials}
+    (change,) = larger.changes()
+    assert "model.positions: rotary, anchored -> rotary, anchored, alibi" in change
+    assert "model.d_ff: - -> 32, 16" in change
+    assert "seeds: 0:1 -> 0:2; 14 of 18 trials are new" in change
+    train_here("model.positions=anchored", seeds=range(1))
+    answer = command("sweep", "c.yaml", "--seeds", "1", "--set", "model.positions=anchored")
+    assert answer.code == 0 and "1 of 1 runs are there already" in answer.err
+    assert "1 of before are kept but not shown" in answer.err
+    assert before == {path.name for path in trained.folder.iterdir()}
+
+
+def test_another_config_of_the_same_name_is_refused(trained, refused):
+    words = ("sweep", "c.yaml", "--seeds", "0:1", *TWO)
+    Path("c.yaml").write_text(Path("c.yaml").read_text().replace("max_steps: 6", "max_steps: 8"))
+    message = refused(*words)
+    assert "its config differs: train.max_steps (6 -> 8); set it back, or give another" in message
+    assert len(list(trained.folder.glob("*-s*"))) == 4
+
+
+def test_other_lengths_are_measured_anew_and_nothing_is_trained(trained, monkeypatch):
+    monkeypatch.setattr(trial.Trainer, "train", lambda trainer: iter(()))
+    again = train_here(TWO[1], measure=ExactMatch((1, 8), 80))
+    assert all(member.curve.keys() == set(range(1, 9)) for member in again.members())
+
+
+def test_seeds_of_data_are_a_grid_like_any_other(here: Path, command: Command):
+    train_here("data.seed=5,6", seeds=range(2))
+    answer = command("sweep", "c.yaml", "--seeds", "0:1", "--set", "data.seed=5,6")
+    assert answer.code == 0 and "seeds 0/5 0/6 1/5 1/6" in answer.out
+    assert len(results()["groups"]) == 1
+
+
+# Failures ------------------------------------------------------------------------------------
+
+
+def test_failures_are_kept_and_shown_and_stop_no_other(here: Path, command: Command):
+    """One that diverges, one whose folder holds something else, one that is sound."""
+    made = planned("train.lr=1e-3,1e30,2e-3", seeds=range(1))
+    blocked = made.trials[2].path
+    with made.held():
+        blocked.mkdir(parents=True)
+        (blocked / "thesis").write_text("mine")
+    words = ("sweep", "c.yaml", "--seeds", "0:0", "--set", "train.lr=1e-3,1e30,2e-3")
+    answer = command(*words)
+    assert answer.code == 1, answer.err
+    assert "train.lr=1e30 seed 0: failed: training diverged: the loss is not finite" in answer.err
+    assert "train.lr=2e-3 seed 0: failed: " in answer.err and "not a run directory" in answer.err
+    assert "/3 train.lr=1e-3 seed 0: exact match" in answer.err
+    assert answer.out.count("not counted: ") == 2 and "0 of 1" in answer.out
+    troubles = [group["runs"][0]["trouble"] for group in results()["groups"]]
+    assert troubles[0] is None and "diverged" in troubles[1] and "left alone" in troubles[2]
+    assert set(results()["groups"][1]["summaries"].values()) == {None}
+    assert os.listdir(blocked) == ["thesis"], "nothing is written beside it"
+    waiting = planned("train.lr=1e-3,1e30,2e-3", seeds=range(1)).waiting()
+    assert [each.path for each in waiting] == [blocked], "what diverged would diverge again"
+
+
+def test_a_process_that_is_killed_fails_alone(here: Path):
+    """As the system kills one that needs too much memory."""
+    Path("c.yaml").write_text(Path("c.yaml").read_text().replace("max_steps: 6", "max_steps: 9999"))
+    doomed, _ = planned(TWO[1], seeds=range(1)).trials
+    rounds = run_trials([doomed], 1)
+    failure = None
+    for each in rounds:
+        if doomed.share_done() > 0:
+            lock = doomed.path / ".toytrans-lock"
+            holders = subprocess.run(["fuser", lock], capture_output=True, text=True).stdout
+            for pid in map(int, holders.split()):
+                os.kill(pid, signal.SIGKILL)
+        for _, failure in each.ended:
+            assert failure is not None
+    assert "killed by signal 9 (out of memory?)" in failure.reason and not failure.final
+    outcomes.keep_failure(doomed.path, failure)
+    member = outcomes.outcome(doomed.path, doomed.config, ExactMatch())
+    assert "killed by signal 9" in member.trouble
+    assert not outcomes.is_done(doomed)
+
+
+def test_lack_of_memory_is_a_failure_with_a_remedy(here: Path, monkeypatch):
+    def fails(_: object) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr(processes, "train_and_measure", fails)
+    failure = attempt(planned(seeds=range(1)).trials[0])
+    assert failure.reason.startswith("out of memory; lower ") and not failure.traceback
+
+
+def test_a_bug_is_an_internal_error(here: Path, monkeypatch, command: Command):
+    def fails(_: object) -> None:
+        raise ZeroDivisionError("a bug")
+
+    monkeypatch.setattr(processes, "train_and_measure", fails)
+    made = planned(seeds=range(1))
+    with made.held():
+        failure = attempt(made.trials[0])
+    assert "internal error (ZeroDivisionError: a bug)" in failure.reason
+    assert "in fails" in failure.traceback
+
+    def rounds(some: list[trial.Trial], _: int) -> Iterator[processes.Round]:
+        yield processes.Round([], [(some[0], failure)])
+
+    monkeypatch.setattr(processes, "run_trials", rounds)
+    answer = command("sweep", "c.yaml", "--seeds", "0:0")
+    assert answer.code == 70 and "internal error" in answer.err
+    assert "not counted: " in answer.out, "the table is shown all the same"
+
+
+def test_results_that_cannot_be_written_end_in_one_line(trained, refused_later):
+    Path("results/sweeps/.c.json.draft").mkdir(parents=True)
+    message = refused_later("sweep", "c.yaml", "--seeds", "0:1", *TWO)
+    assert "results/sweeps: c.json cannot be written (" in message
+
+
+@pytest.fixture
+def refused_later(command: Command):
+    """Runs a command that is refused after it has noted something."""
+
+    def run(*words: str) -> str:
+        answer = command(*words)
+        assert answer.code == 2, answer.err
+        return answer.err.splitlines()[-1]
+
+    return run
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "{}", '{"configs": [], "grid": {}}', "\0"])
+def test_a_spoiled_sweep_file_is_refused(text, trained, refused):
+    (trained.folder / "sweep.json").write_text(text)
+    message = refused("sweep", "c.yaml", "--seeds", "0:1", *TWO)
+    assert "sweep.json: not what a sweep writes; move it away" in message
+    assert "sweep.json: not what a sweep writes" in refused("compare", "c")
+
+
+def test_a_folder_of_something_else_is_left_alone(here: Path, refused):
+    Path("mine").mkdir()
+    Path("mine/thesis").write_text("1")
+    assert "mine: not a sweep, so it is left alone" in refused("sweep", "c.yaml", "--out", "mine")
+    assert "c.yaml: not a sweep" in refused("sweep", "c.yaml", "--out", "c.yaml", "--name", "x")
+    Path("results/sweeps").mkdir(parents=True)
+    Path("results/sweeps/c.json").write_text("[1]")
+    assert "c.json: not a sweep's results; move it away" in refused("sweep", "c.yaml")
+    assert not Path("runs").exists()
+
+
+def test_a_sweep_beside_itself_is_refused(trained, refused):
+    with locked(trained.folder):
+        message = refused("sweep", "c.yaml", "--seeds", "0:1", *TWO)
+    assert "runs/sweeps/c: another training is writing here; wait for its end" in message
+
+
+def test_a_training_that_still_saves_is_waited_for(here: Path, monkeypatch):
+    """As after a kill of the parent alone: its processes save, and only then leave."""
+    each = planned(seeds=range(1)).trials[0]
+    monkeypatch.setattr(processes, "SECONDS_FOR_LOCK", 0.3)
+    with locked(each.path):
+        failure = attempt(each)
+    assert "another training is writing here" in failure.reason
+    assert attempt(each) is None and each.result() is not None
+
+
+def test_without_matplotlib_one_line_says_what_to_install(trained, command: Command, monkeypatch):
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    answer = command("sweep", "c.yaml", "--seeds", "0:1", *TWO)
+    assert answer.code == 0
+    assert "no picture: pictures are drawn with matplotlib, which is not inst" in answer.err
+    assert not Path("results/sweeps/c.png").exists() and Path("results/sweeps/c.csv").exists()
+
+
+def test_without_ray_one_line_says_what_to_install(here: Path, refused, monkeypatch):
+    monkeypatch.setitem(sys.modules, "ray", None)
+    message = refused("sweep", "c.yaml", "--on", "ray")
+    assert "--on ray needs Ray, which is not installed; pip install 'toytrans[ray]'" in message
+
+
+# Kills ---------------------------------------------------------------------------------------
+
+
+def test_a_sweep_that_is_killed_ends_with_the_same_table(here: Path, command: Command):
+    """SIGKILL of all its processes at a random moment; scripts/kill_sweep.py does so more often."""
+    text = Path("c.yaml").read_text().replace("max_steps: 6", "max_steps: 60")
+    Path("c.yaml").write_text(text)
+    words = ("sweep", "c.yaml", "--seeds", "0:1", "--lengths", "1:6", "--examples", "60")
+    measure, line = ExactMatch((1, 6), 60), [sys.executable, "-m", "toytrans", *words]
+    with subprocess.Popen(line, stderr=subprocess.DEVNULL, start_new_session=True) as process:
+        first = planned(measure=measure).trials[0]
+        while first.share_done() == 0 and process.poll() is None:
+            time.sleep(0.05)
+        time.sleep(random.Random(0).random() / 4)
+        os.killpg(process.pid, signal.SIGKILL)
+    assert len(planned(measure=measure).waiting()) == 2
+    killed = command(*words)
+    assert killed.code == 0, killed.err
+    train_here(measure=measure, name="never")
+    never = command(*words, "--name", "never")
+    assert never.code == 0 and never.out == killed.out
+    for group, other in zip(results()["groups"], results("never")["groups"], strict=True):
+        for run in (*group["runs"], *other["runs"]):
+            del run["run"]
+        assert group == other

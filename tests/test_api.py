@@ -1,0 +1,397 @@
+"""toytrans in Python: the same numbers as the commands, errors of one type, and a process that is
+left as it was."""
+
+import contextlib
+import json
+import logging
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from conftest import TINY, Command
+
+import toytrans
+from toytrans.training import run as run_directory
+from toytrans.training.trainer import Trainer
+
+pytestmark = pytest.mark.usefixtures("here")
+
+
+def weights_of(path: str | Path) -> dict[str, bytes]:
+    """Every tensor file of a run by its name."""
+    files = Path(path).glob("checkpoints/*/*.safetensors")
+    return {f"{file.parent.name}/{file.name}": file.read_bytes() for file in files}
+
+
+def records_of(path: str | Path) -> list[dict]:
+    records = run_directory.read_records(Path(path))
+    return [{k: v for k, v in record.items() if k != "elapsed_s"} for record in records]
+
+
+def state_of_process() -> tuple:
+    """What a training in this process could have changed."""
+    return (
+        torch.get_rng_state().tolist(),
+        torch.get_num_threads(),
+        torch.get_float32_matmul_precision(),
+        sys.float_info.min / 2 > 0,
+        signal.getsignal(signal.SIGINT),
+        signal.getsignal(signal.SIGTERM),
+    )
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> toytrans.Run:
+    return toytrans.train(TINY, tmp_path_factory.mktemp("run"))
+
+
+# Training -------------------------------------------------------------------------------------
+
+
+def test_a_file_a_dict_and_a_config_train_the_same_run(command: Command):
+    """The one of the command, whose numbers the process has in the tests."""
+    assert command("train", "c.yaml", "--out", "by-command").code == 0
+    config = toytrans.Config.model_validate(TINY)
+    runs = [toytrans.train(given) for given in ("c.yaml", Path("c.yaml"), TINY, config)]
+    assert [str(run.path) for run in runs] == ["runs/c", "runs/c-2", "runs/copy", "runs/copy-2"]
+    for run in runs:
+        assert run.config == config and not run.unfinished
+        assert weights_of(run.path) == weights_of("by-command") != {}
+        assert records_of(run.path) == records_of("by-command")
+    assert TINY["data"]["task"] == "copy", "a dict stays as it is"
+
+
+TWICE = """
+import sys, toytrans, torch
+
+if sys.argv[1:]:
+    from toytrans.cli import main
+    main()
+for seed in (0, 1):
+    torch.manual_seed(seed + 5)
+    torch.rand(100, 100) @ torch.rand(100, 100)
+    with toytrans.Training("c.yaml", f"here-{seed}", seed=seed) as training:
+        for record in training:
+            torch.rand(7)
+"""
+
+
+def test_the_second_training_of_a_process_equals_a_command_bit_for_bit(here: Path):
+    """With two threads and dropout, and a program that draws random numbers in between."""
+    config = TINY | {
+        "data": TINY["data"] | {"batch_tokens": 1024, "train_length": [1, 12]},
+        "model": TINY["model"] | {"d_model": 32, "dropout": 0.2},
+        "train": {"max_steps": 12, "eval_every": 4, "log_every": 2},
+    }
+    (here / "c.yaml").write_text(json.dumps(config))
+    options = {"env": os.environ | {"OMP_NUM_THREADS": "2"}, "check": True, "timeout": 300}
+    python = [sys.executable, "-W", "error", "-c", TWICE]
+    subprocess.run(python, **options)
+    train = ["train", "c.yaml", "--out", "command", "--set", "seed=1"]
+    subprocess.run([*python, *train], **options, capture_output=True)
+    assert len(weights_of("command")) >= 6
+    assert weights_of("here-1") == weights_of("command")
+    assert records_of("here-1") == records_of("command")
+    assert weights_of("here-0") != weights_of("here-1")
+
+
+def test_records_come_one_by_one_and_leaving_early_saves(run: toytrans.Run):
+    with toytrans.Training(TINY, "early") as training:
+        steps = []
+        for record in training:
+            steps.append(record["step"])
+            if record["step"] == 3:
+                break
+    assert steps == [1, 2, 3] and training.step == 3 and training.stop_reason == "interrupted"
+    assert training.run.unfinished == "step 3 of 6"
+    again = toytrans.train(TINY, "early", resume=True)
+    assert (
+        weights_of("early")["step-6/weights.safetensors"]
+        == (weights_of(run.path)["step-6/weights.safetensors"])
+    )
+    assert records_of("early") == records_of(run.path) and not again.unfinished
+
+
+def test_an_error_in_the_loop_saves_too_and_frees_the_folder():
+    with pytest.raises(ZeroDivisionError), toytrans.Training(TINY, "r") as training:
+        next(iter(training))
+        raise ZeroDivisionError
+    assert toytrans.load("r", "last").step == 1
+    assert toytrans.train(TINY, "r", overwrite=True).path == Path("r")
+
+
+def test_the_process_is_left_as_it_was():
+    torch.manual_seed(5)
+    before = state_of_process()
+    with toytrans.Training(TINY, "a", changes={"model.dropout": 0.5}) as training:
+        for _ in training:
+            assert state_of_process()[:4] == before[:4], "between two records too"
+    run = training.run
+    run.evaluate(), run.translate("1 2"), run.attention("1 2"), run.masks("1 2")
+    assert state_of_process() == before
+    torch.set_flush_denormal(True)
+    toytrans.train(TINY, "b")
+    assert sys.float_info.min / 2 == 0, "the program had set it"
+    torch.set_flush_denormal(False)
+
+
+@contextlib.contextmanager
+def interrupt_at(step: int, times: int = 1) -> Iterator[None]:
+    """Ctrl-C in the middle of a step."""
+    take_step = Trainer._step
+
+    def interrupted(self: Trainer, dealt) -> None:
+        if self.progress.step == step - 1:
+            for _ in range(times):
+                signal.raise_signal(signal.SIGINT)
+        take_step(self, dealt)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Trainer, "_step", interrupted)
+        yield
+
+
+def test_ctrl_c_saves_and_returns_the_run_so_far(caplog):
+    with interrupt_at(3):
+        run = toytrans.train(TINY, "r")
+    assert run.unfinished == "step 3 of 6"
+    assert "r: interrupted at step 3 and saved; resume=True goes on" in caplog.text
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    assert not toytrans.train(TINY, run.path, resume=True).unfinished
+
+
+def test_a_second_ctrl_c_is_a_keyboard_interrupt():
+    with interrupt_at(5, times=2), pytest.raises(KeyboardInterrupt):
+        toytrans.train(TINY, "r")
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    assert toytrans.load("r", "last").step == 4, "the last checkpoint before it"
+    assert not toytrans.train(TINY, "r", resume=True).unfinished
+
+
+def test_a_ctrl_c_before_the_first_step_is_a_keyboard_interrupt(monkeypatch):
+    make = run_directory.create_run
+
+    def interrupted(*given) -> None:
+        signal.raise_signal(signal.SIGINT)
+        make(*given)
+
+    monkeypatch.setattr(run_directory, "create_run", interrupted)
+    monkeypatch.setattr(Trainer, "_step", None)
+    with pytest.raises(KeyboardInterrupt):
+        toytrans.train(TINY, "r")
+
+
+def test_outside_of_the_main_thread_no_signal_is_touched():
+    runs = []
+    thread = threading.Thread(target=lambda: runs.append(toytrans.train(TINY)))
+    thread.start()
+    thread.join()
+    assert not runs[0].unfinished
+
+
+def test_what_the_commands_print_goes_to_the_log(caplog, capfd):
+    caplog.set_level(logging.INFO, "toytrans")
+    toytrans.train(TINY, "r")
+    assert "r: cpu, fp32" in caplog.text
+    toytrans.train(TINY, "r", resume=True, changes={"train.max_steps": 7})
+    assert "resumed at step 6" in caplog.text
+    assert capfd.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize(
+    ("config", "options", "message"),
+    [
+        ({}, {}, "config: data: missing"),
+        ({"data": {"task": "copi"}}, {}, "config: data.task: found 'copi', .*did you mean copy"),
+        ({"data": {"task": "copy"}, "train": {"lrr": 1}}, {}, "config: train.lrr: unknown key"),
+        ({"data": {"task": "copy"}, 1: 2}, {}, "config: 1: "),
+        (3, {}, "a config is a path, a dict or a toytrans.Config, not int"),
+        (None, {}, "a config is a path, a dict or a toytrans.Config, not NoneType"),
+        ("absent.yaml", {}, "absent.yaml: no such file"),
+        (TINY, {"seed": -1}, "changes: seed: found -1, expected at least 0"),
+        (TINY, {"seed": "x"}, "changes: seed: found 'x', expected a whole number"),
+        (TINY, {"changes": {"train.lrr": 1}}, "changes: train.lrr: unknown key"),
+        (TINY, {"resume": True, "overwrite": True}, "resume goes on with a run and overwrite"),
+        (TINY, {"out": "full"}, "full: not empty; "),
+        (TINY, {"out": "full", "overwrite": True}, "full: not a run directory"),
+        (TINY, {"changes": {"train.lr": 1e30}}, "training diverged: .*; lower train.lr"),
+    ],
+)
+def test_bad_input_is_a_user_error(here: Path, config, options, message):
+    (here / "full").mkdir()
+    (here / "full/file").touch()
+    before = state_of_process()
+    with pytest.raises(toytrans.UserError, match=message) as caught:
+        toytrans.train(config, **options)
+    assert "\n" not in str(caught.value)
+    assert state_of_process() == before
+
+
+def test_a_training_outside_of_its_block_says_so():
+    with pytest.raises(toytrans.UserError, match="with toytrans.Training"):
+        next(iter(toytrans.Training(TINY)))
+
+
+# Runs -----------------------------------------------------------------------------------------
+
+
+def test_one_sequence_gives_one_and_a_list_gives_a_list(run: toytrans.Run):
+    one = run.translate("1 2 3")
+    assert isinstance(one, str) and run.translate(["1 2 3", ""]) == [one, run.translate("")]
+    assert run.translate([]) == []
+    with pytest.raises(toytrans.UserError, match="'x' is not in the vocabulary"):
+        run.translate("1 x")
+
+
+def test_a_run_measures_what_eval_measures(run: toytrans.Run, command: Command):
+    for given, options in (
+        ({}, ()),
+        ({"lengths": (1, 8), "examples": 40}, ("--lengths", "1:8", "--examples", "40")),
+        ({"split": "valid", "decode": 1}, ("--split", "valid", "--decode", "1")),
+        ({"beam": 2, "length_of": "tgt"}, ("--beam", "2", "--length-of", "tgt")),
+    ):
+        printed = json.loads(command("eval", str(run.path), *options, "--json").out)
+        measured = run.evaluate(**given)
+        assert json.loads(json.dumps(measured.to_dict())) == printed
+        assert measured.exact_match == printed["exact_match"]
+    Path("src.txt").write_text("1 2\n3\n")
+    Path("tgt.txt").write_text("1 2\n4\n")
+    assert run.evaluate(files=("src.txt", "tgt.txt")).to_dict()["examples"] == 2
+
+
+def test_attention_of_translations_is_that_of_the_command(run: toytrans.Run, command: Command):
+    line = ("attention", "1 2 3", "4", "--run", str(run.path), "--json")
+    assert run.attention(["1 2 3", "4"]).to_dict() == json.loads(command(*line).out)
+    chosen = run.attention("1 2", part="cross", layer=1, head=2, sample=0)
+    assert [(head.part, head.layer, head.head) for head in chosen.heads] == [("cross", 1, 2)]
+    given = run.attention("1 2", "2 1 0", sample=0)
+    assert run.vocabulary.decode(given.batch.tgt_out[0].tolist()) == ["2", "1", "0"]
+    assert given.basis == "the pairs shown (1)"
+    assert run.attention().to_dict()["src"] == json.loads(command(line[0], *line[3:]).out)["src"]
+
+
+def test_masks_of_a_run_are_those_of_the_command(run: toytrans.Run, command: Command):
+    pairs = (["1 2 3", "4"], ["3 2 1", "4 4"])
+    options = [
+        word for src, tgt in zip(*pairs, strict=True) for word in ("--src", src, "--tgt", tgt)
+    ]
+    printed = json.loads(command("inspect-masks", str(run.path), *options, "--json").out)
+    assert run.masks(*pairs).to_dict() == printed
+    translated = run.masks("1 2 3")
+    assert run.vocabulary.decode(translated.batch.tgt_out[0].tolist()) == (
+        run.translate("1 2 3").split()
+    )
+
+
+def test_a_model_in_train_mode_is_left_in_it(run: toytrans.Run):
+    before = run.attention("1 2", sample=0).to_dict()
+    run.model.train()
+    try:
+        assert run.attention("1 2", sample=0).to_dict() == before
+        assert run.model.training
+    finally:
+        run.model.eval()
+
+
+def test_records_are_those_of_the_file_and_check_takes_a_run(run: toytrans.Run):
+    lines = (run.path / "metrics.jsonl").read_text().splitlines()
+    assert run.records == [json.loads(line) for line in lines] and len(lines) == 6
+    steps, values = run.records.column("valid_loss")
+    assert steps == [2, 4, 6] and all(value > 0 for value in values)
+    assert toytrans.check(run, only="ab", length=5)
+
+
+def test_a_run_is_loaded_at_a_step(run: toytrans.Run):
+    assert toytrans.load(run.path, 4).step == toytrans.load(str(run.path), "4").step == 4
+    with pytest.raises(toytrans.UserError, match="no checkpoint 3"):
+        toytrans.load(run.path, 3)
+
+
+@pytest.mark.parametrize(
+    ("ask", "message"),
+    [
+        (lambda run: run.evaluate("1:8"), "lengths '1:8': write the shortest and the longest"),
+        (lambda run: run.evaluate((8, 1)), r"lengths \(8, 1\): write"),
+        (lambda run: run.evaluate(examples=0), "examples 0: expected a whole number, 1 or more"),
+        (lambda run: run.evaluate(beam=1.5), "beam 1.5: expected a whole number"),
+        (lambda run: run.evaluate(split="train"), "split 'train'"),
+        (lambda run: run.evaluate(files=("no.txt", "no.txt")), "no.txt"),
+        (lambda run: run.attention("1", part="crosss"), "part crosss: no such part"),
+        (lambda run: run.attention("1", layer=9), "layer 9: no such layer"),
+        (lambda run: run.attention("1", head=0), "head 0: no such head"),
+        (lambda run: run.attention("1", ["1", "2"]), "1 src and 2 tgt"),
+        (lambda run: run.attention("x"), "'x' is not in the vocabulary"),
+        (lambda run: run.masks("1", "x"), "'x' is not in the vocabulary"),
+        (lambda run: run.masks([]), "no src; give a sequence"),
+    ],
+)
+def test_bad_questions_are_user_errors(run: toytrans.Run, ask, message):
+    with pytest.raises(toytrans.UserError, match=message):
+        ask(run)
+
+
+# In a notebook --------------------------------------------------------------------------------
+
+
+def test_text_is_short(run: toytrans.Run):
+    assert re.fullmatch(r"Run\(.*: copy, [\d,]+ parameters, step \d\)", repr(run))
+    assert "6 records, the last values: step 6, loss " in repr(run.records)
+    assert "in range: exact match 0." in repr(run.evaluate())
+    assert "cross layer 1 head 2: " in repr(run.attention("1 2"))
+    assert "Decoder self-attention: 3 of 9 cells masked, (1, 3, 3)" in repr(run.masks("1", "1 2"))
+    assert "(a) PASS" in repr(toytrans.check(run, only="a", length=5))
+    for shown in (run, run.evaluate(), run.attention("1 2"), run.masks("1")):
+        assert len(repr(shown)) < 2000
+
+
+def test_masks_are_tables_that_say_why_a_cell_is_closed(run: toytrans.Run):
+    page = run.masks(["1 2 3", "4"], ["3 2 1", "4"])._repr_html_()
+    assert page.count("<table>") == 2 * 3
+    open_cell = 'title="&lt;bos&gt; at 0 -&gt; &lt;bos&gt; at 0: may attend"'
+    assert f'<td {open_cell} style="background: #b7e1c0; color: black' in page
+    assert "3 at 1 -&gt; 2 at 2: masked: future" in page
+    assert "4 at 1 -&gt; &lt;pad&gt; at 3: masked: pad key" in page
+    long = " ".join(["1"] * 200)
+    assert "too many to show" in run.masks(long, long)._repr_html_()
+
+
+def test_maps_are_tables_of_weights(run: toytrans.Run):
+    maps = run.attention("1 2 3", sample=0)
+    page = maps._repr_html_()
+    assert page.count("<table>") == 1 + len(maps.heads)
+    _, _, weights = next(maps.maps())
+    assert f": {float(weights[0, 0, 0]):.4f}" in page
+    many = run.attention(" ".join(["1"] * 100), sample=0)._repr_html_()
+    assert "are not shown; choose a part" in many and many.count("<table>") == 1
+
+
+def test_reports_are_tables(run: toytrans.Run):
+    page = run.evaluate()._repr_html_()
+    for word in ("in range", "beyond", "exact match", "length 9"):
+        assert word in page
+    assert "PASS" in toytrans.check(run, only="a", length=5)._repr_html_()
+
+
+def test_records_are_a_curve_or_a_table(run: toytrans.Run, monkeypatch):
+    curve = run.records._repr_html_()
+    assert curve.startswith("<svg") and "exact match, validation" in curve
+    assert curve == run.records._repr_html_(), "the same bytes each time"
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    table = run.records._repr_html_()
+    assert table.count("<tr>") == 1 + 6 and f"{run.records[-1]['loss']:.4g}" in table
+
+
+def test_a_symbol_cannot_be_markup(here: Path):
+    (here / "p.tsv").write_text("<b>x</b> y\t<script>\n<b>x</b>\t<script>\n")
+    config = TINY | {"data": {"files": {"train": str(here / "p.tsv")}, "batch_tokens": 128}}
+    run = toytrans.train(config, changes={"train.max_steps": 1})
+    for shown in (run.masks("<b>x</b>", "<script>"), run.attention("<b>x</b>", "<script>")):
+        page = shown._repr_html_()
+        assert "&lt;script&gt;" in page and "<script>" not in page and "<b>x" not in page

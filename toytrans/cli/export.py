@@ -1,0 +1,61 @@
+"""`toytrans export`."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from toytrans.choices import ExportFormat
+from toytrans.cli.common import (
+    Checkpoint,
+    RunArgument,
+    RunOption,
+    check_new,
+    either,
+    note,
+    open_run,
+)
+
+CHECKED, LONGEST = 8, 20
+"""Sequences that are decoded after writing, and their longest, in symbols."""
+
+
+def export(
+    run: RunArgument = None,
+    run_option: RunOption = None,
+    format: Annotated[
+        ExportFormat, typer.Option("--format", help="The runtime to write for.", show_default=False)
+    ] = ...,  # type: ignore[assignment]
+    out: Annotated[
+        Path | None,
+        typer.Option(help="What to write. Default: the run's name and the format's."),
+    ] = None,
+    checkpoint: Checkpoint = "best",
+) -> None:
+    """Write the model of a run for another runtime, and compare the tokens of both.
+
+    safetensors: one file for plain PyTorch. huggingface: a folder for transformers. ctranslate2: a
+    folder for CTranslate2. onnx: a folder for ONNX runtimes. A model that a format cannot express
+    is refused. docs/export.md shows how each is used.
+    """
+    if out is not None:
+        check_new("--out", out)
+    from toytrans import export as exports
+    from toytrans.training.devices import tune_process
+    from toytrans.training.run import unfinished
+
+    exports.check_installed(format)
+    tune_process()
+    loaded = open_run(either(run, run_option, "run"), checkpoint)
+    path = out or exports.default_path(loaded, format)
+    check_new("--out", path)
+    exports.export(loaded, format, path)
+    rest = unfinished(loaded.path)
+    training = f"; training is unfinished: {rest}" if rest else ""
+    note(f"wrote {path} from {loaded.path}, step {loaded.step}{training}")
+    sources = exports.random_sources(loaded, CHECKED, LONGEST)
+    pairs = exports.compare(loaded, exports.decoder_of(format, path), sources)
+    equal = sum(ours == theirs for ours, theirs in pairs)
+    note(f"decoded with it: {equal} of {len(pairs)} sequences give the tokens of this run")
+    if equal < len(pairs):
+        raise typer.Exit(1)

@@ -1,0 +1,149 @@
+"""Tables of a comparison of runs."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.table import Table
+
+from toytrans.cli.common import columns, plain, printable, share
+
+if TYPE_CHECKING:
+    from toytrans.sweeps.groups import Group, Summary
+    from toytrans.sweeps.measure import ExactMatch
+
+MOST_PAIRS = 10
+"""Rows of the table of pairs; with more groups only those with the first group."""
+
+STYLE: dict[str, Any] = {"box": SIMPLE_HEAD, "padding": (0, 1, 0, 0)}
+
+SMALL = 0.005
+"""A difference between free-running and teacher-forced that is shown."""
+
+
+def print_groups(console: Console, groups: "Sequence[Group]", measured: str) -> None:
+    """Mean, deviation, interval and every seed of each group; the pairs; what is not counted."""
+    from toytrans.sweeps.groups import MOST_KEYS, PARTS, parts_of
+
+    parts = parts_of(groups)
+    if groups and len(groups[0].differs) > MOST_KEYS:
+        for group in groups:
+            console.print(plain(f"{group.letter}: {group.values}"))
+        console.print()
+    for part in parts:
+        where = f", {PARTS[part]}" if len(parts) > 1 else ""
+        _print_title(console, f"exact match{where}: {measured}")
+        console.print(_table(groups, part))
+    if parts and len(groups) > 1:
+        _print_pairs(console, groups, "beyond" if "beyond" in parts else "value")
+    for group in groups:
+        for member in group.members:
+            where = f"{member.path} ({group.name}, seed {member.config.seed})"
+            if member.trouble:
+                console.print(plain(f"not counted: {where}: {member.trouble}"), soft_wrap=True)
+            elif abs(member.difference) > SMALL:
+                text = f"free-running differs by {member.difference:+.3f} from teacher-forced"
+                console.print(plain(f"{text}: {where}"), soft_wrap=True)
+
+
+def print_unread(console: Console, unread: "Sequence[tuple[Path, str]]") -> None:
+    """Runs whose config cannot be read, and why."""
+    for path, reason in unread:
+        console.print(plain(f"not counted: {path}: {reason}"), soft_wrap=True)
+
+
+def measured(measure: "ExactMatch", groups: "Sequence[Group]") -> str:
+    """What was measured, in words."""
+    from toytrans.sweeps.measure import split_of
+
+    splits = sorted({split_of(group.members[0].config) for group in groups})
+    if measure.lengths is None:
+        return f"{' or '.join(splits)} pairs, free-running"
+    low, high = measure.lengths
+    return f"{' or '.join(splits)} pairs of lengths {low} to {high}, teacher-forced"
+
+
+def _print_title(console: Console, title: str) -> None:
+    """On a line of its own: a title of a narrow table would be folded."""
+    console.print(plain(title), style="bold")
+
+
+def _table(groups: "Sequence[Group]", part: str) -> Table:
+    from toytrans.sweeps.groups import MOST_KEYS, shown
+
+    several = len(groups[0].differs) > MOST_KEYS
+    keys = ["group"] if several else [printable(key) for key in groups[0].differs]
+    table = columns(keys, ("runs", "mean", "sd", "95%"), **STYLE)
+    table.add_column(_seeds_heading(groups, part), overflow="fold")
+    for group in groups:
+        counted, every = len(group.counted), len(group.members)
+        table.add_row(
+            *([group.letter] if several else map(plain, map(shown, group.differs.values()))),
+            str(every) if counted == every else f"{counted} of {every}",
+            *_cells(group.summary(part)),
+            _seeds(group, groups, part),
+        )
+    return table
+
+
+def _cells(summary: "Summary | None", signed: bool = False) -> tuple[str, str, str]:
+    """Mean, deviation and interval."""
+    if summary is None:
+        return "-", "-", "-"
+    number = (lambda x: f"{x:+.3f}") if signed else share
+    interval = "-" if summary.low is None else f"{summary.low:.3f}..{summary.high:.3f}"
+    return number(summary.mean), _deviation(summary), interval
+
+
+def _deviation(summary: "Summary") -> str:
+    return "-" if summary.deviation is None else f"{summary.deviation:.3f}"
+
+
+def _seeds_heading(groups: "Sequence[Group]", part: str) -> str:
+    seeds = [list(group.by_seed(part)) for group in groups]
+    same = all(each == seeds[0] for each in seeds)
+    return f"seeds {' '.join(map(_seed, seeds[0]))}" if same and seeds[0] else "seed: value"
+
+
+def _seeds(group: "Group", groups: "Sequence[Group]", part: str) -> str:
+    """The value of each seed; with its seed where the groups have different ones."""
+    values = group.by_seed(part)
+    same = all(each.by_seed(part).keys() == values.keys() for each in groups)
+    if same:
+        return " ".join(share(value) for value in values.values())
+    return " ".join(f"{_seed(seeds)}: {share(value)}" for seeds, value in values.items())
+
+
+def _seed(seeds: tuple[int, int | None]) -> str:
+    """seed, or seed/data.seed where the data has its own."""
+    return str(seeds[0]) if seeds[1] is None else f"{seeds[0]}/{seeds[1]}"
+
+
+def _print_pairs(console: Console, groups: "Sequence[Group]", part: str) -> None:
+    """Differences of two groups over equal seeds."""
+    from toytrans.sweeps.groups import PARTS, pairs
+
+    found = pairs(groups, part)
+    if len(found) > MOST_PAIRS:
+        found = [each for each in found if each[0] is groups[0]]
+    if not found:
+        return
+    where = "" if part == "value" else f", {PARTS[part]}"
+    _print_title(console, f"difference over equal seeds{where}: first less second")
+    table = columns(
+        ("first", "second"),
+        ("seeds", "mean", "sd", "95%", "ahead", "behind"),
+        **STYLE,
+    )
+    for first, second, each in found:
+        table.add_row(
+            plain(first.name),
+            plain(second.name),
+            str(each.difference.runs),
+            *_cells(each.difference, signed=True),
+            str(each.ahead),
+            str(each.behind),
+        )
+    console.print(table)

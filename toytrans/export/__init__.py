@@ -1,0 +1,137 @@
+"""Trained models for other runtimes. `FORMATS` names the module of each format.
+
+A format's module has
+    NEEDS: packages that writing and decoding take
+    SUFFIX: the end of the name that an export gets by default
+    refusal(model): the option that the format cannot express; empty if it can express all
+    write(run, path): writes the file, or the folder
+    decoder(path): reads it in its runtime
+"""
+
+import contextlib
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, get_args
+
+import torch
+
+from toytrans.choices import ExportFormat
+from toytrans.data.pairs import pad_rows
+from toytrans.errors import UserError
+from toytrans.export.shared import PLACES, Decoder, Rows
+from toytrans.model.decoding import search, token_limits
+from toytrans.tokens import BOS_ID, EOS_ID, FIRST_SYMBOL_ID, PAD_ID
+from toytrans.training.run import Run
+
+BATCH = 100
+"""Sequences that are decoded together."""
+
+
+def format_module(name: ExportFormat) -> Any:
+    """The module of a format."""
+    return import_module(f"{__name__}.{name}")
+
+
+def check_installed(name: ExportFormat) -> None:
+    """Raise UserError if a package that a format needs is not installed."""
+    missing = [package for package in format_module(name).NEEDS if find_spec(package) is None]
+    if missing:
+        raise UserError(
+            f"--format {name} needs {' and '.join(missing)}; "
+            f"`python -m pip install {' '.join(missing)}`, or install toytrans with its extra "
+            "`export`"
+        )
+
+
+def check_fits(run: Run, name: ExportFormat) -> None:
+    """Raise UserError for a model that a format cannot express."""
+    if run.config.fault is not None:
+        raise UserError(
+            f"{run.path}: broken on purpose (fault {run.config.fault}), which no format can "
+            "express; export a run without a fault"
+        )
+    own = [f"{key}: {text}" for key, text in run.config.references.items() if "model." in key]
+    if own:
+        raise UserError(f"{run.path}: no format can express {own[0]}, which is code of your own")
+    if option := format_module(name).refusal(run.config.model):
+        fits = [other for other in get_args(ExportFormat) if not _refuses(other, run)]
+        remedy = f"take --format {' or '.join(fits)}" if fits else "no format can"
+        raise UserError(f"{run.path}: {name} cannot express {option}; {remedy}")
+
+
+def _refuses(name: ExportFormat, run: Run) -> bool:
+    return bool(format_module(name).refusal(run.config.model))
+
+
+def default_path(run: Run, name: ExportFormat) -> Path:
+    """Where an export goes by default: in the working directory, named after its run."""
+    return Path(f"{run.path.resolve().name}{format_module(name).SUFFIX}")
+
+
+def export(run: Run, name: ExportFormat, out: Path) -> None:
+    """Write the model of a run. Raises UserError; nothing is left behind then."""
+    check_installed(name)
+    check_fits(run, name)
+    try:
+        with _draft(out) as draft:
+            format_module(name).write(run, draft)
+            if os.path.lexists(out):
+                raise UserError(f"{out}: exists already; remove it, or name another")
+            draft.rename(out)
+    except OSError as error:
+        raise UserError(f"{out}: cannot be written ({error.strerror})") from None
+
+
+@contextlib.contextmanager
+def _draft(out: Path) -> Iterator[Path]:
+    """A path of the same name in a folder beside it, which goes afterwards."""
+    folder = Path(tempfile.mkdtemp(prefix=f".{out.name}.", dir=out.parent))
+    try:
+        yield folder / out.name
+    finally:
+        shutil.rmtree(folder)
+
+
+def decoder_of(name: ExportFormat, path: Path) -> Decoder:
+    """Greedy decoding of an export in its runtime."""
+    decode: Decoder = format_module(name).decoder(path)
+    return decode
+
+
+# Comparing -----------------------------------------------------------------------------------
+
+
+def random_sources(run: Run, rows: int, longest: int, seed: int = 0) -> Rows:
+    """Sources of random symbols, of training lengths up to `longest`, as the encoder reads them."""
+    draw = torch.Generator().manual_seed(seed)
+    low, high = (min(length, longest) for length in run.facts.train_length)
+    lengths = torch.randint(low, high + 1, (rows,), generator=draw).tolist()
+    start, size = [BOS_ID] if run.config.source_bos else [], len(run.vocabulary)
+    return [
+        [*start, *torch.randint(FIRST_SYMBOL_ID, size, (n,), generator=draw).tolist(), EOS_ID]
+        for n in lengths
+    ]
+
+
+def greedy(run: Run, src: Rows, most: int) -> Rows:
+    """Greedy tokens by toytrans itself, at most `most` of them."""
+    tokens = search(run.model, pad_rows(src)[0], growth=run.facts.max_len_a).tokens
+    return [[token for token in row if token != PAD_ID] for row in tokens[:, :most].tolist()]
+
+
+def compare(run: Run, decode: Decoder, src: Rows) -> list[tuple[list[int], list[int]]]:
+    """The tokens of toytrans and of another runtime for each source, up to the limit of its
+    length."""
+    pairs = []
+    for start in range(0, len(src), BATCH):
+        batch = src[start : start + BATCH]
+        limits = token_limits(pad_rows(batch)[0], run.facts.max_len_a, run.config.model.max_length)
+        most = min(int(limits.max()), PLACES - 1)
+        both = zip(greedy(run, batch, most), decode(batch, most), limits.tolist(), strict=True)
+        pairs += [(ours[:limit], theirs[:limit]) for ours, theirs, limit in both]
+    return pairs

@@ -1,0 +1,159 @@
+"""A folder for CTranslate2, written through its own specification of transformers."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from toytrans.config import ModelConfig
+from toytrans.export.shared import PLACES, Decoder, Rows, position_table, token_names
+from toytrans.model.transformer import Transformer
+from toytrans.tokens import BOS_ID, EOS_ID, PAD_ID, Vocabulary
+from toytrans.training.run import Run
+
+NEEDS = ("ctranslate2",)
+SUFFIX = "-ctranslate2"
+
+ACTIVATIONS = {"relu": "RELU", "gelu": "GELU", "gelu_tanh": "GELUTanh"}
+
+BUCKETS = {"t5": 16, "relative": 32}
+"""Numbers per head and direction with which CTranslate2 expresses a bias by distance. As in T5, the
+first half hold one distance each. Of `relative` all others hold the same number."""
+
+FARTHEST = 128
+"""Where the last bucket begins."""
+
+
+def refusal(model: ModelConfig) -> str:
+    """The option that CTranslate2 lacks; empty if it has all."""
+    if model.positions in ("alibi", "anchored"):
+        return f"model.positions: {model.positions}"
+    if model.cross_positions != "none":
+        return f"model.cross_positions: {model.cross_positions}"
+    return f"model.score_cap: {model.score_cap:g}" if model.score_cap else ""
+
+
+def write(run: Run, path: Path) -> None:
+    """Write the model and its vocabulary."""
+    path.mkdir(exist_ok=True)
+    converted(run.model, run.vocabulary).save(str(path))
+
+
+@torch.no_grad()
+def converted(model: Transformer, vocabulary: Vocabulary, places: int = PLACES) -> Any:
+    """A model of CTranslate2 in fp32. places: rows of its table of positions."""
+    from ctranslate2.specs import TransformerSpec, transformer_spec
+    from ctranslate2.specs.common_spec import Activation
+
+    config, positions = model.config, model.config.positions
+    encoder, decoder = model.encoder_stack(), model.decoder_stack()
+    options: dict[str, Any] = {
+        "pre_norm": config.norm == "pre",
+        "activation": Activation[ACTIVATIONS[config.activation]],
+        "relative_attention_bias": positions in BUCKETS,
+    }
+    if positions == "rotary":
+        options |= {"rotary_dim": config.d_model // config.n_heads, "rotary_interleave": False}
+    spec = TransformerSpec(
+        transformer_spec.TransformerEncoderSpec(len(encoder), config.n_heads, **options),
+        transformer_spec.TransformerDecoderSpec(len(decoder), config.n_heads, **options),
+    )
+    spec.encoder.embeddings[0].weight = _array(model.src_embedding.weight)
+    spec.decoder.embeddings.weight = _array(model.tgt_embedding.weight)
+    spec.decoder.projection.weight = _array(model.output.weight)
+    if positions in BUCKETS:
+        _fill_biases(spec, encoder, decoder)
+    elif positions != "rotary":
+        table = _array(position_table(model, places))
+        for side in (spec.encoder, spec.decoder):
+            side.position_encodings.encodings = table
+    for name in ("encoder", "decoder"):
+        if config.norm == "pre":
+            _fill_norm(getattr(spec, name).layer_norm, getattr(model, f"{name}_norm"))
+    layers = [*spec.encoder.layer, *spec.decoder.layer]
+    for theirs, layer in zip(layers, [*encoder, *decoder], strict=True):
+        _fill_layer(theirs, layer)
+    names = token_names(vocabulary)
+    spec.register_source_vocabulary(names)
+    spec.register_target_vocabulary(names)
+    # it wants a token for unknown symbols
+    spec.config.unk_token, spec.config.bos_token, spec.config.eos_token = names[:3]
+    spec.config.decoder_start_token, spec.config.add_source_eos = names[BOS_ID], True
+    spec.config.layer_norm_epsilon = nn.LayerNorm(config.d_model).eps
+    spec.validate()
+    spec.optimize()
+    return spec
+
+
+def _fill_layer(theirs: Any, layer: Any) -> None:
+    """One layer's weights; self-attention has Q, K and V in one, cross-attention K and V."""
+    width = layer.self_attention.out_proj.out_features
+    attentions = [(theirs.self_attention, layer.self_attention, [3 * width])]
+    if hasattr(layer, "cross_attention"):
+        attentions.append((theirs.attention, layer.cross_attention, [width, 2 * width]))
+    inner, outer = layer.feed_forward[0], layer.feed_forward[3]
+    linears = [(theirs.ffn.linear_0, inner.weight, inner.bias)]
+    linears.append((theirs.ffn.linear_1, outer.weight, outer.bias))
+    for spec, ours, split in attentions:
+        weights = (*ours.in_proj.weight.split(split), ours.out_proj.weight)
+        biases = (*ours.in_proj.bias.split(split), ours.out_proj.bias)
+        linears += zip(spec.linear, weights, biases, strict=True)
+    for linear, weight, bias in linears:
+        linear.weight, linear.bias = _array(weight), _array(bias)
+    norms = (*(spec.layer_norm for spec, *_ in attentions), theirs.ffn.layer_norm)
+    for norm, residual in zip(norms, layer.residuals, strict=True):
+        _fill_norm(norm, residual.norm)
+
+
+def _fill_norm(theirs: Any, norm: Any) -> None:
+    theirs.gamma, theirs.beta = _array(norm.weight), _array(norm.bias)
+
+
+def _fill_biases(spec: Any, encoder: list[Any], decoder: list[Any]) -> None:
+    """The biases of every layer's self-attention; the decoder's look back only."""
+    for theirs, layers, ways in ((spec.encoder, encoder, 2), (spec.decoder, decoder, 1)):
+        for their_layer, layer in zip(theirs.layer, layers, strict=True):
+            rows = _bias_rows(layer.self_attention.bias_table.T)
+            attention = their_layer.self_attention
+            attention.relative_attention_bias = _array(rows[: ways * len(rows) // 2])
+            attention.relative_attention_max_distance = np.int32(FARTHEST)
+
+
+def _bias_rows(table: Tensor) -> Tensor:
+    """A table of `t5` (32, H) or `relative` (33, H) by bucket, the past before the future."""
+    if len(table) == 2 * BUCKETS["t5"]:
+        return table
+    reach = len(table) // 2
+    steps = torch.arange(BUCKETS["relative"]).clamp(max=reach)
+    return torch.cat((table[reach + steps], table[reach - steps]))
+
+
+def _array(values: Tensor) -> Any:
+    return values.detach().float().contiguous().numpy()
+
+
+def decoder(path: Path) -> Decoder:
+    """Decodes with `translate_batch`; the sources of a call are one batch."""
+    import ctranslate2
+
+    translator = ctranslate2.Translator(str(path), compute_type="float32", intra_threads=1)
+    names = json.loads((path / "shared_vocabulary.json").read_text())
+    ids = {name: number for number, name in enumerate(names)}
+
+    def decode(src: Rows, most: int) -> Rows:
+        answers = translator.translate_batch(
+            [[names[i] for i in row if i != EOS_ID] for row in src],  # it adds EOS
+            beam_size=1,
+            max_batch_size=len(src),
+            max_input_length=0,
+            max_decoding_length=most,
+            min_decoding_length=0,  # 1 would forbid an empty answer
+            suppress_sequences=[[names[PAD_ID]], [names[BOS_ID]]],
+            return_end_token=True,
+        )
+        return [[ids[name] for name in answer.hypotheses[0]] for answer in answers]
+
+    return decode

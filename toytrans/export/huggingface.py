@@ -1,0 +1,203 @@
+"""A folder for Hugging Face's transformers, which generates from it without any code of ours.
+
+pre-norm: Blenderbot, whose table of learned positions gets ours.
+post-norm with sinusoidal positions: Marian. It makes its table itself, all sines before all
+    cosines, so the width of the model is put into that order.
+"""
+
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from toytrans.config import ModelConfig
+from toytrans.data.pairs import pad_rows
+from toytrans.export.shared import PLACES, Decoder, Rows, cut, position_table, token_names
+from toytrans.model.transformer import Transformer
+from toytrans.tokens import BOS_ID, EOS_ID, PAD_ID, Vocabulary
+from toytrans.training.run import Run
+
+NEEDS = ("transformers", "tokenizers")
+SUFFIX = "-huggingface"
+
+SPECIALS = {
+    "pad_token_id": PAD_ID,
+    "bos_token_id": BOS_ID,
+    "eos_token_id": EOS_ID,
+    "decoder_start_token_id": BOS_ID,
+}
+ACTIVATIONS = {"relu": "relu", "gelu": "gelu", "gelu_tanh": "gelu_pytorch_tanh"}
+
+
+def refusal(model: ModelConfig) -> str:
+    """The option that no architecture of transformers has; empty if one has all."""
+    if model.positions not in ("sinusoidal", "learned", "none"):
+        return f"model.positions: {model.positions}"
+    if model.cross_positions != "none":
+        return f"model.cross_positions: {model.cross_positions}"
+    if model.score_cap:
+        return f"model.score_cap: {model.score_cap:g}"
+    if model.norm == "post" and (model.positions != "sinusoidal" or model.random_positions):
+        positions = "random" if model.random_positions else model.positions
+        return f"model.norm: post with {positions} positions"
+    return ""
+
+
+def write(run: Run, path: Path) -> None:
+    """Write model, generation settings and tokenizer."""
+    with _without_bars():
+        converted(run.model).save_pretrained(path)
+    tokenizer(run.vocabulary).save_pretrained(path)
+
+
+@contextlib.contextmanager
+def _without_bars() -> Iterator[None]:
+    """No progress bars of transformers, which flash up for milliseconds."""
+    from transformers.utils import logging
+
+    shown = logging.is_progress_bar_enabled()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        if shown:
+            logging.enable_progress_bar()
+
+
+@torch.no_grad()
+def converted(model: Transformer, places: int = PLACES) -> Any:
+    """A model of transformers in fp32 and eval mode. places: rows of its table of positions."""
+    import transformers
+
+    pre, width = model.config.norm == "pre", model.config.d_model
+    table = position_table(model, places)
+    settings = _settings(model, len(table))
+    if pre:
+        config: Any = transformers.BlenderbotConfig(**settings, encoder_no_repeat_ngram_size=0)
+        theirs: Any = transformers.BlenderbotForConditionalGeneration(config)
+        order = torch.arange(width)
+    else:
+        shared = model.config.tie_embeddings
+        config = transformers.MarianConfig(**settings, share_encoder_decoder_embeddings=shared)
+        theirs = transformers.MarianMTModel(config)
+        order = torch.cat((torch.arange(0, width, 2), torch.arange(1, width, 2)))
+    weights = {
+        name: _in_order(name, values.float(), order) for name, values in _weights(model).items()
+    }
+    for side in ("encoder", "decoder"):
+        name = f"model.{side}.embed_positions.weight"
+        weights[name] = table if pre else theirs.get_parameter(name)
+    weights["final_logits_bias"] = theirs.final_logits_bias  # zero
+    theirs.load_state_dict(weights)  # strict: nothing is left over on either side
+    theirs.generation_config = transformers.GenerationConfig(
+        suppress_tokens=[PAD_ID, BOS_ID], max_new_tokens=len(table) - 1, **SPECIALS
+    )
+    return theirs.eval()
+
+
+def _settings(model: Transformer, places: int) -> dict[str, Any]:
+    """Settings that BlenderbotConfig and MarianConfig share."""
+    config = model.config
+    settings: dict[str, Any] = {
+        "vocab_size": len(model.output.weight),
+        "d_model": config.d_model,
+        "max_position_embeddings": places,
+        "activation_function": ACTIVATIONS[config.activation],
+        "scale_embedding": True,
+        "tie_word_embeddings": config.tie_embeddings,
+        "forced_eos_token_id": None,
+        "dropout": config.dropout,
+        "attention_dropout": config.dropout,
+        "activation_dropout": config.dropout,
+    }
+    depths = {"encoder": config.n_encoder_layers, "decoder": config.n_decoder_layers}
+    for side, depth in depths.items():
+        settings |= {f"{side}_layers": depth, f"{side}_attention_heads": config.n_heads}
+        settings[f"{side}_ffn_dim"] = config.d_ff
+    return settings | SPECIALS
+
+
+def _weights(model: Transformer) -> dict[str, Tensor]:
+    """The weights under the names of transformers, without positions."""
+    weights = {
+        "lm_head.weight": model.output.weight,
+        "model.encoder.embed_tokens.weight": model.src_embedding.weight,
+        "model.decoder.embed_tokens.weight": model.tgt_embedding.weight,
+    }
+    if model.config.tie_embeddings or model.config.norm == "pre":  # Blenderbot always has it
+        weights["model.shared.weight"] = model.src_embedding.weight
+    for side, stack in (("encoder", model.encoder_stack()), ("decoder", model.decoder_stack())):
+        for number, layer in enumerate(stack):
+            for name, values in _layer(layer).items():
+                weights[f"model.{side}.layers.{number}.{name}"] = values
+        for name, values in getattr(model, f"{side}_norm").state_dict().items():  # of pre-norm
+            weights[f"model.{side}.layer_norm.{name}"] = values
+    return weights
+
+
+def _layer(layer: Any) -> dict[str, Tensor]:
+    """One layer's weights; our Q, K and V are rows of one projection."""
+    modules = {"self_attn": layer.self_attention}
+    if hasattr(layer, "cross_attention"):
+        modules["encoder_attn"] = layer.cross_attention
+    norms = [f"{name}_layer_norm" for name in (*modules, "final")]
+    modules |= {"fc1": layer.feed_forward[0], "fc2": layer.feed_forward[3]}
+    modules |= zip(norms, (part.norm for part in layer.residuals), strict=True)
+    weights = {}
+    for name, module in modules.items():
+        for key, values in module.state_dict().items():
+            parts = zip("qkv", values.chunk(3), strict=True) if "in_proj" in key else [("", values)]
+            for letter, part in parts:
+                weights[f"{name}.{key.replace('in_', f'{letter}_')}"] = part
+    return weights
+
+
+def _in_order(name: str, values: Tensor, order: Tensor) -> Tensor:
+    """A weight whose axis of the model's width, if it has one, is in another order."""
+    if any(part in name for part in ("out_proj", "fc2", "norm")):
+        return values[order]
+    reads = ("embed_tokens", "shared", "lm_head", "fc1.weight", "_proj.weight")
+    return values[:, order] if any(part in name for part in reads) else values
+
+
+def tokenizer(vocabulary: Vocabulary) -> Any:
+    """Splits at blanks, and ends every sequence with EOS."""
+    from tokenizers import Tokenizer, models, pre_tokenizers, processors
+    from transformers import PreTrainedTokenizerFast
+
+    names = token_names(vocabulary)
+    made: Any = Tokenizer(models.WordLevel({name: i for i, name in enumerate(names)}, ""))
+    made.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    pad, bos, eos = names[:3]
+    made.post_processor = processors.TemplateProcessing(
+        single=f"$A {eos}", special_tokens=[(eos, EOS_ID)]
+    )
+    return PreTrainedTokenizerFast(
+        tokenizer_object=made, pad_token=pad, bos_token=bos, eos_token=eos
+    )
+
+
+def decoder(path: Path) -> Decoder:
+    """Decodes with `generate`; the sources of a call are one padded batch."""
+    from transformers import AutoModelForSeq2SeqLM
+
+    with _without_bars():
+        return generate(AutoModelForSeq2SeqLM.from_pretrained(path, local_files_only=True))
+
+
+def generate(model: Any) -> Decoder:
+    """Greedy decoding by a model of transformers."""
+
+    @torch.inference_mode()
+    def decode(src: Rows, most: int) -> Rows:
+        ids, _ = pad_rows(src)
+        mask = (ids != PAD_ID).long()
+        tokens = model.generate(
+            ids, attention_mask=mask, do_sample=False, num_beams=1, max_new_tokens=most
+        )
+        return cut(tokens[:, 1:].tolist())
+
+    return decode

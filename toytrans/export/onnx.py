@@ -1,0 +1,112 @@
+"""A folder for ONNX runtimes: encoder.onnx, decoder.onnx and model.json.
+
+encoder: src (B, S) -> memory (B, S, D)
+decoder: tgt (B, T), memory (B, S, D), src (B, S) -> logits of the next token (B, V)
+
+The decoder reads the whole prefix at every step. The graph is that of plain.py.
+"""
+
+import contextlib
+import json
+import logging
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from toytrans.data.pairs import pad_rows
+from toytrans.export.plain import PlainTransformer
+from toytrans.export.safetensors import about, refusal, weights_of
+from toytrans.export.shared import Decoder, Rows, cut
+from toytrans.tokens import BOS_ID, EOS_ID
+from toytrans.training.run import Run
+
+__all__ = ["NEEDS", "SUFFIX", "decoder", "refusal", "write"]
+
+NEEDS = ("onnx", "onnxscript", "onnxruntime")
+SUFFIX = "-onnx"
+
+
+class _Encoder(nn.Module):
+    def __init__(self, model: PlainTransformer) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, src: Tensor) -> Tensor:
+        return self.model.encode(src)
+
+
+class _Decoder(_Encoder):
+    def forward(self, tgt: Tensor, memory: Tensor, src: Tensor) -> Tensor:  # type: ignore[override]
+        return self.model.decode(tgt, memory, src)[:, -1]
+
+
+def write(run: Run, path: Path) -> None:
+    """Write the folder."""
+    path.mkdir(exist_ok=True)
+    facts = about(run)
+    model = PlainTransformer(weights_of(run), facts).eval()
+    src, tgt = torch.full((2, 5), EOS_ID), torch.full((2, 3), BOS_ID)
+    memory = model.encode(src)
+    _export(_Encoder(model), (src,), path / "encoder.onnx", "memory")
+    _export(_Decoder(model), (tgt, memory, src), path / "decoder.onnx", "logits")
+    (path / "model.json").write_text(json.dumps(facts, ensure_ascii=False, indent=1) + "\n")
+
+
+def _export(model: nn.Module, inputs: tuple[Tensor, ...], path: Path, output: str) -> None:
+    """Write one graph, whose numbers of rows and places are free."""
+    rows, src, tgt = (torch.export.Dim(name, min=1) for name in ("rows", "src", "tgt"))
+    names = ["tgt", "memory", "src"] if len(inputs) == 3 else ["src"]
+    lengths = {"src": src, "memory": src, "tgt": tgt}
+    shapes = tuple({0: rows, 1: lengths[name]} for name in names)
+    with _quiet(), torch.no_grad():
+        graph = torch.export.export(model.eval(), inputs, dynamic_shapes=shapes)
+        torch.onnx.export(
+            graph,
+            f=path,
+            input_names=names,
+            output_names=[output],
+            dynamo=True,
+            external_data=False,
+            verbose=False,
+        )
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Without the exporter's remarks on packages and axes that do not matter here."""
+    before = logging.root.manager.disable
+    logging.disable(logging.WARNING)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.disable(before)
+
+
+def decoder(path: Path) -> Decoder:
+    """Decodes with onnxruntime."""
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = 1
+    encode, step = (
+        onnxruntime.InferenceSession(path / f"{name}.onnx", options)
+        for name in ("encoder", "decoder")
+    )
+
+    def decode(rows: Rows, most: int) -> Rows:
+        src = pad_rows(rows)[0].numpy()
+        memory = encode.run(None, {"src": src})[0]
+        tgt = np.full((len(src), 1), BOS_ID)
+        while tgt.shape[1] <= most and not (tgt == EOS_ID).any(1).all():
+            logits = step.run(None, {"tgt": tgt, "memory": memory, "src": src})[0]
+            newest = logits[:, EOS_ID:].argmax(-1) + EOS_ID
+            tgt = np.concatenate((tgt, newest[:, None]), 1)
+        return cut(tgt[:, 1:].tolist())
+
+    return decode

@@ -1,0 +1,67 @@
+"""One file of weights with all that is needed to rebuild the model: see plain.py."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import safetensors.torch
+from torch import Tensor
+
+from toytrans import __version__
+from toytrans.config import ModelConfig
+from toytrans.data.pairs import pad_rows
+from toytrans.export import plain
+from toytrans.export.shared import Decoder, Rows, cut
+from toytrans.training.run import Run
+
+NEEDS: tuple[str, ...] = ()
+SUFFIX = ".safetensors"
+
+ANCHORS = ("start", "end", "wrap", "double", "double_wrap")
+"""Anchors that plain.py computes."""
+
+
+def refusal(model: ModelConfig) -> str:
+    """The option that plain.py cannot compute; empty if it computes all."""
+    unknown = [name for name in model.cross_anchors or () if name not in ANCHORS]
+    return f"model.cross_anchors: {unknown[0]}" if unknown else ""
+
+
+def weights_of(run: Run) -> dict[str, Tensor]:
+    """The weights in fp32 by name, a tied table once; and the places of random positions."""
+    weights = {
+        name: values.detach().float().cpu().contiguous()
+        for name, values in run.model.named_parameters()
+    }
+    if run.config.model.random_positions:
+        weights["positions.fixed"] = run.model.get_buffer("positions.fixed").cpu()
+    return weights
+
+
+def about(run: Run) -> dict[str, Any]:
+    """What plain.py needs besides weights."""
+    return {
+        "toytrans": __version__,
+        "step": run.step,
+        "model": run.config.model.model_dump(mode="json"),
+        "symbols": run.vocabulary.symbols,
+        "separators": run.vocabulary.separator_ids,
+        "source_bos": run.config.source_bos,
+        "target_growth": run.facts.max_len_a,
+    }
+
+
+def write(run: Run, path: Path) -> None:
+    """Write the file."""
+    metadata = {"format": "pt", "toytrans": json.dumps(about(run), ensure_ascii=False)}
+    path.write_bytes(safetensors.torch.save(weights_of(run), metadata))
+
+
+def decoder(path: Path) -> Decoder:
+    """Decodes with plain.py."""
+    model = plain.load(str(path))
+
+    def decode(src: Rows, most: int) -> Rows:
+        return cut(plain.greedy(model, pad_rows(src)[0], most).tolist())
+
+    return decode

@@ -1,0 +1,151 @@
+"""What became of a run: its numbers, or the reason why it has none."""
+
+import contextlib
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from pydantic import BaseModel
+
+from toytrans.config import Config
+from toytrans.errors import UserError
+from toytrans.safe_io import Unreadable, read_json
+from toytrans.sweeps.groups import PARTS, Member
+from toytrans.sweeps.measure import ExactMatch
+from toytrans.sweeps.processes import Failure
+from toytrans.sweeps.saved import read_sweep
+from toytrans.sweeps.trial import Taken, Trial, read_result
+from toytrans.training.owned import CONFIG, LOCK, is_unfinished
+from toytrans.training.run import RUNS, is_run, load_run, read_records, read_run, unfinished
+from toytrans.training.writing import write_json
+
+FAILED, TEST = "failed.json", "test"
+
+SWEEPS = RUNS / "sweeps"
+
+NOT_MEASURED = "not measured"
+
+
+class _Failed(BaseModel):
+    """failed.json."""
+
+    reason: str
+    final: bool
+
+
+def is_done(trial: Trial) -> bool:
+    """Whether nothing is left to do: a trial has its result, or would fail again."""
+    if trial.result() is not None:
+        return True
+    failure = read_failure(trial.path)
+    return failure is not None and failure.final
+
+
+def keep_failure(run: Path, failure: Failure | None) -> None:
+    """Remember how a trial has ended, in a folder that is its own. A full disk stops no sweep."""
+    with contextlib.suppress(OSError):
+        if failure is None:
+            (run / FAILED).unlink(missing_ok=True)
+        elif is_run(run) or is_unfinished(run):
+            write_json(run / FAILED, {"reason": failure.reason, "final": failure.final})
+
+
+def read_failure(run: Path) -> Failure | None:
+    """Why a trial failed when it was last tried, as far as that can be read."""
+    with contextlib.suppress(Unreadable):
+        if saved := read_json(run / FAILED, _Failed, "not a failure"):
+            return Failure(saved.reason, saved.final)
+    return None
+
+
+def outcome(run: Path, config: Config, measure: ExactMatch) -> Member:
+    """A run by its files: its numbers, if it has been measured so."""
+    try:
+        result = read_result(run)
+    except UserError as error:
+        return Member(run, config, trouble=str(error))
+    taken = (result or {"measures": {}})["measures"].get(TEST)
+    if taken is not None and taken["asked"] == measure.asked():
+        return with_numbers(run, config, taken)
+    if failure := read_failure(run):
+        return Member(run, config, trouble=failure.reason)
+    if not is_run(run):
+        return Member(run, config, trouble="not begun")
+    return Member(run, config, trouble=_diverged(run) or _unfinished(run) or NOT_MEASURED)
+
+
+def _unfinished(run: Path) -> str:
+    step = unfinished(run)
+    return f"unfinished: {step}" if step else ""
+
+
+def _diverged(run: Path) -> str:
+    """That the last record of a run holds a number that is not finite."""
+    records = read_records(run)
+    last = records[-1] if records else {}
+    return f"diverged by step {last['step']}" if None in last.values() else ""
+
+
+def with_numbers(run: Path, config: Config, taken: Taken) -> Member:
+    """A run with what a measure gave."""
+    values = {part: taken[part] for part in PARTS if taken.get(part) is not None}
+    curve = {int(length): value for length, value in taken["by_length"].items()}
+    if taken["asked"]["lengths"] is None:
+        curve = {}
+    free = float(taken.get("exact_match_difference") or 0.0)
+    return Member(run, config, values, curve, free)
+
+
+class Found(NamedTuple):
+    """Runs with their configs, runs that cannot be read with the reason, and what their sweep has
+    measured of them."""
+
+    runs: list[tuple[Path, Config]]
+    unread: list[tuple[Path, str]]
+    measure: ExactMatch
+
+
+def find_runs(names: Sequence[str]) -> Found:
+    """The runs of some run directories, folders of runs, and sweeps. Raises UserError."""
+    runs: dict[Path, Config] = {}
+    unread: dict[Path, str] = {}
+    measures = set()
+    for name in names:
+        folder = Path(name) if os.path.exists(name) else SWEEPS / name
+        saved = read_sweep(folder)
+        if saved is not None:
+            measures.add(saved.measure)
+            runs |= saved.runs(folder)
+            continue
+        measures.add(ExactMatch())
+        for path in _runs_in(folder, name):
+            try:
+                runs[path] = read_run(path)[0]
+            except UserError as error:
+                unread[path] = str(error)
+    measure = measures.pop() if len(measures) == 1 else ExactMatch()
+    return Found(list(runs.items()), list(unread.items()), measure)
+
+
+def _runs_in(folder: Path, name: str) -> list[Path]:
+    """The folder itself, if it is a run, or the runs in it. Raises UserError."""
+    if is_run(folder):
+        return [folder]
+    inside = sorted(folder.iterdir()) if folder.is_dir() else []
+    runs = [path for path in inside if (path / CONFIG).exists() or (path / LOCK).exists()]
+    if not runs:
+        raise UserError(f"{name}: not a run, a folder of runs or the name of a sweep")
+    return runs
+
+
+def measure_here(run: Path, config: Config, measure: ExactMatch, device: str) -> Member:
+    """A run as it was measured, or else measured now; nothing is written."""
+    member = outcome(run, config, measure)
+    if member.trouble != NOT_MEASURED:
+        return member
+    try:
+        loaded = load_run(run, "best", device)
+        return with_numbers(run, config, measure.take(loaded.model, config, loaded.facts))
+    except UserError as error:
+        return Member(run, config, trouble=str(error).partition("; ")[0])

@@ -1,0 +1,79 @@
+"""A comparison as a picture. It needs matplotlib, extra `plot`."""
+
+from collections.abc import Sequence
+from io import BytesIO
+from typing import TYPE_CHECKING
+
+from toytrans.errors import UserError
+from toytrans.sweeps.groups import PARTS, Group, parts_of
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+DOTS = 150
+
+
+def check_matplotlib() -> None:
+    """Raise UserError where matplotlib is not installed."""
+    try:
+        import matplotlib.figure  # noqa: F401
+    except ImportError:
+        raise UserError(
+            "pictures are drawn with matplotlib, which is not installed; "
+            "pip install 'toytrans[plot]'"
+        ) from None
+
+
+def draw(groups: Sequence[Group], title: str, format: str = "png") -> bytes:
+    """Mean and 95% interval of each group: over lengths where these were measured, else beside the
+    value of every seed. Raises UserError without matplotlib."""
+    check_matplotlib()
+    import matplotlib
+    from matplotlib.figure import Figure
+
+    with matplotlib.rc_context({"text.parse_math": False, "svg.hashsalt": "toytrans"}):
+        figure = Figure((7, 4), layout="constrained")
+        axes = figure.subplots()
+        axes.set_title(title, fontsize=10)
+        axes.spines[["top", "right"]].set_visible(False)
+        if any(group.curve() for group in groups):
+            _draw_curves(axes, groups)
+        else:
+            _draw_seeds(axes, groups)
+        picture = BytesIO()
+        metadata = {"Date": None} if format == "svg" else {}
+        figure.savefig(picture, dpi=DOTS, format=format, metadata=metadata)
+    return picture.getvalue()
+
+
+def _draw_curves(axes: "Axes", groups: Sequence[Group]) -> None:
+    """Exact match against length: a line for the mean, a band for its interval."""
+    for group in groups:
+        if curve := group.curve():
+            middles = [(span.low + span.high) / 2 for span in curve]
+            summaries = list(curve.values())
+            (line,) = axes.plot(middles, [s.mean for s in summaries], marker=".", label=group.name)
+            low = [s.mean if s.low is None else s.low for s in summaries]
+            high = [s.mean if s.high is None else s.high for s in summaries]
+            axes.fill_between(middles, low, high, color=line.get_color(), alpha=0.2, linewidth=0)
+    trained = {group.members[0].config.data.train_length or (0, 0) for group in groups}
+    for _, longest in trained:
+        axes.axvline(longest + 0.5, color="0.6", linestyle=":", linewidth=1)
+    axes.set(xlabel="source length (dotted: the longest in training)", ylabel="exact match")
+    axes.set_ylim(-0.02, 1.02)
+    axes.legend(frameon=False)
+
+
+def _draw_seeds(axes: "Axes", groups: Sequence[Group]) -> None:
+    """A row for each group: every seed, and the mean with its interval."""
+    part = parts_of(groups)[0] if parts_of(groups) else "value"
+    for row, group in enumerate(groups):
+        values = list(group.by_seed(part).values())
+        axes.plot(values, [row] * len(values), "o", color="0.6", alpha=0.6)
+        if summary := group.summary(part):
+            axes.plot([summary.mean], [row], "D", color="C0")
+            if summary.low is not None and summary.high is not None:
+                axes.plot([summary.low, summary.high], [row, row], color="C0", linewidth=2)
+    axes.set_yticks(range(len(groups)), [group.name for group in groups])
+    axes.invert_yaxis()
+    axes.set_xlabel(f"exact match, {PARTS[part]}: every seed, mean and 95% interval")

@@ -1,0 +1,169 @@
+"""Trials in processes of their own, as many at once as there are cores."""
+
+import contextlib
+import multiprocessing
+import signal
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Generator, Iterator, Sequence
+from dataclasses import dataclass
+from multiprocessing import resource_tracker
+from multiprocessing.connection import Connection, wait
+from multiprocessing.context import (
+    ForkServerContext,
+    ForkServerProcess,
+    SpawnContext,
+    SpawnProcess,
+)
+from typing import NamedTuple
+
+from toytrans.errors import UserError, ran_out_of_memory
+from toytrans.sweeps.trial import Diverged, Trial, train_and_measure
+from toytrans.training import devices
+from toytrans.training.machine import usable_cores
+from toytrans.training.owned import LOCK
+from toytrans.training.run_folder import InUse, locked
+
+SECONDS_FOR_LOCK = 60.0
+"""A process whose parent was killed saves first, and leaves its run directory then."""
+
+MOST_OF_TRACEBACK = 10_000
+"""Characters, fewer than a pipe holds."""
+
+
+@dataclass(frozen=True)
+class Failure:
+    """Why a trial has no result. final: it would fail again. traceback: of an internal error."""
+
+    reason: str
+    final: bool = False
+    traceback: str = ""
+
+    def error(self) -> Exception:
+        """What stops a command that cannot go on without the trial."""
+        if self.traceback:
+            return RuntimeError(f"{self.reason}\n{self.traceback}")
+        return UserError(self.reason)
+
+
+class Round(NamedTuple):
+    """What happened since the round before: trials that run, and those that have ended."""
+
+    running: list[Trial]
+    ended: list[tuple[Trial, Failure | None]]
+
+
+def workers_for(trials: Sequence[Trial]) -> int:
+    """Processes at once: one a core, or one where a GPU computes."""
+    on_cpu = all(devices.choose_device(trial.config.device).type == "cpu" for trial in trials[:1])
+    return min(len(trials), usable_cores() if on_cpu else 1)
+
+
+def run_trials(trials: Sequence[Trial], at_once: int) -> Generator[Round]:
+    """Run trials; yields about once a second. Closed early, it lets every training save."""
+    waiting = list(trials)
+    context = _context()
+    running: dict[SpawnProcess | ForkServerProcess, tuple[Trial, Connection]] = {}
+    try:
+        while waiting or running:
+            while waiting and len(running) < at_once:
+                trial = waiting.pop(0)
+                answer, give = context.Pipe(duplex=False)
+                process = context.Process(target=_work, args=(trial, give))
+                with _terminal_signals_blocked():
+                    process.start()
+                give.close()
+                running[process] = trial, answer
+            wait([process.sentinel for process in running], timeout=1.0)
+            ended = []
+            for process in [process for process in running if not process.is_alive()]:
+                trial, answer = running.pop(process)
+                ended.append((trial, _outcome(trial, process.exitcode or 0, answer)))
+            yield Round([trial for trial, _ in running.values()], ended)
+    finally:
+        for process in running:
+            process.terminate()
+        for process in running:
+            process.join()
+
+
+def _context() -> SpawnContext | ForkServerContext:
+    """How processes are started. On Linux they are forks of one that has imported torch and done
+    nothing else: to import it takes a fresh process seconds."""
+    if sys.platform != "linux":
+        return multiprocessing.get_context("spawn")
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload([__name__])
+    return context
+
+
+def _outcome(trial: Trial, code: int, answer: Connection) -> Failure | None:
+    """What became of a trial whose process has ended."""
+    with contextlib.closing(answer), contextlib.suppress(EOFError):
+        failure: Failure | None = answer.recv()
+        return failure
+    if 0 <= code <= 128:
+        return Failure(f"{trial.path}: exit code {code}", traceback="its process wrote why")
+    number = -code if code < 0 else code - 128
+    return Failure(
+        f"{trial.path}: its process was killed by signal {number} (out of memory?); "
+        "the same command goes on where it stopped"
+    )
+
+
+@contextlib.contextmanager
+def _terminal_signals_blocked() -> Iterator[None]:
+    """Processes that are started here ignore signals of the terminal: the parent decides."""
+    if not hasattr(signal, "pthread_sigmask"):  # on Windows
+        yield
+        return
+    resource_tracker.ensure_running()  # whose start would let SIGINT through again
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGHUP))
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _work(trial: Trial, give: Connection) -> None:
+    """The program of one process."""
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    give.send(attempt(trial))
+
+
+def _end_with_parent() -> None:
+    """Save and end as soon as the parent process is gone, however it ended."""
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+        signal.raise_signal(signal.SIGTERM)
+
+
+def attempt(trial: Trial) -> Failure | None:
+    """Train and measure a trial; why it failed, if it did. One failure stops no other trial."""
+    try:
+        _wait_until_free(trial)
+        train_and_measure(trial)
+    except UserError as error:
+        return Failure(str(error), final=isinstance(error, Diverged))
+    except Exception as error:
+        if ran_out_of_memory(error):
+            return Failure("out of memory; lower data.batch_tokens or the sizes of the model")
+        reason = f"{trial.path}: internal error ({type(error).__name__}: {error})"
+        return Failure(reason, traceback=traceback.format_exc()[-MOST_OF_TRACEBACK:])
+    return None
+
+
+def _wait_until_free(trial: Trial) -> None:
+    """Wait for a training of before that is still saving. Raises UserError."""
+    deadline = time.monotonic() + SECONDS_FOR_LOCK
+    while (trial.path / LOCK).exists():  # no lock is left in a folder that is no run
+        try:
+            with locked(trial.path, remedy=""):
+                return
+        except InUse:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.2)

@@ -1,0 +1,167 @@
+"""A comparison as plain values, as tables in CSV, and as files of results/sweeps/."""
+
+import csv
+import io
+import platform
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from pydantic import BaseModel
+
+from toytrans import __version__
+from toytrans.safe_io import json_text, read_json
+from toytrans.sweeps.groups import PARTS, Group, Summary, pairs, parts_of, shown
+from toytrans.sweeps.picture import draw
+from toytrans.sweeps.sweep import Sweep
+from toytrans.training.machine import settings_of_numbers, usable_cores
+from toytrans.training.owned import saying_what_failed
+from toytrans.training.writing import write_file
+
+RESULTS = Path("results")
+"""Where results files go."""
+
+MOST_BYTES = 2**28
+"""Of a results file that is looked at before it is replaced."""
+
+
+def this_machine() -> dict[str, Any]:
+    """What may differ between the numbers of two machines."""
+    return {
+        "toytrans": __version__,
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "platform": platform.platform(),
+        "cores": usable_cores(),
+    } | settings_of_numbers()
+
+
+def to_dict(groups: Sequence[Group]) -> dict[str, Any]:
+    """The groups with every run, and the pairs of groups."""
+    parts = parts_of(groups)
+    return {
+        "groups": [
+            {
+                "differs": dict(group.differs),
+                "config": group.members[0].config.without_seeds().model_dump(mode="json"),
+                "summaries": {part: _summary(group.summary(part)) for part in parts},
+                "curve": [
+                    {"lengths": [span.low, span.high], "in_range": span.in_range}
+                    | summary._asdict()
+                    for span, summary in group.curve().items()
+                ],
+                "runs": [
+                    {
+                        "run": str(member.path),
+                        "seed": member.config.seed,
+                        "data_seed": member.config.data_seed,
+                        "trouble": member.trouble or None,
+                        "values": dict(member.values),
+                        "difference": member.difference,
+                        "by_length": dict(member.curve),
+                    }
+                    for member in group.members
+                ],
+            }
+            for group in groups
+        ],
+        "pairs": [
+            {"first": groups.index(a), "second": groups.index(b), "part": part}
+            | {"ahead": found.ahead, "behind": found.behind, "level": found.level}
+            | found.difference._asdict()
+            for part in parts
+            for a, b, found in pairs(groups, part)
+        ],
+    }
+
+
+def _summary(summary: Summary | None) -> dict[str, Any] | None:
+    return None if summary is None else summary._asdict()
+
+
+def runs_csv(groups: Sequence[Group]) -> str:
+    """One row a run."""
+    names = [name.replace(" ", "_") for name in PARTS.values()]
+    rows = (
+        [*about, *(member.values.get(part, "") for part in PARTS), member.trouble]
+        for about, member in _rows(groups)
+    )
+    return _csv([*_heading(groups), *(f"exact_match_{name}" for name in names), "trouble"], rows)
+
+
+def lengths_csv(groups: Sequence[Group]) -> str:
+    """One row a run and length."""
+    rows = (
+        [*about, length, value]
+        for about, member in _rows(groups)
+        if not member.trouble
+        for length, value in member.curve.items()
+    )
+    return _csv([*_heading(groups), "length", "exact_match"], rows)
+
+
+def _heading(groups: Sequence[Group]) -> list[str]:
+    return ["run", *(groups[0].differs if groups else ()), "seed", "data_seed"]
+
+
+def _rows(groups: Sequence[Group]) -> Iterator[tuple[list[Any], Any]]:
+    for group in groups:
+        for member in group.members:
+            values = map(shown, group.differs.values())
+            config = member.config
+            yield [str(member.path), *values, config.seed, config.data_seed], member
+
+
+def _csv(heading: Sequence[str], rows: Iterator[list[Any]]) -> str:
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(heading)
+    writer.writerows(rows)
+    return text.getvalue()
+
+
+def check_results(name: str) -> None:
+    """Raise UserError where the results file of a name is not of a sweep."""
+    path, otherwise = RESULTS / "sweeps" / f"{name}.json", "not a sweep's results; move it away"
+    read_json(path, _Results, otherwise, most_bytes=MOST_BYTES)
+
+
+class _Results(BaseModel):
+    """A results file, as far as it is read again."""
+
+    sweep: str
+
+
+def write_results(sweep: Sweep, groups: Sequence[Group]) -> list[Path]:
+    """Write the results of a sweep: JSON and CSV. Raises UserError where the disk refuses."""
+    about = {
+        "sweep": sweep.name,
+        "folder": str(sweep.folder),
+        "date": time.strftime("%Y-%m-%d"),
+        "machine": this_machine(),
+        "grid": sweep.grid,
+        "seeds": list(sweep.seeds),
+        **sweep.measure.to_dict(),
+    }
+    texts = {
+        f"{sweep.name}.json": f"{json_text(about | to_dict(groups), 1)}\n",
+        f"{sweep.name}.csv": runs_csv(groups),
+    }
+    if sweep.measure.lengths is not None:
+        texts[f"{sweep.name}-lengths.csv"] = lengths_csv(groups)
+    return [_write(name, text.encode()) for name, text in texts.items()]
+
+
+def write_picture(sweep: Sweep, groups: Sequence[Group]) -> Path:
+    """Draw the results of a sweep. Raises UserError without matplotlib."""
+    return _write(f"{sweep.name}.png", draw(groups, sweep.name))
+
+
+def _write(name: str, raw: bytes) -> Path:
+    folder = RESULTS / "sweeps"
+    with saying_what_failed(folder, name):
+        folder.mkdir(parents=True, exist_ok=True)
+        write_file(folder / name, raw)
+    return folder / name

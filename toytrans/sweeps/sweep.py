@@ -1,0 +1,200 @@
+"""A sweep: one training for every choice of values and every seed.
+
+    runs/sweeps/NAME/sweep.json            what was asked for, and the trials of it
+    runs/sweeps/NAME/CHOICE-sSEED-HASH/    a trial: a run directory with result.json or failed.json
+
+The same command goes on where it was stopped. Another grid under the same name adds trials; trials
+of before that are not in it are kept.
+"""
+
+import contextlib
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from toytrans.config_file import flatten
+from toytrans.errors import UserError
+from toytrans.sweeps.grid import (
+    Choice,
+    Grid,
+    LoadConfig,
+    check_choices,
+    choices_of,
+    configs_of,
+    read_grid,
+    title_of,
+)
+from toytrans.sweeps.groups import Member, differing_keys, shown
+from toytrans.sweeps.measure import ExactMatch
+from toytrans.sweeps.outcomes import TEST, is_done, outcome
+from toytrans.sweeps.processes import Failure
+from toytrans.sweeps.saved import FILE, SavedSweep, read_sweep
+from toytrans.sweeps.trial import Trial
+from toytrans.training.owned import LOCK, saying_what_failed
+from toytrans.training.run_folder import locked
+from toytrans.training.writing import draft_of, write_json
+
+MOST_TRIALS = 10_000
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """What was asked for, and its trials, seed by seed. titles: of the trials, for a person."""
+
+    name: str
+    folder: Path
+    grid: Grid
+    seeds: Sequence[int]
+    measure: ExactMatch
+    trials: Sequence[Trial]
+    titles: Sequence[str]
+
+    def title(self, trial: Trial) -> str:
+        return self.titles[self.trials.index(trial)]
+
+    def waiting(self) -> list[Trial]:
+        """The trials that are not done."""
+        return [trial for trial in self.trials if not is_done(trial)]
+
+    def members(self, failures: Mapping[Path, Failure] | None = None) -> list[Member]:
+        """The trials as they are now, for a comparison. failures: those of this process."""
+        failed = {path: failure.reason for path, failure in (failures or {}).items()}
+        return [
+            Member(trial.path, trial.config, trouble=failed[trial.path])
+            if trial.path in failed
+            else outcome(trial.path, trial.config, self.measure)
+            for trial in self.trials
+        ]
+
+    @contextlib.contextmanager
+    def held(self) -> Iterator[list[str]]:
+        """Hold the sweep's folder, and write what was asked for. Yields sentences for the user.
+
+        Raises UserError where another sweep runs in the folder.
+        """
+        with locked(self.folder, ", or give another --name") as notes:
+            changes = self.changes()
+            with saying_what_failed(self.folder, FILE):
+                write_json(self.folder / FILE, self.to_dict())
+            yield [*notes, *changes]
+
+    def changes(self) -> list[str]:
+        """How the grid differs from that of before, in a sentence at most. Raises UserError where
+        the folder is of another config, or of something else."""
+        before = read_sweep(self.folder)
+        if before is not None:
+            self._require_equal(before)
+            return self._added(before)
+        mine = {LOCK, draft_of(self.folder / FILE).name}
+        there = {path.name for path in self.folder.iterdir()} if self.folder.is_dir() else set()
+        if there - mine or self.folder.is_file():
+            raise UserError(f"{self.folder}: not a sweep, so it is left alone; give another --name")
+        return []
+
+    def _require_equal(self, before: SavedSweep) -> None:
+        """Raise UserError where the configs differ in more than the grid."""
+        configs = [before.configs_in(self.folder)[0], self.trials[0].config]
+        old, new = (config.without_seeds() for config in configs)
+        values = [flatten(config.model_dump(mode="json")) for config in (old, new)]
+        varied = {*before.grid, *self.grid}
+        fixed = [
+            f"{key} ({' -> '.join(shown(each.get(key)) for each in values)})"
+            for key in (differing_keys([old, new]) if old != new else ())
+            if key not in varied
+        ]
+        if fixed:
+            raise UserError(
+                f"{self.folder}: its config differs: {', '.join(fixed)}; set it back, or give "
+                "another --name"
+            )
+
+    def _added(self, before: SavedSweep) -> list[str]:
+        changes = [
+            f"{key}: {' -> '.join(', '.join(grid.get(key, '-')) for grid in grids)}"
+            for grids in [(before.grid, self.grid)]
+            for key in {**before.grid, **self.grid}
+            if grids[0].get(key) != grids[1].get(key)
+        ]
+        if before.seeds != list(self.seeds):
+            changes.append(f"seeds: {_spans(before.seeds)} -> {_spans(self.seeds)}")
+        now, then = {trial.path.name for trial in self.trials}, {t.run for t in before.trials}
+        kept = f", {len(then - now)} of before are kept but not shown" if then - now else ""
+        new = f"{len(now - then)} of {len(now)} trials are new{kept}"
+        return [f"{self.folder}: {'; '.join(changes)}; {new}"] if changes else []
+
+    def to_dict(self) -> dict[str, Any]:
+        """What was asked for, as SavedSweep reads it."""
+        choices = len(self.trials) // len(self.seeds)
+        return {
+            "configs": [t.config.model_dump(mode="json") for t in self.trials[:choices]],
+            "grid": self.grid,
+            "seeds": list(self.seeds),
+            **self.measure.to_dict(),
+            "trials": [
+                {"run": trial.path.name, "seed": trial.config.seed, "config": number % choices}
+                for number, trial in enumerate(self.trials)
+            ],
+        }
+
+
+def plan(
+    name: str,
+    folder: Path,
+    load: LoadConfig,
+    sets: Sequence[str] = (),
+    seeds: Sequence[int] | None = None,
+    measure: ExactMatch | None = None,
+    *,
+    here: bool = True,
+) -> Sweep:
+    """The sweep of a config, checked as a whole. Raises UserError.
+
+    load: gives the config with some values laid over it. sets: `section.key=value,value`.
+    seeds: None = that of the config. here: it will run on this machine.
+    """
+    measure = measure or ExactMatch()
+    choices = choices_of(grid := read_grid(sets))
+    if len(choices) * len(seeds or [0]) > MOST_TRIALS:
+        raise UserError(
+            f"{len(choices) * len(seeds or [0]):,} trials are more than {MOST_TRIALS:,}; "
+            "give fewer seeds or values"
+        )
+    configs = configs_of(choices, load)
+    check_choices(choices, configs, measure, here=here)
+    seeds = [configs[0].seed] if seeds is None else seeds
+    there = _there(folder)
+    trials, titles = [], []
+    for seed in seeds:
+        for choice, config in zip(choices, configs, strict=True):
+            seeded = config.model_copy(update={"seed": seed})
+            label, measures = _label(choice, seed), {TEST: measure}
+            trial = Trial(label=label, config=seeded, measures=measures, folder=folder)
+            trials.append(replace(trial, label=there.get((seed, trial.digest), label)))
+            titles.append(f"{title_of(choice)} seed {seed}".strip())
+    sweep = Sweep(name, folder, grid, seeds, measure, trials, titles)
+    sweep.changes()
+    return sweep
+
+
+def _label(choice: Choice, seed: int) -> str:
+    """How the name of a trial's directory begins."""
+    parts = [re.sub(r"[^\w.]+", "_", value).strip("_.")[:24] for value in choice.values()]
+    return "-".join([*filter(None, parts[:4]), f"s{seed}"])
+
+
+def _there(folder: Path) -> dict[tuple[int, str], str]:
+    """The labels of trials in a folder, by seed and hash: a grid with another key names the same
+    trial by another label."""
+    names = [path.name for path in folder.iterdir()] if folder.is_dir() else []
+    known = (re.fullmatch(r"((?:.*-)?s(\d+))-([0-9a-f]{8})", name) for name in names)
+    return {(int(match[2]), match[3]): match[1] for match in known if match}
+
+
+def _spans(seeds: Sequence[int]) -> str:
+    """0:9 for the seeds 0 to 9."""
+    low, high = min(seeds), max(seeds)
+    if list(seeds) == list(range(low, high + 1)):
+        return f"{low}:{high}" if low < high else str(low)
+    return ", ".join(map(str, seeds))

@@ -1,0 +1,219 @@
+"""A trial: one training and what is measured of it.
+
+    Trial -> FOLDER/LABEL-HASH/ -> result.json
+
+A trial with its result is done. An interrupted trial continues from its last checkpoint, or with
+the first missing measure. The hash is of the config and the contents of its files: a changed config
+is trained anew. A changed measure is only measured anew. A result that cannot be read is refused,
+not overwritten; if it is removed, the trained model is measured again.
+"""
+
+import hashlib
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Annotated, Any, Literal, Protocol
+
+import torch
+from pydantic import BaseModel, ConfigDict, Field
+
+from toytrans.config import Config
+from toytrans.config_file import save_config
+from toytrans.data.files import sha256_of
+from toytrans.data.pairs import DatasetInfo
+from toytrans.errors import UserError
+from toytrans.model.initialisation import count_parameters
+from toytrans.model.transformer import Transformer
+from toytrans.safe_io import read_json
+from toytrans.training import devices
+from toytrans.training.checkpoint import Count
+from toytrans.training.owned import saying_what_failed
+from toytrans.training.run import load_run, read_records
+from toytrans.training.session import Request, open_session
+from toytrans.training.signals import exit_if_signalled
+from toytrans.training.trainer import Trainer
+from toytrans.training.writing import write_json
+from toytrans.user_code import digest as digest_of_code
+
+RESULT = "result.json"
+
+Taken = dict[str, Any]
+"""What a measure gives: the keys of `_Taken`, and others with plain values."""
+
+
+class Measure(Protocol):
+    """What is measured of a trained model."""
+
+    def asked(self) -> dict[str, Any]:
+        """The keys that its numbers depend on, as JSON."""
+
+    def take(
+        self, model: Transformer, config: Config, facts: DatasetInfo, taken: Mapping[str, Taken]
+    ) -> Taken:
+        """Its numbers, with `asked` and `value`. taken: by the measures before it."""
+
+
+class Diverged(UserError):
+    """A training whose loss or gradient is not finite: it would diverge again."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trial:
+    """One training and what is measured of it.
+
+    label: how the name of its run directory begins. folder: where that lies.
+    checkpoint: which model is measured. best: the best on validation pairs; a training that
+    diverges fails. last: what training ended with, whatever that is.
+    """
+
+    label: str
+    config: Config
+    measures: Mapping[str, Measure]
+    folder: Path
+    checkpoint: Literal["best", "last"] = "best"
+
+    @cached_property
+    def config_by_names(self) -> Config:
+        """The config with its files by their names, whatever folder they lie in."""
+        files = self.config.data.files
+        if files is None:
+            return self.config
+        names = {part: Path(path).name for part, path in self._files().items()}
+        data = self.config.data.model_copy(update={"files": files.model_copy(update=names)})
+        return self.config.model_copy(update={"data": data})
+
+    def _files(self) -> dict[str, str]:
+        """Paths of the files that the config names."""
+        named = self.config.data.files
+        paths = {part: getattr(named, part, None) for part in ("train", "valid", "test")}
+        return {part: path for part, path in paths.items() if isinstance(path, str)}
+
+    @cached_property
+    def config_sha256(self) -> str:
+        text = save_config(self.config_by_names)
+        for reference in self.config.references.values():
+            text = text.replace(reference, Path(reference).name)
+        return hashlib.sha256(text.encode()).hexdigest()
+
+    @cached_property
+    def digest(self) -> str:
+        """The start of a hash of the config, and of what is in its files of data and of code."""
+        digest = self.config_sha256
+        contents = [sha256_of(path) for path in self._files().values()]
+        contents += [digest_of_code(reference) for reference in self.config.references.values()]
+        for each in contents:
+            digest = hashlib.sha256(f"{digest} {each}".encode()).hexdigest()
+        return digest[:8]
+
+    @cached_property
+    def path(self) -> Path:
+        """The run directory."""
+        return self.folder / f"{self.label}-{self.digest}"
+
+    def so_far(self) -> dict[str, Any] | None:
+        """The result of the training, with the measures that are still asked for; None before its
+        end. Raises UserError for a file that no training writes."""
+        result = read_result(self.path)
+        if result is not None:
+            taken = result["measures"]
+            result["measures"] = {
+                name: taken[name]
+                for name, measure in self.measures.items()
+                if name in taken and taken[name]["asked"] == measure.asked()
+            }
+        return result
+
+    def result(self) -> dict[str, Any] | None:
+        """The result, if every measure has been taken."""
+        result = self.so_far()
+        return result if result and len(result["measures"]) == len(self.measures) else None
+
+    def share_done(self) -> float:
+        """Proportion that is done: training counts half, the measures the other half."""
+        if (result := self.so_far()) is not None:
+            return 0.5 + 0.5 * len(result["measures"]) / len(self.measures)
+        records = read_records(self.path)
+        return 0.5 * int(records[-1]["step"]) / self.config.train.max_steps if records else 0.0
+
+
+class _Plain(BaseModel):
+    """Known keys have types; other keys hold plain values."""
+
+    model_config = ConfigDict(extra="allow", strict=True, allow_inf_nan=False)
+    __pydantic_extra__: dict[str, str | Count | float | None]
+
+
+class _Taken(_Plain):
+    """What a measure gives. None: the number was not finite."""
+
+    asked: dict[str, Any]
+    value: float | None
+    loss: float | None
+    exact_match: float
+    forced_exact_match: float
+    token_accuracy: float
+    free_token_accuracy: float
+    by_length: dict[Annotated[str, Field(pattern=r"^[0-9]{1,6}$")], float] = {}
+
+
+class _Result(_Plain):
+    """result.json, as `train_and_measure` makes it."""
+
+    train_s: float = 0.0
+    measures: dict[str, _Taken]
+
+
+def read_result(run: Path) -> dict[str, Any] | None:
+    """The contents of a run's result.json, if it exists. Raises UserError."""
+    otherwise = "not what a training writes; remove it, and the trained model is measured again"
+    result = read_json(run / RESULT, _Result, otherwise)
+    return result.model_dump(exclude_unset=True) if result else None
+
+
+def train_and_measure(trial: Trial) -> None:
+    """Train on one core, or resume, and write the result after every measure.
+
+    On SIGTERM the training saves. A running measure is lost, the measures before it are kept.
+    """
+    torch.set_num_threads(1)
+    devices.tune_process()
+    began = time.process_time()
+    config = trial.config
+    request = Request(trial.path.name, config, lambda _: config, trial.path, resume=True, remedy="")
+    with open_session(request, lambda _: None, patient=True) as session:
+        trainer, signals = session.trainer, session.signals
+        for _ in trainer.train():
+            pass
+        signals.act = lambda: exit_if_signalled(signals.received)
+        exit_if_signalled(signals.received)
+        model = _to_measure(trial, trainer)
+        result = trial.so_far() or {
+            "steps": trainer.progress.step,
+            "stop_reason": trainer.stop_reason,
+            "target_tokens": trainer.progress.target_tokens,
+            "parameters": count_parameters(trainer.model),
+            "train_s": trainer.progress.elapsed_s,
+            "cpu_s": None if session.resumed else time.process_time() - began,
+            "precision": trainer.precision,
+            "measures": {},
+        }
+        taken = result["measures"]
+        for name, measure in trial.measures.items():
+            if name not in taken:
+                taken[name] = measure.take(model, trainer.config, session.source.facts, taken)
+                with saying_what_failed(trial.path, RESULT):
+                    write_json(trial.path / RESULT, result)
+
+
+def _to_measure(trial: Trial, trainer: Trainer) -> Transformer:
+    """The model that is measured. Raises Diverged."""
+    if trial.checkpoint == "last":
+        return trainer.model
+    if trainer.stop_reason == "diverged":
+        raise Diverged(
+            f"training diverged: the {trainer.cause} is not finite by step "
+            f"{trainer.progress.step}; lower train.lr or train.clip_norm"
+        )
+    return load_run(trial.path, "best", str(trainer.device)).model
