@@ -96,6 +96,7 @@ class _View:
         self.sampled_step = 0
         self.moment: Moment | None = None
         self.losses = [(r["step"], r["loss"]) for r in read_records(trainer.run) if r.get("loss")]
+        self._sample()  # the first takes longer, so it comes before the first step
         self.began = self.drawn_at = self.sampled_at = time.monotonic()
         self.spent, self.cost = 0.0, {False: 0.0, True: 0.0}
         self._now, self._samples = self.began, False
