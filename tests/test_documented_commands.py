@@ -79,8 +79,8 @@ def folder(trained: tuple[Path, str], tmp_path: Path, monkeypatch: pytest.Monkey
 
 
 def test_every_command_of_toytrans_is_documented():
-    every = "train tasks config schema eval board translate inspect-masks check faults gradients"
-    every += " attention trace doctor report"
+    every = "train runs tasks config schema eval board translate inspect-masks check faults"
+    every += " gradients attention trace doctor report"
     for command in every.split():
         assert f"| `{command}` |" in (ROOT / "docs/commands.md").read_text(), command
     run = {shlex.split(command)[1] for command in PAGE_OF}

@@ -17,6 +17,7 @@ AnchorName = Literal[
 ]
 PadMask = Literal["keys", "keys_and_queries"]
 Backward = Literal["autograd", "by_hand"]
+LoggerName = Literal["tensorboard", "wandb", "mlflow"]
 FaultName = Literal[
     "no_causal",
     "triangle_off_by_one",

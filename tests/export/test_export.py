@@ -150,7 +150,7 @@ ABSOLUTE = {"positions": "sinusoidal", "norm": "post"}
 def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with two trained runs and what was exported of them."""
     pytest.importorskip("ctranslate2")
-    pytest.importorskip("onnxscript")
+    pytest.importorskip("transformers")
     folder = tmp_path_factory.mktemp("runs")
     ten = {"symbols": 10}
     (folder / "one.yaml").write_text(tiny_yaml(data=ten))
@@ -160,10 +160,21 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
         assert call("train", "one.yaml", "--out", "reverse") == 0
         assert call("train", "two.yaml", "--out", "reverse_sinusoidal") == 0
         assert call("export", "reverse", "--format", "safetensors") == 0
-        assert call("export", "reverse", "--format", "onnx") == 0
         assert call("export", "reverse_sinusoidal", "--format", "safetensors") == 0
         assert call("export", "reverse_sinusoidal", "--format", "ctranslate2") == 0
         assert call("export", "--run", "reverse_sinusoidal", "--format", "huggingface") == 0
+    return folder
+
+
+@pytest.fixture(scope="module")
+def onnx(runs: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the first run and its graphs."""
+    pytest.importorskip("onnxscript")
+    folder = tmp_path_factory.mktemp("onnx")
+    shutil.copytree(runs / "reverse", folder / "reverse")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        assert call("export", "reverse", "--format", "onnx") == 0
     return folder
 
 
@@ -176,13 +187,9 @@ def folder(runs: Path, here: Path) -> Path:
 
 
 def test_the_command_writes_nothing_else(runs: Path) -> None:
+    ends = ("", ".safetensors", "-ctranslate2", "-huggingface")
     made = {path.name for path in runs.iterdir()} - {"one.yaml", "two.yaml"}
-    one = ("reverse", "reverse.safetensors", "reverse-onnx")
-    assert made == {
-        *one,
-        *(f"reverse_sinusoidal{end}" for end in ("", ".safetensors", "-ctranslate2")),
-        "reverse_sinusoidal-huggingface",
-    }
+    assert made == {"reverse", "reverse.safetensors", *(f"reverse_sinusoidal{e}" for e in ends)}
 
 
 def test_the_command_says_what_it_checked(folder: Path, command: Command) -> None:
@@ -194,9 +201,9 @@ def test_the_command_says_what_it_checked(folder: Path, command: Command) -> Non
     ]
 
 
-def test_onnx_reads_any_number_of_rows_and_places(folder: Path) -> None:
-    run = toytrans.load(folder / "reverse", device="cpu")
-    decode = export.decoder_of("onnx", folder / "reverse-onnx")
+def test_onnx_reads_any_number_of_rows_and_places(onnx: Path) -> None:
+    run = toytrans.load(onnx / "reverse", device="cpu")
+    decode = export.decoder_of("onnx", onnx / "reverse-onnx")
     for rows, longest in ((1, 1), (7, 30)):
         sources = [[1, *[3 + (r + i) % 10 for i in range(longest)], 2] for r in range(rows)]
         pairs = export.compare(run, decode, sources)
@@ -257,6 +264,21 @@ def test_refusals(folder: Path, refused: Callable[..., str], monkeypatch) -> Non
     assert sorted(folder.iterdir()) == before
 
 
+def test_own_code(here: Path, refused: Callable[..., str], command: Command) -> None:
+    """A model of the user's has no counterpart anywhere. A task of the user's needs none."""
+    for name in ("my_model", "my_tasks"):
+        shutil.copy(DOCS.parent / "examples" / f"{name}.py", here)
+    model = {"class": "my_model.py:TwoGRUs", "d_model": 16}
+    (here / "own.yaml").write_text(tiny_yaml(model=model))
+    assert command("train", "own.yaml", "--out", "own").code == 0
+    assert "own: no format can express your own code, model.class: my_model.py:TwoGRUs" in refused(
+        "export", "own", "--format", "safetensors"
+    )
+    (here / "task.yaml").write_text(tiny_yaml(data={"task": "my_tasks.py:swap_pairs"}))
+    assert command("train", "task.yaml", "--out", "task").code == 0
+    assert command("export", "task", "--format", "safetensors").code == 0
+
+
 def test_an_unfinished_run_is_named(folder: Path, command: Command) -> None:
     shutil.copytree("reverse", "part")
     config = folder / "part" / "config.yaml"
@@ -280,10 +302,18 @@ def test_the_file_holds_all_that_a_loader_needs(folder: Path) -> None:
 BLOCKS = re.findall(r"^```python\n(.*?)^```", DOCS.read_text(), re.MULTILINE | re.DOTALL)
 
 
-@pytest.mark.parametrize("block", BLOCKS, ids=["plain", "transformers", "ctranslate2", "onnx"])
+@pytest.mark.parametrize("block", BLOCKS[:3], ids=["plain", "transformers", "ctranslate2"])
 def test_the_examples_of_the_page(
     folder: Path, block: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    name = "reverse_sinusoidal" if "reverse_sinusoidal" in block else "reverse"
     exec(block, {})
-    assert capsys.readouterr().out.strip() == toytrans.load(name).translate(["5 7 9"])[0]
+    expected = toytrans.load("reverse_sinusoidal").translate(["5 7 9"])
+    assert capsys.readouterr().out.splitlines() == expected
+
+
+def test_the_example_for_onnx(
+    onnx: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(onnx)
+    exec(BLOCKS[3], {})
+    assert capsys.readouterr().out.splitlines() == toytrans.load("reverse").translate(["5 7 9"])

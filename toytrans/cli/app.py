@@ -25,6 +25,7 @@ from toytrans.cli import (
     gradients,
     inspect,
     report,
+    runs,
     sweep,
     tasks,
     trace,
@@ -49,6 +50,7 @@ REFUSALS = (errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EPERM, errno.EROFS, 
 
 TRAIN, SEE, MEASURE = "Train", "See and prove", "Measure"
 app.command("train", rich_help_panel=TRAIN)(train.train)
+app.command("runs", rich_help_panel=TRAIN)(runs.runs)
 app.command("tasks", rich_help_panel=TRAIN)(tasks.tasks)
 app.command("schema", rich_help_panel=TRAIN)(tasks.schema)
 app.add_typer(config.app, name="config", rich_help_panel=TRAIN)

@@ -10,6 +10,7 @@ from toytrans.cli.common import (
     AnyPart,
     AsJson,
     Checkpoint,
+    Progress,
     note,
     open_run,
     output,
@@ -84,7 +85,7 @@ def attention(
     _check(loaded, sequences)
     if one_screen := choice == ALL and not (everything or plot or as_json or as_html):
         choice, most = Choice("cross", loaded.model.config.n_decoder_layers), 1
-    maps = maps_of(loaded, sequences, choice=choice, sample=sample, most=most)
+    maps = maps_of(loaded, sequences, choice=choice, sample=sample, most=most, follow=Progress())
     if plot is not None:
         draw(plot, maps)
         note(f"wrote {plot}")

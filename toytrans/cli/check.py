@@ -14,6 +14,7 @@ from toytrans.cli.common import (
     Break,
     Checkpoint,
     Overrides,
+    Progress,
     RunOption,
     columns,
     either,
@@ -22,7 +23,7 @@ from toytrans.cli.common import (
     output,
     plain,
 )
-from toytrans.cli.render.proofs import Progress, print_card, remedy, show
+from toytrans.cli.render.proofs import print_card, remedy, show
 from toytrans.errors import UserError
 from toytrans.training.signals import signals_as_exceptions
 
@@ -30,7 +31,9 @@ if TYPE_CHECKING:
     from toytrans.config import Config
     from toytrans.insight.proofs.report import Report
 
-Id = Annotated[int | None, typer.Option(min=0, help="For a --model.")]
+
+def _of_model(what: str) -> Any:
+    return typer.Option(min=0, help=f"{what} of a --model.")
 
 
 def check(
@@ -62,17 +65,19 @@ def check(
         str, typer.Option(metavar="LETTERS", help="Run these proofs only, say abe.")
     ] = "",
     skip: Annotated[str, typer.Option(metavar="LETTERS", help="Leave these proofs out.")] = "",
-    pad_id: Id = None,
-    source_pad_id: Id = None,
-    start_id: Id = None,
-    eos_id: Id = None,
-    vocabulary_size: Id = None,
+    pad_id: Annotated[int | None, _of_model("Pad id")] = None,
+    source_pad_id: Annotated[int | None, _of_model("Pad id of the sources")] = None,
+    start_id: Annotated[int | None, _of_model("First decoder input")] = None,
+    eos_id: Annotated[int | None, _of_model("End id")] = None,
+    vocabulary_size: Annotated[int | None, _of_model("Vocabulary size")] = None,
     max_length: Annotated[
         int | None, typer.Option(min=1, help="The longest sequence that a --model takes.")
     ] = None,
     batch_first: Annotated[
         bool | None,
-        typer.Option("--batch-first/--time-first", help="For a --model. Default: detected."),
+        typer.Option(
+            "--batch-first/--time-first", help="Layout of a --model's ids. Default: detected."
+        ),
     ] = None,
     seed: Annotated[
         int, typer.Option(min=0, max=2**31 - 1, help="Seed of the random sequences, or kills.")
@@ -195,7 +200,7 @@ def _check_resume(settings: "Config", name: str, steps: int, kills: int, seed: i
 
     note(f"training {steps} steps, then again with {kills} kills")
     with signals_as_exceptions():  # the trainings' folder is removed
-        return prove_resume(settings, name, steps, kills, seed)
+        return prove_resume(settings, name, steps, kills, seed, Progress())
 
 
 def _check_run(

@@ -6,6 +6,7 @@ import inspect
 import os
 import re
 import sys
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TextIO, TypeVar, get_args
@@ -115,10 +116,11 @@ def open_run(path: Path | None, checkpoint: str, device: str = "cpu") -> "Run":
     return run
 
 
-def output() -> Console:
-    """Standard output; where NO_COLOR is set without any escape codes, bold and dim included."""
+def output(stderr: bool = False) -> Console:
+    """Standard output, or standard error. Where NO_COLOR is set, text has no escape codes, bold
+    and dim included."""
     plain = bool(os.environ.get("NO_COLOR"))
-    return Console(highlight=False, color_system=None if plain else "auto")
+    return Console(stderr=stderr, highlight=False, color_system=None if plain else "auto")
 
 
 def note(message: str, file: TextIO | None = None) -> None:
@@ -131,6 +133,22 @@ def note(message: str, file: TextIO | None = None) -> None:
         silence(file)
         if isinstance(error, BrokenPipeError):
             raise
+
+
+PROGRESS_AFTER = 2.0
+"""Seconds before the first line of progress, and between two."""
+
+
+class Progress:
+    """Notes on standard error what a command is at, once that takes a while."""
+
+    def __init__(self) -> None:
+        self.last = time.monotonic()
+
+    def __call__(self, what: str) -> None:
+        if time.monotonic() - self.last >= PROGRESS_AFTER:
+            self.last = time.monotonic()
+            note(f"now: {what}")
 
 
 def silence(stream: TextIO) -> None:

@@ -13,6 +13,7 @@ import typer
 from toytrans.cli.common import (
     AsJson,
     Checkpoint,
+    Progress,
     RunOption,
     note,
     open_run,
@@ -111,18 +112,22 @@ def _groups(measured: "list[Measured]") -> "list[list[Measured]]":
 
 @contextlib.contextmanager
 def _watched(run: Path) -> "Iterator[Callable[[int, int], None]]":
-    """A progress bar, on a terminal, after two seconds."""
+    """A progress bar on a terminal and lines elsewhere, after two seconds."""
     from tqdm import tqdm
 
     shape = "{desc} {bar} {percentage:3.0f}% {remaining} left"
-    hidden = not sys.stderr.isatty()
+    hidden, progress, so_far = not sys.stderr.isatty(), Progress(), 0
     with tqdm(
         desc=str(run), delay=2, leave=False, disable=hidden, dynamic_ncols=True, bar_format=shape
     ) as bar:
 
         def follow(done: int, total: int) -> None:
+            nonlocal so_far
+            so_far += done
             bar.total = total
             bar.update(done)
+            if hidden:
+                progress(f"{run}, {so_far / total:.0%}")
 
         yield follow
 

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from toytrans.cli.common import AsJson, columns, output
+from toytrans.cli.common import AsJson, Progress, columns, output
 from toytrans.insight.tables import count
 from toytrans.safe_io import json_text
 
@@ -26,7 +26,7 @@ def gradients(
     """
     from toytrans.insight.gradients import TOLERANCE, compare
 
-    comparisons = compare(seeds)
+    comparisons = compare(seeds, Progress())
     passed = all(each.passed for each in comparisons)
     if as_json:
         head = {"precision": "float64", "seeds": seeds, "tolerance": TOLERANCE, "passed": passed}

@@ -1,13 +1,11 @@
-"""`toytrans report` and `toytrans runs`."""
+"""`toytrans report`."""
 
-import time
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from toytrans.cli.common import check_new, note, printable
-from toytrans.cli.render.proofs import PROGRESS_AFTER
+from toytrans.cli.common import Progress, check_new, printable
 from toytrans.errors import UserError
 
 
@@ -39,7 +37,7 @@ def report(
 
     tune_process()
     views = [read_view(path) for path in paths or [newest_run()]]
-    follow = _Progress()
+    follow = Progress()
     if len(views) == 1:
         title, parts = views[0].name, list(sections.sections_of(views[0], follow))
     else:
@@ -59,15 +57,3 @@ def _write(out: Path, text: str, overwrite: bool) -> None:
     except OSError as error:
         draft.unlink(missing_ok=True)
         raise UserError(f"--out {out}: cannot be written ({error.strerror})") from None
-
-
-class _Progress:
-    """A line on standard error every two seconds."""
-
-    def __init__(self) -> None:
-        self.last = time.monotonic()
-
-    def __call__(self, what: str) -> None:
-        if time.monotonic() - self.last >= PROGRESS_AFTER:
-            self.last = time.monotonic()
-            note(f"now: {what}")

@@ -11,6 +11,7 @@ import typer
 
 from toytrans.cli.common import (
     Overrides,
+    Progress,
     RunArgument,
     RunOption,
     broken,
@@ -64,6 +65,7 @@ class Source:
 
     def load(self) -> "InspectedBatch":
         """The batch, and the model that reads it: a run's, a config's or a small fresh one."""
+        progress = Progress()
         from toytrans.config import ModelConfig
         from toytrans.data import open_source
         from toytrans.insight.inspected import (
@@ -94,11 +96,13 @@ class Source:
             batch, _ = batch_of_sequences(self.src, self.tgt, vocabulary, settings.source_bos)
         else:
             batch, vocabulary = batch_of_config(settings, self.rows or 2, facts)
+        progress("the model")
         if loaded:
             model, weights = loaded.model, f"weights of {loaded.title}"
         else:
             model = fresh(lambda: build_model(settings, vocabulary), settings.seed)
             weights = f"fresh weights, seed {settings.seed}{broken(settings.fault)}"
+        progress("what the model computes")
         return InspectedBatch(batch, vocabulary, model, weights, settings.fault)
 
 

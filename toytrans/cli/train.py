@@ -4,11 +4,14 @@ import contextlib
 import shlex
 import sys
 import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, NamedTuple, get_args
 
 import typer
 
+from toytrans.choices import LoggerName
 from toytrans.cli.common import Break, Overrides, either, note, share, warn_of_fault
 from toytrans.cli.render.results import print_results
 from toytrans.cli.reporter import reporter
@@ -20,6 +23,19 @@ if TYPE_CHECKING:
     from toytrans.training.trainer import Trainer
 
 SECONDS_BETWEEN_LINES = 5.0
+
+
+class Moment(NamedTuple):
+    """A record, target tokens a second, and the exact match measured last."""
+
+    record: "Record"
+    rate: float
+    match: float | None
+
+    def seconds_left(self, max_steps: int) -> float:
+        """To max_steps, at the mean pace so far."""
+        step = self.record["step"]
+        return float(self.record["elapsed_s"] / max(step, 1) * (max_steps - step))
 
 
 def train(
@@ -46,6 +62,21 @@ def train(
     overwrite: Annotated[
         bool, typer.Option("--overwrite", help="Replace an existing run.")
     ] = False,
+    log_to: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="LOGGER",
+            autocompletion=lambda: get_args(LoggerName),
+            help="Copy records to tensorboard, wandb (offline) or mlflow, below RUN/logs.",
+        ),
+    ] = None,
+    watched: Annotated[
+        bool,
+        typer.Option(
+            "--watch",
+            help="Show loss curve, translations and attention. Without a terminal: lines.",
+        ),
+    ] = False,
 ) -> None:
     """Train a model from a YAML file and measure it."""
     from toytrans.config_file import load_config
@@ -64,8 +95,10 @@ def train(
     warn_of_fault(settings.fault)
     from toytrans.training.devices import tune_process
     from toytrans.training.distributed import init_distributed
+    from toytrans.training.loggers import usable
     from toytrans.training.session import Request, open_session
 
+    loggers = usable(log_to or [])
     tune_process()
     request = Request(
         file.stem,
@@ -79,48 +112,79 @@ def train(
         if not context.is_main:
             reporter.fall_silent()
         with open_session(request, note, context) as session:
-            _follow(session.trainer)
+            _follow(session, loggers, watched)
             _report_stop(session, file, changes)
         print_results(session.trainer, session.source)
 
 
-def _follow(trainer: "Trainer") -> None:
-    """Train, with a bar on a terminal and a line every few seconds elsewhere."""
+def _follow(session: "Session", loggers: list[LoggerName], watched: bool) -> None:
+    """Train; show each record as the terminal allows, and give it to the loggers."""
+    from toytrans.training.loggers import open_loggers
+
+    trainer = session.trainer
+    names = loggers if trainer.context.is_main else []
+    so_far = (trainer.run, trainer.config, trainer.progress.elapsed_s)
+    match: float | None = None
+    before = (trainer.progress.target_tokens, trainer.progress.elapsed_s)
+    with open_loggers(names, *so_far, note) as log, _view(session, watched) as show:
+        for record in trainer.train():
+            match = record.get("valid_exact_match", match)
+            seconds = record["elapsed_s"] - before[1]
+            rate = (record["target_tokens"] - before[0]) / max(seconds, 1e-9)
+            before = (int(record["target_tokens"]), record["elapsed_s"])
+            show(Moment(record, rate, match))
+            log(record)
+
+
+def _view(session: "Session", watched: bool) -> AbstractContextManager[Callable[[Moment], None]]:
+    """The view of --watch, a bar on a terminal, and a line every few seconds elsewhere."""
+    if watched and session.trainer.context.is_main:
+        from toytrans.cli.render.watch import can_watch, watch
+
+        if can_watch():
+            return watch(session.trainer, session.source)
+    return (_bar if sys.stderr.isatty() else _lines)(session.trainer)
+
+
+@contextlib.contextmanager
+def _bar(trainer: "Trainer") -> Iterator[Callable[[Moment], None]]:
     from tqdm import tqdm
 
-    terminal, max_steps = sys.stderr.isatty(), trainer.config.train.max_steps
     bar = tqdm(
-        total=max_steps,
+        total=trainer.config.train.max_steps,
         initial=trainer.progress.step,
         unit="step",
-        disable=not terminal,
         dynamic_ncols=True,
         bar_format="step {n_fmt}/{total_fmt} {bar} {desc} {remaining} left",
     )
-    printed_at, match = time.monotonic(), None
-    before = (trainer.progress.target_tokens, trainer.progress.elapsed_s)
-    for record in trainer.train():
-        match = record.get("valid_exact_match", match)
-        seconds = record["elapsed_s"] - before[1]
-        rate = (record["target_tokens"] - before[0]) / max(seconds, 1e-9)
-        before = (int(record["target_tokens"]), record["elapsed_s"])
-        status = f"loss {record['loss']:.4f} {rate:,.0f} tok/s"
-        if match is not None:
-            status += f" exact match {share(match)}"
+
+    def show(moment: Moment) -> None:
         with contextlib.suppress(OSError):  # a terminal that was closed: its signal saves
-            bar.set_description_str(status, refresh=False)
-            bar.update(int(record["step"]) - bar.n)
-        if not terminal and time.monotonic() - printed_at >= SECONDS_BETWEEN_LINES:
-            printed_at = time.monotonic()
-            left = seconds_left(record, max_steps)
-            note(f"step {record['step']}/{max_steps} {status} {left:.0f} s left")
+            bar.set_description_str(_status(moment), refresh=False)
+            bar.update(int(moment.record["step"]) - bar.n)
+
+    yield show
     with contextlib.suppress(OSError):
         bar.close()
 
 
-def seconds_left(record: "Record", max_steps: int) -> float:
-    """To max_steps, at the mean pace so far."""
-    return float(record["elapsed_s"] / max(record["step"], 1) * (max_steps - record["step"]))
+@contextlib.contextmanager
+def _lines(trainer: "Trainer") -> Iterator[Callable[[Moment], None]]:
+    max_steps, printed_at = trainer.config.train.max_steps, time.monotonic()
+
+    def show(moment: Moment) -> None:
+        nonlocal printed_at
+        if time.monotonic() - printed_at >= SECONDS_BETWEEN_LINES:
+            printed_at = time.monotonic()
+            step, left = moment.record["step"], moment.seconds_left(max_steps)
+            note(f"step {step}/{max_steps} {_status(moment)} {left:.0f} s left")
+
+    yield show
+
+
+def _status(moment: Moment) -> str:
+    status = f"loss {moment.record['loss']:.4f} {moment.rate:,.0f} tok/s"
+    return status if moment.match is None else f"{status} exact match {share(moment.match)}"
 
 
 def _report_stop(session: "Session", config: Path, changes: list[str]) -> None:

@@ -27,6 +27,7 @@ from toytrans.export.shared import PLACES, Decoder, Rows
 from toytrans.model.decoding import search, token_limits
 from toytrans.tokens import BOS_ID, EOS_ID, FIRST_SYMBOL_ID, PAD_ID
 from toytrans.training.run import Run
+from toytrans.user_code import shown
 
 BATCH = 100
 """Sequences that are decoded together."""
@@ -55,9 +56,11 @@ def check_fits(run: Run, name: ExportFormat) -> None:
             f"{run.path}: broken on purpose (fault {run.config.fault}), which no format can "
             "express; export a run without a fault"
         )
-    own = [f"{key}: {text}" for key, text in run.config.references.items() if "model." in key]
-    if own:
-        raise UserError(f"{run.path}: no format can express {own[0]}, which is code of your own")
+    for key, code in run.config.references.items():
+        if key.startswith("model."):
+            raise UserError(
+                f"{run.path}: no format can express your own code, {key}: {shown(code)}"
+            )
     if option := format_module(name).refusal(run.config.model):
         fits = [other for other in get_args(ExportFormat) if not _refuses(other, run)]
         remedy = f"take --format {' or '.join(fits)}" if fits else "no format can"

@@ -76,9 +76,15 @@ class GradientCase(NamedTuple):
     settings: Sequence[Any] = ()
 
 
-def compare(seeds: int) -> list[Comparison]:
-    """Compare every operation; the worst result of seeds 0 .. seeds - 1."""
-    runs = [list(_compare_seed(seed)) for seed in range(seeds)]
+def compare(seeds: int, follow: Callable[[str], None] = lambda _: None) -> list[Comparison]:
+    """Compare every operation; the worst result of seeds 0 .. seeds - 1.
+
+    follow: called before each seed.
+    """
+    runs = []
+    for seed in range(seeds):
+        follow(f"seed {seed + 1} of {seeds}")
+        runs.append(list(_compare_seed(seed)))
     return [_worst(same) for same in zip(*runs, strict=True)]
 
 

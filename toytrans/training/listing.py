@@ -2,7 +2,7 @@
 
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -14,7 +14,7 @@ except ImportError:  # not on Windows
 
 from toytrans.errors import UserError
 from toytrans.training.checkpoint import Progress, read_progress
-from toytrans.training.owned import CONFIG, LOCK, saved_steps
+from toytrans.training.owned import CONFIG, DATA, LOCK, saved_steps
 from toytrans.training.run import read_run
 
 State = Literal["finished", "unfinished", "being written", "damaged"]
@@ -81,6 +81,8 @@ def state_of(path: Path) -> RunState:
         config, _ = read_run(path)
         progress = _newest(path)
     except UserError as error:
+        if _is_being_written(path):
+            return RunState("being written")
         return RunState("damaged", problem=str(error))
     step = progress.step if progress else None
     best = progress.best_exact_match if progress else -1.0
@@ -117,15 +119,20 @@ def _newest(path: Path) -> Progress | None:
     return None
 
 
-def list_runs(folder: Path) -> Iterator[ListedRun]:
-    """The runs in a folder and in the folders below it, the newest first."""
-    found = [_listed(path) for path in _run_folders(folder)]
+def list_runs(folder: Path, follow: Callable[[str], None] = lambda _: None) -> Iterator[ListedRun]:
+    """The runs in a folder and in the folders below it, the newest first.
+
+    follow: called with the path of each folder that is looked at.
+    """
+    found = [_listed(path) for path in _run_folders(folder, follow)]
     yield from sorted(found, key=lambda run: -run.changed)
 
 
-def _run_folders(folder: Path) -> Iterator[Path]:
+def _run_folders(folder: Path, follow: Callable[[str], None]) -> Iterator[Path]:
+    """Folders that hold a config and its data, or the lock of a training."""
     for root, names, files in os.walk(folder):
-        if CONFIG in files:
+        follow(root)
+        if LOCK in files or {CONFIG, DATA} <= set(files):
             names.clear()
             yield Path(root)
 

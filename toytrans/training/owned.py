@@ -6,6 +6,7 @@
     checkpoints/.step-N/          a checkpoint while it is written
     checkpoints/.old-step-N/      a checkpoint while it is deleted
     .replaced/                    the old run, until the new one saves its first checkpoint
+    logs/                         what loggers wrote; nothing deletes it
 
 Only this module deletes anything in a run directory. It deletes files with the names above, and
 folders that are then empty. It never deletes a tree, and never anything through a link.
@@ -25,7 +26,7 @@ from toytrans.safe_io import Unreadable, json_text, read_whole
 from toytrans.training.failpoint import failpoint
 from toytrans.training.writing import draft_of, flush_folder, write_file
 
-CONFIG, DATA, ENVIRONMENT, METRICS, LOCK, CHECKPOINTS, MANIFEST, REPLACED = (
+CONFIG, DATA, ENVIRONMENT, METRICS, LOCK, CHECKPOINTS, MANIFEST, REPLACED, LOGS = (
     "config.yaml",
     "data.json",
     "environment.json",
@@ -34,6 +35,7 @@ CONFIG, DATA, ENVIRONMENT, METRICS, LOCK, CHECKPOINTS, MANIFEST, REPLACED = (
     "checkpoints",
     "checkpoints.json",
     ".replaced",
+    "logs",
 )
 PARTS = ("weights", "optimizer", "random")
 DESCRIPTION = "checkpoint.json"
@@ -128,7 +130,7 @@ def prune(run: Path, steps: Iterable[int]) -> None:
                 doomed = _hide(checkpoint_folder(run, step))
                 failpoint("pruning")
                 _delete(doomed, CHECKPOINT_FILES)
-    for name in os.listdir(folder):
+    for name in _names(folder):
         if _is_draft(name):
             discard_draft(folder / name)
 
@@ -329,6 +331,33 @@ def drop_replaced(run: Path) -> None:
         _delete(aside, RUN_FILES)
 
 
+def delete_files(run: Path) -> list[str]:
+    """Delete what training wrote into a run directory, and the directory if it is then empty.
+    Returns the entries that are kept. The caller holds the lock.
+
+    Checkpoints that are not this run's stay, with the config and the data that they need. A run
+    that another replaces without a checkpoint yet comes back. Raises UserError.
+    """
+    if put_back(run):
+        return ["the run before it, which is back"]
+    if target := leaves(run):
+        raise UserError(f"{run / CHECKPOINTS}: a link to {target}; nothing behind it is deleted")
+    drop_replaced(run)
+    prune(run, saved_steps(run))
+    try:
+        _remove_empty(run / CHECKPOINTS)
+        needed = {DATA, CONFIG} if os.path.lexists(run / CHECKPOINTS) else set()
+        ours = [name for name in RUN_FILES if name not in needed]
+        for name in (*(draft_of(Path(name)).name for name in RUN_FILES), *ours, LOCK):
+            if (run / name).is_file() and not (run / name).is_symlink():
+                (run / name).unlink()
+    except OSError as error:
+        raise UserError(f"{run}: cannot be deleted ({error.strerror})") from None
+    _remove_empty(run)
+    inside = [f"{CHECKPOINTS}/{name}" for name in _names(run / CHECKPOINTS)]
+    return sorted({*_names(run), *inside} - {CHECKPOINTS})
+
+
 def is_unfinished(run: Path) -> bool:
     """Whether a training locked a folder but ended before it wrote a config."""
     return (run / LOCK).exists() and not os.path.lexists(run / CONFIG)
@@ -349,7 +378,7 @@ def forget_claim(run: Path, *, made: bool) -> None:
 def _others(run: Path) -> list[str]:
     """Entries of a run directory that training does not write."""
     drafts = {draft_of(Path(name)).name for name in RUN_FILES}
-    known = {*RUN_FILES, *drafts, LOCK, CHECKPOINTS, REPLACED}
+    known = {*RUN_FILES, *drafts, LOCK, CHECKPOINTS, REPLACED, LOGS}
     inside = [name for name in _names(run / CHECKPOINTS) if not _is_draft(name)]
     return [
         *sorted(set(_names(run)) - known),

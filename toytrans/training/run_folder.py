@@ -1,4 +1,4 @@
-"""The folder of a run: which one it is, and the lock that keeps other trainings out."""
+"""The folder of a run: which one it is, the lock that keeps other trainings out, its end."""
 
 import contextlib
 import errno
@@ -15,6 +15,7 @@ from toytrans.errors import UserError
 from toytrans.training.owned import (
     LOCK,
     REPLACED,
+    delete_files,
     is_unfinished,
     recover,
     saying_what_failed,
@@ -122,6 +123,20 @@ def _lock(path: Path, descriptor: int, remedy: str) -> list[str]:
             return unguarded
         raise
     return []
+
+
+def delete_run(path: Path) -> list[str]:
+    """Delete what training wrote into a run directory; returns what is kept there.
+
+    Raises UserError, and deletes nothing, where a training is writing or may be, and in a folder
+    that neither holds the lock of a training nor can be read as a run.
+    """
+    if not (path / LOCK).is_file():
+        read_run(path)
+    with locked(path, "") as unguarded:
+        if unguarded:
+            raise UserError(f"{unguarded[0].partition(',')[0]}; so it is left alone")
+        return delete_files(path)
 
 
 def _name(stem: str, number: int) -> str:

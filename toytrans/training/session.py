@@ -10,6 +10,8 @@ save, and the run directory stays as it was.
 import contextlib
 import os
 import platform
+import re
+import secrets
 import shlex
 import sys
 import time
@@ -36,7 +38,7 @@ from toytrans.training.signals import ReceivedSignals, collect_interrupts, colle
 from toytrans.training.trainer import Trainer
 from toytrans.user_code import digest, remember, trust
 
-MAY_CHANGE = ("config", "launch", "started", "command", "python", "platform")
+MAY_CHANGE = ("config", "id", "launch", "started", "command", "python", "platform")
 """Parts of a run's environment that change no number of the training."""
 
 
@@ -112,6 +114,7 @@ def open_session(
             before = run.read_environment(path) if resumed else {}
             environment = _environment(plan.config, device, precision, context)
             environment["config"] = before.get("config", request.name)
+            environment["id"] = _id_of(before)
             signals.end(*context.gather(signals.received))
             context.on_main(lambda: run.create_run(path, plan.config, source.facts, environment))
             processes = f", {context.size} processes" if context.size > 1 else ""
@@ -224,6 +227,13 @@ def _environment(
         "started": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
         "command": shlex.join(sys.argv),
     }
+
+
+def _id_of(before: dict[str, Any]) -> str:
+    """The id of the run that is resumed, or a new one. Logs bear it."""
+    id = before.get("id")
+    valid = isinstance(id, str) and re.fullmatch(r"[0-9a-f]{8}", id)
+    return str(id) if valid else secrets.token_hex(4)
 
 
 def _changes(before: dict[str, Any], now: dict[str, Any]) -> list[str]:

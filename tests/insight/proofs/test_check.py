@@ -764,10 +764,11 @@ def test_every_width_is_tried():
 
 
 def test_every_difference_of_lengths_and_number_of_rows_is_tried():
-    table = torch.eye(20)
+    table, asked = torch.eye(20), []
 
     def losing(lost):
         def model(src, tgt_in):
+            asked.append((src, tgt_in))
             leak = table[tgt_in].roll(-1, 1) if lost(src, tgt_in) else 0.0
             return table[tgt_in].cumsum(1) + leak + (src != 0).sum(1)[:, None, None]
 
@@ -778,7 +779,12 @@ def test_every_difference_of_lengths_and_number_of_rows_is_tried():
     assert longer.reproduce == "toytrans.check(model, ..., only='u', length=64, seed=0)"
     nine = losing(lambda src, tgt_in: len(src) == 9)
     assert "in a batch of 9 rows" in finding(nine, "u").message
+    asked.clear()
     assert losing(lambda src, tgt_in: False)
+    shapes = {(src.shape[1], tgt.shape[1], len(src)) for src, tgt in asked}
+    sources, targets, rows = (set(sizes) for sizes in zip(*shapes, strict=True))
+    assert set(range(9, 66)) <= sources & targets and set(range(2, 18)) <= rows
+    assert {target - source for source, target, _ in shapes if source > 8} >= set(range(-8, 9))
 
 
 def test_gradients_are_judged_where_no_embedding_is_given():

@@ -87,6 +87,12 @@ def print_maps(console: Console, maps: "AttentionMaps", draw: bool) -> None:
         console.print(Text(text, "dim"), soft_wrap=True)
 
 
+def map_of(maps: "AttentionMaps", head: "HeadReport", row: int, width: int) -> Block:
+    """The map of one head on one pair. Raises UserError where it does not fit the width."""
+    weights, visible = next((w[row], a.visible[row]) for h, a, w in maps.maps() if h is head)
+    return _Maps(maps, width)._block(head, weights, visible, row)
+
+
 def _pair(maps: "AttentionMaps", row: int) -> str:
     """A source and its translation."""
     src, tgt_out = maps.batch.src[row].tolist(), maps.batch.tgt_out[row].tolist()

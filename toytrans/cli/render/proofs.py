@@ -1,11 +1,10 @@
 """A report of the proofs as text, JSON, JUnit's XML, or annotations of GitHub's."""
 
-import time
 from typing import TYPE_CHECKING, Any
 from xml.etree import ElementTree
 
 from toytrans.choices import FaultName
-from toytrans.cli.common import note, output, plain, print_page, warn_of_fault
+from toytrans.cli.common import output, plain, print_page, warn_of_fault
 from toytrans.safe_io import json_text
 
 if TYPE_CHECKING:
@@ -13,21 +12,6 @@ if TYPE_CHECKING:
 
     from toytrans.insight.diagnosis.fault_cards import FaultCard
     from toytrans.insight.proofs.report import Finding, Report
-
-PROGRESS_AFTER = 2.0
-"""Seconds before the first line of progress, and between two."""
-
-
-class Progress:
-    """Tells what is being tried on standard error, once that takes a while."""
-
-    def __init__(self) -> None:
-        self.last = time.monotonic()
-
-    def __call__(self, what: str) -> None:
-        if time.monotonic() - self.last >= PROGRESS_AFTER:
-            self.last = time.monotonic()
-            note(f"trying {what}")
 
 
 def show(report: "Report", fault: FaultName | None, form: str) -> None:

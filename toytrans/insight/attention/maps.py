@@ -1,6 +1,6 @@
 """Maps of attention: sources, their greedy translations, every head's weights and what it does."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -146,12 +146,14 @@ def maps_of(
     choice: Choice = ALL,
     sample: int = CANDIDATES,
     most: int | None = None,
+    follow: Callable[[str], None] | None = None,
 ) -> AttentionMaps:
     """The attention in translations of some sequences, or of a few validation pairs. Raises
     UserError.
 
     targets: decoder inputs in place of the translations. sample: validation pairs on which the
-    rules are measured; 0 = the pairs shown. most: pairs that are shown.
+    rules are measured; 0 = the pairs shown. most: pairs that are shown. follow: called with what
+    is being done.
     """
     choice.check(run.model)
     valid = validation_pairs(run, sample) if sample else None
@@ -161,10 +163,22 @@ def maps_of(
         src = _sources(run, sequences, valid)[:most]
         batch, shown = translated(run.model, src, run.facts.max_len_a), "translations"
     attentions = attend(run.model, batch, choice)
-    reports = measure(run.model, batches_of(run, valid) if valid else [batch], choice)
+    measured = _followed(batches_of(run, valid), len(valid), follow) if valid else [batch]
+    reports = measure(run.model, measured, choice)
     basis = f"the {shown} shown ({len(batch.src)})"
     basis = f"{len(valid)} validation pairs" if valid else basis
     return AttentionMaps(run, batch, attentions, reports, basis)
+
+
+def _followed(
+    batches: Iterable[Batch], total: int, follow: Callable[[str], None] | None
+) -> Iterator[Batch]:
+    done = 0
+    for batch in batches:
+        if follow is not None:
+            follow(f"measuring heads, {done} of {total} pairs")
+        yield batch
+        done += len(batch.src)
 
 
 def _sources(run: Run, sequences: Sequence[str], valid: Pairs | None) -> Tensor:

@@ -16,7 +16,7 @@ import subprocess
 import sys
 import tempfile
 from collections import Counter, deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from pathlib import Path
 from typing import Literal, NamedTuple
@@ -65,11 +65,19 @@ class Refused(Exception):
     """A killed run that does not go on; the message is what it says."""
 
 
-def prove_resume(config: Config, name: str, steps: int, kills: int, seed: int) -> Report:
+def prove_resume(
+    config: Config,
+    name: str,
+    steps: int,
+    kills: int,
+    seed: int,
+    follow: Callable[[str], None] = lambda _: None,
+) -> Report:
     """Train a config for some steps, straight and killed several times, and compare the two.
 
     Every other kill is aimed at the writing of a checkpoint, the others come at random moments.
-    Where a proof fails the two runs stay, in a folder that is named. Raises UserError where the
+    Where a proof fails the two runs stay, in a folder that is named. follow: called before the
+    training in pieces and after each kill. Raises UserError where the
     config cannot be trained.
     """
     folder = Path(tempfile.mkdtemp(prefix="toytrans-resume-"))
@@ -79,9 +87,11 @@ def prove_resume(config: Config, name: str, steps: int, kills: int, seed: int) -
         rng = random.Random(seed)
         places = deque(rng.sample(IN_A_SAVE, len(IN_A_SAVE)))
         pieces, done = folder / "pieces", []
+        follow("the training that is killed")
         try:
             for kill in train_in_pieces(trial, pieces, kills, rng, places):
                 done.append(kill)
+                follow(f"killed {len(done)} times of {kills}")
             findings = compare(trial, pieces)
         except Refused as refusal:
             cause = f"after kill {len(done)} the run does not go on: {refusal}"

@@ -1,0 +1,192 @@
+"""`toytrans train --watch`: the screen, what it changes (nothing), and terminals of all kinds."""
+
+import contextlib
+import io
+import json
+import os
+import pty
+import re
+import signal
+import struct
+import subprocess
+import sys
+import termios
+import time
+from collections.abc import Iterator
+from fcntl import ioctl
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+from conftest import Command, tiny_yaml
+from rich.console import Console
+
+from toytrans.cli.render import watch as module
+from toytrans.cli.render.watch import curve, translation
+from toytrans.cli.train import Moment
+from toytrans.config_file import load_config
+from toytrans.data import open_source
+from toytrans.errors import UserError
+from toytrans.training.trainer import Trainer
+
+pytestmark = pytest.mark.usefixtures("here")
+TRAIN = ("train", "c.yaml", "--watch", "--out")
+
+
+def timeless(run: str) -> list[dict]:
+    lines = Path(run, "metrics.jsonl").read_text().splitlines()
+    return [{k: v for k, v in json.loads(line).items() if k != "elapsed_s"} for line in lines]
+
+
+@contextlib.contextmanager
+def terminal(*arguments: str, columns: int = 80, **environment: str) -> Iterator[SimpleNamespace]:
+    """`toytrans ARGUMENTS` whose standard error is a terminal of 24 lines."""
+    ours, theirs = pty.openpty()
+    ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
+    clean = {k: v for k, v in os.environ.items() if k not in ("COLUMNS", "NO_COLOR", "LINES")}
+    process = subprocess.Popen(
+        [sys.executable, "-P", "-m", "toytrans", *arguments],
+        stdout=subprocess.DEVNULL,
+        stdin=subprocess.DEVNULL,
+        stderr=theirs,
+        env=clean | {"TERM": "xterm-256color", "PYTHONUTF8": "1"} | environment,
+    )
+    os.close(theirs)
+
+    def rest() -> str:
+        raw = b""
+        with contextlib.suppress(OSError):  # the end of a terminal
+            while part := os.read(ours, 2**16):
+                raw += part
+        process.wait()
+        return raw.decode()
+
+    try:
+        yield SimpleNamespace(process=process, rest=rest, ours=ours)
+    finally:
+        process.kill()
+        process.wait()
+        with contextlib.suppress(OSError):
+            os.close(ours)
+
+
+@pytest.mark.parametrize(
+    "environment", [{}, {"NO_COLOR": "1"}, {"PYTHONUTF8": "0", "PYTHONIOENCODING": "ascii"}]
+)
+def test_a_terminal_shows_the_training_and_its_numbers_stay(command: Command, environment):
+    with terminal(*TRAIN, "watched", **environment) as screen:
+        shown = screen.rest()
+    assert screen.process.returncode == 0, shown
+    for text in ("step 6/6", "exact match", "learning rate", "tokens/s", "logarithmic"):
+        assert text in shown
+    for text in ("source", "target", "translation", "layer 1 head", "at step "):
+        assert text in shown, "a sample was taken"
+    assert ("\x1b[34m" in shown) == ("NO_COLOR" not in environment)
+    assert shown.isascii() == ("PYTHONIOENCODING" in environment)
+    assert not re.search(r"\\u[0-9a-f]{4}", shown), "nothing is escaped"
+    last_hidden, last_shown = shown.rfind("\x1b[?25l"), shown.rfind("\x1b[?25h")
+    assert last_shown > last_hidden, "the cursor is back"
+    assert command("train", "c.yaml", "--out", "plain").code == 0
+    assert timeless("watched") == timeless("plain")
+
+
+def test_a_terminal_that_cannot_be_drawn_on_gets_lines(command: Command):
+    answer = command(*TRAIN, "piped")
+    assert answer.code == 0 and "\x1b" not in answer.err
+    with terminal(*TRAIN, "dumb", TERM="dumb") as screen:
+        shown = screen.rest()
+    assert screen.process.returncode == 0 and "logarithmic" not in shown
+
+
+def test_a_signal_saves_and_the_terminal_is_as_before():
+    Path("c.yaml").write_text(tiny_yaml(train={"max_steps": 10**6, "eval_every": 50}))
+    with terminal(*TRAIN, "r") as screen:
+        until = time.monotonic() + 60
+        while not list(Path("r").glob("checkpoints/step-*")) and time.monotonic() < until:
+            time.sleep(0.1)
+        size = struct.pack("HHHH", 12, 40, 0, 0)
+        ioctl(screen.ours, termios.TIOCSWINSZ, size)
+        time.sleep(0.3)
+        screen.process.send_signal(signal.SIGTERM)
+        shown = screen.rest()
+    assert screen.process.returncode == 143, shown
+    assert "and saved; go on with: toytrans train" in shown.replace("\r\n", "")
+    assert shown.rfind("\x1b[?25h") > shown.rfind("\x1b[?25l")
+
+
+@pytest.fixture
+def trainer(here: Path) -> Trainer:
+    config = load_config(here / "c.yaml", ["model.dropout=0.5"])
+    (here / "r").mkdir()
+    return Trainer(config, open_source(config), here / "r", torch.device("cpu"), "fp32")
+
+
+def moment(step: int, **more: float) -> Moment:
+    return Moment({"step": step, "loss": 2.0, "lr": 1e-3, "elapsed_s": 1.0, **more}, 10.0, None)
+
+
+def test_a_sample_draws_no_random_number_and_leaves_the_model_training(trainer):
+    view = module._View(trainer, trainer.source)
+    trainer.model.train()
+    before = torch.get_rng_state()
+    assert view.takes(moment(1, valid_loss=1.0)) and view.maps is not None
+    assert torch.equal(torch.get_rng_state(), before) and trainer.model.training
+
+
+@pytest.mark.parametrize("width", [20, 40, 80, 200])
+def test_every_width_has_a_view_that_fits(trainer, width):
+    view = module._View(trainer, trainer.source)
+    view.takes(moment(3, valid_loss=1.0))
+    console = Console(width=width, file=io.StringIO(), record=True)
+    console.print(view.drawn(width))
+    lines = console.export_text().splitlines()
+    assert all(len(line.rstrip()) <= width for line in lines) and len(lines) <= 22
+
+
+def test_weights_that_are_not_finite_leave_the_curve(trainer, monkeypatch):
+    with torch.no_grad():
+        next(trainer.model.parameters()).fill_(torch.nan)
+    view = module._View(trainer, trainer.source)
+    assert view.takes(moment(1, valid_loss=1.0)) and view.maps is None
+    with pytest.raises(UserError):
+        module.attend(trainer.model, module.make_batch(view.pairs, False), module.Choice("cross"))
+
+
+def test_the_view_keeps_within_its_share_of_the_time(trainer, monkeypatch):
+    """Drawings of 0.1 s, over 100 s of records every 0.1 s."""
+    clock = [0.0]
+    monkeypatch.setattr(module.time, "monotonic", lambda: clock[0])
+    view, drawn = module._View(trainer, trainer.source), 0
+    for step in range(1000):
+        clock[0] += 0.1
+        if view.takes(moment(step + 1)):
+            clock[0] += 0.1
+            view.rests()
+            drawn += 1
+    assert drawn >= 3 and view.spent <= module.SHARE * clock[0] + 0.2
+
+
+def test_the_curve_falls_by_factors(monkeypatch):
+    monkeypatch.setattr(module, "has_unicode", lambda: True)
+    title, *rows = curve([(1, 100.0), (2, 10.0), (3, 1.0), (4, float("nan"))], 4, 4)
+    assert title == "loss, from 100 to 1, logarithmic"
+    heights = [sum(row.ljust(4)[column] != " " for row in rows) for column in range(4)]
+    assert heights == [0, 5, 3, 1] and rows[2].strip() == "█▄"
+    assert list(curve([], 4, 4)) == []
+
+
+@pytest.mark.parametrize(
+    ("answer", "ended", "line"),
+    [
+        ("4 1 3", True, "translation 4 1 3  right"),
+        ("4 2 3", True, "translation 4 [2] 3  wrong from 2"),
+        ("4 1", True, "translation 4 1 [end]  wrong from 3"),
+        ("4 1 3 3", True, "translation 4 1 3 [3]  wrong from 4"),
+        ("4 1 3", False, "translation 4 1 3 [no end]  wrong from 4"),
+        ("", True, "translation [end]  wrong from 1"),
+    ],
+)
+def test_the_first_wrong_token_is_in_brackets(answer, ended, line):
+    *_, last = translation(["3", "1", "4"], ["4", "1", "3"], answer.split(), ended)
+    assert last.plain == line
