@@ -71,6 +71,6 @@ def test_two_processes_train_the_same_model(twice, precision):
     assert tensors[0] == tensors[1]
     untrained, trained = (load_checkpoint(runs[0], step).weights for step in (9, 12))
     assert any(not untrained[name].equal(trained[name]) for name in trained), "it was learning"
-    own = ("started", "command")
+    own = ("id", "started", "command")
     described = [{k: v for k, v in e.items() if k not in own} for e in environments]
     assert described[0] == described[1] and described[0]["threads"] == 2
