@@ -108,7 +108,7 @@ def on_ray(name: str) -> str:
     with subprocess.Popen(
         line, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment
     ) as process:
-        while len(list(Path("runs/sweeps", name).glob("*/metrics.jsonl"))) < 2:
+        while len(list(Path("runs/sweeps", name).glob("*/checkpoints/step-*"))) < 3:
             if process.poll() is not None:
                 raise SystemExit(f"{name}: {process.communicate()[1]}")
             time.sleep(0.2)

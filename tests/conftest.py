@@ -91,14 +91,19 @@ train: {max_steps: 2, precision: fp32}
 
 
 @pytest.fixture
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Path:
-    """The working directory; output as in a pipe. Temporary files go to the folder beside it.
+def here(
+    tmp_path: Path,
+    tmp_path_factory: pytest.TempPathFactory,
+    monkeypatch: pytest.MonkeyPatch,
+    request: pytest.FixtureRequest,
+) -> Path:
+    """The working directory; output as in a pipe. Temporary files go to another folder.
 
     It holds c.yaml: CONFIG of the test's module, or else TINY.
     """
-    folder, reports = tmp_path / "here", tmp_path / "reports"
+    folder = tmp_path / "here"
     folder.mkdir()
-    reports.mkdir()
+    reports = tmp_path_factory.mktemp("t")  # short: sockets have their names there
     monkeypatch.chdir(folder)
     monkeypatch.setattr(tempfile, "tempdir", str(reports))
     for name in ("TOYTRANS_DEBUG", "COLUMNS", "NO_COLOR", "FORCE_COLOR", "TERM"):

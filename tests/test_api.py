@@ -218,6 +218,7 @@ def test_what_the_commands_print_goes_to_the_log(caplog, capfd):
         (TINY, {"seed": -1}, "changes: seed: found -1, expected at least 0"),
         (TINY, {"seed": "x"}, "changes: seed: found 'x', expected a whole number"),
         (TINY, {"changes": {"train.lrr": 1}}, "changes: train.lrr: unknown key"),
+        (TINY, {"changes": {3: 1}}, "changes: 3: unknown key"),
         (TINY, {"resume": True, "overwrite": True}, "resume goes on with a run and overwrite"),
         (TINY, {"out": "full"}, "full: not empty; "),
         (TINY, {"out": "full", "overwrite": True}, "full: not a run directory"),

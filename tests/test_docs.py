@@ -53,6 +53,14 @@ def test_the_configuration_page_is_made_from_the_schema():
         assert f"| `{field.alias or name}` |" in page
 
 
+def test_every_proof_is_in_the_table_of_proofs():
+    from toytrans.insight.proofs import PROOFS
+
+    titles = {letter: title for letter, (title, _) in PROOFS.items()}
+    page = (ROOT / "docs/checks.md").read_text()
+    assert dict(rows(page, "| letter |")) == titles and f"runs {len(titles)} proofs" in page
+
+
 def test_readme_is_one_page_with_two_set_up_lines():
     lines = README.splitlines()
     assert len(lines) <= 150
@@ -116,3 +124,16 @@ def test_dependencies_are_explained():
     explained = set(re.findall(r"[\w-]+", " ".join(cells)))
     for name in project["dependencies"] + sum(extras, []):
         assert re.split(r"[<>=]", name)[0].lower() in explained, name
+
+
+def test_the_evening_of_the_sweeps_page_is_its_script():
+    """tests/test_documented_commands.py runs its command, with one seed and few steps."""
+    script = (ROOT / "docs/examples/evening.sh").read_text()
+    page = (ROOT / "docs/sweeps.md").read_text()
+    written = re.findall(r"cat > (\S+) <<'(\w+)'\n(.*?)^\2\n", script, re.MULTILINE | re.DOTALL)
+    assert [name for name, *_ in written] == ["my_tasks.py", "swap.yaml"]
+    for name, _, text in written:
+        assert f"# {name}\n{text}```" in page
+    command = re.search(r"^toytrans sweep (?:.*\\\n)*.*\n", script, re.MULTILINE)[0]
+    plain = re.sub(r'"\$\{SEEDS:-(.*?)\}"', r"\1", command).replace("\\\n  ", "")
+    assert f"```\n{plain}```" in page

@@ -43,7 +43,9 @@ def blocks(page: Path) -> Iterator[tuple[str, str]]:
 def whole_commands(text: str) -> list[str]:
     """Lines of toytrans without a placeholder in capitals or brackets."""
     lines = re.findall(r"(?:^|&& )(toytrans .*)$", text, re.MULTILINE)
-    return [line for line in lines if not re.search(r"\[|\b(FILE|NAME|DIR|RUN|FAULT)\b", line)]
+    return [
+        line for line in lines if not re.search(r"\[|\b(FILE|NAME|DIR|RUN|FAULT|CONFIG)\b", line)
+    ]
 
 
 def commands_of(page: Path) -> list[str]:
@@ -80,7 +82,7 @@ def folder(trained: tuple[Path, str], tmp_path: Path, monkeypatch: pytest.Monkey
 
 def test_every_command_of_toytrans_is_documented():
     every = "train runs tasks config schema eval board translate inspect-masks check faults"
-    every += " gradients attention trace doctor report"
+    every += " gradients attention trace doctor report sweep compare export"
     for command in every.split():
         assert f"| `{command}` |" in (ROOT / "docs/commands.md").read_text(), command
     run = {shlex.split(command)[1] for command in PAGE_OF}
@@ -118,7 +120,9 @@ def run_line(line: str, command: Command) -> None:
 
         assert words[1] in board_names()
         return
-    done = command(*words, *(CUT if words[0] == "train" else ()))
+    if words[0] == "sweep":  # one seed
+        words[words.index("--seeds") + 1] = "0:0"
+    done = command(*words, *(CUT if words[0] in ("train", "sweep") else ()))
     assert done.code == 0, (line, done.err)
     assert re.search(EXPECTED.get(line, r"\S"), done.out, re.MULTILINE), (line, done.out)
 

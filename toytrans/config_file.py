@@ -47,7 +47,7 @@ def config_of(
 ) -> Config:
     """The config of a tree of values, with some keys changed. base: as above. Raises UserError."""
     for key, value in (changes or {}).items():
-        _set(tree, key, value, "changes")
+        _set(tree, str(key), value, "changes")
     if base is not None:
         _keep_derived(tree, base)
         return check_config(tree)

@@ -127,10 +127,12 @@ def moment(step: int, **more: float) -> Moment:
 
 
 def test_a_sample_draws_no_random_number_and_leaves_the_model_training(trainer):
-    view = module._View(trainer, trainer.source)
     trainer.model.train()
     before = torch.get_rng_state()
+    view = module._View(trainer, trainer.source)
+    trainer.progress.step = 1
     assert view.takes(moment(1, valid_loss=1.0)) and view.maps is not None
+    assert view.sampled_step == 1
     assert torch.equal(torch.get_rng_state(), before) and trainer.model.training
 
 

@@ -194,8 +194,8 @@ def test_the_command_writes_nothing_else(runs: Path) -> None:
 
 def test_the_command_says_what_it_checked(folder: Path, command: Command) -> None:
     answer = command("export", "reverse", "--format", "safetensors", "--out", "x.safetensors")
-    assert answer.code == 0 and answer.out == ""
-    assert answer.err.splitlines() == [
+    assert answer.code == 0 and answer.err == ""
+    assert answer.out.splitlines() == [
         "wrote x.safetensors from reverse, step 6",
         "decoded with it: 8 of 8 sequences give the tokens of this run",
     ]
@@ -285,7 +285,7 @@ def test_an_unfinished_run_is_named(folder: Path, command: Command) -> None:
     config.write_text(config.read_text().replace("max_steps: 6", "max_steps: 60"))
     answer = command("export", "part", "--format", "safetensors")
     assert answer.code == 0
-    assert "training is unfinished: step 6 of 60" in answer.err
+    assert "training is unfinished: step 6 of 60" in answer.out
 
 
 def test_the_file_holds_all_that_a_loader_needs(folder: Path) -> None:
@@ -299,7 +299,7 @@ def test_the_file_holds_all_that_a_loader_needs(folder: Path) -> None:
         torch.testing.assert_close(theirs, run.model(src, tgt), rtol=1e-4, atol=1e-5)
 
 
-BLOCKS = re.findall(r"^```python\n(.*?)^```", DOCS.read_text(), re.MULTILINE | re.DOTALL)
+BLOCKS = re.findall(r"^```py\n(.*?)^```", DOCS.read_text(), re.MULTILINE | re.DOTALL)
 
 
 @pytest.mark.parametrize("block", BLOCKS[:3], ids=["plain", "transformers", "ctranslate2"])

@@ -7,12 +7,12 @@ import torch
 from conftest import Command, config_of
 
 from toytrans.cli.evaluate import _groups
-from toytrans.cli.render.lengths import Measured
 from toytrans.config import Config
 from toytrans.config_file import load_config, save_config
 from toytrans.data import open_source
 from toytrans.data.batches import training_batches
 from toytrans.evaluation import Report
+from toytrans.training.measured import Measured
 from toytrans.training.run import Run, load_run
 from toytrans.training.trainer import Trainer
 

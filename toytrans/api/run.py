@@ -68,7 +68,7 @@ class Run(training_run.Run):
                 raise UserError(f"{name} {number!r}: expected a whole number, 1 or more")
         pairs_of = split if files is None else (Path(files[0]), Path(files[1]))
         wanted = Selection(checked_lengths(lengths), examples, length_of)
-        with Isolation()():
+        with Isolation().inside():
             return measure(self, pairs_of, wanted, decode, beam)
 
     def attention(

@@ -62,7 +62,7 @@ class Training:
         self._between_records = False
 
     def __enter__(self) -> Self:
-        with self._isolation():
+        with self._isolation.inside():
             session = open_session(self._request, logger.info, in_program=True)
             self._session = self._opened.enter_context(session)
         self._trainer = self._session.trainer
@@ -70,7 +70,7 @@ class Training:
         return self
 
     def __exit__(self, *_: object) -> None:
-        with self._isolation(), self._opened:
+        with self._isolation.inside(), self._opened:
             if self._between_records:  # neither ended nor failed: it saves, and takes no step
                 self._trainer.interrupt()
                 next(self._records, None)
@@ -82,7 +82,7 @@ class Training:
         if not hasattr(self, "_records"):
             raise UserError("a Training needs its block: `with toytrans.Training(...) as training`")
         self._between_records = False
-        with self._isolation():
+        with self._isolation.inside():
             record = next(self._records, None)
         if record is None:
             self._explain_end()

@@ -12,8 +12,8 @@ from toytrans.cli.common import (
     RunOption,
     check_new,
     either,
-    note,
     open_run,
+    printable,
 )
 
 CHECKED, LONGEST = 8, 20
@@ -52,10 +52,10 @@ def export(
     exports.export(loaded, format, path)
     rest = unfinished(loaded.path)
     training = f"; training is unfinished: {rest}" if rest else ""
-    note(f"wrote {path} from {loaded.path}, step {loaded.step}{training}")
+    print(printable(f"wrote {path} from {loaded.path}, step {loaded.step}{training}"))
     sources = exports.random_sources(loaded, CHECKED, LONGEST)
     pairs = exports.compare(loaded, exports.decoder_of(format, path), sources)
     equal = sum(ours == theirs for ours, theirs in pairs)
-    note(f"decoded with it: {equal} of {len(pairs)} sequences give the tokens of this run")
+    print(f"decoded with it: {equal} of {len(pairs)} sequences give the tokens of this run")
     if equal < len(pairs):
         raise typer.Exit(1)

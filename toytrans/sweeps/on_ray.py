@@ -114,6 +114,7 @@ def _connected() -> Iterator[Any]:
     finally:
         signal.signal(signal.SIGTERM, handler)
     try:
-        yield ray
+        with open(os.devnull, "w") as null, contextlib.redirect_stdout(null):
+            yield ray  # a thread of Ray's prints to standard output which nodes it has lost
     finally:
         ray.shutdown()

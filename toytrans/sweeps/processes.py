@@ -4,6 +4,7 @@ import contextlib
 import multiprocessing
 import signal
 import sys
+import tempfile
 import threading
 import time
 import traceback
@@ -29,6 +30,9 @@ from toytrans.training.run_folder import InUse, locked
 
 SECONDS_FOR_LOCK = 60.0
 """A process whose parent was killed saves first, and leaves its run directory then."""
+
+LONGEST_FOLDER = 70
+"""Characters of the temporary folder: a socket is made there, and its path has at most 107."""
 
 MOST_OF_TRACEBACK = 10_000
 """Characters, fewer than a pipe holds."""
@@ -93,7 +97,7 @@ def run_trials(trials: Sequence[Trial], at_once: int) -> Generator[Round]:
 def _context() -> SpawnContext | ForkServerContext:
     """How processes are started. On Linux they are forks of one that has imported torch and done
     nothing else: to import it takes a fresh process seconds."""
-    if sys.platform != "linux":
+    if sys.platform != "linux" or len(tempfile.gettempdir()) > LONGEST_FOLDER:
         return multiprocessing.get_context("spawn")
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload([__name__])

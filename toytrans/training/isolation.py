@@ -12,13 +12,13 @@ from toytrans.training.devices import choose_arithmetic, keep_freed_memory
 
 
 class Isolation:
-    """`with isolation():` switches to the settings of a training, and back at the end."""
+    """`with isolation.inside():` switches to the settings of a training, and back at the end."""
 
     def __init__(self) -> None:
         self._resume: Callable[[], None] = _start
 
     @contextlib.contextmanager
-    def __call__(self) -> Iterator[None]:
+    def inside(self) -> Iterator[None]:
         put_back = _settings()
         self._resume()
         try:

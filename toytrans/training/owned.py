@@ -43,6 +43,7 @@ DESCRIPTION = "checkpoint.json"
 RUN_FILES = (METRICS, DATA, ENVIRONMENT, MANIFEST, CONFIG)
 """Files of a run. The config is moved last: its place shows whether a move was completed."""
 
+_DRAFTS = tuple(draft_of(Path(name)).name for name in RUN_FILES)
 CHECKPOINT_FILES = (*(f"{part}.safetensors" for part in PARTS), DESCRIPTION)
 
 MOST_BYTES = 1_000_000
@@ -332,8 +333,7 @@ def drop_replaced(run: Path) -> None:
 
 
 def delete_files(run: Path) -> list[str]:
-    """Delete what training wrote into a run directory, and the directory if it is then empty.
-    Returns the entries that are kept. The caller holds the lock.
+    """Delete what training wrote into a locked run directory; returns the entries that are kept.
 
     Checkpoints that are not this run's stay, with the config and the data that they need. A run
     that another replaces without a checkpoint yet comes back. Raises UserError.
@@ -347,9 +347,8 @@ def delete_files(run: Path) -> list[str]:
     try:
         _remove_empty(run / CHECKPOINTS)
         needed = {DATA, CONFIG} if os.path.lexists(run / CHECKPOINTS) else set()
-        ours = [name for name in RUN_FILES if name not in needed]
-        for name in (*(draft_of(Path(name)).name for name in RUN_FILES), *ours, LOCK):
-            if (run / name).is_file() and not (run / name).is_symlink():
+        for name in (*_DRAFTS, *RUN_FILES, LOCK):
+            if name not in needed and (run / name).is_file() and not (run / name).is_symlink():
                 (run / name).unlink()
     except OSError as error:
         raise UserError(f"{run}: cannot be deleted ({error.strerror})") from None
@@ -377,8 +376,7 @@ def forget_claim(run: Path, *, made: bool) -> None:
 
 def _others(run: Path) -> list[str]:
     """Entries of a run directory that training does not write."""
-    drafts = {draft_of(Path(name)).name for name in RUN_FILES}
-    known = {*RUN_FILES, *drafts, LOCK, CHECKPOINTS, REPLACED, LOGS}
+    known = {*RUN_FILES, *_DRAFTS, LOCK, CHECKPOINTS, REPLACED, LOGS}
     inside = [name for name in _names(run / CHECKPOINTS) if not _is_draft(name)]
     return [
         *sorted(set(_names(run)) - known),

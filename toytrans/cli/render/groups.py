@@ -8,7 +8,7 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
-from toytrans.cli.common import columns, plain, printable, share
+from toytrans.cli.common import broken, columns, plain, printable, share
 
 if TYPE_CHECKING:
     from toytrans.sweeps.groups import Group, Summary
@@ -58,11 +58,14 @@ def measured(measure: "ExactMatch", groups: "Sequence[Group]") -> str:
     """What was measured, in words."""
     from toytrans.sweeps.measure import split_of
 
-    splits = sorted({split_of(group.members[0].config) for group in groups})
+    configs = [group.members[0].config for group in groups]
+    pairs = f"{' or '.join(sorted(set(map(split_of, configs))))} pairs"
+    faults = {config.fault for config in configs}
+    fault = broken(faults.pop()) if len(faults) == 1 else ""
     if measure.lengths is None:
-        return f"{' or '.join(splits)} pairs, free-running"
+        return f"{pairs}, free-running{fault}"
     low, high = measure.lengths
-    return f"{' or '.join(splits)} pairs of lengths {low} to {high}, teacher-forced"
+    return f"{pairs} of lengths {low} to {high}, teacher-forced{fault}"
 
 
 def _print_title(console: Console, title: str) -> None:

@@ -93,8 +93,10 @@ class _View:
         self.pairs = few(all_pairs(source, "valid"), LENGTHS)
         self.maps: AttentionMaps | None = None
         self.answers: list[list[int]] = []
+        self.sampled_step = 0
         self.moment: Moment | None = None
         self.losses = [(r["step"], r["loss"]) for r in read_records(trainer.run) if r.get("loss")]
+        self._sample()  # the first takes longer, so it comes before the first step
         self.began = self.drawn_at = self.sampled_at = time.monotonic()
         self.spent, self.cost = 0.0, {False: 0.0, True: 0.0}
         self._now, self._samples = self.began, False
@@ -129,14 +131,15 @@ class _View:
         trainer, model = self.trainer, self.trainer.model
         run = Run(trainer.run, trainer.config, self.facts, model, trainer.progress.step)
         batch = make_batch(self.pairs, run.config.source_bos).to(trainer.device)
+        self.maps, self.sampled_step = None, run.step
         model.eval()
         try:
             self.answers = greedy(model, batch.src, self.facts.max_len_a).tokens.tolist()
             attentions = attend(model, batch, Choice("cross"))
             heads = [head for each in attentions for head in count(each, batch).result()]
             self.maps = AttentionMaps(run, batch, attentions, heads, "")
-        except UserError:  # weights that are not finite
-            self.maps = None
+        except UserError:  # weights that are not finite, or a model without our attention
+            pass
         finally:
             model.train()
 
@@ -147,30 +150,30 @@ class _View:
         parts: list[Text | Table] = [_progress(self.trainer, self.moment, total, width)]
         parts += [Text(fitting(_numbers(self.moment)), overflow="crop", no_wrap=True), Text()]
         parts += [Text(line) for line in curve(self.losses, total, width - 1)]
-        if self.maps:
-            parts += [Text(), *self._sampled(self.maps, width - 1)]
+        if self.answers:
+            parts += [Text(), *self._sampled(width - 1)]
         return Group(*parts)
 
-    def _sampled(self, maps: AttentionMaps, width: int) -> Iterator[Text]:
+    def _sampled(self, width: int) -> Iterator[Text]:
         """The map of the clearest head beside the translations."""
-        clearest = max(maps.heads, key=lambda head: head.best.weight)
-        try:
-            block = map_of(maps, clearest, 0, width)
-        except UserError:  # too narrow
-            block = [Text()]
+        block = [Text()]
+        with contextlib.suppress(UserError):  # too narrow
+            if self.maps:
+                clearest = max(self.maps.heads, key=lambda head: head.best.weight)
+                block = map_of(self.maps, clearest, 0, width)
         left = block[0].cell_len
-        lines = list(self._translations(maps.run.step))
+        lines = list(self._translations())
         for line in lines:
             line.truncate(max(0, width - left - len(GAP)))
         return side_by_side([block, lines], [left, width - left - len(GAP)])
 
-    def _translations(self, step: int) -> Iterator[Text]:
+    def _translations(self) -> Iterator[Text]:
         decode = self.facts.vocabulary.decode
         texts = (self.pairs.src.tolist(), self.pairs.tgt.tolist(), self.answers)
         for src, tgt, out in zip(*texts, strict=True):
             yield from translation(decode(src), decode(tgt), decode(out), EOS_ID in out)
             yield Text()
-        yield Text(f"at step {step:,}", "dim")
+        yield Text(f"at step {self.sampled_step:,}", "dim")
 
 
 def _progress(trainer: Trainer, moment: "Moment", total: int, width: int) -> Table:
