@@ -92,7 +92,8 @@ def test_distances_past_the_last_bucket(tmp_path: Path) -> None:
     ],
 )
 def test_options_of_every_format(options: dict[str, object], tmp_path: Path) -> None:
-    pytest.importorskip("transformers")
+    for library in ("transformers", "ctranslate2", "onnxscript", "onnxruntime"):
+        pytest.importorskip(library)
     for name in FOLLOWS:
         for norm in ("pre", "post"):
             run = run_of("sinusoidal", norm=norm, n_encoder_layers=3, **options)

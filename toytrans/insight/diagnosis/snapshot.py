@@ -1,6 +1,7 @@
 """What a run directory contains, as the doctor reads it."""
 
 import math
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -20,6 +21,9 @@ from toytrans.training.owned import saved_steps
 from toytrans.training.run import Record, read_environment, read_run, record_lines
 
 Ending = Literal["max_steps", "max_seconds", "goal", "patience", "diverged", "cut short"]
+
+READS, SECONDS_BETWEEN_READS = 5, 0.02
+"""How often metrics.jsonl is read where its last line has no end yet."""
 
 SETTLED = 1 / 4
 """The share of a run's last records whose mean is taken as its final loss. The loss of a few steps
@@ -162,7 +166,7 @@ class RunSnapshot:
 def read_snapshot(path: Path) -> RunSnapshot:
     """Read a run. Raises UserError if config.yaml or data.json cannot be read."""
     config, facts = read_run(path)
-    lines = [record for record, _ in record_lines(path)]
+    lines = [record for record, _ in _settled_lines(path)]
     records = list(_whole(lines))
     return RunSnapshot(
         config,
@@ -179,6 +183,16 @@ def read_snapshot(path: Path) -> RunSnapshot:
 NUMBERS = ("lr", "padding", "target_tokens", "elapsed_s")
 OR_NULL = ("loss", "grad_norm")
 SHARES = ("valid_exact_match", "valid_token_accuracy")
+
+
+def _settled_lines(path: Path) -> list[tuple[Record | None, bytes]]:
+    """The lines of metrics.jsonl, read again while a training is in the middle of the last one."""
+    for _ in range(READS):
+        lines = list(record_lines(path))
+        if not lines or lines[-1][1].endswith(b"\n"):
+            break
+        time.sleep(SECONDS_BETWEEN_READS)
+    return lines
 
 
 def _whole(lines: Sequence[Record | None]) -> Iterator[Record]:
