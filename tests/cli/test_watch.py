@@ -91,7 +91,8 @@ def test_a_terminal_shows_the_training_and_its_numbers_stay(command: Command, en
     assert timeless("watched") == timeless("plain")
 
 
-def test_a_terminal_that_cannot_be_drawn_on_gets_lines(command: Command):
+def test_a_terminal_that_cannot_be_drawn_on_gets_lines(command: Command, monkeypatch):
+    monkeypatch.setenv("FORCE_COLOR", "1")  # rich takes that for a terminal
     answer = command(*TRAIN, "piped")
     assert answer.code == 0 and "\x1b" not in answer.err
     with terminal(*TRAIN, "dumb", TERM="dumb") as screen:

@@ -23,8 +23,10 @@ from typing import Any, NamedTuple
 from toytrans.choices import LoggerName, did_you_mean
 from toytrans.config import Config
 from toytrans.errors import UserError
+from toytrans.safe_io import read_whole
 from toytrans.training.owned import LOGS
 from toytrans.training.run import Record, read_environment, read_records
+from toytrans.training.writing import write_file
 
 SECONDS_BEFORE_NOTICE, SECONDS_TO_END = 2.0, 60.0
 """The end of a training waits so long for a logger before it says so, and in all."""
@@ -245,12 +247,10 @@ class _Worker(threading.Thread):
             raise UserError(f"{folder}: a link, and nothing is written through it")
         folder.mkdir(parents=True, exist_ok=True)
         mark = folder / f"{self.logged.id}.step"
-        last = int(mark.read_text()) if mark.exists() else -1
+        last = int(read_whole(mark, 100)) if mark.exists() else -1
         with OPEN[self.logger](self.logged) as log:
             for record in chain(self.history, iter(self.records.get, None)):
                 if record["step"] > last:
                     log(record)
                     last = record["step"]
-                    draft = mark.with_suffix(".draft")
-                    draft.write_text(str(last))
-                    draft.replace(mark)
+                    write_file(mark, str(last).encode())

@@ -5,6 +5,7 @@ The view takes at most SHARE of the time of the training, and changes none of it
 
 import contextlib
 import math
+import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
 from itertools import zip_longest
@@ -82,7 +83,7 @@ def watch(trainer: Trainer, source: PairSource) -> Iterator[Callable[["Moment"],
 def can_watch() -> bool:
     """Whether standard error is a terminal that can be drawn on."""
     console = output(stderr=True)
-    return console.is_terminal and not console.is_dumb_terminal
+    return sys.stderr.isatty() and console.is_terminal and not console.is_dumb_terminal
 
 
 class _View:
@@ -95,7 +96,8 @@ class _View:
         self.answers: list[list[int]] = []
         self.sampled_step = 0
         self.moment: Moment | None = None
-        self.losses = [(r["step"], r["loss"]) for r in read_records(trainer.run) if r.get("loss")]
+        before = ((r["step"], r.get("loss")) for r in read_records(trainer.run))
+        self.losses = [(step, loss) for step, loss in before if isinstance(loss, float)]
         self._sample()  # the first takes longer, so it comes before the first step
         self.began = self.drawn_at = self.sampled_at = time.monotonic()
         self.spent, self.cost = 0.0, {False: 0.0, True: 0.0}
