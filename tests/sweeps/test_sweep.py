@@ -2,6 +2,7 @@
 
 import csv
 import json
+import multiprocessing
 import os
 import random
 import shutil
@@ -190,10 +191,8 @@ def test_a_process_that_is_killed_fails_alone(here: Path):
     failure = None
     for each in rounds:
         if doomed.share_done() > 0:
-            lock = doomed.path / ".toytrans-lock"
-            holders = subprocess.run(["fuser", lock], capture_output=True, text=True).stdout
-            for pid in map(int, holders.split()):
-                os.kill(pid, signal.SIGKILL)
+            for process in multiprocessing.active_children():
+                process.kill()
         for _, failure in each.ended:
             assert failure is not None
     assert "killed by signal 9 (out of memory?)" in failure.reason and not failure.final
