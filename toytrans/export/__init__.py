@@ -1,6 +1,6 @@
-"""Trained models for other runtimes. `FORMATS` names the module of each format.
+"""Trained models for other runtimes.
 
-A format's module has
+Each format is a module of its name, which has
     NEEDS: packages that writing and decoding take
     SUFFIX: the end of the name that an export gets by default
     refusal(model): the option that the format cannot express; empty if it can express all

@@ -31,6 +31,8 @@ SUFFIX = "-onnx"
 
 
 class _Encoder(nn.Module):
+    """What encoder.onnx computes."""
+
     def __init__(self, model: PlainTransformer) -> None:
         super().__init__()
         self.model = model
@@ -40,6 +42,8 @@ class _Encoder(nn.Module):
 
 
 class _Decoder(_Encoder):
+    """What decoder.onnx computes."""
+
     def forward(self, tgt: Tensor, memory: Tensor, src: Tensor) -> Tensor:  # type: ignore[override]
         return self.model.decode(tgt, memory, src)[:, -1]
 
