@@ -108,6 +108,14 @@ def test_a_plot_has_a_text_for_screen_readers(opened) -> None:
         assert chart.locator("svg [aria-roledescription], svg[aria-label]").count()
 
 
+def test_print_cuts_no_plot_off(opened) -> None:
+    opened.emulate_media(media="print")
+    opened.evaluate("document.documentElement.style.width = '718px'")  # A4; no event of a resize
+    for chart in opened.locator(".chart svg").all():
+        box = chart.bounding_box()
+        assert box["x"] >= 0 and box["x"] + box["width"] <= 718
+
+
 def test_a_page_is_whole_and_asks_for_nothing(folder: Path) -> None:
     text = (folder / "one.html").read_text()
     assert len(text.encode()) < 6 * 2**20
