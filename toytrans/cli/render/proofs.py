@@ -102,13 +102,12 @@ def _print(console: "Console", report: "Report", fault: FaultName | None) -> Non
     for finding in report.findings:
         style = {"PASS": "green", "FAIL": "bold red", "cannot judge": "yellow"}
         shown = {"does not apply": "-", "cannot judge": "?"}.get(finding.verdict, finding.verdict)
-        number = "" if finding.difference is None else f"{finding.difference:8.1e}"
         console.print(
             Text.assemble(
                 f"({finding.letter}) ",
                 (f"{shown:<5}", style.get(finding.verdict, "dim")),
                 (f"{finding.title:<49}", "bold"),
-                f"{number} {_wanted(finding)}",
+                f"{_measured(finding)} {_wanted(finding)}",
             )
         )
         unsure = finding.verdict == "cannot judge"
@@ -139,6 +138,13 @@ def _print_sum(console: "Console", report: "Report") -> None:
         f"{counts['PASS']} passed, {counts['FAIL']} failed{' ' + failed if failed else ''}, "
         f"{unsure}{counts['does not apply']} do not apply"
     )
+
+
+def _measured(finding: "Finding") -> str:
+    """The difference; where none is allowed it counts places or labels."""
+    if finding.difference is None:
+        return ""
+    return format(finding.difference, "8.1e" if finding.tolerance else "8g")
 
 
 def _wanted(finding: "Finding") -> str:
