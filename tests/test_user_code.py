@@ -49,6 +49,8 @@ def test_a_strangers_run_is_refused_until_it_is_trusted(
     assert "own.py:f: code that a run names" in refused("eval", "r")
     assert "--trust-code" in refused("inspect-masks", "r")
     assert command("translate", "r", "1 2").code == 0
+    shown = " ".join(command("doctor", "r").out.split())
+    assert "data not read: own.py:f: code that a run names" in shown
     assert not (here / "ran").exists(), "nothing of it has run"
     assert command("eval", "r", "--trust-code").code == 0
     assert (here / "ran").exists()

@@ -110,6 +110,8 @@ def _run_rows(run: "RunSnapshot", facts: dict[str, Any]) -> Rows:
         ("records", f"{facts['records']}, {facts['evaluations']} with validation data"),
         ("checkpoints", steps),
     ]
+    if facts["data_not_read"] is not None:
+        rows.append(("data", f"not read: {facts['data_not_read']}"))
     if facts["exact_match"] is not None:
         exact, accuracy = share(facts["exact_match"]), share(facts["token_accuracy"])
         step = f"at step {facts['best_step']:,}"

@@ -65,7 +65,7 @@ class CheckpointStatus:
 class RunSnapshot:
     """Everything in a run directory.
 
-    targets: None if the data no longer exists.
+    targets: None if the data cannot be read; why_no_targets says why.
     unread: the number of lines of metrics.jsonl from the first damaged one on.
     """
 
@@ -77,6 +77,7 @@ class RunSnapshot:
     targets: TargetStats | None = None
     unread: int = 0
     path: str = field(default="RUN")
+    why_no_targets: str | None = None
 
     @property
     def step(self) -> int:
@@ -168,15 +169,21 @@ def read_snapshot(path: Path) -> RunSnapshot:
     config, facts = read_run(path)
     lines = [record for record, _ in _settled_lines(path)]
     records = list(_whole(lines))
+    targets, why_none = None, None
+    try:
+        targets = _targets(config, facts)
+    except UserError as error:  # the files were moved, or the task's code is not trusted
+        why_none = str(error)
     return RunSnapshot(
         config,
         facts,
         records,
         read_environment(path) or None,
         tuple(_checkpoints(path)),
-        _targets(config, facts),
+        targets,
         len(lines) - len(records),
         str(path),
+        why_none,
     )
 
 
@@ -243,11 +250,8 @@ def _checkpoint(path: Path, step: int) -> CheckpointStatus:
 
 
 def _targets(config: Config, facts: DatasetInfo) -> TargetStats | None:
-    try:
-        source = open_source(config, facts)
-        pairs, size = all_pairs(source, "valid"), source.size("train")
-    except UserError:  # the files were moved
-        return None
+    source = open_source(config, facts)
+    pairs, size = all_pairs(source, "valid"), source.size("train")
     return target_stats(pairs, size) if len(pairs) else None
 
 
@@ -274,6 +278,7 @@ def overview(run: RunSnapshot) -> dict[str, Any]:
         "records": len(run.records),
         "evaluations": len(run.evaluations),
         "entropy": targets.entropy if targets else None,
+        "data_not_read": run.why_no_targets,
         "epochs": run.epochs if targets and targets.train_size is not None else None,
         "best_step": best["step"] if best else None,
         "exact_match": best["valid_exact_match"] if best else None,
