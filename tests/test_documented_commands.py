@@ -122,6 +122,8 @@ def run_line(line: str, command: Command) -> None:
         return
     if words[0] == "sweep":  # one seed
         words[words.index("--seeds") + 1] = "0:0"
+    if "--thorough" in words:  # to length 512 it takes half a minute
+        words += ["--length", "16"]
     done = command(*words, *(CUT if words[0] in ("train", "sweep") else ()))
     assert done.code == 0, (line, done.err)
     assert re.search(EXPECTED.get(line, r"\S"), done.out, re.MULTILINE), (line, done.out)
