@@ -66,8 +66,8 @@ class Key(NamedTuple):
     @property
     def parts(self) -> tuple[str, str]:
         """The meaning, and what null means; empty where no sentence of its own says that."""
-        found = re.fullmatch(r"(.*?\.) null(?: means|:)? (.*)\.", self.meaning)
-        return (found[1], found[2]) if found else (self.meaning, "")
+        match = re.fullmatch(r"(.*?\.) null(?: means|:)? (.*)\.", self.meaning)
+        return (match[1], match[2]) if match else (self.meaning, "")
 
 
 def keys() -> Iterator[Key]:
@@ -79,10 +79,10 @@ def keys() -> Iterator[Key]:
 def explain_key(path: str) -> list[Key]:
     """A key; or a section and its keys. Raises UserError."""
     every = list(keys())
-    found = [key for key in every if path in (key.path, key.section)]
-    if not found:
+    matching = [key for key in every if path in (key.path, key.section)]
+    if not matching:
         raise UserError(f"no key {path!r}; {_hint(path, every)}")
-    return found
+    return matching
 
 
 def _hint(path: str, every: list[Key]) -> str:

@@ -123,8 +123,8 @@ class OwnTask:
 
     def try_out(self, sources: Sequence[Row]) -> float:
         """Seconds that a target takes, their mean. Raises UserError where the function
-        is not pure, changes its argument, takes too long or never says anything."""
-        times, said = [], 0
+        is not pure, changes its argument, takes too long or always gives an empty target."""
+        times, symbols = [], 0
         for source in sources:
             given, began = source.copy(), perf_counter()
             self._call(given)
@@ -145,8 +145,8 @@ class OwnTask:
                     f"target changes its argument {_short(source)}; begin with "
                     "source = list(source)"
                 )
-            said += len(first[0])
-        if sources and not said:
+            symbols += len(first[0])
+        if sources and not symbols:
             self._refuse(f"target is empty for all of {len(sources)} sources; nothing to learn")
         return sum(times) / max(1, len(times))
 

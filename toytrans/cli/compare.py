@@ -54,10 +54,10 @@ def compare(
     from toytrans.training.devices import tune_process
 
     tune_process()
-    found = find_runs(runs)
-    measure = ExactMatch(span, examples) if span or examples else found.measure
+    selected = find_runs(runs)
+    measure = ExactMatch(span, examples) if span or examples else selected.measure
     hidden = not sys.stderr.isatty()
-    with tqdm(found.runs, unit="run", delay=2, leave=False, disable=hidden) as watched:
+    with tqdm(selected.runs, unit="run", delay=2, leave=False, disable=hidden) as watched:
         members = [measure_here(path, config, measure, device) for path, config in watched]
     groups = group(members)
     if csv is not None:
@@ -66,10 +66,10 @@ def compare(
     if plot is not None:
         write_new("--plot", plot, draw(groups, "", plot.suffix[1:].lower()))
     if as_json:
-        unread = [{"run": str(path), "trouble": why} for path, why in found.unread]
+        unread = [{"run": str(path), "trouble": why} for path, why in selected.unread]
         print(json_text(measure.to_dict() | to_dict(groups) | {"unread": unread}))
     else:
         print_groups(output(), groups, measured(measure, groups))
-        print_unread(output(), found.unread)
+        print_unread(output(), selected.unread)
     if all(member.trouble for member in members):
         raise typer.Exit(1)

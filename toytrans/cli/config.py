@@ -41,11 +41,11 @@ def explain(
     """Explain a key: meaning, type, default and range. A section lists its keys."""
     from toytrans.config_keys import explain_key, keys
 
-    found = explain_key(key) if key else list(keys())
-    if len(found) == 1:
-        _print_key(found[0])
+    matching = explain_key(key) if key else list(keys())
+    if len(matching) == 1:
+        _print_key(matching[0])
     else:
-        _print_keys(found)
+        _print_keys(matching)
 
 
 def _print_key(key: "Key") -> None:
@@ -72,9 +72,9 @@ def _print_key(key: "Key") -> None:
     console.print(grid)
 
 
-def _print_keys(found: "list[Key]") -> None:
+def _print_keys(matching: "list[Key]") -> None:
     table = columns(("key", "default", "meaning"))
-    for key in found:
+    for key in matching:
         table.add_row(key.path, key.default or "a section", plain(key.meaning))
     console = output()
     console.print(table)

@@ -216,9 +216,9 @@ def translate(model: PlainTransformer, sequence: str) -> str:
     ids = [symbols.index(symbol) + FIRST_SYMBOL for symbol in sequence.split()]
     start = [BOS] if model.about["source_bos"] else []
     src = torch.tensor([[*start, *ids, EOS]])
-    found = greedy(model, src, model.about["target_growth"] * len(ids) + 10)[0].tolist()
-    end = found.index(EOS) if EOS in found else len(found)
-    return " ".join(symbols[i - FIRST_SYMBOL] for i in found[:end])
+    output = greedy(model, src, model.about["target_growth"] * len(ids) + 10)[0].tolist()
+    end = output.index(EOS) if EOS in output else len(output)
+    return " ".join(symbols[i - FIRST_SYMBOL] for i in output[:end])
 
 
 if __name__ == "__main__":

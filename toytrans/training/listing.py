@@ -124,8 +124,8 @@ def list_runs(folder: Path, follow: Callable[[str], None] = lambda _: None) -> I
 
     follow: called with the path of each folder that is looked at.
     """
-    found = [_listed(path) for path in _run_folders(folder, follow)]
-    yield from sorted(found, key=lambda run: -run.changed)
+    runs = [_listed(path) for path in _run_folders(folder, follow)]
+    yield from sorted(runs, key=lambda run: -run.changed)
 
 
 def _run_folders(folder: Path, follow: Callable[[str], None]) -> Iterator[Path]:

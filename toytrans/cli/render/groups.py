@@ -128,10 +128,10 @@ def _print_pairs(console: Console, groups: "Sequence[Group]", part: str) -> None
     """Differences of two groups over equal seeds."""
     from toytrans.sweeps.groups import PARTS, pairs
 
-    found = pairs(groups, part)
-    if len(found) > MOST_PAIRS:
-        found = [each for each in found if each[0] is groups[0]]
-    if not found:
+    paired = pairs(groups, part)
+    if len(paired) > MOST_PAIRS:
+        paired = [each for each in paired if each[0] is groups[0]]
+    if not paired:
         return
     where = "" if part == "value" else f", {PARTS[part]}"
     _print_title(console, f"difference over equal seeds{where}: first less second")
@@ -140,7 +140,7 @@ def _print_pairs(console: Console, groups: "Sequence[Group]", part: str) -> None
         ("seeds", "mean", "sd", "95%", "ahead", "behind"),
         **STYLE,
     )
-    for first, second, each in found:
+    for first, second, each in paired:
         table.add_row(
             plain(first.name),
             plain(second.name),

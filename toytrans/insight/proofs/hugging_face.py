@@ -200,7 +200,7 @@ class HuggingFaceCall(nn.Module):
 
     @property
     def takes_positions(self) -> bool:
-        """Whether the place of a token can be told to a decoder."""
+        """Whether the place of a token can be given to a decoder."""
         return self.facts.kind == "decoder" and "position_ids" in self.takes
 
     @contextlib.contextmanager

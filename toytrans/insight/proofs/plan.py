@@ -118,7 +118,7 @@ class Plan:
         return Report(model.name, precision, tuple(findings), self.tried)
 
     def _unsteady(self, error: Unsteady) -> ProofBatch:
-        """What is said of a model that answers the same input in two ways: no proof can be asked.
+        """The message about a model that answers the same input in two ways: no proof can be asked.
         Raises the error where that may be dropout that its user left on."""
         batch = error.batch
         module = batch.model.module

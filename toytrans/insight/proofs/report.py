@@ -35,8 +35,11 @@ class Witness(NamedTuple):
 
 class Outcome(NamedTuple):
     """What a proof measured. It passes where difference <= tolerance, or, for what must change,
-    where difference > tolerance. evidence: said of a pass; cause: said of a failure. length: that
-    `check` must be given to see it, if it is not the batch's."""
+    where difference > tolerance.
+
+    evidence: printed for a pass. cause: printed for a failure. length: that `check` must be given
+    to see it, if it is not the batch's.
+    """
 
     difference: float
     tolerance: float
@@ -123,7 +126,7 @@ class Tried:
 
 
 def finding_of(letter: str, title: str, outcome: Outcome) -> Finding:
-    """What a proof found, in words: its evidence where it passed, else the cause."""
+    """The message of a finding: its evidence where it passed, else the cause."""
     passed = outcome.passed
     message = outcome.evidence if passed else outcome.cause
     return Finding(

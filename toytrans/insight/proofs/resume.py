@@ -51,7 +51,7 @@ class Trial(NamedTuple):
 
 
 class Kill(NamedTuple):
-    """place: where the process was told to die, None for a random moment. resumed: the step it had
+    """place: where the process is to die, None for a random moment. resumed: the step it had
     gone on from. lost: a checkpoint that is gone; unreadable: one that cannot be read."""
 
     place: str | None

@@ -80,25 +80,25 @@ def in_many_shapes(batch: ProofBatch) -> Shapes:
     """A small batch in every shape, tried once for all the proofs that ask; none in train mode."""
     if batch.shapes is None:
         batch.shapes = _tried(batch)
-    found: Shapes = batch.shapes
-    return found
+    shapes: Shapes = batch.shapes
+    return shapes
 
 
 def _tried(batch: ProofBatch) -> Shapes:
-    found, begun = Shapes(batch.setting.widest), time.process_time()
+    shapes, begun = Shapes(batch.setting.widest), time.process_time()
     for shape in _shapes(batch):
         if time.process_time() - begun > SECONDS:
             break
         try:
-            _try(batch, shape, found)
+            _try(batch, shape, shapes)
         except NoAnswer:  # more places than it takes
             break
-        found.count += 1
-        found.widest = max(found.widest, shape.source, shape.target)
-        found.most_rows = max(found.most_rows, shape.rows)
-        if found.pads_at or found.symbols_at:
+        shapes.count += 1
+        shapes.widest = max(shapes.widest, shape.source, shape.target)
+        shapes.most_rows = max(shapes.most_rows, shape.rows)
+        if shapes.pads_at or shapes.symbols_at:
             break
-    return found
+    return shapes
 
 
 def _shapes(batch: ProofBatch) -> Iterator[Shape]:
@@ -117,7 +117,7 @@ def _shapes(batch: ProofBatch) -> Iterator[Shape]:
         yield Shape(source * model.has_source, target, max(GROUP, batch.setting.most_rows - number))
 
 
-def _try(batch: ProofBatch, shape: Shape, found: Shapes) -> None:
+def _try(batch: ProofBatch, shape: Shape, shapes: Shapes) -> None:
     """One shape, its rows the batch's own, some of them more than once."""
     model, left = batch.model, batch.model.pad_side == "left"
     width = batch.tgt_in.shape[1]
@@ -135,15 +135,15 @@ def _try(batch: ProofBatch, shape: Shape, found: Shapes) -> None:
     inside = slice(-width, None) if left else slice(width)
     moved = batch.moved(logits[:, inside], batch.logits[of]).masked_fill(~batch.real[of], 0.0)
     by_pads, by_symbols = largest(moved[~has_symbols]), largest(moved[has_symbols])
-    found.by_pads = worst((found.by_pads, by_pads))
-    found.by_symbols = worst((found.by_symbols, by_symbols))
+    shapes.by_pads = worst((shapes.by_pads, by_pads))
+    shapes.by_symbols = worst((shapes.by_symbols, by_symbols))
     if not by_pads <= batch.tolerance:
         shift = shape.target - width if left else 0
         pair = (batch.src[of], before)
-        found.pads_at = shape, Witness(pair, (src, tgt_in), "pads", shift=shift)
+        shapes.pads_at = shape, Witness(pair, (src, tgt_in), "pads", shift=shift)
     if not by_symbols <= batch.tolerance:
         prefix = (src, tgt_in[:, :width])
-        found.symbols_at = shape, Witness((src, tgt_in), prefix, "prefix", width)
+        shapes.symbols_at = shape, Witness((src, tgt_in), prefix, "prefix", width)
 
 
 def _last(real: Tensor) -> Tensor:
