@@ -31,8 +31,9 @@ def trained(here) -> Iterator[None]:
 def test_progress_comes_once_a_command_takes_long(
     trained, command: Command, monkeypatch, arguments, lines
 ):
-    monkeypatch.setattr(common, "PROGRESS_AFTER", 1e9)
-    assert "now: " not in command(*arguments).err
+    if "--resume" not in arguments:  # that one starts processes, which takes long
+        monkeypatch.setattr(common, "PROGRESS_AFTER", 1e9)
+        assert "now: " not in command(*arguments).err
     monkeypatch.setattr(common, "PROGRESS_AFTER", 0.0)
     answer = command(*arguments)
     assert answer.code in (0, 1) and re.search(f"^{lines}", answer.err, re.MULTILINE), answer.err
