@@ -159,8 +159,9 @@ def test_torchrun_takes_the_lines_of_the_docs():
 def test_the_configs_of_the_docs(tmp_path: Path):
     from toytrans.config_file import load_config
 
-    texts = [text for page in PAGES for language, text in blocks(page) if language == "yaml"]
-    assert len(texts) >= 2
+    pages = [*PAGES, *SHOWING]
+    texts = [text for page in pages for language, text in blocks(page) if language == "yaml"]
+    assert len(texts) >= 4
     for text in texts:
         (tmp_path / "c.yaml").write_text(text)
         load_config(tmp_path / "c.yaml")
