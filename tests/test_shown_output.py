@@ -69,7 +69,8 @@ def printed_by(source: str) -> Answer:
 
 
 def lines_of(text: str) -> list[str]:
-    return [" ".join(line.split()) for line in text.splitlines() if line.strip()]
+    """The lines, with one blank for several, and rules of tables as one stroke."""
+    return [re.sub("─+", "─", " ".join(line.split())) for line in text.splitlines() if line.strip()]
 
 
 def same_number(shown: str, printed: str, trained: bool) -> bool:
