@@ -291,10 +291,10 @@ def test_a_config_of_joeynmt_gets_a_line_for_each_key(tmp_path: Path) -> None:
     assert lines_of_refusal(tmp_path, JOEYNMT) == [
         "run.yaml:3: data.train: here data.files.train",
         "run.yaml:4: data.dev: here data.files.valid",
+        "run.yaml:5: data.src.max_length: here data.train_length",
         "run.yaml:7: testing.beam_size: here the option --beam of eval",
         "run.yaml:9: training.optimizer: always AdamW here; leave it out",
-        "run.yaml:10: training.learning_rate: here train.lr",
-        "and 5 more keys with other names here",
+        "and 6 more keys with other names here",
     ]
     rest = "".join(JOEYNMT.splitlines(True)[10:])
     assert lines_of_refusal(tmp_path, f"training:\n{rest}") == [
@@ -321,6 +321,9 @@ FROM_ELSEWHERE = {
     "device": "use_cuda",
     "--beam": "beam_size num_beams",
     "AdamW": "optimizer",
+    "batch first": "batch_first",
+    "mean over real target tokens": "normalization",
+    "train.keep_checkpoints": "keep_last_ckpts save_total_limit",
 }
 
 

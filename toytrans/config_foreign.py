@@ -1,4 +1,4 @@
-"""Names that JoeyNMT, fairseq, Hugging Face and torch give to keys, and ours."""
+"""Names that JoeyNMT, fairseq, Hugging Face, torch and the Annotated Transformer give to keys."""
 
 _ALIKE = {
     "model.n_encoder_layers": "encoder.num_layers encoder_layers num_encoder_layers enc_layers",
@@ -28,11 +28,14 @@ _ALIKE = {
     "train.clip_norm": "clip_grad_norm clip_grad_val max_grad_norm",
     "train.label_smoothing": "label_smoothing_factor smoothing",
     "train.eval_every": "validation_freq eval_steps validate_interval_updates",
+    "train.keep_checkpoints": "keep_last_ckpts keep_best_ckpts save_total_limit keep_last_epochs",
+    "train.patience": "early_stopping_patience",
     "train.log_every": "logging_freq logging_steps log_interval",
     "train.precision": "fp16 bf16 mixed_precision amp",
     "data.batch_tokens, in padded tokens": "batch_size batch_type max_tokens eval_batch_size "
     "eval_batch_type per_device_train_batch_size",
-    "data.symbols": "vocab_size",
+    "data.symbols": "vocab_size src_vocab tgt_vocab",
+    "data.train_length": "max_sent_length src.max_length trg.max_length",
     "data.files.train": "data.train",
     "data.files.valid": "data.dev",
     "data.files.test": "data.test",
@@ -44,4 +47,15 @@ _ALIKE = {
 """Our key: their names, some with the section that they stand in."""
 
 FOREIGN = {name: f"here {ours}" for ours, names in _ALIKE.items() for name in names.split()}
-FOREIGN |= dict.fromkeys(("optimizer", "optim"), "always AdamW here; leave it out")
+FOREIGN |= {
+    name: f"always {what} here; leave it out"
+    for what, names in {
+        "AdamW": "optimizer optim",
+        "betas 0.9 and 0.98": "adam_betas",
+        "the mean over real target tokens": "normalization",
+        "embeddings times the root of d_model": "embeddings.scale scale_embedding",
+        "batch first": "batch_first",
+        "PAD 0, BOS 1, EOS 2": "pad_token_id bos_token_id eos_token_id decoder_start_token_id",
+    }.items()
+    for name in names.split()
+}

@@ -18,7 +18,17 @@ if TYPE_CHECKING:
     from toytrans.insight.inspected import InspectedBatch
     from toytrans.insight.tables import Table
 
-Library = Literal["torch-mha", "torch-sdpa", "additive", "hf", "x-transformers", "sockeye", "t2t"]
+Library = Literal[
+    "torch-mha",
+    "torch-sdpa",
+    "additive",
+    "hf",
+    "x-transformers",
+    "sockeye",
+    "t2t",
+    "joeynmt",
+    "annotated",
+]
 
 
 @with_source

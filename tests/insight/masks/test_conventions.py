@@ -122,6 +122,25 @@ def with_t2t(attention: Attention, x: Tensor, memory: Tensor, **given: Tensor) -
     return with_scores_by_hand(attention, x, memory, bias)
 
 
+def with_joeynmt(attention: Attention, x: Tensor, memory: Tensor, **given: Tensor) -> Tensor:
+    """JoeyNMT 2, transformer_layers.py: MultiHeadedAttention takes mask (B, 1 or Tq, Tk), gives it
+    an axis for the heads and writes -inf where it is False."""
+    (mask,) = given.values()
+    assert mask.dtype == torch.bool and mask.dim() == 3
+    scores, v = scored(attention, x, memory)
+    scores[~mask[:, None].expand_as(scores)] = -torch.inf
+    return merged(attention, torch.softmax(scores, -1) @ v)
+
+
+def with_annotated(attention: Attention, x: Tensor, memory: Tensor, **given: Tensor) -> Tensor:
+    """The Annotated Transformer: attention writes -1e9 where mask (B, 1 or Tq, Tk), with an axis
+    for the heads, equals 0."""
+    (mask,) = given.values()
+    assert mask.dim() == 3
+    scores, v = scored(attention, x, memory)
+    return merged(attention, torch.softmax(torch.where(mask[:, None] == 0, -1e9, scores), -1) @ v)
+
+
 WAYS: dict[str, Any] = {
     "torch-mha": with_torch_mha,
     "torch-sdpa": with_torch_sdpa,
@@ -129,6 +148,8 @@ WAYS: dict[str, Any] = {
     "x-transformers": with_x_transformers,
     "sockeye": with_sockeye,
     "t2t": with_t2t,
+    "joeynmt": with_joeynmt,
+    "annotated": with_annotated,
 }
 
 
@@ -214,6 +235,36 @@ def test_sockeyes_masks_are_torchs_too(batch):
     assert torch.allclose(ours, theirs, rtol=0, atol=1e-12), "at pads too: zeros in both"
 
 
+@pytest.mark.parametrize("library", ["joeynmt", "annotated"])
+def test_the_masks_are_those_that_the_librarys_batch_makes(library, batch):
+    """Written from ids, as Batch and TransformerDecoder of JoeyNMT and Batch of the Annotated
+    Transformer do: `!= pad` with one more axis; for the target that and a lower triangle."""
+    src, tgt_in = batch
+    length = tgt_in.shape[1]
+    keys, rows = torch.arange(length), torch.arange(length)[:, None]
+    of_source = (src != PAD_ID).unsqueeze(-2)
+    of_target = (tgt_in != PAD_ID).unsqueeze(-2) & (keys <= rows).unsqueeze(0)
+    found = convert(make_masks(src, tgt_in), src, tgt_in, library, HEADS)
+    assert all(
+        torch.equal(each.tensor, expected)
+        for each, expected in zip(found, (of_source, of_target, of_source), strict=True)
+    )
+    assert of_source.shape == (len(src), 1, src.shape[1])
+    assert of_target.shape == (len(src), length, length) and not of_target[0].all()
+
+
+def test_joeynmts_decoder_adds_the_triangle_to_any_trg_mask(batch):
+    src, tgt_in = batch
+    masks = make_masks(src, tgt_in)
+    whole = convert(masks, src, tgt_in, "joeynmt", HEADS)[1]
+    triangle = torch.ones(tgt_in.shape[1], tgt_in.shape[1]).tril().bool()
+    assert torch.equal(whole.tensor & triangle, whole.tensor), "nothing is left for it to mask"
+    assert "TransformerDecoder" not in whole.polarity
+    broken = masks._replace(decoder_self=(tgt_in != PAD_ID)[:, None, None])
+    opened = convert(broken, src, tgt_in, "joeynmt", HEADS)[1]
+    assert "TransformerDecoder would mask the future" in opened.polarity
+
+
 def test_masks_that_decoder_of_x_transformers_cannot_take_say_so():
     src, tgt_in = BATCHES["right"]
     masks = make_masks(src, tgt_in, "keys_and_queries")
@@ -291,6 +342,22 @@ BY_HAND: dict[str, tuple[torch.dtype, list[tuple[str, str, Any]]]] = {
             ("cross", "encoder_decoder_attention_bias", [[[[0, 0]]], [[[0, -1e9]]]]),
         ],
     ),
+    "joeynmt": (
+        torch.bool,
+        [
+            ("encoder_self", "src_mask", [[[1, 1]], [[1, 0]]]),
+            ("decoder_self", "trg_mask", [[[1, 0], [1, 1]], [[1, 0], [1, 0]]]),
+            ("cross", "src_mask", [[[1, 1]], [[1, 0]]]),
+        ],
+    ),
+    "annotated": (
+        torch.bool,
+        [
+            ("encoder_self", "src_mask", [[[1, 1]], [[1, 0]]]),
+            ("decoder_self", "tgt_mask", [[[1, 0], [1, 1]], [[1, 0], [1, 0]]]),
+            ("cross", "src_mask", [[[1, 1]], [[1, 0]]]),
+        ],
+    ),
 }
 
 
@@ -328,7 +395,7 @@ def test_hf_masks_of_four_dimensions_are_numbers_to_add():
 
 def test_an_unknown_library_is_refused():
     src = torch.tensor([[4, 2]])
-    with pytest.raises(UserError, match="'fairseq': known are torch-mha, .*t2t$"):
+    with pytest.raises(UserError, match="'fairseq': known are torch-mha, .*annotated$"):
         convert(make_masks(src, src), src, src, "fairseq", 2)
 
 
@@ -346,6 +413,8 @@ def test_an_unknown_library_is_refused():
         ("x-transformers", {"flash": False}, "zeros"),
         ("sockeye", {}, "mean"),
         ("t2t", {}, "mean"),
+        ("joeynmt", {}, "nan"),
+        ("annotated", {}, "mean"),
     ],
 )
 def test_what_a_query_gets_that_sees_nothing(library, options, left):

@@ -16,6 +16,10 @@ mask is returned whole. The rule of each library is documented in:
     t2t             tensor2tensor/layers/common_attention.py: attention_bias_ignore_padding,
                     attention_bias_lower_triangle, dot_product_attention; its models/transformer.py:
                     transformer_prepare_encoder, transformer_prepare_decoder
+    joeynmt         JoeyNMT 2, joeynmt/batch.py: Batch; joeynmt/decoders.py: TransformerDecoder;
+                    joeynmt/transformer_layers.py: MultiHeadedAttention
+    annotated       the Annotated Transformer of 2022: Batch.make_std_mask, MultiHeadedAttention,
+                    attention
 
 In toytrans a query without a visible key gets zeros. Elsewhere it gets:
 
@@ -29,6 +33,8 @@ In toytrans a query without a visible key gets zeros. Elsewhere it gets:
     sockeye         zeros in training (torch's kernel); in inference, which writes -1e8 over masked
                     scores, the mean of all values
     t2t             the mean of all values: in float32 a score next to -1e9 is rounded away
+    joeynmt         NaN: it writes -inf over masked scores
+    annotated       the mean of all values: it writes -1e9 over masked scores
 
 Sockeye and tensor2tensor give the decoder only the triangle: pads come last, where no real query
 sees them. A mask that masks pads too is given to them whole.
@@ -176,6 +182,28 @@ def _t2t(attention: str, masks: Masks, heads: int) -> list[Argument]:
     return [(f"{name}_attention_bias", bias, polarity)]
 
 
+def _joeynmt(attention: str, masks: Masks, heads: int) -> list[Argument]:
+    """src_mask (B, 1, S) bool, trg_mask (B, T, T) bool.
+
+    Its Batch has trg_mask (B, 1, T), without a triangle; TransformerDecoder adds the triangle. So
+    the whole mask is right for both. A mask that is open on the future is right for a layer alone.
+    """
+    mask = getattr(masks, attention)
+    if attention != "decoder_self":
+        return [("src_mask", _compact(mask)[:, 0], "True = may attend")]
+    opened = bool((mask & ~causal_mask(mask.shape[-1], mask.device)).any())
+    note = "; for a layer, as TransformerDecoder would mask the future" if opened else ""
+    return [("trg_mask", mask[:, 0].clone(), f"True = may attend{note}")]
+
+
+def _annotated(attention: str, masks: Masks, heads: int) -> list[Argument]:
+    """src_mask (B, 1, S) bool, tgt_mask (B, T, T) bool, pads and triangle together."""
+    name = "tgt_mask" if attention == "decoder_self" else "src_mask"
+    mask = getattr(masks, attention)
+    given = mask.clone() if attention == "decoder_self" else _compact(mask)
+    return [(name, given[:, 0], "True = may attend")]
+
+
 def _keys(mask: Tensor) -> Tensor | None:
     """(B, 1, Tq, Tk) -> (B, Tk) if all queries of a pair see the same keys, else None."""
     keys = mask[:, 0].any(1)
@@ -225,6 +253,8 @@ _CONVENTIONS: dict[str, Callable[[str, Masks, int], list[Argument]]] = {
     "x-transformers": _x_transformers,
     "sockeye": _sockeye,
     "t2t": _t2t,
+    "joeynmt": _joeynmt,
+    "annotated": _annotated,
 }
 LIBRARIES: tuple[str, ...] = tuple(_CONVENTIONS)
 """Names that `convert` knows."""

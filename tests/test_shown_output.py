@@ -1,0 +1,183 @@
+"""The lessons and the other pages that show what is printed: every command and every Python block
+of them runs, and every line that a page shows is a line that was printed.
+
+A block of the language `text` is output of the last command or of the Python block above it. Its
+lines follow each other in what is printed; a line `...` stands for lines that are left out. Runs
+of blanks count as one, and empty lines do not count. Numbers:
+
+    words, whole numbers        equal
+    decimals                    equal, up to one in the last digit shown: kernels differ
+    below 1e-5, say 0 or 2e-16  any number below 1e-5: it is rounding
+    with trained weights        decimals may differ by 0.2, or by 20%
+"""
+
+import contextlib
+import io
+import re
+import shlex
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+from conftest import Answer, call
+from test_documented_commands import ROOT, SHOWING, blocks, whole_commands
+
+LESSONS = sorted((ROOT / "docs/lessons").glob("*.md"))
+NUMBER = re.compile(r"(?<!\w)(?<!\d\.)[-+]?\d[\d,]*(?:\.\d+)?(?:e[-+]?\d+)?")
+ROUNDING = 1e-5
+TRAINED = 0.2
+
+
+class Shown(NamedTuple):
+    """A block of output, and the command line or the code that prints it."""
+
+    source: str
+    text: str
+
+    @property
+    def trained(self) -> bool:
+        return "runs/" in self.source or self.source.startswith("toytrans train ")
+
+
+def sources_of(page: Path) -> dict[str, list[str]]:
+    """The commands and the code of a page in their order, and what it shows of their output."""
+    found: dict[str, list[str]] = {}
+    source = ""
+    for language, text in blocks(page):
+        if language == "text":
+            found[source].append(text)
+            continue
+        for source in [text] if language == "python" else whole_commands(text):
+            found.setdefault(source, [])
+    return found
+
+
+class Pipe(io.StringIO):
+    encoding = "utf-8"  # type: ignore[assignment]
+
+
+def printed_by(source: str) -> Answer:
+    """What a command or a Python block prints."""
+    out, err = Pipe(), Pipe()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        code = 0
+        if source.startswith("toytrans "):
+            code = call(*shlex.split(source)[1:])
+        else:
+            exec(compile(source, "page", "exec"), {})
+    return Answer(code, out.getvalue(), err.getvalue())
+
+
+def lines_of(text: str) -> list[str]:
+    """The lines, with one blank for several, and rules of tables as one stroke."""
+    return [re.sub("─+", "─", " ".join(line.split())) for line in text.splitlines() if line.strip()]
+
+
+def same_number(shown: str, printed: str, trained: bool) -> bool:
+    one, other = (float(text.replace(",", "")) for text in (shown, printed))
+    if shown == printed or max(abs(one), abs(other)) < ROUNDING:
+        return True
+    if "." not in shown and "e" not in shown or abs(one) < ROUNDING:
+        return False
+    last = 10.0 ** -len(shown.partition(".")[2]) if "e" not in shown else 0.1 * abs(one)
+    return abs(one - other) <= (TRAINED * max(1.0, abs(one)) if trained else 1.01 * last)
+
+
+def same_line(shown: str, printed: str, trained: bool) -> bool:
+    """Whether a line that is shown is a line that was printed, by the rule above."""
+    if NUMBER.sub("#", shown) != NUMBER.sub("#", printed):
+        return False
+    pairs = zip(NUMBER.findall(shown), NUMBER.findall(printed), strict=True)
+    return all(same_number(one, other, trained) for one, other in pairs)
+
+
+def missing(shown: Shown, printed: str) -> str:
+    """The first part of a shown block that was not printed after the parts before it, or ""."""
+    lines, start = lines_of(printed), 0
+    for part in re.split(r"^\.\.\.$", shown.text, flags=re.MULTILINE):
+        wanted = lines_of(part)
+        places = (
+            place
+            for place in range(start, len(lines) - len(wanted) + 1)
+            if all(map(same_line, wanted, lines[place:], [shown.trained] * len(wanted)))
+        )
+        if (found := next(places, None)) is None:
+            return part
+        start = found + len(wanted)
+    return ""
+
+
+def expected_code(source: str, texts: list[str]) -> int:
+    if any(text.startswith("toytrans: ") for text in texts):
+        return 2
+    return 1 if re.match("toytrans check .*--break", source) else 0
+
+
+def test_what_the_pages_show_is_what_is_printed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """One test, so that the model of the lessons is trained once."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "80")
+    (tmp_path / "configs").symlink_to(ROOT / "configs")
+    printed: dict[str, Answer] = {}
+    wrong, compared = [], 0
+    for page in sorted(SHOWING, key=lambda page: page.parent.name != "lessons"):  # one trains
+        for source, texts in sources_of(page).items():
+            if source not in printed:
+                printed[source] = printed_by(source)
+            code, out, err = printed[source]
+            if code != expected_code(source, texts):
+                wrong.append(f"{page.name}: {source}\nexit code {code}\n{err}")
+            parts = (missing(Shown(source, text), err if code == 2 else out) for text in texts)
+            wrong += [f"{page.name}: {source}\nnot printed:\n{part}" for part in parts if part]
+            compared += len(texts)
+    assert not wrong, "\n\n".join(wrong)
+    assert compared >= 120 and len(printed) >= 55
+
+
+@pytest.mark.parametrize(
+    "shown, printed, trained, same",
+    [
+        ("a 0.12 3", "a  0.13 3", False, True),
+        ("a 0.12 3", "a 0.14 3", False, False),
+        ("a 0.12 3", "a 0.12 4", False, False),
+        ("a 0.12 3", "a 0.12 4", True, False),
+        ("a 0.12", "a 0.3", True, True),
+        ("a 0.12", "b 0.12", True, False),
+        ("by 2.7e-15 more", "by 1e-16 more", False, True),
+        ("by 2.7e-15 more", "by 3.0e-2 more", False, False),
+        ("0.996..1.000", "0.987..0.999", True, True),
+        ("0.996..1.000", "0.996..0.998", False, False),
+        ("loss 3.45", "loss 3.1", True, True),
+        ("1 1 ·", "1 · ·", False, False),
+    ],
+)
+def test_when_two_lines_are_the_same(shown: str, printed: str, trained: bool, same: bool):
+    assert same_line(" ".join(shown.split()), " ".join(printed.split()), trained) is same
+
+
+def test_a_block_is_searched_in_order():
+    printed = "one 1\ntwo 2\n\nthree 3\nfour 4\n"
+    for text, found in {
+        "two 2\nthree 3\n": True,
+        "one 1\n...\nfour 4\n": True,
+        "one 1\nfour 4\n": False,
+        "four 4\n...\none 1\n": False,
+        "two 3\n": False,
+    }.items():
+        assert (missing(Shown("toytrans faults", text), printed) == "") is found
+
+
+@pytest.mark.parametrize("page", LESSONS, ids=lambda page: page.stem)
+def test_a_korean_lesson_shows_what_the_english_one_shows(page: Path):
+    """The same commands and output, and three questions with folded answers in both."""
+    korean = page.parent / "ko" / page.name
+    assert f"](ko/{page.name})" in page.read_text()
+    assert f"](../{page.name})" in korean.read_text()
+    assert list(blocks(page)) == list(blocks(korean))
+    for each in (page, korean):
+        questions = each.read_text().rpartition("\n## ")[2]
+        assert questions.count('<details markdown="1">') == questions.count("</details>") == 3
+
+
+def test_there_are_five_lessons():
+    assert [page.name[0] for page in LESSONS] == list("12345")
