@@ -332,8 +332,12 @@ class Plan:
 
         def make(number: int) -> ProofBatch | None:
             seed = first.setting.seed + number
-            return self._made(first.variant, dataclasses.replace(first.setting, seed=seed))
+            batch = self._made(first.variant, dataclasses.replace(first.setting, seed=seed))
+            if batch is not None:
+                self._add(batch)
+            return batch
 
+        self._add(first)
         trials = reach.Trials(make, count, [first])
         for letter in wanted:
             known = self.findings.get(letter)
