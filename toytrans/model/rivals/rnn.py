@@ -1,0 +1,128 @@
+"""A recurrent encoder-decoder with attention (Bahdanau et al. 2015, or Luong et al. 2015)."""
+
+import torch
+from torch import Tensor, nn
+
+from toytrans.config import ModelConfig
+from toytrans.model.masks import padding_mask
+from toytrans.model.rivals.base import Rival, Written, masked_weights
+from toytrans.tokens import Vocabulary
+
+CELLS: dict[str | None, type[nn.GRU] | type[nn.LSTM]] = {"gru": nn.GRU, "lstm": nn.LSTM}
+
+
+class Additive(nn.Module):
+    """score(s, h) = v tanh(W s + U h + b) (Bahdanau et al. 2015, appendix A.1.2)."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.query = nn.Linear(width, width, bias=False)
+        self.keys = nn.Linear(width, width)
+        self.score = nn.Linear(width, 1, bias=False)
+
+    def forward(self, queries: Tensor, keys: Tensor) -> Tensor:
+        """Queries (N, T, D), keys (N, S, D) -> scores (N, T, S)."""
+        both = self.query(queries)[:, :, None] + keys[:, None]  # (N, T, S, D)
+        return self.score(both.tanh())[..., 0]
+
+
+class General(nn.Module):
+    """score(s, h) = s W h (Luong et al. 2015, equation 8)."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.keys = nn.Linear(width, width, bias=False)
+
+    def forward(self, queries: Tensor, keys: Tensor) -> Tensor:
+        """Queries (N, T, D), keys (N, S, D) -> scores (N, T, S)."""
+        return queries @ keys.mT
+
+
+class Recurrent(Rival):
+    """A bidirectional encoder and a decoder with attention, of GRU or LSTM cells.
+
+    Each direction of an encoder layer is D / 2 wide, so memory is D wide. The decoder starts from
+    tanh(W [last forward state, first backward state]).
+
+    bahdanau: the previous state asks, and what it finds goes into the next step with the token.
+    luong: all states are computed first, then all of them ask; no input feeding.
+    Either way the logits come from tanh(W [state, found]).
+    """
+
+    def __init__(self, model: ModelConfig, vocabulary: Vocabulary) -> None:
+        super().__init__(model, vocabulary)
+        width, depth, cell = model.d_model, model.n_decoder_layers, CELLS[model.cell]
+        self.asks_first = model.rnn_attention == "bahdanau"
+        self.encoder = nn.ModuleList(
+            nn.ModuleList(cell(width, width // 2, batch_first=True) for _ in range(2))
+            for _ in range(model.n_encoder_layers)
+        )
+        self.attention = Additive(width) if self.asks_first else General(width)
+        self.decoder = cell(
+            width * (2 if self.asks_first else 1),
+            width,
+            depth,
+            batch_first=True,
+            dropout=model.dropout if depth > 1 else 0.0,
+        )
+        self.parts = 2 if model.cell == "lstm" else 1  # hidden state, and an LSTM's cell state
+        self.start = nn.Linear(width, self.parts * depth * width)
+        self.combine = nn.Linear(2 * width, width)
+
+    def read(self, src: Tensor) -> tuple[list[Tensor], list[Tensor]]:
+        """Source ids (N, S) -> ids, memory (N, S, D) and its keys; states (N, layers, D)."""
+        real = padding_mask(src)
+        backwards, last = _backwards(real)
+        x = self.embed(self.src_embedding, src)
+        for forward_cell, backward_cell in self.encoder:
+            forward, _ = forward_cell(x)
+            backward, _ = backward_cell(_gather(x, backwards))
+            x = self.drop(torch.cat((forward, _gather(backward, backwards)), -1))
+        memory = x * real[..., None]
+        half = memory.shape[-1] // 2
+        ends = torch.cat((_gather(memory[..., :half], last)[:, 0], memory[:, 0, half:]), -1)
+        states = self.start(ends).tanh().view(len(src), self.parts, -1, memory.shape[-1])
+        return [src, memory, self.attention.keys(memory)], list(states.unbind(1))
+
+    def write(
+        self, tokens: Tensor, source: list[Tensor], state: list[Tensor], place: int = 0
+    ) -> Written:
+        """One target token after the other, or with Luong's attention all states at once."""
+        src, memory, keys = source
+        mask = self.masks.cross(src, tokens).expand(-1, -1, tokens.shape[1], -1)  # (N, 1, T, S)
+        x = self.embed(self.tgt_embedding, tokens, place)
+        if not self.asks_first:
+            states, state = self._run(x, state)
+            weights = masked_weights(self.attention(states, keys), mask)
+            found = weights.to(memory.dtype) @ memory
+        else:
+            steps = []
+            for t in range(tokens.shape[1]):
+                scores = self.attention(state[0][:, -1:], keys)  # (N, 1, S), of the top layer
+                weights = masked_weights(scores, mask[:, :, t : t + 1])
+                found = weights.to(memory.dtype) @ memory
+                states, state = self._run(torch.cat((x[:, t : t + 1], found), -1), state)
+                steps.append((states, found, weights))
+            states, found, weights = (torch.cat(parts, 1) for parts in zip(*steps, strict=True))
+        x = self.combine(torch.cat((states, found), -1)).tanh()
+        return Written(self.output(self.drop(x)), state, [weights])
+
+    def _run(self, x: Tensor, state: list[Tensor]) -> tuple[Tensor, list[Tensor]]:
+        """Inputs (N, T, .) and states (N, layers, D) -> top states (N, T, D), and those after."""
+        before = [part.transpose(0, 1).contiguous() for part in state]
+        states, after = self.decoder(x, before[0] if self.parts == 1 else tuple(before))
+        ended = [after] if self.parts == 1 else after
+        return states, [part.transpose(0, 1) for part in ended]
+
+
+def _backwards(real: Tensor) -> tuple[Tensor, Tensor]:
+    """Which place to take, so that real tokens are in reverse and pads stay behind them, (N, S);
+    and the last real place, (N, 1). real: (N, S), all True before all False."""
+    lengths = real.sum(1, keepdim=True)
+    places = torch.arange(real.shape[1], device=real.device)
+    return torch.where(real, lengths - 1 - places, places), (lengths - 1).clamp(min=0)
+
+
+def _gather(x: Tensor, places: Tensor) -> Tensor:
+    """x (N, S, D) at places (N, P) -> (N, P, D)."""
+    return x.gather(1, places[..., None].expand(-1, -1, x.shape[-1]))
