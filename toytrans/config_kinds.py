@@ -1,12 +1,12 @@
-"""What `model.kind` does to the other keys of its section: defaults, size, keys without effect."""
+"""What `model.kind` does to the other keys of its section: defaults, size, keys without effect.
 
-from typing import TYPE_CHECKING, Any
+model: a `ModelConfig`, which imports this module.
+"""
+
+from typing import Any
 
 from toytrans.choices import ModelKind
 from toytrans.config_section import refusal
-
-if TYPE_CHECKING:
-    from toytrans.config import ModelConfig
 
 OWN: dict[ModelKind, dict[str, Any]] = {
     "transformer": {},
@@ -21,20 +21,14 @@ POSITIONS: dict[ModelKind, tuple[str, ...]] = {
 }
 """The positions that a kind can use, its default first."""
 
-UNUSED: dict[str, Any] = {
-    "n_heads": 4,
-    "d_ff": 256,
-    "cross_positions": "none",
-    "score_cap": 0.0,
-    "share_layers": False,
-    "norm": "pre",
-    "activation": "relu",
-    "backward": "autograd",
-}
-"""Keys that only a transformer heeds, and their values in other kinds."""
+UNUSED = (
+    *("n_heads", "d_ff", "share_layers", "norm", "activation", "backward"),
+    *("cross_positions", "score_cap"),
+)
+"""Keys that only a transformer heeds."""
 
 
-def defaults(model: "ModelConfig") -> dict[str, Any]:
+def defaults(model: Any) -> dict[str, Any]:
     """Values that follow from the kind."""
     values = {name: value for name, value in OWN[model.kind].items() if not getattr(model, name)}
     if model.kind in POSITIONS and "positions" not in model.model_fields_set:
@@ -42,7 +36,7 @@ def defaults(model: "ModelConfig") -> dict[str, Any]:
     return values
 
 
-def check(model: "ModelConfig") -> None:
+def check(model: Any) -> None:
     """Raise a refusal for a key that the kind does not heed."""
     kind = model.kind
     for owner, names in OWN.items():
@@ -58,14 +52,15 @@ def check(model: "ModelConfig") -> None:
         raise refusal(
             "positions", f"{model.positions} has no effect in model.kind: {kind}; take {wanted}"
         )
-    for name, value in UNUSED.items():
-        if getattr(model, name) != value:
+    for name in UNUSED:
+        value = getattr(model, name)
+        if value != type(model).model_fields[name].default and value not in ("none", 0.0):
             raise refusal(name, f"has no effect in model.kind: {kind}; leave it out")
     if kind == "rnn" and model.d_model % 2:
         raise refusal("d_model", f"each direction takes half of it: even, not {model.d_model}")
 
 
-def layer_sizes(model: "ModelConfig") -> tuple[int, int]:
+def layer_sizes(model: Any) -> tuple[int, int]:
     """About how many parameters an encoder layer and a decoder layer have."""
     square = model.d_model**2
     if model.kind == "rnn":

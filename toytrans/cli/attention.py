@@ -72,7 +72,7 @@ def attention(
     """
     if plot is not None:
         check_plot(plot)
-    from toytrans.insight.attention.heads import ALL, Choice
+    from toytrans.insight.attention.heads import ALL, Choice, depths_of
     from toytrans.insight.attention.maps import maps_of
 
     path, sequences = run_and_sequences(arguments, run)
@@ -84,7 +84,7 @@ def attention(
     choice.check(loaded.model)
     _check(loaded, sequences)
     if one_screen := choice == ALL and not (everything or plot or as_json or as_html):
-        choice, most = Choice("cross", loaded.model.config.n_decoder_layers), 1
+        choice, most = Choice("cross", depths_of(loaded.model)["cross"]), 1
     maps = maps_of(loaded, sequences, choice=choice, sample=sample, most=most, follow=Progress())
     if plot is not None:
         draw(plot, maps)

@@ -12,10 +12,14 @@ from toytrans.model.transformer import Transformer
 class Substitute(Transformer):
     """A model that is a transformer to whoever trains, decodes or measures it.
 
-    Whoever asks for its layers gets a UserError: `what`, and that this command does not know them.
+    Whoever asks for its layers gets a UserError.
+
+    what: the model in words.
+    more: what else does without its layers, in words.
     """
 
     what: str
+    more = ""
 
     @property
     def dtype(self) -> torch.dtype:
@@ -34,5 +38,5 @@ class Substitute(Transformer):
     def _refuse(self) -> NoReturn:
         raise UserError(
             f"{self.what}, whose layers this command does not know; train, eval, translate and "
-            "check do without"
+            f"check do without{self.more}"
         )

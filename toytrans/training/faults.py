@@ -57,6 +57,8 @@ def check_fault(fault: FaultName | None, model: ModelConfig, processes: int = 1)
     """Raise UserError if a fault has no effect on a model, or needs a single process."""
     if fault is None:
         return
+    if model.kind != "transformer" and FAULTS[fault].objective is SOUND:
+        raise UserError(f"fault: {fault} breaks a transformer, and model.kind is {model.kind}")
     if reason := FAULTS[fault].no_effect(model):
         raise UserError(f"fault: {fault} {reason}")
     if processes > 1 and not FAULTS[fault].can_shard:

@@ -34,7 +34,12 @@ class Rival(Substitute):
     `read` gives what it keeps of the source and the state before the first token. `write` goes on
     from any state by any number of tokens. The parallel pass is `write` of all tokens from the
     first state; decoding is `write` of one token at a time. So both run the same code.
+
+    attentions: how many cross-attentions it has, of one head each.
     """
+
+    attentions = 1
+    more = ", and attention shows its cross-attention"
 
     def __init__(self, model: ModelConfig, vocabulary: Vocabulary) -> None:
         nn.Module.__init__(self)

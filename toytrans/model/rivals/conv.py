@@ -17,8 +17,7 @@ class GatedConv(nn.Conv1d):
     """A convolution of k neighbours and a gated linear unit: (N, D, L + k - 1) -> (N, D, L)."""
 
     def __init__(self, model: ModelConfig) -> None:
-        assert model.kernel_size is not None
-        width, size = model.d_model, model.kernel_size
+        width, size = model.d_model, model.kernel_size or 1
         super().__init__(width, 2 * width, size)
         kept = 1 - model.dropout
         nn.init.normal_(self.weight, std=(4 * kept / (size * width)) ** 0.5)  # section 3.5
@@ -61,7 +60,8 @@ class Convolutional(Rival):
 
     def __init__(self, model: ModelConfig, vocabulary: Vocabulary) -> None:
         super().__init__(model, vocabulary)
-        width = model.d_model
+        width, self.size = model.d_model, model.kernel_size or 1
+        self.attentions = model.n_decoder_layers
         self.encoder_in, self.encoder_out = _linear(width), _linear(width)
         self.decoder_in, self.decoder_out = _linear(width), _linear(width)
         self.encoder = nn.ModuleList(GatedConv(model) for _ in range(model.n_encoder_layers))
@@ -73,14 +73,13 @@ class Convolutional(Rival):
         real = padding_mask(src)[..., None]
         embedded = self.embed(self.src_embedding, src)
         x = self.encoder_in(embedded)
-        size = self.decoder[0].conv.kernel_size[0]
-        sides = (size - 1) // 2, size // 2
+        sides = (self.size - 1) // 2, self.size // 2
         for conv in self.encoder:
             x = (conv(F.pad((self.drop(x) * real).mT, sides)).mT + x) * HALF
         keys = self.encoder_out(x)
         values = (keys + embedded) * HALF
         root = real.sum(1, keepdim=True).to(x.dtype).sqrt()
-        past = x.new_zeros(len(src), x.shape[-1], size - 1)
+        past = x.new_zeros(len(src), x.shape[-1], self.size - 1)
         return [src, keys, values, root], [past] * len(self.decoder)
 
     def write(

@@ -38,11 +38,25 @@ class General(nn.Module):
         return queries @ keys.mT
 
 
+class Bidirectional(nn.Module):
+    """An encoder layer: a cell that reads forwards and one that reads backwards, D / 2 wide."""
+
+    def __init__(self, cell: type[nn.GRU] | type[nn.LSTM], width: int) -> None:
+        super().__init__()
+        self.forward_cell = cell(width, width // 2, batch_first=True)
+        self.backward_cell = cell(width, width // 2, batch_first=True)
+
+    def forward(self, x: Tensor, backwards: Tensor) -> Tensor:
+        """x (N, S, D); backwards: as `_backwards` gives it -> states (N, S, D), side by side."""
+        forward, _ = self.forward_cell(x)
+        backward, _ = self.backward_cell(_gather(x, backwards))
+        return torch.cat((forward, _gather(backward, backwards)), -1)
+
+
 class Recurrent(Rival):
     """A bidirectional encoder and a decoder with attention, of GRU or LSTM cells.
 
-    Each direction of an encoder layer is D / 2 wide, so memory is D wide. The decoder starts from
-    tanh(W [last forward state, first backward state]).
+    The decoder starts from tanh(W [last forward state, first backward state]).
 
     bahdanau: the previous state asks, and what it finds goes into the next step with the token.
     luong: all states are computed first, then all of them ask; no input feeding.
@@ -54,8 +68,7 @@ class Recurrent(Rival):
         width, depth, cell = model.d_model, model.n_decoder_layers, CELLS[model.cell]
         self.asks_first = model.rnn_attention == "bahdanau"
         self.encoder = nn.ModuleList(
-            nn.ModuleList(cell(width, width // 2, batch_first=True) for _ in range(2))
-            for _ in range(model.n_encoder_layers)
+            Bidirectional(cell, width) for _ in range(model.n_encoder_layers)
         )
         self.attention = Additive(width) if self.asks_first else General(width)
         self.decoder = cell(
@@ -74,10 +87,8 @@ class Recurrent(Rival):
         real = padding_mask(src)
         backwards, last = _backwards(real)
         x = self.embed(self.src_embedding, src)
-        for forward_cell, backward_cell in self.encoder:
-            forward, _ = forward_cell(x)
-            backward, _ = backward_cell(_gather(x, backwards))
-            x = self.drop(torch.cat((forward, _gather(backward, backwards)), -1))
+        for layer in self.encoder:
+            x = self.drop(layer(x, backwards))
         memory = x * real[..., None]
         half = memory.shape[-1] // 2
         ends = torch.cat((_gather(memory[..., :half], last)[:, 0], memory[:, 0, half:]), -1)
@@ -116,11 +127,11 @@ class Recurrent(Rival):
 
 
 def _backwards(real: Tensor) -> tuple[Tensor, Tensor]:
-    """Which place to take, so that real tokens are in reverse and pads stay behind them, (N, S);
-    and the last real place, (N, 1). real: (N, S), all True before all False."""
-    lengths = real.sum(1, keepdim=True)
+    """Which place to take, so that tokens are in reverse and the pads behind them stay, (N, S); and
+    the last real place, (N, 1). real: (N, S)."""
     places = torch.arange(real.shape[1], device=real.device)
-    return torch.where(real, lengths - 1 - places, places), (lengths - 1).clamp(min=0)
+    ends = ((places + 1) * real).amax(1, keepdim=True)
+    return torch.where(places < ends, ends - 1 - places, places), (ends - 1).clamp(min=0)
 
 
 def _gather(x: Tensor, places: Tensor) -> Tensor:
