@@ -70,15 +70,15 @@ class ModelConfig(Section):
         "transformer.",
     )
     cell: Literal["gru", "lstm"] | None = Field(
-        None, description="Cells of kind rnn. null means gru there."
+        None, description="Cells of kind rnn. null means gru."
     )
     rnn_attention: Literal["bahdanau", "luong"] | None = Field(
         None,
         description="Attention of kind rnn: additive, before each step; or general, after all "
-        "steps. null means bahdanau there.",
+        "steps. null means bahdanau.",
     )
     kernel_size: Annotated[int, Field(ge=1, le=64)] | None = Field(
-        None, description="Places that a convolution of kind conv sees. null means 3 there."
+        None, description="Places that a convolution of kind conv sees. null means 3."
     )
     positions: OrOwn[PositionName] = Field(
         "anchored",

@@ -48,7 +48,7 @@ def check(model: Any) -> None:
     if model.class_ is not None:
         raise refusal("kind", "a model of your own is of no kind; leave out kind or class")
     if model.positions not in POSITIONS[kind]:
-        wanted = " or ".join(POSITIONS[kind])
+        wanted = ", ".join(POSITIONS[kind])
         raise refusal(
             "positions", f"{model.positions} has no effect in model.kind: {kind}; take {wanted}"
         )
@@ -57,7 +57,9 @@ def check(model: Any) -> None:
         if value != type(model).model_fields[name].default and value not in ("none", 0.0):
             raise refusal(name, f"has no effect in model.kind: {kind}; leave it out")
     if kind == "rnn" and model.d_model % 2:
-        raise refusal("d_model", f"each direction takes half of it: even, not {model.d_model}")
+        raise refusal(
+            "d_model", f"an rnn reads in two directions, half of it each: even, not {model.d_model}"
+        )
 
 
 def layer_sizes(model: Any) -> tuple[int, int]:
