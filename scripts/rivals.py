@@ -16,6 +16,7 @@ import json
 import statistics
 import time
 from collections.abc import Iterator
+from itertools import product
 from pathlib import Path
 
 import torch
@@ -160,22 +161,20 @@ def speeds() -> dict[str, list[float]]:
 
 
 def learn(folder: Path, seeds: int, jobs: int) -> dict[tuple[str, str], Group]:
-    """Every kind on every task with every seed, by task and kind; what is there is kept."""
+    """Every kind on every task with every seed, by task and kind."""
     groups = {}
-    for kind in KINDS:
+    for task, kind in product(TASKS, KINDS):
         compared = toytrans.sweep(
-            config(kind),
-            folder / f"rivals-{kind}",
+            config(kind, task),
+            folder / f"{task}-{kind}",
             seeds=range(seeds),
-            grid={"data.task": TASKS},
             lengths=(1, LONGEST),
             examples=100 * LONGEST,
             jobs=jobs,
         )
         if compared.trouble:
             raise SystemExit("\n".join(f"{path}: {why}" for path, why in compared.trouble.items()))
-        for group in compared.groups:
-            groups[str(group.members[0].config.data.task), kind] = group
+        (groups[task, kind],) = compared.groups
     return groups
 
 
