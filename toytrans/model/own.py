@@ -18,7 +18,11 @@ class OwnModel(Substitute):
         nn.Module.__init__(self)
         assert model.class_ is not None
         self.config, self.name = model, user_code.shown(model.class_)
-        self.size, self.what = len(vocabulary), f"{self.name}: a model of your own"
+        self.size = len(vocabulary)
+        self.refusal = (
+            f"{self.name}: a model of your own, whose layers this command does not know; train, "
+            "eval, translate and check do without"
+        )
         inner = user_code.construct(model.class_, model, self.size)
         if not isinstance(inner, nn.Module):
             raise UserError(f"{self.name}: is no torch.nn.Module")

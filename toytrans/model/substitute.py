@@ -12,14 +12,10 @@ from toytrans.model.transformer import Transformer
 class Substitute(Transformer):
     """A model that is a transformer to whoever trains, decodes or measures it.
 
-    Whoever asks for its layers gets a UserError.
-
-    what: the model in words.
-    more: what else does without its layers, in words.
+    Whoever asks for its layers gets a UserError, which says `refusal`.
     """
 
-    what: str
-    more = ""
+    refusal: str
 
     @property
     def dtype(self) -> torch.dtype:
@@ -36,7 +32,4 @@ class Substitute(Transformer):
         self._refuse()
 
     def _refuse(self) -> NoReturn:
-        raise UserError(
-            f"{self.what}, whose layers this command does not know; train, eval, translate and "
-            f"check do without{self.more}"
-        )
+        raise UserError(self.refusal)

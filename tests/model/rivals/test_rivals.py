@@ -194,7 +194,7 @@ def test_train_resume_eval_translate_and_attention(kind: str, here: Path, comman
     assert [head["part"] for head in heads] == ["cross"] * (1 if kind == "rnn" else 2)
     for words in (("inspect-masks", "--run", "halves"), ("trace", "--run", "halves")):
         refusal = command(*words)
-        assert refusal.code == 2 and "whose layers this command does not know" in refusal.err
+        assert refusal.code == 2 and "none of the transformer's layers" in refusal.err
     exported = command("export", "halves", "--format", "safetensors")
     assert exported.code == 2 and f"no format can express model.kind: {kind}" in exported.err
     assert command("attention", "1", "--run", "halves", "--part", "encoder").code == 2

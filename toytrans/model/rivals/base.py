@@ -39,12 +39,14 @@ class Rival(Substitute):
     """
 
     attentions = 1
-    more = ", and attention shows its cross-attention"
 
     def __init__(self, model: ModelConfig, vocabulary: Vocabulary) -> None:
         nn.Module.__init__(self)
         self.config, self.masks = model, MaskMaker(model.pad_mask)
-        self.what = f"model.kind: {model.kind}"
+        self.refusal = (
+            f"model.kind: {model.kind} has none of the transformer's layers that this command "
+            "shows; train, eval, translate, check and attention take it"
+        )
         size, width = len(vocabulary), model.d_model
         model.check_size(size)
         self.src_embedding = nn.Embedding(size, width)
