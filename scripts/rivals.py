@@ -247,10 +247,15 @@ def draw(
     for place, (title, across, up) in titles.items():
         axes[place].set(title=title, xlabel=across, ylabel=up)
         axes[place].grid(alpha=0.3)
-    for place in ((0, 0), (0, 2)):
-        axes[place].set_xscale("log", base=2)
-        axes[place].set_yscale("log", base=2)
+    axes[0, 0].set_yscale("log", base=2)
+    axes[0, 0].set_yticks(DISTANCES, DISTANCES)
+    for axis, across in ((axes[0, 0], DISTANCES), (axes[0, 2], LENGTHS)):
+        axis.set_xscale("log", base=2)
+        axis.set_xticks(across, across)
     axes[0, 1].set_yscale("log")
+    axes[0, 2].set_ylim(bottom=0)
+    for axis in axes[1]:
+        axis.set_ylim(-0.03, 1.03)
     for axis in axes[1, :2]:
         axis.axvspan(10.5, LONGEST, color="0.93", zorder=0)
     axes[0, 0].legend()

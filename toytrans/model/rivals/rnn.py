@@ -102,21 +102,26 @@ class Recurrent(Rival):
         src, memory, keys = source
         mask = self.masks.cross(src, tokens).expand(-1, -1, tokens.shape[1], -1)  # (N, 1, T, S)
         x = self.embed(self.tgt_embedding, tokens, place)
-        if not self.asks_first:
-            states, state = self._run(x, state)
-            weights = masked_weights(self.attention(states, keys), mask)
-            found = weights.to(memory.dtype) @ memory
-        else:
+        if self.asks_first:
             steps = []
-            for t in range(tokens.shape[1]):
-                scores = self.attention(state[0][:, -1:], keys)  # (N, 1, S), of the top layer
-                weights = masked_weights(scores, mask[:, :, t : t + 1])
-                found = weights.to(memory.dtype) @ memory
-                states, state = self._run(torch.cat((x[:, t : t + 1], found), -1), state)
+            for t, token in enumerate(x.split(1, 1)):
+                top = state[0][:, -1:]  # (N, 1, D)
+                found, weights = self._found(top, keys, memory, mask[:, :, t : t + 1])
+                states, state = self._run(torch.cat((token, found), -1), state)
                 steps.append((states, found, weights))
             states, found, weights = (torch.cat(parts, 1) for parts in zip(*steps, strict=True))
+        else:
+            states, state = self._run(x, state)
+            found, weights = self._found(states, keys, memory, mask)
         x = self.combine(torch.cat((states, found), -1)).tanh()
         return Written(self.output(self.drop(x)), state, [weights])
+
+    def _found(
+        self, states: Tensor, keys: Tensor, memory: Tensor, mask: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """What states (N, T, D) find in memory, (N, T, D), and the weights (N, T, S)."""
+        weights = masked_weights(self.attention(states, keys), mask)
+        return weights.to(memory.dtype) @ memory, weights
 
     def _run(self, x: Tensor, state: list[Tensor]) -> tuple[Tensor, list[Tensor]]:
         """Inputs (N, T, .) and states (N, layers, D) -> top states (N, T, D), and those after."""
