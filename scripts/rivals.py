@@ -6,7 +6,7 @@ Four measurements of models with equal numbers of parameters:
   paths   operations in sequence between two source tokens n places apart
   reach   how much a token moves the encoder's output n places later, fresh weights
   speed   target tokens a second of training by sequence length, all kinds in turn in one process
-  learn   exact match by length on two tasks, the same data and steps for every kind
+  learn   exact match by length on `reverse`, the same data and steps for every kind
 The trainings are sweeps below --folder. The same command goes on where it was stopped. The picture
 needs matplotlib (extra `plot`).
 """
@@ -16,7 +16,6 @@ import json
 import statistics
 import time
 from collections.abc import Iterator
-from itertools import product
 from pathlib import Path
 
 import torch
@@ -45,10 +44,10 @@ KINDS: dict[str, dict] = {
 }
 """Two layers on either side, and within 3% as many parameters as the first."""
 
-TASKS = ("reverse", "copy")
 LONGEST = 20
 CONFIG = {
     "data": {
+        "task": "reverse",
         "symbols": SYMBOLS,
         "train_length": [1, 10],
         "test_length": [1, LONGEST],
@@ -68,10 +67,9 @@ STEP_TOKENS, ROUNDS = 1024, 7
 COLOURS = {"transformer": "tab:blue", "rnn": "tab:red", "conv": "tab:green"}
 
 
-def config(kind: str, task: str = "reverse", **model: object) -> Config:
+def config(kind: str, **model: object) -> Config:
     """The config of one kind, some of its model's keys changed."""
-    data = CONFIG["data"] | {"task": task}
-    return Config.model_validate(CONFIG | {"data": data, "model": KINDS[kind] | model})
+    return Config.model_validate(CONFIG | {"model": KINDS[kind] | model})
 
 
 def model_of(kind: str, seed: int = 0, **model: object) -> Transformer:
@@ -160,13 +158,13 @@ def speeds() -> dict[str, list[float]]:
 # Learning -------------------------------------------------------------------------------------
 
 
-def learn(folder: Path, seeds: int, jobs: int) -> dict[tuple[str, str], Group]:
-    """Every kind on every task with every seed, by task and kind."""
+def learn(folder: Path, seeds: int, jobs: int) -> dict[str, Group]:
+    """Every kind with every seed, by kind."""
     groups = {}
-    for task, kind in product(TASKS, KINDS):
+    for kind in KINDS:
         compared = toytrans.sweep(
-            config(kind, task),
-            folder / f"{task}-{kind}",
+            config(kind),
+            folder / f"reverse-{kind}",
             seeds=range(seeds),
             lengths=(1, LONGEST),
             examples=100 * LONGEST,
@@ -174,7 +172,7 @@ def learn(folder: Path, seeds: int, jobs: int) -> dict[tuple[str, str], Group]:
         )
         if compared.trouble:
             raise SystemExit("\n".join(f"{path}: {why}" for path, why in compared.trouble.items()))
-        (groups[task, kind],) = compared.groups
+        (groups[kind],) = compared.groups
     return groups
 
 
@@ -185,24 +183,22 @@ def measured(member: Member) -> Iterator[tuple[int, float]]:
             yield record["step"], record["valid_exact_match"]
 
 
-def table(groups: dict[tuple[str, str], Group]) -> Table:
+def table(groups: dict[str, Group]) -> Table:
     """Every seed: exact match in range and beyond, the step of convergence, seconds."""
-    shown = Table("task", "model", title=f"exact match, lengths 1 to {LONGEST}, seed by seed")
-    for heading in ("1 to 10", f"11 to {LONGEST}", f"step of {SOLVED} on validation", "seconds"):
+    shown = Table("model", title="reverse: exact match, seed by seed")
+    for heading in ("1 to 10", f"11 to {LONGEST}", f"first {SOLVED} on validation", "seconds"):
         shown.add_column(heading, justify="right")
-    for task in TASKS:
-        for kind in KINDS:
-            members = sorted(groups[task, kind].counted, key=lambda member: member.seeds)
-            steps = [next((s for s, v in measured(m) if v >= SOLVED), None) for m in members]
-            seconds = [list(read_records(m.path))[-1]["elapsed_s"] for m in members]
-            shown.add_row(
-                task,
-                kind,
-                " ".join(f"{statistics.fmean(m.between(1, 10)):.3f}" for m in members),
-                " ".join(f"{statistics.fmean(m.between(11, LONGEST)):.3f}" for m in members),
-                " ".join("-" if step is None else str(step) for step in steps),
-                f"{statistics.median(seconds):.0f}",
-            )
+    for kind, group in groups.items():
+        members = sorted(group.counted, key=lambda member: member.seeds)
+        steps = [next((s for s, v in measured(m) if v >= SOLVED), None) for m in members]
+        seconds = [list(read_records(m.path))[-1]["elapsed_s"] for m in members]
+        shown.add_row(
+            kind,
+            " ".join(f"{statistics.fmean(m.between(1, 10)):.3f}" for m in members),
+            " ".join(f"{statistics.fmean(m.between(11, LONGEST)):.3f}" for m in members),
+            " ".join("-" if step is None else f"{step:,}" for step in steps),
+            f"{statistics.median(seconds):.0f}",
+        )
     return shown
 
 
@@ -213,7 +209,7 @@ def draw(
     paths: dict[str, list[int]],
     reached: dict[str, list[float]],
     speed: dict[str, list[float]],
-    groups: dict[tuple[str, str], Group],
+    groups: dict[str, Group],
     file: Path,
 ) -> None:
     """All measurements on one picture."""
@@ -230,19 +226,15 @@ def draw(
         axes[0, 1].plot(*zip(*seen, strict=True), ".-", **style)
         ratio = [a / b for a, b in zip(speed[kind], speed["transformer"], strict=True)]
         axes[0, 2].plot(LENGTHS, ratio, "o-", **style)
-        for axis, task in zip(axes[1], TASKS, strict=False):
-            for member in groups[task, kind].counted:
-                axis.plot(list(member.curve), list(member.curve.values()), linewidth=1, **style)
-        for task, dashes in zip(TASKS, ("-", ":"), strict=True):
-            for member in groups[task, kind].counted:
-                axes[1, 2].plot(*zip(*measured(member), strict=True), dashes, linewidth=1, **style)
+        for member in groups[kind].counted:
+            axes[1, 0].plot(*zip(*member.curve.items(), strict=True), linewidth=1, **style)
+            axes[1, 1].plot(*zip(*measured(member), strict=True), linewidth=1, **style)
     titles = {
         (0, 0): ("Path between two tokens", "places apart", "operations in sequence"),
         (0, 1): ("Influence of an earlier token, fresh encoder", "places back", "share of its own"),
         (0, 2): ("Training speed, one core", "length", "tokens/s beside the transformer's"),
-        (1, 0): (f"{TASKS[0]}: trained on 1 to 10", "length", "exact match"),
-        (1, 1): (f"{TASKS[1]}: trained on 1 to 10", "length", "exact match"),
-        (1, 2): ("Learning (dotted: copy)", "step", "exact match, validation"),
+        (1, 0): ("Reverse: trained on lengths 1 to 10", "length", "exact match"),
+        (1, 1): ("Learning: a line a seed", "step", "exact match, validation"),
     }
     for place, (title, across, up) in titles.items():
         axes[place].set(title=title, xlabel=across, ylabel=up)
@@ -254,11 +246,11 @@ def draw(
         axis.set_xticks(across, across)
     axes[0, 1].set_yscale("log")
     axes[0, 2].set_ylim(bottom=0)
-    for axis in axes[1]:
-        axis.set_ylim(-0.03, 1.03)
     for axis in axes[1, :2]:
-        axis.axvspan(10.5, LONGEST, color="0.93", zorder=0)
-    axes[0, 0].legend()
+        axis.set_ylim(-0.03, 1.03)
+    axes[1, 0].axvspan(10.5, LONGEST, color="0.93", zorder=0)
+    axes[1, 2].axis("off")
+    axes[1, 2].legend(*axes[0, 0].get_legend_handles_labels(), loc="upper left", fontsize=12)
     figure.savefig(file, dpi=110)
 
 
