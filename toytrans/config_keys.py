@@ -99,8 +99,13 @@ def is_derived(key: Key) -> bool:
     """Whether other keys give a key its value where it is null."""
     if key.default != "null" or key.path == "data.task":
         return False
-    schemes = ({"positions": "anchored"}, {"positions": "learned"})
-    samples = ({"data": {"task": "copy"}, "model": scheme} for scheme in schemes)
+    models = (
+        {"positions": "anchored"},
+        {"positions": "learned"},
+        {"kind": "rnn"},
+        {"kind": "conv"},
+    )
+    samples = ({"data": {"task": "copy"}, "model": model} for model in models)
     return any(_value(key, Config.model_validate(sample)) is not None for sample in samples)
 
 

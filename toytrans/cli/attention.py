@@ -72,7 +72,7 @@ def attention(
     """
     if plot is not None:
         check_plot(plot)
-    from toytrans.insight.attention.heads import ALL, Choice
+    from toytrans.insight.attention.heads import ALL, Choice, depths_of
     from toytrans.insight.attention.maps import maps_of
 
     path, sequences = run_and_sequences(arguments, run)
@@ -83,8 +83,9 @@ def attention(
     choice, most = Choice(part, layer, head), None
     choice.check(loaded.model)
     _check(loaded, sequences)
+    depths = depths_of(loaded.model)
     if one_screen := choice == ALL and not (everything or plot or as_json or as_html):
-        choice, most = Choice("cross", loaded.model.config.n_decoder_layers), 1
+        choice, most = Choice("cross", depths["cross"]), 1
     maps = maps_of(loaded, sequences, choice=choice, sample=sample, most=most, follow=Progress())
     if plot is not None:
         draw(plot, maps)
@@ -100,7 +101,8 @@ def attention(
         with paged(console) if everything else contextlib.nullcontext():
             print_maps(console, maps, draw=plot is None)
         if one_screen:
-            console.print("[dim]--part encoder|decoder|cross shows a part, --all everything.[/dim]")
+            parts = "|".join(depths)
+            console.print(f"[dim]--part {parts} shows a part, --all everything.[/dim]")
 
 
 def _check(run: "Run", sequences: list[str]) -> None:

@@ -1,30 +1,28 @@
 """A model of the user's, in the place of the transformer."""
 
-from typing import NoReturn
-
 import torch
 from torch import Tensor, nn
 
 from toytrans import user_code
 from toytrans.config import MOST_PARAMETERS, ModelConfig
 from toytrans.errors import UserError
-from toytrans.model.transformer import Transformer
+from toytrans.model.substitute import Substitute
 from toytrans.tokens import BOS_ID, EOS_ID, PAD_ID, Vocabulary
 
 
-class OwnModel(Transformer):
+class OwnModel(Substitute):
     """What `model.class` names, built as MyModel(model_config, vocabulary_size): a module whose
-    forward takes src (B, S) and tgt_in (B, T) to logits (B, T, V).
-
-    It is a transformer to whoever trains, decodes or measures it. Whoever asks for its layers gets
-    a UserError.
-    """
+    forward takes src (B, S) and tgt_in (B, T) to logits (B, T, V)."""
 
     def __init__(self, model: ModelConfig, vocabulary: Vocabulary) -> None:
         nn.Module.__init__(self)
         assert model.class_ is not None
         self.config, self.name = model, user_code.shown(model.class_)
         self.size = len(vocabulary)
+        self.refusal = (
+            f"{self.name}: a model of your own, whose layers this command does not know; train, "
+            "eval, translate and check do without"
+        )
         inner = user_code.construct(model.class_, model, self.size)
         if not isinstance(inner, nn.Module):
             raise UserError(f"{self.name}: is no torch.nn.Module")
@@ -60,26 +58,6 @@ class OwnModel(Transformer):
                 f"{wanted}"
             )
         return logits
-
-    @property
-    def dtype(self) -> torch.dtype:
-        """The dtype of the weights."""
-        return next(p.dtype for p in self.parameters() if p.is_floating_point())
-
-    def encode(self, src: Tensor) -> NoReturn:
-        self._refuse()
-
-    def encoder_stack(self) -> NoReturn:
-        self._refuse()
-
-    def decoder_stack(self) -> NoReturn:
-        self._refuse()
-
-    def _refuse(self) -> NoReturn:
-        raise UserError(
-            f"{self.name}: a model of your own, whose layers this command does not know; train, "
-            "eval, translate and check do without"
-        )
 
     def _try_out(self, reference: str) -> None:
         """Raise UserError where it cannot be asked. Weights and random states stay as they are."""

@@ -26,7 +26,7 @@ class AdamW:
         self.decayed: list[nn.Parameter] = []
         self.others: list[nn.Parameter] = []
         for name, parameter in model.named_parameters():
-            decays = parameter.dim() == 2 and "bias" not in name and "positions" not in name
+            decays = parameter.dim() > 1 and "bias" not in name and "positions" not in name
             (self.decayed if decays else self.others).append(parameter)
         self.weight_decay = weight_decay
         device = next(model.parameters()).device

@@ -120,10 +120,11 @@ def _print_translations(console: Console, run: "Run", pairs: "Pairs") -> None:
     where, example = shlex.quote(str(run.path)), shlex.quote(" ".join(longest))
     console.print("[bold]run[/bold]", plain(str(run.path)))
     console.print("[bold]next[/bold]")
+    kind = run.config.model.kind
     for command in (
         f"toytrans eval {where}",
         f"toytrans translate {where} {example}",
-        f"toytrans inspect-masks --run {where}",
+        f"toytrans {'inspect-masks' if kind == 'transformer' else 'attention'} --run {where}",
         f"toytrans check {where}",
     ):
         console.print(plain(f"  {command}"), soft_wrap=True)

@@ -29,7 +29,8 @@ from torch import Tensor
 from toytrans.data.batches import Batch
 from toytrans.errors import UserError
 from toytrans.evaluation import wilson_interval
-from toytrans.insight.capture import AttentionCall, Part, capture
+from toytrans.insight.capture import Part, capture
+from toytrans.model.rivals import Rival
 from toytrans.model.transformer import Transformer
 from toytrans.tokens import BOS_ID, FIRST_SYMBOL_ID
 
@@ -58,19 +59,27 @@ class Choice(NamedTuple):
 
     def check(self, model: Transformer) -> None:
         """Raises UserError if the model has no such layer or head."""
-        encoder, decoder = model.config.n_encoder_layers, model.config.n_decoder_layers
-        depths = {"encoder": encoder, "decoder": decoder, "cross": decoder}
+        depths = depths_of(model)
+        heads = 1 if isinstance(model, Rival) else model.config.n_heads
         chosen = {part: depth for part, depth in depths.items() if self.part in (None, part)}
         if not chosen:
             raise UserError(f"--part {self.part}: no such part; there are {', '.join(depths)}")
         if self.layer is not None and not 1 <= self.layer <= max(chosen.values()):
             layers = ", ".join(f"{part} {depth}" for part, depth in chosen.items())
             raise UserError(f"--layer {self.layer}: no such layer; layers of this model: {layers}")
-        if self.head is not None and not 1 <= self.head <= model.config.n_heads:
-            raise UserError(f"--head {self.head}: no such head; give 1 to {model.config.n_heads}")
+        if self.head is not None and not 1 <= self.head <= heads:
+            raise UserError(f"--head {self.head}: no such head; give 1 to {heads}")
 
 
 ALL = Choice()
+
+
+def depths_of(model: Transformer) -> dict[Part, int]:
+    """How many attentions each part has. Those of a rival are cross-attentions of one head."""
+    if isinstance(model, Rival):
+        return {"cross": model.attentions}
+    encoder, decoder = model.config.n_encoder_layers, model.config.n_decoder_layers
+    return {"encoder": encoder, "decoder": decoder, "cross": decoder}
 
 
 @dataclass(frozen=True)
@@ -151,15 +160,25 @@ def axes(part: Part, batch: Batch) -> tuple[Tensor, Tensor]:
 
 def attend(model: Transformer, batch: Batch, choice: Choice = ALL) -> list[AttentionWeights]:
     """The weights of every chosen attention, from one forward pass. Raises UserError."""
+    if isinstance(model, Rival):
+        mask = model.masks.cross(batch.src, batch.tgt_in)
+        with torch.no_grad():
+            weights = model.cross_weights(batch.src, batch.tgt_in)
+        return [
+            _weights("cross", layer, choice.head, each[:, None], mask)
+            for layer, each in enumerate(weights, 1)
+            if choice.part in (None, "cross") and choice.layer in (None, layer)
+        ]
     return [
-        _weights(part, layer, choice.head, call)
+        _weights(part, layer, choice.head, call.intermediates().weights, call.context.mask)
         for (part, layer), call in capture(model, batch).items()
         if choice.part in (None, part) and choice.layer in (None, layer)
     ]
 
 
-def _weights(part: Part, layer: int, head: int | None, call: AttentionCall) -> AttentionWeights:
-    weights = call.intermediates().weights
+def _weights(
+    part: Part, layer: int, head: int | None, weights: Tensor, mask: Tensor | None
+) -> AttentionWeights:
     if not bool(weights.isfinite().all()):
         raise UserError(
             f"{part} layer {layer}: the weights are not finite, so the model has diverged; "
@@ -167,7 +186,6 @@ def _weights(part: Part, layer: int, head: int | None, call: AttentionCall) -> A
         )
     rows, n_heads, queries, keys = weights.shape
     chosen = slice(None) if head is None else slice(head - 1, head)
-    mask = call.context.mask
     visible = weights.new_ones(1, 1, dtype=torch.bool) if mask is None else mask[:, 0]
     heads = tuple(range(1, n_heads + 1))[chosen]
     visible = visible.expand(rows, queries, keys)

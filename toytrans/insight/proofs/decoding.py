@@ -11,7 +11,8 @@ from toytrans.insight.proofs.answers import apart, foreign, largest, logits_of
 from toytrans.insight.proofs.batch import ProofBatch
 from toytrans.insight.proofs.hugging_face import HuggingFaceCall
 from toytrans.insight.proofs.report import CannotJudge, NotApplicable, Outcome
-from toytrans.model.decoding import DecoderState
+from toytrans.model.decoding.state import start_decoding
+from toytrans.model.rivals import Rival
 
 CAUSE = (
     "a step of decoding, which has only the past, gives other logits than the parallel pass: "
@@ -36,12 +37,13 @@ def _ours(batch: ProofBatch) -> Outcome:
     model = batch.model.ours
     assert model is not None
     with torch.no_grad():
-        state = DecoderState(model, batch.src, batch.tgt_in.shape[1])
+        state = start_decoding(model, batch.src, batch.tgt_in.shape[1])
         steps = [state.next_logits(token[:, None])[:, 0] for token in batch.tgt_in.unbind(1)]
     return Outcome(
         largest((torch.stack(steps, 1) - batch.logits)[batch.real]),
         batch.tolerance,
-        f"{len(steps)} steps with the cache = one masked pass",
+        f"{len(steps)} steps with the {'state' if isinstance(model, Rival) else 'cache'} = one "
+        "masked pass",
         CAUSE,
     )
 

@@ -14,6 +14,7 @@ from toytrans.insight.proofs.batch import SHORT, TOLERANCE, ProofBatch
 from toytrans.insight.proofs.future import all_replaced
 from toytrans.insight.proofs.reference import Call
 from toytrans.insight.proofs.report import CannotJudge, NotApplicable, Outcome
+from toytrans.model.rivals import Rival
 from toytrans.model.transformer import Transformer
 
 Change = Callable[[str, Tensor], Tensor]
@@ -240,6 +241,7 @@ def pad_rows_do_no_harm(batch: ProofBatch) -> Outcome:
 def attention_is_scaled(batch: ProofBatch) -> Outcome:
     """(k) Each attention's output, recomputed from its own weights with scores q k / root of the
     head's width (Vaswani et al. 2017, equation 1)."""
+    needs_layers(batch)
     layers = batch.model.layers
     if layers is None or not layers.attentions:
         raise NotApplicable("needs attention layers whose projections have known names")
@@ -313,6 +315,13 @@ def _scale_of(call: Call, near: float) -> float | None:
         if by is not None and by <= max(near, 1e-7 * largest(call.output)):
             return factor
     return None
+
+
+def needs_layers(batch: ProofBatch) -> None:
+    """Raises NotApplicable for a rival, which has no such sub-layers."""
+    if isinstance(batch.model.ours, Rival):
+        kind = batch.model.ours.config.kind
+        raise NotApplicable(f"is about a transformer's sub-layers, and model.kind is {kind}")
 
 
 def needs_ours(batch: ProofBatch, what: str) -> Transformer:

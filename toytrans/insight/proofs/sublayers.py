@@ -8,7 +8,11 @@ from torch import Tensor, nn
 
 from toytrans.insight.proofs.answers import largest
 from toytrans.insight.proofs.batch import ProofBatch
-from toytrans.insight.proofs.internals import embeddings_changed, given_embeddings
+from toytrans.insight.proofs.internals import (
+    embeddings_changed,
+    given_embeddings,
+    needs_layers,
+)
 from toytrans.insight.proofs.model_under_test import Layers
 from toytrans.insight.proofs.report import CannotJudge, NotApplicable, Outcome
 
@@ -61,6 +65,7 @@ def input_passes_by(batch: ProofBatch) -> Outcome:
 def scale_is_normed(batch: ProofBatch) -> Outcome:
     """(p) Embeddings a million times as large give no larger logits than a thousand times: layer
     normalisation holds them (Ba et al. 2016)."""
+    needs_layers(batch)
     sizes = []
     for factor in (1e3, 1e6):
 
@@ -147,6 +152,7 @@ def _side(name: str) -> str:
 
 
 def _layers(batch: ProofBatch) -> Layers:
+    needs_layers(batch)
     if batch.model.layers is None:
         raise NotApplicable("needs layers with known names, which a plain callable does not show")
     return batch.model.layers

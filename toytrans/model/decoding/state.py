@@ -8,6 +8,7 @@ from torch import Tensor
 from toytrans.model.context import AttentionContext
 from toytrans.model.kv_cache import KVCache
 from toytrans.model.own import OwnModel
+from toytrans.model.rivals import Rival
 from toytrans.model.transformer import Transformer
 
 
@@ -113,10 +114,41 @@ class UncachedState:
         self.src, self.tokens = self.src[sources], self.tokens[sources]
 
 
+class RivalState:
+    """What decoding keeps of a rival: of each source what it has read, of each beam its state."""
+
+    def __init__(self, model: Rival, src: Tensor, beams: int = 1) -> None:
+        self.model, self.beams, self.place = model, beams, 0
+        source, state = model.read(src)
+        self.source = [part.repeat_interleave(beams, 0) for part in source]  # (A W, ...)
+        self.state = [part.repeat_interleave(beams, 0) for part in state]
+
+    def next_logits(self, tokens: Tensor) -> Tensor:
+        """The newest token of each beam (A, W) -> logits of the next one (A, W, V)."""
+        written = self.model.write(tokens.reshape(-1, 1), self.source, self.state, self.place)
+        self.state, self.place = written.state, self.place + 1
+        return written.logits.view(*tokens.shape, -1)
+
+    def select_beams(self, parents: Tensor) -> None:
+        """Beam w of source a continues its beam parents[a, w]: (A, W)."""
+        first = torch.arange(len(parents), device=parents.device) * self.beams
+        rows = (first[:, None] + parents).flatten()
+        self.state = [part[rows] for part in self.state]
+
+    def select_sources(self, sources: Tensor) -> None:
+        """Keep some sources (A',), in that order."""
+        beams = torch.arange(self.beams, device=sources.device)
+        rows = (sources[:, None] * self.beams + beams).flatten()
+        self.source = [part[rows] for part in self.source]
+        self.state = [part[rows] for part in self.state]
+
+
 def start_decoding(
     model: Transformer, src: Tensor, places: int, beams: int = 1
-) -> DecoderState | UncachedState:
+) -> DecoderState | UncachedState | RivalState:
     """The state before the first token, for sources (A, S)."""
+    if isinstance(model, Rival):
+        return RivalState(model, src, beams)
     if isinstance(model, OwnModel):
         return UncachedState(model, src, beams)
     return DecoderState(model, src, places, beams)
