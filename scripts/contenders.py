@@ -199,16 +199,16 @@ def _our_step(config: Any) -> Callable[[Any], None]:
     from toytrans.model.transformer import Transformer
     from toytrans.training.devices import choose_precision
     from toytrans.training.optimizer import AdamW
-    from toytrans.training.trainer import update
+    from toytrans.training.step import Update
 
     cpu = torch.device("cpu")
     precision = choose_precision(config.train.precision, cpu, config.model.d_model)
     model = Transformer(config.model, open_source(config).facts.vocabulary).train()
     optimizer = AdamW(model, config.train.weight_decay)
+    update = Update(model, optimizer, cpu, config.train, precision)
 
     def step(batch: Any) -> None:
-        optimizer.zero_grad()
-        update(model, optimizer, [batch], cpu, config.train, lr=1e-4, precision=precision)
+        update([batch], lr=1e-4)
 
     return step
 

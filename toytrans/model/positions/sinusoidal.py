@@ -32,6 +32,9 @@ class Sinusoidal(Absolute):
             table = self._table = sinusoids(0, rows, width).to(like)
         return table[places.start : places.stop]
 
+    def make_room(self, places: int, like: Tensor) -> None:
+        self.vectors(range(max(places, self.rows or 0)), like)
+
 
 def sinusoids(start: int, length: int, width: int, device: torch.device | str = "cpu") -> Tensor:
     """Rows start .. start + length - 1 of the sinusoidal table: (length, width), fp64."""
