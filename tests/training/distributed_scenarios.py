@@ -1,10 +1,8 @@
 """What test_distributed.py trains, in one process or, as a program, in two."""
 
 import contextlib
-import functools
 import json
 import sys
-import warnings
 from pathlib import Path
 
 import torch

@@ -1,6 +1,5 @@
 """The training loop: steps against torch, records, and reasons to stop."""
 
-import functools
 import math
 from itertools import islice
 
