@@ -23,6 +23,8 @@ from toytrans.data.batches import Batch, largest_batch, training_batches
 from toytrans.data.pairs import Pairs, PairSource, all_pairs
 from toytrans.errors import UserError, ran_out_of_memory
 from toytrans.evaluation import Report, evaluate
+from toytrans.model.decoding import search
+from toytrans.model.decoding.recorded import RecordedSearch
 from toytrans.model.recorder import Recorder
 from toytrans.training.checkpoint import (
     Checkpoint,
@@ -96,6 +98,7 @@ class Trainer:
             if recorder
             else eager
         )
+        self._searching = RecordedSearch(recorder, self.model) if recorder else search
         self.progress = Progress()
         self.stop_reason: StopReason | None = None
         self.cause = ""
@@ -335,6 +338,7 @@ class Trainer:
             self._valid,
             self.source.facts,
             source_bos=self.config.source_bos,
+            searching=self._searching,
         )
         report = self.context.sum_reports(own)
         counts = report.total().summary()
