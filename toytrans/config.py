@@ -259,10 +259,11 @@ class TrainConfig(Section):
         description="Number of newest checkpoints to keep. The best one is kept as well. Reports "
         "show attention at each.",
     )
-    precision: Literal["auto", "fp32", "bf16", "fp64"] = Field(
+    precision: Literal["auto", "fp32", "bf16", "bf16_weights", "fp64"] = Field(
         "auto",
         description="Precision of matrix products. auto takes bf16 if the device has instructions "
-        "for it, except on a CPU up to d_model 64; else fp32.",
+        "for it, except on a CPU up to d_model 64; else fp32. bf16_weights computes whole steps "
+        "with bf16 copies of fp32 weights.",
     )
     cuda_graphs: Literal["auto", "on", "off"] = Field(
         "auto",
@@ -329,8 +330,14 @@ class Config(Section):
         return {"data": data, "train": train}
 
     def _check(self) -> None:
-        if self.model.backward == "by_hand" and self.train.precision == "bf16":
-            raise refusal("train.precision", "model.backward: by_hand takes fp32 or fp64, not bf16")
+        precision = self.train.precision
+        if self.model.backward == "by_hand" and precision in ("bf16", "bf16_weights"):
+            reason = f"model.backward: by_hand takes fp32 or fp64, not {precision}"
+            raise refusal("train.precision", reason)
+        own = any(key.startswith("model.") for key in self.references)
+        if precision == "bf16_weights" and own:
+            reason = "bf16_weights is not for models and positions of your own; take bf16"
+            raise refusal("train.precision", reason)
         if self.fault is not None and self.model.class_ is not None:
             raise refusal("fault", "faults are made in toytrans' models; leave out model.class")
         if self.data.task is not None:

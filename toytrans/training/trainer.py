@@ -26,6 +26,7 @@ from toytrans.evaluation import Report, evaluate
 from toytrans.model.decoding import search
 from toytrans.model.decoding.recorded import RecordedSearch
 from toytrans.model.recorder import Recorder
+from toytrans.training.bf16_weights import Bf16Weights
 from toytrans.training.checkpoint import (
     Checkpoint,
     DamagedCheckpoint,
@@ -80,7 +81,8 @@ class Trainer:
         self.objective = objective_of(config.fault, config.model.backward)
         self.model = model.double().to(device) if precision == "fp64" else model.to(device)
         self._forward: Callable[[Tensor, Tensor], Tensor] = context.wrap(
-            self.model, skips_weights=config.fault is not None
+            Bf16Weights(self.model) if precision == "bf16_weights" else self.model,
+            skips_weights=config.fault is not None,
         )
         context.seed(config.seed, 0)
         self.optimizer = AdamW(self.model, config.train.weight_decay)

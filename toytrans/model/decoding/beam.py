@@ -51,7 +51,7 @@ class Beams:
         self.sources = torch.arange(sources, device=src.device)  # still here, (A,)
         self.done = torch.zeros_like(self.sources, dtype=torch.bool)  # (A,)
         self.log_prob = like.new_full((sources, width), -torch.inf)
-        self.log_prob[:, 0] = 0  # all beams start equal; the others are switched off
+        self.log_prob[:, 0].fill_(0)  # all beams start equal; the others are switched off
         self.history = src.new_full((sources, width, longest), PAD_ID)
         self.best_score = like.new_full((sources,), -torch.inf)
         self.best_tokens = src.new_full((sources, longest), PAD_ID)
@@ -63,7 +63,7 @@ class Beams:
     def step(self) -> None:
         logits = self.state.next_logits(self.newest)
         log_probs = logits.log_softmax(-1, dtype=self.log_prob.dtype)
-        log_probs[..., :EOS_ID] = -torch.inf  # neither PAD nor BOS
+        log_probs[..., :EOS_ID].fill_(-torch.inf)  # neither PAD nor BOS
         parents, self.newest = self.advance(log_probs)
         self.state.select_beams(parents)
         self.place += 1
