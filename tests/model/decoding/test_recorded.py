@@ -34,6 +34,23 @@ def test_recorded_searches_have_the_tokens_of_eager_ones(monkeypatch, scheme, be
     assert len(recorded.recorded) == 2, "a record for each shape"
 
 
+def test_records_under_autocast_see_weights_that_change_later():
+    """Autocast keeps rounded weights until its end; a record may not read these."""
+    as_on_a_gpu(patch := pytest.MonkeyPatch())
+    model, src = lively("sinusoidal").float(), ragged(2, 6)
+    recorded, tokens = RecordedSearch(Tape(), model), []
+    for _ in range(2):
+        with torch.autocast("cpu", torch.bfloat16):
+            found, expected = recorded(model, src), search(model, src)
+        assert torch.equal(found.tokens, expected.tokens)
+        tokens.append(found.tokens)
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter.mul_(-1.5)
+    patch.undo()
+    assert not torch.equal(*(row[:, :1] for row in tokens)), "the weights matter"
+
+
 @pytest.mark.parametrize("beam", [1, 2])
 def test_a_search_ends_with_the_chunk_in_which_the_last_row_ends(beam):
     model = lively("anchored")

@@ -91,8 +91,23 @@ class _Recorded:
         return trimmed(self.search.found())
 
     def _begin(self) -> None:
-        self.search = self.start()
+        with self._autocast():
+            self.search = self.start()
 
     def _go_on(self) -> None:
-        for _ in range(min(CHUNK, self.search.longest - self.search.place)):
-            self.search.step()
+        with self._autocast():
+            for _ in range(min(CHUNK, self.search.longest - self.search.place)):
+                self.search.step()
+
+    def _autocast(self) -> torch.autocast:
+        """As it is outside, but without its cache of rounded weights.
+
+        Records would read the cache after its end, and miss later weights.
+        """
+        kind = self.src.device.type
+        return torch.autocast(
+            kind,
+            torch.get_autocast_dtype(kind),
+            enabled=torch.is_autocast_enabled(kind),
+            cache_enabled=False,
+        )
