@@ -16,8 +16,8 @@ from toytrans.training.run import create_run
 from toytrans.training.trainer import Trainer
 
 CPU = torch.device("cpu")
-DATA = {"train_length": [1, 9], "batch_tokens": 128, "valid_examples": 20}
-LAYERS = {"n_encoder_layers": 1, "n_decoder_layers": 1}
+DATA = {"train_length": [1, 9], "batch_tokens": 128, "valid_examples": 8}
+LAYERS = {"n_encoder_layers": 1, "n_decoder_layers": 1, "d_model": 8, "d_ff": 16}
 
 
 class Noted(RunAgain):
@@ -98,7 +98,7 @@ def test_no_table_is_replaced_after_the_first_record(tmp_path, scheme):
     shortest = min((dealt for dealt in islice(stream, 30)), key=lambda dealt: dealt[0].src.shape[1])
     trainer._step([shortest])
     before = tables.now()
-    numbers(trainer, 30)
+    numbers(trainer, 12)
     trainer._evaluate()
     assert [id(table) for table in tables.now()] == [id(table) for table in before]
     names = ("sinusoidal", "anchored", "alibi", "t5", "relative")
@@ -135,6 +135,23 @@ def test_a_recorded_run_resumes_with_the_same_numbers(tmp_path):
     assert_same(list(second.model.parameters()), list(straight.model.parameters()))
     eager = trainer_of(tmp_path / "eager", **sections)
     assert [record["loss"] for record in eager.train()] == expected
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16", "bf16_weights"])
+def test_evaluations_between_recorded_updates_change_no_number(tmp_path, monkeypatch, precision):
+    """Both are recorded; evaluation is fp32, and finds longer outputs from time to time."""
+    as_on_a_gpu(monkeypatch)
+    sections = {
+        "model": {"positions": "sinusoidal", "dropout": 0.1},
+        "data": {"train_length": [1, 5], "batch_tokens": 64, "valid_examples": 6},
+        "train": {"max_steps": 9, "log_every": 3, "eval_every": 3, "precision": precision},
+    }
+    found = []
+    for recorder in (Tape(), None):
+        trainer = trainer_of(tmp_path / str(recorder), recorder, **sections)
+        found.append([dict(record, elapsed_s=0) for record in trainer.train()])
+        found.append([parameter.tolist() for parameter in trainer.model.parameters()])
+    assert found[:2] == found[2:] and "valid_loss" in found[0][-1]
 
 
 @pytest.mark.parametrize(

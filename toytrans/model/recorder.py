@@ -14,7 +14,8 @@ default generator at its present state, and moves it on as the same work without
 (torch, "Note [CUDA Graph-safe RNG states]"). So a checkpoint holds the state as usual.
 """
 
-from collections.abc import Callable, Iterable
+import contextlib
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Protocol
 
 import torch
@@ -96,6 +97,14 @@ class Tables:
         """Let every table serve sequences of so many places."""
         for scheme in self._schemes():
             scheme.make_room(places, self.model.output.weight)
+
+    @contextlib.contextmanager
+    def fixed(self) -> Iterator[None]:
+        """Inside, no table may be replaced: a graph would make it anew in each replay."""
+        before = self.now()
+        yield
+        same = [a is b for a, b in zip(before, self.now(), strict=True)]
+        assert all(same), "a table of positions was replaced while a graph was recorded"
 
     def keep(self) -> None:
         """Keep the tables as they are now."""

@@ -73,7 +73,8 @@ class RecordedUpdate:
         self.recorder.warm_up(lambda: self.eager.backward([fixed]))
         self.tables.keep()
         self._drop_gradients()  # so that they are made anew, in the memory of the record
-        replay = self.recorder.record(partial(self._work, fixed))
+        with self.tables.fixed():
+            replay = self.recorder.record(partial(self._work, fixed))
         self._drop_gradients()
         return _Recorded(fixed, replay)
 
@@ -89,11 +90,11 @@ class RecordedUpdate:
 def most_places(config: Config, facts: DatasetInfo) -> int:
     """Places of the longest sequence that a run trains on or decodes.
 
-    That is what decoding may say of the longest source, with both ends.
+    That is what decoding may say of the longest source, padded and with both ends.
     """
     valid = config.data.valid_length or facts.train_length
     longest = max(facts.train_length[1], valid[1])
-    return bucket(facts.max_len_a * longest + MAX_LEN_B + 2)
+    return facts.max_len_a * bucket(longest + 2) + MAX_LEN_B
 
 
 def choose_recorder(

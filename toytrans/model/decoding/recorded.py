@@ -49,8 +49,7 @@ class RecordedSearch:
             longest = min(most, model.config.max_length or most)
             self.tables.make_room(max(longest, src.shape[1]))
             make = partial(_new_search, model, longest=longest, beam=beam, alpha=alpha)
-            self.recorded[key] = _Recorded(self.recorder, make, src)
-            self.tables.keep()
+            self.recorded[key] = _Recorded(self.recorder, self.tables, make, src)
         return self.recorded[key].run(src, token_limits(src, growth, model.config.max_length))
 
 
@@ -66,14 +65,18 @@ class _Recorded:
     """The records of searches of one shape; sources and limits are fixed tensors."""
 
     def __init__(
-        self, recorder: Recorder, make: Callable[[Tensor, Tensor], Search], src: Tensor
+        self,
+        recorder: Recorder,
+        tables: Tables,
+        make: Callable[[Tensor, Tensor], Search],
+        src: Tensor,
     ) -> None:
-        self.recorder = recorder
+        self.recorder, self.tables = recorder, tables
         self.src, self.limits = src.clone(), torch.ones_like(src[:, 0])
         self.start = partial(make, self.src, self.limits)
         recorder.warm_up(lambda: self.start().step())
         self.search: Search
-        self.begin = recorder.record(self._begin)
+        self.begin = self._record(self._begin)
         self.chunks: list[Callable[[], object]] = []
 
     def run(self, src: Tensor, limits: Tensor) -> Decoded:
@@ -83,12 +86,17 @@ class _Recorded:
         number = 0
         while number * CHUNK < self.search.longest:
             if number == len(self.chunks):
-                self.chunks.append(self.recorder.record(self._go_on))
+                self.chunks.append(self._record(self._go_on))
             self.chunks[number]()
             if not bool(self.search.going.any()):
                 break
             number += 1
         return trimmed(self.search.found())
+
+    def _record(self, work: Callable[[], None]) -> Callable[[], object]:
+        self.tables.keep()
+        with self.tables.fixed():
+            return self.recorder.record(work)
 
     def _begin(self) -> None:
         with self._autocast():
