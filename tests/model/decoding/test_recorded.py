@@ -10,6 +10,7 @@ from toytrans.model.decoding import search
 from toytrans.model.decoding.recorded import RecordedSearch
 from toytrans.model.recorder import RunAgain
 from toytrans.tokens import EOS_ID
+from toytrans.training.bf16_weights import Bf16Weights
 
 
 @pytest.mark.parametrize("beam", [1, 3])
@@ -32,6 +33,24 @@ def test_recorded_searches_have_the_tokens_of_eager_ones(monkeypatch, scheme, be
             for parameter in model.parameters():
                 parameter.mul_(1.2)
     assert len(recorded.recorded) == 2, "a record for each shape"
+
+
+@pytest.mark.parametrize("positions", ["sinusoidal", "anchored"])
+def test_chunks_that_are_recorded_after_a_pass_in_bf16_have_its_tables(monkeypatch, positions):
+    """Training in bf16_weights comes between two evaluations, of which the second says more."""
+    as_on_a_gpu(monkeypatch)
+    model = model_of(VOCABULARY, positions=positions).float()
+    with torch.no_grad():
+        model.output.weight[EOS_ID] = 0  # hardly ever said
+    recorded = RecordedSearch(Tape(), model)
+    short, long = torch.tensor([[5, 2] + [0] * 9]), torch.tensor([[*range(3, 13), 2]])
+    chunks = []
+    for src in (short, long):
+        found, expected = recorded(model, src, growth=1), search(model, src, growth=1)
+        assert torch.equal(found.tokens, expected.tokens)
+        chunks += [len(one.chunks) for one in recorded.recorded.values()]
+        Bf16Weights(model)(long, long)
+    assert chunks == [3, 5]
 
 
 def test_records_under_autocast_see_weights_that_change_later():
