@@ -1,5 +1,6 @@
 """Recorded updates, without a GPU: the numbers of eager ones, from fixed memory."""
 
+import json
 from itertools import islice
 from pathlib import Path
 
@@ -11,12 +12,14 @@ from tape import Tape, as_on_a_gpu
 from toytrans.data import open_source
 from toytrans.data.batches import training_batches
 from toytrans.model.recorder import Recorder, RunAgain, Tables
+from toytrans.training import graphs, session
 from toytrans.training.graphs import RecordedUpdate, choose_recorder
-from toytrans.training.run import create_run
+from toytrans.training.run import create_run, read_records
 from toytrans.training.trainer import Trainer
 
 CPU = torch.device("cpu")
 DATA = {"train_length": [1, 9], "batch_tokens": 128, "valid_examples": 8}
+RUNS = ("recorded", "eager")
 LAYERS = {"n_encoder_layers": 1, "n_decoder_layers": 1, "d_model": 8, "d_ff": 16}
 
 
@@ -179,6 +182,26 @@ def test_auto_and_off_record_nothing():
     for value in ("auto", "off"):
         config = config_of(train={"cuda_graphs": value})
         assert choose_recorder(config, torch.device("cuda:0"), "fp32", 1) == (None, "")
+
+
+def test_a_recorded_run_says_so_and_notes_it(here, command, monkeypatch):
+    """With the stand-in in the place of CUDA graphs, from the choice to environment.json."""
+    config = config_of(train={"cuda_graphs": "on"})
+    monkeypatch.setattr(graphs, "CudaRecorder", lambda device: RunAgain())
+    recorder, said = choose_recorder(config, torch.device("cuda:0"), "fp32", 1)
+    assert isinstance(recorder, RunAgain) and "recorded as a CUDA graph" in said
+    monkeypatch.setattr(session, "choose_recorder", lambda *_: (recorder, said))
+    answer = command("train", "--config", "c.yaml", "--out", "recorded")
+    assert answer.code == 0 and f"recorded: cpu, fp32\n{said}\n" in answer.err
+    monkeypatch.undo()
+    monkeypatch.chdir(here)
+    assert command("train", "--config", "c.yaml", "--out", "eager").code == 0
+    found = [json.loads((here / name / "environment.json").read_text()) for name in RUNS]
+    assert [one["cuda_graphs"] for one in found] == [True, False]
+    records = [read_records(here / name) for name in RUNS]
+    for record in sum(records, []):
+        del record["elapsed_s"]
+    assert records[0] == records[1]
 
 
 def test_cuda_graphs_need_cuda(here, refused):

@@ -2,7 +2,7 @@
 
     batch -> fixed tensors of its shape -> forward, loss, backward, clip, AdamW -> loss and norm
 
-The learning rate and the number of tokens are scalars on the device that every record reads. The
+The learning rate and the number of tokens are scalars on the device that every graph reads. The
 summed loss and the norm of the gradient are scalars that it writes. Nothing is read back.
 """
 
@@ -33,7 +33,7 @@ class _Recorded:
 
 
 class RecordedUpdate:
-    """An `Update` of one batch, with the same numbers, as records.
+    """An `Update` of one batch, with the same numbers, recorded once for each shape.
 
     places: of the longest sequence that the model will meet.
     """
@@ -42,7 +42,7 @@ class RecordedUpdate:
         self.recorder, self.places, self.tables = recorder, places, Tables(model)
         self.recorded: dict[tuple[int, ...], _Recorded] = {}
         self.device = device = eager.device
-        # AdamW's kernel for a GPU reads fp32; fp64 on a CPU is what it takes a float for
+        # AdamW's kernel for a GPU reads an fp32 rate; that for a CPU takes a number as fp64
         rate = torch.float32 if device.type == "cuda" else torch.float64
         self.lr = torch.zeros((), dtype=rate, device=device)
         self.tokens, self.loss, self.norm = (torch.zeros((), device=device) for _ in range(3))
@@ -72,7 +72,7 @@ class RecordedUpdate:
         self._drop_gradients()
         self.recorder.warm_up(lambda: self.eager.backward([fixed]))
         self.tables.keep()
-        self._drop_gradients()  # so that they are made anew, in the memory of the record
+        self._drop_gradients()  # so that they are made anew, in the memory of the graph
         with self.tables.fixed():
             replay = self.recorder.record(partial(self._work, fixed))
         self._drop_gradients()

@@ -15,14 +15,14 @@ from toytrans.model.recorder import Recorder, Tables
 from toytrans.model.transformer import Transformer
 
 CHUNK = 4
-"""Places of one record. After each the host looks whether all rows have ended."""
+"""Places of one graph. After each the host looks whether all rows have ended."""
 
 
 class RecordedSearch:
-    """`decoding.search` of one model, with the same tokens, as records.
+    """`decoding.search` of one model, with the same tokens, recorded once for each shape.
 
-    Each shape of sources gets records of its own: one that encodes them, and one for every four
-    places, made when a search first gets there. Records read the weights where they are, so they
+    Each shape of sources has graphs of its own: one that encodes them, and one for every four
+    places, made when a search first gets there. Graphs read the weights where they are, so they
     hold while the model is trained. Rows that have ended stay until all have: to drop them would
     make new shapes, and evaluation puts sources of like length together.
     """
@@ -62,7 +62,7 @@ def _new_search(
 
 
 class _Recorded:
-    """The records of searches of one shape; sources and limits are fixed tensors."""
+    """The graphs of searches of one shape; sources and limits are fixed tensors."""
 
     def __init__(
         self,
@@ -110,7 +110,7 @@ class _Recorded:
     def _autocast(self) -> torch.autocast:
         """As it is outside, but without its cache of rounded weights.
 
-        Records would read the cache after its end, and miss later weights.
+        Graphs would read the cache after its end, and miss later weights.
         """
         kind = self.src.device.type
         return torch.autocast(
