@@ -22,6 +22,7 @@ without CUDA, `--device cpu` runs the same code with a stand-in that records not
 
 import argparse
 import gc
+import itertools
 import json
 import platform
 import statistics
@@ -61,7 +62,6 @@ SCHEMES["every anchor"] = {
 SCHEMES["random sinusoidal"] = {"positions": "sinusoidal", "random_positions": True}
 PRECISIONS: tuple[Precision, ...] = ("fp32", "bf16", "bf16_weights")
 TOLERANCE = {"fp32": 1e-6, "bf16": 2e-3, "bf16_weights": 2e-3}
-PEAK_PRODUCT = 8192
 
 Row = dict[str, Any]
 
@@ -209,35 +209,19 @@ class Checks:
         tokens = (4096, 16_384, 65_536)
         if self.options.quick:
             sizes, tokens = [(16, 1, 2)], (256,)  # type: ignore[assignment]
-        for width, layers, heads in sizes:
-            for budget in tokens:
-                for precision in PRECISIONS:
-                    for recorded in (False, True):
-                        about = {
-                            "d_model": width,
-                            "layers": layers,
-                            "batch_tokens": budget,
-                            "precision": precision,
-                            "recorded": recorded,
-                        }
-                        size = {
-                            "d_model": width,
-                            "d_ff": 4 * width,
-                            "n_heads": heads,
-                            "n_encoder_layers": layers,
-                            "n_decoder_layers": layers,
-                            "positions": "sinusoidal",
-                            "dropout": 0.1,
-                        }
-                        sections = {"model": size, "data": {"batch_tokens": budget, "symbols": 100}}
-                        make = partial(self._rate, precision, recorded, sections)
-                        yield self.row("speed", make, **about)
-        for count in (4, 8) if self.options.quick else (64, 512, 4096):
-            for beam in (1, 5):
-                for recorded in (False, True):
-                    about = {"rows": count, "beam": beam, "recorded": recorded}
-                    make = partial(self._search_rate, count, beam, recorded)
-                    yield self.row("speed", make, **about)
+        every = itertools.product(sizes, tokens, PRECISIONS, (False, True))
+        for (width, layers, heads), budget, precision, recorded in every:
+            size = {"d_model": width, "d_ff": 4 * width, "n_heads": heads, "dropout": 0.1}
+            size |= {"n_encoder_layers": layers, "n_decoder_layers": layers}
+            size |= {"positions": "sinusoidal"}
+            sections = {"model": size, "data": {"batch_tokens": budget, "symbols": 100}}
+            make = partial(self._rate, precision, recorded, sections)
+            about = {"d_model": width, "layers": layers, "batch_tokens": budget}
+            yield self.row("speed", make, **about, precision=precision, recorded=recorded)
+        rows = (4, 8) if self.options.quick else (64, 512, 4096)
+        for count, beam, recorded in itertools.product(rows, (1, 5), (False, True)):
+            make = partial(self._search_rate, count, beam, recorded)
+            yield self.row("speed", make, rows=count, beam=beam, recorded=recorded)
 
     def _rate(self, precision: Precision, recorded: bool, sections: dict[str, Any]) -> Row:
         """Median of three stretches after one in which all shapes occur."""
@@ -292,7 +276,7 @@ class Checks:
 
     def _peak(self) -> float:
         """FLOP a second of a large bf16 product; the best of five."""
-        n = PEAK_PRODUCT if self.device.type == "cuda" else 256
+        n = 8192 if self.device.type == "cuda" else 256
         a, b = (torch.randn(n, n, device=self.device).bfloat16() for _ in range(2))
         times = []
         for _ in range(5):
