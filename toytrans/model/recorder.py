@@ -53,7 +53,8 @@ class CudaRecorder:
         """Run work on the stream that records: twice at first, then once."""
         outside = torch.cuda.current_stream(self.device)
         self.stream.wait_stream(outside)
-        with torch.random.fork_rng([self.device]), torch.cuda.stream(self.stream):
+        random = torch.random.fork_rng([self.device], device_type="cuda")
+        with random, torch.cuda.stream(self.stream):
             for _ in range(1 if self.is_warm else 2):
                 work()
         outside.wait_stream(self.stream)
