@@ -2,6 +2,7 @@
 
     python scripts/bench.py [--only training decoding solve precision] [--quick] [--json]
     python scripts/bench.py --growth [PICTURE]
+    python scripts/bench.py --device cuda [--only training decoding]
 
 Needs the extra `bench`. The peers: PyTorch's tutorial trainer around nn.Transformer and Hugging
 Face's BART in training, CTranslate2 and Hugging Face's Marian in decoding. Every contender is a
@@ -26,6 +27,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
+import on_gpu
 from contenders import SIZES, THREADS, Contender, Decoding, Size, Training
 from rich.console import Console
 from rich.table import Table
@@ -43,8 +45,9 @@ def main() -> None:
     parser.add_argument(
         "--only", nargs="+", choices=names, help="default: all, or with --growth none"
     )
-    widths = [size.d_model for size in SIZES]
+    widths = sorted({size.d_model for size in (*SIZES, *on_gpu.SIZES)})
     parser.add_argument("--sizes", nargs="+", type=int, choices=widths, default=widths)
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--tables", nargs="+", choices=TABLES, default=list(TABLES))
     parser.add_argument("--growth", nargs="?", type=Path, const=Path("growth.png"))
     parser.add_argument("--quick", action="store_true", help="smallest size, one short repetition")
@@ -54,6 +57,8 @@ def main() -> None:
     options = parser.parse_args()
     if options.growth and not options.growth.absolute().parent.is_dir():
         parser.error(f"--growth {options.growth}: there is no such folder")
+    if options.device == "cuda":
+        names = on_gpu.parts_of(parser, options.only)
     if options.quick:
         options.repeats, options.seconds = 1, 0.5
     console = Console(stderr=options.json, width=None if sys.stdout.isatty() else 110)
@@ -66,6 +71,8 @@ def main() -> None:
         found["growth"] = {"rows": rows, "exponents": exponents(rows)}
         console.print(growth_table(found["growth"]["exponents"]))
     parts = {"training": training, "decoding": decoding, "solve": solve, "precision": precision}
+    if options.device == "cuda":
+        parts |= {"training": on_gpu.training, "decoding": on_gpu.decoding}
     for name in options.only or (() if options.growth else names):
         found[name] = parts[name](options, console)
     if options.json:

@@ -45,7 +45,8 @@ class Training:
     batches whoever asks, made beforehand, all clipped and with fused optimisers, BART with our
     activation and dropout in our places. positions: of ours. tuned: a peer with our settings of the
     process, a fused optimiser, and in bf16 attention without torch's fused kernel, which BART takes
-    there and which is several times slower."""
+    there and which is several times slower. device: cpu | cuda. recorded: ours as records, which
+    are CUDA graphs on a GPU."""
 
     who: str
     size: Size
@@ -56,6 +57,8 @@ class Training:
     same: bool = False
     positions: str = "sinusoidal"
     tuned: bool = False
+    device: str = "cpu"
+    recorded: bool = False
 
 
 @dataclass(frozen=True)
@@ -68,6 +71,8 @@ class Decoding:
     folder: str
     threads: int
     workers: int = 1
+    device: str = "cpu"
+    recorded: bool = False
 
 
 class Contender:
@@ -151,9 +156,9 @@ def _batches(spec: Training, config: Any, source: Any) -> Iterator[Any]:
     from toytrans.data.batches import training_batches
 
     if spec.rows is None or spec.bucketed:
-        return (dealt[0] for dealt in training_batches(source, config))
+        return (dealt[0] for dealt in training_batches(source, config, 0, spec.device))
     pairs = source.pairs("train", torch.arange(100 * spec.rows))
-    batches = loader(pairs, spec.rows, seed=0)
+    batches = (batch.to(spec.device) for batch in loader(pairs, spec.rows, seed=0))
     return itertools.cycle(list(itertools.islice(batches, 100))) if spec.same else batches
 
 
@@ -165,7 +170,7 @@ def _trainer(spec: Training) -> Callable[..., Any]:
     config = config_of(spec)
     source = open_source(config)
     batches = _batches(spec, config, source)
-    step = _our_step(config) if spec.who == "ours" else _peer_step(spec, config)
+    step = _our_step(spec, config) if spec.who == "ours" else _peer_step(spec, config)
 
     def answer(question: str, argument: Any) -> Any:
         if question == "shares":
@@ -176,10 +181,14 @@ def _trainer(spec: Training) -> Callable[..., Any]:
             for _ in itertools.islice(batches, argument):
                 pass
             return (time.perf_counter() - began) / argument
+        wait()
         while len(done) < 2 or time.perf_counter() - began < argument:
             batch = next(batches)
             step(batch)
             done.append(batch)
+            if len(done) % 10 == 0:  # else a GPU would be asked for far more than is timed
+                wait()
+        wait()
         seconds = time.perf_counter() - began
         padded, real = (sum(b.padded_tokens for b in done), sum(b.real_tokens for b in done))
         return {
@@ -191,24 +200,47 @@ def _trainer(spec: Training) -> Callable[..., Any]:
     return answer
 
 
-def _our_step(config: Any) -> Callable[[Any], None]:
+def wait() -> None:
+    """Until a GPU has done what it was asked for."""
+    import torch
+
+    if torch.cuda.is_available() and torch.cuda.is_initialized():
+        torch.cuda.synchronize()
+
+
+def recorder_of(device: str) -> Any:
+    """What records on a device; the stand-in on a CPU."""
+    import torch
+
+    from toytrans.model.recorder import CudaRecorder, RunAgain
+
+    return CudaRecorder(torch.device(device)) if device.startswith("cuda") else RunAgain()
+
+
+def _our_step(spec: Training, config: Any) -> Callable[[Any], None]:
     """The step of `Trainer`: forward, loss, backward, clip, AdamW."""
     import torch
 
     from toytrans.data import open_source
     from toytrans.model.transformer import Transformer
+    from toytrans.training.bf16_weights import Bf16Weights
     from toytrans.training.devices import choose_precision
+    from toytrans.training.graphs import RecordedUpdate, most_places
     from toytrans.training.optimizer import AdamW
-    from toytrans.training.trainer import update
+    from toytrans.training.step import Update
 
-    cpu = torch.device("cpu")
-    precision = choose_precision(config.train.precision, cpu, config.model.d_model)
-    model = Transformer(config.model, open_source(config).facts.vocabulary).train()
+    device, facts = torch.device(spec.device), open_source(config).facts
+    precision = choose_precision(config.train.precision, device, config.model.d_model)
+    model = Transformer(config.model, facts.vocabulary).to(device).train()
     optimizer = AdamW(model, config.train.weight_decay)
+    forward = Bf16Weights(model) if precision == "bf16_weights" else model
+    update: Any = Update(forward, optimizer, device, config.train, precision)
+    if spec.recorded:
+        places = most_places(config, facts)
+        update = RecordedUpdate(recorder_of(spec.device), update, model, places)
 
     def step(batch: Any) -> None:
-        optimizer.zero_grad()
-        update(model, optimizer, [batch], cpu, config.train, lr=1e-4, precision=precision)
+        update([batch], lr=1e-4)
 
     return step
 
@@ -223,6 +255,7 @@ def _peer_step(spec: Training, config: Any) -> Callable[[Any], None]:
     model: Any = (
         peers.bart(*sizes, spec.same) if spec.who == "BART" else peers.TutorialTransformer(*sizes)
     )
+    model.to(spec.device)
     clip = None if spec.who == "nn.Transformer" and not spec.same else 1.0
     trainer = peers.PeerTrainer(model, spec.precision, clip, fused=spec.same or spec.tuned)
     written_out = spec.tuned and spec.precision == "bf16"
@@ -234,12 +267,14 @@ def _peer_step(spec: Training, config: Any) -> Callable[[Any], None]:
     return step
 
 
-def bf16_rate() -> float:
-    """The machine's own 2048 x 2048 x 2048 bf16 product, FLOP a second; the best of several."""
+def bf16_rate(device: Any) -> float:
+    """The machine's own bf16 product of 2048 (a GPU: 8192) cubed, FLOP a second; the best of
+    several."""
     import torch
 
-    a, b = (torch.randn(2048, 2048).bfloat16() for _ in range(2))
-    return 2 * 2048**3 / min(_times(lambda: a @ b, 12))
+    size = 2048 if str(device) == "cpu" else 8192
+    a, b = (torch.randn(size, size, device=device).bfloat16() for _ in range(2))
+    return 2 * size**3 / min(_times(lambda: a @ b, 12))
 
 
 def _shares(step: Callable[[Any], None], batches: Iterator[Any]) -> Any:
@@ -269,7 +304,8 @@ def _shares(step: Callable[[Any], None], batches: Iterator[Any]) -> Any:
             return func(*args, **(kwargs or {}))
 
     chosen = list(itertools.islice(batches, 20))
-    rate, whole, alone, work = bf16_rate(), 0.0, 0.0, 0.0
+    device = chosen[0].src.device
+    rate, whole, alone, work = bf16_rate(device), 0.0, 0.0, 0.0
     for batch in chosen:
         whole += statistics.median(_times(lambda batch=batch: step(batch), 5))
         recorder = Recorder()
@@ -278,7 +314,7 @@ def _shares(step: Callable[[Any], None], batches: Iterator[Any]) -> Any:
         real = batch.real_tokens / batch.padded_tokens
         for func, layout in recorder.found:
             operands = [
-                torch.randn(_span(shape, stride)).to(dtype).as_strided(shape, stride)
+                torch.randn(_span(shape, stride), device=device).to(dtype).as_strided(shape, stride)
                 for shape, stride, dtype in layout
             ]
             alone += statistics.median(_times(lambda f=func, o=operands: f(*o), 5))
@@ -297,8 +333,10 @@ def _times(work: Callable[[], Any], times: int) -> list[float]:
     work()
     taken = []
     for _ in range(times):
+        wait()
         began = time.perf_counter()
         work()
+        wait()
         taken.append(time.perf_counter() - began)
     return taken
 
@@ -312,16 +350,16 @@ def _decoder(spec: Decoding) -> Callable[..., Any]:
     """
     import toytrans
 
-    run = toytrans.load(spec.run, "last", "cpu")
+    run = toytrans.load(spec.run, "last", spec.device)
     if spec.who == "ours":
-        decode = _our_decoder(run.model)
+        decode = _our_decoder(run.model, spec)
     else:
         import peers
 
         from toytrans.export import ctranslate2, huggingface
 
         if spec.who == "HF generate":
-            peer: Any = peers.Marian(huggingface.converted(run.model))
+            peer: Any = peers.Marian(huggingface.converted(run.model).to(spec.device))
         else:
             folder = Path(tempfile.mkdtemp(dir=spec.folder))
             ctranslate2.write(run, folder)
@@ -344,12 +382,16 @@ def _decoder(spec: Decoding) -> Callable[..., Any]:
     return answer
 
 
-def _our_decoder(model: Any) -> Callable[..., Any]:
+def _our_decoder(model: Any, spec: Decoding) -> Callable[..., Any]:
     from toytrans.data.pairs import pad_rows
     from toytrans.model.decoding import search
+    from toytrans.model.decoding.recorded import RecordedSearch
+
+    find = RecordedSearch(recorder_of(spec.device), model.eval()) if spec.recorded else search
 
     def decode(how: str, sources: list[list[int]], _: int) -> Any:
-        found = search(model, pad_rows(sources)[0], beam=1 if how == "greedy" else 5)
+        src = pad_rows(sources)[0].to(spec.device)
+        found = find(model, src, beam=1 if how == "greedy" else 5)
         rows = [[token for token in row if token] for row in found.tokens.tolist()]
         return rows, None if found.score is None else found.score.tolist()
 

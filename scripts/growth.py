@@ -38,7 +38,7 @@ from toytrans.model.transformer import Transformer
 from toytrans.tokens import FIRST_SYMBOL_ID, Vocabulary
 from toytrans.training.devices import NARROW, choose_precision, tune_process
 from toytrans.training.optimizer import AdamW
-from toytrans.training.step import update
+from toytrans.training.step import Update
 
 Row = dict[str, Any]
 """axis, value, tokens, step_ms, memory_mib, parameters."""
@@ -140,9 +140,8 @@ class _Training:
     def step(self) -> float:
         """Seconds of one step."""
         began = time.perf_counter()
-        self.optimizer.zero_grad()
-        given = (self.model, self.optimizer, [self.batch], self.device, TrainConfig())
-        update(*given, lr=1e-4, precision=self.precision)
+        given = (self.model, self.optimizer, self.device, TrainConfig(), self.precision)
+        Update(*given)([self.batch], lr=1e-4)
         return time.perf_counter() - began
 
 

@@ -89,7 +89,7 @@ class TutorialTransformer(nn.Module):
         x = self.transformer(
             self.src_embedding(src),
             self.tgt_embedding(tgt_in),
-            tgt_mask=torch.ones(length, length, dtype=torch.bool).triu(1),
+            tgt_mask=torch.ones(length, length, dtype=torch.bool, device=src.device).triu(1),
             src_key_padding_mask=src_pads,
             tgt_key_padding_mask=tgt_in == PAD_ID,
             memory_key_padding_mask=src_pads,
@@ -140,7 +140,7 @@ class PeerTrainer:
     def step(self, src: Tensor, tgt_in: Tensor, tgt_out: Tensor) -> None:
         """One update from src (B, S), tgt_in (B, T), tgt_out (B, T)."""
         self.optimizer.zero_grad()
-        with torch.autocast("cpu", torch.bfloat16, enabled=self.precision == "bf16"):
+        with torch.autocast(src.device.type, torch.bfloat16, enabled=self.precision == "bf16"):
             loss = self.loss(src, tgt_in, tgt_out)
         loss.backward()
         if self.clip is not None:
@@ -218,7 +218,7 @@ class Marian:
 
     @torch.inference_mode()
     def _generate(self, src: Rows, most: int, **options: Any) -> Any:
-        ids, _ = pad_rows(src)
+        ids = pad_rows(src)[0].to(self.model.device)
         options |= {"attention_mask": (ids != PAD_ID).long(), "max_new_tokens": most}
         return self.model.generate(ids, do_sample=False, **options)
 

@@ -5,7 +5,9 @@
 A header's line `# promise:  in_range 0.99, beyond 0.9, 15 s` is what is checked, on the test data
 with the best checkpoint: `toytrans train`, its wall time start-up included, then `toytrans eval
 --json`. Prints a row for every run, and ends with exit code 1 if a promise was broken. A config
-that reads SCAN needs --scan, the folder of tasks_train_simple.txt and tasks_test_simple.txt.
+that reads SCAN needs --scan, the folder of tasks_train_simple.txt and tasks_test_simple.txt. Those
+of configs/gpu/ need a GPU and are run only by name, say gpu/big_reverse, once they promise
+something.
 """
 
 import argparse

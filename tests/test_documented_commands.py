@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import torch
 from conftest import Command, call, script
 from scan_grammar import scan_lines
 
@@ -167,6 +168,18 @@ def test_the_configs_of_the_docs(tmp_path: Path):
     for text in texts:
         (tmp_path / "c.yaml").write_text(text)
         load_config(tmp_path / "c.yaml")
+
+
+def test_configs_for_a_gpu_promise_nothing_and_train_nowhere_else(refused):
+    """Nobody has measured them."""
+    found = sorted((ROOT / "configs/gpu").glob("*.yaml"))
+    assert [path.stem for path in found] == ["big_reverse"]
+    for path in found:
+        assert re.search(r"^# promise:  none;", path.read_text(), re.MULTILINE)
+        with pytest.raises(SystemExit, match="cannot read the promise"):
+            script("verify_configs").promise_of(path)
+        if not torch.cuda.is_available():
+            assert "device cuda is not on this machine" in refused("train", "--config", str(path))
 
 
 @pytest.mark.parametrize("config", CONFIGS, ids=lambda path: path.stem)

@@ -8,7 +8,7 @@ Each section derives these values when it is validated, so a saved `config.yaml`
 import sys
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, Strict
+from pydantic import Field, Strict, model_validator
 
 from toytrans import config_kinds as kinds
 from toytrans.choices import (
@@ -280,12 +280,27 @@ class TrainConfig(Section):
         description="Number of newest checkpoints to keep. The best one is kept as well. Reports "
         "show attention at each.",
     )
-    precision: Literal["auto", "fp32", "bf16", "fp64"] = Field(
+    precision: Literal["auto", "fp32", "bf16", "bf16_weights", "fp64"] = Field(
         "auto",
         description="Precision of matrix products. auto takes bf16 if the device has instructions "
-        "for it, except on a CPU up to d_model 64; else fp32.",
+        "for it, except on a CPU up to d_model 64; else fp32. bf16_weights computes whole steps "
+        "with bf16 copies of fp32 weights.",
     )
-    compile: bool = Field(False, description="Compile the model with torch.compile, for a GPU.")
+    cuda_graphs: Literal["auto", "on", "off"] = Field(
+        "auto",
+        description="Record a step once for each shape of a batch, and replay it with one launch. "
+        "For a CUDA device. auto means off until it has been measured on a GPU.",
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _without_compile(cls, values: Any) -> Any:
+        """Runs of earlier versions have `compile: false` in their config.yaml."""
+        if not isinstance(values, dict) or "compile" not in values:
+            return values
+        if values["compile"] is not False:
+            raise refusal("compile", "no longer exists; leave it out, and see train.cuda_graphs")
+        return {key: value for key, value in values.items() if key != "compile"}
 
     def _derived(self) -> dict[str, Any]:
         return self._defaults(
@@ -336,10 +351,14 @@ class Config(Section):
         return {"data": data, "train": train}
 
     def _check(self) -> None:
-        if self.model.backward == "by_hand" and self.train.precision == "bf16":
-            raise refusal("train.precision", "model.backward: by_hand takes fp32 or fp64, not bf16")
-        if self.model.backward == "by_hand" and self.train.compile:
-            raise refusal("train.compile", "model.backward: by_hand is not compiled; take false")
+        precision = self.train.precision
+        if self.model.backward == "by_hand" and precision in ("bf16", "bf16_weights"):
+            reason = f"model.backward: by_hand takes fp32 or fp64, not {precision}"
+            raise refusal("train.precision", reason)
+        own = any(key.startswith("model.") for key in self.references)
+        if precision == "bf16_weights" and own:
+            reason = "bf16_weights is not for models and positions of your own; take bf16"
+            raise refusal("train.precision", reason)
         if self.fault is not None and self.model.class_ is not None:
             raise refusal("fault", "faults are made in toytrans' models; leave out model.class")
         if self.data.task is not None:

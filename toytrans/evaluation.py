@@ -25,7 +25,7 @@ from toytrans.data.batches import Batch, evaluation_batches
 from toytrans.data.pairs import DatasetInfo, Pairs, Side, pad_rows
 from toytrans.data.selection import first_of_each
 from toytrans.model.backends.chunked import limit_scores
-from toytrans.model.decoding import search
+from toytrans.model.decoding import Decoded, search
 from toytrans.model.transformer import Transformer
 from toytrans.tokens import EOS_ID, PAD_ID, Vocabulary
 
@@ -245,12 +245,14 @@ def evaluate(
     decode: int | None = None,
     side: Side = "src",
     follow: Callable[[int, int], None] | None = None,
+    searching: Callable[..., Decoded] = search,
 ) -> Report:
     """Score every pair, and decode some. The model is left as it was.
 
     decode: number of pairs of each length to decode; None = all.
     side: whose length counts.
     follow: called with the pairs that a batch has scored or decoded, and those of all batches.
+    searching: `search`, or what finds the same in another way.
     """
     report, lengths = Report(), pairs.length(side).cpu()
     chosen = first_of_each(lengths, decode)
@@ -266,7 +268,7 @@ def evaluate(
         some, lengths = pairs.take(chosen), lengths[chosen]
         for batch, rows in evaluation_batches(some, batch_tokens, source_bos, longest):
             batch = batch.to(device)
-            tokens = search(model, batch.src, beam=beam, growth=facts.max_len_a).tokens
+            tokens = searching(model, batch.src, beam=beam, growth=facts.max_len_a).tokens
             report.add(lengths[rows], *_free(tokens, batch.tgt_out))
             follow(len(rows), total)
     report.by_length = dict(sorted(report.by_length.items()))

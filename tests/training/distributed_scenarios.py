@@ -1,10 +1,8 @@
 """What test_distributed.py trains, in one process or, as a program, in two."""
 
 import contextlib
-import functools
 import json
 import sys
-import warnings
 from pathlib import Path
 
 import torch
@@ -30,11 +28,6 @@ SCENARIOS: dict[str, dict] = {
     "no_feed_forward": {"fault": "no_feed_forward"},
     "no_position": {"fault": "no_position"},
     "pad_is_eos": {"fault": "pad_is_eos"},
-    "compiled": {
-        "model": {"n_encoder_layers": 1, "n_decoder_layers": 1, "positions": "sinusoidal"},
-        "data": SMALL | {"train_length": [4, 4]},
-        "train": {"max_steps": 2, "eval_every": 2, "compile": True, "accumulate": 2},
-    },
 }
 """Under which one process and two have the same losses."""
 
@@ -55,13 +48,8 @@ def trainer_of(run: Path, context: DistributedContext = SINGLE_PROCESS, **sectio
 
 
 def train_all(folder: Path, context: DistributedContext = SINGLE_PROCESS) -> None:
-    compile = torch.compile
-    torch.compile = functools.partial(compile, backend="aot_eager")
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # the compiler's own
-        for name, sections in SCENARIOS.items():
-            list(trainer_of(folder / name, context, **sections).train())
-    torch.compile = compile
+    for name, sections in SCENARIOS.items():
+        list(trainer_of(folder / name, context, **sections).train())
 
 
 def train_until(trainer: Trainer, step: int, rank: int) -> None:

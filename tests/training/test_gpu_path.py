@@ -194,38 +194,9 @@ def test_fused_attention_reads_nothing_back():
     assert bias.grad is not None and bias.grad.shape == bias.shape
 
 
-def test_a_gpu_compiles_cuda_graphs_of_fixed_shapes(monkeypatch):
-    asked = {}
-    monkeypatch.setattr(torch, "compile", lambda model, **how: (asked.update(how), model)[1])
-    for device, mode in (("cuda", "reduce-overhead"), ("cpu", None)):
-        devices.compiled(torch.nn.Identity(), torch.device(device))
-        assert asked == {"mode": mode, "dynamic": False}
-    assert torch._dynamo.config.recompile_limit >= devices.MOST_SHAPES
-
-
 def test_fp32_products_stay_fp32_where_there_is_a_gpu(monkeypatch):
     monkeypatch.setattr(devices, "onednn_keeps_fp32", lambda: True)
     for present, setting in ((True, "highest"), (False, "medium")):
         monkeypatch.setattr(torch.cuda, "is_available", lambda present=present: present)
         devices.tune_process()
         assert torch.get_float32_matmul_precision() == setting
-
-
-def test_gradients_in_memory_of_their_own_give_the_same_steps(tmp_path):
-    """As where CUDA graphs overwrite theirs before the second batch of a step."""
-    results = []
-    for owned in (False, True):
-        config = config_of(data={"batch_tokens": 256}, train={"accumulate": 2, "max_steps": 4})
-        source = open_source(config)
-        trainer = Trainer(config, source, tmp_path / str(owned), torch.device("cpu"), "fp32")
-        if owned:
-            trainer._own_gradients()
-        before = [parameter.grad for parameter in trainer.model.parameters()]
-        stream = training_batches(source, config)
-        for _ in range(3):
-            trainer._step(list(islice(stream, 2)))
-        parameters = list(trainer.model.parameters())
-        same = [p.grad is grad for p, grad in zip(parameters, before, strict=True)]
-        assert all(same) if owned else not any(same)
-        results.append(torch.cat([parameter.detach().flatten() for parameter in parameters]))
-    assert torch.allclose(*results, atol=1e-6)

@@ -1,6 +1,5 @@
 """The training loop: steps against torch, records, and reasons to stop."""
 
-import functools
 import math
 from itertools import islice
 
@@ -197,22 +196,6 @@ def test_other_precisions_train(tmp_path, precision):
     assert losses[-1] < losses[0]
     dtype = {parameter.dtype for parameter in trainer.model.parameters()}
     assert dtype == {torch.float64 if precision == "fp64" else torch.float32}
-
-
-@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore:Guards may run slower")
-def test_compiling_changes_no_number_beyond_rounding(tmp_path, monkeypatch):
-    """Captured as one graph; the code that inductor makes of the graph is torch's own affair."""
-    monkeypatch.setattr(torch, "compile", functools.partial(torch.compile, backend="aot_eager"))
-    records = []
-    for compiles in (False, True):
-        trainer = trainer_of(
-            tmp_path / str(compiles),
-            train={"max_steps": 2, "log_every": 1, "compile": compiles},
-            model={"n_encoder_layers": 1, "n_decoder_layers": 1, "positions": "sinusoidal"},
-            data={"train_length": [4, 4]},
-        )
-        records.append([record["loss"] for record in trainer.train()])
-    assert records[0] == pytest.approx(records[1], rel=1e-4)
 
 
 def test_a_checkpoint_is_written_at_least_every_minute(tmp_path, monkeypatch):

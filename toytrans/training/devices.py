@@ -2,8 +2,7 @@
 
 import ctypes
 import sys
-from collections.abc import Callable
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -17,14 +16,11 @@ from toytrans.model.decoding.greedy import greedy
 from toytrans.model.transformer import Transformer
 from toytrans.tokens import BOS_ID, EOS_ID, PAD_ID, Vocabulary
 
-Precision = Literal["fp32", "bf16", "fp64"]
+Precision = Literal["fp32", "bf16", "bf16_weights", "fp64"]
 
 NARROW = 64
 """Up to this d_model, bf16 does not speed up a CPU with batches of the default size. Casts cost
 what faster products save, and each new shape needs a newly generated kernel."""
-
-MOST_SHAPES = 1024
-"""The limit of compiled batch shapes. Buckets have far fewer; torch's default limit is 8."""
 
 
 def choose_device(name: str) -> torch.device:
@@ -91,32 +87,6 @@ def _numbers(model: Transformer, device: torch.device) -> Tensor:
     gradients = [p.grad.flatten() for p in model.parameters() if p.grad is not None]
     tokens = greedy(model, src).tokens.flatten().float()
     return torch.cat((loss.detach()[None], *gradients, tokens)).cpu()
-
-
-def compiled(
-    model: Transformer,
-    device: torch.device,
-    wrap: Callable[[Any], Any] = lambda module: module,
-) -> Callable[[Tensor, Tensor], Tensor]:
-    """The forward pass of a model, compiled once for each shape of a batch.
-
-    On a GPU each shape gets a CUDA graph, so a step needs few launches. The next call overwrites
-    the output of the last one.
-
-    wrap: applied to the compiled model.
-    """
-    dynamo = torch._dynamo.config
-    dynamo.recompile_limit = max(dynamo.recompile_limit, MOST_SHAPES)
-    dynamo.accumulated_recompile_limit = max(dynamo.accumulated_recompile_limit, MOST_SHAPES)
-    mode = "reduce-overhead" if device.type == "cuda" else None
-    quick = wrap(torch.compile(model, mode=mode, dynamic=False))
-
-    def forward(src: Tensor, tgt_in: Tensor) -> Tensor:
-        torch.compiler.cudagraph_mark_step_begin()
-        logits: Tensor = quick(src, tgt_in)
-        return logits
-
-    return forward
 
 
 def choose_precision(

@@ -41,17 +41,15 @@ class AdamW:
             for parameter in model.parameters()
         }
 
-    def zero_grad(self, set_to_none: bool = True) -> None:
-        """Drop the gradients, or with set_to_none=False set them to zero in place."""
+    def zero_grad(self) -> None:
+        """Drop the gradients."""
         for parameter in self.state:
-            if set_to_none:
-                parameter.grad = None
-            elif parameter.grad is not None:
-                parameter.grad.zero_()
+            parameter.grad = None
 
     @torch.no_grad()
-    def step(self, lr: float) -> None:
-        """Update every parameter that has a gradient."""
+    def step(self, lr: float | Tensor) -> None:
+        """Update every parameter that has a gradient. lr: a scalar on the device is not read by
+        the host."""
         for parameters, decay in ((self.decayed, self.weight_decay), (self.others, 0.0)):
             moved = [parameter for parameter in parameters if parameter.grad is not None]
             states = [self.state[parameter] for parameter in moved]
@@ -63,6 +61,7 @@ class AdamW:
                 [],
                 [state["step"] for state in states],
                 fused=self.fused,
+                capturable=isinstance(lr, Tensor),
                 amsgrad=False,
                 beta1=0.9,
                 beta2=0.98,

@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import chain, islice, takewhile
 from pathlib import Path
-from typing import Annotated, Any, overload
+from typing import Annotated, Any, get_args, overload
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -143,7 +143,7 @@ class _SavedFacts(BaseModel):
 def read_precision(path: Path) -> Precision | None:
     """The training precision of a run, from its environment.json."""
     precision = read_environment(path).get("precision")
-    return precision if precision in ("fp32", "bf16", "fp64") else None
+    return precision if precision in get_args(Precision) else None
 
 
 def is_of_launch(path: Path, launch: str | None) -> bool:

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
@@ -12,6 +13,9 @@ from toytrans.training.devices import Precision
 from toytrans.training.distributed import SINGLE_PROCESS, DistributedContext
 from toytrans.training.objective import SOUND, Objective
 from toytrans.training.optimizer import AdamW
+
+Updated = tuple[Tensor, int, Tensor]
+"""Of one update: the summed loss, the number of real target tokens, the norm of the gradient."""
 
 
 def backward(
@@ -46,33 +50,38 @@ def backward(
     return context.sum(total), tokens
 
 
-def update(
-    forward: Callable[[Tensor, Tensor], Tensor],
-    optimizer: AdamW,
-    batches: Sequence[Batch],
-    device: torch.device,
-    train: TrainConfig,
-    *,
-    lr: float,
-    precision: Precision,
-    objective: Objective = SOUND,
-    context: DistributedContext = SINGLE_PROCESS,
-) -> tuple[Tensor, int, Tensor]:
+@dataclass(frozen=True)
+class Update:
     """One update from some batches: forward, loss, backward, clip, AdamW.
 
-    The caller clears the gradients first. Returns the summed loss, the number of real target
-    tokens, and the norm of the gradient before clipping.
+    forward: (src, tgt_in) -> logits (B, T, V).
     """
-    loss, tokens = backward(
-        forward,
-        batches,
-        device,
-        objective=objective,
-        label_smoothing=train.label_smoothing,
-        precision=precision,
-        context=context,
-    )
-    limit = train.clip_norm or math.inf
-    norm = torch.nn.utils.clip_grad_norm_(optimizer.state, limit)
-    optimizer.step(lr)
-    return loss, tokens, norm
+
+    forward: Callable[[Tensor, Tensor], Tensor]
+    optimizer: AdamW
+    device: torch.device
+    train: TrainConfig
+    precision: Precision
+    objective: Objective = SOUND
+    context: DistributedContext = field(default_factory=lambda: SINGLE_PROCESS)
+
+    def __call__(self, batches: Sequence[Batch], *, lr: float | Tensor) -> Updated:
+        """The norm of the gradient is that before clipping."""
+        self.optimizer.zero_grad()
+        loss, tokens = self.backward(batches)
+        limit = self.train.clip_norm or math.inf
+        norm = torch.nn.utils.clip_grad_norm_(self.optimizer.state, limit)
+        self.optimizer.step(lr)
+        return loss, tokens, norm
+
+    def backward(self, batches: Sequence[Batch]) -> tuple[Tensor, int]:
+        """Gradients, summed loss and number of real target tokens; see `backward`."""
+        return backward(
+            self.forward,
+            batches,
+            self.device,
+            objective=self.objective,
+            label_smoothing=self.train.label_smoothing,
+            precision=self.precision,
+            context=self.context,
+        )

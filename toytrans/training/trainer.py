@@ -23,6 +23,10 @@ from toytrans.data.batches import Batch, largest_batch, training_batches
 from toytrans.data.pairs import Pairs, PairSource, all_pairs
 from toytrans.errors import UserError, ran_out_of_memory
 from toytrans.evaluation import Report, evaluate
+from toytrans.model.decoding import search
+from toytrans.model.decoding.recorded import RecordedSearch
+from toytrans.model.recorder import Recorder
+from toytrans.training.bf16_weights import Bf16Weights
 from toytrans.training.checkpoint import (
     Checkpoint,
     DamagedCheckpoint,
@@ -33,13 +37,14 @@ from toytrans.training.checkpoint import (
     save_checkpoint,
     weights_of,
 )
-from toytrans.training.devices import Precision, compiled
+from toytrans.training.devices import Precision
 from toytrans.training.distributed import SINGLE_PROCESS, DistributedContext
 from toytrans.training.faults import build_model, objective_of
+from toytrans.training.graphs import RecordedUpdate, most_places
 from toytrans.training.optimizer import AdamW, learning_rate
 from toytrans.training.owned import keep_unreadable, leaves, saved_steps
 from toytrans.training.run import Record, append_record, cut_records
-from toytrans.training.step import backward, update
+from toytrans.training.step import Update, Updated, backward
 
 SECONDS_BETWEEN_SAVES = 60.0
 """A checkpoint is written after every evaluation, and at least this often."""
@@ -67,6 +72,7 @@ class Trainer:
         device: torch.device,
         precision: Precision,
         context: DistributedContext = SINGLE_PROCESS,
+        recorder: Recorder | None = None,
     ) -> None:
         torch.manual_seed(config.seed)
         self.config, self.source, self.run, self.device = config, source, run, device
@@ -74,15 +80,27 @@ class Trainer:
         model = build_model(config, source.facts.vocabulary)
         self.objective = objective_of(config.fault, config.model.backward)
         self.model = model.double().to(device) if precision == "fp64" else model.to(device)
-        wrap = partial(context.wrap, skips_weights=config.fault is not None)
-        self._forward: Callable[[Tensor, Tensor], Tensor] = (
-            compiled(self.model, device, wrap) if config.train.compile else wrap(self.model)
+        self._forward: Callable[[Tensor, Tensor], Tensor] = context.wrap(
+            Bf16Weights(self.model) if precision == "bf16_weights" else self.model,
+            skips_weights=config.fault is not None,
         )
         context.seed(config.seed, 0)
-        self._owns_gradients = False
-        if config.train.compile and device.type == "cuda" and config.train.accumulate > 1:
-            self._own_gradients()
         self.optimizer = AdamW(self.model, config.train.weight_decay)
+        eager = Update(
+            self._forward,
+            self.optimizer,
+            device,
+            config.train,
+            precision,
+            self.objective,
+            context,
+        )
+        self._update: Callable[..., Updated] = (
+            RecordedUpdate(recorder, eager, self.model, most_places(config, source.facts))
+            if recorder
+            else eager
+        )
+        self._searching = RecordedSearch(recorder, self.model) if recorder else search
         self.progress = Progress()
         self.stop_reason: StopReason | None = None
         self.cause = ""
@@ -259,18 +277,8 @@ class Trainer:
         """One optimiser update from some batches."""
         train, progress = self.config.train, self.progress
         batches = [batch for batch, _ in dealt]
-        self.optimizer.zero_grad(set_to_none=not self._owns_gradients)
-        loss, tokens, self._grad_norm = update(
-            self._forward,
-            self.optimizer,
-            batches,
-            self.device,
-            train,
-            lr=learning_rate(progress.step + 1, train),
-            precision=self.precision,
-            objective=self.objective,
-            context=self.context,
-        )
+        rate = learning_rate(progress.step + 1, train)
+        loss, tokens, self._grad_norm = self._update(batches, lr=rate)
         progress.step += 1
         progress.dealt = dealt[-1][1]
         progress.target_tokens += tokens
@@ -278,16 +286,6 @@ class Trainer:
         progress.window["tokens"] += tokens
         progress.window["padded"] += sum(batch.padded_tokens for batch in batches)
         progress.window["real"] += sum(batch.real_tokens for batch in batches)
-
-    def _own_gradients(self) -> None:
-        """Keep the memory of gradients from step to step.
-
-        The next run of a CUDA graph overwrites the gradients of the last run. That is harmless with
-        one batch a step, but wrong if gradients of several batches are added.
-        """
-        self._owns_gradients = True
-        for parameter in self.model.parameters():
-            parameter.grad = torch.zeros_like(parameter)
 
     def _record(self, evaluates: bool) -> Record:
         """Write a record of the steps since the last one to metrics.jsonl, and return it.
@@ -342,6 +340,7 @@ class Trainer:
             self._valid,
             self.source.facts,
             source_bos=self.config.source_bos,
+            searching=self._searching,
         )
         report = self.context.sum_reports(own)
         counts = report.total().summary()

@@ -119,7 +119,7 @@ def train_straight(config: Config, folder: Path, steps: int) -> Trial:
         "warmup_steps": min(config.train.warmup_steps or 0, steps),
         "eval_every": max(1, steps // EVALUATIONS),
         "log_every": max(1, steps // EVALUATIONS * 2 // 3),
-        "compile": False,
+        "cuda_graphs": "auto",
     } | dict.fromkeys(("max_seconds", "stop_at_exact_match", "patience"))
     for key, most in (("valid_examples", VALID_EXAMPLES), ("test_examples", TEST_EXAMPLES)):
         values["data"][key] = min(values["data"][key] or most, most)

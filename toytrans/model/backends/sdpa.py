@@ -2,6 +2,7 @@
 
 from torch import Tensor
 from torch.nn import functional as F
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from toytrans.model.context import AttentionContext, additive
 
@@ -10,6 +11,16 @@ def fits(q: Tensor, context: AttentionContext, cap: float) -> bool:
     """Whether the kernel can express this attention: it has no cap, and rounds a bias to bf16."""
     rounds = context.distances is not None and context.distances.needs_fp32
     return q.device.type == "cuda" and not cap and not rounds
+
+
+def kernels(mask: Tensor | None) -> list[SDPBackend]:
+    """The kernels that torch may choose from. mask: what is added to the scores, or None.
+
+    cuDNN's is not among them: it makes a plan for every new shape, which takes far longer than a
+    step of a toy. Flash attention takes no mask.
+    """
+    some = [SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
+    return [SDPBackend.FLASH_ATTENTION, *some] if mask is None else some
 
 
 def attend(
@@ -34,5 +45,8 @@ def attend(
     if bias is not None:
         added = bias.to(q.dtype)
         mask = added if mask is None else added + additive(mask, q.dtype)
-    output = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=dropout, scale=scale)
+    with sdpa_kernel(kernels(mask)):
+        output = F.scaled_dot_product_attention(
+            q, k, v, attn_mask=mask, dropout_p=dropout, scale=scale
+        )
     return output if visible is None else output.where(visible, 0)

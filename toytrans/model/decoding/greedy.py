@@ -3,7 +3,8 @@
 import torch
 from torch import Tensor
 
-from toytrans.model.decoding.limits import Decoded, rows_to_keep, token_limits
+from toytrans.model.decoding.limits import Decoded, token_limits
+from toytrans.model.decoding.loop import run
 from toytrans.model.decoding.state import start_decoding
 from toytrans.model.transformer import Transformer
 from toytrans.tokens import BOS_ID, EOS_ID, PAD_ID
@@ -12,23 +13,35 @@ from toytrans.tokens import BOS_ID, EOS_ID, PAD_ID
 @torch.no_grad()
 def greedy(model: Transformer, src: Tensor, growth: int = 2) -> Decoded:
     """The likeliest token at every step, for sources (B, S)."""
-    rows = torch.arange(len(src), device=src.device)  # which source each row still here belongs to
-    going = torch.ones_like(rows, dtype=torch.bool)
     limits = token_limits(src, growth, model.config.max_length)
     longest = int(limits.max()) if len(src) else 0
-    tokens = src.new_full((len(src), longest), PAD_ID)
-    state = start_decoding(model, src, longest)
-    newest = src.new_full((len(src),), BOS_ID)
-    used = 0
-    for place in range(longest):
-        used = place + 1
-        logits = state.next_logits(newest[:, None])[:, 0]
-        newest = logits[:, EOS_ID:].argmax(-1) + EOS_ID  # neither PAD nor BOS
-        tokens[rows, place] = newest.where(going, PAD_ID)
-        going &= (newest != EOS_ID) & (limits[rows] > place + 1)
-        if not bool(going.any()):
-            break
-        if (kept := rows_to_keep(going)) is not None:
-            rows, newest, going = rows[kept], newest[kept], going[kept]
-            state.select_sources(kept)
-    return Decoded(tokens[:, :used])
+    return run(Greedy(model, src, limits, longest))
+
+
+class Greedy:
+    """Greedy search of B sources, one place at a time; see `loop.Search`.
+
+    limits: (B,), how many tokens each row may become; at most `longest`.
+    """
+
+    def __init__(self, model: Transformer, src: Tensor, limits: Tensor, longest: int) -> None:
+        self.limits, self.longest, self.place = limits, longest, 0
+        self.state = start_decoding(model, src, longest)
+        self.rows = torch.arange(len(src), device=src.device)  # which source each row is of
+        self.going = torch.ones_like(self.rows, dtype=torch.bool)
+        self.newest = torch.full_like(self.rows, BOS_ID)
+        self.tokens = src.new_full((len(src), longest), PAD_ID)
+
+    def step(self) -> None:
+        logits = self.state.next_logits(self.newest[:, None])[:, 0]
+        self.newest = logits[:, EOS_ID:].argmax(-1) + EOS_ID  # neither PAD nor BOS
+        self.tokens[self.rows, self.place] = self.newest.where(self.going, PAD_ID)
+        self.place += 1
+        self.going &= (self.newest != EOS_ID) & (self.limits[self.rows] > self.place)
+
+    def keep(self, kept: Tensor) -> None:
+        self.rows, self.newest, self.going = self.rows[kept], self.newest[kept], self.going[kept]
+        self.state.select_sources(kept)
+
+    def found(self) -> Decoded:
+        return Decoded(self.tokens)

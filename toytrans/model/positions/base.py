@@ -73,6 +73,12 @@ class Positions(nn.Module):
         """Embeddings (B, L, D) of places start .. start + L - 1 -> (B, L, D)."""
         return x
 
+    def make_room(self, places: int, like: Tensor) -> None:
+        """Make every table long enough for sequences of so many places.
+
+        like: has the dtype and device of embeddings.
+        """
+
     def rotate(self, x: Tensor, places: range) -> Tensor:
         """Queries or keys (B, H, L, Dh) of self-attention -> (B, H, L, Dh).
 

@@ -63,6 +63,9 @@ class Relative(Positions):
         index = arange(queries, device)[:, None] - arange(keys, device) + offset
         return Distances(index[None, None], offset)
 
+    def make_room(self, places: int, like: Tensor) -> None:
+        self.features_up_to(4 * places)  # the largest offset, of cross-attention: 2 (T + S)
+
     def bias(self, table: Tensor | None, distances: Distances) -> Tensor:
         """table (H, F) -> (B or 1, H, Tq, Tk)."""
         assert table is not None

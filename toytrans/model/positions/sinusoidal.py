@@ -22,15 +22,19 @@ class Sinusoidal(Absolute):
         self._table = torch.empty(0, model.d_model)  # of as many places as were met
 
     def vectors(self, places: range, like: Tensor) -> Tensor:
-        """Looked up in a table that grows as longer sequences are met."""
+        """Looked up in a table, fp32 at least, that grows as longer sequences are met."""
         table, width = self._table, like.shape[-1]
         if torch.compiler.is_compiling() and like.device.type != "mps":  # a graph keeps no table
             return sinusoids(places.start, len(places), width, like.device).to(like)
-        known = (table.dtype, table.device) == (like.dtype, like.device)
+        dtype = torch.promote_types(like.dtype, torch.float32)
+        known = (table.dtype, table.device) == (dtype, like.device)
         if len(table) < places.stop or not known:
             rows = max(places.stop, 2 * len(table))
-            table = self._table = sinusoids(0, rows, width).to(like)
-        return table[places.start : places.stop]
+            table = self._table = sinusoids(0, rows, width).to(like.device, dtype)
+        return table[places.start : places.stop].to(like.dtype)
+
+    def make_room(self, places: int, like: Tensor) -> None:
+        self.vectors(range(max(places, self.rows or 0)), like)
 
 
 def sinusoids(start: int, length: int, width: int, device: torch.device | str = "cpu") -> Tensor:

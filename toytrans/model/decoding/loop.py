@@ -1,0 +1,54 @@
+"""The loop of every search: a step for each place, until no row goes on."""
+
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from toytrans.model.decoding.limits import Decoded, rows_to_keep
+from toytrans.tokens import PAD_ID
+
+
+class Search(Protocol):
+    """A search of several sources, one place at a time.
+
+    `step` reads nothing back from a GPU. It updates in place what `going` and `found` tell of, so
+    that whoever repeats its work on the device alone finds that in the same memory.
+
+    place, longest: the next place, and how many there are.
+    """
+
+    place: int
+    longest: int
+
+    @property
+    def going(self) -> Tensor:
+        """Sources that have not ended: (A,) bool."""
+
+    def step(self) -> None:
+        """Find a token for each source, or each beam."""
+
+    def keep(self, kept: Tensor) -> None:
+        """Keep some sources (A',), in that order. The others have ended."""
+
+    def found(self) -> Decoded:
+        """What was found of all sources, PAD up to `longest`."""
+
+
+def run(search: Search) -> Decoded:
+    """Search on while a source has not ended; ended ones leave."""
+    while search.place < search.longest:
+        search.step()
+        going = search.going
+        if not bool(going.any()):
+            break
+        if (kept := rows_to_keep(going)) is not None:
+            search.keep(kept)
+    return trimmed(search.found())
+
+
+def trimmed(found: Decoded) -> Decoded:
+    """Without the columns in which no source has a token."""
+    used = int((found.tokens != PAD_ID).any(0).sum())
+    score = None if found.score is None else found.score.clone()
+    return Decoded(found.tokens[:, :used].clone(memory_format=torch.contiguous_format), score)
