@@ -65,8 +65,10 @@ def test_it_learns_saves_fp32_and_resumes_bit_for_bit(tmp_path):
     }
     straight = trainer_of(tmp_path / "straight", **sections)
     records = list(straight.train())
-    assert records[-1]["loss"] < 0.5 * records[0]["loss"]
-    assert records[-1]["valid_exact_match"] > 0.5
+    plain = trainer_of(tmp_path / "fp32", **(sections | {"train": train | {"precision": "fp32"}}))
+    expected = [record["loss"] for record in plain.train()]
+    assert expected[-1] < 0.6 * expected[0], "it learns"
+    assert [record["loss"] for record in records] == pytest.approx(expected, rel=0.01)
     first = trainer_of(tmp_path / "pieces", RunAgain(), **sections)
     for record in first.train():
         first.interrupted = record["step"] == 80

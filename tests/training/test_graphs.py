@@ -164,6 +164,7 @@ def test_evaluations_between_recorded_updates_change_no_number(tmp_path, monkeyp
         ({"fault": "pad_is_eos"}, "fault pad_is_eos"),
         ({"model": {"backward": "by_hand"}}, "by_hand"),
         ({"train": {"precision": "fp64"}}, "fp64"),
+        ({"model": {"kind": "rnn", "n_heads": 4, "d_ff": 256}}, "model.kind: rnn"),
         ({}, "several processes"),
     ],
     ids=str,

@@ -127,6 +127,7 @@ def not_recorded(config: Config, precision: Precision, processes: int) -> str:
         "code of your own may read values back": own,
         f"fault {config.fault} counts its tokens in the batch": config.fault is not None,
         "model.backward: by_hand keeps what it needs outside of them": model.backward == "by_hand",
+        f"model.kind: {model.kind} has not been tried with them": model.kind != "transformer",
         "fp64 is for comparisons": precision == "fp64",
     }
     return next((reason for reason, holds in reasons.items() if holds), "")
