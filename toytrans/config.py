@@ -14,7 +14,6 @@ from toytrans.choices import (
     AnchorName,
     Backward,
     CrossPositionName,
-    FaultName,
     PadMask,
     PositionName,
 )
@@ -22,6 +21,7 @@ from toytrans.config_data import MOST_IDS, DataConfig
 from toytrans.config_section import (
     Depth,
     OrOwn,
+    OrSealed,
     Own,
     Positive,
     Proportion,
@@ -291,8 +291,10 @@ class Config(Section):
     device: Annotated[str, Field(pattern=r"^(auto|cpu|cuda|cuda:\d+|mps)$")] = Field(
         "auto", description="auto | cpu | cuda | cuda:N | mps"
     )
-    fault: FaultName | None = Field(
-        None, description="A mistake to make on purpose; see `toytrans faults`. null means none."
+    fault: OrSealed | None = Field(
+        None,
+        description="A mistake to make on purpose, perhaps sealed in an exercise; see `toytrans "
+        "faults`. null means none.",
     )
     data: DataConfig = Field(description="The pairs: where they come from, how long, how many.")
     model: ModelConfig = Field(
