@@ -112,7 +112,10 @@ def grade(
     marks = exercises.grade(folder, key)
     if csv is not None:
         write_new("--csv", csv, exercises.as_csv(marks).encode())
-    table = columns(("student", "answer", "right", "fault"), ("answers", "hints"))
+    from rich.box import SIMPLE_HEAD
+
+    headings = ("student", "answer", "right", "fault")
+    table = columns(headings, ("answers", "hints"), box=SIMPLE_HEAD)
     table.add_column("note", overflow="fold")
     for mark in marks:
         table.add_row(

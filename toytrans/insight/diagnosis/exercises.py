@@ -222,7 +222,7 @@ def grade(folder: Path, key: str) -> list[Mark]:
     if not folders:
         raise UserError(f"{folder}: no exercises in it; name the folder that `--class` made")
     marks = [_mark(each, key) for each in folders]
-    if all(mark.note == CHANGED for mark in marks):
+    if not any(mark.fault for mark in marks):
         raise UserError(f"{folder}: --key gives none of these exercises; it is the wrong key")
     return marks
 
