@@ -3,9 +3,10 @@
     python scripts/fault_harm.py [--seeds 3] [--jobs 1] [--out runs/fault_harm] [--only GROUP ...]
 
 Each fault is trained where it does visible harm: on configs/textbook.yaml with the changes of its
-group. A group is a sweep, so the same command goes on where it was stopped. Prints the table of
-docs/teaching.md: exact match on test pairs in range, seed by seed; the range of the last training
-and validation losses. Runs that are not done yet are left out.
+group. A group is a sweep, so the same command goes on where it was stopped. Some faults do harm
+only to weights that were trained without them: `planted` plants them into the sound runs of the
+group `textbook`. Prints the table of docs/teaching.md: exact match on test pairs in range, seed by
+seed; the range of the last training and validation losses. Runs that have failed are left out.
 """
 
 import argparse
@@ -16,6 +17,7 @@ from typing import NamedTuple
 
 import toytrans
 from toytrans.choices import FaultName
+from toytrans.training.faults import plant
 from toytrans.training.run import read_records
 
 TEXTBOOK = Path(__file__).parent.parent / "configs" / "textbook.yaml"
@@ -41,12 +43,15 @@ GROUPS = {
             "wrong_start",
             "no_position",
             "no_residual",
-            "no_norm",
-            "no_feed_forward",
         ),
         {},
     ),
+    "one_head": Group(("no_scale",), {"model.n_heads": "1"}),
 }
+
+
+PLANTED: Sequence[FaultName] = ("wrong_scale", "no_scale", "no_norm", "no_feed_forward")
+"""Planted into models that were trained without a fault."""
 
 
 def measure(name: str, group: Group, seeds: int, jobs: int, out: Path) -> toytrans.Comparison:
@@ -72,6 +77,21 @@ def rows(name: str, found: toytrans.Comparison) -> list[tuple[str, ...]]:
     return table
 
 
+def planted(sound: Sequence[Path]) -> list[tuple[str, ...]]:
+    """A row for each fault that is planted after training: exact match seed by seed, and the range
+    of the test losses in range."""
+    table = []
+    for fault in PLANTED:
+        parts = []
+        for path in sound:
+            run = toytrans.load(path)
+            plant(fault, run.model)
+            parts.append(run.evaluate().to_dict()["in_range"])
+        shares = " ".join(f"{part['exact_match']:.3f}" for part in parts)
+        table.append(("planted", fault, shares, "-", span([part["loss"] for part in parts])))
+    return table
+
+
 def span(values: Sequence[float]) -> str:
     low, high = f"{min(values):.2g}", f"{max(values):.2g}"
     return low if low == high else f"{low} to {high}"
@@ -79,15 +99,19 @@ def span(values: Sequence[float]) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    names = [*GROUPS, "planted"]
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--out", type=Path, default=Path("runs/fault_harm"))
-    parser.add_argument("--only", nargs="+", choices=GROUPS, default=list(GROUPS))
+    parser.add_argument("--only", nargs="+", choices=names, default=names)
     given = parser.parse_args()
     logging.basicConfig(level=logging.INFO, format="%(message)s")
     shown = [HEADINGS, ("---",) * len(HEADINGS)]
     for name in given.only:
-        shown += rows(name, measure(name, GROUPS[name], given.seeds, given.jobs, given.out))
+        if name == "planted":
+            shown += planted(sorted((given.out / "textbook").glob("null-s*")))
+        else:
+            shown += rows(name, measure(name, GROUPS[name], given.seeds, given.jobs, given.out))
     print("\n".join(f"| {' | '.join(row)} |" for row in shown))
 
 
