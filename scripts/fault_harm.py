@@ -47,6 +47,16 @@ GROUPS = {
         {},
     ),
     "one_head": Group(("no_scale",), {"model.n_heads": "1"}),
+    "mixed": Group(
+        ("loss_on_pads", "batch_mean_of_means"),
+        {
+            "data.symbols": "4",
+            "data.train_examples": "512",
+            "data.train_length": "[1, 8]",
+            "data.batch_tokens": "10240",
+            "train.max_steps": "60",
+        },
+    ),
 }
 
 

@@ -50,7 +50,7 @@ def is_sealed(fault: str | None) -> bool:
 def told(fault: str | None) -> str:
     """What titles say about a config's fault; empty without one."""
     if is_sealed(fault):
-        return "an exercise: perhaps broken on purpose"
+        return "a sealed exercise"
     return f"broken on purpose: {fault}" if fault else ""
 
 

@@ -94,7 +94,7 @@ def _summary(view: RunView) -> Section:
         rows.append(("task", view.config.data.task or "files"))
         rows.append(("seed", str(view.config.seed)))
         if about := told(view.config.fault):
-            rows.append((about.partition(": ")[0], about.partition(": ")[2]))
+            rows.append((about.partition(": ")[0], about.partition(": ")[2] or "yes"))
     return section("summary", "Summary", facts=rows, missing=view.problem)
 
 

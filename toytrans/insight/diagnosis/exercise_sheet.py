@@ -79,7 +79,8 @@ LEVELS = {
     2: (
         "One thing in it is broken. The table says that, but not what.",
         "Which number still looks sound?",
-        "Look at the masks, and let the proofs tell which rule is broken:",
+        "Look at the masks, and let the proofs tell which rule is broken. The doctor reads the "
+        "records of training alone, so it may find nothing:",
         (
             "toytrans doctor runs/exercise",
             "toytrans inspect-masks --run runs/exercise",
