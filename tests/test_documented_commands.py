@@ -126,8 +126,10 @@ def run_line(line: str, command: Command) -> None:
 
         assert words[1] in board_names()
         return
-    if words[0] == "sweep":  # one seed
+    if words[0] == "sweep":  # one seed, three steps
         words[words.index("--seeds") + 1] = "0:0"
+        if steps := [place for place, word in enumerate(words) if word[:16] == "train.max_steps="]:
+            del words[steps[0] - 1 : steps[0] + 1]  # CUT has them
     done = command(*words, *(CUT if words[0] in ("train", "sweep") else ()))
     assert done.code == (1 if line in FINDING else 0), (line, done.err)
     assert re.search(EXPECTED.get(line, r"\S"), done.out, re.MULTILINE), (line, done.out)
