@@ -156,6 +156,7 @@ def print_card(console: "Console", name: FaultName, card: "FaultCard") -> None:
     console.print(f"\n[bold]{name}[/bold]")
     for heading, text in (
         ("what", card.what),
+        ("shown by", card.shown_by),
         ("symptom", card.symptom),
         ("found by", " ".join(f"({letter})" for letter in card.proofs)),
         ("met in", card.threads),
