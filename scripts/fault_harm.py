@@ -72,7 +72,7 @@ def measure(name: str, group: Group, seeds: int, jobs: int, out: Path) -> toytra
 
 def rows(name: str, found: toytrans.Comparison) -> list[tuple[str, ...]]:
     """A row for each fault, the sound model first."""
-    table = []
+    table: list[tuple[str, ...]] = []
     for group in found.groups:
         exact = [member.values["in_range"] for member in group.counted]
         losses, validation = [], []
@@ -90,7 +90,7 @@ def rows(name: str, found: toytrans.Comparison) -> list[tuple[str, ...]]:
 def planted(sound: Sequence[Path]) -> list[tuple[str, ...]]:
     """A row for each fault that is planted after training: exact match seed by seed, and the range
     of the test losses in range."""
-    table = []
+    table: list[tuple[str, ...]] = []
     for fault in PLANTED:
         parts = []
         for path in sound:

@@ -23,7 +23,7 @@ A model learns to reverse sequences. {claim}
 
 Work in this folder.
 
-1. Train it (about 10 s), and train the sound model beside it:
+1. Train it (about 20 s), and train the sound model beside it:
 
    ```
    toytrans train --config exercise.yaml
