@@ -1,6 +1,6 @@
 """Every whole command in README, docs/ and the headers of configs does what is promised.
 
-configs/reverse.yaml is trained in full, the others for three steps; scripts/verify_configs.py
+configs/textbook.yaml is trained in full, the others for three steps; scripts/verify_configs.py
 trains all of them in full.
 """
 
@@ -25,17 +25,20 @@ README = ROOT / "README.md"
 SHOWING = [*sorted((ROOT / "docs").glob("*/**/*.md")), ROOT / "docs/confused.md"]
 """Pages that show output: tests/test_shown_output.py runs what is on them."""
 PAGES = [page for page in sorted((ROOT / "docs").glob("*.md")) if page not in SHOWING] + [README]
-FIRST = "toytrans train --config configs/reverse.yaml"
+FIRST = "toytrans train --config configs/textbook.yaml"
 THREE_STEPS = ["train.max_steps=3", "data.valid_examples=50", "data.test_examples=50"]
 CUT = [word for override in THREE_STEPS for word in ("--set", override)]
 EXPECTED = {
     'toytrans translate "5 7 9"': r"^9 7 5$",
-    "toytrans doctor runs/reverse": "nothing looks wrong",
-    "toytrans check runs/reverse": ", 0 failed",
+    "toytrans doctor runs/textbook": "nothing looks wrong",
+    "toytrans check runs/textbook": ", 0 failed",
     "toytrans check --model mymodel:build": ", 0 failed",
-    "toytrans eval runs/reverse --lengths 1:100 --examples 100": r"test 21 to \d+, beyond",
+    "toytrans eval runs/textbook --lengths 1:100 --examples 100": r"test 10 to \d+, beyond",
 }
 """What the output of some commands must hold."""
+
+FINDING = ("toytrans doctor runs/exercise", "toytrans check runs/exercise")
+"""Commands that find what is wrong with a broken run, and say so by their exit code."""
 
 
 def blocks(page: Path) -> Iterator[tuple[str, str]]:
@@ -85,7 +88,7 @@ def folder(trained: tuple[Path, str], tmp_path: Path, monkeypatch: pytest.Monkey
 
 def test_every_command_of_toytrans_is_documented():
     every = "train runs tasks config schema eval board translate inspect-masks check faults"
-    every += " gradients attention trace doctor report sweep compare export"
+    every += " gradients attention trace doctor report sweep compare export exercise"
     for command in every.split():
         assert f"| `{command}` |" in (ROOT / "docs/commands.md").read_text(), command
     run = {shlex.split(command)[1] for command in PAGE_OF}
@@ -94,13 +97,16 @@ def test_every_command_of_toytrans_is_documented():
 
 
 def test_the_first_command_ends_as_readme_shows(trained: tuple[Path, str]):
-    """And as the header of its config promises: all test pairs are right, in range and beyond."""
+    """Solved in range and lost beyond, on the same numbers of pairs."""
     assert commands_of(README)[0] == FIRST
-    exact = r"^  (?:valid|test) .*?  +[\d,]+ +1\.000  "
+    row = r"^  ((?:valid|test) .*?)  +([\d,]+) +([01]\.\d+)  "
     printed, shown = (
-        re.findall(exact, text, re.MULTILINE) for text in (trained[1], README.read_text())
+        re.findall(row, text, re.MULTILINE) for text in (trained[1], README.read_text())
     )
-    assert len(printed) == 3 and printed == shown
+    assert [cells[:2] for cells in printed] == [cells[:2] for cells in shown]
+    for rows in (printed, shown):
+        exact = [float(cells[2]) for cells in rows]
+        assert len(exact) == 3 and min(exact[:2]) >= 0.99 and exact[2] < 0.3
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
@@ -123,12 +129,14 @@ def run_line(line: str, command: Command) -> None:
 
         assert words[1] in board_names()
         return
-    if words[0] == "sweep":  # one seed
+    if words[0] == "sweep":  # one seed, three steps
         words[words.index("--seeds") + 1] = "0:0"
+        if steps := [place for place, word in enumerate(words) if word[:16] == "train.max_steps="]:
+            del words[steps[0] - 1 : steps[0] + 1]  # CUT has them
     if "--thorough" in words:  # to length 512 it takes half a minute
         words += ["--length", "16"]
     done = command(*words, *(CUT if words[0] in ("train", "sweep") else ()))
-    assert done.code == 0, (line, done.err)
+    assert done.code == (1 if line in FINDING else 0), (line, done.err)
     assert re.search(EXPECTED.get(line, r"\S"), done.out, re.MULTILINE), (line, done.out)
 
 

@@ -1,7 +1,7 @@
 """toytrans: train, inspect and measure encoder-decoder transformers on toy translation tasks.
 
 import toytrans
-run = toytrans.train("configs/reverse.yaml")    # or toytrans.load("runs/reverse")
+run = toytrans.train("configs/textbook.yaml")    # or toytrans.load("runs/textbook")
 run.translate("5 7 9")                          # "9 7 5"
 run.evaluate(lengths=(1, 100))                  # exact match per length
 run.attention("5 7 9"), run.masks("5 7 9")      # tables in a notebook

@@ -15,7 +15,6 @@ from toytrans.choices import (
     AnchorName,
     Backward,
     CrossPositionName,
-    FaultName,
     ModelKind,
     PadMask,
     PositionName,
@@ -24,6 +23,7 @@ from toytrans.config_data import MOST_IDS, DataConfig
 from toytrans.config_section import (
     Depth,
     OrOwn,
+    OrSealed,
     Own,
     Positive,
     Proportion,
@@ -327,8 +327,10 @@ class Config(Section):
     device: Annotated[str, Field(pattern=r"^(auto|cpu|cuda|cuda:\d+|mps)$")] = Field(
         "auto", description="auto | cpu | cuda | cuda:N | mps"
     )
-    fault: FaultName | None = Field(
-        None, description="A mistake to make on purpose; see `toytrans faults`. null means none."
+    fault: OrSealed | None = Field(
+        None,
+        description="A mistake to make on purpose, perhaps sealed in an exercise; see `toytrans "
+        "faults`. null means none.",
     )
     data: DataConfig = Field(description="The pairs: where they come from, how long, how many.")
     model: ModelConfig = Field(

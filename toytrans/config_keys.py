@@ -170,6 +170,8 @@ def _type_of(kind: dict[str, Any]) -> str:
         return " or ".join(map(_type_of, kind["anyOf"]))
     if kind.get("pattern") == ":":
         return "own code"
+    if kind.get("pattern") == "^sealed-":
+        return "sealed name"
     if "enum" in kind:
         return "name"
     if kind["type"] == "array":

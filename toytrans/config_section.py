@@ -19,6 +19,9 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError
 
+from toytrans.choices import FaultName
+from toytrans.errors import UserError
+from toytrans.sealed import is_sealed, opened
 from toytrans.user_code import absolute, is_reference
 
 
@@ -71,6 +74,26 @@ OrOwn = Annotated[
     Annotated[T, Tag("[built in]")] | Annotated[Own, Tag("[own]")], Discriminator(_kind)
 ]
 """Something built in, by its name, or code of the user's."""
+
+
+def _whole(seal: str) -> str:
+    try:
+        opened(seal)
+    except UserError as error:
+        raise refusal("", str(error).partition(": ")[2]) from None
+    return seal
+
+
+def _kind_of_fault(value: Any) -> str:
+    return "[sealed]" if isinstance(value, str) and is_sealed(value) else "[named]"
+
+
+Sealed = Annotated[str, AfterValidator(_whole), Field(json_schema_extra={"pattern": "^sealed-"})]
+OrSealed = Annotated[
+    Annotated[FaultName, Tag("[named]")] | Annotated[Sealed, Tag("[sealed]")],
+    Discriminator(_kind_of_fault),
+]
+"""A fault, by its name or in an exercise's seal."""
 
 
 class Section(BaseModel):

@@ -255,7 +255,7 @@ def test_refusals(folder: Path, refused: Callable[..., str], monkeypatch) -> Non
     )
     config = folder / "reverse" / "config.yaml"
     config.write_text(config.read_text().replace("fault: null", "fault: no_causal"))
-    assert "broken on purpose (fault no_causal)" in refused(
+    assert "broken on purpose: no_causal" in refused(
         "export", "reverse", *with_format, "--out", "x"
     )
     monkeypatch.setitem(sys.modules, "ctranslate2", None)  # as where it is not installed

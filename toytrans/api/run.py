@@ -12,6 +12,7 @@ from toytrans.data.pairs import Side, Split
 from toytrans.data.selection import Selection
 from toytrans.errors import UserError
 from toytrans.model.initialisation import count_parameters
+from toytrans.sealed import told
 from toytrans.training import run as training_run
 from toytrans.training.isolation import Isolation
 from toytrans.training.measured import Measured, measure
@@ -114,8 +115,8 @@ class Run(training_run.Run):
     def __repr__(self) -> str:
         data = self.config.data
         task, parameters = data.task or "files", count_parameters(self.model)
-        fault = f", broken on purpose: {self.config.fault}" if self.config.fault else ""
-        return f"Run({self.path}: {task}, {parameters:,} parameters, step {self.step}{fault})"
+        facts = (task, f"{parameters:,} parameters", f"step {self.step}", told(self.config.fault))
+        return f"Run({self.path}: {', '.join(filter(None, facts))})"
 
 
 def load(

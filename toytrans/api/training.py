@@ -27,7 +27,7 @@ Settings = str | Path | Mapping[str, Any] | Config
 class Training:
     """A training that yields its records one by one.
 
-        with toytrans.Training("configs/reverse.yaml") as training:
+        with toytrans.Training("configs/textbook.yaml") as training:
             for record in training:
                 ...
         run = training.run

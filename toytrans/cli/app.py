@@ -21,6 +21,7 @@ from toytrans.cli import (
     config,
     doctor,
     evaluate,
+    exercise,
     export,
     gradients,
     inspect,
@@ -62,6 +63,7 @@ for sub_command in trace.app.registered_commands:
 app.command("attention", rich_help_panel=SEE)(with_trust(attention.attention))
 app.command("check", rich_help_panel=SEE)(with_trust(check.check))
 app.command("faults", rich_help_panel=SEE)(check.faults)
+app.add_typer(exercise.app, name="exercise", rich_help_panel=SEE)
 app.command("doctor", rich_help_panel=SEE)(with_trust(doctor.doctor))
 app.command("gradients", rich_help_panel=SEE)(gradients.gradients)
 app.command("translate", rich_help_panel=SEE)(with_trust(evaluate.translate))

@@ -25,6 +25,7 @@ from toytrans.cli.common import (
 )
 from toytrans.cli.render.proofs import print_card, remedy, show
 from toytrans.errors import UserError
+from toytrans.sealed import told
 from toytrans.training.signals import signals_as_exceptions
 
 if TYPE_CHECKING:
@@ -133,19 +134,19 @@ def check(
         if config is None:
             raise UserError("--resume trains a config; give --config FILE with it")
         settings = _settings(config, overrides, fault)
-        fault = settings.fault
+        planted = settings.fault
         report = _check_resume(settings, str(config), steps, kills, seed)
     elif model is not None:
         if fault is not None:
             raise UserError("--break plants faults in toytrans' own models, not in a --model")
-        report = _check_other(model, how, facts)
+        planted, report = None, _check_other(model, how, facts)
     elif config is not None:
         settings = _settings(config, overrides, fault)
-        fault = settings.fault
+        planted = settings.fault
         report = _check_config(settings, f"{config}, fresh weights", how)
     else:
-        report, fault = _check_run(run, checkpoint, fault, how)
-    show(report, fault, "json" if as_json else form)
+        report, planted = _check_run(run, checkpoint, fault, how)
+    show(report, planted, "json" if as_json else form)
     if report.verdict == "cannot judge":
         raise UserError(remedy(report))
     if not report.passed:
@@ -205,7 +206,7 @@ def _check_resume(settings: "Config", name: str, steps: int, kills: int, seed: i
 
 def _check_run(
     path: Path | None, checkpoint: str, fault: FaultName | None, how: dict[str, Any]
-) -> "tuple[Report, FaultName | None]":
+) -> "tuple[Report, str | None]":
     """The proofs on a run's weights, with another fault planted if asked for."""
     from toytrans.insight.proofs import check_own
     from toytrans.training.faults import plant
@@ -213,7 +214,7 @@ def _check_run(
     loaded = open_run(path, checkpoint)
     settings, planted = loaded.config, loaded.config.fault
     if fault is not None and planted is not None:
-        raise UserError(f"{loaded.path}: broken already ({planted}); leave --break out")
+        raise UserError(f"{loaded.path}: {told(planted)}; leave --break out")
     if fault is not None:
         values = settings.model_dump(mode="json") | {"fault": fault}
         settings = _checked(loaded.path, values)

@@ -19,6 +19,7 @@ from rich.text import Text
 from toytrans.choices import FaultName, did_you_mean
 from toytrans.errors import UserError
 from toytrans.insight.tables import printable as printable
+from toytrans.sealed import is_sealed, told
 from toytrans.user_code import trusting
 
 if TYPE_CHECKING:
@@ -185,14 +186,15 @@ def print_page(title: str, sections: "list[Section]") -> None:
 
 
 def warn_of_fault(fault: str | None) -> None:
-    """Note that a model has a fault."""
+    """Note that a model has a fault, or may have one."""
     if fault is not None:
-        note(f"broken on purpose: {fault} (what that does: toytrans faults {fault})")
+        more = "" if is_sealed(fault) else f" (what that does: toytrans faults {fault})"
+        note(told(fault) + more)
 
 
 def broken(fault: str | None) -> str:
     """The part of a title that names a fault."""
-    return f"; broken on purpose: {fault}" if fault else ""
+    return f"; {told(fault)}" if fault else ""
 
 
 def shortened(text: str) -> str:

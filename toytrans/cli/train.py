@@ -83,7 +83,7 @@ def train(
 
     file = either(path, config, "config")
     if file is None:
-        raise UserError("no config; name one, say `toytrans train configs/reverse.yaml`")
+        raise UserError("no config; name one, say `toytrans train configs/textbook.yaml`")
     if resume and overwrite:
         raise UserError("--resume goes on with a run and --overwrite replaces it; give one")
     if out == "":  # a shell variable that is not set

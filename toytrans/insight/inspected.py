@@ -8,7 +8,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from toytrans.choices import FaultName
 from toytrans.config import Config
 from toytrans.data import open_source
 from toytrans.data.batches import Batch, make_batch
@@ -43,7 +42,7 @@ class InspectedBatch:
     vocabulary: Vocabulary
     model: Transformer
     weights: str
-    fault: FaultName | None = None
+    fault: str | None = None
 
     @cached_property
     def calls(self) -> dict[str, AttentionCall]:

@@ -23,6 +23,7 @@ from toytrans.model.manual_backward.layers import cross_entropy
 from toytrans.model.masks import MaskMaker
 from toytrans.model.positions.base import Positions
 from toytrans.model.transformer import Transformer
+from toytrans.sealed import is_sealed, opened
 from toytrans.tokens import BOS_ID, EOS_ID, PAD_ID, Vocabulary
 from toytrans.training.objective import SOUND, CrossEntropy, Objective, token_losses
 
@@ -35,37 +36,46 @@ def build_model(config: Config, vocabulary: Vocabulary) -> Transformer:
     return model
 
 
-def plant(fault: FaultName, model: Transformer) -> None:
+def plant(fault: str, model: Transformer) -> None:
     """Break a model in place. Faults of the batch or of the loss leave it as it is.
 
     Raises UserError for a fault without effect.
     """
     check_fault(fault, model.config)
-    model.masks = MaskMaker(model.config.pad_mask)
-    FAULTS[fault].plant(model)
+    if name := opened(fault):
+        model.masks = MaskMaker(model.config.pad_mask)
+        FAULTS[name].plant(model)
 
 
-def objective_of(fault: FaultName | None, backward: Backward = "autograd") -> Objective:
+def objective_of(fault: str | None, backward: Backward = "autograd") -> Objective:
     """The training objective under a fault; evaluation never uses it."""
-    objective = FAULTS[fault].objective if fault else SOUND
+    name = opened(fault)
+    objective = FAULTS[name].objective if name else SOUND
     if backward == "by_hand":
         return objective._replace(loss=partial(objective.loss, cross_entropy=cross_entropy))
     return objective
 
 
-def check_fault(fault: FaultName | None, model: ModelConfig, processes: int = 1) -> None:
-    """Raise UserError if a fault has no effect on a model, or needs a single process."""
-    if fault is None:
+def check_fault(fault: str | None, model: ModelConfig, processes: int = 1) -> None:
+    """Raise UserError if a fault has no effect on a model, or needs a single process.
+
+    All sealed faults are treated alike, or the error would tell them apart.
+    """
+    if is_sealed(fault):
+        if processes > 1:
+            raise UserError("an exercise trains in one process, without torchrun")
         return
-    if model.kind != "transformer" and FAULTS[fault].objective is SOUND:
+    if (name := opened(fault)) is None:
+        return
+    if model.kind != "transformer" and FAULTS[name].objective is SOUND:
         others = ", ".join(name for name, each in FAULTS.items() if each.objective is not SOUND)
         raise UserError(
             f"fault: {fault} breaks a part of the transformer, and model.kind is {model.kind}; "
             f"take one of its training: {others}"
         )
-    if reason := FAULTS[fault].no_effect(model):
+    if reason := FAULTS[name].no_effect(model):
         raise UserError(f"fault: {fault} {reason}")
-    if processes > 1 and not FAULTS[fault].can_shard:
+    if processes > 1 and not FAULTS[name].can_shard:
         raise UserError(
             f"fault {fault}: its loss of a batch is not the sum of its rows' losses; train it in "
             "one process, without torchrun"

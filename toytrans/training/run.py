@@ -28,6 +28,7 @@ from toytrans.errors import UserError
 from toytrans.evaluation import translate
 from toytrans.model.transformer import Transformer
 from toytrans.safe_io import json_text, open_regular, read_whole
+from toytrans.sealed import told
 from toytrans.tokens import Vocabulary
 from toytrans.training.checkpoint import (
     Checkpoint,
@@ -236,8 +237,7 @@ class Run:
     @property
     def title(self) -> str:
         """Path, step and fault."""
-        fault = f"; broken on purpose: {self.config.fault}" if self.config.fault else ""
-        return f"{self.path}, step {self.step}{fault}"
+        return "; ".join(filter(None, (f"{self.path}, step {self.step}", told(self.config.fault))))
 
     @overload
     def translate(self, sequences: str, beam: int = 1) -> str: ...

@@ -604,7 +604,7 @@ def test_a_broken_run_stays_broken_and_says_so_everywhere(folder, command):
     assert json.loads(command("eval", "--json").out)["fault"] == "no_norm"
     assert failing(check(run)) == {"p"}
     refused = command("check", "runs/c", "--break", "no_causal")
-    assert refused.code == 2 and "broken already" in refused.err
+    assert refused.code == 2 and "leave --break out" in refused.err
     healed = command("train", "--config", "c.yaml", "--out", "runs/c", "--resume")
     assert healed.code == 2 and "fault (no_norm -> None)" in healed.err
 

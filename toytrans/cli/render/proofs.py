@@ -6,6 +6,7 @@ from xml.etree import ElementTree
 from toytrans.choices import FaultName
 from toytrans.cli.common import output, plain, print_page, warn_of_fault
 from toytrans.safe_io import json_text
+from toytrans.sealed import is_sealed, opened
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
     from toytrans.insight.proofs.report import Finding, Report
 
 
-def show(report: "Report", fault: FaultName | None, form: str) -> None:
+def show(report: "Report", fault: str | None, form: str) -> None:
     """Print a report on standard output in one of the formats."""
     if form == "json":
         print(json_text(report.to_dict() | {"fault": fault}))
@@ -91,7 +92,7 @@ def remedy(report: "Report") -> str:
     return f"cannot judge {report.subject}: ({first.letter}) {first.message}"
 
 
-def _print(console: "Console", report: "Report", fault: FaultName | None) -> None:
+def _print(console: "Console", report: "Report", fault: str | None) -> None:
     """A line a finding with what it means below, what they sum up to, and the card of a fault."""
     from rich.padding import Padding
     from rich.text import Text
@@ -117,10 +118,10 @@ def _print(console: "Console", report: "Report", fault: FaultName | None) -> Non
             line.style = "" if finding.verdict == "FAIL" else "dim"
             console.print(Padding(line, (0, 0, 0, 9)))
     _print_sum(console, report)
-    if fault is not None:
+    if not is_sealed(fault) and (name := opened(fault)):
         from toytrans.insight.diagnosis.fault_cards import CARDS
 
-        print_card(console, fault, CARDS[fault])
+        print_card(console, name, CARDS[name])
 
 
 def _print_sum(console: "Console", report: "Report") -> None:
@@ -161,6 +162,7 @@ def print_card(console: "Console", name: FaultName, card: "FaultCard") -> None:
     console.print(f"\n[bold]{name}[/bold]")
     for heading, text in (
         ("what", card.what),
+        ("shown by", card.shown_by),
         ("symptom", card.symptom),
         ("found by", " ".join(f"({letter})" for letter in card.proofs)),
         ("met in", card.threads),

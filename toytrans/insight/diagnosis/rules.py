@@ -9,6 +9,7 @@ from statistics import median
 from toytrans.insight.diagnosis.fault_cards import CARDS
 from toytrans.insight.diagnosis.snapshot import SETTLED, RunSnapshot
 from toytrans.insight.diagnosis.symptoms import Symptom, symptom
+from toytrans.sealed import is_sealed, opened
 from toytrans.training.run import Record
 
 Rule = Callable[[RunSnapshot], Iterator[Symptom]]
@@ -53,8 +54,8 @@ MANY_EPOCHS = 20.0
 
 
 def planted_fault(run: RunSnapshot) -> Iterator[Symptom]:
-    """A fault in the config."""
-    if fault := run.config.fault:
+    """A fault that the config names."""
+    if not is_sealed(run.config.fault) and (fault := opened(run.config.fault)):
         card, what = CARDS[fault], f"The run has a planted fault: {fault}."
         changes = {"what": what, "proofs": card.proofs, "cards": (fault,)}
         yield symptom(run.config, "fault", card.what, **changes)

@@ -1,0 +1,227 @@
+"""Exercises: the fault is at work and named nowhere; answers, hints, grades."""
+
+import csv
+import json
+import shutil
+from pathlib import Path
+from typing import get_args
+
+import pytest
+from conftest import Command
+
+from toytrans.choices import FaultName
+from toytrans.config_file import load_config
+from toytrans.insight.diagnosis.exercises import DRAWN, KINDS, draw, hints_of, read
+from toytrans.insight.diagnosis.fault_cards import CARDS
+
+ROOT = Path(__file__).parents[3]
+KEY = "red chalk"
+SMALL = ["model.d_model=16", "model.d_ff=16", "data.batch_tokens=256", "data.valid_examples=20"]
+SMALL += ["data.test_examples=20", "train.max_steps=4"]
+COMMANDS = (
+    "eval runs/exercise",
+    "eval runs/exercise --json",
+    "attention runs/exercise",
+    "attention runs/exercise --json",
+    "inspect-masks runs/exercise --all",
+    "inspect-masks --config exercise-7/exercise.yaml --json",
+    "trace runs/exercise",
+    "trace leaks runs/exercise",
+    "check runs/exercise --only agh",
+    "check runs/exercise --only agh --json",
+    "check runs/exercise --only agh --format html",
+    "check runs/exercise --only agh --format junit",
+    "check --config exercise-7/exercise.yaml --only agh",
+    "runs",
+    "compare runs/exercise",
+    "translate runs/exercise 5",
+    "export runs/exercise --format safetensors",
+    "check runs/exercise --break no_norm",
+    "exercise hint --exercise exercise-7",
+)
+"""Every command that shows a run."""
+
+SETS = [word for text in SMALL for word in ("--set", text)]
+
+
+def key_of(fault: FaultName | None, level: int) -> str:
+    """A key that draws a fault."""
+    keys = (f"key {n}" for n in range(1000))
+    return next(key for key in keys if draw(key, 7, level).answer == (fault or "none"))
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: Command) -> Path:
+    """A working directory with an exercise of level 2 in exercise-7."""
+    monkeypatch.chdir(tmp_path)
+    made = command("exercise", "new", "--seed", "7", "--level", "2", "--key", KEY)
+    assert made.code == 0 and KEY not in made.out
+    return tmp_path / "exercise-7"
+
+
+def assert_silent(text: str) -> None:
+    for fault in get_args(FaultName):
+        assert fault not in text
+        assert CARDS[fault].what not in " ".join(text.split())
+
+
+def test_no_file_and_no_command_names_the_fault(folder: Path, command: Command):
+    for level, fault in ((2, "pad_visible"), (3, "loss_on_pads")):
+        shutil.rmtree(folder)
+        shutil.rmtree("runs", ignore_errors=True)
+        new = ("exercise", "new", "--seed", "7", "--level", str(level))
+        command(*new, "--key", key_of(fault, level))
+        trained = command("train", "--config", "exercise-7/exercise.yaml", *SETS)
+        assert trained.code == 0
+        assert_silent(trained.out + trained.err)
+        resume = command("train", "--config", "exercise-7/exercise.yaml", *SETS, "--resume")
+        assert_silent(resume.out + resume.err)
+        for line in COMMANDS if level == 2 else COMMANDS[::4]:
+            done = command(*line.split())
+            assert done.out or done.err, line
+            assert_silent((done.out + done.err).replace("--break no_norm", ""))
+        for path in Path().rglob("*"):
+            if path.is_file():
+                raw = path.read_bytes()
+                assert not [name for name in get_args(FaultName) if name.encode() in raw], path
+
+
+def test_the_sealed_fault_is_at_work_wherever_the_run_is_loaded(folder: Path, command: Command):
+    """The run of an exercise is that of its fault by name, and its proofs fail alike."""
+    config = "exercise-7/exercise.yaml"
+    fault = read(folder).answer
+    assert command("train", "--config", config, *SETS).code == 0
+    for name, more in (("named", ["--break", fault]), ("sound", ["--set", "fault=null"])):
+        assert command("train", "--config", config, *SETS, *more, "--out", name).code == 0
+    records = {
+        run: [
+            {k: v for k, v in json.loads(line).items() if k != "elapsed_s"}
+            for line in (Path(run) / "metrics.jsonl").read_text().splitlines()
+        ]
+        for run in ("runs/exercise", "named", "sound")
+    }
+    assert records["runs/exercise"] == records["named"] != records["sound"]
+    failed = {
+        run: command("check", run, "--only", "abe").out.splitlines()[-1].split(";")[0]
+        for run in ("runs/exercise", "sound")
+    }
+    assert "failed (b) (e)" in failed["runs/exercise"] and "0 failed" in failed["sound"]
+
+
+def test_the_doctor_reads_the_records_and_not_the_seal(folder: Path, command: Command):
+    command("train", "--config", "exercise-7/exercise.yaml", *SETS)
+    sealed = command("doctor", "runs/exercise")
+    path = Path("runs/exercise/config.yaml")
+    path.write_text(path.read_text().replace(f"fault: {read(folder).fault}", "fault: null"))
+    assert load_config(path).fault is None
+    assert command("doctor", "runs/exercise").out == sealed.out
+
+
+def test_the_config_is_the_textbook_with_a_seal(folder: Path):
+    given, textbook = (
+        load_config(path).model_dump()
+        for path in (folder / "exercise.yaml", ROOT / "configs/textbook.yaml")
+    )
+    assert given.pop("fault") == read(folder).fault and textbook.pop("fault") is None
+    assert given.pop("seed") == 7 and textbook.pop("seed") == 0
+    assert given == textbook
+
+
+def test_answers_are_judged_and_counted(folder: Path, command: Command, refused):
+    here = ("--exercise", "exercise-7")
+    right = read(folder).answer
+    wrong = next(fault for fault in DRAWN[2] if fault != right)
+    first = command("exercise", "check", str(wrong), *here)
+    assert first.code == 1 and first.out.startswith("wrong") and right not in first.out
+    second = command("exercise", "check", right, *here)
+    assert second.code == 0 and second.out == f"right: {right}; answers: 2\n"
+    assert "no such fault; did you mean no_causal?" in refused(
+        "exercise", "check", "no_cusal", *here
+    )
+    given = [command("exercise", "hint", *here).out.count("\n") >= n for n in (1, 2, 3, 3)]
+    assert all(given)
+    progress = json.loads((folder / "progress.json").read_text())
+    assert progress == {"answers": [wrong, right], "hints": 3}
+
+
+def test_every_exercise_has_three_hints_and_only_the_last_says_what_it_is():
+    kinds = [fault for faults in KINDS.values() for fault in faults]
+    assert sorted(kinds) == sorted(get_args(FaultName))
+    assert {fault for drawn in DRAWN.values() for fault in drawn} == {*kinds, None}
+    for level, drawn in DRAWN.items():
+        for fault in drawn:
+            hints = hints_of(draw(key_of(fault, level), 7, level))
+            assert len(hints) == 3
+            assert all(name not in " ".join(hints) for name in kinds)
+            assert fault is None or CARDS[fault].what in hints[2]
+
+
+def test_the_key_gives_the_same_exercise_again_and_another_key_another(command: Command, refused):
+    assert draw(KEY, 7, 2) == draw(f" {KEY} ", 7, 2)
+    seals = {draw(key, 7, 2).fault for key in (KEY, "other")} | {draw(KEY, 8, 2).fault}
+    assert len(seals | {draw(KEY, 7, 2, 2).fault}) == 4
+    assert "--key: empty" in refused("exercise", "new", "--key", " ")
+
+
+def test_only_the_right_key_reveals(folder: Path, command: Command, refused):
+    here = ("--exercise", "exercise-7")
+    assert "a wrong key, or a changed exercise" in refused(
+        "exercise", "reveal", "--key", "x", *here
+    )
+    done = command("exercise", "reveal", "--key", KEY, *here)
+    assert done.code == 0 and f"\n{read(folder).answer}\n" in done.out
+
+
+def test_a_class_is_graded_to_csv(tmp_path: Path, monkeypatch, command: Command, refused):
+    monkeypatch.chdir(tmp_path)
+    new = ("exercise", "new", "--class", "6", "--level", "3", "--key", KEY, "--out", "class")
+    assert command(*new).code == 0
+    assert sorted(path.name for path in Path("class").iterdir()) == list("123456")
+    truth = {number: read(Path("class") / number).answer for number in "123456"}
+    assert len(set(truth.values())) > 1
+    wrong = "no_causal"  # never drawn at level 3
+    command("exercise", "check", truth["1"], "--exercise", "class/1")
+    command("exercise", "check", wrong, "--exercise", "class/2")
+    command("exercise", "check", truth["2"], "--exercise", "class/2")
+    command("exercise", "check", wrong, "--exercise", "class/3")
+    command("exercise", "hint", "--exercise", "class/3")
+    Path("class/5/exercise.json").write_text(  # another student's, to which the answer is known
+        Path("class/1/exercise.json").read_text().replace('"number": 1', '"number": 5')
+    )
+    command("exercise", "check", truth["1"], "--exercise", "class/5")
+    Path("class/6/exercise.json").write_text("{}")
+    Path("class/1").rename("class/=Ann, B")
+
+    done = command("exercise", "grade", "class", "--key", KEY, "--csv", "grades.csv")
+    assert done.code == 0 and "2 of 6 right" in done.out
+    marks = {
+        row["student"]: row for row in csv.DictReader(Path("grades.csv").read_text().splitlines())
+    }
+    ann = marks["'=Ann, B"]
+    assert (ann["right"], ann["answers"], ann["fault"]) == ("yes", "1", truth["1"])
+    assert [marks["2"][k] for k in ("right", "answers", "hints")] == ["yes", "2", "0"]
+    assert [marks["3"][k] for k in ("right", "answer", "hints")] == ["no", wrong, "1"]
+    assert marks["4"]["note"] == "no answer" and marks["4"]["right"] == "no"
+    assert marks["5"]["note"] == "not the exercise that was handed out"
+    assert marks["5"]["right"] == "no" and marks["5"]["fault"] == ""
+    assert "not an exercise, or changed" in marks["6"]["note"]
+    assert "wrong key" in refused("exercise", "grade", "class", "--key", "x")
+    assert "there is such a file already" in refused(
+        "exercise", "grade", "class", "--key", KEY, "--csv", "grades.csv"
+    )
+
+
+def test_what_is_no_exercise_is_refused(folder: Path, command: Command, refused):
+    assert "no exercise here" in refused("exercise", "check", "no_norm")
+    assert "no exercises in it" in refused("exercise", "grade", "exercise-7", "--key", KEY)
+    assert "exists; remove it" in refused("exercise", "new", "--seed", "7")
+    about = folder / "exercise.json"
+    sealed = read(folder).fault
+    about.write_text(about.read_text().replace(sealed, sealed[:-4] + "AAAA"))
+    assert "this seal was changed" in refused("exercise", "hint", "--exercise", "exercise-7")
+    about.write_text("[]")
+    for words in (("hint",), ("check", "no_norm"), ("reveal", "--key", KEY)):
+        error = refused("exercise", *words, "--exercise", "exercise-7")
+        assert "not an exercise, or changed; take the one handed out" in error
+    Path("file").write_text("")
+    assert "cannot be written" in refused("exercise", "new", "--out", "file/x")

@@ -1,0 +1,56 @@
+"""Sealed faults: what is sealed can be opened, and nothing else."""
+
+from typing import get_args
+
+import pytest
+from conftest import TINY, config_of
+
+from toytrans.choices import FaultName
+from toytrans.config_file import check_config
+from toytrans.errors import UserError
+from toytrans.sealed import is_sealed, opened, seal, told
+from toytrans.training.faults import check_fault, objective_of
+from toytrans.yaml_tree import Tree
+
+NONCE = b"12345678"
+
+
+@pytest.mark.parametrize("fault", [*get_args(FaultName), None])
+def test_a_seal_opens_and_hides_the_name(fault):
+    sealed = seal(fault, NONCE)
+    assert opened(sealed) == fault and opened(fault) == fault
+    assert is_sealed(sealed) and not is_sealed(fault)
+    assert str(fault) not in sealed + told(sealed)
+    assert len(sealed) == len(seal("no_scale", b"abcdefgh")), "its length tells nothing"
+    assert objective_of(sealed) == objective_of(fault)
+
+
+def test_every_changed_character_is_noticed():
+    sealed = seal("no_norm", NONCE)
+    for place in range(len("sealed-"), len(sealed)):
+        changed = sealed[:place] + ("A" if sealed[place] != "A" else "B") + sealed[place + 1 :]
+        with pytest.raises(UserError, match="this seal was changed"):
+            opened(changed)
+    for short in (sealed[:-4], sealed + "AAAA", "sealed-", "sealed-é"):
+        with pytest.raises(UserError, match="this seal was changed"):
+            opened(short)
+
+
+def test_a_config_takes_a_seal_and_refuses_a_changed_one():
+    sealed = seal("no_norm", NONCE)
+    assert config_of(fault=sealed).fault == sealed
+    with pytest.raises(UserError, match="c.yaml: fault: .*: this seal was changed"):
+        check_config(Tree("c.yaml", TINY | {"fault": sealed[:-4] + "AAAA"}))
+    with pytest.raises(UserError, match="fault: found 'no_nrm', expected"):
+        check_config(Tree("c.yaml", TINY | {"fault": "no_nrm"}))
+
+
+def test_errors_treat_all_sealed_faults_alike():
+    """An error about one fault alone would tell which it is."""
+    model = config_of(model={"n_heads": 1}).model
+    with pytest.raises(UserError, match="wrong_scale is no fault with one head"):
+        check_fault("wrong_scale", model)
+    for fault in (*get_args(FaultName), None):
+        check_fault(seal(fault, NONCE), model)
+        with pytest.raises(UserError, match="^an exercise trains in one process"):
+            check_fault(seal(fault, NONCE), model, processes=2)

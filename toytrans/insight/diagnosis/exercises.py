@@ -1,0 +1,269 @@
+"""Exercises: a run with a fault that the student has to find.
+
+    DIR/exercise.yaml    the config, its fault sealed
+    DIR/exercise.json    number, seed, level, the same seal
+    DIR/SHEET.md         what to do
+    DIR/progress.json    answers and hints so far
+
+The teacher's key draws the fault: key, seed, level and number give the same exercise again. So
+`reveal` and `grade` need the key, and notice a changed exercise. The key is in no file.
+"""
+
+import csv
+import hmac
+import io
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal, get_args
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from toytrans.choices import FaultName, did_you_mean
+from toytrans.errors import UserError
+from toytrans.insight.diagnosis.exercise_sheet import CONFIG_TEXT, sheet
+from toytrans.insight.diagnosis.fault_cards import CARDS
+from toytrans.safe_io import Unreadable, read_json
+from toytrans.sealed import NONCE, opened, seal
+from toytrans.training.writing import write_file, write_json
+
+CONFIG, ABOUT, SHEET, PROGRESS = "exercise.yaml", "exercise.json", "SHEET.md", "progress.json"
+
+Level = Literal[1, 2, 3]
+
+DRAWN: dict[Level, tuple[FaultName | None, ...]] = {
+    1: ("no_causal", "labels_not_shifted", "pad_is_eos", "no_position", "no_residual"),
+    2: ("no_causal", "triangle_off_by_one", "mask_flipped", "pad_visible", "wrong_start"),
+    3: (
+        *("wrong_scale", "no_scale", "loss_on_pads", "batch_mean_of_means"),
+        *("no_norm", "no_feed_forward", None),
+    ),
+}
+"""What each level draws from: seen in the run's table; seen in the masks, by the doctor or by a
+proof; hardly seen in a run, and perhaps none."""
+
+NONE = "none"
+MOST_STUDENTS = 1000
+
+KINDS: dict[str, tuple[FaultName, ...]] = {
+    "what a token may attend to": (
+        *("no_causal", "triangle_off_by_one", "pad_visible", "mask_flipped"),
+    ),
+    "what training reads, and what its loss counts": (
+        *("labels_not_shifted", "pad_is_eos", "wrong_start", "loss_on_pads", "batch_mean_of_means"),
+    ),
+    "what the model computes": (
+        *("wrong_scale", "no_scale", "no_position", "no_residual", "no_norm", "no_feed_forward"),
+    ),
+}
+"""For the first hint."""
+
+
+class Exercise(BaseModel):
+    """exercise.json. number: 1, or that of the student of a class. fault: sealed."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+    format: Literal[1] = 1
+    seed: Annotated[int, Field(ge=0, lt=2**31)]
+    level: Level
+    number: Annotated[int, Field(ge=1, le=MOST_STUDENTS)]
+    fault: str
+
+    @property
+    def answer(self) -> str:
+        """The right answer. Raises UserError for a changed seal."""
+        return opened(self.fault) or NONE
+
+
+class Progress(BaseModel):
+    """progress.json: answers in their order, and the number of hints."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    answers: list[str] = []
+    hints: Annotated[int, Field(ge=0, le=3)] = 0
+
+
+def draw(key: str, seed: int, level: Level, number: int = 1) -> Exercise:
+    """The exercise that a key gives. Raises UserError for an empty key."""
+    if not key.strip():
+        raise UserError("--key: empty; give some text, or leave --key out")
+    address = f"toytrans exercise {seed} {level} {number}".encode()
+    drawn = hmac.digest(key.strip().encode(), address, "sha256")
+    choices = DRAWN[level]
+    fault = choices[int.from_bytes(drawn[:8]) % len(choices)]
+    sealed = seal(fault, drawn[8 : 8 + NONCE])
+    return Exercise(seed=seed, level=level, number=number, fault=sealed)
+
+
+def write(exercise: Exercise, folder: Path) -> None:
+    """Write an exercise into a new folder. Raises UserError if the folder exists."""
+    try:
+        folder.mkdir(parents=True)
+        text = CONFIG_TEXT.format(seed=exercise.seed, fault=exercise.fault)
+        write_file(folder / CONFIG, text.encode())
+        write_file(folder / SHEET, sheet(exercise.number, exercise.level).encode())
+        write_json(folder / ABOUT, exercise.model_dump())
+    except FileExistsError:
+        raise UserError(f"--out {folder}: exists; remove it, or name another folder") from None
+    except OSError as error:
+        raise UserError(f"--out {folder}: cannot be written ({error.strerror})") from None
+
+
+def write_class(drawn: Sequence[Exercise], folder: Path) -> None:
+    """Write exercises into numbered folders in a new folder. Raises UserError if it exists."""
+    if folder.exists():
+        raise UserError(f"--out {folder}: exists; remove it, or name another folder")
+    for exercise in drawn:
+        write(exercise, folder / f"{exercise.number:0{len(str(len(drawn)))}}")
+
+
+def read(folder: Path) -> Exercise:
+    """The exercise of a folder. Raises UserError."""
+    otherwise = "not an exercise, or changed; take the one handed out"
+    exercise = read_json(folder / ABOUT, Exercise, otherwise, most_bytes=2**16)
+    if exercise is None:
+        raise UserError(
+            f"{folder}: no exercise here; change to its folder, or name it with --exercise DIR"
+        )
+    try:
+        opened(exercise.fault)
+    except UserError as error:
+        raise UserError(f"{folder / ABOUT}: {error}") from None
+    return exercise
+
+
+def progress(folder: Path) -> Progress:
+    """The answers and hints so far. Raises UserError."""
+    otherwise = "cannot be read; remove it to start again"
+    found = read_json(folder / PROGRESS, Progress, otherwise, most_bytes=2**20)
+    return found or Progress()
+
+
+def answer(folder: Path, given: str) -> tuple[bool, int]:
+    """Whether an answer is right, and how many there were. It is written down. Raises UserError."""
+    names = (*get_args(FaultName), NONE)
+    if given not in names:
+        raise UserError(f"{given}: no such fault; {did_you_mean(given, names)}")
+    exercise, so_far = read(folder), progress(folder)
+    so_far.answers.append(given)
+    _save(folder, so_far)
+    return given == exercise.answer, len(so_far.answers)
+
+
+def hint(folder: Path) -> list[str]:
+    """The hints so far and one more, of three. That it was asked for is written down."""
+    exercise, so_far = read(folder), progress(folder)
+    so_far.hints = min(so_far.hints + 1, len(hints_of(exercise)))
+    _save(folder, so_far)
+    return hints_of(exercise)[: so_far.hints]
+
+
+def hints_of(exercise: Exercise) -> list[str]:
+    """Where to look, what proves it, what it is."""
+    fault = opened(exercise.fault)
+    if fault is None:
+        return [
+            "Train the sound model too, with --set fault=null, and compare the two runs.",
+            "Read every proof of `toytrans check`.",
+            "Nothing is broken.",
+        ]
+    kind = next(kind for kind, faults in KINDS.items() if fault in faults)
+    letters = " ".join(f"({letter})" for letter in CARDS[fault].proofs)
+    return [
+        f"The fault is in {kind}.",
+        f"Of `toytrans check`, read {letters}.",
+        f"What is wrong: {CARDS[fault].what}.",
+    ]
+
+
+def _save(folder: Path, so_far: Progress) -> None:
+    try:
+        write_json(folder / PROGRESS, so_far.model_dump())
+    except OSError as error:
+        raise UserError(f"{folder / PROGRESS}: cannot be written ({error.strerror})") from None
+
+
+def reveal(folder: Path, key: str) -> str:
+    """The right answer. Raises UserError for a wrong key, and for a changed exercise."""
+    exercise = read(folder)
+    if not _is_of(exercise, key):
+        raise UserError(
+            f"{folder}: --key does not give this exercise: a wrong key, or a changed exercise"
+        )
+    return exercise.answer
+
+
+def _is_of(exercise: Exercise, key: str) -> bool:
+    return draw(key, exercise.seed, exercise.level, exercise.number) == exercise
+
+
+@dataclass(frozen=True)
+class Mark:
+    """A row of the grades. answer: the last one. note: why the exercise cannot be graded."""
+
+    student: str
+    level: int | None
+    answer: str
+    right: bool
+    answers: int
+    hints: int
+    fault: str
+    note: str
+
+
+def grade(folder: Path, key: str) -> list[Mark]:
+    """A mark for each exercise in a folder, by the names of their folders.
+
+    Raises UserError if there is no exercise, or if the key gives none of them.
+    """
+    folders = sorted(inside.parent for inside in folder.glob(f"*/{ABOUT}"))
+    if not folders:
+        raise UserError(f"{folder}: no exercises in it; name the folder that `--class` made")
+    marks = [_mark(each, key) for each in folders]
+    if not any(mark.fault for mark in marks):
+        raise UserError(f"{folder}: --key gives none of these exercises; it is the wrong key")
+    return marks
+
+
+CHANGED = "not the exercise that was handed out"
+
+
+def _mark(folder: Path, key: str) -> Mark:
+    try:
+        exercise, so_far = read(folder), progress(folder)
+    except (UserError, Unreadable) as error:
+        return Mark(folder.name, None, "", False, 0, 0, "", str(error))
+    last = so_far.answers[-1] if so_far.answers else ""
+    if not _is_of(exercise, key):
+        counts = (len(so_far.answers), so_far.hints)
+        return Mark(folder.name, exercise.level, last, False, *counts, "", CHANGED)
+    return Mark(
+        student=folder.name,
+        level=exercise.level,
+        answer=last,
+        right=last == exercise.answer,
+        answers=len(so_far.answers),
+        hints=so_far.hints,
+        fault=exercise.answer,
+        note="" if last else "no answer",
+    )
+
+
+def as_csv(marks: Sequence[Mark]) -> str:
+    """The marks, a line each, under a line of headings."""
+    file = io.StringIO()
+    names = list(Mark.__dataclass_fields__)
+    writer = csv.writer(file, lineterminator="\n")
+    writer.writerow(names)
+    writer.writerows([_cell(getattr(mark, name)) for name in names] for mark in marks)
+    return file.getvalue()
+
+
+def _cell(value: Any) -> str:
+    """A value for a spreadsheet, which must not take it for a formula."""
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    text = "" if value is None else str(value)
+    return f"'{text}" if text[:1] in ("=", "+", "-", "@") else text

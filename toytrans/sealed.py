@@ -1,0 +1,63 @@
+"""Sealed faults: a fault in a config that nobody reads by accident, for exercises.
+
+    fault: sealed-<48 characters: a nonce of 8 bytes, then the name XOR a stream made from it>
+
+This hides a name and does not encrypt it: training opens the seal without a key, so anybody can
+who calls `opened`. A sealed fault may be none.
+"""
+
+import hashlib
+from base64 import urlsafe_b64decode, urlsafe_b64encode
+from typing import cast, get_args
+
+from toytrans.choices import FaultName
+from toytrans.errors import UserError
+
+PREFIX = "sealed-"
+NONCE, NAME, CHECK = 8, 24, 4
+"""Bytes of the nonce, of the padded name, and of the checksum that follows it."""
+
+NAMES = ("", *get_args(FaultName))
+
+
+def seal(fault: FaultName | None, nonce: bytes) -> str:
+    """A fault, or none, sealed. nonce: 8 bytes; equal ones give equal seals."""
+    assert len(nonce) == NONCE
+    name = (fault or "").encode().ljust(NAME)
+    return PREFIX + urlsafe_b64encode(nonce + _xor(name + _check(nonce, name), nonce)).decode()
+
+
+def opened(fault: str | None) -> FaultName | None:
+    """The fault of a config, its seal opened. Raises UserError where the seal was changed."""
+    if fault is None or not fault.startswith(PREFIX):
+        return cast(FaultName | None, fault)  # the config checked it
+    try:
+        raw = urlsafe_b64decode(fault.removeprefix(PREFIX))
+    except ValueError:
+        raw = b""
+    nonce = raw[:NONCE]
+    inner = _xor(raw[NONCE:], nonce)
+    name, check = inner[:NAME], inner[NAME:]
+    if len(name) != NAME or check != _check(nonce, name) or name.strip().decode() not in NAMES:
+        raise UserError(f"fault: {PREFIX}...: this seal was changed; take the one handed out")
+    return cast(FaultName, name.decode().strip()) if name.strip() else None
+
+
+def is_sealed(fault: str | None) -> bool:
+    return fault is not None and fault.startswith(PREFIX)
+
+
+def told(fault: str | None) -> str:
+    """What titles say about a config's fault; empty without one."""
+    if is_sealed(fault):
+        return "a sealed exercise"
+    return f"broken on purpose: {fault}" if fault else ""
+
+
+def _xor(raw: bytes, nonce: bytes) -> bytes:
+    stream = hashlib.shake_256(b"toytrans" + nonce).digest(len(raw))
+    return bytes(a ^ b for a, b in zip(raw, stream, strict=True))
+
+
+def _check(nonce: bytes, name: bytes) -> bytes:
+    return hashlib.sha256(nonce + name).digest()[:CHECK]
