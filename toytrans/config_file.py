@@ -11,9 +11,10 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from toytrans.config import Config, ModelConfig, TrainConfig
+from toytrans.config import Config, ModelConfig
 from toytrans.config_data import DataConfig
 from toytrans.config_errors import explain
+from toytrans.config_train import TrainConfig
 from toytrans.errors import UserError
 from toytrans.user_code import is_reference, trust
 from toytrans.yaml_tree import Tree, parse_value, read_yaml, write_yaml
