@@ -5,6 +5,8 @@ import os
 os.environ.setdefault("GOMP_SPINCOUNT", "2000")  # as the command line does, before torch starts
 os.environ["OMP_NUM_THREADS"] = "1"  # the work is tiny, and as many workers run as there are cores
 
+import contextlib
+import fcntl
 import importlib.util
 import io
 import signal
@@ -225,6 +227,29 @@ def call(*arguments: str) -> int:
                 signal.signal(number, handler)
     assert isinstance(code, int)
     return code
+
+
+ROOT = Path(__file__).parent.parent
+FIRST = "toytrans train --config configs/textbook.yaml"
+"""README's first command."""
+
+
+@pytest.fixture(scope="session")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    """A folder in which README's first command has run, and its output; one for all workers."""
+    base = tmp_path_factory.getbasetemp()
+    folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "first"
+    folder.mkdir(exist_ok=True)
+    output = folder / "output.txt"
+    with (folder / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not output.exists():
+            (folder / "configs").symlink_to(ROOT / "configs")
+            out = io.StringIO()
+            with contextlib.chdir(folder), contextlib.redirect_stdout(out):
+                assert call(*FIRST.split()[1:]) == 0
+            output.write_text(out.getvalue())
+    return folder, output.read_text()
 
 
 @pytest.fixture

@@ -4,8 +4,6 @@ configs/textbook.yaml is trained in full, the others for three steps; scripts/ve
 trains all of them in full.
 """
 
-import contextlib
-import io
 import json
 import re
 import shlex
@@ -16,16 +14,14 @@ from pathlib import Path
 
 import pytest
 import torch
-from conftest import Command, call, script
+from conftest import FIRST, ROOT, Command, script
 from scan_grammar import scan_lines
 
-ROOT = Path(__file__).parent.parent
 CONFIGS = sorted((ROOT / "configs").glob("*.yaml"))
 README = ROOT / "README.md"
 SHOWING = [*sorted((ROOT / "docs").glob("*/**/*.md")), ROOT / "docs/confused.md"]
 """Pages that show output: tests/test_shown_output.py runs what is on them."""
 PAGES = [page for page in sorted((ROOT / "docs").glob("*.md")) if page not in SHOWING] + [README]
-FIRST = "toytrans train --config configs/textbook.yaml"
 THREE_STEPS = ["train.max_steps=3", "data.valid_examples=50", "data.test_examples=50"]
 CUT = [word for override in THREE_STEPS for word in ("--set", override)]
 EXPECTED = {
@@ -63,17 +59,6 @@ def commands_of(page: Path) -> list[str]:
 
 PAGE_OF = {command: page for page in reversed(PAGES) for command in commands_of(page)}
 """Each command runs once, in the folder of the first page that has it; README comes last."""
-
-
-@pytest.fixture(scope="module")
-def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
-    """A folder in which README's first command has run, and its output."""
-    folder = tmp_path_factory.mktemp("trained")
-    (folder / "configs").symlink_to(ROOT / "configs")
-    out = io.StringIO()
-    with contextlib.chdir(folder), contextlib.redirect_stdout(out):
-        assert call(*shlex.split(FIRST)[1:]) == 0
-    return folder, out.getvalue()
 
 
 @pytest.fixture
