@@ -234,22 +234,33 @@ FIRST = "toytrans train --config configs/textbook.yaml"
 """README's first command."""
 
 
-@pytest.fixture(scope="session")
-def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
-    """A folder in which README's first command has run, and its output; one for all workers."""
-    base = tmp_path_factory.getbasetemp()
-    folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "first"
+def made_once(factory: pytest.TempPathFactory, name: str, make: Callable[[Path], None]) -> Path:
+    """A folder that one process of a test run fills, and all of them read."""
+    base = factory.getbasetemp()
+    folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / f"once-{name}"
     folder.mkdir(exist_ok=True)
-    output = folder / "output.txt"
+    done = folder / "done"
     with (folder / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        if not output.exists():
-            (folder / "configs").symlink_to(ROOT / "configs")
-            out = io.StringIO()
-            with contextlib.chdir(folder), contextlib.redirect_stdout(out):
-                assert call(*FIRST.split()[1:]) == 0
-            output.write_text(out.getvalue())
-    return folder, output.read_text()
+        if not done.exists():
+            make(folder)
+            done.touch()
+    return folder
+
+
+@pytest.fixture(scope="session")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    """A folder in which README's first command has run, and its output."""
+
+    def train(folder: Path) -> None:
+        (folder / "configs").symlink_to(ROOT / "configs")
+        out = io.StringIO()
+        with contextlib.chdir(folder), contextlib.redirect_stdout(out):
+            assert call(*FIRST.split()[1:]) == 0
+        (folder / "output.txt").write_text(out.getvalue())
+
+    folder = made_once(tmp_path_factory, "trained", train)
+    return folder, (folder / "output.txt").read_text()
 
 
 @pytest.fixture

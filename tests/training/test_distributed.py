@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from conftest import EVERY_ANCHOR, call, config_of
+from conftest import EVERY_ANCHOR, call, config_of, made_once
 from distributed_scenarios import SCENARIOS, SHRUNK, STEPS, train_all, trainer_of
 
 from toytrans.config_file import load_config
@@ -80,22 +80,21 @@ def finished(processes: list[subprocess.Popen[str]]) -> Answers:
     return [(p.returncode, *texts) for p, texts in zip(processes, outputs, strict=True)]
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def two(tmp_path_factory) -> Path:
     """Every scenario, trained by two processes."""
-    folder = tmp_path_factory.mktemp("two")
-    for code, _, err in in_two_processes(
-        str(HERE / "distributed_scenarios.py"), str(folder), folder=HERE
-    ):
-        assert code == 0, err
-    return folder
+
+    def train(folder: Path) -> None:
+        line = str(HERE / "distributed_scenarios.py"), str(folder)
+        for code, _, err in in_two_processes(*line, folder=HERE):
+            assert code == 0, err
+
+    return made_once(tmp_path_factory, "two", train)
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def one(tmp_path_factory) -> Path:
-    folder = tmp_path_factory.mktemp("one")
-    train_all(folder)
-    return folder
+    return made_once(tmp_path_factory, "one", train_all)
 
 
 def without_time(run: Path) -> list[dict]:
@@ -213,33 +212,24 @@ def test_errors_reach_every_process(two):
 
 REFUSED = {
     ("--config", "no.yaml"): "toytrans: no.yaml: no such file",
-    ("--config", "no.yaml", "--resume", "--overwrite"): "toytrans: --resume goes on",
     ("--confg", "no.yaml"): "No such option",
     ("--config", "batch_mean_of_means.yaml"): "in one process",
-    ("--config", "loss_on_pads.yaml"): "in one process",
 }
 """Arguments that all processes refuse, and a part of the error."""
 
 
-@pytest.fixture(scope="module")
-def refusals(tmp_path_factory) -> dict[tuple[str, ...], Answers]:
-    """The answers to REFUSED. The programs run at once, since the silent process waits for long."""
-    folder = tmp_path_factory.mktemp("refused")
-    for fault in ("batch_mean_of_means", "loss_on_pads"):
-        (folder / f"{fault}.yaml").write_text(f"data: {{task: copy}}\nfault: {fault}")
+def test_what_all_processes_find_wrong_is_printed_once(tmp_path):
+    """The programs run at once, since the silent process waits for long."""
+    fault = "batch_mean_of_means"
+    (tmp_path / f"{fault}.yaml").write_text(f"data: {{task: copy}}\nfault: {fault}")
     train = ("-m", "toytrans", "train")
-    running = {words: started(*train, *words, folder=folder) for words in REFUSED}
-    answers = {words: finished(processes) for words, processes in running.items()}
-    assert not (folder / "runs").exists()
-    return answers
-
-
-@pytest.mark.parametrize("words", REFUSED, ids=" ".join)
-def test_what_all_processes_find_wrong_is_printed_once(refusals, words):
-    (code, out, err), (other, *silence) = refusals[words]
-    assert code == other == 2
-    assert out == "" and err.count(REFUSED[words]) == 1
-    assert silence == ["", ""]
+    running = {words: started(*train, *words, folder=tmp_path) for words in REFUSED}
+    for words, processes in running.items():
+        (code, out, err), (other, *silence) = finished(processes)
+        assert code == other == 2, words
+        assert out == "" and err.count(REFUSED[words]) == 1, words
+        assert silence == ["", ""], words
+    assert not (tmp_path / "runs").exists()
 
 
 def test_two_processes_replace_a_run_and_put_it_back(tmp_path, monkeypatch):

@@ -8,7 +8,7 @@ import typer
 
 from toytrans.cli.common import columns, note, output, plain, write_new
 from toytrans.cli.render.proofs import print_card
-from toytrans.insight.diagnosis import exercises
+from toytrans.insight.diagnosis.exercise_sheet import MOST_STUDENTS
 
 app = typer.Typer(no_args_is_help=True, help="Set, solve and grade exercises: find the fault.")
 
@@ -28,7 +28,7 @@ def new(
         typer.Option(
             "--class",
             min=1,
-            max=exercises.MOST_STUDENTS,
+            max=MOST_STUDENTS,
             metavar="N",
             help="An exercise for each of N students.",
         ),
@@ -46,6 +46,8 @@ def new(
 
     It names the fault nowhere. Seed, level and key give the same exercise again.
     """
+    from toytrans.insight.diagnosis import exercises
+
     made = secrets.token_hex(6) if key is None else key
     chosen: Literal[1, 2, 3] = (1, 2, 3)[level - 1]
     folder = out or Path(f"{'exercise' if students is None else 'class'}-{seed}")
@@ -63,6 +65,8 @@ def new(
 
 
 def _first_sheet(folder: Path) -> Path:
+    from toytrans.insight.diagnosis import exercises
+
     return min([*folder.glob(exercises.SHEET), *folder.glob(f"*/{exercises.SHEET}")])
 
 
@@ -72,6 +76,8 @@ def check(
     exercise: Folder = HERE,
 ) -> None:
     """Tell whether an answer is right. Exit code 1 if it is wrong."""
+    from toytrans.insight.diagnosis import exercises
+
     right, count = exercises.answer(exercise, answer)
     if not right:
         output().print(f"wrong: it is not {answer}; answers so far: {count}")
@@ -82,6 +88,8 @@ def check(
 @app.command()
 def hint(exercise: Folder = HERE) -> None:
     """Give the next of three hints, below those given before."""
+    from toytrans.insight.diagnosis import exercises
+
     for number, text in enumerate(exercises.hint(exercise), 1):
         output().print(plain(f"{number}. {text}"))
 
@@ -89,6 +97,7 @@ def hint(exercise: Folder = HERE) -> None:
 @app.command()
 def reveal(key: Key, exercise: Folder = HERE) -> None:
     """Tell the right answer, to the teacher."""
+    from toytrans.insight.diagnosis import exercises
     from toytrans.insight.diagnosis.fault_cards import CARDS
 
     answer = exercises.reveal(exercise, key)
@@ -109,6 +118,8 @@ def grade(
     ] = None,
 ) -> None:
     """Grade the exercises of a class: last answers, numbers of answers and of hints."""
+    from toytrans.insight.diagnosis import exercises
+
     marks = exercises.grade(folder, key)
     if csv is not None:
         write_new("--csv", csv, exercises.as_csv(marks).encode())

@@ -1,5 +1,7 @@
 """The text of an exercise: its config, and the sheet for the student."""
 
+MOST_STUDENTS = 1000
+
 CONFIG_TEXT = """\
 # Reverse sequences with the textbook model; the fault is sealed.
 seed: {seed}

@@ -21,7 +21,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from toytrans.choices import FaultName, did_you_mean
 from toytrans.errors import UserError
-from toytrans.insight.diagnosis.exercise_sheet import CONFIG_TEXT, sheet
+from toytrans.insight.diagnosis.exercise_sheet import CONFIG_TEXT, MOST_STUDENTS, sheet
 from toytrans.insight.diagnosis.fault_cards import CARDS
 from toytrans.safe_io import Unreadable, read_json
 from toytrans.sealed import NONCE, opened, seal
@@ -43,7 +43,6 @@ DRAWN: dict[Level, tuple[FaultName | None, ...]] = {
 proof; hardly seen in a run, and perhaps none."""
 
 NONE = "none"
-MOST_STUDENTS = 1000
 
 KINDS: dict[str, tuple[FaultName, ...]] = {
     "what a token may attend to": (
