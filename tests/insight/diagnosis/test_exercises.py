@@ -172,25 +172,28 @@ def test_only_the_right_key_reveals(folder: Path, command: Command, refused):
     assert done.code == 0 and f"\n{read(folder).answer}\n" in done.out
 
 
+NUMBERS = ["01", "02", "03", "04", "05", "06"]
+
+
 def test_a_class_is_graded_to_csv(tmp_path: Path, monkeypatch, command: Command, refused):
     monkeypatch.chdir(tmp_path)
     new = ("exercise", "new", "--class", "6", "--level", "3", "--key", KEY, "--out", "class")
     assert command(*new).code == 0
-    assert sorted(path.name for path in Path("class").iterdir()) == list("123456")
-    truth = {number: read(Path("class") / number).answer for number in "123456"}
+    assert sorted(path.name for path in Path("class").iterdir()) == NUMBERS
+    truth = {number: read(Path("class") / number).answer for number in NUMBERS}
     assert len(set(truth.values())) > 1
     wrong = "no_causal"  # never drawn at level 3
-    command("exercise", "check", truth["1"], "--exercise", "class/1")
-    command("exercise", "check", wrong, "--exercise", "class/2")
-    command("exercise", "check", truth["2"], "--exercise", "class/2")
-    command("exercise", "check", wrong, "--exercise", "class/3")
-    command("exercise", "hint", "--exercise", "class/3")
-    Path("class/5/exercise.json").write_text(  # another student's, to which the answer is known
-        Path("class/1/exercise.json").read_text().replace('"number": 1', '"number": 5')
+    command("exercise", "check", truth["01"], "--exercise", "class/01")
+    command("exercise", "check", wrong, "--exercise", "class/02")
+    command("exercise", "check", truth["02"], "--exercise", "class/02")
+    command("exercise", "check", wrong, "--exercise", "class/03")
+    command("exercise", "hint", "--exercise", "class/03")
+    Path("class/05/exercise.json").write_text(  # another student's, to which the answer is known
+        Path("class/01/exercise.json").read_text().replace('"number": 1', '"number": 5')
     )
-    command("exercise", "check", truth["1"], "--exercise", "class/5")
-    Path("class/6/exercise.json").write_text("{}")
-    Path("class/1").rename("class/=Ann, B")
+    command("exercise", "check", truth["01"], "--exercise", "class/05")
+    Path("class/06/exercise.json").write_text("{}")
+    Path("class/01").rename("class/=Ann, B")
 
     done = command("exercise", "grade", "class", "--key", KEY, "--csv", "grades.csv")
     assert done.code == 0 and "2 of 6 right" in done.out
@@ -198,13 +201,13 @@ def test_a_class_is_graded_to_csv(tmp_path: Path, monkeypatch, command: Command,
         row["student"]: row for row in csv.DictReader(Path("grades.csv").read_text().splitlines())
     }
     ann = marks["'=Ann, B"]
-    assert (ann["right"], ann["answers"], ann["fault"]) == ("yes", "1", truth["1"])
-    assert [marks["2"][k] for k in ("right", "answers", "hints")] == ["yes", "2", "0"]
-    assert [marks["3"][k] for k in ("right", "answer", "hints")] == ["no", wrong, "1"]
-    assert marks["4"]["note"] == "no answer" and marks["4"]["right"] == "no"
-    assert marks["5"]["note"] == "not the exercise that was handed out"
-    assert marks["5"]["right"] == "no" and marks["5"]["fault"] == ""
-    assert "not an exercise, or changed" in marks["6"]["note"]
+    assert (ann["right"], ann["answers"], ann["fault"]) == ("yes", "1", truth["01"])
+    assert [marks["02"][k] for k in ("right", "answers", "hints")] == ["yes", "2", "0"]
+    assert [marks["03"][k] for k in ("right", "answer", "hints")] == ["no", wrong, "1"]
+    assert marks["04"]["note"] == "no answer" and marks["04"]["right"] == "no"
+    assert marks["05"]["note"] == "not the exercise that was handed out"
+    assert marks["05"]["right"] == "no" and marks["05"]["fault"] == ""
+    assert "not an exercise, or changed" in marks["06"]["note"]
     assert "wrong key" in refused("exercise", "grade", "class", "--key", "x")
     assert "there is such a file already" in refused(
         "exercise", "grade", "class", "--key", KEY, "--csv", "grades.csv"

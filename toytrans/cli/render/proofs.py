@@ -134,10 +134,11 @@ def _print_sum(console: "Console", report: "Report") -> None:
     for finding in report.findings:
         counts[finding.verdict] += 1
     failed = " ".join(f"({finding.letter})" for finding in report.failures)
+    apart = counts["does not apply"]
     unsure = f"{counts['cannot judge']} cannot be judged, " if counts["cannot judge"] else ""
     console.print(
         f"{counts['PASS']} passed, {counts['FAIL']} failed{' ' + failed if failed else ''}, "
-        f"{unsure}{counts['does not apply']} do not apply"
+        f"{unsure}{apart} {'does' if apart == 1 else 'do'} not apply"
     )
 
 

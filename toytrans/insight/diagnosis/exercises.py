@@ -115,7 +115,7 @@ def write_class(drawn: Sequence[Exercise], folder: Path) -> None:
     if folder.exists():
         raise UserError(f"--out {folder}: exists; remove it, or name another folder")
     for exercise in drawn:
-        write(exercise, folder / f"{exercise.number:0{len(str(len(drawn)))}}")
+        write(exercise, folder / f"{exercise.number:0{max(2, len(str(len(drawn))))}}")
 
 
 def read(folder: Path) -> Exercise:

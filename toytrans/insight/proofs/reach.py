@@ -311,7 +311,7 @@ def _cross_maps(trials: Iterable[ProofBatch]) -> str:
         except Exception:  # some models do not run under a dispatch mode
             return ""
         if maps.seen is None:
-            return "; no attention from target to source was met, so it was judged from outside"
+            return "; judged by outputs alone, not by attention weights"
         seen = maps.seen if seen is None else seen | maps.seen
         if bool(seen.all()):
             break
