@@ -54,3 +54,11 @@ def test_errors_treat_all_sealed_faults_alike():
         check_fault(seal(fault, NONCE), model)
         with pytest.raises(UserError, match="^an exercise trains in one process"):
             check_fault(seal(fault, NONCE), model, processes=2)
+
+
+def test_a_seal_with_a_stray_character_is_refused():
+    sealed = seal("no_norm", bytes(8))
+    assert opened(sealed) == "no_norm"
+    for changed in (f"{sealed[:10]}!{sealed[10:]}", f"{sealed}\n"):
+        with pytest.raises(UserError, match="this seal was changed"):
+            opened(changed)

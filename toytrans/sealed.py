@@ -7,7 +7,7 @@ who calls `opened`. A sealed fault may be none.
 """
 
 import hashlib
-from base64 import urlsafe_b64decode, urlsafe_b64encode
+from base64 import b64decode, urlsafe_b64encode
 from typing import cast, get_args
 
 from toytrans.choices import FaultName
@@ -32,7 +32,7 @@ def opened(fault: str | None) -> FaultName | None:
     if fault is None or not fault.startswith(PREFIX):
         return cast(FaultName | None, fault)  # the config checked it
     try:
-        raw = urlsafe_b64decode(fault.removeprefix(PREFIX))
+        raw = b64decode(fault.removeprefix(PREFIX), altchars=b"-_", validate=True)
     except ValueError:
         raw = b""
     nonce = raw[:NONCE]

@@ -361,3 +361,11 @@ def test_a_summary_column_is_never_torn_from_its_values(width: int) -> None:
     assert [row[-2:] for row in ends] == [["|", "sum"], ["|", "1.20"]]
     assert all(len(row) > 2 for row in ends), "values stand before them"
     assert sum(row.count("0.10") for row in rows) == 12
+
+
+def test_every_panel_that_is_listed_can_be_asked_for(command: Command, refused):
+    words = ("inspect-masks", "--config", "c.yaml", "--as", "joeynmt")
+    listed = refused(*words, "--panel", "no such").partition("there are ")[2].strip().split(", ")
+    assert len(listed) >= 3
+    for name in listed:
+        assert command(*words, "--panel", name).code == 0

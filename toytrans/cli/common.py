@@ -175,6 +175,8 @@ def write_new(option: str, path: Path, raw: bytes) -> None:
         with path.open("xb") as file:
             file.write(raw)
     except OSError as error:
+        if not isinstance(error, FileExistsError):
+            path.unlink(missing_ok=True)  # it was made here, and is not whole
         raise UserError(f"{option} {path}: cannot be written ({error.strerror})") from None
 
 

@@ -122,7 +122,7 @@ def grade(
 
     marks = exercises.grade(folder, key)
     if csv is not None:
-        write_new("--csv", csv, exercises.as_csv(marks).encode())
+        write_new("--csv", csv, exercises.as_csv(marks).encode(errors="surrogateescape"))
     from rich.box import SIMPLE_HEAD
 
     headings = ("student", "answer", "right", "fault")

@@ -1,5 +1,6 @@
 """Write files so that a crash leaves the old file or the new one, never half of one."""
 
+import contextlib
 import os
 import stat
 from pathlib import Path
@@ -22,8 +23,13 @@ def write_file(path: Path, raw: bytes) -> None:
     """
     draft = draft_of(path)
     draft.unlink(missing_ok=True)
-    with draft.open("xb") as file:  # exclusive: follows no link
-        write_out(file, raw, path.name)
+    try:
+        with draft.open("xb") as file:  # exclusive: follows no link
+            write_out(file, raw, path.name)
+    except OSError:
+        with contextlib.suppress(OSError):
+            draft.unlink(missing_ok=True)
+        raise
     draft.replace(path)
 
 

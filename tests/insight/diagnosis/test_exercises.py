@@ -1,8 +1,10 @@
 """Exercises: the fault is at work and named nowhere; answers, hints, grades."""
 
 import csv
+import errno
 import json
 import shutil
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import get_args
 
@@ -11,6 +13,7 @@ from conftest import Command
 
 from toytrans.choices import FaultName
 from toytrans.config_file import load_config
+from toytrans.insight.diagnosis import exercises
 from toytrans.insight.diagnosis.exercises import DRAWN, KINDS, draw, hints_of, read
 from toytrans.insight.diagnosis.fault_cards import CARDS
 
@@ -228,3 +231,41 @@ def test_what_is_no_exercise_is_refused(folder: Path, command: Command, refused)
         assert "not an exercise, or changed; take the one handed out" in error
     Path("file").write_text("")
     assert "cannot be written" in refused("exercise", "new", "--out", "file/x")
+
+
+def test_a_copied_and_a_lost_exercise_are_marked(tmp_path: Path, monkeypatch, command: Command):
+    monkeypatch.chdir(tmp_path)
+    key = "\udcff"  # what a shell gives for a byte that is no UTF-8
+    new = ("exercise", "new", "--class", "4", "--key", key, "--out", "class")
+    assert command(*new).code == 0
+    command("exercise", "check", read(Path("class/01")).answer, "--exercise", "class/01")
+    shutil.rmtree("class/02")
+    shutil.copytree("class/01", "class/02")
+    Path("class/03/exercise.json").unlink()
+    Path("class/04").rename("class/\udcfe")
+    done = command("exercise", "grade", "class", "--key", key, "--csv", "grades.csv")
+    assert done.code == 0 and "0 of 4 right" in done.out
+    rows = Path("grades.csv").read_text(errors="surrogateescape").splitlines()[1:]
+    assert [row.split(",")[0] for row in rows] == ["01", "02", "03", "\udcfe"]
+    copied = "another folder has this exercise too"
+    assert all(row.endswith(copied) for row in rows[:2]) and "no exercise here" in rows[2]
+
+
+def test_an_exercise_that_cannot_be_written_leaves_nothing(tmp_path: Path, monkeypatch, refused):
+    monkeypatch.chdir(tmp_path)
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(exercises, "write_json", full)
+    for students in ((), ("--class", "2")):
+        error = refused("exercise", "new", "--key", "k", "--out", "e", *students)
+        assert "--out e: cannot be written (No space left on device)" in error
+        assert list(tmp_path.iterdir()) == []
+    assert "File name too long" in refused("exercise", "new", "--class", "2", "--out", "a" * 300)
+
+
+def test_answers_given_at_once_are_all_kept(folder: Path):
+    with ThreadPoolExecutor(6) as pool:
+        list(pool.map(lambda _: exercises.answer(folder, "no_norm"), range(12)))
+    assert exercises.progress(folder).answers[-12:] == ["no_norm"] * 12

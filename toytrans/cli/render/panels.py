@@ -54,8 +54,8 @@ def print_names(console: Console, tables: Iterable[Table]) -> None:
 
 
 def _chosen(tables: list[Table], panel: str) -> list[Table]:
-    """The tables of a number, or whose title has a text in it."""
-    chosen = [table for table in tables if table.number == panel]
+    """The tables of a number, or of a name in the list, or whose title has a text in it."""
+    chosen = [table for table in tables if panel in (table.number, _label(table))]
     chosen = chosen or [table for table in tables if panel.casefold() in table.name.casefold()]
     if not chosen:
         raise UserError(f"--panel {panel}: no such panel; there are {', '.join(_names(tables))}")
@@ -66,8 +66,12 @@ def _names(tables: Iterable[Table]) -> list[str]:
     """Each number with the start of its first title."""
     names: dict[str, str] = {}
     for table in tables:
-        names.setdefault(table.number, table.name.partition(",")[0].partition(":")[0])
-    return [f"{number} {name}" for number, name in names.items()]
+        names.setdefault(table.number, _label(table))
+    return list(names.values())
+
+
+def _label(table: Table) -> str:
+    return f"{table.number} {table.name.partition(',')[0].partition(':')[0]}"
 
 
 @contextlib.contextmanager

@@ -9,13 +9,20 @@ The teacher's key draws the fault: key, seed, level and number give the same exe
 `reveal` and `grade` need the key, and notice a changed exercise. The key is in no file.
 """
 
+import contextlib
 import csv
 import hmac
 import io
-from collections.abc import Sequence
-from dataclasses import dataclass
+import shutil
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
+
+try:
+    import fcntl
+except ImportError:  # not on Windows
+    fcntl = None  # type: ignore[assignment]
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -89,7 +96,7 @@ def draw(key: str, seed: int, level: Level, number: int = 1) -> Exercise:
     if not key.strip():
         raise UserError("--key: empty; give some text, or leave --key out")
     address = f"toytrans exercise {seed} {level} {number}".encode()
-    drawn = hmac.digest(key.strip().encode(), address, "sha256")
+    drawn = hmac.digest(key.strip().encode(errors="surrogateescape"), address, "sha256")
     choices = DRAWN[level]
     fault = choices[int.from_bytes(drawn[:8]) % len(choices)]
     sealed = seal(fault, drawn[8 : 8 + NONCE])
@@ -98,24 +105,41 @@ def draw(key: str, seed: int, level: Level, number: int = 1) -> Exercise:
 
 def write(exercise: Exercise, folder: Path) -> None:
     """Write an exercise into a new folder. Raises UserError if the folder exists."""
-    try:
-        folder.mkdir(parents=True)
-        text = CONFIG_TEXT.format(seed=exercise.seed, fault=exercise.fault)
-        write_file(folder / CONFIG, text.encode())
-        write_file(folder / SHEET, sheet(exercise.number, exercise.level).encode())
-        write_json(folder / ABOUT, exercise.model_dump())
-    except FileExistsError:
-        raise UserError(f"--out {folder}: exists; remove it, or name another folder") from None
-    except OSError as error:
-        raise UserError(f"--out {folder}: cannot be written ({error.strerror})") from None
+    with _new(folder):
+        _fill(folder, exercise)
 
 
 def write_class(drawn: Sequence[Exercise], folder: Path) -> None:
     """Write exercises into numbered folders in a new folder. Raises UserError if it exists."""
-    if folder.exists():
-        raise UserError(f"--out {folder}: exists; remove it, or name another folder")
-    for exercise in drawn:
-        write(exercise, folder / f"{exercise.number:0{max(2, len(str(len(drawn))))}}")
+    digits = max(2, len(str(len(drawn))))
+    with _new(folder):
+        for exercise in drawn:
+            student = folder / f"{exercise.number:0{digits}}"
+            student.mkdir()
+            _fill(student, exercise)
+
+
+@contextlib.contextmanager
+def _new(folder: Path) -> Iterator[None]:
+    """Make a folder, and remove it again if it cannot be filled. Raises UserError."""
+    is_made = False
+    try:
+        folder.mkdir(parents=True)
+        is_made = True
+        yield
+    except FileExistsError:
+        raise UserError(f"--out {folder}: exists; remove it, or name another folder") from None
+    except OSError as error:
+        if is_made:
+            shutil.rmtree(folder, ignore_errors=True)
+        raise UserError(f"--out {folder}: cannot be written ({error.strerror})") from None
+
+
+def _fill(folder: Path, exercise: Exercise) -> None:
+    text = CONFIG_TEXT.format(seed=exercise.seed, fault=exercise.fault)
+    write_file(folder / CONFIG, text.encode())
+    write_file(folder / SHEET, sheet(exercise.number, exercise.level).encode())
+    write_json(folder / ABOUT, exercise.model_dump())
 
 
 def read(folder: Path) -> Exercise:
@@ -145,17 +169,21 @@ def answer(folder: Path, given: str) -> tuple[bool, int]:
     names = (*get_args(FaultName), NONE)
     if given not in names:
         raise UserError(f"{given}: no such fault; {did_you_mean(given, names)}")
-    exercise, so_far = read(folder), progress(folder)
-    so_far.answers.append(given)
-    _save(folder, so_far)
+    exercise = read(folder)
+    with _alone(folder):
+        so_far = progress(folder)
+        so_far.answers.append(given)
+        _save(folder, so_far)
     return given == exercise.answer, len(so_far.answers)
 
 
 def hint(folder: Path) -> list[str]:
     """The hints so far and one more, of three. That it was asked for is written down."""
-    exercise, so_far = read(folder), progress(folder)
-    so_far.hints = min(so_far.hints + 1, len(hints_of(exercise)))
-    _save(folder, so_far)
+    exercise = read(folder)
+    with _alone(folder):
+        so_far = progress(folder)
+        so_far.hints = min(so_far.hints + 1, len(hints_of(exercise)))
+        _save(folder, so_far)
     return hints_of(exercise)[: so_far.hints]
 
 
@@ -175,6 +203,15 @@ def hints_of(exercise: Exercise) -> list[str]:
         f"Of `toytrans check`, read {letters}.",
         f"What is wrong: {CARDS[fault].what}.",
     ]
+
+
+@contextlib.contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    """Commands in one folder change its progress one after the other."""
+    with (folder / ABOUT).open("rb") as held:
+        if fcntl is not None:
+            fcntl.flock(held, fcntl.LOCK_EX)
+        yield
 
 
 def _save(folder: Path, so_far: Progress) -> None:
@@ -217,13 +254,27 @@ def grade(folder: Path, key: str) -> list[Mark]:
 
     Raises UserError if there is no exercise, or if the key gives none of them.
     """
-    folders = sorted(inside.parent for inside in folder.glob(f"*/{ABOUT}"))
-    if not folders:
+    if not any(folder.glob(f"*/{ABOUT}")):
         raise UserError(f"{folder}: no exercises in it; name the folder that `--class` made")
-    marks = [_mark(each, key) for each in folders]
+    left = (ABOUT, CONFIG, SHEET, PROGRESS)  # of an exercise some of whose files are lost
+    folders = sorted({file.parent for name in left for file in folder.glob(f"*/{name}")})
+    marks = _without_copies(folders, [_mark(each, key) for each in folders])
     if not any(mark.fault for mark in marks):
         raise UserError(f"{folder}: --key gives none of these exercises; it is the wrong key")
     return marks
+
+
+def _without_copies(folders: Sequence[Path], marks: Sequence[Mark]) -> list[Mark]:
+    """The marks; one exercise in several folders is right in none of them."""
+    seals = [
+        read(each).fault if mark.fault else "" for each, mark in zip(folders, marks, strict=True)
+    ]
+    return [
+        replace(mark, right=False, note="another folder has this exercise too")
+        if seal and seals.count(seal) > 1
+        else mark
+        for seal, mark in zip(seals, marks, strict=True)
+    ]
 
 
 CHANGED = "not the exercise that was handed out"
