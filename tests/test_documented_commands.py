@@ -64,7 +64,8 @@ PAGE_OF = {command: page for page in reversed(PAGES) for command in commands_of(
 @pytest.fixture
 def folder(trained: tuple[Path, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A working directory like the project's root, with a copy of that run."""
-    (tmp_path / "configs").symlink_to(ROOT / "configs")
+    for name in ("configs", "docs"):
+        (tmp_path / name).symlink_to(ROOT / name)
     shutil.copytree(trained[0] / "runs", tmp_path / "runs")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [*sys.path])  # `check --model` adds the working directory
