@@ -80,6 +80,7 @@ class _Recorded:
         self.chunks: list[Callable[[], object]] = []
 
     def run(self, src: Tensor, limits: Tensor) -> Decoded:
+        """The outputs for sources (N, S) of the recorded shape. Reads back once a chunk."""
         self.src.copy_(src)
         self.limits.copy_(limits)
         self.begin()
