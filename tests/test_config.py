@@ -791,10 +791,10 @@ def test_what_is_stated_wins_over_what_a_run_has_saved(tmp_path: Path) -> None:
     ]
 
 
-def test_limits_and_the_device_may_change(tmp_path: Path) -> None:
-    saved = load(tmp_path, PLAIN)
+def test_limits_the_device_and_cuda_graphs_may_change(tmp_path: Path) -> None:
+    saved = load(tmp_path, PLAIN, "train.cuda_graphs=off")
     limits = ["max_steps=2000", "max_seconds=60", "stop_at_exact_match=0.99", "patience=3"]
-    overrides = [f"train.{limit}" for limit in limits] + ["device=cpu"]
+    overrides = [f"train.{limit}" for limit in limits] + ["device=cpu", "train.cuda_graphs=auto"]
     resumed = load(tmp_path, PLAIN, *overrides, base=saved)
     assert resumed != saved
     assert differences(saved, resumed) == []

@@ -22,7 +22,7 @@ from toytrans.yaml_tree import Tree, parse_value, read_yaml, write_yaml
 LIMITS = ("train.max_steps", "train.max_seconds", "train.stop_at_exact_match", "train.patience")
 """What may change when a run is resumed."""
 
-MAY_DIFFER = (*LIMITS, "device", "train.keep_checkpoints")
+MAY_DIFFER = (*LIMITS, "device", "train.cuda_graphs", "train.keep_checkpoints")
 
 NAMED = ("task", "files", "class_", *(limit.rpartition(".")[2] for limit in LIMITS))
 """Keys whose null does not follow from other keys."""
@@ -58,8 +58,28 @@ def config_of(
 
 
 def read_config(path: Path) -> Config:
-    """A saved config; its code is trusted if the user has trained with it. Raises UserError."""
-    return check_config(read_yaml(path))
+    """A saved config; its code is trusted if the user has trained with it. Raises UserError.
+
+    Of a run of earlier versions, `train.compile: true` is ignored; `ignored_in` says so.
+    """
+    tree = read_yaml(path)
+    if _was_compiled(tree):
+        del tree.values["train"]["compile"]
+    return check_config(tree)
+
+
+def ignored_in(path: Path) -> str:
+    """What `read_config` ignores in a saved config, in one line; else empty. Raises UserError."""
+    tree = read_yaml(path)
+    if not _was_compiled(tree):
+        return ""
+    place = tree.place("train.compile")
+    return f"{place}: train.compile: true is ignored; the key no longer exists"
+
+
+def _was_compiled(tree: Tree) -> bool:
+    train = tree.values.get("train")
+    return isinstance(train, dict) and train.get("compile") is True
 
 
 def check_config(tree: Tree) -> Config:

@@ -109,11 +109,18 @@ def with_trust(command: Callable[..., None]) -> Callable[..., None]:
 
 
 def open_run(path: Path | None, checkpoint: str, device: str = "cpu") -> "Run":
-    """The run of a path, or the newest one. Raises UserError."""
+    """The run of a path, or the newest one; notes what is ignored of its config.
+
+    Raises UserError.
+    """
     from toytrans import load
+    from toytrans.config_file import ignored_in
+    from toytrans.training.owned import CONFIG
     from toytrans.training.run import newest_run
 
     run: Run = load(path or newest_run(), checkpoint, device)
+    if ignored := ignored_in(run.path / CONFIG):
+        note(ignored)
     return run
 
 

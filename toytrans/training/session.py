@@ -23,7 +23,7 @@ import torch
 
 from toytrans import __version__
 from toytrans.config import Config
-from toytrans.config_file import differences
+from toytrans.config_file import differences, ignored_in
 from toytrans.data import check_splits, open_source
 from toytrans.data.files import sha256_of
 from toytrans.data.pairs import DatasetInfo, PairSource
@@ -119,12 +119,13 @@ def open_session(
             environment["cuda_graphs"] = recorder is not None
             environment["config"] = before.get("config", request.name)
             environment["id"] = _id_of(before)
+            ignored = ignored_in(path / owned.CONFIG) if resumed else ""
             signals.end(*context.gather(signals.received))
             context.on_main(lambda: run.create_run(path, plan.config, source.facts, environment))
             processes = f", {context.size} processes" if context.size > 1 else ""
             report(f"{path}: {device}, {precision}{processes}")
             changes = _changes(before, environment)
-            for sentence in filter(None, (remark, *source.notes, *notes, *changes)):
+            for sentence in filter(None, (remark, ignored, *source.notes, *notes, *changes)):
                 report(sentence)
             if resumed and plan.saved:
                 _report_schedule(plan.saved[0], plan.config, trainer.progress.step, report)
@@ -255,7 +256,9 @@ def _changes(before: dict[str, Any], now: dict[str, Any]) -> list[str]:
     explained = (*MAY_CHANGE, "valid_sha256", "code_sha256")
     if names := [key for key in changed if key not in explained]:
         listed = ", ".join(f"{key} {before[key]} -> {now[key]}" for key in names)
-        sentences.append(f"the run was saved elsewhere, so its numbers may differ: {listed}")
+        sentences.append(
+            f"the run was saved under other conditions, so its numbers may differ: {listed}"
+        )
     return sentences
 
 
