@@ -90,8 +90,11 @@ def hint(exercise: Folder = HERE) -> None:
     """Give the next of three hints, below those given before."""
     from toytrans.insight.diagnosis import exercises
 
-    for number, text in enumerate(exercises.hint(exercise), 1):
-        output().print(plain(f"{number}. {text}"))
+    console, hints = output(), exercises.hint(exercise)
+    for number, text in enumerate(hints, 1):
+        console.print(plain(f"{number}. {text}"))
+    last = "; this was the last one" if len(hints) == exercises.HINTS else ""
+    console.print(f"hints used: {len(hints)} of {exercises.HINTS}{last}")
 
 
 @app.command()

@@ -3,6 +3,8 @@
 import csv
 import errno
 import json
+import re
+import shlex
 import shutil
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -141,8 +143,16 @@ def test_answers_are_judged_and_counted(folder: Path, command: Command, refused)
     assert "no such fault; did you mean no_causal?" in refused(
         "exercise", "check", "no_cusal", *here
     )
-    given = [command("exercise", "hint", *here).out.count("\n") >= n for n in (1, 2, 3, 3)]
-    assert all(given)
+    given = [command("exercise", "hint", *here) for _ in range(5)]
+    assert [answer.code for answer in given] == [0] * 5
+    assert [re.findall(r"^(\d)\. ", answer.out, re.MULTILINE) for answer in given] == [
+        ["1"],
+        ["1", "2"],
+        *[["1", "2", "3"]] * 3,
+    ]
+    last = [answer.out.splitlines()[-1] for answer in given]
+    assert last[:2] == ["hints used: 1 of 3", "hints used: 2 of 3"]
+    assert last[2:] == ["hints used: 3 of 3; this was the last one"] * 3
     progress = json.loads((folder / "progress.json").read_text())
     assert progress == {"answers": [wrong, right], "hints": 3}
 
@@ -164,6 +174,27 @@ def test_the_key_gives_the_same_exercise_again_and_another_key_another(command: 
     seals = {draw(key, 7, 2).fault for key in (KEY, "other")} | {draw(KEY, 8, 2).fault}
     assert len(seals | {draw(KEY, 7, 2, 2).fault}) == 4
     assert "--key: empty" in refused("exercise", "new", "--key", " ")
+
+
+@pytest.mark.parametrize("level", [1, 2, 3])
+def test_every_command_of_the_sheet_runs_in_the_folder_of_the_exercise(
+    level: int, tmp_path: Path, monkeypatch, command: Command
+):
+    monkeypatch.chdir(tmp_path)
+    new = ("exercise", "new", "--seed", "11", "--level", str(level), "--key", "k", "--out", "e")
+    assert command(*new).code == 0
+    monkeypatch.chdir("e")
+    sheet = Path("SHEET.md").read_text()
+    assert f"level {level}" in sheet.splitlines()[0] and "--run" not in sheet
+    assert max(map(len, sheet.splitlines())) <= 140
+    lines = re.findall(r"^ +toytrans (.*)$", sheet, re.MULTILINE)
+    assert len(lines) >= 9
+    for line in lines:
+        words = shlex.split(line.replace("FAULT", "no_causal"))
+        done = command(*words, *(SETS if words[0] == "train" else ()))
+        finds = words[0] in ("check", "doctor") or words[:2] == ["exercise", "check"]
+        assert done.code in ((0, 1) if finds else (0,)), (line, done.err)
+    assert {path.name for path in Path("runs").iterdir()} == {"exercise", "sound", "suspect"}
 
 
 def test_only_the_right_key_reveals(folder: Path, command: Command, refused):

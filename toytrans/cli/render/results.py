@@ -124,7 +124,7 @@ def _print_translations(console: Console, run: "Run", pairs: "Pairs") -> None:
     for command in (
         f"toytrans eval {where}",
         f"toytrans translate {where} {example}",
-        f"toytrans {'inspect-masks' if kind == 'transformer' else 'attention'} --run {where}",
+        f"toytrans {'inspect-masks' if kind == 'transformer' else 'attention'} {where}",
         f"toytrans check {where}",
     ):
         console.print(plain(f"  {command}"), soft_wrap=True)

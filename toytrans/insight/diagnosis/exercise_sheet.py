@@ -19,20 +19,23 @@ train:
 """
 
 SHEET = """\
-# Exercise {number}, level {level}: what is wrong?
+# What is wrong? An exercise of level {level}
 
 A model learns to reverse sequences. {claim}
 
-Work in this folder.
+Change to this folder: every command below runs here.
 
-1. Train it (about 20 s), and train the sound model beside it:
+1. Train it (about 20 s on a free core), and train the sound model beside it:
 
    ```
    toytrans train --config exercise.yaml
    toytrans train --config exercise.yaml --set fault=null --out runs/sound
    ```
 
-2. Compare the two tables: training loss, validation loss, token accuracy, exact match. {table}
+2. Compare the two tables: exact match, token accuracy and loss on validation and test pairs. The
+   training loss is in the last line of progress, above the table. A table measures the best
+   checkpoint, and names its step.
+   {table}
 
 3. {look}
 
@@ -40,14 +43,15 @@ Work in this folder.
 {commands}
    ```
 
-4. Read the catalogue, and the card of a fault that you suspect:
+4. Read the catalogue, and the card of a fault that you suspect. Write its name for FAULT:
 
    ```
    toytrans faults
    toytrans faults FAULT
    ```
 
-   You may plant the suspect yourself and compare every number:
+   You may plant the suspect yourself and compare every number. `--break` takes the place of the
+   sealed fault:
 
    ```
    toytrans train --config exercise.yaml --break FAULT --out runs/suspect
@@ -59,16 +63,17 @@ Work in this folder.
    toytrans exercise check FAULT
    ```
 
-   If you are stuck, ask for a hint. There are three; each says more than the one before:
+   If you are stuck, ask for a hint. There are three, and the last says what is wrong:
 
    ```
    toytrans exercise hint
    ```
 
-6. Write down: the symptom that you saw, the number or proof that shows the fault, and the mended
-   line in your own words.
+6. Write down the symptom that you saw, the number or proof that shows the fault, and what has to be
+   changed, in your own words{or_why}.
 
-Answers and hints are counted in `progress.json`. Leave the other files as they are.
+Answers and hints are counted in `progress.json`; the last answer counts. Leave the other files as
+they are.
 """
 
 LEVELS = {
@@ -85,13 +90,14 @@ LEVELS = {
         "records of training alone, so it may find nothing:",
         (
             "toytrans doctor runs/exercise",
-            "toytrans inspect-masks --run runs/exercise",
+            "toytrans inspect-masks runs/exercise",
             "toytrans check runs/exercise",
         ),
     ),
     3: (
         "One thing in it is broken, or nothing is. The table shows little or nothing.",
-        "Is a difference larger than that between two seeds? Try `--seed 1` for both.",
+        "Is a difference larger than that between two seeds? To see that, train "
+        "each again\n   with `--seed 1`, and add `--out runs/exercise-1` or `--out runs/sound-1`.",
         "Let the proofs decide, and say what each failing one means:",
         (
             "toytrans check runs/exercise",
@@ -103,15 +109,15 @@ LEVELS = {
 """For each level: what is claimed, a question to the table, where to look, commands."""
 
 
-def sheet(number: int, level: int) -> str:
+def sheet(level: int) -> str:
     """The student's sheet, as Markdown."""
     claim, table, look, commands = LEVELS[level]
     return SHEET.format(
-        number=number,
         level=level,
         claim=claim,
         table=table,
         look=look,
         commands="\n".join(f"   {line}" for line in commands),
         or_none=", or with `none`" if level == 3 else "",
+        or_why=", or why you say that nothing is broken" if level == 3 else "",
     )

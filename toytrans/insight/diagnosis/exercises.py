@@ -50,6 +50,8 @@ DRAWN: dict[Level, tuple[FaultName | None, ...]] = {
 proof; hardly seen in a run, and perhaps none."""
 
 NONE = "none"
+HINTS = 3
+"""Of each exercise."""
 
 KINDS: dict[str, tuple[FaultName, ...]] = {
     "what a token may attend to": (
@@ -88,7 +90,7 @@ class Progress(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True)
 
     answers: list[str] = []
-    hints: Annotated[int, Field(ge=0, le=3)] = 0
+    hints: Annotated[int, Field(ge=0, le=HINTS)] = 0
 
 
 def draw(key: str, seed: int, level: Level, number: int = 1) -> Exercise:
@@ -138,7 +140,7 @@ def _new(folder: Path) -> Iterator[None]:
 def _fill(folder: Path, exercise: Exercise) -> None:
     text = CONFIG_TEXT.format(seed=exercise.seed, fault=exercise.fault)
     write_file(folder / CONFIG, text.encode())
-    write_file(folder / SHEET, sheet(exercise.number, exercise.level).encode())
+    write_file(folder / SHEET, sheet(exercise.level).encode())
     write_json(folder / ABOUT, exercise.model_dump())
 
 
@@ -178,11 +180,11 @@ def answer(folder: Path, given: str) -> tuple[bool, int]:
 
 
 def hint(folder: Path) -> list[str]:
-    """The hints so far and one more, of three. That it was asked for is written down."""
+    """The hints so far and one more, at most HINTS. That it was asked for is written down."""
     exercise = read(folder)
     with _alone(folder):
         so_far = progress(folder)
-        so_far.hints = min(so_far.hints + 1, len(hints_of(exercise)))
+        so_far.hints = min(so_far.hints + 1, HINTS)
         _save(folder, so_far)
     return hints_of(exercise)[: so_far.hints]
 
