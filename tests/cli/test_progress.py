@@ -24,7 +24,7 @@ def trained(here) -> Iterator[None]:
         (("trace", "--run", "r"), "now: what the model computes"),
         (("inspect-masks", "--run", "r"), "now: the model"),
         (("check", "r", "--only", "a"), r"now: \(a\)"),
-        (("check", "--config", "c.yaml", "--resume", "--kills", "1"), "now: killed 1 times of 1"),
+        (("check", "--config", "c.yaml", "--resume", "--kills", "2"), "now: killed 1 times of 2"),
         (("runs", "."), r"now: \./r"),
     ],
 )

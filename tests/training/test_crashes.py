@@ -9,6 +9,7 @@ import shutil
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -125,8 +126,8 @@ def test_killed_and_resumed_training_is_the_training_that_was_not(command: Comma
     answer = command(*words)
     found = json.loads(answer.out)
     assert answer.code == 0, found
-    assert [proof["proof"] for proof in found["proofs"]] == list("rstuvwx")
-    kills = found["proofs"][-2]["words"]
+    assert [proof["proof"] for proof in found["proofs"]] == list("rstuvw")
+    kills = found["proofs"][-1]["words"]
     assert re.search("[23] kills, 1 of them aimed", kills) and "while one was written" in kills
     assert not Path("imported").exists()
     assert re.match(r"f\.yaml, 30 steps, dropout 0\.2, killed [23] times", found["model"])
@@ -163,7 +164,7 @@ def test_what_a_kill_costs_is_found(finished):
     shutil.rmtree(finished / f"checkpoints/step-{steps[-2]}")
     assert "step 8 was saved" in _audit(finished, 0, None)[0], "its record tells"
     harmed = Kill(None, "between two", 0, "step 8 was saved", "")
-    assert len(failed(_of_kills([harmed]))) == 2, "lost, and never past the first checkpoint"
+    assert len(failed(_of_kills([harmed]))) == 1
     sound = Kill("renamed", "while one was written", 4, "", "")
     assert failed(_of_kills([sound])) == []
 
@@ -176,9 +177,37 @@ def test_a_run_that_does_not_go_on_fails_the_proof_and_is_kept(monkeypatch, tmp_
     monkeypatch.setattr(resume, "_run", lambda *_: next(codes))
     monkeypatch.setattr(resume, "read_records", lambda _: [{"elapsed_s": 1.0}])
     monkeypatch.setattr(resume.tempfile, "tempdir", str(tmp_path))
-    report = prove_resume(load_config(Path("c.yaml")), "c.yaml", 10, 1, 0)
+    report = prove_resume(load_config(Path("c.yaml")), "c.yaml", 10, 2, 0)
     assert not report.passed and "toytrans: damaged" in str(report)
     assert Path(report.subject.rpartition(" ")[2]).is_dir()
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_two_kills_are_enough_for_one_after_a_resume(command: Command, seed: int):
+    words = ("check", "--resume", "--config", "c.yaml", "--kills", "2", "--steps", "10")
+    answer = command(*words, "--seed", str(seed))
+    assert answer.code == 0, answer.err
+    assert "2 kills, 2 of them aimed" in answer.out or "2 kills, 1 of them aimed" in answer.out
+    assert re.search(r"; [12] after a resume\s+past step 0", answer.out)
+
+
+def test_kills_that_prove_nothing_are_an_error_and_no_failure(
+    command: Command, refused, monkeypatch
+):
+    words = ("check", "--resume", "--config", "c.yaml", "--steps", "10", "--kills")
+    answer = refused(*words, "1")
+    assert "--kills 1: give at least 2" in answer
+    from toytrans.insight.proofs import resume
+
+    def never(*_: object) -> Iterator[Kill]:
+        yield Kill(None, "before the first checkpoint", 0, "", "")
+
+    monkeypatch.setattr(resume, "train_in_pieces", never)
+    monkeypatch.setattr(resume, "compare", lambda *_: [])
+    answer = command(*words, "2")
+    assert answer.code == 2 and answer.out == ""
+    assert "no kill came after a resume past step 0, so nothing is proved" in answer.err
+    assert "raise --steps 10 or --kills 2" in answer.err
 
 
 def test_check_resume_wants_a_config_that_trains(command: Command):

@@ -87,7 +87,8 @@ def check(
         bool, typer.Option("--resume", help="Kill and resume training of --config instead.")
     ] = False,
     kills: Annotated[
-        int, typer.Option(min=1, max=10_000, help="With --resume: how often to kill training.")
+        int,
+        typer.Option(min=1, max=10_000, help="With --resume: how often to kill it, at least 2."),
     ] = 6,
     steps: Annotated[
         int, typer.Option(min=10, max=10**6, help="With --resume: steps to train.")
@@ -197,8 +198,13 @@ def _check_config(settings: "Config", name: str, how: dict[str, Any]) -> "Report
 
 def _check_resume(settings: "Config", name: str, steps: int, kills: int, seed: int) -> "Report":
     """Whether training that is killed and resumed equals training that is not."""
-    from toytrans.insight.proofs.resume import prove_resume
+    from toytrans.insight.proofs.resume import FEWEST_KILLS, prove_resume
 
+    if kills < FEWEST_KILLS:
+        raise UserError(
+            f"--kills {kills}: give at least {FEWEST_KILLS}: the first leaves a checkpoint, and "
+            "the second comes after a resume from it"
+        )
     note(f"training {steps} steps, then again with {kills} kills")
     with signals_as_exceptions():  # the trainings' folder is removed
         return prove_resume(settings, name, steps, kills, seed, Progress())
