@@ -294,7 +294,8 @@ def test_a_config_of_joeynmt_gets_a_line_for_each_key(tmp_path: Path) -> None:
         "run.yaml:5: data.src.max_length: here data.train_length",
         "run.yaml:7: testing.beam_size: here the option --beam of eval",
         "run.yaml:9: training.optimizer: always AdamW here; leave it out",
-        "and 6 more keys with other names here",
+        "more keys with other names here: 6, without one: 2; this looks like a file of JoeyNMT: "
+        "see docs/from/joeynmt.md",
     ]
     rest = "".join(JOEYNMT.splitlines(True)[10:])
     assert lines_of_refusal(tmp_path, f"training:\n{rest}") == [
@@ -304,6 +305,48 @@ def test_a_config_of_joeynmt_gets_a_line_for_each_key(tmp_path: Path) -> None:
         "run.yaml:7: model.encoder.hidden_size: here model.d_model",
         "run.yaml:9: model.decoder.num_layers: here model.n_decoder_layers",
     ]
+
+
+HUGGING_FACE = """\
+model_type: marian
+encoder_layers: 2
+decoder_layers: 2
+encoder_attention_heads: 4
+encoder_ffn_dim: 256
+learning_rate: 0.001
+num_train_epochs: 3
+"""
+FAIRSEQ = """\
+model: {encoder_embed_dim: 64, encoder_ffn_embed_dim: 256, share_all_embeddings: true}
+optimization: {lr: [0.001], max_update: 1000, update_freq: [1]}
+criterion: {label_smoothing: 0.1}
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "last"),
+    [
+        (
+            HUGGING_FACE,
+            "more keys with other names here: 1, without one: 1; this looks like a file of "
+            "Hugging Face: see docs/from/huggingface.md",
+        ),
+        (
+            FAIRSEQ,
+            "more keys with other names here: 2; this looks like a file of fairseq: see "
+            "docs/configuration.md",
+        ),
+        (
+            "n_layers: 2\nnhead: 2\nlayers: 2\nn_head: 2\nemb_dim: 2\nd_inner: 2",
+            "more keys with other names here: 1",
+        ),
+    ],
+)
+def test_the_last_line_says_how_many_are_left_and_whose_file_it_is(tmp_path, text, last) -> None:
+    lines = lines_of_refusal(tmp_path, text)
+    assert len(lines) == 6 and lines[-1] == last
+    page = last.rpartition("see ")[2]
+    assert page == last or (Path(__file__).parent.parent / page).is_file()
 
 
 FROM_ELSEWHERE = {

@@ -7,7 +7,7 @@ from typing import Any, get_args
 
 from pydantic import BaseModel, ValidationError
 
-from toytrans.config_foreign import FOREIGN
+from toytrans.config_foreign import FOREIGN, library_of
 from toytrans.yaml_tree import MAX_DEPTH, Tree
 
 MOST_LINES = 5
@@ -40,8 +40,21 @@ def _foreign(unknown: list[list[str]], tree: Tree, fields: dict[str, str]) -> li
     hints = {".".join(path): _other_name(path) or _moved(path, fields) for path in paths}
     lines = [f"{tree.place(key)}: {_shown_key(key)}: {hint}" for key, hint in hints.items() if hint]
     lines.sort(key=_line_number)
-    more = [f"and {len(lines) - MOST_LINES} more keys with other names here"]
-    return lines[:MOST_LINES] + more * (len(lines) > MOST_LINES)
+    if len(lines) <= MOST_LINES:
+        return lines
+    return [*lines[:MOST_LINES], _rest(len(lines) - MOST_LINES, len(hints) - len(lines), paths)]
+
+
+def _rest(renamed: int, unknown: int, paths: list[list[str]]) -> str:
+    """What is left to say of a file of another library.
+
+    renamed: keys with another name here, beyond those that were named. unknown: keys without one.
+    """
+    text = f"more keys with other names here: {renamed}"
+    text += f", without one: {unknown}" if unknown else ""
+    if library := library_of({part for path in paths for part in path}):
+        text += f"; this looks like a file of {library[0]}: see {library[1]}"
+    return text
 
 
 def _leaves(path: list[str], value: Any) -> Iterator[list[str]]:

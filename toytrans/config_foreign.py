@@ -60,3 +60,21 @@ FOREIGN |= {
     }.items()
     for name in names.split()
 }
+
+_MARKS = {
+    ("JoeyNMT", "docs/from/joeynmt.md"): "joeynmt_version training testing trg use_cuda "
+    "tied_embeddings tied_softmax ff_size learning_rate_warmup validation_freq",
+    ("Hugging Face", "docs/from/huggingface.md"): "model_type architectures transformers_version "
+    "encoder_attention_heads decoder_attention_heads encoder_ffn_dim decoder_ffn_dim "
+    "tie_word_embeddings num_train_epochs per_device_train_batch_size",
+    ("fairseq", "docs/configuration.md"): "optimization criterion encoder_embed_dim "
+    "decoder_embed_dim encoder_ffn_embed_dim share_all_embeddings max_update update_freq",
+}
+"""A library and the page that helps: words that stand in its files alone."""
+
+
+def library_of(words: set[str]) -> tuple[str, str] | None:
+    """The library that a file with these keys and sections is of, and a page; None = unknown."""
+    marks = {library: len(words.intersection(_MARKS[library].split())) for library in _MARKS}
+    library = max(marks, key=marks.__getitem__)
+    return library if marks[library] >= 2 else None
