@@ -28,7 +28,8 @@ EXPECTED = {
     'toytrans translate "5 7 9"': r"^9 7 5$",
     "toytrans doctor runs/textbook": "nothing looks wrong",
     "toytrans check runs/textbook": ", 0 failed",
-    "toytrans check --model mymodel:build": ", 0 failed",
+    "toytrans check --model mymodel.py:build": ", 0 failed",
+    "toytrans check --model docs/examples/mymodel.py:build": ", 0 failed",
     "toytrans eval runs/textbook --lengths 1:100 --examples 100": r"test 10 to \d+, beyond",
 }
 """What the output of some commands must hold."""

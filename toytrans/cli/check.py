@@ -27,6 +27,7 @@ from toytrans.cli.render.proofs import print_card, remedy, show
 from toytrans.errors import UserError
 from toytrans.sealed import told
 from toytrans.training.signals import signals_as_exceptions
+from toytrans.user_code import load, trust
 
 if TYPE_CHECKING:
     from toytrans.config import Config
@@ -49,8 +50,8 @@ def check(
     model: Annotated[
         str | None,
         typer.Option(
-            metavar="PACKAGE.MODULE:FUNCTION",
-            help="Check your own model: what the function returns.",
+            metavar="FILE.py:FUNCTION",
+            help="Check your own model: what the function of a file or a module returns.",
         ),
     ] = None,
     fault: Break = None,
@@ -259,17 +260,25 @@ def _check_other(name: str, how: dict[str, Any], facts: dict[str, Any]) -> "Repo
 
 
 def _made_by(name: str) -> Any:
-    """What package.module:function returns; the working directory is searched too."""
-    module_name, colon, function_name = name.partition(":")
-    if not (module_name and colon and function_name):
-        raise UserError(f"--model {name}: write it as package.module:function")
-    if "" not in sys.path:
-        sys.path.insert(0, "")
-    with _explaining(f"--model {name}: {module_name} cannot be imported"):
-        module = importlib.import_module(module_name)
-    function = getattr(module, function_name, None)
+    """What FILE.py:function or package.module:function returns.
+
+    A module is looked for in the working directory too.
+    """
+    place, colon, function_name = name.rpartition(":")
+    if not (place and colon and function_name):
+        raise UserError(f"--model {name}: write it as FILE.py:function or package.module:function")
+    if place.endswith(".py"):
+        reference = f"{Path(place).absolute()}:{function_name}"
+        trust([reference])
+        function = load(reference)
+    else:
+        if "" not in sys.path:
+            sys.path.insert(0, "")
+        with _explaining(f"--model {name}: {place} cannot be imported"):
+            module = importlib.import_module(place)
+        function = getattr(module, function_name, None)
     if not callable(function):
-        raise UserError(f"--model {name}: {module_name} has no function {function_name}")
+        raise UserError(f"--model {name}: {place} has no function {function_name}")
     with _explaining(f"--model {name}: {function_name}() failed"):
         return function()
 

@@ -628,6 +628,7 @@ def test_faults_are_listed_and_shown(folder, command):
 def test_check_somebody_elses_model(folder, command):
     sound = command("check", *SHORT, "--model", "mine:function")
     assert sound.code == 0 and "do not apply" in sound.out, sound.out
+    assert command("check", *SHORT, "--model", "mine.py:function").out == sound.out
     leaking = command("check", *SHORT, "--model", "mine:leaking")
     assert leaking.code == 1
     assert "place 6 change" in leaking.out or "off by one" in leaking.out
@@ -636,7 +637,11 @@ def test_check_somebody_elses_model(folder, command):
 @pytest.mark.parametrize(
     ("words", "fragments"),
     [
-        (["--model", "mine"], ["write it as package.module:function"]),
+        (["--model", "mine"], ["write it as FILE.py:function or package.module:function"]),
+        (["--model", "nowhere.py:f"], ["nowhere.py: no such file"]),
+        (["--model", "mine.py:absent"], ["mine.py: has no absent"]),
+        (["--model", "mine.py:number"], ["mine.py has no function number"]),
+        (["--model", "mine.py:raising"], ["raising() failed: RuntimeError: no such weights"]),
         (["--model", "nowhere:f"], ["nowhere cannot be imported", "ModuleNotFoundError"]),
         (["--model", "mine:absent"], ["mine has no function absent"]),
         (["--model", "mine:number"], ["mine has no function number"]),
