@@ -17,11 +17,13 @@ from conftest import VOCABULARY, config_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import toytrans
 from toytrans.config import Config
 from toytrans.data import open_source
 from toytrans.data.pairs import DatasetInfo
 from toytrans.insight.diagnosis.doctor import examine
 from toytrans.insight.diagnosis.snapshot import (
+    OnTestPairs,
     RunSnapshot,
     TargetStats,
     overview,
@@ -32,6 +34,7 @@ from toytrans.training import machine
 from toytrans.training.checkpoint import load_checkpoint, save_checkpoint
 from toytrans.training.run import append_record, create_run, load_run, read_records
 from toytrans.training.trainer import Trainer
+from toytrans.yaml_tree import write_yaml
 
 TARGETS = TargetStats(tokens=tuple(range(2, 22)), entropy=math.log(20), train_size=None)
 """Validation targets of lengths 1 to 20, of twenty symbols."""
@@ -217,6 +220,49 @@ def test_what_was_better_before_by_more_than_chance_is_said():
     assert "best_long_before" not in names(case(0.46, 0.40)), "within the noise of 1,000 pairs"
     (found,) = [s for s in examine(case(0.6, 0.4)) if s.name == "best_long_before"]
     assert "step 60: exact match 0.600" in found.evidence and "step 200" in found.evidence
+
+
+def test_test_pairs_that_are_far_worse_than_validation_pairs_are_found():
+    """Wilson's intervals: 940 of 1,000 is 0.924 to 0.953, 500 of 600 is 0.801 to 0.861, 520 is
+    0.837 to 0.892: 0.063 and 0.032 apart."""
+    many = replace(TARGETS, tokens=TARGETS.tokens * 50)
+    alike = {"train_length": [1, 6], "valid_length": [1, 6], "test_length": [1, 11]}
+
+    def found(right, pairs=600, **data):
+        case = a_case(valid=(0.94, 0.99, 0.1), targets=many, data=alike | data)
+        tested = OnTestPairs(right / pairs, pairs)
+        return [s for s in examine(replace(case, tested=tested)) if "test" in s.name]
+
+    (symptom,) = found(500)
+    assert symptom.severity == "odd" and symptom.remedy
+    assert "exact match 0.940 (0.924 to 0.953) of 1,000 validation pairs" in symptom.evidence
+    assert "0.833 (0.801 to 0.861) of 600 test pairs of lengths 1 to 6" in symptom.evidence
+    assert found(520) == [], "less than LOST apart"
+    assert found(5, pairs=6) == [], "six pairs say little"
+    assert found(600) == []
+    for other in ({"valid_length": [1, 3]}, {"test_length": [4, 11]}, {"test_length": [1, 5]}):
+        assert found(0, **other) == [], "lengths differ"
+
+
+def test_a_sweep_whose_test_file_is_of_another_kind_is_found(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    texts = [" ".join(map(str, (n % 4, n // 4 % 4, n // 16))) for n in range(64)]
+    Path("train.tsv").write_text("".join(f"{text}\t{text}\n" for text in texts))
+    Path("other.tsv").write_text("".join(f"{text}\t{text[::-1]}\n" for text in texts))
+    sizes = {"d_model": 32, "d_ff": 64, "n_encoder_layers": 1, "n_decoder_layers": 1}
+    for name in ("train", "other"):
+        files = {"train": "train.tsv", "valid": "train.tsv", "test": f"{name}.tsv"}
+        config = {
+            "data": {"files": files, "batch_tokens": 512},
+            "model": sizes,
+            "train": {"max_steps": 100, "lr": 1e-2, "warmup_steps": 20, "precision": "fp32"},
+        }
+        Path(f"{name}.yaml").write_text(write_yaml(config))
+        (group,) = toytrans.sweep(f"{name}.yaml", tmp_path / "of" / name, seeds=[0]).groups
+        case = read_snapshot(group.members[0].path)
+        assert case.best["valid_exact_match"] > 0.95, "it has learned to copy"
+        assert case.tested is not None and case.tested.pairs == 64
+        assert ("worse_on_test_pairs" in names(case)) == (name == "other")
 
 
 def test_a_loss_that_is_no_number_is_a_divergence():

@@ -6,6 +6,7 @@ The bounds were set on measured runs, sound and faulty; EXPERIMENTS.md lists the
 from collections.abc import Callable, Iterator, Sequence
 from statistics import median
 
+from toytrans.evaluation import wilson_interval
 from toytrans.insight.diagnosis.fault_cards import CARDS
 from toytrans.insight.diagnosis.snapshot import SETTLED, RunSnapshot
 from toytrans.insight.diagnosis.symptoms import Symptom, symptom
@@ -171,6 +172,27 @@ def worse_on_new_pairs(run: RunSnapshot) -> Iterator[Symptom]:
     yield symptom(run.config, "overfitted", evidence)
 
 
+def worse_on_test_pairs(run: RunSnapshot) -> Iterator[Symptom]:
+    """A test exact match far below that of the validation pairs, at training lengths.
+
+    The two 95% intervals are further apart than LOST. Lengths must be drawn alike in both.
+    """
+    tested, best = run.tested, run.best
+    if tested is None or best is None or run.targets is None or not lengths_are_alike(run):
+        return
+    exact, pairs = best["valid_exact_match"], len(run.targets.tokens)
+    valid = wilson_interval(round(exact * pairs), pairs)
+    test = wilson_interval(round(tested.exact_match * tested.pairs), tested.pairs)
+    if valid[0] - test[1] > LOST:
+        evidence = (
+            f"step {best['step']:,}: exact match {exact:.3f} ({valid[0]:.3f} to {valid[1]:.3f}) of "
+            f"{pairs:,} validation pairs, {tested.exact_match:.3f} ({test[0]:.3f} to "
+            f"{test[1]:.3f}) of {tested.pairs:,} test pairs of lengths "
+            f"{_span(run.facts.train_length)}; 95% intervals"
+        )
+        yield symptom(run.config, "worse_on_test_pairs", evidence)
+
+
 def got_worse(run: RunSnapshot) -> Iterator[Symptom]:
     """A last evaluation far below the best one, or a loss that rises."""
     best = run.best
@@ -321,6 +343,18 @@ def valid_is_longer(run: RunSnapshot) -> bool:
     return valid is not None and (valid[0] < low or valid[1] > high)
 
 
+def lengths_are_alike(run: RunSnapshot) -> bool:
+    """Whether validation pairs and test pairs in range have the lengths of training.
+
+    Files are taken to: other lengths are another distribution.
+    """
+    valid, test = run.config.data.valid_length, run.config.data.test_length
+    if valid is None or test is None:
+        return True
+    low, high = run.facts.train_length
+    return valid == (low, high) and test[0] <= low and test[1] >= high
+
+
 def _expected(run: RunSnapshot) -> str:
     """The last evaluation, and the exact match that random errors would give."""
     if run.targets is None or not run.evaluations:
@@ -339,6 +373,7 @@ OF_TRAINING: tuple[Rule, ...] = (
     reads_the_future,
     one_error_each,
     worse_on_new_pairs,
+    worse_on_test_pairs,
     got_worse,
     untrained_places,
     wasteful,

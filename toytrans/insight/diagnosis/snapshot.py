@@ -15,6 +15,9 @@ from toytrans.config import Config
 from toytrans.data import open_source
 from toytrans.data.pairs import DatasetInfo, Pairs, all_pairs
 from toytrans.errors import UserError
+from toytrans.sweeps.measure import ExactMatch, split_of
+from toytrans.sweeps.outcomes import TEST
+from toytrans.sweeps.trial import read_result
 from toytrans.tokens import EOS_ID
 from toytrans.training.checkpoint import Progress, load_checkpoint
 from toytrans.training.owned import saved_steps
@@ -53,6 +56,17 @@ class TargetStats:
 
 
 @dataclass(frozen=True)
+class OnTestPairs:
+    """What a sweep has measured of the best checkpoint on test pairs of training lengths.
+
+    exact_match: the share of right outputs. pairs: their number.
+    """
+
+    exact_match: float
+    pairs: int
+
+
+@dataclass(frozen=True)
 class CheckpointStatus:
     """A checkpoint. damage: why it cannot be used."""
 
@@ -66,6 +80,7 @@ class RunSnapshot:
     """Everything in a run directory.
 
     targets: None if the data cannot be read; why_no_targets says why.
+    tested: None if no sweep has measured the run.
     unread: the number of lines of metrics.jsonl from the first damaged one on.
     """
 
@@ -78,6 +93,7 @@ class RunSnapshot:
     unread: int = 0
     path: str = field(default="RUN")
     why_no_targets: str | None = None
+    tested: OnTestPairs | None = None
 
     @property
     def step(self) -> int:
@@ -169,9 +185,10 @@ def read_snapshot(path: Path) -> RunSnapshot:
     config, facts = read_run(path)
     lines = [record for record, _ in _settled_lines(path)]
     records = list(_whole(lines))
-    targets, why_none = None, None
+    targets, why_none, tested = None, None, None
     try:
         targets = _targets(config, facts)
+        tested = _tested(path, config, facts)
     except UserError as error:  # the files were moved, or the task's code is not trusted
         why_none = str(error)
     return RunSnapshot(
@@ -184,6 +201,7 @@ def read_snapshot(path: Path) -> RunSnapshot:
         len(lines) - len(records),
         str(path),
         why_none,
+        tested,
     )
 
 
@@ -253,6 +271,18 @@ def _targets(config: Config, facts: DatasetInfo) -> TargetStats | None:
     source = open_source(config, facts)
     pairs, size = all_pairs(source, "valid"), source.size("train")
     return target_stats(pairs, size) if len(pairs) else None
+
+
+def _tested(path: Path, config: Config, facts: DatasetInfo) -> OnTestPairs | None:
+    """The result of a sweep's run, if it is of the whole test split. Raises UserError."""
+    result = read_result(path)
+    taken = result["measures"].get(TEST) if result else None
+    whole = taken is not None and taken["asked"] == ExactMatch().asked()
+    if taken is None or not whole or taken.get("in_range") is None or split_of(config) != "test":
+        return None
+    low, high = facts.train_length
+    lengths = all_pairs(open_source(config, facts), "test").src_length
+    return OnTestPairs(taken["in_range"], int(((lengths >= low) & (lengths <= high)).sum()))
 
 
 def target_stats(pairs: Pairs, train_size: int | None) -> TargetStats:

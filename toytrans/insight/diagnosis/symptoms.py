@@ -72,6 +72,11 @@ TEXTS: dict[Severity, dict[str, tuple[str, str]]] = {
             "The model memorized its training pairs and is far worse on new ones.",
             "more pairs (data.train_examples), model.dropout, or train.patience to stop earlier",
         ),
+        "worse_on_test_pairs": (
+            "Test pairs are far worse than validation pairs of the same lengths.",
+            "look for pads that are read, for test pairs of another kind, and for validation pairs "
+            "among the training pairs",
+        ),
         "best_long_before": (
             "An earlier checkpoint was better.",
             "the best checkpoint is kept and used by default; lower train.lr",
@@ -147,6 +152,7 @@ SEE: dict[str, tuple[str, tuple[FaultName, ...]]] = {
         "aclm",
         ("pad_visible", "wrong_start", "labels_not_shifted", "pad_is_eos"),
     ),
+    "worse_on_test_pairs": ("acd", ("pad_visible",)),
     "learned_nothing": ("jlo", ()),
     "vanished": ("op", ("no_residual", "no_norm")),
     "plateau": ("jop", ("no_position", "no_residual")),
