@@ -19,7 +19,10 @@ from scan_grammar import scan_lines
 
 CONFIGS = sorted((ROOT / "configs").glob("*.yaml"))
 README = ROOT / "README.md"
-SHOWING = [*sorted((ROOT / "docs").glob("*/**/*.md")), ROOT / "docs/confused.md"]
+SHOWING = [
+    *sorted((ROOT / "docs").glob("*/**/*.md")),
+    *(ROOT / f"docs/{name}.md" for name in ("confused", "exercises")),
+]
 """Pages that show output: tests/test_shown_output.py runs what is on them."""
 PAGES = [page for page in sorted((ROOT / "docs").glob("*.md")) if page not in SHOWING] + [README]
 THREE_STEPS = ["train.max_steps=3", "data.valid_examples=50", "data.test_examples=50"]

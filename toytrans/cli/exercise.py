@@ -93,7 +93,7 @@ def hint(exercise: Folder = HERE) -> None:
     console, hints = output(), exercises.hint(exercise)
     for number, text in enumerate(hints, 1):
         console.print(plain(f"{number}. {text}"))
-    last = "; this was the last one" if len(hints) == exercises.HINTS else ""
+    last = "; there are no more" if len(hints) == exercises.HINTS else ""
     console.print(f"hints used: {len(hints)} of {exercises.HINTS}{last}")
 
 

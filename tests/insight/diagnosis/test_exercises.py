@@ -152,7 +152,7 @@ def test_answers_are_judged_and_counted(folder: Path, command: Command, refused)
     ]
     last = [answer.out.splitlines()[-1] for answer in given]
     assert last[:2] == ["hints used: 1 of 3", "hints used: 2 of 3"]
-    assert last[2:] == ["hints used: 3 of 3; this was the last one"] * 3
+    assert last[2:] == ["hints used: 3 of 3; there are no more"] * 3
     progress = json.loads((folder / "progress.json").read_text())
     assert progress == {"answers": [wrong, right], "hints": 3}
 
