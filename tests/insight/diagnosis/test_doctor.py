@@ -210,6 +210,15 @@ def test_an_evaluation_is_put_beside_the_training_of_its_time():
     assert names(broken) == ["trained_on_something_else"]
 
 
+def test_of_equal_exact_matches_the_lowest_loss_is_the_best():
+    case = a_case(valid=(0.0, 0.6, 1.4))
+    for step, loss in ((30, 1.9), (60, 1.2)):
+        measured = {"valid_exact_match": 0.0, "valid_token_accuracy": 0.5, "valid_loss": loss}
+        case.records[step // 10 - 1] |= measured
+    assert [record["step"] for record in case.evaluations] == [30, 60, 120]
+    assert overview(case)["best_step"] == 60, "the checkpoint that training keeps as the best"
+
+
 def test_what_was_better_before_by_more_than_chance_is_said():
     def case(best, last):
         made = a_case(STAYS, (last, 0.9, 0.3), targets=replace(TARGETS, tokens=TARGETS.tokens * 50))

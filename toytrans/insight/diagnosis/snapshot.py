@@ -105,8 +105,13 @@ class RunSnapshot:
 
     @property
     def best(self) -> Record | None:
-        """The evaluation with the highest exact match, the first of equals."""
-        return max(self.evaluations, key=lambda record: record["valid_exact_match"], default=None)
+        """The evaluation of the best checkpoint: the highest exact match; of equals, the lowest
+        loss, as in training."""
+
+        def quality(record: Record) -> tuple[float, float]:
+            return record["valid_exact_match"], -record["valid_loss"]
+
+        return max(self.evaluations, key=quality, default=None)
 
     @property
     def last_progress(self) -> Progress | None:
