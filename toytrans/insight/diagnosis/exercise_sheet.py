@@ -8,14 +8,14 @@ seed: {seed}
 fault: {fault}
 data:
   task: reverse
-  symbols: 20
-  train_length: [1, 9]
-  batch_tokens: 2048
+  symbols: 10
+  train_length: [2, 7]
+  batch_tokens: 1024
 model:
   positions: sinusoidal
   norm: post
 train:
-  max_steps: 600
+  max_steps: 400
 """
 
 SHEET = """\
