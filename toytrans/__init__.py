@@ -3,7 +3,7 @@
 import toytrans
 run = toytrans.train("configs/textbook.yaml")    # or toytrans.load("runs/textbook")
 run.translate("5 7 9")                          # "9 7 5"
-run.evaluate(lengths=(1, 100))                  # exact match per length
+run.evaluate(lengths=(2, 100))                  # exact match per length
 run.attention("5 7 9"), run.masks("5 7 9")      # tables in a notebook
 run.model, run.vocabulary                       # a torch.nn.Module, and symbols <-> ids
 toytrans.check(run)                             # the proofs, on a run or on anybody's model

@@ -25,7 +25,7 @@ A model learns to reverse sequences. {claim}
 
 Change to this folder: every command below runs here.
 
-1. Train it (about 20 s on a free core), and train the sound model beside it:
+1. Train it (about 10 s on free cores), and train the sound model beside it:
 
    ```
    toytrans train --config exercise.yaml
