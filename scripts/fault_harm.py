@@ -1,6 +1,6 @@
-"""The harm that every fault does: broken trainings beside sound ones, three seeds each.
+"""The harm that every fault does: broken trainings beside sound ones, five seeds each.
 
-    python scripts/fault_harm.py [--seeds 3] [--jobs 1] [--out runs/fault_harm] [--only GROUP ...]
+    python scripts/fault_harm.py [--seeds 5] [--jobs 1] [--out runs/fault_harm] [--only GROUP ...]
 
 Each fault is trained where it does visible harm: on configs/textbook.yaml with the changes of its
 group. A group is a sweep, so the same command goes on where it was stopped. Some faults do harm
@@ -110,7 +110,7 @@ def span(values: Sequence[float]) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     names = [*GROUPS, "planted"]
-    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--out", type=Path, default=Path("runs/fault_harm"))
     parser.add_argument("--only", nargs="+", choices=names, default=names)

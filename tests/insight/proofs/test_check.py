@@ -622,7 +622,7 @@ def test_faults_are_listed_and_shown(folder, command):
     listed = command("faults").out
     assert all(fault in listed for fault in FAULTS)
     card = command("faults", "wrong_scale").out
-    assert "ranges: of three seeds; another seed can lie outside" in card
+    assert "ranges: of five seeds; another seed can lie outside" in card
     assert "symptom" in card and "(k)" in card and "vit-pytorch#65" in card
 
 

@@ -167,6 +167,6 @@ def print_card(console: "Console", name: FaultName, card: "FaultCard") -> None:
         ("symptom", card.symptom),
         ("found by", " ".join(f"({letter})" for letter in card.proofs)),
         ("met in", card.threads),
-        ("ranges", "of three seeds; another seed can lie outside"),
+        ("ranges", "of five seeds; another seed can lie outside"),
     ):
         console.print(Padding(plain(f"{heading}: {text}"), (0, 0, 0, 2)))
