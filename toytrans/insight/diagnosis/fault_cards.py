@@ -85,8 +85,8 @@ CARDS: dict[FaultName, FaultCard] = {
         "training starts targets with EOS, decoding with BOS",
         f"{TRAIN} --break wrong_start",
         "the training loss looks sound (0.004 to 0.008), validation loss is 1.3 to 2.8 and "
-        "exact match 0.018 to 0.293. Anchored models do not need the start: configs/reverse.yaml ends "
-        "at 1.000",
+        "exact match 0.018 to 0.293. Anchored models do not need the start: "
+        "configs/reverse.yaml ends at 1.000",
         ("m",),
         "huggingface/transformers#14439, harvardnlp/annotated-transformer#127",
     ),
