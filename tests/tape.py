@@ -20,15 +20,27 @@ class Tape(RunAgain):
     memory into the same memory, and runs no Python of the work.
 
     As on a GPU, recording computes nothing: what it wrote outside is put back, and what it made is
-    filled with NaN. To read a number back is an error.
+    spoilt. So is what a later record made, in each replay: both may have the same memory, if the
+    earlier one had freed it. To read a number back is an error.
     """
+
+    def __init__(self) -> None:
+        self.records: list[_Notes] = []
 
     def record(self, work: Work) -> Callable[[], Any]:
         notes = _Notes()
         with torch.random.fork_rng([]), notes:
             work()
         notes.undo()
-        return notes.replay
+        self.records.append(notes)
+        number = len(self.records)
+
+        def replay() -> None:
+            for later in self.records[number:]:
+                later.spoil()
+            notes.replay()
+
+        return replay
 
 
 class _Notes(TorchDispatchMode):
@@ -57,9 +69,12 @@ class _Notes(TorchDispatchMode):
     def undo(self) -> None:
         for tensor, value in self.before.values():
             tensor.copy_(value)
+        self.spoil()
+
+    @torch.no_grad()
+    def spoil(self) -> None:
         for tensor in self.made.values():
-            if tensor.is_floating_point():
-                _whole(tensor).fill_(torch.nan)
+            _whole(tensor).fill_(torch.nan if tensor.is_floating_point() else -(2**40))
 
     @torch.no_grad()
     def replay(self) -> None:

@@ -3,9 +3,8 @@
 import torch
 from lively_models import SRC
 
-from toytrans.model.decoding import (
-    token_limits,
-)
+from toytrans.data.batches import bucket
+from toytrans.model.decoding import token_limits
 from toytrans.model.decoding.limits import rows_to_keep
 
 
@@ -15,13 +14,11 @@ def test_ended_rows_leave_in_few_sizes():
     for left in range(1, 300):
         going = torch.zeros(300, dtype=torch.bool)
         going[torch.randperm(300)[:left]] = True
-        kept = rows_to_keep(going)
-        if kept is not None:
-            assert kept.tolist() == sorted(set(kept.tolist()))
-            assert set(going.nonzero()[:, 0].tolist()) <= set(kept.tolist())
-            sizes.add(len(kept))
-    assert len(sizes) < 30 and max(sizes) < 300
-    assert rows_to_keep(torch.ones(300, dtype=torch.bool)) is None
+        kept = rows_to_keep(going, min(bucket(left), 300))
+        assert kept.tolist() == sorted(set(kept.tolist()))
+        assert set(going.nonzero()[:, 0].tolist()) <= set(kept.tolist())
+        sizes.add(len(kept))
+    assert len(sizes) < 30 and max(sizes) == 300
 
 
 def test_limits_depend_on_the_source_alone():

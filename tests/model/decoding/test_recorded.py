@@ -6,10 +6,11 @@ from conftest import SCHEMES, VOCABULARY, model_of, ragged
 from lively_models import lively
 from tape import Tape, as_on_a_gpu
 
+from toytrans.model.decoding import recorded as recorded_module
 from toytrans.model.decoding import search
-from toytrans.model.decoding.recorded import RecordedSearch
+from toytrans.model.decoding.recorded import RecordedSearch, _Recorded, smaller
 from toytrans.model.recorder import RunAgain
-from toytrans.tokens import EOS_ID
+from toytrans.tokens import BOS_ID, EOS_ID, PAD_ID, Vocabulary
 from toytrans.training.bf16_weights import Bf16Weights
 
 
@@ -33,6 +34,62 @@ def test_recorded_searches_have_the_tokens_of_eager_ones(monkeypatch, scheme, be
             for parameter in model.parameters():
                 parameter.mul_(1.2)
     assert len(recorded.recorded) == 2, "a record for each shape"
+
+
+def sources_of(*lengths: int) -> torch.Tensor:
+    """Padded sources of so many random symbols."""
+    src = torch.full((len(lengths), max(lengths) + 2), PAD_ID)
+    for row, n in zip(src, lengths, strict=True):
+        row[: n + 2] = torch.tensor([BOS_ID, *torch.randint(3, len(VOCABULARY), (n,)), EOS_ID])
+    return src
+
+
+@pytest.mark.parametrize("beam", [1, 3])
+@pytest.mark.parametrize("vocabulary", [VOCABULARY, Vocabulary(VOCABULARY.symbols)])
+@pytest.mark.parametrize("scheme", SCHEMES, ids=str)
+def test_rows_that_go_on_do_so_in_a_smaller_shape(monkeypatch, scheme, vocabulary, beam):
+    """16 rows, then 4, then 1. Others of these 16 leave a chunk later; and 4 rows come alone."""
+    as_on_a_gpu(monkeypatch)
+    monkeypatch.setattr(recorded_module, "FEWEST", 1)
+    model = model_of(vocabulary, **{"n_encoder_layers": 1, "n_decoder_layers": 1} | scheme)
+    with torch.no_grad():
+        model.output.weight[EOS_ID] = 0  # hardly ever said, so that limits end the rows
+    recorded, steps = RecordedSearch(Tape(), model), []
+    run_chunk = _Recorded.run_chunk
+
+    def noted(one, place):
+        steps[-1].append(len(one.src))
+        return run_chunk(one, place)
+
+    monkeypatch.setattr(_Recorded, "run_chunk", noted)
+    for lengths in ([1, 12, *[1] * 9, 5, 5, 6, 1, 1], [6] * 13 + [12, 10, 11], [2, 12, 1, 1]):
+        steps.append([])
+        src = sources_of(*lengths)
+        found = recorded(model, src, beam=beam, growth=1)
+        expected = search(model, src, beam=beam, growth=1)
+        assert torch.equal(found.tokens, expected.tokens)
+        assert beam == 1 or torch.allclose(found.score, expected.score, rtol=1e-12)
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter.mul_(1.2)
+    assert steps == [[16, 16, 16, 4, 1, 1], [16, 16, 16, 16, 4, 4], [4, 4, 4, 1, 1, 1]]
+
+
+@pytest.mark.parametrize(
+    ("rows", "going", "beams", "left"),
+    [
+        (400, 400, 1, 400),
+        (400, 101, 1, 400),
+        (400, 100, 1, 100),
+        (400, 1, 1, 100),
+        (400, 1, 5, 25),
+        (4096, 64, 1, 64),
+        (4096, 65, 1, 256),
+        (255, 1, 1, 255),
+    ],
+)
+def test_a_quarter_goes_on_while_that_saves_time(rows, going, beams, left):
+    assert smaller(rows, going, beams) == left
 
 
 @pytest.mark.parametrize("positions", ["sinusoidal", "anchored"])

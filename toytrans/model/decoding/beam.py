@@ -48,8 +48,8 @@ class Beams:
         self.newest = src.new_full((sources, width), BOS_ID)
         dtype = torch.promote_types(model.dtype, torch.float32)
         like = torch.empty(0, dtype=dtype, device=src.device)
-        self.sources = torch.arange(sources, device=src.device)  # still here, (A,)
-        self.done = torch.zeros_like(self.sources, dtype=torch.bool)  # (A,)
+        self.rows = torch.arange(sources, device=src.device)  # which source each row is of, (A,)
+        self.done = torch.zeros_like(self.rows, dtype=torch.bool)  # (A,)
         self.log_prob = like.new_full((sources, width), -torch.inf)
         self.log_prob[:, 0].fill_(0)  # all beams start equal; the others are switched off
         self.history = src.new_full((sources, width, longest), PAD_ID)
@@ -64,7 +64,8 @@ class Beams:
         logits = self.state.next_logits(self.newest)
         log_probs = logits.log_softmax(-1, dtype=self.log_prob.dtype)
         log_probs[..., :EOS_ID].fill_(-torch.inf)  # neither PAD nor BOS
-        parents, self.newest = self.advance(log_probs)
+        parents, tokens = self.advance(log_probs)
+        self.newest.copy_(tokens)
         self.state.select_beams(parents)
         self.place += 1
 
@@ -75,7 +76,7 @@ class Beams:
         totals = self.log_prob[..., None] + log_probs
         best = totals.flatten(1).topk(min(2 * self.width, self.width * vocabulary), 1)
         parent, token = best.indices // vocabulary, best.indices % vocabulary
-        limits = self.limits[self.sources]
+        limits = self.limits[self.rows]
         last = limits == place + 1
         self._end(best.values, parent, token, last)
         order = best.values.masked_fill(token == EOS_ID, -torch.inf).topk(self.width, 1).indices
@@ -84,13 +85,13 @@ class Beams:
         past = self.history[:, :, :place]
         self.history[:, :, :place] = past.gather(1, parent[..., None].expand_as(past))
         self.history[:, :, place] = token
-        self.log_prob = log_prob.masked_fill(token == EOS_ID, -torch.inf)
+        self.log_prob.copy_(log_prob.masked_fill(token == EOS_ID, -torch.inf))
         self.done |= last | self._decided(limits)
-        self.log_prob = self.log_prob.masked_fill(self.done[:, None], -torch.inf)
+        self.log_prob.masked_fill_(self.done[:, None], -torch.inf)
         return parent, token
 
     def keep(self, kept: Tensor) -> None:
-        self.sources, self.history = self.sources[kept], self.history[kept]
+        self.rows, self.history = self.rows[kept], self.history[kept]
         self.log_prob, self.done = self.log_prob[kept], self.done[kept]
         self.newest = self.newest[kept]
         self.state.select_sources(kept)
@@ -100,7 +101,7 @@ class Beams:
 
     def _end(self, totals: Tensor, parent: Tensor, token: Tensor, last: Tensor) -> None:
         """Record candidates that ended, and open ones at the limit if nothing has ended."""
-        eos, best = token == EOS_ID, self.best_score[self.sources]
+        eos, best = token == EOS_ID, self.best_score[self.rows]
         cut_off = last & ~eos.any(1) & best.isinf()
         scores = (totals / (self.place + 1) ** self.alpha).masked_fill(
             ~(eos | cut_off[:, None]), -torch.inf
@@ -110,12 +111,12 @@ class Beams:
         tokens = self.history.gather(1, index)[:, 0]  # (A, longest)
         tokens[:, self.place] = token.gather(1, pick)[:, 0]
         better = score[:, 0] > best
-        self.best_score[self.sources] = score[:, 0].where(better, best)
-        before = self.best_tokens[self.sources]
-        self.best_tokens[self.sources] = tokens.where(better[:, None], before)
+        self.best_score[self.rows] = score[:, 0].where(better, best)
+        before = self.best_tokens[self.rows]
+        self.best_tokens[self.rows] = tokens.where(better[:, None], before)
 
     def _decided(self, limits: Tensor) -> Tensor:
         """Sources that no open beam can improve: (A,) bool. An open beam gains no probability;
         the most it can gain is length, up to the limit."""
         bound = self.log_prob.amax(1) / limits**self.alpha
-        return bound <= self.best_score[self.sources]
+        return bound <= self.best_score[self.rows]

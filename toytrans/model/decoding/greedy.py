@@ -34,7 +34,7 @@ class Greedy:
 
     def step(self) -> None:
         logits = self.state.next_logits(self.newest[:, None])[:, 0]
-        self.newest = logits[:, EOS_ID:].argmax(-1) + EOS_ID  # neither PAD nor BOS
+        self.newest.copy_(logits[:, EOS_ID:].argmax(-1) + EOS_ID)  # neither PAD nor BOS
         self.tokens[self.rows, self.place] = self.newest.where(self.going, PAD_ID)
         self.place += 1
         self.going &= (self.newest != EOS_ID) & (self.limits[self.rows] > self.place)

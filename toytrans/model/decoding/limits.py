@@ -4,7 +4,6 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from toytrans.data.batches import bucket
 from toytrans.data.pairs import MAX_LEN_B
 from toytrans.tokens import FIRST_SYMBOL_ID
 
@@ -31,13 +30,9 @@ def token_limits(src: Tensor, growth: int, longest: int | None = None) -> Tensor
     return limits if longest is None else limits.clamp(max=longest)
 
 
-def rows_to_keep(going: Tensor) -> Tensor | None:
-    """Which rows (R,) stay in the batch; None = all.
+def rows_to_keep(going: Tensor, count: int) -> Tensor:
+    """Which rows (count,) of a batch stay in it, in order: all that go on, and ended ones.
 
-    going: (B,), rows that have not ended. Some ended rows stay, so that few batch sizes occur:
-    each new size costs a CPU freshly generated kernels.
+    going: (B,), rows that have not ended, at most `count`.
     """
-    rows = bucket(int(going.sum()))
-    if rows >= len(going):
-        return None
-    return going.int().argsort(descending=True, stable=True)[:rows].sort().values
+    return going.int().argsort(descending=True, stable=True)[:count].sort().values

@@ -5,6 +5,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from toytrans.data.batches import bucket
 from toytrans.model.decoding.limits import Decoded, rows_to_keep
 from toytrans.tokens import PAD_ID
 
@@ -12,14 +13,16 @@ from toytrans.tokens import PAD_ID
 class Search(Protocol):
     """A search of several sources, one place at a time.
 
-    `step` reads nothing back from a GPU. It updates in place what `going` and `found` tell of, so
-    that whoever repeats its work on the device alone finds that in the same memory.
+    `step` reads nothing back from a GPU. It updates all tensors of a search in place, so that
+    whoever repeats its work on the device alone finds them in the same memory.
 
     place, longest: the next place, and how many there are.
+    rows: which source each row of the other tensors is of, (A,).
     """
 
     place: int
     longest: int
+    rows: Tensor
 
     @property
     def going(self) -> Tensor:
@@ -36,14 +39,18 @@ class Search(Protocol):
 
 
 def run(search: Search) -> Decoded:
-    """Search on while a source has not ended; ended ones leave."""
+    """Search on while a source has not ended; ended ones leave.
+
+    Some ended rows stay, so that few batch sizes occur: each new size costs a CPU freshly generated
+    kernels.
+    """
     while search.place < search.longest:
         search.step()
         going = search.going
-        if not bool(going.any()):
+        if not (count := int(going.sum())):
             break
-        if (kept := rows_to_keep(going)) is not None:
-            search.keep(kept)
+        if bucket(count) < len(going):
+            search.keep(rows_to_keep(going, bucket(count)))
     return trimmed(search.found())
 
 

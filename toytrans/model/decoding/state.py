@@ -76,7 +76,7 @@ class DecoderState:
         """Beam w of source a continues its beam parents[a, w]: (A, W)."""
         if self.ancestry is not None:
             index = parents[..., None].expand_as(self.ancestry)
-            self.ancestry = self.ancestry.gather(1, index)
+            self.ancestry.copy_(self.ancestry.gather(1, index))
         self.cross_state.select_beams(parents)
 
     def select_sources(self, sources: Tensor) -> None:

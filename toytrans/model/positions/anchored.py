@@ -62,7 +62,7 @@ class Anchored(Relative):
         """p(j): (B, S)."""
         places = torch.arange(src.shape[1], device=src.device)
         if not len(self.separators):
-            return places.expand(src.shape)
+            return places.repeat(len(src), 1)
         separates = (src[..., None] == self.separators).any(-1)
         last = torch.where(separates, places, 0).cummax(1).values
         # a separator itself counts from the one before it

@@ -144,13 +144,15 @@ class ResearchAnchors(SourceAnchors):
             self.tokens, self.token_repeats = tgt_in, repeats_of(tgt_in)
         elif self.reads_tokens:
             self.token_counts = src.new_zeros(len(src), beams, scheme.vocabulary_size)
+            self.tokens, self.token_repeats = src.new_zeros(2, len(src), beams)
 
     def advance(self, tokens: Tensor) -> None:
         if self.token_counts is None:
             return
         before = self.token_counts.gather(2, tokens[..., None])
         self.token_counts.scatter_(2, tokens[..., None], before + 1)
-        self.tokens, self.token_repeats = tokens, before.squeeze(2)
+        self.tokens.copy_(tokens)
+        self.token_repeats.copy_(before.squeeze(2))
 
     def distances(self, queries: range) -> Distances:
         """Distances from each anchor in use; counted distances last."""
@@ -214,11 +216,12 @@ class ResearchAnchors(SourceAnchors):
         self.added = None if self.added is None else self.added[:, sources]
         if self.token_counts is not None:
             self.token_counts = self.token_counts[sources]
+            self.tokens, self.token_repeats = self.tokens[sources], self.token_repeats[sources]
 
     def select_beams(self, parents: Tensor) -> None:
         if self.token_counts is not None:
             index = parents[..., None].expand_as(self.token_counts)
-            self.token_counts = self.token_counts.gather(1, index)
+            self.token_counts.copy_(self.token_counts.gather(1, index))
 
 
 def repeats_of(ids: Tensor) -> Tensor:
