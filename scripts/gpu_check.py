@@ -2,11 +2,12 @@
 
     python scripts/gpu_check.py steps --out steps.json
     python scripts/gpu_check.py decoding resume --out decoding.json
-    python scripts/gpu_check.py speed --out speed.json
+    python scripts/gpu_check.py start speed --out speed.json
 
-Each line is a call of its own, meant to take less than ten minutes. The file is written after every
-row. Exit code 1: something differs or fails.
+Each line is a call of its own, meant to take less than ten minutes; without names, all parts run.
+The file is written after every row. Exit code 1: something differs or fails.
 
+start     seconds until the device answers, with CUDA started aside while torch is imported, or not
 steps     200 updates of every position scheme in every precision, with dropout: losses, weights
 decoding  greedy and beam search by every scheme: tokens, in fp32 and under bf16 autocast
 resume    a run that is interrupted and resumed beside one in one piece: weights, bit for bit
@@ -26,6 +27,7 @@ import itertools
 import json
 import platform
 import statistics
+import subprocess
 import sys
 import tempfile
 import time
@@ -60,6 +62,16 @@ SCHEMES["every anchor"] = {
     "cross_anchors": list(get_args(AnchorName)),
 }
 SCHEMES["random sinusoidal"] = {"positions": "sinusoidal", "random_positions": True}
+START = """
+import sys, time
+began = time.perf_counter()
+from toytrans.training.cuda_start import start_cuda
+if sys.argv[2] == "aside":
+    start_cuda(sys.argv[1])
+import torch
+float(torch.ones(2, 2, device=sys.argv[1]).sum())
+print(time.perf_counter() - began)
+"""
 PRECISIONS: tuple[Precision, ...] = ("fp32", "bf16", "bf16_weights")
 TOLERANCE = {"fp32": 1e-6, "bf16": 2e-3, "bf16_weights": 2e-3}
 
@@ -110,6 +122,19 @@ class Checks:
         return found
 
     # Parts -----------------------------------------------------------------------------------
+
+    def start(self) -> Iterator[Row]:
+        yield self.row("start", self._start)
+
+    def _start(self) -> Row:
+        """Medians of five processes each way, in turns."""
+        seconds: dict[str, list[float]] = {"aside": [], "alone": []}
+        for _ in range(1 if self.options.quick else 5):
+            for way, found in seconds.items():
+                command = [sys.executable, "-c", START, self.device.type, way]
+                root = Path(__file__).parent.parent
+                found.append(float(subprocess.check_output(command, cwd=root, text=True)))
+        return {way: statistics.median(found) for way, found in seconds.items()}
 
     def steps(self) -> Iterator[Row]:
         for name, scheme in SCHEMES.items():
@@ -358,8 +383,8 @@ def _short(value: Any) -> str:
 
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    names = ("steps", "decoding", "resume", "speed")
-    parser.add_argument("parts", nargs="+", choices=names)
+    names = ("start", "steps", "decoding", "resume", "speed")
+    parser.add_argument("parts", nargs="*", metavar=f"{{{','.join(names)}}}", help="default: all")
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
     parser.add_argument("--steps", type=int, default=200, help="updates that are compared")
     parser.add_argument("--seconds", type=float, default=0.5, help="of a stretch that is timed")
@@ -367,8 +392,11 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--schemes", nargs="+", choices=list(SCHEMES), default=list(SCHEMES))
     parser.add_argument("--out", type=Path, help="all rows as JSON")
     options = parser.parse_args(arguments)
+    if unknown := set(options.parts) - set(names):
+        known = f"no part {', '.join(sorted(unknown))}; there are {', '.join(names)}"
+        parser.exit(2, f"gpu_check.py: {known}\n")
     if options.device == "cuda" and not torch.cuda.is_available():
-        parser.error("there is no CUDA device here; --device cpu tries this program itself")
+        parser.exit(2, "gpu_check.py: no CUDA device here; --device cpu tries the program\n")
     for name in set(SCHEMES) - set(options.schemes):
         del SCHEMES[name]
     cuda = options.device == "cuda"
@@ -381,7 +409,7 @@ def main(arguments: list[str] | None = None) -> int:
     print(", ".join(f"{key} {value}" for key, value in found.items()))
     with tempfile.TemporaryDirectory() as folder:
         checks = Checks(options, Path(folder))
-        for part in options.parts:
+        for part in options.parts or names:
             found[part] = []
             for row in getattr(checks, part)():
                 found[part].append(row)

@@ -32,7 +32,7 @@ def parts_of(parser: argparse.ArgumentParser, only: list[str] | None) -> tuple[s
     import torch
 
     if not torch.cuda.is_available():
-        parser.error("--device cuda: there is no CUDA device here")
+        parser.exit(2, "bench.py: --device cuda: no CUDA device here\n")
     if unfit := {"solve", "precision"} & set(only or ()):
         parser.error(f"--device cuda has training and decoding, no {', '.join(sorted(unfit))}")
     return ("training", "decoding")

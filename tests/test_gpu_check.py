@@ -17,8 +17,9 @@ def rows_of(out: Path, *parts: str) -> tuple[int, dict]:
 
 
 def test_every_part_runs_and_finds_no_difference(tmp_path):
-    code, found = rows_of(tmp_path / "out.json", "steps", "decoding", "resume", "speed")
+    code, found = rows_of(tmp_path / "out.json")
     assert code == 0 and "stand-in" in found["device"]
+    assert all(found["start"][0][way] > 0 for way in ("aside", "alone"))
     assert [row["precision"] for row in found["steps"]] == ["fp32", "bf16", "bf16_weights"]
     assert len(found["decoding"]) == 4
     assert all(row["equal"] == row["rows"] == 10 for row in found["decoding"])
@@ -45,6 +46,17 @@ def test_a_difference_and_an_error_are_noticed(tmp_path, monkeypatch):
 
 def test_a_machine_without_cuda_is_told_so(monkeypatch, capsys):
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
-    with pytest.raises(SystemExit):
-        script("gpu_check").main(["steps"])
-    assert "there is no CUDA device here" in capsys.readouterr().err
+    monkeypatch.syspath_prepend(Path("scripts").absolute())
+    monkeypatch.setattr("sys.argv", ["bench.py", "--device", "cuda"])
+    for name, command in (("gpu_check", [["steps"]]), ("bench", [])):
+        with pytest.raises(SystemExit) as stopped:
+            script(name).main(*command)
+        (line,) = capsys.readouterr().err.splitlines()
+        assert stopped.value.code == 2 and "no CUDA device here" in line
+
+
+def test_a_part_that_does_not_exist_is_named(capsys):
+    with pytest.raises(SystemExit) as stopped:
+        script("gpu_check").main(["step"])
+    (line,) = capsys.readouterr().err.splitlines()
+    assert stopped.value.code == 2 and "no part step; there are start, steps," in line

@@ -93,6 +93,9 @@ def train(
     changes += [f"seed={seed}"] if seed is not None else []
     settings = load_config(file, changes)
     warn_of_fault(settings.fault)
+    from toytrans.training.cuda_start import start_cuda
+
+    start_cuda(settings.device)  # while torch is imported
     from toytrans.training.devices import tune_process
     from toytrans.training.distributed import init_distributed
     from toytrans.training.loggers import usable
