@@ -529,7 +529,7 @@ def test_the_machine_is_described(tmp_path, monkeypatch, command):
     found = json.loads(done.out)
     assert done.code == 0 and found["problems"] == []
     assert found["runs"] == str(tmp_path / "runs") and not (tmp_path / "runs").exists()
-    assert found["packages"]["torch"] == torch.__version__
+    assert torch.__version__.startswith(found["packages"]["torch"])  # wheels leave "+cu130" out
     assert found["threads"] == torch.get_num_threads() and "cpu" in found["devices"]
     assert list(tmp_path.iterdir()) == [], "nothing is left behind"
     shown = command("doctor").out
