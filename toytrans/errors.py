@@ -20,6 +20,14 @@ class UnseenSymbol(UserError):
         super().__init__(f"symbol {symbol!r} is not in the vocabulary ({hint})")
 
 
+MEMORY_RAN_OUT = (
+    "DefaultCPUAllocator: can't allocate memory",
+    "CUDA error: out of memory",  # of the driver, say for a CUDA graph
+    "CUBLAS_STATUS_ALLOC_FAILED",
+)
+"""What torch's errors say where they have no class of their own."""
+
+
 def ran_out_of_memory(error: BaseException) -> bool:
     """Whether an error means that the host or a device is out of memory."""
     if isinstance(error, MemoryError):
@@ -28,4 +36,4 @@ def ran_out_of_memory(error: BaseException) -> bool:
         return False
     kind = f"{type(error).__module__}.{type(error).__name__}"
     of_a_device = kind in ("torch.OutOfMemoryError", "torch.cuda.OutOfMemoryError")
-    return of_a_device or "DefaultCPUAllocator: can't allocate memory" in str(error)
+    return of_a_device or any(words in str(error) for words in MEMORY_RAN_OUT)

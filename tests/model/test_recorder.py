@@ -6,6 +6,7 @@ import pytest
 import torch
 from tape import Tape
 
+from toytrans.errors import ran_out_of_memory
 from toytrans.model.recorder import CudaRecorder
 
 
@@ -71,6 +72,28 @@ def test_graphs_are_warmed_up_aside_and_share_one_pool(calls):
         assert calls == [("in", "cuda:1"), graph, "work", "out", "out"]
     replay()
     assert calls[-1] == "replay" and calls.count("work") == 1
+
+
+def test_an_error_in_a_capture_is_not_hidden_by_that_of_its_end(calls, monkeypatch):
+    @contextlib.contextmanager
+    def broken(*_, **__):
+        try:
+            yield
+        finally:
+            raise RuntimeError("operation failed due to a previous error during capture")
+
+    monkeypatch.setattr(torch.cuda, "graph", broken)
+    recorder = CudaRecorder(torch.device("cuda:1"))
+    for error in (torch.OutOfMemoryError("tried to allocate"), ValueError("ours")):
+
+        def work(error=error):
+            raise error
+
+        with pytest.raises(type(error), match=str(error)) as raised:
+            recorder.record(work)
+        assert ran_out_of_memory(raised.value) == (error.args == ("tried to allocate",))
+    with pytest.raises(RuntimeError, match="previous error"):
+        recorder.record(lambda: None)
 
 
 def test_the_tape_computes_nothing_while_it_records_and_holds_on_to_memory():

@@ -61,13 +61,20 @@ class CudaRecorder:
         self.is_warm = True
 
     def record(self, work: Work) -> Callable[[], None]:
-        """A CUDA graph of the work."""
-        graph = torch.cuda.CUDAGraph()
-        with (
-            torch.cuda.device(self.device),
-            torch.cuda.graph(graph, pool=self.pool, stream=self.stream),
-        ):
-            work()
+        """A CUDA graph of the work. Raises what the work raises, say that memory ran out."""
+        graph, raised = torch.cuda.CUDAGraph(), list[Exception]()
+        try:
+            with (
+                torch.cuda.device(self.device),
+                torch.cuda.graph(graph, pool=self.pool, stream=self.stream),
+            ):
+                try:
+                    work()
+                except Exception as error:
+                    raised.append(error)
+                    raise
+        except RuntimeError as error:  # the end of a broken capture fails too
+            raise (raised or [error])[0] from None
         replay: Callable[[], None] = graph.replay
         return replay
 
