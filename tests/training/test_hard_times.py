@@ -162,7 +162,10 @@ OUT = [
     (MemoryError(), ""),
     (RuntimeError(f"{ON_CPU}you tried to allocate 160000000000 bytes."), "160000000000 bytes"),
     (torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0"), "2.00 GiB"),
+    (RuntimeError("CUDA error: out of memory\nSearch for `cudaErrorMemoryAllocation'"), ""),
+    (RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate`"), ""),
 ]
+OUT_IDS = ["python", "cpu", "cuda", "driver", "cublas"]
 
 
 def raising(error: Exception):
@@ -172,7 +175,7 @@ def raising(error: Exception):
     return fail
 
 
-@pytest.mark.parametrize(("error", "amount"), OUT, ids=["python", "cpu", "cuda"])
+@pytest.mark.parametrize(("error", "amount"), OUT, ids=OUT_IDS)
 def test_memory_that_runs_out_in_a_measurement(run, command: Command, monkeypatch, error, amount):
     monkeypatch.setattr("toytrans.evaluation._forced", raising(error))
     answer = command("eval", "run")
@@ -181,7 +184,7 @@ def test_memory_that_runs_out_in_a_measurement(run, command: Command, monkeypatc
         assert words in answer.err
 
 
-@pytest.mark.parametrize("error", [error for error, _ in OUT], ids=["python", "cpu", "cuda"])
+@pytest.mark.parametrize("error", [error for error, _ in OUT], ids=OUT_IDS)
 def test_memory_that_runs_out_does_so_before_the_first_step(command, monkeypatch, error):
     monkeypatch.setattr(trainer_module, "backward", raising(error))
     answer = command(*TRAIN)
