@@ -1,5 +1,6 @@
 """A recorder that holds on to memory as CUDA graphs do, without a GPU."""
 
+import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -43,6 +44,23 @@ class Tape(RunAgain):
         return replay
 
 
+class Lifetimes(RunAgain):
+    """Fails where a CUDA graph would read memory that is gone. A replay runs the work again."""
+
+    def record(self, work: Work) -> Callable[[], Any]:
+        notes = _Notes()
+        with torch.random.fork_rng([]), notes:
+            work()
+        notes.undo()
+        outside = notes.outside()
+
+        def replay() -> None:
+            assert all(memory() is not None for memory in outside), "what the work read is gone"
+            work()
+
+        return replay
+
+
 class _Notes(TorchDispatchMode):
     def __init__(self) -> None:
         super().__init__()
@@ -64,6 +82,12 @@ class _Notes(TorchDispatchMode):
                 self.made[_memory(tensor)] = tensor
         self.calls.append((func, args, kwargs, found))
         return found
+
+    def outside(self) -> list[weakref.ref[Any]]:
+        """The memory that was there before, and that the work has read or written."""
+        every = {_memory(t): t for call in self.calls for t in _tensors(call[1:3])}
+        there = [tensor for number, tensor in every.items() if number not in self.made]
+        return [weakref.ref(tensor.untyped_storage()) for tensor in there]
 
     @torch.no_grad()
     def undo(self) -> None:

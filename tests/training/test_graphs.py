@@ -7,10 +7,11 @@ from pathlib import Path
 import pytest
 import torch
 from conftest import SCHEMES, config_of
-from tape import Tape, as_on_a_gpu
+from tape import Lifetimes, Tape, as_on_a_gpu
 
 from toytrans.data import open_source
 from toytrans.data.batches import training_batches
+from toytrans.model.decoding import search
 from toytrans.model.recorder import Recorder, RunAgain, Tables
 from toytrans.training import graphs, session
 from toytrans.training.graphs import RecordedUpdate, choose_recorder
@@ -116,6 +117,32 @@ def test_a_table_that_is_replaced_all_the_same_stays_where_records_read_it(tmp_p
     old = positions._table
     positions.make_room(10_000, recorded.model.output.weight)
     assert positions._table is not old and any(kept is old for kept in update.tables.kept)
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16_weights"])
+@pytest.mark.parametrize("scheme", SCHEMES, ids=str)
+def test_what_a_record_reads_stays_where_it_was(tmp_path, monkeypatch, scheme, precision):
+    """With evaluations between the steps, which decode further than any target goes."""
+    as_on_a_gpu(monkeypatch)
+    trainer = trainer_of(
+        tmp_path / "run", Lifetimes(), model=scheme, train={"precision": precision}
+    )
+    trainer._searching = search
+    for _ in range(3):
+        numbers(trainer, 8)
+        trainer._evaluate()
+    shapes = len(trainer._update.recorded)
+    assert 2 < shapes < 8, "shapes came again"
+
+
+def test_memory_that_a_record_reads_and_that_is_gone_is_noticed(tmp_path, monkeypatch):
+    as_on_a_gpu(monkeypatch)
+    trainer = trainer_of(tmp_path / "run", Lifetimes(), model={"positions": "sinusoidal"})
+    numbers(trainer, 3)
+    trainer.model.positions._table = trainer.model.positions._table.clone()
+    trainer._update.tables.kept.clear()
+    with pytest.raises(AssertionError, match="is gone"):
+        numbers(trainer, 3)
 
 
 def test_a_recorded_run_resumes_with_the_same_numbers(tmp_path):
