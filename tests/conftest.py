@@ -7,12 +7,13 @@ os.environ["OMP_NUM_THREADS"] = "1"  # the work is tiny, and as many workers run
 
 import contextlib
 import fcntl
+import gc
 import importlib.util
 import io
 import signal
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from pathlib import Path
 from types import ModuleType
 from typing import NamedTuple, get_args
@@ -32,6 +33,16 @@ from toytrans.model.positions.base import Distances
 from toytrans.model.transformer import Transformer
 from toytrans.tokens import BOS_ID, EOS_ID, Vocabulary
 from toytrans.yaml_tree import write_yaml
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Look for no garbage in what is imported, which stays: that would take seconds."""
+    gc.disable()
+    collected = yield
+    gc.freeze()
+    gc.enable()
+    return collected
 
 
 @pytest.fixture(autouse=True, scope="session")
