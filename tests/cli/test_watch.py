@@ -6,10 +6,7 @@ import json
 import os
 import pty
 import re
-import signal
 import struct
-import subprocess
-import sys
 import termios
 import time
 from collections.abc import Iterator
@@ -20,6 +17,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 from conftest import Command, tiny_yaml
+from forked import COMMAND, Forked
 from rich.console import Console
 
 from toytrans.cli.render import watch as module
@@ -45,13 +43,9 @@ def terminal(*arguments: str, columns: int = 80, **environment: str) -> Iterator
     ours, theirs = pty.openpty()
     ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
     clean = {k: v for k, v in os.environ.items() if k not in ("COLUMNS", "NO_COLOR", "LINES")}
-    process = subprocess.Popen(
-        [sys.executable, "-P", "-m", "toytrans", *arguments],
-        stdout=subprocess.DEVNULL,
-        stdin=subprocess.DEVNULL,
-        stderr=theirs,
-        env=clean | {"TERM": "xterm-256color", "PYTHONUTF8": "1"} | environment,
-    )
+    clean |= {"TERM": "xterm-256color", "PYTHONUTF8": "1"} | environment
+    program = Forked(COMMAND, *arguments, environment=clean, stderr=theirs)
+    process = program.process
     os.close(theirs)
 
     def rest() -> str:
@@ -59,14 +53,14 @@ def terminal(*arguments: str, columns: int = 80, **environment: str) -> Iterator
         with contextlib.suppress(OSError):  # the end of a terminal
             while part := os.read(ours, 2**16):
                 raw += part
-        process.wait()
+        process.join()
         return raw.decode()
 
     try:
         yield SimpleNamespace(process=process, rest=rest, ours=ours)
     finally:
         process.kill()
-        process.wait()
+        program.ended()
         with contextlib.suppress(OSError):
             os.close(ours)
 
@@ -77,7 +71,7 @@ def terminal(*arguments: str, columns: int = 80, **environment: str) -> Iterator
 def test_a_terminal_shows_the_training_and_its_numbers_stay(command: Command, environment):
     with terminal(*TRAIN, "watched", **environment) as screen:
         shown = screen.rest()
-    assert screen.process.returncode == 0, shown
+    assert screen.process.exitcode == 0, shown
     for text in ("step 6/6", "exact match", "learning rate", "tokens/s", "logarithmic"):
         assert text in shown
     for text in ("source", "target", "translation", "layer 1 head", "at step "):
@@ -97,7 +91,7 @@ def test_a_terminal_that_cannot_be_drawn_on_gets_lines(command: Command, monkeyp
     assert answer.code == 0 and "\x1b" not in answer.err
     with terminal(*TRAIN, "dumb", TERM="dumb") as screen:
         shown = screen.rest()
-    assert screen.process.returncode == 0 and "logarithmic" not in shown
+    assert screen.process.exitcode == 0 and "logarithmic" not in shown
 
 
 def test_a_signal_saves_and_the_terminal_is_as_before():
@@ -109,9 +103,9 @@ def test_a_signal_saves_and_the_terminal_is_as_before():
         size = struct.pack("HHHH", 12, 40, 0, 0)
         ioctl(screen.ours, termios.TIOCSWINSZ, size)
         time.sleep(0.3)
-        screen.process.send_signal(signal.SIGTERM)
+        screen.process.terminate()
         shown = screen.rest()
-    assert screen.process.returncode == 143, shown
+    assert screen.process.exitcode == 143, shown
     assert "and saved; go on with: toytrans train" in shown.replace("\r\n", "")
     assert shown.rfind("\x1b[?25h") > shown.rfind("\x1b[?25l")
 

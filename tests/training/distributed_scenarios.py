@@ -1,4 +1,4 @@
-"""What test_distributed.py trains, in one process or, as a program, in two."""
+"""What test_distributed.py trains, in one process and in two."""
 
 import contextlib
 import json
@@ -99,7 +99,8 @@ def errors(context: DistributedContext) -> dict[str, object]:
     return seen
 
 
-if __name__ == "__main__":
+def in_two_processes() -> None:
+    """The program of each of two processes; its argument is the folder to write to."""
     place = Path(sys.argv[1])
     tune_process()  # as the command does, whose numbers are to be these
     with init_distributed("cpu") as pair:

@@ -13,6 +13,7 @@ import pytest
 import torch
 from conftest import EVERY_ANCHOR, call, config_of, made_once
 from distributed_scenarios import SCENARIOS, SHRUNK, STEPS, train_all, trainer_of
+from forked import COMMAND, Ended, Forked
 
 from toytrans.config_file import load_config
 from toytrans.data import open_source
@@ -24,6 +25,7 @@ from toytrans.training.distributed import DistributedContext, init_distributed
 from toytrans.training.run import read_records
 
 HERE = Path(__file__).parent
+IN_TWO = "from distributed_scenarios import in_two_processes; in_two_processes()"
 
 # In its first life the second process kills itself in step 15, after a checkpoint and a record.
 KILLED = """
@@ -50,34 +52,16 @@ def environment(rank: int, port: int) -> dict[str, str]:
     return os.environ | {name: str(value) for name, value in names.items()}
 
 
-Answers = list[tuple[int, str, str]]
-"""Exit code, standard output and standard error of each process."""
-
-
-def in_two_processes(*words: str, folder: Path) -> Answers:
-    """Run a program in two processes."""
-    return finished(started(*words, folder=folder))
-
-
-def started(*words: str, folder: Path) -> list[subprocess.Popen[str]]:
+def started(code: str, *words: str, folder: Path) -> list[Forked]:
+    """A program in two processes."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
-    return [
-        subprocess.Popen(
-            [sys.executable, *words],
-            cwd=folder,
-            env=environment(rank, port),
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for rank in range(2)
-    ]
+    places = [environment(rank, port) for rank in range(2)]
+    return [Forked(code, *words, folder=folder, environment=place) for place in places]
 
 
-def finished(processes: list[subprocess.Popen[str]]) -> Answers:
-    outputs = [process.communicate(timeout=900) for process in processes]
-    return [(p.returncode, *texts) for p, texts in zip(processes, outputs, strict=True)]
+def ended(processes: list[Forked]) -> list[Ended]:
+    return [process.ended() for process in processes]
 
 
 @pytest.fixture(scope="session")
@@ -85,8 +69,7 @@ def two(tmp_path_factory) -> Path:
     """Every scenario, trained by two processes."""
 
     def train(folder: Path) -> None:
-        line = str(HERE / "distributed_scenarios.py"), str(folder)
-        for code, _, err in in_two_processes(*line, folder=HERE):
+        for code, _, err in ended(started(IN_TWO, str(folder), folder=HERE)):
             assert code == 0, err
 
     return made_once(tmp_path_factory, "two", train)
@@ -222,10 +205,10 @@ def test_what_all_processes_find_wrong_is_printed_once(tmp_path):
     """The programs run at once, since the silent process waits for long."""
     fault = "batch_mean_of_means"
     (tmp_path / f"{fault}.yaml").write_text(f"data: {{task: copy}}\nfault: {fault}")
-    train = ("-m", "toytrans", "train")
+    train = (COMMAND, "train")
     running = {words: started(*train, *words, folder=tmp_path) for words in REFUSED}
     for words, processes in running.items():
-        (code, out, err), (other, *silence) = finished(processes)
+        (code, out, err), (other, *silence) = ended(processes)
         assert code == other == 2, words
         assert out == "" and err.count(REFUSED[words]) == 1, words
         assert silence == ["", ""], words
@@ -239,12 +222,12 @@ def test_two_processes_replace_a_run_and_put_it_back(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     words = ("train", "--config", "c.yaml", "--out", "r", "--overwrite")
     assert call(*words, "--set", "seed=1") == 0
-    train = ("-m", "toytrans", *words)
-    assert [code for code, *_ in in_two_processes(*train, folder=tmp_path)] == [0, 0]
+    train = (COMMAND, *words)
+    assert [code for code, *_ in ended(started(*train, folder=tmp_path))] == [0, 0]
     assert "seed: 0" in (tmp_path / "r" / "config.yaml").read_text()
     kept = {p: p.read_bytes() for p in (tmp_path / "r").rglob("*") if p.is_file()}
     worse = ("--set", "train.lr=1e30", "--set", "train.clip_norm=null")
-    first, second = in_two_processes(*train, *worse, folder=tmp_path)
+    first, second = ended(started(*train, *worse, folder=tmp_path))
     assert first[0] == second[0] == 1 and "the one before is back" in first[2]
     assert kept == {p: p.read_bytes() for p in (tmp_path / "r").rglob("*") if p.is_file()}
 

@@ -5,8 +5,6 @@ import errno
 import itertools
 import os
 import shutil
-import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Iterator
@@ -15,6 +13,7 @@ from pathlib import Path
 import pytest
 import torch
 from conftest import Command, call, config_of, tiny_yaml
+from forked import Forked
 
 from toytrans.config_file import load_config
 from toytrans.data import open_source
@@ -66,11 +65,11 @@ def test_a_disk_that_really_takes_no_more(run):
         "hard = resource.getrlimit(resource.RLIMIT_FSIZE)[1]\n"
         "resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, hard)); main()"  # no SIGXFSZ in Python
     )
-    done = subprocess.run([sys.executable, "-c", code, *LONGER], capture_output=True, text=True)
-    assert done.returncode == 2 and "Traceback" not in done.stderr
+    done = Forked(code, *LONGER).ended()
+    assert done.code == 2 and "Traceback" not in done.err
     for words in ("the checkpoint of step 6 cannot be written", os.strerror(errno.EFBIG)):
-        assert words in last_line(done.stderr)
-    assert "step 4 is intact, go on from it with --resume" in last_line(done.stderr)
+        assert words in last_line(done.err)
+    assert "step 4 is intact, go on from it with --resume" in last_line(done.err)
     assert sorted(os.listdir(run / "checkpoints")) == ["step-2", "step-4"]
     assert load_checkpoint(run, 4).progress.step == 4
 
@@ -211,11 +210,9 @@ def test_memory_that_really_runs_out():
         "resource.setrlimit(resource.RLIMIT_AS, (size + 2**30,) * 2); main()"
     )
     sets = ("--set", "data.batch_tokens=16000000", "--set", "train.precision=fp32")
-    done = subprocess.run(
-        [sys.executable, "-c", code, *TRAIN, *sets], capture_output=True, text=True
-    )
-    assert done.returncode == 2, done.stderr
-    assert "toytrans: out of memory" in last_line(done.stderr)
+    done = Forked(code, *TRAIN, *sets).ended()
+    assert done.code == 2, done.err
+    assert "toytrans: out of memory" in last_line(done.err)
     assert not saved_steps(Path("run"))
 
 
