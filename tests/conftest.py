@@ -7,19 +7,21 @@ os.environ["OMP_NUM_THREADS"] = "1"  # the work is tiny, and as many workers run
 
 import contextlib
 import fcntl
+import functools
 import gc
 import importlib.util
 import io
 import signal
 import sys
 import tempfile
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import NamedTuple, get_args
 
 import pytest
 import torch
+import typer.main
 
 from toytrans.choices import AnchorName, PadMask, PositionName
 from toytrans.cli.app import main
@@ -49,6 +51,15 @@ def pytest_collection() -> Generator[None, object, object]:
 def _state(tmp_path_factory: pytest.TempPathFactory) -> None:
     """What commands note of the user's code goes to a folder of the tests."""
     os.environ["XDG_STATE_HOME"] = str(tmp_path_factory.mktemp("state"))
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _no_waiting() -> Iterator[None]:
+    """Files need not survive a loss of power, and Typer makes the commands once."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", os.fstat)  # which raises for what is no open file, too
+        patch.setattr(typer.main, "get_command", functools.cache(typer.main.get_command))
+        yield
 
 
 @pytest.fixture(autouse=True)
