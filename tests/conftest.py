@@ -26,6 +26,7 @@ import typer.main
 from toytrans.choices import AnchorName, PadMask, PositionName
 from toytrans.cli.app import main
 from toytrans.config import Config
+from toytrans.data import ahead
 from toytrans.insight.inspected import InspectedBatch, batch_of_sequences
 from toytrans.model.backends.cpu import leave_products_to_onednn
 from toytrans.model.build import build
@@ -55,10 +56,12 @@ def _state(tmp_path_factory: pytest.TempPathFactory) -> None:
 
 @pytest.fixture(autouse=True, scope="session")
 def _no_waiting() -> Iterator[None]:
-    """Files need not survive a loss of power, and Typer makes the commands once."""
+    """Files need not survive a loss of power, Typer makes the commands once, and tasks of one's
+    own start workers only where a test asks for them."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(os, "fsync", os.fstat)  # which raises for what is no open file, too
         patch.setattr(typer.main, "get_command", functools.cache(typer.main.get_command))
+        patch.setattr(ahead, "PATIENCE", 1e9)
         yield
 
 

@@ -25,7 +25,7 @@ SHOWING = [
 ]
 """Pages that show output: tests/test_shown_output.py runs what is on them."""
 PAGES = [page for page in sorted((ROOT / "docs").glob("*.md")) if page not in SHOWING] + [README]
-THREE_STEPS = ["train.max_steps=3", "data.valid_examples=50", "data.test_examples=50"]
+THREE_STEPS = ["train.max_steps=3", "data.valid_examples=20", "data.test_examples=20"]
 CUT = [word for override in THREE_STEPS for word in ("--set", override)]
 EXPECTED = {
     'toytrans translate "5 7 9"': r"^9 7 5$",

@@ -16,6 +16,7 @@ import pytest
 import torch
 from conftest import Command, call, tiny_yaml
 
+from toytrans.cli import common
 from toytrans.insight.proofs.resume import (
     Kill,
     Trial,
@@ -112,9 +113,10 @@ def test_a_process_dies_where_it_is_told_for_the_nth_time():
         assert done.returncode == (0 if passed == 5 else -signal.SIGKILL)
 
 
-def test_killed_and_resumed_training_is_the_training_that_was_not(command: Command):
+def test_killed_and_resumed_training_is_the_training_that_was_not(command: Command, monkeypatch):
     """With real processes and real kills, and pairs of a file. They import nothing from where they
-    run: every module there tells."""
+    run: every module there tells. The kills are counted while they happen."""
+    monkeypatch.setattr(common, "PROGRESS_AFTER", 0.0)
     for name in sys.stdlib_module_names | {"toytrans", "torch", "numpy", "yaml", "sitecustomize"}:
         Path(f"{name}.py").write_text(f"open('imported', 'a').write('{name} ')")
     rng = random.Random(0)
@@ -126,6 +128,7 @@ def test_killed_and_resumed_training_is_the_training_that_was_not(command: Comma
     answer = command(*words)
     found = json.loads(answer.out)
     assert answer.code == 0, found
+    assert re.search("^now: killed 1 times of 3", answer.err, re.MULTILINE), answer.err
     assert [proof["proof"] for proof in found["proofs"]] == list("rstuvw")
     kills = found["proofs"][-1]["words"]
     assert re.search("[23] kills, 1 of them aimed", kills) and "while one was written" in kills
