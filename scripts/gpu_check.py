@@ -282,9 +282,10 @@ class Checks:
         }
 
     def _search_rate(self, count: int, beam: int, recorded: bool) -> Row:
-        size = {"d_model": 128, "d_ff": 512, "n_heads": 4, "positions": "sinusoidal"}
+        width, length = (128, 20) if not self.options.quick else (16, 6)
+        size = {"d_model": width, "d_ff": 4 * width, "n_heads": 4, "positions": "sinusoidal"}
         model = self.trainer("fp32", False, model=size).model.eval()
-        src = sources(model, count, 20)
+        src = sources(model, count, length)
         find = RecordedSearch(self.recorder(), model) if recorded else search
         began = time.perf_counter()
         tokens = int((find(model, src, beam=beam).tokens != 0).sum())
