@@ -113,19 +113,3 @@ def test_where_nothing_can_be_noted_the_flag_is_needed(
 def test_a_damaged_list_trusts_nothing(refused: Callable[..., str], here: Path):
     (here.parent / "state" / "toytrans" / "trusted").write_bytes(b"\xff\0" * 1000)
     assert "--trust-code" in refused("eval", "r")
-
-
-@pytest.mark.parametrize(
-    "name",
-    [
-        *("inspect-masks", "attention", "check", "doctor", "translate"),
-        *("eval", "compare", "report", "export"),
-    ],
-)
-def test_every_command_that_reads_a_run_takes_the_flag(name: str, command: Command):
-    assert "--trust-code" in command(name, "--help").out
-
-
-@pytest.mark.parametrize("name", ["layer", "leaks", "scale"])
-def test_so_do_those_of_trace(name: str, command: Command):
-    assert "--trust-code" in command("trace", name, "--help").out

@@ -75,3 +75,19 @@ def test_a_shell_completes_commands(typed: str, expected: list[str]):
 
 def test_completion_is_offered(command: Command):
     assert "--install-completion" in command("--help").out
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("inspect-masks", "attention", "check", "doctor", "translate"),
+        *("eval", "compare", "report", "export"),
+    ],
+)
+def test_every_command_that_reads_a_run_takes_trust_code(name: str, command: Command):
+    assert "--trust-code" in command(name, "--help").out
+
+
+@pytest.mark.parametrize("name", ["layer", "leaks", "scale"])
+def test_so_do_those_of_trace(name: str, command: Command):
+    assert "--trust-code" in command("trace", name, "--help").out

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from conftest import EVERY_ANCHOR, call, config_of, made_once
+from conftest import EVERY_ANCHOR, call, config_of, made_once, tiny_yaml
 from distributed_scenarios import SCENARIOS, SHRUNK, STEPS, train_all, trainer_of
 from forked import COMMAND, Ended, Forked
 
@@ -217,8 +217,7 @@ def test_what_all_processes_find_wrong_is_printed_once(tmp_path):
 
 def test_two_processes_replace_a_run_and_put_it_back(tmp_path, monkeypatch):
     """The second looks at the folder while the first moves its files."""
-    tiny = "data: {task: copy, valid_examples: 8, test_examples: 8}\nmodel: {d_model: 16, d_ff: 16}"
-    (tmp_path / "c.yaml").write_text(f"{tiny}\ntrain: {{max_steps: 3}}")
+    (tmp_path / "c.yaml").write_text(tiny_yaml(train={"max_steps": 3}))
     monkeypatch.chdir(tmp_path)
     words = ("train", "--config", "c.yaml", "--out", "r", "--overwrite")
     assert call(*words, "--set", "seed=1") == 0
