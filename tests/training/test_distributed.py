@@ -25,6 +25,9 @@ from toytrans.training.distributed import DistributedContext, init_distributed
 from toytrans.training.run import read_records
 
 HERE = Path(__file__).parent
+FAILS_SOON = f"from toytrans.cli import reporter; reporter.SECONDS_FOR_REPORTER = 0.5; {COMMAND}"
+"""The command, whose silent process does not wait long for the one that prints the error."""
+
 IN_TWO = "from distributed_scenarios import in_two_processes; in_two_processes()"
 
 # In its first life the second process kills itself in step 15, after a checkpoint and a record.
@@ -202,13 +205,12 @@ REFUSED = {
 
 
 def test_what_all_processes_find_wrong_is_printed_once(tmp_path):
-    """The programs run at once, since the silent process waits for long."""
     fault = "batch_mean_of_means"
     (tmp_path / f"{fault}.yaml").write_text(f"data: {{task: copy}}\nfault: {fault}")
-    train = (COMMAND, "train")
-    running = {words: started(*train, *words, folder=tmp_path) for words in REFUSED}
-    for words, processes in running.items():
-        (code, out, err), (other, *silence) = ended(processes)
+    for words in REFUSED:
+        (code, out, err), (other, *silence) = ended(
+            started(FAILS_SOON, "train", *words, folder=tmp_path)
+        )
         assert code == other == 2, words
         assert out == "" and err.count(REFUSED[words]) == 1, words
         assert silence == ["", ""], words
@@ -221,12 +223,11 @@ def test_two_processes_replace_a_run_and_put_it_back(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     words = ("train", "--config", "c.yaml", "--out", "r", "--overwrite")
     assert call(*words, "--set", "seed=1") == 0
-    train = (COMMAND, *words)
-    assert [code for code, *_ in ended(started(*train, folder=tmp_path))] == [0, 0]
+    assert [code for code, *_ in ended(started(COMMAND, *words, folder=tmp_path))] == [0, 0]
     assert "seed: 0" in (tmp_path / "r" / "config.yaml").read_text()
     kept = {p: p.read_bytes() for p in (tmp_path / "r").rglob("*") if p.is_file()}
     worse = ("--set", "train.lr=1e30", "--set", "train.clip_norm=null")
-    first, second = ended(started(*train, *worse, folder=tmp_path))
+    first, second = ended(started(FAILS_SOON, *words, *worse, folder=tmp_path))
     assert first[0] == second[0] == 1 and "the one before is back" in first[2]
     assert kept == {p: p.read_bytes() for p in (tmp_path / "r").rglob("*") if p.is_file()}
 
