@@ -1,5 +1,6 @@
 """`toytrans report`: pages in a real browser, and runs in every state."""
 
+import contextlib
 import fcntl
 import html
 import re
@@ -9,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from conftest import Command, call, tiny_yaml
+from conftest import Command, call, made_once, tiny_yaml
 
 from toytrans.insight.masks.mask_tables import masks_as_rows
 from toytrans.report.runs import read_view
@@ -24,13 +25,14 @@ PADS = {"train_length": [2, 8], "valid_examples": 40}
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with a run of three checkpoints and the page of it."""
-    folder = tmp_path_factory.mktemp("report")
-    (folder / "c.yaml").write_text(tiny_yaml(data=PADS, train={"keep_checkpoints": 9}))
-    with pytest.MonkeyPatch.context() as patch:
-        patch.chdir(folder)
-        assert call("train", "c.yaml", "--out", "one") == 0
-        assert call("report", "one", "--out", "one.html") == 0
-    return folder
+
+    def make(folder: Path) -> None:
+        (folder / "c.yaml").write_text(tiny_yaml(data=PADS, train={"keep_checkpoints": 9}))
+        with contextlib.chdir(folder):
+            assert call("train", "c.yaml", "--out", "one") == 0
+            assert call("report", "one", "--out", "one.html") == 0
+
+    return made_once(tmp_path_factory, "report", make)
 
 
 @pytest.fixture(scope="module")
