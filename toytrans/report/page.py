@@ -1,5 +1,6 @@
 """The document: parts, style and scripts in one file that loads nothing."""
 
+import functools
 import json
 from typing import Any, NamedTuple
 
@@ -76,6 +77,7 @@ def check_plots() -> None:
         raise UserError(MISSING) from None
 
 
+@functools.cache
 def _plot_library() -> str:
     """Vega, Vega-Lite and Vega-Embed as one script."""
     check_plots()
