@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 import torch
 from conftest import Command, call, tiny_yaml
+from forked import COMMAND, Forked
 
 from toytrans.cli import common
 from toytrans.insight.proofs.resume import (
@@ -185,8 +186,40 @@ def test_a_run_that_does_not_go_on_fails_the_proof_and_is_kept(monkeypatch, tmp_
     assert Path(report.subject.rpartition(" ")[2]).is_dir()
 
 
+AIMED = f"""
+import importlib
+from toytrans.training import failpoint
+
+importlib.reload(failpoint)  # it has read the environment of the process that was forked
+{COMMAND}
+"""
+
+
+class ForkedTraining(Forked):
+    """What `check --resume` starts, as a fork."""
+
+    def __init__(self, line: list[str], env: dict[str, str], **_: object) -> None:
+        reader, writer = os.pipe()
+        super().__init__(AIMED, *line[line.index("train") :], environment=env, stderr=writer)
+        os.close(writer)
+        self.stderr, self.kill = os.fdopen(reader), self.process.kill
+
+    def __enter__(self) -> "ForkedTraining":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stderr.close()
+        self.returncode = self.ended().code
+
+    def wait(self, seconds: float) -> None:
+        self.process.join(seconds)
+        if self.process.exitcode is None:
+            raise subprocess.TimeoutExpired("train", seconds)
+
+
 @pytest.mark.parametrize("seed", [0, 1])
-def test_two_kills_are_enough_for_one_after_a_resume(command: Command, seed: int):
+def test_two_kills_are_enough_for_one_after_a_resume(command: Command, monkeypatch, seed: int):
+    monkeypatch.setattr("toytrans.insight.proofs.resume.subprocess.Popen", ForkedTraining)
     words = ("check", "--resume", "--config", "c.yaml", "--kills", "2", "--steps", "10")
     answer = command(*words, "--seed", str(seed))
     assert answer.code == 0, answer.err
