@@ -15,7 +15,7 @@ pytestmark = [
 
 
 CHOSEN = [e for i, e in enumerate(entries()) if i % 9 == 0 or e.is_long]
-"""A part of them, for time; `python -m tests.zoo` checks all, at every length."""
+"""A part of them, for time; `python -m zoo` checks all, at every length."""
 
 
 def test_the_zoo_is_large():

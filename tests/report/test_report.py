@@ -12,6 +12,8 @@ from pathlib import Path
 import pytest
 from conftest import Command, call, made_once, tiny_yaml
 
+from toytrans.cli.report import _write
+from toytrans.errors import UserError
 from toytrans.insight.masks.mask_tables import masks_as_rows
 from toytrans.report.runs import read_view
 from toytrans.report.sections import inspected_of_run
@@ -181,7 +183,10 @@ def test_what_a_report_refuses(
     assert answer.code == 2 and "there is such a file" in answer.err
     assert (here / "report.html").read_text() == "mine"
     answer = command("report", "one", "--out", "no/such/folder.html")
-    assert answer.code == 2 and "cannot be written" in answer.err
+    assert answer.code == 2 and "there is no folder no/such" in answer.err
+    with pytest.raises(UserError, match="cannot be written"):
+        _write(here, "a folder is in the way", overwrite=True)
+    assert not list(here.parent.glob(".*.draft"))
     monkeypatch.setitem(sys.modules, "altair", None)
     answer = command("report", "one", "--overwrite")
     assert answer.code == 2 and "pip install altair" in answer.err

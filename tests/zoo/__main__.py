@@ -1,4 +1,4 @@
-"""Check every model of the zoo: python -m tests.zoo [-k PART OF A NAME] [-w] [-q] [-p 2]."""
+"""Check every model of the zoo: python -m zoo [-k PART OF A NAME] [-w] [-q] [-p 2]."""
 
 import argparse
 import contextlib

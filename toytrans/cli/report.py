@@ -27,6 +27,8 @@ def report(
     """
     if not overwrite:
         check_new("--out", out)
+    if not out.parent.is_dir():
+        raise UserError(f"--out {out}: there is no folder {out.parent}; make it, or name another")
     from toytrans.report.page import check_plots, page
 
     check_plots()

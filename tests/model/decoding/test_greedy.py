@@ -32,9 +32,9 @@ def greedy_without_cache(model, src):
 @pytest.mark.parametrize("positions", SCHEMES, ids=str)
 @pytest.mark.parametrize("norm", ["pre", "post"])
 def test_the_cache_gives_the_same_tokens_as_whole_passes(positions, norm):
-    for seed in range(3):
+    for seed in range(2):
         torch.manual_seed(seed)
-        model = lively(positions, norm=norm, share_layers=seed == 2)
+        model = lively(positions, norm=norm, share_layers=seed == 1)
         with torch.no_grad():
             model.output.weight[EOS_ID] *= 1.5
         found = greedy(model, SRC).tokens.tolist()
