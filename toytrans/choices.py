@@ -46,4 +46,5 @@ def did_you_mean(name: str, names: Iterable[str]) -> str:
 
     names = list(names)
     near = difflib.get_close_matches(name, names, n=1)
+    near = near or [known for known in names if known.lower() == name.strip().lower()]
     return f"did you mean {near[0]}?" if near else f"there are {', '.join(names)}"

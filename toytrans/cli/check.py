@@ -27,7 +27,7 @@ from toytrans.cli.render.proofs import print_card, remedy, show
 from toytrans.errors import UserError
 from toytrans.sealed import told
 from toytrans.training.signals import signals_as_exceptions
-from toytrans.user_code import load, trust
+from toytrans.user_code import failure, load, trust
 
 if TYPE_CHECKING:
     from toytrans.config import Config
@@ -248,6 +248,11 @@ def _check_other(name: str, how: dict[str, Any], facts: dict[str, Any]) -> "Repo
     if "model" not in arguments:
         raise UserError(f"--model {name}: the dict it returns lacks 'model', the callable")
     model = arguments.pop("model")
+    if not callable(model):
+        raise UserError(
+            f"--model {name}: the model it returns is of type {type(model).__name__}, which cannot "
+            "be called; return f(src, tgt_in) -> logits, or a Hugging Face model"
+        )
     allowed = check.__kwdefaults__ or {}
     if unknown := sorted(set(arguments) - set(allowed)):
         raise UserError(
@@ -267,6 +272,7 @@ def _made_by(name: str) -> Any:
     place, colon, function_name = name.rpartition(":")
     if not (place and colon and function_name):
         raise UserError(f"--model {name}: write it as FILE.py:function or package.module:function")
+    reference = name
     if place.endswith(".py"):
         reference = f"{Path(place).absolute()}:{function_name}"
         trust([reference])
@@ -274,20 +280,21 @@ def _made_by(name: str) -> Any:
     else:
         if "" not in sys.path:
             sys.path.insert(0, "")
-        with _explaining(f"--model {name}: {place} cannot be imported"):
+        with _explaining(f"--model {name}: {place} cannot be imported", name):
             module = importlib.import_module(place)
         function = getattr(module, function_name, None)
+        if function is None and Path(place).is_dir():
+            raise UserError(f"--model {name}: a folder; write {place}/FILE.py:{function_name}")
     if not callable(function):
         raise UserError(f"--model {name}: {place} has no function {function_name}")
-    with _explaining(f"--model {name}: {function_name}() failed"):
+    with _explaining(f"--model {name}: {function_name}() failed", reference):
         return function()
 
 
 @contextlib.contextmanager
-def _explaining(what: str) -> Iterator[None]:
-    """Somebody else's code may raise anything; the user gets one line."""
+def _explaining(what: str, reference: str) -> Iterator[None]:
+    """Somebody else's code may raise anything, or exit; the user gets one line."""
     try:
         yield
-    except Exception as error:
-        first = (str(error).splitlines() or [""])[0][:200]
-        raise UserError(f"{what}: {type(error).__name__}: {first}") from error
+    except (Exception, SystemExit) as error:
+        raise UserError(f"{what}: {failure(error, reference)}") from error

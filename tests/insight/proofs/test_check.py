@@ -553,6 +553,12 @@ def misspelt():
 def raising():
     raise RuntimeError("no such weights")
 
+def exiting():
+    raise SystemExit(3)
+
+def returns_number():
+    return 5
+
 number = 5
 """
 
@@ -562,6 +568,7 @@ def folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "c.yaml").write_text(CONFIG)
     (tmp_path / "mine.py").write_text(MODELS)
+    (tmp_path / "models").mkdir()
     yield tmp_path
     sys.modules.pop("mine", None)
 
@@ -643,7 +650,10 @@ def test_check_somebody_elses_model(folder, command):
         (["--model", "nowhere.py:f"], ["nowhere.py: no such file"]),
         (["--model", "mine.py:absent"], ["mine.py: has no absent"]),
         (["--model", "mine.py:number"], ["mine.py has no function number"]),
-        (["--model", "mine.py:raising"], ["raising() failed: RuntimeError: no such weights"]),
+        (["--model", "mine.py:raising"], ["RuntimeError: no such weights (mine.py:"]),
+        (["--model", "mine.py:exiting"], ["exiting() failed: SystemExit: 3 (mine.py:"]),
+        (["--model", "mine.py:returns_number"], ["mine.py:returns_number", "is of type int"]),
+        (["--model", "models:f"], ["a folder; write models/FILE.py:f"]),
         (["--model", "nowhere:f"], ["nowhere cannot be imported", "ModuleNotFoundError"]),
         (["--model", "mine:absent"], ["mine has no function absent"]),
         (["--model", "mine:number"], ["mine has no function number"]),
