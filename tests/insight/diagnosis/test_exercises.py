@@ -143,6 +143,8 @@ def test_answers_are_judged_and_counted(folder: Path, command: Command, refused)
     assert "no such fault; did you mean no_causal?" in refused(
         "exercise", "check", "no_cusal", *here
     )
+    assert "did you mean no_causal?" in refused("exercise", "check", "NO_CAUSAL", *here)
+    assert "an empty answer: no such fault" in refused("exercise", "check", " ", *here)
     given = [command("exercise", "hint", *here) for _ in range(5)]
     assert [answer.code for answer in given] == [0] * 5
     assert [re.findall(r"^(\d)\. ", answer.out, re.MULTILINE) for answer in given] == [
@@ -279,7 +281,22 @@ def test_a_copied_and_a_lost_exercise_are_marked(tmp_path: Path, monkeypatch, co
     rows = Path("grades.csv").read_text(errors="surrogateescape").splitlines()[1:]
     assert [row.split(",")[0] for row in rows] == ["01", "02", "03", "\udcfe"]
     copied = "another folder has this exercise too"
-    assert all(row.endswith(copied) for row in rows[:2]) and "no exercise here" in rows[2]
+    assert all(row.endswith(copied) for row in rows[:2]) and "exercise.json is missing" in rows[2]
+
+
+def test_what_a_class_holds_besides_exercises_is_named(tmp_path: Path, monkeypatch, command):
+    monkeypatch.chdir(tmp_path)
+    new = ("exercise", "new", "--class", "3", "--key", KEY, "--out", "class")
+    assert command(*new).code == 0
+    grade = ("exercise", "grade", "class", "--key", KEY)
+    assert "not graded" not in command(*grade).err
+    Path("class/02").rename("inner")
+    Path("class/02").mkdir()
+    Path("inner").rename("class/02/inner")  # as some archives are unpacked
+    Path("class/04.zip").write_text("")
+    done = command(*grade)
+    assert done.code == 0 and "0 of 2 right" in done.out
+    assert done.err == "not graded, no exercise found in them: 02, 04.zip\n"
 
 
 def test_an_exercise_that_cannot_be_written_leaves_nothing(tmp_path: Path, monkeypatch, refused):

@@ -13,6 +13,7 @@ import contextlib
 import csv
 import hmac
 import io
+import os
 import shutil
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -96,7 +97,7 @@ class Progress(BaseModel):
 def draw(key: str, seed: int, level: Level, number: int = 1) -> Exercise:
     """The exercise that a key gives. Raises UserError for an empty key."""
     if not key.strip():
-        raise UserError("--key: empty; give some text, or leave --key out")
+        raise UserError("--key: empty; give some text")
     address = f"toytrans exercise {seed} {level} {number}".encode()
     drawn = hmac.digest(key.strip().encode(errors="surrogateescape"), address, "sha256")
     choices = DRAWN[level]
@@ -170,7 +171,8 @@ def answer(folder: Path, given: str) -> tuple[bool, int]:
     """Whether an answer is right, and how many there were. It is written down. Raises UserError."""
     names = (*get_args(FaultName), NONE)
     if given not in names:
-        raise UserError(f"{given}: no such fault; {did_you_mean(given, names)}")
+        shown = given.strip() or "an empty answer"
+        raise UserError(f"{shown}: no such fault; {did_you_mean(given, names)}")
     exercise = read(folder)
     with _alone(folder):
         so_far = progress(folder)
@@ -258,12 +260,22 @@ def grade(folder: Path, key: str) -> list[Mark]:
     """
     if not any(folder.glob(f"*/{ABOUT}")):
         raise UserError(f"{folder}: no exercises in it; name the folder that `--class` made")
-    left = (ABOUT, CONFIG, SHEET, PROGRESS)  # of an exercise some of whose files are lost
-    folders = sorted({file.parent for name in left for file in folder.glob(f"*/{name}")})
+    folders = [each for each in sorted(folder.iterdir()) if _has_files(each)]
     marks = _without_copies(folders, [_mark(each, key) for each in folders])
     if not any(mark.fault for mark in marks):
         raise UserError(f"{folder}: --key gives none of these exercises; it is the wrong key")
     return marks
+
+
+def left_out(folder: Path) -> list[str]:
+    """Names in a folder that `grade` gives no mark: files, and folders without an exercise."""
+    visible = (each for each in folder.iterdir() if not each.name.startswith("."))
+    return sorted(each.name for each in visible if not _has_files(each))
+
+
+def _has_files(folder: Path) -> bool:
+    """Whether a folder has a file of an exercise, some of whose files may be lost."""
+    return any(os.path.exists(folder / name) for name in (ABOUT, CONFIG, SHEET, PROGRESS))
 
 
 def _without_copies(folders: Sequence[Path], marks: Sequence[Mark]) -> list[Mark]:
@@ -283,6 +295,8 @@ CHANGED = "not the exercise that was handed out"
 
 
 def _mark(folder: Path, key: str) -> Mark:
+    if not os.path.exists(folder / ABOUT):
+        return Mark(folder.name, None, "", False, 0, 0, "", f"{ABOUT} is missing")
     try:
         exercise, so_far = read(folder), progress(folder)
     except (UserError, Unreadable) as error:
