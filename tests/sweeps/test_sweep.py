@@ -183,6 +183,15 @@ def test_failures_are_kept_and_shown_and_stop_no_other(here: Path, command: Comm
     assert [each.path for each in waiting] == [blocked], "what diverged would diverge again"
 
 
+def test_a_signal_that_nobody_knows_is_not_given_a_number(here: Path):
+    """As after a SIGTERM to the whole process group, which ends the fork server too."""
+    answer, give = multiprocessing.Pipe(duplex=False)
+    give.close()
+    trial, *_ = planned(TWO[1], seeds=range(1)).trials
+    failure = processes._outcome(trial, processes.UNKNOWN, answer)
+    assert failure is not None and "killed by an unknown signal; " in failure.reason
+
+
 def test_a_process_that_is_killed_fails_alone(here: Path):
     """As the system kills one that needs too much memory."""
     Path("c.yaml").write_text(Path("c.yaml").read_text().replace("max_steps: 6", "max_steps: 9999"))

@@ -34,6 +34,9 @@ SECONDS_FOR_LOCK = 60.0
 LONGEST_FOLDER = 70
 """Characters of the temporary folder: a socket is made there, and its path has at most 107."""
 
+UNKNOWN = 255
+"""The exit code that `multiprocessing` gives where the fork server was killed too."""
+
 MOST_OF_TRACEBACK = 10_000
 """Characters, fewer than a pipe holds."""
 
@@ -112,9 +115,9 @@ def _outcome(trial: Trial, code: int, answer: Connection) -> Failure | None:
     if 0 <= code <= 128:
         return Failure(f"{trial.path}: exit code {code}", traceback="its process wrote why")
     number = -code if code < 0 else code - 128
+    killed = "by an unknown signal" if code == UNKNOWN else f"by signal {number} (out of memory?)"
     return Failure(
-        f"{trial.path}: its process was killed by signal {number} (out of memory?); "
-        "the same command goes on where it stopped"
+        f"{trial.path}: its process was killed {killed}; the same command goes on where it stopped"
     )
 
 
