@@ -113,7 +113,8 @@ def read_run(path: Path) -> tuple[Config, DatasetInfo]:
     if not os.path.exists(path):
         raise UserError(f"{path}: no such run directory; `toytrans train` makes one")
     if not is_run(path):
-        raise UserError(f"{path}: not a run directory (it lacks {CONFIG} and {DATA})")
+        missing = [name for name in (CONFIG, DATA) if not os.path.isfile(path / name)]
+        raise UserError(f"{path}: not a run directory (it lacks {' and '.join(missing)})")
     try:
         facts = _SavedFacts.model_validate_json(read_whole(path / DATA, MOST_BYTES)).facts()
     except (OSError, ValidationError, UserError):

@@ -23,6 +23,7 @@ from toytrans.data import open_source
 from toytrans.data.pairs import DatasetInfo
 from toytrans.insight.diagnosis.doctor import examine
 from toytrans.insight.diagnosis.snapshot import (
+    CheckpointStatus,
     OnTestPairs,
     RunSnapshot,
     TargetStats,
@@ -61,7 +62,8 @@ def a_case(losses=LEARNS, valid=(1.0, 1.0, 0.01), max_steps=None, **changes) -> 
         records[-1] |= dict(zip(names, valid, strict=True))
     facts = DatasetInfo(VOCABULARY, (1, 6))
     machine = {"precision": "bf16", "device": "cpu", "bf16_products": True}
-    return replace(RunSnapshot(config, facts, records, machine, targets=TARGETS), **changes)
+    last = (CheckpointStatus(10 * count),)
+    return replace(RunSnapshot(config, facts, records, machine, last, TARGETS), **changes)
 
 
 def names(case: RunSnapshot) -> list[str]:
@@ -184,7 +186,9 @@ FEW = replace(TARGETS, train_size=100)
         ({"environment": None}, "note", ["no_environment"], "environment.json"),
         ({"unread": 3}, "odd", ["records_cut"], "3 lines after the record of step 120"),
         ({"valid": None, "losses": LEARNS}, "note", ["never_evaluated"], "12 records"),
-        ({"records": []}, "note", ["untrained"], "no record"),
+        ({"records": [], "checkpoints": ()}, "note", ["untrained"], "no record"),
+        ({"records": []}, "odd", ["no_records"], "no record"),
+        ({"checkpoints": ()}, "wrong", ["no_checkpoint"], "step 120 was reached"),
     ],
 )
 def test_each_symptom_comes_with_its_evidence(changes, severity, expected, evidence):
@@ -462,6 +466,15 @@ def test_weights_that_are_no_numbers_are_found(tmp_path, sound):
     (found,) = examine(read_snapshot(path))
     assert found.name == "damaged_checkpoint" and f"{name} holds NaN" in found.evidence
     assert examine(case) == []
+
+
+def test_a_damaged_checkpoint_is_never_the_remedy_for_another():
+    statuses = [CheckpointStatus(step, damage="FILE: cut short; REMEDY") for step in (30, 60, 90)]
+    found = examine(a_case(checkpoints=[CheckpointStatus(20), *statuses, CheckpointStatus(120)]))
+    assert ["--checkpoint 20" in symptom.remedy for symptom in found] == [True] * 3
+    (first,) = examine(a_case(checkpoints=[statuses[0], CheckpointStatus(120)]))
+    assert "--checkpoint 120" in first.remedy
+    assert {symptom.remedy for symptom in examine(a_case(checkpoints=statuses))} == {"train again"}
 
 
 def test_a_training_that_was_stopped_says_how_to_go_on(tmp_path):

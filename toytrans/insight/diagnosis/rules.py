@@ -64,14 +64,20 @@ def planted_fault(run: RunSnapshot) -> Iterator[Symptom]:
 
 def damaged_files(run: RunSnapshot) -> Iterator[Symptom]:
     """Checkpoints, records and environment that cannot be read."""
+    sound = [checkpoint.step for checkpoint in run.checkpoints if not checkpoint.damage]
     for checkpoint in run.checkpoints:
         if checkpoint.damage:
-            evidence, _, remedy = checkpoint.damage.partition("; ")
+            evidence = checkpoint.damage.partition("; ")[0]
             changes = {"what": f"The checkpoint of step {checkpoint.step} cannot be used."}
-            changes |= {"remedy": remedy} if remedy else {}
+            if sound:
+                nearest = max((step for step in sound if step < checkpoint.step), default=sound[0])
+                changes["remedy"] = f"that of step {nearest} can be: --checkpoint {nearest}"
             yield symptom(run.config, "damaged_checkpoint", evidence, **changes)
+    if run.records and not run.checkpoints and run.ending not in ("cut short", "diverged"):
+        yield symptom(run.config, "no_checkpoint", f"step {run.step:,} was reached")
     if run.unread:
-        evidence = f"{run.unread} lines after the record of step {run.step}"
+        lines = "1 line" if run.unread == 1 else f"{run.unread} lines"
+        evidence = f"{lines} after the record of step {run.step}"
         yield symptom(run.config, "records_cut", evidence)
     if run.environment is None:
         yield symptom(run.config, "no_environment", "environment.json is missing or damaged")
@@ -95,7 +101,8 @@ def cut_short(run: RunSnapshot) -> Iterator[Symptom]:
     """A training that did not end, or was never evaluated."""
     train = run.config.train
     if not run.records:
-        yield symptom(run.config, "untrained", "metrics.jsonl holds no record")
+        name = "no_records" if run.checkpoints else "untrained"
+        yield symptom(run.config, name, "metrics.jsonl holds no record")
         return
     if run.ending == "cut short":
         evidence = (

@@ -39,6 +39,10 @@ TEXTS: dict[Severity, dict[str, tuple[str, str]]] = {
             "train without --break, and with fault: null in the config",
         ),
         "damaged_checkpoint": ("A checkpoint cannot be used.", "train again"),
+        "no_checkpoint": (
+            "Training has ended, but its checkpoints are gone.",
+            "--resume trains again from the start",
+        ),
         "diverged": ("Training diverged.", WARM_UP),
         "reads_the_future": (
             "Correct when fed the target, wrong when decoding alone: the decoder sees its labels.",
@@ -66,6 +70,10 @@ TEXTS: dict[Severity, dict[str, tuple[str, str]]] = {
         "records_cut": (
             "The end of metrics.jsonl cannot be read.",
             "--resume drops it; during training this can appear for a moment",
+        ),
+        "no_records": (
+            "The run has checkpoints, but no records of its training.",
+            "toytrans eval measures it; only another training gives records",
         ),
         "cut_short": ("Training was interrupted, or is still running.", "continue with --resume"),
         "overfitted": (
