@@ -35,6 +35,8 @@ def runs(trained: Path, here: Path) -> Path:
             (path / "data.json").write_text("{")
         for file in path.rglob("*"):
             os.utime(file, (1e9 - age, 1e9 - age))
+    (here / "runs/sweeps/lr/.toytrans-lock").touch()  # which a sweep leaves beside its runs
+    (here / "runs/sweeps/lr/sweep.json").write_text("{}")
     (here / "runs/lone").mkdir()
     (here / "runs/lone/config.yaml").write_text("of: another program")
     return here / "runs"

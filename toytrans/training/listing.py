@@ -2,7 +2,7 @@
 
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -14,7 +14,7 @@ except ImportError:  # not on Windows
 
 from toytrans.errors import UserError
 from toytrans.training.checkpoint import Progress, read_progress
-from toytrans.training.owned import CONFIG, DATA, LOCK, saved_steps
+from toytrans.training.owned import CHECKPOINTS, CONFIG, DATA, LOCK, saved_steps
 from toytrans.training.run import read_run
 
 State = Literal["finished", "unfinished", "being written", "damaged"]
@@ -132,9 +132,15 @@ def _run_folders(folder: Path, follow: Callable[[str], None]) -> Iterator[Path]:
     """Folders that hold a config and its data, or the lock of a training."""
     for root, names, files in os.walk(folder):
         follow(root)
-        if LOCK in files or {CONFIG, DATA} <= set(files):
+        is_whole = {CONFIG, DATA} <= set(files)
+        if is_whole or (LOCK in files and not _is_of_sweep(names, files)):
             names.clear()
             yield Path(root)
+
+
+def _is_of_sweep(names: Sequence[str], files: Sequence[str]) -> bool:
+    """Whether a folder with a lock holds runs, and is none."""
+    return bool(names) and not {CONFIG, DATA, CHECKPOINTS} & {*names, *files}
 
 
 def _listed(path: Path) -> ListedRun:
