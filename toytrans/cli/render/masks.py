@@ -74,7 +74,7 @@ def _facts(inspected: InspectedBatch, row: int) -> Iterator[str]:
         int((ids[row] == PAD_ID).sum()) for ids in (inspected.batch.src, inspected.batch.tgt_in)
     ]
     if any(pads):
-        yield f"No query sees one of the {pads[0]} pads of src or of the {pads[1]} of tgt_in."
+        yield f"No query sees a pad; src has {pads[0]}, tgt_in {pads[1]}."
     else:
         yield "The pair has no pads."
     yield "The decoder sees no later token. Cross-attention sees every real source token."
