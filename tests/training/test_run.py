@@ -50,6 +50,17 @@ def test_auto_precision_stays_what_it_was_when_resumed(command, monkeypatch):
     assert "cpu, bf16" in command(*TRAIN, *auto).err
 
 
+def test_a_resume_keeps_every_record_that_can_be_read(command):
+    more = ("--set", "train.log_every=1", "--set", "train.max_steps=6")
+    command(*TRAIN, "--out", "r", *more)
+    metrics = Path("r/metrics.jsonl")
+    lines = metrics.read_bytes().splitlines(keepends=True)
+    again = lines[0]  # a step that was there before
+    metrics.write_bytes(b"".join([*lines[:2], b"{\x00\n", again, *lines[3:], b'{"step": 7, "lo']))
+    assert command(*TRAIN, "--out", "r", *more, "--resume").code == 0
+    assert metrics.read_bytes() == b"".join([*lines[:2], *lines[3:]])
+
+
 def test_other_training_data_is_refused_on_resume(command):
     Path("a.tsv").write_text("".join(f"{k}\t{k}\n" for k in range(40)))
     Path("files.yaml").write_text(tiny_yaml(data={"files": {"train": "a.tsv"}}))

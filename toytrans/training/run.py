@@ -14,7 +14,7 @@ import json
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import chain, islice, takewhile
+from itertools import chain, islice
 from pathlib import Path
 from typing import Annotated, Any, get_args, overload
 
@@ -180,14 +180,19 @@ def record_lines(path: Path) -> Iterator[tuple[Record | None, bytes]]:
     The record is None from the first damaged line on, for at most MOST_UNREAD lines. Raises
     UserError if the file cannot be read.
     """
+    lines = _lines(path)
+    for line in lines:
+        if (record := _record(line)) is None:
+            yield from ((None, rest) for rest in islice(chain([line], lines), MOST_UNREAD))
+            return
+        yield record, line
+
+
+def _lines(path: Path) -> Iterator[bytes]:
+    """The lines of metrics.jsonl; longer ones than any record in pieces. Raises UserError."""
     try:
         with open_regular(path / METRICS) as file:
-            lines = iter(lambda: file.readline(LONGEST_RECORD), b"")
-            for line in lines:
-                if (record := _record(line)) is None:
-                    yield from ((None, rest) for rest in islice(chain([line], lines), MOST_UNREAD))
-                    return
-                yield record, line
+            yield from iter(lambda: file.readline(LONGEST_RECORD), b"")
     except FileNotFoundError:
         return
     except OSError as error:
@@ -212,11 +217,15 @@ def _no_number(name: str) -> None:
 
 
 def cut_records(path: Path, step: int) -> None:
-    """Drop the records after a step, and a last line that a crash cut short."""
+    """Drop the records after a step, and damaged lines: a crash cuts the last one short."""
     if not os.path.lexists(path / METRICS):
         return
-    lines = takewhile(lambda line: line[0] and line[0]["step"] <= step, record_lines(path))
-    kept = [line.removesuffix(b"\n") + b"\n" for _, line in lines]
+    kept, newest = [], -1
+    for line in _lines(path):
+        record = _record(line)
+        if record and newest < record["step"] <= step:
+            kept.append(line.removesuffix(b"\n") + b"\n")
+            newest = record["step"]
     with saying_what_failed(path, METRICS):
         write_file(path / METRICS, b"".join(kept))
 
