@@ -6,7 +6,6 @@ import importlib.util
 import os
 import sys
 import threading
-from pathlib import Path
 
 
 def start_cuda(device: str) -> threading.Thread | None:
@@ -31,7 +30,7 @@ def _torch_has_cuda() -> bool:
     """Whether the installed torch is a build with CUDA; it is not imported."""
     spec = importlib.util.find_spec("torch")
     places = (spec and spec.submodule_search_locations) or ()
-    return any((Path(place) / "lib" / "libtorch_cuda.so").exists() for place in places)
+    return any(os.path.exists(f"{place}/lib/libtorch_cuda.so") for place in places)
 
 
 def _make_context(ordinal: int) -> None:
