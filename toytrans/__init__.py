@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from toytrans.config import Config
     from toytrans.insight.proofs import check
 
-__version__ = "0.2.0"
+__version__ = "0.3.0"
 
 __all__ = [
     "Comparison",
