@@ -223,7 +223,7 @@ def cut_records(path: Path, step: int) -> None:
     kept, newest = [], -1
     for line in _lines(path):
         record = _record(line)
-        if record and newest < record["step"] <= step:
+        if record and newest <= record["step"] <= step:
             kept.append(line.removesuffix(b"\n") + b"\n")
             newest = record["step"]
     with saying_what_failed(path, METRICS):
