@@ -8,7 +8,7 @@ from conftest import TINY, config_of
 from toytrans.choices import FaultName
 from toytrans.config_file import check_config
 from toytrans.errors import UserError
-from toytrans.sealed import is_sealed, opened, seal, told
+from toytrans.sealed import fault_remark, is_sealed, opened, seal
 from toytrans.training.faults import check_fault, objective_of
 from toytrans.yaml_tree import Tree
 
@@ -20,7 +20,7 @@ def test_a_seal_opens_and_hides_the_name(fault):
     sealed = seal(fault, NONCE)
     assert opened(sealed) == fault and opened(fault) == fault
     assert is_sealed(sealed) and not is_sealed(fault)
-    assert str(fault) not in sealed + told(sealed)
+    assert str(fault) not in sealed + fault_remark(sealed)
     assert len(sealed) == len(seal("no_scale", b"abcdefgh")), "its length tells nothing"
     assert objective_of(sealed) == objective_of(fault)
 

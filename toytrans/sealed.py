@@ -47,7 +47,7 @@ def is_sealed(fault: str | None) -> bool:
     return fault is not None and fault.startswith(PREFIX)
 
 
-def told(fault: str | None) -> str:
+def fault_remark(fault: str | None) -> str:
     """What titles say about a config's fault; empty without one."""
     if is_sealed(fault):
         return "a sealed exercise"

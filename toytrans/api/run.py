@@ -12,7 +12,7 @@ from toytrans.data.pairs import Side, Split
 from toytrans.data.selection import Selection
 from toytrans.errors import UserError
 from toytrans.model.initialisation import count_parameters
-from toytrans.sealed import told
+from toytrans.sealed import fault_remark
 from toytrans.training import run as training_run
 from toytrans.training.isolation import Isolation
 from toytrans.training.measured import Measured, measure
@@ -115,7 +115,12 @@ class Run(training_run.Run):
     def __repr__(self) -> str:
         data = self.config.data
         task, parameters = data.task or "files", count_parameters(self.model)
-        facts = (task, f"{parameters:,} parameters", f"step {self.step}", told(self.config.fault))
+        facts = (
+            task,
+            f"{parameters:,} parameters",
+            f"step {self.step}",
+            fault_remark(self.config.fault),
+        )
         return f"Run({self.path}: {', '.join(filter(None, facts))})"
 
 

@@ -25,7 +25,7 @@ from toytrans.cli.common import (
 )
 from toytrans.cli.render.proofs import print_card, remedy, show
 from toytrans.errors import UserError
-from toytrans.sealed import told
+from toytrans.sealed import fault_remark
 from toytrans.training.signals import signals_as_exceptions
 from toytrans.user_code import failure, load, trust
 
@@ -221,7 +221,7 @@ def _check_run(
     loaded = open_run(path, checkpoint)
     settings, planted = loaded.config, loaded.config.fault
     if fault is not None and planted is not None:
-        raise UserError(f"{loaded.path}: {told(planted)}; leave --break out")
+        raise UserError(f"{loaded.path}: {fault_remark(planted)}; leave --break out")
     if fault is not None:
         values = settings.model_dump(mode="json") | {"fault": fault}
         settings = _checked(loaded.path, values)

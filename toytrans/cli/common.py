@@ -19,7 +19,7 @@ from rich.text import Text
 from toytrans.choices import FaultName, did_you_mean
 from toytrans.errors import UserError
 from toytrans.insight.tables import printable as printable
-from toytrans.sealed import is_sealed, told
+from toytrans.sealed import fault_remark, is_sealed
 from toytrans.user_code import trusting
 
 if TYPE_CHECKING:
@@ -198,12 +198,12 @@ def warn_of_fault(fault: str | None) -> None:
     """Note that a model has a fault, or may have one."""
     if fault is not None:
         more = "" if is_sealed(fault) else f" (what that does: toytrans faults {fault})"
-        note(told(fault) + more)
+        note(fault_remark(fault) + more)
 
 
 def broken(fault: str | None) -> str:
     """The part of a title that names a fault."""
-    return f"; {told(fault)}" if fault else ""
+    return f"; {fault_remark(fault)}" if fault else ""
 
 
 def shortened(text: str) -> str:

@@ -25,7 +25,7 @@ from toytrans.data.pairs import pad_rows
 from toytrans.errors import UserError
 from toytrans.export.shared import PLACES, Decoder, Rows
 from toytrans.model.decoding import search, token_limits
-from toytrans.sealed import told
+from toytrans.sealed import fault_remark
 from toytrans.tokens import BOS_ID, EOS_ID, FIRST_SYMBOL_ID, PAD_ID
 from toytrans.training.run import Run
 from toytrans.user_code import shown
@@ -54,7 +54,7 @@ def check_fits(run: Run, name: ExportFormat) -> None:
     """Raise UserError for a model that a format cannot express."""
     if run.config.fault is not None:
         raise UserError(
-            f"{run.path}: {told(run.config.fault)}, which no format can "
+            f"{run.path}: {fault_remark(run.config.fault)}, which no format can "
             "express; export a run without a fault"
         )
     for key, code in run.config.references.items():

@@ -26,7 +26,7 @@ from toytrans.report import charts
 from toytrans.report.attention import at_every_checkpoint, of_validation
 from toytrans.report.page import Section, section
 from toytrans.report.runs import RunView
-from toytrans.sealed import told
+from toytrans.sealed import fault_remark
 from toytrans.training.faults import objective_of
 from toytrans.training.run import Run
 
@@ -93,7 +93,7 @@ def _summary(view: RunView) -> Section:
     if view.config is not None:
         rows.append(("task", view.config.data.task or "files"))
         rows.append(("seed", str(view.config.seed)))
-        if about := told(view.config.fault):
+        if about := fault_remark(view.config.fault):
             rows.append((about.partition(": ")[0], about.partition(": ")[2] or "yes"))
     return section("summary", "Summary", facts=rows, missing=view.problem)
 

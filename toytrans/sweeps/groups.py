@@ -216,7 +216,7 @@ def t_975(freedom: int) -> float:
 def pairs(groups: Sequence[Group], part: str) -> list[tuple[Group, Group, Paired]]:
     """Every two groups that share seeds."""
     compared = ((a, b, paired(a, b, part)) for a, b in combinations(groups, 2))
-    return [(a, b, found) for a, b, found in compared if found is not None]
+    return [(a, b, both) for a, b, both in compared if both is not None]
 
 
 def paired(first: Group, second: Group, part: str) -> Paired | None:

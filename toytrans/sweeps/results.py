@@ -69,10 +69,10 @@ def to_dict(groups: Sequence[Group]) -> dict[str, Any]:
         ],
         "pairs": [
             {"first": groups.index(a), "second": groups.index(b), "part": part}
-            | {"ahead": found.ahead, "behind": found.behind, "level": found.level}
-            | found.difference._asdict()
+            | {"ahead": compared.ahead, "behind": compared.behind, "level": compared.level}
+            | compared.difference._asdict()
             for part in parts
-            for a, b, found in pairs(groups, part)
+            for a, b, compared in pairs(groups, part)
         ],
     }
 

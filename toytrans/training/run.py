@@ -28,7 +28,7 @@ from toytrans.errors import UserError
 from toytrans.evaluation import translate
 from toytrans.model.transformer import Transformer
 from toytrans.safe_io import json_text, open_regular, read_whole
-from toytrans.sealed import told
+from toytrans.sealed import fault_remark
 from toytrans.tokens import Vocabulary
 from toytrans.training.checkpoint import (
     Checkpoint,
@@ -247,7 +247,9 @@ class Run:
     @property
     def title(self) -> str:
         """Path, step and fault."""
-        return "; ".join(filter(None, (f"{self.path}, step {self.step}", told(self.config.fault))))
+        return "; ".join(
+            filter(None, (f"{self.path}, step {self.step}", fault_remark(self.config.fault)))
+        )
 
     @overload
     def translate(self, sequences: str, beam: int = 1) -> str: ...

@@ -163,8 +163,8 @@ def read(folder: Path) -> Exercise:
 def progress(folder: Path) -> Progress:
     """The answers and hints so far. Raises UserError."""
     otherwise = "cannot be read; remove it to start again"
-    found = read_json(folder / PROGRESS, Progress, otherwise, most_bytes=2**20)
-    return found or Progress()
+    saved = read_json(folder / PROGRESS, Progress, otherwise, most_bytes=2**20)
+    return saved or Progress()
 
 
 def answer(folder: Path, given: str) -> tuple[bool, int]:

@@ -22,7 +22,7 @@ from toytrans.insight.proofs.hugging_face import hugging_face, is_hugging_face
 from toytrans.insight.proofs.model_under_test import Kind, Layers, ModelUnderTest, Symbols, padded
 from toytrans.model.own import OwnModel
 from toytrans.model.transformer import Transformer
-from toytrans.sealed import told
+from toytrans.sealed import fault_remark
 from toytrans.tokens import BOS_ID, EOS_ID, PAD_ID, Vocabulary
 from toytrans.training.faults import objective_of
 
@@ -208,7 +208,7 @@ def own(model: Transformer, config: Config, vocabulary: Vocabulary, name: str) -
         return objective.mean(logits, Batch(tgt_out, tgt_out, tgt_out))
 
     return ModelUnderTest(
-        name=", ".join(filter(None, (name, told(config.fault)))),
+        name=", ".join(filter(None, (name, fault_remark(config.fault)))),
         call=model,
         pad_id=PAD_ID,
         vocabulary_size=len(vocabulary),

@@ -96,7 +96,7 @@ class Beams:
         self.newest = self.newest[kept]
         self.state.select_sources(kept)
 
-    def found(self) -> Decoded:
+    def decoded(self) -> Decoded:
         return Decoded(self.best_tokens, self.best_score)
 
     def _end(self, totals: Tensor, parent: Tensor, token: Tensor, last: Tensor) -> None:

@@ -43,5 +43,5 @@ class Greedy:
         self.rows, self.newest, self.going = self.rows[kept], self.newest[kept], self.going[kept]
         self.state.select_sources(kept)
 
-    def found(self) -> Decoded:
+    def decoded(self) -> Decoded:
         return Decoded(self.tokens)

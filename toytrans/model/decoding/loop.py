@@ -34,8 +34,8 @@ class Search(Protocol):
     def keep(self, kept: Tensor) -> None:
         """Keep some sources (A',), in that order. The others have ended."""
 
-    def found(self) -> Decoded:
-        """What was found of all sources, PAD up to `longest`."""
+    def decoded(self) -> Decoded:
+        """What was decoded of all sources, PAD up to `longest`."""
 
 
 def run(search: Search) -> Decoded:
@@ -51,11 +51,11 @@ def run(search: Search) -> Decoded:
             break
         if bucket(count) < len(going):
             search.keep(rows_to_keep(going, bucket(count)))
-    return trimmed(search.found())
+    return trimmed(search.decoded())
 
 
-def trimmed(found: Decoded) -> Decoded:
+def trimmed(decoded: Decoded) -> Decoded:
     """Without the columns in which no source has a token."""
-    used = int((found.tokens != PAD_ID).any(0).sum())
-    score = None if found.score is None else found.score.clone()
-    return Decoded(found.tokens[:, :used].clone(memory_format=torch.contiguous_format), score)
+    used = int((decoded.tokens != PAD_ID).any(0).sum())
+    score = None if decoded.score is None else decoded.score.clone()
+    return Decoded(decoded.tokens[:, :used].clone(memory_format=torch.contiguous_format), score)

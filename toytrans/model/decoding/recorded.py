@@ -82,9 +82,9 @@ class RecordedSearch:
                 kept = rows_to_keep(going, fewer)
                 rest = self._of(recorded.src[kept], *how)
                 rest.take_over(recorded, kept)
-                found = _copied(recorded.search.found())  # later replays may use its memory
-                return _put(found, kept, self._go_on(rest, place, *how))
-        return recorded.search.found()
+                decoded = _copied(recorded.search.decoded())  # later replays may use its memory
+                return _put(decoded, kept, self._go_on(rest, place, *how))
+        return recorded.search.decoded()
 
 
 def smaller(rows: int, going: int, beams: int) -> int:
@@ -100,16 +100,16 @@ def smaller(rows: int, going: int, beams: int) -> int:
     return size
 
 
-def _copied(found: Decoded) -> Decoded:
-    return Decoded(found.tokens.clone(), None if found.score is None else found.score.clone())
+def _copied(decoded: Decoded) -> Decoded:
+    return Decoded(decoded.tokens.clone(), None if decoded.score is None else decoded.score.clone())
 
 
-def _put(found: Decoded, rows: Tensor, some: Decoded) -> Decoded:
-    """What was found, with some rows (R,) in place of the old ones."""
-    found.tokens[rows] = some.tokens
-    if found.score is not None and some.score is not None:
-        found.score[rows] = some.score
-    return found
+def _put(decoded: Decoded, rows: Tensor, some: Decoded) -> Decoded:
+    """What was decoded, with some rows (R,) in place of the old ones."""
+    decoded.tokens[rows] = some.tokens
+    if decoded.score is not None and some.score is not None:
+        decoded.score[rows] = some.score
+    return decoded
 
 
 class _Recorded:

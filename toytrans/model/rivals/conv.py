@@ -45,8 +45,8 @@ class AskingLayer(nn.Module):
         here = self.conv(window).mT
         query = (self.query(here) + embedded) * HALF
         weights = masked_weights(query @ keys.mT, mask)
-        found = weights.to(values.dtype) @ values * root
-        return (here + found) * HALF, window[..., x.shape[1] :], weights
+        context = weights.to(values.dtype) @ values * root
+        return (here + context) * HALF, window[..., x.shape[1] :], weights
 
 
 class Convolutional(Rival):

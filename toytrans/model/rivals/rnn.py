@@ -60,7 +60,7 @@ class Recurrent(Rival):
 
     bahdanau: the previous state asks, and what it finds goes into the next step with the token.
     luong: all states are computed first, then all of them ask; no input feeding.
-    Either way the logits come from tanh(W [state, found]).
+    Either way the logits come from tanh(W [state, context]).
     """
 
     def __init__(self, model: ModelConfig, vocabulary: Vocabulary) -> None:
@@ -106,17 +106,17 @@ class Recurrent(Rival):
             steps = []
             for t, token in enumerate(x.split(1, 1)):
                 top = state[0][:, -1:]  # (N, 1, D)
-                found, weights = self._found(top, keys, memory, mask[:, :, t : t + 1])
-                states, state = self._run(torch.cat((token, found), -1), state)
-                steps.append((states, found, weights))
-            states, found, weights = (torch.cat(parts, 1) for parts in zip(*steps, strict=True))
+                context, weights = self._context(top, keys, memory, mask[:, :, t : t + 1])
+                states, state = self._run(torch.cat((token, context), -1), state)
+                steps.append((states, context, weights))
+            states, context, weights = (torch.cat(parts, 1) for parts in zip(*steps, strict=True))
         else:
             states, state = self._run(x, state)
-            found, weights = self._found(states, keys, memory, mask)
-        x = self.combine(torch.cat((states, found), -1)).tanh()
+            context, weights = self._context(states, keys, memory, mask)
+        x = self.combine(torch.cat((states, context), -1)).tanh()
         return Written(self.output(self.drop(x)), state, [weights])
 
-    def _found(
+    def _context(
         self, states: Tensor, keys: Tensor, memory: Tensor, mask: Tensor
     ) -> tuple[Tensor, Tensor]:
         """What states (N, T, D) find in memory, (N, T, D), and the weights (N, T, S)."""
