@@ -97,3 +97,8 @@ def test_a_machine_without_a_driver_goes_on(monkeypatch, driver):
     assert thread is not None
     thread.join()
     assert not errors
+
+
+def test_a_rank_that_is_no_number_starts_nothing(driver, monkeypatch):
+    monkeypatch.setenv("LOCAL_RANK", "x")
+    assert start_cuda("cuda") is None and driver.calls == []

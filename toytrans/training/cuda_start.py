@@ -20,8 +20,10 @@ def start_cuda(device: str) -> threading.Thread | None:
     kind, _, number = device.partition(":")
     if kind not in ("auto", "cuda") or sys.platform != "linux" or not _torch_has_cuda():
         return None
-    ordinal = int(number or os.environ.get("LOCAL_RANK", "0"))
-    thread = threading.Thread(target=_make_context, args=(ordinal,), daemon=True)
+    ordinal = number or os.environ.get("LOCAL_RANK", "0")
+    if not ordinal.isdecimal():  # whoever joins the processes says so
+        return None
+    thread = threading.Thread(target=_make_context, args=(int(ordinal),), daemon=True)
     thread.start()
     return thread
 
