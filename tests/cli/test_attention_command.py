@@ -208,7 +208,7 @@ def test_a_plot_is_written_over_nothing(run: str, command: Command, tmp_path: Pa
     for name in ("a.png", "b.svg"):
         answer = command("attention", "1", "--run", run, "--plot", str(tmp_path / name))
         assert (answer.code, answer.out, answer.err.count("\n")) == (2, "", 1)
-        assert f"{name}: there is such a file already; remove it, or name another" in answer.err
+        assert f"{name}: exists already; remove it, or name another" in answer.err
     assert picture.read_text() == "a diary" and not nothing.exists()
 
 

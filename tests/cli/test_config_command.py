@@ -47,7 +47,7 @@ def test_a_new_config_trains_as_it_is(command: Command):
 
 def test_a_new_config_overwrites_nothing(refused, tmp_path: Path):
     Path("there.yaml").write_text("mine")
-    assert "there is such a file already" in refused("config", "new", "--out", "there.yaml")
+    assert "exists already" in refused("config", "new", "--out", "there.yaml")
     assert Path("there.yaml").read_text() == "mine"
     assert "cannot be written" in refused("config", "new", "--out", "no/folder/c.yaml")
     if os.getuid():  # root may write everywhere

@@ -95,7 +95,7 @@ def test_a_run_without_its_config_is_damaged(runs, command: Command):
 
 def test_what_runs_refuses(here, refused, command: Command, monkeypatch):
     assert "runs: no such folder" in refused("runs")
-    assert "c.yaml: no such folder" in refused("runs", "c.yaml")
+    assert "c.yaml: this is a file" in refused("runs", "c.yaml")
     assert "give one" in refused("runs", "--json", "--prune")
     (here / "runs").mkdir()
     assert command("runs") == (0, "", "runs: no runs here\n")

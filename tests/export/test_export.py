@@ -240,7 +240,7 @@ def test_transformers_reads_text_and_saves_again(folder: Path) -> None:
 def test_refusals(folder: Path, refused: Callable[..., str], monkeypatch) -> None:
     before = sorted(folder.iterdir())
     with_format = ("--format", "safetensors")
-    assert "there is such a file already" in refused("export", "reverse", *with_format)
+    assert "exists already" in refused("export", "reverse", *with_format)
     assert "anchored; take --format safetensors or onnx" in refused(
         "export", "reverse", "--format", "huggingface"
     )

@@ -88,7 +88,7 @@ def test_curves_go_to_a_table_and_a_picture(runs, command: Command, refused):
         "exact_match",
     }
     assert Path("c.png").read_bytes().startswith(b"\x89PNG")
-    assert "--csv c.csv: there is such a file already" in refused(*words)
+    assert "--csv c.csv: exists already" in refused(*words)
     assert "end the name with .png or .svg" in refused("compare", *runs, "--plot", "c.pdf")
     assert command("compare", *runs, "--csv", "runs.csv").code == 0
     (row, *_) = csv.DictReader(Path("runs.csv").read_text().splitlines())

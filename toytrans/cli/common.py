@@ -168,11 +168,9 @@ def silence(stream: TextIO) -> None:
 
 
 def check_new(option: str, path: Path) -> None:
-    """Raise UserError if an option names a file that exists: nothing is overwritten."""
+    """Raise UserError if what an option names exists: nothing is overwritten."""
     if os.path.lexists(path):
-        raise UserError(
-            f"{option} {path}: there is such a file already; remove it, or name another"
-        )
+        raise UserError(f"{option} {path}: exists already; remove it, or name another")
 
 
 def write_new(option: str, path: Path, raw: bytes) -> None:

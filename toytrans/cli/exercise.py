@@ -132,7 +132,6 @@ def grade(
 
     headings = ("student", "answer", "right", "fault")
     table = columns(headings, ("answers", "hints"), box=SIMPLE_HEAD)
-    table.add_column("note", overflow="fold")
     for mark in marks:
         table.add_row(
             plain(mark.student),
@@ -141,10 +140,12 @@ def grade(
             mark.fault or "-",
             str(mark.answers),
             str(mark.hints),
-            plain(mark.note),
         )
     console = output()
     console.print(table)
+    for mark in marks:
+        if mark.note:
+            console.print(plain(f"{mark.student}: {mark.note}"))
     console.print(f"{sum(mark.right for mark in marks)} of {len(marks)} right")
     if names := exercises.left_out(folder):
         more = f" and {len(names) - MOST_NAMES} more" if len(names) > MOST_NAMES else ""

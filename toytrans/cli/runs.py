@@ -34,7 +34,8 @@ def runs(
     if prune and not sys.stdin.isatty():
         raise UserError("--prune asks for each run, and standard input is no terminal")
     if not os.path.isdir(folder):
-        raise UserError(f"{folder}: no such folder; `toytrans train` makes runs/, or name another")
+        problem = "this is a file" if os.path.exists(folder) else "no such folder"
+        raise UserError(f"{folder}: {problem}; name a folder of runs, as `toytrans train` makes it")
     from toytrans.training.listing import list_runs
 
     progress = Progress()

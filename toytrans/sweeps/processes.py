@@ -115,7 +115,9 @@ def _outcome(trial: Trial, code: int, answer: Connection) -> Failure | None:
     if 0 <= code <= 128:
         return Failure(f"{trial.path}: exit code {code}", traceback="its process wrote why")
     number = -code if code < 0 else code - 128
-    killed = "by an unknown signal" if code == UNKNOWN else f"by signal {number} (out of memory?)"
+    killed = "by an unknown signal" if code == UNKNOWN else f"by signal {number}"
+    if number == 9:
+        killed += " (out of memory?)"
     return Failure(
         f"{trial.path}: its process was killed {killed}; the same command goes on where it stopped"
     )

@@ -233,6 +233,7 @@ def test_a_class_is_graded_to_csv(tmp_path: Path, monkeypatch, command: Command,
 
     done = command("exercise", "grade", "class", "--key", KEY, "--csv", "grades.csv")
     assert done.code == 0 and "2 of 6 right" in done.out
+    assert "\n05: not the exercise that was handed out\n06: " in done.out
     marks = {
         row["student"]: row for row in csv.DictReader(Path("grades.csv").read_text().splitlines())
     }
@@ -240,12 +241,12 @@ def test_a_class_is_graded_to_csv(tmp_path: Path, monkeypatch, command: Command,
     assert (ann["right"], ann["answers"], ann["fault"]) == ("yes", "1", truth["01"])
     assert [marks["02"][k] for k in ("right", "answers", "hints")] == ["yes", "2", "0"]
     assert [marks["03"][k] for k in ("right", "answer", "hints")] == ["no", wrong, "1"]
-    assert marks["04"]["note"] == "no answer" and marks["04"]["right"] == "no"
+    assert marks["04"]["answer"] == marks["04"]["note"] == "" and marks["04"]["right"] == "no"
     assert marks["05"]["note"] == "not the exercise that was handed out"
     assert marks["05"]["right"] == "no" and marks["05"]["fault"] == ""
     assert "not an exercise, or changed" in marks["06"]["note"]
     assert "wrong key" in refused("exercise", "grade", "class", "--key", "x")
-    assert "there is such a file already" in refused(
+    assert "exists already" in refused(
         "exercise", "grade", "class", "--key", KEY, "--csv", "grades.csv"
     )
 

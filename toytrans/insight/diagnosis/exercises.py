@@ -313,7 +313,7 @@ def _mark(folder: Path, key: str) -> Mark:
         answers=len(so_far.answers),
         hints=so_far.hints,
         fault=exercise.answer,
-        note="" if last else "no answer",
+        note="",
     )
 
 

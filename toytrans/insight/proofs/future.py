@@ -174,7 +174,7 @@ def prefixes_asked(batch: ProofBatch) -> Outcome:
         worst(by.values()),
         batch.tolerance,
         f"prefixes of {', '.join(map(str, by))} tokens give the logits of the whole",
-        f"the first {bad} tokens alone give other logits than before the rest of {width}: outputs "
+        f"a prefix of length {bad} alone gets other logits than within all {width} tokens: outputs "
         "depend on the target's length, which decoding does not know; are positions or scales "
         "counted from the end, or the future seen?",
         witness=witness,
