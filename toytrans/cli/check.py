@@ -4,6 +4,7 @@ import contextlib
 import importlib
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -261,7 +262,7 @@ def _check_other(name: str, how: dict[str, Any], facts: dict[str, Any]) -> "Repo
         )
     given = {name: value for name, value in how.items() if value}  # what was asked for here
     report: Report = check(model, **({"progress": Progress()} | arguments | facts | given))
-    return report
+    return replace(report, subject=name)
 
 
 def _made_by(name: str) -> Any:
