@@ -9,7 +9,6 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 
 from toytrans.model import context
 from toytrans.model.backends import cpu, dropout
@@ -67,6 +66,7 @@ class _Notes(TorchDispatchMode):
         self.calls: list[tuple[Any, Any, Any, Any]] = []
         self.before: dict[int, tuple[Tensor, Tensor]] = {}
         self.made: dict[int, Tensor] = {}
+        self.spoilt = False
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -97,11 +97,14 @@ class _Notes(TorchDispatchMode):
 
     @torch.no_grad()
     def spoil(self) -> None:
-        for tensor in self.made.values():
+        """Spoil what was made, once until it is made again."""
+        for tensor in () if self.spoilt else self.made.values():
             _whole(tensor).fill_(torch.nan if tensor.is_floating_point() else -(2**40))
+        self.spoilt = True
 
     @torch.no_grad()
     def replay(self) -> None:
+        self.spoilt = False
         for func, args, kwargs, found in self.calls:
             again = func(*args, **kwargs)
             for old, new in zip(_tensors(found), _tensors(again), strict=True):
@@ -110,7 +113,14 @@ class _Notes(TorchDispatchMode):
 
 
 def _tensors(tree: Any) -> list[Tensor]:
-    return [leaf for leaf in tree_leaves(tree) if isinstance(leaf, Tensor)]
+    """The tensors in nested lists, tuples and dicts."""
+    if isinstance(tree, Tensor):
+        return [tree]
+    if isinstance(tree, dict):
+        tree = tree.values()
+    elif not isinstance(tree, list | tuple):
+        return []
+    return [tensor for part in tree for tensor in _tensors(part)]
 
 
 def _memory(tensor: Tensor) -> int:

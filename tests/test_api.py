@@ -69,37 +69,62 @@ def test_a_file_a_dict_and_a_config_train_the_same_run(command: Command):
 
 
 TWICE = """
-import sys, toytrans, torch
+import toytrans, torch
 
-if sys.argv[1:]:
-    from toytrans.cli import main
-    main()
-for seed in (0, 1):
-    torch.manual_seed(seed + 5)
-    torch.rand(100, 100) @ torch.rand(100, 100)
-    with toytrans.Training("c.yaml", f"here-{seed}", seed=seed) as training:
-        for record in training:
-            torch.rand(7)
+for precision in ("bf16", "fp32"):
+    for seed in (0, 1):
+        torch.manual_seed(seed + 5)
+        torch.rand(100, 100) @ torch.rand(100, 100)
+        changes = {"seed": seed, "train.precision": precision}
+        with toytrans.Training("c.yaml", f"{precision}-{seed}", changes=changes) as training:
+            for record in training:
+                torch.rand(7)
+"""
+COMMANDS = """
+import sys
+from toytrans.cli import main
+
+for precision in ("bf16", "fp32"):
+    sys.argv[1:] = ["train", "c.yaml", "--out", precision]
+    sys.argv += ["--set", "seed=1", "--set", f"train.precision={precision}"]
+    try:
+        main()
+    except SystemExit as stop:
+        assert not stop.code, stop.code
 """
 
 
 def test_the_second_training_of_a_process_equals_a_command_bit_for_bit(here: Path):
-    """With two threads and dropout, and a program that draws random numbers in between."""
+    """Two fresh processes with two threads: dropout, evaluations in between, and a program that
+    draws random numbers of its own."""
     config = TINY | {
         "data": TINY["data"] | {"batch_tokens": 1024, "train_length": [1, 12]},
         "model": TINY["model"] | {"d_model": 32, "dropout": 0.2},
-        "train": {"max_steps": 12, "eval_every": 4, "log_every": 2},
+        "train": {"max_steps": 12, "eval_every": 4, "log_every": 2, "label_smoothing": 0.1},
     }
     (here / "c.yaml").write_text(json.dumps(config))
     options = {"env": os.environ | {"OMP_NUM_THREADS": "2"}, "check": True, "timeout": 300}
-    python = [sys.executable, "-W", "error", "-c", TWICE]
-    subprocess.run(python, **options)
-    train = ["train", "c.yaml", "--out", "command", "--set", "seed=1"]
-    subprocess.run([*python, *train], **options, capture_output=True)
-    assert len(weights_of("command")) >= 6
-    assert weights_of("here-1") == weights_of("command")
-    assert records_of("here-1") == records_of("command")
-    assert weights_of("here-0") != weights_of("here-1")
+    python = [sys.executable, "-W", "error", "-c"]
+    subprocess.run([*python, TWICE], **options)
+    subprocess.run([*python, COMMANDS], **options, capture_output=True)
+    for precision in ("bf16", "fp32"):
+        made, other = weights_of(precision), weights_of(f"{precision}-0")
+        last = {name for name in made if name.startswith("step-12/")}
+        assert len(made) >= 6 and {Path(name).stem for name in last} == {
+            "weights",
+            "optimizer",
+            "random",
+        }
+        assert made == weights_of(f"{precision}-1") and made != other
+        records = records_of(precision)
+        assert records == records_of(f"{precision}-1") and len(records) >= 6
+        assert sum("valid_loss" in record for record in records) == 3
+        described = [
+            json.loads((here / run / "environment.json").read_text())
+            for run in (precision, f"{precision}-1")
+        ]
+        assert [d["threads"] for d in described] == [2, 2]
+    assert weights_of("bf16") != weights_of("fp32")
 
 
 def test_records_come_one_by_one_and_leaving_early_saves(run: toytrans.Run):

@@ -44,9 +44,16 @@ def sources_of(*lengths: int) -> torch.Tensor:
     return src
 
 
+WITHOUT_SEPARATORS = Vocabulary(VOCABULARY.symbols)
+
+
 @pytest.mark.parametrize("beam", [1, 3])
-@pytest.mark.parametrize("vocabulary", [VOCABULARY, Vocabulary(VOCABULARY.symbols)])
-@pytest.mark.parametrize("scheme", SCHEMES, ids=str)
+@pytest.mark.parametrize(
+    ("scheme", "vocabulary"),
+    [*((scheme, VOCABULARY) for scheme in SCHEMES)]
+    + [(scheme, WITHOUT_SEPARATORS) for scheme in SCHEMES if scheme["positions"] == "anchored"],
+    ids=str,
+)
 def test_rows_that_go_on_do_so_in_a_smaller_shape(monkeypatch, scheme, vocabulary, beam):
     """16 rows, then 4, then 1. Others of these 16 leave a chunk later; and 4 rows come alone."""
     as_on_a_gpu(monkeypatch)
