@@ -32,8 +32,15 @@ IN_TWO = "from distributed_scenarios import in_two_processes; in_two_processes()
 
 # In its first life the second process kills itself in step 15, after a checkpoint and a record.
 KILLED = """
-import os, signal
+import atexit, os, signal
 from toytrans.cli import main
+
+class Rest:
+    def __del__(self):
+        os.write(1, b"taken apart")
+
+rest = Rest()
+atexit.register(print, "at its end")
 from toytrans.training.trainer import Trainer
 
 take_step = Trainer._step
@@ -176,6 +183,7 @@ def test_a_killed_process_is_started_again_and_nothing_shows(two, tmp_path):
     assert lines.count("resumed at step 12") == 1
     assert sum(line.startswith("toytrans: another process") for line in lines) == 1
     assert done.stdout.count("translations") == 1 and "Traceback" not in done.stderr
+    assert done.stdout.endswith("at its end\n"), "gloo's threads may outlive Python"
     table = re.findall(
         r"^ *(valid|test) \d+ to \d+(?:, beyond)? +([\d,]+) ", done.stdout, re.MULTILINE
     )

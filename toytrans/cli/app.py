@@ -1,5 +1,6 @@
 """The Typer application, and how errors become exit codes."""
 
+import atexit
 import contextlib
 import errno
 import os
@@ -107,9 +108,24 @@ def main() -> NoReturn:
         code = _run()
         if code in (1, 2):
             reporter.leave_last()
+        if reporter.one_of_several:
+            _end_at_once(code)
         sys.exit(code)
     finally:
         signals.ignore()
+
+
+def _end_at_once(code: int | str | None) -> NoReturn:
+    """End without taking Python apart.
+
+    A thread of gloo may be late to drop its last tensor. To do so after Python's end would abort
+    the process, and torchrun would take the training for failed.
+    """
+    atexit._run_exitfuncs()
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError):
+            stream.flush()
+    os._exit(code if isinstance(code, int) else int(code is not None))
 
 
 def _run() -> int | str | None:

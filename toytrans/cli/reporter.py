@@ -15,14 +15,18 @@ reporting one has printed its error."""
 
 
 class Reporter:
-    """Whether this process prints. stderr: for errors that this process alone has."""
+    """Whether this process prints.
 
-    active = True
+    one_of_several: whether it trains with others
+    stderr: for errors that this process alone has
+    """
+
+    active, one_of_several = True, False
     stderr: TextIO
 
     def start(self) -> None:
         """Before anything is printed."""
-        self.active, self.stderr = True, sys.stderr
+        self.active, self.one_of_several, self.stderr = True, False, sys.stderr
         if "WORLD_SIZE" in os.environ and os.environ.get("LOCAL_RANK", "0") != "0":
             self.fall_silent()
 

@@ -112,6 +112,7 @@ def train(
         overwrite,
     )
     with init_distributed(settings.device, note) as context:
+        reporter.one_of_several = context.size > 1
         if not context.is_main:
             reporter.fall_silent()
         with open_session(request, note, context) as session:
