@@ -1,6 +1,7 @@
 """The order in which CUDA graphs are made, with torch.cuda played by notes; and the tape itself."""
 
 import contextlib
+import gc
 
 import pytest
 import torch
@@ -69,9 +70,20 @@ def test_graphs_are_warmed_up_aside_and_share_one_pool(calls):
         calls.clear()
         replay = recorder.record(lambda: calls.append("work"))
         graph = ("in", "graph", ("pool", "pool"), ("stream", "side"))
-        assert calls == [("in", "cuda:1"), graph, "work", "out", "out"]
+        assert calls == [("in", "cuda:1"), ("in", "side"), graph, "work", *["out"] * 3]
     replay()
     assert calls[-1] == "replay" and calls.count("work") == 1
+
+
+def test_no_garbage_is_collected_in_a_capture(calls):
+    """It could destroy an old graph, which breaks the capture; and nothing here needs it."""
+    collecting = []
+    recorder = CudaRecorder(torch.device("cuda:1"))
+    recorder.record(lambda: collecting.append(gc.isenabled()))
+    assert collecting == [False] and gc.isenabled()
+    with pytest.raises(ZeroDivisionError):
+        recorder.record(lambda: 1 / 0)
+    assert gc.isenabled()
 
 
 def test_an_error_in_a_capture_is_not_hidden_by_that_of_its_end(calls, monkeypatch):

@@ -15,6 +15,7 @@ default generator at its present state, and moves it on as the same work without
 """
 
 import contextlib
+import gc
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Protocol
 
@@ -65,7 +66,9 @@ class CudaRecorder:
         graph, raised = torch.cuda.CUDAGraph(), list[Exception]()
         try:
             with (
+                _no_collector(),
                 torch.cuda.device(self.device),
+                torch.cuda.stream(self.stream),  # a broken capture would leave it current
                 torch.cuda.graph(graph, pool=self.pool, stream=self.stream),
             ):
                 try:
@@ -77,6 +80,18 @@ class CudaRecorder:
             raise (raised or [error])[0] from None
         replay: Callable[[], None] = graph.replay
         return replay
+
+
+@contextlib.contextmanager
+def _no_collector() -> Iterator[None]:
+    """Inside, Python looks for no garbage: a graph that is destroyed would break a capture."""
+    collecting = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if collecting:
+            gc.enable()
 
 
 class RunAgain:

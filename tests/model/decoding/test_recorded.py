@@ -1,5 +1,8 @@
 """Recorded searches, without a GPU: the tokens of eager ones, from fixed memory."""
 
+import gc
+import weakref
+
 import pytest
 import torch
 from conftest import SCHEMES, VOCABULARY, model_of, ragged
@@ -80,6 +83,32 @@ def test_rows_that_go_on_do_so_in_a_smaller_shape(monkeypatch, scheme, vocabular
             for parameter in model.parameters():
                 parameter.mul_(1.2)
     assert steps == [[16, 16, 16, 4, 1, 1], [16, 16, 16, 16, 4, 4], [4, 4, 4, 1, 1, 1]]
+
+
+def test_graphs_go_with_the_last_reference():
+    """Not with the garbage, whenever that is found: they hold memory of a GPU."""
+    graphs = weakref.WeakSet()
+
+    class Graph:
+        def __init__(self, work):
+            self.work = weakref.WeakMethod(work)  # as a graph, it holds no Python
+            graphs.add(self)
+
+        def __call__(self):
+            self.work()()
+
+    class Graphs(RunAgain):
+        def record(self, work):
+            return Graph(work)
+
+    recorded = RecordedSearch(Graphs(), lively("anchored"))
+    recorded(recorded.model, ragged(2, 6))
+    assert graphs
+    gc.disable()
+    del recorded
+    left = len(graphs)
+    gc.enable()
+    assert not left
 
 
 @pytest.mark.parametrize(

@@ -58,15 +58,15 @@ class RecordedSearch:
         """The graphs for sources of a shape."""
         key = (*src.shape, *how)
         if key not in self.recorded:
-            beam, growth, alpha, _ = how
+            (beam, growth, alpha, _), model = how, self.model
             most = growth * src.shape[1] + MAX_LEN_B
             longest = min(most, self.model.config.max_length or most)
             self.tables.make_room(max(longest, src.shape[1]))
 
             def start(src: Tensor, limits: Tensor) -> Greedy | Beams:
                 if beam == 1:
-                    return Greedy(self.model, src, limits, longest)
-                return Beams(self.model, src, limits, longest, beam, alpha)
+                    return Greedy(model, src, limits, longest)
+                return Beams(model, src, limits, longest, beam, alpha)
 
             self.recorded[key] = _Recorded(self.recorder, self.tables, start, src)
         return self.recorded[key]
