@@ -105,7 +105,7 @@ def test_no_table_is_replaced_after_the_first_record(tmp_path, scheme):
     numbers(trainer, 12)
     trainer._evaluate()
     assert [id(table) for table in tables.now()] == [id(table) for table in before]
-    names = ("sinusoidal", "anchored", "alibi", "t5", "relative")
+    names = ("sinusoidal", "rotary", "anchored", "alibi", "t5", "relative")
     has_tables = trainer.config.model.positions in names
     assert bool(before) == has_tables, "the schemes with tables are those named"
 
