@@ -1,9 +1,11 @@
 """Biases by distance, and the clipped scheme."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 
 from toytrans.config import ModelConfig
 from toytrans.model.positions.base import Distances, Positions, arange
@@ -26,9 +28,12 @@ class DistanceBias(nn.Module):
         index: (A, B, Tq, Tk), which of the N, measured in A ways
         rows: which of the A ways each head uses
         """
+        flat, shape = [way.flatten() for way in index], index.shape[1:]
+        if weights.device.type == "cuda" and weights.requires_grad and torch.is_grad_enabled():
+            bias = for_gradients(weights, features, flat, rows)
+            return bias.view(len(bias), *shape).transpose(0, 1)
         with torch.autocast(weights.device.type, enabled=False):
             values = weights @ features.mT  # (H, N)
-        flat, shape = [way.flatten() for way in index], index.shape[1:]
         if len(flat) == 1:  # all heads at once are three times as fast
             return values.index_select(1, flat[0]).view(len(values), *shape).transpose(0, 1)
         heads = [(value, flat[row]) for value, row in zip(values.unbind(), rows, strict=True)]
@@ -38,6 +43,38 @@ class DistanceBias(nn.Module):
         for (value, place), head in zip(heads, bias, strict=True):
             torch.index_select(value, 0, place, out=head.view(-1))
         return bias.transpose(0, 1)
+
+
+class Lookup(torch.autograd.Function):
+    """The biases of distances that occur many times, with a gradient for a GPU.
+
+    That of `index_select` adds up in any order there, so two equal runs would differ.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, weights: Tensor, features: Tensor, place: Tensor) -> Tensor:
+        """weights (H, F), features (N, F), which of the N (n,) -> (H, n)."""
+        ctx.save_for_backward(features, place)
+        with torch.autocast(weights.device.type, enabled=False):
+            return (weights @ features.mT).index_select(1, place)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
+        features, place = ctx.saved_tensors
+        with torch.autocast(gradient.device.type, enabled=False):
+            return gradient @ features.index_select(0, place), None, None
+
+
+def for_gradients(
+    weights: Tensor, features: Tensor, flat: Sequence[Tensor], rows: Sequence[int]
+) -> Tensor:
+    """The bias (H, n) of distances (n,) in each of A ways, with the gradient of `Lookup`."""
+    given = [(weights, flat[0])]
+    if len(flat) > 1:
+        given = [(head, flat[row]) for head, row in zip(weights.split(1), rows, strict=True)]
+    parts = [Lookup.apply(some, features, place) for some, place in given]  # type: ignore[no-untyped-call]
+    return torch.cat(parts)
 
 
 class Relative(Positions):
