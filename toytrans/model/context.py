@@ -14,7 +14,7 @@ class AttentionContext:
     """Mask and relative positions of one attention. It is made once and used by every layer.
 
     mask: (B, 1, Tq or 1, Tk) bool; None = every key is visible
-    additive: the mask as numbers to add to scores
+    additive: the mask as numbers to add to scores; on a GPU those of `for_kernel`
     has_visible_key: (B, 1, Tq or 1, 1) bool; None = every query has one
     distances: from queries to keys, as the position scheme measures them; None = no bias
     """
@@ -28,7 +28,9 @@ class AttentionContext:
     def of(mask: Tensor, distances: Distances | None, dtype: torch.dtype) -> "AttentionContext":
         """The context of a mask. dtype: of the model's weights."""
         visible = has_visible_key(mask)
-        # reading a value would make a GPU wait, and break a compiled graph
+        if mask.device.type == "cuda":
+            return AttentionContext(mask, for_kernel(mask, visible, dtype), visible, distances)
+        # reading a value would make a device wait, and break a compiled graph
         can_read = mask.device.type == "cpu" and not torch.compiler.is_compiling()
         all_visible = can_read and bool(visible.all())
         numbers = additive(mask, torch.promote_types(dtype, torch.float32))
@@ -86,6 +88,17 @@ def additive(mask: Tensor, dtype: torch.dtype) -> Tensor:
     """
     lowest = torch.finfo(dtype).min
     return torch.zeros_like(mask, dtype=dtype).masked_fill(~mask, lowest)
+
+
+def for_kernel(mask: Tensor, visible: Tensor, dtype: torch.dtype) -> Tensor:
+    """The mask as numbers in the dtype that a GPU computes in.
+
+    dtype: of the model's weights.
+    A fused kernel may make NaN of queries without a visible key, so they see every key here. They
+    become zero after it.
+    """
+    autocast = torch.is_autocast_enabled("cuda")
+    return additive(mask | ~visible, torch.get_autocast_dtype("cuda") if autocast else dtype)
 
 
 def has_visible_key(mask: Tensor) -> Tensor:

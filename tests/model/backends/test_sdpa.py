@@ -6,7 +6,13 @@ from conftest import context_with_an_empty_row
 
 from toytrans.model.attention import eager_attention
 from toytrans.model.backends import cpu, sdpa
-from toytrans.model.context import AttentionContext
+from toytrans.model.context import AttentionContext, for_kernel, has_visible_key
+
+
+def of_gpu(mask: torch.Tensor, dtype: torch.dtype) -> AttentionContext:
+    """The context that a GPU has of a mask."""
+    visible = has_visible_key(mask)
+    return AttentionContext(mask, for_kernel(mask, visible, dtype), visible)
 
 
 def heads(*shape: int) -> torch.Tensor:
@@ -20,15 +26,18 @@ def test_eager_attention_equals_torchs_kernel(bias, scale):
     q, k, v = (heads(2, 3, 7, 5).requires_grad_() for _ in range(3))
     gradients = []
     outputs = []
-    for backend in (eager_attention, sdpa.attend):
-        output = backend(q, k, v, context, added, scale=scale)
+    assert not context.has_visible_key.all()
+    eager = (eager_attention, context), (eager_attention, of_gpu(context.mask, q.dtype))
+    for backend, given in (*eager, (sdpa.attend, of_gpu(context.mask, q.dtype))):
+        output = backend(q, k, v, given, added, scale=scale)
         output = output if isinstance(output, torch.Tensor) else output.context
         outputs.append(output.detach())
         gradients.append(torch.autograd.grad((output * torch.arange(5)).sum(), (q, k, v)))
-    assert torch.allclose(*outputs, atol=1e-5)
-    for ours, theirs in zip(*gradients, strict=True):
-        assert ours.isfinite().all()
-        assert torch.allclose(ours, theirs, atol=1e-5)
+    for one in (1, 2):
+        assert torch.allclose(outputs[0], outputs[one], atol=1e-5)
+        for ours, theirs in zip(gradients[0], gradients[one], strict=True):
+            assert ours.isfinite().all()
+            assert torch.allclose(ours, theirs, atol=1e-5)
     assert (outputs[0][1] == 0).all(), "nothing to look at gives zeros, never NaN"
     assert outputs[0][0].abs().min() > 0
 
@@ -41,7 +50,7 @@ def test_backends_in_bf16_are_near_eager_attention_in_fp64(quick, cap):
     found = []
     for dtype, backend in ((torch.float64, eager_attention), (torch.bfloat16, quick)):
         q, k, v = (x.to(dtype).requires_grad_() for x in given)
-        context = backend(q, k, v, AttentionContext.of(mask, None, dtype), **cap)
+        context = backend(q, k, v, of_gpu(mask, dtype), **cap)
         context = context if isinstance(context, torch.Tensor) else context.context
         gradients = torch.autograd.grad(context.double().square().sum(), (q, k, v))
         found.append([x.double() for x in (context, *gradients)])
@@ -53,7 +62,7 @@ def test_sdpa_drops_weights_at_the_rate_and_makes_up_for_it():
     """Equal weights on 50 keys whose values are one-hot, so that the context is the weights."""
     mask = torch.ones(40, 1, 1, 50, dtype=torch.bool)
     mask[0] = False
-    context = AttentionContext.of(mask, None, torch.float32)
+    context = of_gpu(mask, torch.float32)
     nought, values = torch.zeros(40, 3, 50, 8), torch.eye(50).expand(40, 3, 50, 50)
     context = sdpa.attend(nought, nought, values, context, dropout=0.3)
     assert (context[0] == 0).all(), "a row that sees nothing"
@@ -66,7 +75,7 @@ def test_sdpa_drops_weights_at_the_rate_and_makes_up_for_it():
 def test_cudnn_is_never_chosen_and_flash_only_without_a_mask(monkeypatch, masked):
     """It plans anew for each shape of a batch."""
     mask = torch.ones(2, 1, 1, 7, dtype=torch.bool)
-    context = AttentionContext.of(mask, None, torch.float32) if masked else AttentionContext()
+    context = of_gpu(mask, torch.float32) if masked else AttentionContext()
     attention, allowed = torch.nn.functional.scaled_dot_product_attention, []
 
     def seen(*arguments, **options):

@@ -4,7 +4,7 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from toytrans.model.context import AttentionContext, additive
+from toytrans.model.context import AttentionContext
 
 
 def fits(q: Tensor, context: AttentionContext, cap: float) -> bool:
@@ -35,16 +35,13 @@ def attend(
 ) -> Tensor:
     """The context (B, H, Tq, Dh) of `eager_attention`, without a cap.
 
-    The kernel may make NaN of queries without a visible key. They see every key in the kernel,
-    and become zero after it.
+    context: with the numbers of `for_kernel`
     """
     assert not cap
-    mask, visible = context.mask, context.has_visible_key
-    if mask is not None and visible is not None:
-        mask = mask | ~visible
+    mask, visible = context.additive, context.has_visible_key
     if bias is not None:
-        added = bias.to(q.dtype)
-        mask = added if mask is None else added + additive(mask, q.dtype)
+        bias = bias.to(q.dtype)
+        mask = bias if mask is None else bias + mask
     with sdpa_kernel(kernels(mask)):
         output = F.scaled_dot_product_attention(
             q, k, v, attn_mask=mask, dropout_p=dropout, scale=scale
