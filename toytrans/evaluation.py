@@ -33,6 +33,9 @@ BATCH_TOKENS = 16_384
 MOST_SCORES = 2**20
 """Scores of one attention that are in memory at once: 4 MiB of them, which a core has at hand."""
 
+MOST_SCORES_OF_GPU = 2**26
+"""256 MiB: a GPU waits for launches, so it computes far more of them at once."""
+
 MOST_SPANS = 25
 """Rows of lengths that a table may have."""
 
@@ -281,8 +284,9 @@ def _in_eval_mode(model: Transformer) -> Iterator[torch.device]:
     training = model.training
     model.eval()
     try:
-        with limit_scores(MOST_SCORES):
-            yield next(model.parameters()).device
+        device = next(model.parameters()).device
+        with limit_scores(MOST_SCORES_OF_GPU if device.type == "cuda" else MOST_SCORES):
+            yield device
     finally:
         model.train(training)
 

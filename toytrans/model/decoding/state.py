@@ -34,7 +34,7 @@ class DecoderState:
         mask = model.masks.cross(src, one_query)
         self.cross_context = AttentionContext.of(mask, None, model.dtype)
         self.memory = [layer.cross_attention.keys_values(memory) for layer in stack]
-        self.caches = [KVCache(*sizes, head_width, memory) for _ in stack]
+        self.caches = [KVCache(*sizes, head_width, keys) for keys, _ in self.memory]
         self.ancestry: Tensor | None = None
         if beams > 1:
             self.ancestry = src.new_zeros(len(src), beams, places * beams, dtype=torch.bool)
