@@ -2,7 +2,7 @@
 
     python scripts/bench.py [--only training decoding solve precision] [--quick] [--json]
     python scripts/bench.py --growth [PICTURE]
-    python scripts/bench.py --device cuda [--only training decoding]
+    python scripts/bench.py --device cuda [--only training decoding] [--sizes 64] [--tokens 4096]
 
 Needs the extra `bench`. The peers: PyTorch's tutorial trainer around nn.Transformer and Hugging
 Face's BART in training, CTranslate2 and Hugging Face's Marian in decoding. Every contender is a
@@ -52,13 +52,15 @@ def main() -> None:
     parser.add_argument("--growth", nargs="?", type=Path, const=Path("growth.png"))
     parser.add_argument("--quick", action="store_true", help="smallest size, one short repetition")
     parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--seconds", type=float, default=4.0, help="of one stretch of training")
+    parser.add_argument("--seconds", type=float, help="of a stretch of training; 4, a GPU: 1")
+    parser.add_argument("--tokens", nargs="+", type=int, default=on_gpu.TOKENS, help="on a GPU")
     parser.add_argument("--json", action="store_true", help="one document on standard output")
     options = parser.parse_args()
     if options.growth and not options.growth.absolute().parent.is_dir():
         parser.error(f"--growth {options.growth}: there is no such folder")
     if options.device == "cuda":
         names = on_gpu.parts_of(parser, options.only)
+    options.seconds = options.seconds or (1.0 if options.device == "cuda" else 4.0)
     if options.quick:
         options.repeats, options.seconds = 1, 0.5
     console = Console(stderr=options.json, width=None if sys.stdout.isatty() else 110)

@@ -88,10 +88,10 @@ class Contender:
 
     def ask(self, *question: Any) -> Any:
         """The answer to a question; its process ends with an error it cannot answer."""
-        self._line.send(question)
         try:
+            self._line.send(question)
             return self._line.recv()
-        except EOFError:
+        except (EOFError, OSError):
             raise SystemExit(f"{self._spec}: its process has ended, see above") from None
 
     def close(self) -> None:
@@ -149,7 +149,8 @@ def config_of(spec: Training) -> Any:
 
 
 def _batches(spec: Training, config: Any, source: Any) -> Iterator[Any]:
-    """Endless batches, made as they are asked for; `same`: a hundred made beforehand."""
+    """Endless batches, made as they are asked for; `same`, and those of a GPU's peers: a hundred
+    made beforehand, since a loader in the step's process would keep a GPU waiting."""
     import torch
     from peers import loader
 
@@ -159,7 +160,8 @@ def _batches(spec: Training, config: Any, source: Any) -> Iterator[Any]:
         return (dealt[0] for dealt in training_batches(source, config, 0, spec.device))
     pairs = source.pairs("train", torch.arange(100 * spec.rows))
     batches = (batch.to(spec.device) for batch in loader(pairs, spec.rows, seed=0))
-    return itertools.cycle(list(itertools.islice(batches, 100))) if spec.same else batches
+    beforehand = spec.same or spec.device != "cpu"
+    return itertools.cycle(list(itertools.islice(batches, 100))) if beforehand else batches
 
 
 def _trainer(spec: Training) -> Callable[..., Any]:

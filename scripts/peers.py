@@ -27,7 +27,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-import ctranslate2
 import torch
 import transformers
 from torch import Tensor, nn
@@ -238,6 +237,8 @@ class CTranslate2:
         workers: int,
         threads: int,
     ) -> None:
+        import ctranslate2  # a machine with a GPU may lack it: it is a peer on a CPU alone
+
         self.translator = ctranslate2.Translator(
             str(directory), compute_type=compute_type, inter_threads=workers, intra_threads=threads
         )
