@@ -143,8 +143,8 @@ def as_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     """What the CPU's path reads on the host, it leaves as a GPU's path does."""
 
     def of(mask: Tensor, distances: Any, dtype: torch.dtype) -> context.AttentionContext:
-        numbers = context.additive(mask, torch.promote_types(dtype, torch.float32))
         visible = context.has_visible_key(mask)
+        numbers = context.for_kernel(mask, visible, torch.promote_types(dtype, torch.float32))
         return context.AttentionContext(mask, numbers, visible, distances)
 
     def keep_mask(x: Tensor, rate: float) -> Tensor:
