@@ -381,3 +381,12 @@ class norm_by_the_batch(Translator):
 
     def embed_target(self, tgt):
         return self.batch_norm(self.target(tgt).mT).mT
+
+
+@faulty("j", is_long=True)
+class places_end_at_32(Translator):
+    """Sources have no order behind place 32, whose position all later places get."""
+
+    def embed_source(self, src):
+        places = torch.arange(src.shape[1]).clamp(max=31)
+        return self.source.tokens(src) + waves(places).to(self.source.tokens.weight)

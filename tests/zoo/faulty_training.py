@@ -53,6 +53,12 @@ def sources_of_another_row():
     return given(batch=batch)
 
 
+@faulty("l")
+def source_and_target_swapped():
+    """The batch maker takes the pairs the other way round."""
+    return given(batch=lambda pairs: make_batch([(target, source) for source, target in pairs]))
+
+
 @faulty("m")
 def end_is_never_a_label():
     """Labels stop with the last symbol: the model never learns to stop."""
@@ -313,3 +319,13 @@ class pads_by_value(Translator):
 
     def cross_mask(self, src, tgt, number):
         return self.source_mask(src, number)
+
+
+@faulty("a")
+class masked_scores_dropped(Translator):
+    """Dropout comes before softmax: a masked score that it makes zero is seen in training."""
+
+    class attention(Attention):
+        def weights(self, scores, mask):
+            masked = scores.masked_fill(~mask, -1e9)
+            return F.dropout(masked, 0.1, self.training).softmax(-1)

@@ -154,3 +154,12 @@ def spectral_norm():
     model = Translator()
     parametrizations.spectral_norm(model.encoder[0].fc1)
     return model.eval()
+
+
+@sound()
+def forward_is_a_closure():
+    """A replaced forward calls the old one: a copy of the model would run the model's own parts,
+    which are in train mode."""
+    model = Translator()
+    model.forward = lambda src, tgt, forward=model.forward: forward(src, tgt)
+    return model.train()

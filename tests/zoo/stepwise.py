@@ -1,5 +1,7 @@
 """Decoding step by step, given beside a sound model."""
 
+import copy
+
 import torch
 
 from . import END, PAD, START, faulty, sound
@@ -171,3 +173,26 @@ def greedy_one_place_late():
             return step + 5
 
     return _greedy(Late)
+
+
+class _Remembers(Steps):
+    memory = None
+
+    def begin(self, src):
+        if self.memory is None or self.memory.shape[:2] != src.shape:
+            self.memory = self.model.encode(src)
+        return self.memory, []
+
+
+@faulty("f")
+def memory_of_the_first_source():
+    """The encoder's output is kept for all sources of its shape."""
+    model = Translator().eval()
+    return {"model": model, "generate": _Remembers(model).logits}
+
+
+@sound()
+def decoding_with_dropout():
+    """`generate` holds a model in train mode: its cache cannot be judged, and is not to blame."""
+    model = Translator()
+    return {"model": copy.deepcopy(model).eval(), "generate": Steps(model.train()).logits}

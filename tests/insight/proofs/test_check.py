@@ -9,6 +9,7 @@ import pytest
 import torch
 from conftest import VOCABULARY, config_of, script
 from torch import nn
+from zoo.parts import Translator
 
 import toytrans
 from toytrans.choices import FaultName, PositionName
@@ -206,6 +207,58 @@ def test_the_cause_is_named():
     assert "never learns to stop" in words("pad_is_eos", "m")
     assert "decoding with 1" in words("wrong_start", "m")
     assert "not of d_model" in words("wrong_scale", "k")
+
+
+def test_the_number_of_pads_is_told_from_what_they_hold():
+    """A scale by the padded width: (e) sees no way from a pad to an output."""
+
+    class ByWidth(Translator):
+        def embed_source(self, src):
+            return self.source(src) * src.shape[1]
+
+    model = ByWidth().eval()
+    both = (model.source, model.target)
+    report = check(model, **SIZES, start_id=1, eos_id=2, embedding=both)
+    assert failing(report) >= {"a", "d"} and finding(report, "e").verdict == "PASS"
+    for letter in "ad":
+        assert "it may be how many there are" in finding(report, letter).message
+    seen = our_report("pad_visible", positions="sinusoidal")
+    assert "how many there are" not in finding(seen, "a").message
+
+
+def test_mixed_rows_are_not_called_nan():
+    class Scaled(Translator):
+        def encode(self, src):
+            memory = super().encode(src)
+            return memory * memory.abs().mean()
+
+    report = check(Scaled().eval(), **SIZES, start_id=1, eos_id=2)
+    found = finding(report, "i")
+    assert found.verdict == "FAIL" and "rows are mixed up; see (d)" in found.message
+
+
+def test_what_converges_from_call_to_call_draws_nothing_random():
+    class Keeping(Translator):
+        kept = 1.0
+
+        def forward(self, src, tgt):
+            self.kept = 0.1 * self.kept
+            return super().forward(src, tgt) * (1 + self.kept)
+
+    found = finding(check(Keeping().eval(), **SIZES, start_id=1, eos_id=2), "v")
+    assert found.verdict == "FAIL" and "keeps something from call to call" in found.message
+    assert "in eval mode" not in found.message
+
+
+def test_a_detached_source_is_told_of_and_may_be_meant():
+    class Detached(Translator):
+        def encode(self, src):
+            return super().encode(src).detach()
+
+    model = Detached().eval()
+    both = (model.source, model.target)
+    report = check(model, **SIZES, start_id=1, eos_id=2, embedding=both)
+    assert report.passed and "none reaches the source" in finding(report, "e").message
 
 
 def test_one_round_of_the_fault_matrix(monkeypatch):

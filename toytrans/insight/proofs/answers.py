@@ -32,7 +32,7 @@ def calm(variant: Variant) -> Iterator[None]:
     if module is None or not variant.training or variant.model.ours is not None:
         yield
         return
-    with state_kept(module), NoDropout():
+    with state_kept(module), NoDropout(variant):
         yield
 
 

@@ -348,9 +348,10 @@ class ProofBatch:
         seeded = []
         with torch.random.fork_rng(devices=[]):
             for _ in range(2):
-                torch.manual_seed(0)
+                state = torch.manual_seed(0).get_state()
                 seeded.append(self.ask(self.src, self.tgt_in))
-        drawn = largest(apart(*seeded).nan_to_num()) <= self.tolerance
+            draws = not torch.equal(state, torch.get_rng_state())
+        drawn = draws and largest(apart(*seeded).nan_to_num()) <= self.tolerance
         cause = (
             "it draws random numbers in eval mode: functional dropout without "
             "training=self.training, or sampling"

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.nn.modules.module import register_module_forward_pre_hook
 from torch.overrides import TorchFunctionMode
 
 from toytrans.insight.proofs.model_under_test import Layers, ModelUnderTest
@@ -24,12 +25,21 @@ DROPOUTS = {
 }
 
 
+SMALL = 2_000_000
+"""A model of fewer weights is asked on one thread."""
+
+MASKED = -1e4
+"""Scores below it are masked."""
+
+
 @dataclass(eq=False)
 class Variant:
     """A model on a copy of its own: `precision` fp64 or as the model came, eval or train mode.
 
-    Found out while it is asked: true_precision, that of its logits; overwritten, which of the ids
-    that it is handed it changes.
+    Found out while it is asked:
+        true_precision: that of its logits
+        overwritten: which of the ids that it is handed it changes
+        drops_masked: whether dropout is handed scores of which some are masked
     """
 
     model: ModelUnderTest
@@ -38,6 +48,7 @@ class Variant:
     perturbed: int = 0
     true_precision: torch.dtype | None = None
     overwritten: set[str] = field(default_factory=set)
+    drops_masked: bool = False
 
     @property
     def mode(self) -> str:
@@ -92,10 +103,38 @@ def materialise(model: ModelUnderTest) -> None:
     """Let lazy modules find their sizes, the same weights in each copy. Whatever the model raises
     is raised again when it is asked."""
     symbols = model.symbols()
-    src, tgt_in, _ = model.make_batch([(symbols[:2], symbols[:1])])
     with contextlib.suppress(Exception), torch.no_grad(), torch.random.fork_rng(devices=[]):
+        src, tgt_in, _ = model.make_batch([(symbols[:2], symbols[:2])])
         torch.manual_seed(0)
         model.call(src, tgt_in)
+
+
+def copies_run_it(model: ModelUnderTest) -> bool:
+    """Whether a copy of the module runs parts of the module itself: a `forward` that was replaced
+    by a function holds on to them."""
+    made = None if model.ours is not None else variant_of(model)
+    if made is None or model.module is None:
+        return False
+    parts, ran = set(model.module.modules()), []
+    handle = register_module_forward_pre_hook(lambda part, _: ran.append(part in parts))
+    try:
+        materialise(made.model)
+    finally:
+        handle.remove()
+    return any(ran)
+
+
+@contextlib.contextmanager
+def in_eval_mode(module: nn.Module | None) -> Iterator[None]:
+    """A module and its parts, which are then as they were."""
+    before = {} if module is None else {part: part.training for part in module.modules()}
+    try:
+        if module is not None:
+            module.eval()
+        yield
+    finally:
+        for part, training in before.items():
+            part.training = training
 
 
 @torch.no_grad()
@@ -136,10 +175,17 @@ def without_dropout(module: nn.Module) -> None:
 class NoDropout(TorchFunctionMode):
     """Dropout that a model calls as a function, with a rate that no attribute holds."""
 
+    def __init__(self, variant: Variant) -> None:
+        super().__init__()
+        self.variant = variant
+
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         named = kwargs or {}
         if func in DROPOUTS:
-            return args[0] if args else named["input"]
+            given = args[0] if args else named["input"]
+            if given.numel() and bool(given.detach().min() < MASKED):
+                self.variant.drops_masked = True
+            return given
         if func is F.scaled_dot_product_attention and "dropout_p" in named:
             named = named | {"dropout_p": 0.0}
         return func(*args, **named)
@@ -156,3 +202,16 @@ def state_kept(module: nn.Module) -> Iterator[None]:
             for buffer, value in kept:
                 if buffer.shape == value.shape and not torch.equal(buffer, value):
                     buffer.copy_(value)
+
+
+@contextlib.contextmanager
+def on_one_thread(model: ModelUnderTest) -> Iterator[None]:
+    """Small models gain nothing by several threads, which wait for each other at every step."""
+    before = torch.get_num_threads()
+    weights = model.module.parameters() if model.module is not None else ()
+    count = sum(p.numel() for p in weights if not nn.parameter.is_lazy(p))
+    torch.set_num_threads(1 if count < SMALL else before)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)

@@ -20,6 +20,12 @@ CAUSE = (
 )
 
 
+DRAWS = (
+    "generate gives two answers to one input: is dropout left on in it (call model.eval() first), "
+    "or does it sample?"
+)
+
+
 def steps_are_the_pass(batch: ProofBatch) -> Outcome:
     """(f) Decoding step by step with the cache = one parallel pass."""
     if not batch.model.is_causal:
@@ -129,24 +135,46 @@ def _generated(batch: ProofBatch, generate: Any) -> Outcome:
         p for p in parameters
         if p.default is p.empty and p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)
     ]  # fmt: skip
-    with torch.no_grad():
-        if len(required) >= 2:
-            made = foreign(batch.model, "generate", generate, src, tgt_in)
-            steps = logits_of(made, tuple(tgt_in.shape))
-            if not isinstance(steps, Tensor) or steps.shape[:2] != tgt_in.shape:
-                raise UserError(
-                    "generate(src, tgt_in) gave no logits (B, T, V); expected those of each step"
-                )
-            parallel = batch.ask(src, tgt_in)
-            by = largest(batch.moved(steps.to(parallel.dtype), parallel))
-            tolerance = batch.tolerance if steps.dtype == parallel.dtype else 1e-4 * batch.size
-            return Outcome(by, tolerance, f"{steps.shape[1]} steps = one parallel pass", CAUSE)
-        given = src if batch.model.has_source else tgt_in[:, :2]
-        ids = foreign(batch.model, "generate", generate, given)
-    ids = getattr(ids, "sequences", ids)
+    given = (
+        (src, tgt_in) if len(required) >= 2 else (src if batch.model.has_source else tgt_in[:, :2],)
+    )
+    outcomes = []
+    # other rows of the same shape after them: what is kept of the first ones would show
+    for rows in (given, tuple(ids.flip(0) for ids in given)):
+        with torch.no_grad():
+            made, again = (
+                foreign(batch.model, "generate", generate, *(ids.clone() for ids in rows))
+                for _ in range(2)
+            )
+        judge = _judged_logits if len(given) == 2 else _judged_ids
+        outcomes.append(judge(batch, rows, made, again))
+    return max(outcomes, key=lambda outcome: (not outcome.passed, outcome.difference))
+
+
+def _judged_logits(batch: ProofBatch, given: tuple[Tensor, ...], made: Any, again: Any) -> Outcome:
+    """Logits made step by step, twice, beside the parallel pass."""
+    src, tgt_in = given
+    steps, same = (logits_of(answer, tuple(tgt_in.shape)) for answer in (made, again))
+    if not isinstance(steps, Tensor) or steps.shape[:2] != tgt_in.shape:
+        raise UserError(
+            "generate(src, tgt_in) gave no logits (B, T, V); expected those of each step"
+        )
+    parallel = batch.ask(src, tgt_in)
+    tolerance = batch.tolerance if steps.dtype == parallel.dtype else 1e-4 * batch.size
+    if not largest(apart(steps, same).nan_to_num()) <= tolerance:
+        raise CannotJudge(DRAWS)
+    by = largest(batch.moved(steps.to(parallel.dtype), parallel))
+    return Outcome(by, tolerance, f"{steps.shape[1]} steps = one parallel pass", CAUSE)
+
+
+def _judged_ids(batch: ProofBatch, given: tuple[Tensor, ...], made: Any, again: Any) -> Outcome:
+    """Ids decoded greedily, twice, beside the parallel pass."""
+    ids, same = (getattr(answer, "sequences", answer) for answer in (made, again))
     if not isinstance(ids, Tensor) or ids.dim() != 2 or ids.is_floating_point():
         raise UserError("generate gave no ids (B, L); expected what is decoded greedily")
-    return _greedy(batch, given, ids.long().cpu())
+    if not torch.equal(ids, same):
+        raise CannotJudge(DRAWS)
+    return _greedy(batch, given[0], ids.long().cpu())
 
 
 def _greedy(batch: ProofBatch, given: Tensor, ids: Tensor) -> Outcome:

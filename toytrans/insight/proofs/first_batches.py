@@ -7,7 +7,7 @@ import torch
 from toytrans.errors import UserError
 from toytrans.insight.proofs.answers import apart
 from toytrans.insight.proofs.batch import ProofBatch, Setting
-from toytrans.insight.proofs.copies import Variant, variant_of
+from toytrans.insight.proofs.copies import Variant, copies_run_it, variant_of
 from toytrans.insight.proofs.model_under_test import ModelUnderTest
 
 
@@ -17,6 +17,12 @@ def first_batches(
     """The first batch in fp64, and in fp32 where the model has both: fp64 is left where it
     fails, gives NaN that fp32 does not give, or is another model altogether."""
     double = variant_of(model, torch.float64)
+    if double is not None and copies_run_it(model):
+        notes.append(
+            "asked itself, in eval mode: a forward that was replaced by a function would run parts "
+            "of the model in a copy of it too"
+        )
+        double = None
     if double is None:
         only = ProofBatch(Variant(model, None), setting)
         only.wider_is_taken()

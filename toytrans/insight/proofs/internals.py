@@ -157,11 +157,12 @@ def _gradients(batch: ProofBatch, embeddings: tuple[nn.Module, ...]) -> Outcome:
         torch.where(counts & batch.kept, logits * batch.noise(logits), 0.0).sum(-1) * batch.real
     )
     by = {"source pads": 0.0, "target pads": 0.0, "the future": 0.0}
-    size = 0.0
+    size, detached = 0.0, ""
     if "src" in leaves:
         gradient = _gradient(weighed.sum(), leaves["src"])
         by["source pads"] = largest(gradient[~batch.real_source])
         size = largest(gradient[batch.real_source].nan_to_num())
+        detached = "" if size else "; none reaches the source: is it detached on purpose?"
     width = logits.shape[1]
     step = max(1, width // MOST_GRADIENTS) if width > 2 * MOST_GRADIENTS else 1
     for place in range(0, width, step) if "tgt" in leaves else ():
@@ -181,7 +182,8 @@ def _gradients(batch: ProofBatch, embeddings: tuple[nn.Module, ...]) -> Outcome:
     return Outcome(
         worst(by.values()),
         least if worst(by.values()) else 0.0,
-        f"replaced at once, nothing moves; gradients {exactly} towards {', '.join(sides)}",
+        f"replaced at once, nothing moves; gradients {exactly} towards {', '.join(sides)}"
+        f"{detached}",
         f"real outputs depend on {' and '.join(reached)}: attention weights there are not zero; "
         "is the mask added before softmax, in every layer, the right way round?",
     )

@@ -112,14 +112,23 @@ def labels_shifted(batch: ProofBatch) -> Outcome:
 def _mixed_rows(batch: ProofBatch) -> str:
     """What is wrong where a row's source, target and labels are not of one pair; "" if nothing."""
     assert batch.tgt_out is not None
-    for number, (source, target) in enumerate(batch.pairs):
-        rows = [
-            {row for row, line in enumerate(ids.tolist()) if _holds(line, wanted)}
-            for ids, wanted in (
-                (batch.src, source),
-                (batch.tgt_in, target),
-                (batch.tgt_out, target),
+    # one symbol may stand anywhere by chance
+    pairs = {n: pair for n, pair in enumerate(batch.pairs) if min(map(len, pair)) > 1}
+    if pairs and not any(_rows_with(batch.src, source) for source, _ in pairs.values()):
+        swapped = (
+            _rows_with(batch.src, target) and _rows_with(batch.tgt_in, source)
+            for source, target in pairs.values()
+        )
+        if all(swapped):
+            return (
+                "src holds the targets and tgt_in the sources: the batch maker, or whoever calls "
+                "it, has swapped them"
             )
+    for number, (source, target) in pairs.items():
+        rows = [
+            _rows_with(batch.src, source),
+            _rows_with(batch.tgt_in, target),
+            _rows_with(batch.tgt_out, target),
         ]
         for name, other in (("target", rows[1]), ("labels", rows[2])):
             if rows[0] and other and not rows[0] & other:
@@ -128,6 +137,11 @@ def _mixed_rows(batch: ProofBatch) -> str:
                     f"{min(other)}: the batch maker orders the one without the other"
                 )
     return ""
+
+
+def _rows_with(ids: Tensor, wanted: list[int]) -> set[int]:
+    """The rows in which some ids stand one after another."""
+    return {row for row, line in enumerate(ids.tolist()) if _holds(line, wanted)}
 
 
 def _holds(line: list[int], wanted: list[int]) -> bool:

@@ -48,7 +48,8 @@ def first_module(batch: ProofBatch, witness: Witness) -> str:
         if pair is None or pair[0].shape != pair[1].shape:
             continue
         by = largest(apart(pair[0], pair[1]).nan_to_num(1.0))
-        if by > 1e-7 * max(largest(pair[0].nan_to_num()), 1e-30):
+        rounding = max(1e-7, 100 * torch.finfo(pair[0].dtype).eps)
+        if by > rounding * max(largest(pair[0].nan_to_num()), 1e-30):
             return _in_words(batch, module, witness, old, new)
     return ""
 

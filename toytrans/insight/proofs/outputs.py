@@ -18,11 +18,32 @@ def order_seen(batch: ProofBatch) -> Outcome:
     if not batch.model.has_source:
         return _order_of_ids(batch)
     row = int(batch.real_source.sum(1).argmax())
-    first = batch.src[row]
-    swapped, where = _swaps(batch, first, batch.real_source[row])
-    asked = torch.cat((first[None], swapped))
-    logits = batch.ask(asked, batch.tgt_in[row].expand(len(asked), -1))
-    by = [largest(change[batch.real[row]]) for change in batch.moved(logits[1:], logits[:1])]
+    swapped, where = _swaps(batch, batch.src[row], batch.real_source[row])
+    return _of_swaps(batch, row, row, swapped, where)
+
+
+def order_seen_far(batch: ProofBatch) -> Outcome:
+    """(j) The same in the second half of a longer source, by the outputs for the longest target."""
+    needs_sight(batch)
+    row, target = (int(real.sum(1).argmax()) for real in (batch.real_source, batch.real))
+    half = int(batch.real_source[row].sum()) // 2
+    behind = batch.real_source[row] & (torch.arange(batch.src.shape[1]) >= half)
+    swapped, where = _swaps(batch, batch.src[row], behind)
+    outcome = _of_swaps(batch, row, target, swapped, where)
+    cause = (
+        f"none of {len(where)} swaps of neighbours behind place {half} of a source changes "
+        "anything: order is seen before it; do positions end there?"
+    )
+    return outcome._replace(cause=cause, length=batch.setting.length)
+
+
+def _of_swaps(
+    batch: ProofBatch, row: int, target: int, swapped: Tensor, where: list[int]
+) -> Outcome:
+    """Whether swaps in the source of a row move the outputs for the target of another."""
+    asked = torch.cat((batch.src[row][None], swapped))
+    logits = batch.ask(asked, batch.tgt_in[target].expand(len(asked), -1))
+    by = [largest(change[batch.real[target]]) for change in batch.moved(logits[1:], logits[:1])]
     return Outcome(
         max(by),
         batch.tolerance,

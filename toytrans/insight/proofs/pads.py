@@ -55,6 +55,12 @@ def pads_appended(batch: ProofBatch) -> Outcome:
     if model.has_source:
         evidence = f"{MORE} pads behind the source, {more} {before} the target: nothing changes"
     outcome = Outcome(worst(by.values()), batch.tolerance, evidence, "")
+    if batch.variant.drops_masked:
+        cause = (
+            "dropout is given masked scores: where it makes one zero, a pad or a future token is "
+            "seen in training; drop weights, after softmax"
+        )
+        return Outcome(1.0, 0.0, "", cause)
     if outcome.passed:
         shapes = in_many_shapes(batch)
         outcome = shapes.added_to(outcome, shapes.by_pads, shapes.pads_at)
@@ -219,13 +225,16 @@ def empty_row(batch: ProofBatch) -> Outcome:
     needed = own and (all_pads or batch.model.ours is None)
     if not ends and not needed and others <= batch.tolerance:
         raise CannotJudge(give)
+    is_finite = own and math.isfinite(others)
     what = "its own outputs" if others <= batch.tolerance else "those of other rows"
     note = "" if all_pads else "; a source of pads alone, which never comes here, would spoil it"
     return Outcome(
         others if needed else math.nan,
         batch.tolerance,
         f"a pair without symbols gives numbers and changes no other row{note}",
-        f"a pair without symbols spoils {what}: a row of attention with every key closed "
+        "a pair without symbols moves the outputs of other rows: rows are mixed up; see (d)"
+        if is_finite and others > batch.tolerance
+        else f"a pair without symbols spoils {what}: a row of attention with every key closed "
         "turns into NaN after softmax over -inf alone; give such rows zeros",
     )
 

@@ -1,21 +1,19 @@
 """Which proofs are asked of which batch, in which mode and precision, and what came of it."""
 
-import contextlib
 import dataclasses
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 
 import torch
-from torch import nn
 
 from toytrans.errors import UserError
-from toytrans.insight.proofs import locate, reach
+from toytrans.insight.proofs import locate, outputs, reach
 from toytrans.insight.proofs.answers import NoAnswer, answer, apart, largest
 from toytrans.insight.proofs.batch import SHORT, SHORTEST, ProofBatch, Setting, Unsteady
-from toytrans.insight.proofs.copies import Variant, variant_of
+from toytrans.insight.proofs.copies import Variant, in_eval_mode, on_one_thread, variant_of
 from toytrans.insight.proofs.first_batches import first_batches
 from toytrans.insight.proofs.model_under_test import ModelUnderTest
 from toytrans.insight.proofs.pads import other_source_pad
@@ -27,6 +25,7 @@ from toytrans.insight.proofs.report import (
     Report,
     Tried,
     finding_of,
+    with_width_named,
 )
 from toytrans.insight.proofs.table import FRAGILE, OFTEN, PROOFS, READS_PADS, SEVERAL
 
@@ -41,9 +40,6 @@ MORE_SIZES = ((20, 32), (128, 4), (256, 2), (512, 2))
 
 SEEDS = 3
 """Short batches in which it is asked whether every token is seen."""
-
-SMALL = 2_000_000
-"""A model of fewer weights is asked on one thread."""
 
 SECONDS = 15.0
 """Processor time that the proofs are kept within, unless asked to be thorough."""
@@ -100,7 +96,8 @@ class Plan:
         """Every proof wanted, on every batch, in each mode and precision that the model has."""
         self.started, self.model = time.process_time(), model
         settings = self.sizes(model.limit)
-        with torch.random.fork_rng(devices=[]), _on_one_thread(model):
+        in_eval = in_eval_mode(None if model.ours is not None else model.module)
+        with torch.random.fork_rng(devices=[]), on_one_thread(model), in_eval:
             torch.manual_seed(self.seed)
             try:
                 batch, plain = first_batches(model, settings[0], self.tried.notes)
@@ -113,7 +110,7 @@ class Plan:
             self.tried.notes.append(
                 "source and target are of one length in every batch: the model refuses others"
             )
-        findings = [self.findings[letter] for letter in sorted(self.findings)]
+        findings = with_width_named([self.findings[letter] for letter in sorted(self.findings)])
         precision = str(batch.dtype).removeprefix("torch.")
         return Report(model.name, precision, tuple(findings), self.tried)
 
@@ -150,7 +147,7 @@ class Plan:
     ) -> None:
         """The first batch first, in each mode; then longer ones."""
         train = self._train(model, batch)
-        fresh = variant_of(model, batch.variant.precision)
+        fresh = None if batch.model is model else variant_of(model, batch.variant.precision)
         for letter in self.wanted:
             if letter not in "st":
                 self._ask(letter, batch)
@@ -176,6 +173,7 @@ class Plan:
         if longest.setting.length > SHORT:
             self._reach(longest, SEEDS - 1)
         if longest is not batch:
+            self._order_far(longest)
             self._other_way_round(fresh, [longest, batch])
 
     def _is_wanted(self, number: int, variant: Variant, batch: ProofBatch, count: int) -> bool:
@@ -348,6 +346,16 @@ class Plan:
             prove = {"s": reach.source_seen, "t": reach.target_seen}[letter]
             self._keep(letter, self._finding(letter, partial(prove, trials), first))
 
+    def _order_far(self, batch: ProofBatch) -> None:
+        """Order that a short source shows may be lost in a longer one. In fp32 rounding may move
+        logits as far as such a swap."""
+        known, exact = self.findings.get("j"), batch.dtype == torch.float64
+        if known is None or known.verdict != "PASS" or not batch.model.has_source or not exact:
+            return
+        found = self._finding("j", partial(outputs.order_seen_far, batch), batch)
+        if found.verdict == "FAIL":
+            self.findings["j"] = found
+
     def _other_way_round(self, fresh: Variant | None, batches: list[ProofBatch]) -> None:
         """A copy that was never asked meets the longest batch first, then the shortest."""
         known = self.findings.get("v")
@@ -377,19 +385,6 @@ class Plan:
                 f"{by:.2g}; what does it keep from call to call?"
             )
             self.findings["v"] = Finding("v", PROOFS["v"][0], "FAIL", message, by, batch.tolerance)
-
-
-@contextlib.contextmanager
-def _on_one_thread(model: ModelUnderTest) -> Iterator[None]:
-    """Small models gain nothing by several threads, which wait for each other at every step."""
-    before = torch.get_num_threads()
-    weights = model.module.parameters() if model.module is not None else ()
-    count = sum(p.numel() for p in weights if not nn.parameter.is_lazy(p))
-    torch.set_num_threads(1 if count < SMALL else before)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 def _asked_of(batch: ProofBatch) -> str:

@@ -1,6 +1,6 @@
 """What proofs found, as a report."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from toytrans.html import Cell, html_table
@@ -123,6 +123,24 @@ class Tried:
             f"lengths {listed['lengths']}; rows {listed['rows']}; {listed['modes']} mode; "
             f"{listed['precisions']}; seeds {listed['seeds']}"
         )
+
+
+def with_width_named(findings: list[Finding]) -> list[Finding]:
+    """Where pads change outputs and what they hold does not, their number does."""
+    exact = any(
+        f.letter == "e" and f.verdict == "PASS" and "finite change" not in f.message
+        for f in findings
+    )
+    more = (
+        "; what pads hold does not matter, by (e), so it may be how many there are: a mean, scale "
+        "or position that uses the padded width"
+    )
+    return [
+        replace(f, message=f.message + more)
+        if exact and f.letter in "ad" and f.verdict == "FAIL"
+        else f
+        for f in findings
+    ]
 
 
 def finding_of(letter: str, title: str, outcome: Outcome) -> Finding:

@@ -60,9 +60,10 @@ class Shapes:
         """An outcome that passes, with what the shapes add to it."""
         if at is not None:
             others = self.count - 1
+            shapes = "one shape" if others == 1 else f"{others} shapes"
             cause = f"outputs at real places change in a batch of {at[0]}" + (
-                f", and not in {others} shapes before: a mask is lost at single shapes; how is it "
-                "made there?"
+                f", and not in {shapes} before: a mask is lost at single shapes; how is it made "
+                "there?"
                 if others
                 else ": rows are mixed up, or a mask is lost; what depends on the batch's shape?"
             )
