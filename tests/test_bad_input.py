@@ -237,7 +237,15 @@ def test_bad_files_to_measure_are_named_with_their_line(
 
 def test_a_source_file_wants_a_target_file(run: Path, refused: Callable[..., str]) -> None:
     Path("s.txt").write_text("1\n")
-    says(refused("eval", "--src-file", "s.txt"), "--src-file", "--tgt-file", "both")
+    says(refused("eval", "--src-file", "s.txt"), "--src-file", "--tgt-file", "both", "--pairs")
+
+
+def test_a_file_of_pairs_is_not_taken_for_parallel_text(run: Path, refused: Callable[..., str]):
+    Path("p.tsv").write_text("1 2\t2 1\n")
+    twice = ("eval", str(run), "--src-file", "p.tsv", "--tgt-file", "p.tsv")
+    says(refused(*twice), "p.tsv:1: a tab in parallel text", "tsv")
+    says(refused(*twice, "--pairs", "p.tsv"), "give one")
+    says(refused("eval", str(run), "--pairs", "p.txt"), "p.txt: the ending", ".tsv or .jsonl")
 
 
 def test_lengths_that_the_files_lack_are_named(run: Path, refused: Callable[..., str]) -> None:

@@ -109,6 +109,10 @@ def test_eval_of_files_equals_eval_of_the_split_they_hold(command, tmp_path):
     )
     assert files.pop("split") == "files" and split.pop("split") == "test"
     assert files == split
+    sides = [Path(name).read_text().splitlines() for name in ("s.txt", "t.txt")]
+    Path("p.tsv").write_text("".join(f"{s}\t{t}\n" for s, t in zip(*sides, strict=True)))
+    pairs = json.loads(command("eval", "r", "--json", "--pairs", "p.tsv").out)
+    assert pairs.pop("split") == "files" and pairs == split
     beam = json.loads(command("eval", "r", "--json", "--beam", "3", "--examples", "5").out)
     assert beam["examples"] == 5
 

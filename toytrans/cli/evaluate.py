@@ -52,6 +52,10 @@ def evaluate(
     split: Annotated[
         Literal["valid", "test"], typer.Option(help="Which data of the run to measure.")
     ] = "test",
+    pairs: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="File of pairs, tsv or jsonl, instead of a split."),
+    ] = None,
     src_file: Annotated[
         Path | None, typer.Option(help="File of sources, one per line, instead of a split.")
     ] = None,
@@ -80,8 +84,12 @@ def evaluate(
     """
     span = span_of(lengths) if lengths else None
     if (src_file is None) != (tgt_file is None):
-        raise UserError("--src-file and --tgt-file go together; give both")
-    files = (src_file, tgt_file) if src_file and tgt_file else None
+        raise UserError(
+            "--src-file and --tgt-file go together; give both, or --pairs with one file of pairs"
+        )
+    if pairs and src_file:
+        raise UserError("--pairs and --src-file exclude each other; give one")
+    files = pairs or ((src_file, tgt_file) if src_file and tgt_file else None)
 
     from toytrans.data.selection import Selection
     from toytrans.training.measured import measure

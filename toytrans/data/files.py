@@ -227,6 +227,12 @@ def _parallel(src_path: str, tgt_path: str) -> Iterator[TextPair]:
             "line k of one must translate line k of the other"
         )
     for (src_place, src), (tgt_place, tgt) in zip_longest(src_lines, tgt_lines):
+        for place, line in ((src_place, src), (tgt_place, tgt)):
+            if "\t" in line:
+                raise UserError(
+                    f"{place}: a tab in parallel text; if this file holds pairs, name it alone, as "
+                    "format tsv"
+                )
         yield TextPair(src.split(), tgt.split(), src_place, tgt_place)
 
 
@@ -234,7 +240,7 @@ def _lines(path: str) -> Iterator[tuple[str, str]]:
     """`file:line` and text of every line."""
     raw = read_named(path, MOST_BYTES)
     if not raw:
-        raise UserError(f"{path}: empty; an empty sequence is a blank line")
+        raise UserError(f"{path}: empty")
     if b"\0" in raw:
         line = raw[: raw.index(b"\0")].count(b"\n") + 1
         raise UserError(f"{path}:{line}: a NUL byte: not a text file")
@@ -259,8 +265,8 @@ def _format_by_ending(path: str) -> FormatName:
     ending = Path(path).suffix.lower()
     if ending not in endings:
         raise UserError(
-            f"{path}: the ending does not tell the format; set data.files.format to tsv, jsonl or "
-            "scan, or name two files for parallel text"
+            f"{path}: the ending does not tell the format; end the name with .tsv or .jsonl, or "
+            "set data.files.format to tsv, jsonl or scan; parallel text is two files"
         )
     return endings[ending]
 

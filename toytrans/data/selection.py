@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from toytrans.choices import FormatName
 from toytrans.config import Config
 from toytrans.config_file import check_config
 from toytrans.data import open_source
@@ -59,9 +60,21 @@ def pairs_of_split(config: Config, facts: DatasetInfo, split: Split, wanted: Sel
     return all_pairs(source, split)
 
 
-def pairs_of_files(src: Path, tgt: Path, facts: DatasetInfo, wanted: Selection) -> Pairs:
-    """Pairs of two files of parallel text. Raises UserError for a bad file or no pair."""
-    text = read_pairs((str(src), str(tgt)), "text")
+def pairs_of_files(
+    paths: Path | tuple[Path, Path],
+    format: FormatName | None,
+    facts: DatasetInfo,
+    wanted: Selection,
+) -> Pairs:
+    """Pairs of a file, or of two files of parallel text.
+
+    format: of one file; None = its ending tells it
+    Raises UserError for a bad file or no pair.
+    """
+    if isinstance(paths, tuple):
+        text = read_pairs((str(paths[0]), str(paths[1])), "text")
+    else:
+        text = read_pairs(str(paths), format)
     return _selected(encode_pairs(text, facts.vocabulary), wanted)
 
 

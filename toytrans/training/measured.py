@@ -92,19 +92,21 @@ def _cells(row: Summary) -> list[str]:
 
 def measure(
     run: "Run",
-    pairs_of: Split | tuple[Path, Path],
+    pairs_of: Split | Path | tuple[Path, Path],
     wanted: Selection,
     decode: int | None = None,
     beam: int = 1,
     follow: Callable[[int, int], None] | None = None,
 ) -> Measured:
-    """Measure a run on a split, or on two files of parallel text. Raises UserError.
+    """Measure a run on a split, a file of pairs, or two files of parallel text. Raises UserError.
 
     decode: pairs of each length to decode; None = all. follow: as in `evaluate`.
     """
     trained = trained_lengths(run.config, run.facts, wanted.side)
-    if isinstance(pairs_of, tuple):
-        pairs, data = pairs_of_files(*pairs_of, run.facts, wanted), "files"
+    if not isinstance(pairs_of, str):
+        files = run.config.data.files
+        kind = files.format if files and files.format == "scan" else None
+        pairs, data = pairs_of_files(pairs_of, kind, run.facts, wanted), "files"
     else:
         pairs, data = pairs_of_split(run.config, run.facts, pairs_of, wanted), str(pairs_of)
     report = evaluate(
