@@ -290,6 +290,8 @@ def test_a_run_measures_what_eval_measures(run: toytrans.Run, command: Command):
     Path("src.txt").write_text("1 2\n3\n")
     Path("tgt.txt").write_text("1 2\n4\n")
     assert run.evaluate(files=("src.txt", "tgt.txt")).to_dict()["examples"] == 2
+    Path("p.tsv").write_text("1 2\t1 2\n")
+    assert run.evaluate(files="p.tsv").to_dict()["examples"] == 1
 
 
 def test_attention_of_translations_is_that_of_the_command(run: toytrans.Run, command: Command):

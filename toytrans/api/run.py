@@ -54,20 +54,25 @@ class Run(training_run.Run):
         beam: int = 1,
         *,
         length_of: Side = "src",
-        files: tuple[str | Path, str | Path] | None = None,
+        files: str | Path | tuple[str | Path, str | Path] | None = None,
     ) -> Measured:
         """Measure the run as `toytrans eval` does. Raises UserError.
 
         lengths: the shortest and the longest; None = those of the split. split: valid or test.
         examples: pairs in all. decode: pairs of each length that are decoded; None = all.
-        length_of: the side whose symbols a length counts. files: sources and targets, one a line.
+        length_of: the side whose symbols a length counts.
+        files: a file of pairs, or a file of sources and one of targets, one a line.
         """
         if split not in ("valid", "test") or length_of not in ("src", "tgt"):
             raise UserError(f"split {split!r}, length_of {length_of!r}: valid or test, src or tgt")
         for name, number in (("examples", examples), ("decode", decode), ("beam", beam)):
             if number is not None and not (is_count(number) and number):
                 raise UserError(f"{name} {number!r}: expected a whole number, 1 or more")
-        pairs_of = split if files is None else (Path(files[0]), Path(files[1]))
+        pairs_of: Split | Path | tuple[Path, Path] = split
+        if isinstance(files, str | Path):
+            pairs_of = Path(files)
+        elif files is not None:
+            pairs_of = Path(files[0]), Path(files[1])
         wanted = Selection(checked_lengths(lengths), examples, length_of)
         with Isolation().inside():
             return measure(self, pairs_of, wanted, decode, beam)
