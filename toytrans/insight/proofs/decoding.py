@@ -142,17 +142,19 @@ def _generated(batch: ProofBatch, generate: Any) -> Outcome:
     # other rows of the same shape after them: what is kept of the first ones would show
     for rows in (given, tuple(ids.flip(0) for ids in given)):
         with torch.no_grad():
+            before = torch.get_rng_state()
             made, again = (
                 foreign(batch.model, "generate", generate, *(ids.clone() for ids in rows))
                 for _ in range(2)
             )
+            draws = not torch.equal(before, torch.get_rng_state())
         judge = _judged_logits if len(given) == 2 else _judged_ids
-        outcomes.append(judge(batch, rows, made, again))
+        outcomes.append(judge(batch, rows, made, again if draws else made))
     return max(outcomes, key=lambda outcome: (not outcome.passed, outcome.difference))
 
 
 def _judged_logits(batch: ProofBatch, given: tuple[Tensor, ...], made: Any, again: Any) -> Outcome:
-    """Logits made step by step, twice, beside the parallel pass."""
+    """Logits made step by step beside the parallel pass. again: those of another draw."""
     src, tgt_in = given
     steps, same = (logits_of(answer, tuple(tgt_in.shape)) for answer in (made, again))
     if not isinstance(steps, Tensor) or steps.shape[:2] != tgt_in.shape:
@@ -168,7 +170,7 @@ def _judged_logits(batch: ProofBatch, given: tuple[Tensor, ...], made: Any, agai
 
 
 def _judged_ids(batch: ProofBatch, given: tuple[Tensor, ...], made: Any, again: Any) -> Outcome:
-    """Ids decoded greedily, twice, beside the parallel pass."""
+    """Ids decoded greedily beside the parallel pass. again: those of another draw."""
     ids, same = (getattr(answer, "sequences", answer) for answer in (made, again))
     if not isinstance(ids, Tensor) or ids.dim() != 2 or ids.is_floating_point():
         raise UserError("generate gave no ids (B, L); expected what is decoded greedily")
