@@ -155,7 +155,7 @@ def _runs_table(title: str, rows: "Sequence[tuple[Measured, Summary]]") -> Table
         ("\nrun", "\nseed", "\ndecoded", "exact\nmatch", "\n95%", "\nforced")
         + ("token\nacc.", "\nforced"),
     )
-    table.columns[0].no_wrap = False
+    table.columns[0].no_wrap, table.columns[0].overflow = False, "fold"
     names = ("exact_match", "forced_exact_match", "free_token_accuracy", "token_accuracy")
     for number, (measured, row) in enumerate(rows, 1):
         run = measured.run
