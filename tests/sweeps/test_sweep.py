@@ -181,6 +181,15 @@ def test_other_lengths_are_measured_anew_and_nothing_is_trained(trained, monkeyp
     assert all(member.curve.keys() == set(range(1, 9)) for member in again.members())
 
 
+def test_every_results_file_is_of_the_same_measure(trained, command: Command):
+    words = ("sweep", "c.yaml", "--seeds", "0:1", *TWO)
+    assert command(*words, "--lengths", "1:8", "--examples", "80").code == 0
+    lengths = Path("results/sweeps/c-lengths.csv")
+    assert lengths.exists()
+    answer = command(*words)
+    assert "lengths: 1:8 -> -" in answer.err and not lengths.exists()
+
+
 def test_seeds_of_data_are_a_grid_like_any_other(here: Path, command: Command):
     train_here("data.seed=5,6", seeds=range(2))
     answer = command("sweep", "c.yaml", "--seeds", "0:1", "--set", "data.seed=5,6")
@@ -326,6 +335,8 @@ def test_a_training_that_still_saves_is_waited_for(here: Path, monkeypatch):
 def test_without_matplotlib_one_line_says_what_to_install(trained, command: Command, monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    Path("results/sweeps").mkdir(parents=True)
+    Path("results/sweeps/c.png").write_bytes(b"of other runs")
     answer = command("sweep", "c.yaml", "--seeds", "0:1", *TWO)
     assert answer.code == 0
     assert "no picture: pictures are drawn with matplotlib, which is not inst" in answer.err

@@ -1,5 +1,6 @@
 """A comparison as plain values, as tables in CSV, and as files of results/sweeps/."""
 
+import contextlib
 import csv
 import io
 import platform
@@ -12,6 +13,7 @@ import torch
 from pydantic import BaseModel
 
 from toytrans import __version__
+from toytrans.errors import UserError
 from toytrans.safe_io import json_text, read_json
 from toytrans.sweeps.groups import PARTS, Group, Summary, pairs, parts_of, shown
 from toytrans.sweeps.picture import draw
@@ -135,7 +137,8 @@ class _Results(BaseModel):
 
 
 def write_results(sweep: Sweep, groups: Sequence[Group]) -> list[Path]:
-    """Write the results of a sweep: JSON and CSV. Raises UserError where the disk refuses."""
+    """Write the results of a sweep: JSON, CSV and, with matplotlib, a picture. A file of before
+    that would no longer fit them is removed. Raises UserError where the disk refuses."""
     about = {
         "sweep": sweep.name,
         "folder": str(sweep.folder),
@@ -145,23 +148,27 @@ def write_results(sweep: Sweep, groups: Sequence[Group]) -> list[Path]:
         "seeds": list(sweep.seeds),
         **sweep.measure.to_dict(),
     }
-    texts = {
-        f"{sweep.name}.json": f"{json_text(about | to_dict(groups), 1)}\n",
-        f"{sweep.name}.csv": runs_csv(groups),
+    json = f"{json_text(about | to_dict(groups), 1)}\n"
+    lengths = lengths_csv(groups) if sweep.measure.lengths else None
+    picture = None
+    with contextlib.suppress(UserError):  # no matplotlib
+        picture = draw(groups, sweep.name)
+    contents = {
+        f"{sweep.name}.json": json.encode(),
+        f"{sweep.name}.csv": runs_csv(groups).encode(),
+        f"{sweep.name}-lengths.csv": lengths.encode() if lengths else None,
+        f"{sweep.name}.png": picture,
     }
-    if sweep.measure.lengths is not None:
-        texts[f"{sweep.name}-lengths.csv"] = lengths_csv(groups)
-    return [_write(name, text.encode()) for name, text in texts.items()]
+    return [path for name, raw in contents.items() if (path := _write(name, raw))]
 
 
-def write_picture(sweep: Sweep, groups: Sequence[Group]) -> Path:
-    """Draw the results of a sweep. Raises UserError without matplotlib."""
-    return _write(f"{sweep.name}.png", draw(groups, sweep.name))
-
-
-def _write(name: str, raw: bytes) -> Path:
+def _write(name: str, raw: bytes | None) -> Path | None:
+    """Write a results file, or remove it. Its path, where it was written."""
     folder = RESULTS / "sweeps"
     with saying_what_failed(folder, name):
+        if raw is None:
+            (folder / name).unlink(missing_ok=True)
+            return None
         folder.mkdir(parents=True, exist_ok=True)
         write_file(folder / name, raw)
     return folder / name
