@@ -2,13 +2,17 @@
 
 import csv
 import json
+import re
 import shutil
 from pathlib import Path
 
 import pytest
-from conftest import Command, tiny_yaml
+from conftest import Command, config_of, tiny_yaml
 
 from toytrans.safe_io import json_text
+from toytrans.sweeps.groups import Member
+from toytrans.sweeps.groups import group as grouped
+from toytrans.sweeps.picture import draw
 
 MATCH = ("--lengths", "1:7", "--examples", "40")
 
@@ -93,6 +97,19 @@ def test_curves_go_to_a_table_and_a_picture(runs, command: Command, refused):
     assert command("compare", *runs, "--csv", "runs.csv").code == 0
     (row, *_) = csv.DictReader(Path("runs.csv").read_text().splitlines())
     assert row["exact_match_all"] and row["trouble"] == ""
+
+
+def test_a_picture_says_what_its_letters_stand_for():
+    curves = [{}, dict.fromkeys(range(1, 5), 0.5)]
+    for curve in curves:
+        sections = {"positions": "rotary", "d_ff": 8, "d_model": 32, "norm": "post"}
+        groups = grouped(
+            Member(Path(str(number)), config, {"value": 0.5}, curve)
+            for number, config in enumerate([config_of(), config_of(model=sections)])
+        )
+        picture = draw(groups, "", "svg").decode()
+        words = re.findall("<!-- (.*?) -->", picture)
+        assert any(line.startswith("B: ") and "d_ff 8" in line for line in words), words
 
 
 def test_broken_and_unfinished_runs_are_marked_and_not_averaged(runs, command: Command):

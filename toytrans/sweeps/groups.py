@@ -87,7 +87,12 @@ class Group:
         """What sets it apart, shortly."""
         if len(self.differs) == 1:
             return shown(next(iter(self.differs.values())))
-        return self.letter if len(self.differs) > MOST_KEYS else self.values or "all"
+        return self.letter if self.has_letter else self.values or "all"
+
+    @property
+    def has_letter(self) -> bool:
+        """Whether its name is its letter."""
+        return len(self.differs) > MOST_KEYS
 
     @property
     def values(self) -> str:

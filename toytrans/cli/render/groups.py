@@ -25,10 +25,10 @@ SMALL = 0.005
 
 def print_groups(console: Console, groups: "Sequence[Group]", measured: str) -> None:
     """Mean, deviation, interval and every seed of each group; the pairs; what is not counted."""
-    from toytrans.sweeps.groups import MOST_KEYS, PARTS, parts_of
+    from toytrans.sweeps.groups import PARTS, parts_of
 
     parts = parts_of(groups)
-    if groups and len(groups[0].differs) > MOST_KEYS:
+    if groups and groups[0].has_letter:
         for group in groups:
             console.print(plain(f"{group.letter}: {group.values}"))
         console.print()
@@ -74,9 +74,9 @@ def _print_title(console: Console, title: str) -> None:
 
 
 def _table(groups: "Sequence[Group]", part: str) -> Table:
-    from toytrans.sweeps.groups import MOST_KEYS, shown
+    from toytrans.sweeps.groups import shown
 
-    several = len(groups[0].differs) > MOST_KEYS
+    several = groups[0].has_letter
     keys = ["group"] if several else [printable(key) for key in groups[0].differs]
     table = columns(keys, ("runs", "mean", "sd", "95%"), **STYLE)
     table.add_column(_seeds_heading(groups, part), overflow="fold")
