@@ -182,11 +182,11 @@ def _follows(config: Config, key: str) -> bool:
 
 
 def shown(value: Any) -> str:
-    """A value of a config as YAML has it."""
+    """A value of a config as YAML has it, and none for null."""
     if isinstance(value, list | tuple):
         return f"[{', '.join(map(shown, value))}]"
     if value is None or isinstance(value, bool):
-        return {None: "null", True: "true", False: "false"}[value]
+        return {None: "none", True: "true", False: "false"}[value]
     return str(value)
 
 
