@@ -148,6 +148,15 @@ def test_pairs_that_are_not_shown_are_counted():
     assert "pairs, those of" not in printed([member(0.9, 0, model={"d_ff": n}) for n in sizes[:5]])
 
 
+def test_names_of_several_keys_are_whole_in_eighty_columns():
+    """They are letters, with a line for each above the tables."""
+    configs = [{"positions": p, "n_decoder_layers": n} for p in ("rotary", "alibi") for n in (1, 2)]
+    out = printed([member(0.9, seed, model=model) for model in configs for seed in range(9)])
+    assert out.startswith("A: n_decoder_layers 1, positions rotary\nB: n_decoder_layers 2, ")
+    rows = [line.split()[:2] for line in out.splitlines()]
+    assert ["group", "runs"] in rows and ["A", "9"] in rows and rows.count(["A", "B"]) == 1
+
+
 def test_what_the_numbers_cannot_say_is_said():
     runs = [member(0.9), member(0.09, model={"positions": "rotary"})]
     out = printed(runs)

@@ -31,7 +31,7 @@ def print_groups(console: Console, groups: "Sequence[Group]", measured: str) -> 
     from toytrans.sweeps.groups import PARTS, parts_of
 
     parts = parts_of(groups)
-    if groups and groups[0].has_letter:
+    if groups and len(groups[0].differs) > 1:
         for group in groups:
             console.print(plain(f"{group.letter}: {group.values}"))
         console.print()
@@ -57,7 +57,7 @@ def _print_remarks(console: Console, groups: "Sequence[Group]") -> None:
     learned little without a fault."""
     sound = [group for group in groups if group.members[0].config.fault is None]
     summaries = [(group, group.summary("in_range")) for group in sound]
-    little = [f"{each.name} {share(s.mean)}" for each, s in summaries if s and s.mean < LEARNED]
+    little = [f"{_name(each)} {share(s.mean)}" for each, s in summaries if s and s.mean < LEARNED]
     if little:
         text = f"learned little, exact match in range: {', '.join(little)}; train longer"
         console.print(plain(text), soft_wrap=True)
@@ -90,17 +90,20 @@ def _print_title(console: Console, title: str) -> None:
     console.print(plain(title), style="bold")
 
 
-def _table(groups: "Sequence[Group]", part: str) -> Table:
-    from toytrans.sweeps.groups import shown
+def _name(group: "Group") -> str:
+    """The value of the one key that sets groups apart, or else a letter."""
+    return group.letter if len(group.differs) > 1 else group.name
 
-    several = groups[0].has_letter
-    keys = ["group"] if several else [printable(key) for key in groups[0].differs]
-    table = columns(keys, ("runs", "mean", "sd", "95%"), **STYLE)
+
+def _table(groups: "Sequence[Group]", part: str) -> Table:
+    keys = list(groups[0].differs)
+    headings = ["group"] if len(keys) > 1 else map(printable, keys)
+    table = columns([*headings], ("runs", "mean", "sd", "95%"), **STYLE)
     table.add_column(_seeds_heading(groups, part), overflow="fold")
     for group in groups:
         counted, every = len(group.counted), len(group.members)
         table.add_row(
-            *([group.letter] if several else map(plain, map(shown, group.differs.values()))),
+            *([plain(_name(group))] if keys else []),
             str(every) if counted == every else f"{counted} of {every}",
             *_cells(group.summary(part)),
             _seeds(group, groups, part),
@@ -159,8 +162,8 @@ def _print_pairs(console: Console, groups: "Sequence[Group]", part: str) -> None
     )
     for first, second, each in paired:
         table.add_row(
-            plain(first.name),
-            plain(second.name),
+            plain(_name(first)),
+            plain(_name(second)),
             str(each.difference.runs),
             *_cells(each.difference, signed=True),
             str(each.ahead),
@@ -168,5 +171,5 @@ def _print_pairs(console: Console, groups: "Sequence[Group]", part: str) -> None
         )
     console.print(table)
     if len(paired) < len(every):
-        shown = f"{len(paired)} of {len(every)} pairs, those of {one.name}"
+        shown = f"{len(paired)} of {len(every)} pairs, those of {_name(one)}"
         console.print(plain(f"{shown}; `toytrans compare RUN ... --json` has all\n"))
