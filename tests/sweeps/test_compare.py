@@ -93,13 +93,17 @@ def test_curves_go_to_a_table_and_a_picture(runs, command: Command, refused):
         "data_seed",
         "length",
         "exact_match",
+        "pairs",
     }
+    assert sum(int(row["pairs"]) for row in rows if row["run"] == runs[0]) == 40
     assert Path("c.png").read_bytes().startswith(b"\x89PNG")
     assert "--csv c.csv: exists already" in refused(*words)
     assert "end the name with .png or .svg" in refused("compare", *runs, "--plot", "c.pdf")
     assert command("compare", *runs, "--csv", "runs.csv").code == 0
     (row, *_) = csv.DictReader(Path("runs.csv").read_text().splitlines())
     assert row["exact_match_all"] and row["trouble"] == ""
+    measured = json.loads(command("eval", runs[0], "--json").out)
+    assert int(row["pairs"]) == measured["examples"] > 0
 
 
 def test_a_picture_says_what_its_letters_stand_for():

@@ -104,6 +104,7 @@ def test_a_sweep_trains_compares_and_is_not_trained_twice(here: Path, command: C
         ("anchored", "4"),
     ]
     lengths = table("c-lengths.csv")
+    assert sum(int(row["pairs"]) for row in lengths) == 4 * 40
     assert len(lengths) == 4 * 9 and {int(row["length"]) for row in lengths} == {*range(1, 10)}
     assert Path("results/sweeps/c.png").read_bytes().startswith(b"\x89PNG")
     again = command(*words)

@@ -34,6 +34,7 @@ T_975 += [2.446912, 2.364624, 2.306004, 2.262157, 2.228139]
 @dataclass(frozen=True)
 class Member:
     """A run in a comparison. values: by the keys of PARTS. curve: the exact match of each length.
+    pairs: the number of pairs of each length, unknown of runs that an older version measured.
     difference: free-running less teacher-forced, over the pairs that were decoded. trouble: why the
     run is not averaged; empty where it is."""
 
@@ -41,6 +42,7 @@ class Member:
     config: Config
     values: Mapping[str, float] = field(default_factory=dict)
     curve: Mapping[int, float] = field(default_factory=dict)
+    pairs: Mapping[int, int] = field(default_factory=dict)
     difference: float = 0.0
     trouble: str = ""
 

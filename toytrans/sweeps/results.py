@@ -63,6 +63,7 @@ def to_dict(groups: Sequence[Group]) -> dict[str, Any]:
                         "values": dict(member.values),
                         "difference": member.difference,
                         "by_length": dict(member.curve),
+                        "pairs_by_length": dict(member.pairs),
                     }
                     for member in group.members
                 ],
@@ -87,21 +88,27 @@ def runs_csv(groups: Sequence[Group]) -> str:
     """One row a run."""
     names = [name.replace(" ", "_") for name in PARTS.values()]
     rows = (
-        [*about, *(member.values.get(part, "") for part in PARTS), member.trouble]
+        [
+            *about,
+            *(member.values.get(part, "") for part in PARTS),
+            sum(member.pairs.values()) or "",
+            member.trouble,
+        ]
         for about, member in _rows(groups)
     )
-    return _csv([*_heading(groups), *(f"exact_match_{name}" for name in names), "trouble"], rows)
+    matches = [f"exact_match_{name}" for name in names]
+    return _csv([*_heading(groups), *matches, "pairs", "trouble"], rows)
 
 
 def lengths_csv(groups: Sequence[Group]) -> str:
     """One row a run and length."""
     rows = (
-        [*about, length, value]
+        [*about, length, value, member.pairs.get(length, "")]
         for about, member in _rows(groups)
         if not member.trouble
         for length, value in member.curve.items()
     )
-    return _csv([*_heading(groups), "length", "exact_match"], rows)
+    return _csv([*_heading(groups), "length", "exact_match", "pairs"], rows)
 
 
 def _heading(groups: Sequence[Group]) -> list[str]:
