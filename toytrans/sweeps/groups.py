@@ -50,6 +50,11 @@ class Member:
     def seeds(self) -> Seeds:
         return self.config.seed, self.config.data.seed
 
+    @property
+    def count(self) -> int | None:
+        """The number of pairs, where it is known."""
+        return sum(self.pairs.values()) or None
+
     def between(self, low: int, high: int) -> list[float]:
         """The values of the curve from one length to another."""
         return [value for length, value in self.curve.items() if low <= length <= high]

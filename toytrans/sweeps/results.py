@@ -63,7 +63,8 @@ def to_dict(groups: Sequence[Group]) -> dict[str, Any]:
                         "values": dict(member.values),
                         "difference": member.difference,
                         "by_length": dict(member.curve),
-                        "pairs_by_length": dict(member.pairs),
+                        "pairs": member.count,
+                        "pairs_by_length": dict(member.pairs) if member.curve else {},
                     }
                     for member in group.members
                 ],
@@ -91,7 +92,7 @@ def runs_csv(groups: Sequence[Group]) -> str:
         [
             *about,
             *(member.values.get(part, "") for part in PARTS),
-            sum(member.pairs.values()) or "",
+            member.count or "",
             member.trouble,
         ]
         for about, member in _rows(groups)
