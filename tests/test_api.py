@@ -450,12 +450,15 @@ def test_a_sweep_of_a_script_is_that_of_the_command(here: Path, command: Command
     again = command(*words)
     assert again.code == 0 and "4 of 4 runs are there already" in again.err
     assert json.loads(Path("results/sweeps/c.json").read_text()) == by_script
+    picture = Path("results/sweeps/c.png")
+    picture.write_bytes(b"of other runs")
     compared = toytrans.sweep(
         "c.yaml", seeds=(3, 4), grid={"model.positions": ["rotary", "anchored"]}
     )
     assert compared.to_dict()["groups"] == by_script["groups"]
     assert [run.config.seed for run in compared.runs] == [3, 4, 3, 4]
     assert not compared.trouble and all(path.is_file() for path in compared.files)
+    assert picture in compared.files and picture.read_bytes().startswith(b"\x89PNG")
     assert "positions anchored" in compared._repr_html_()
 
 

@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 from pathlib import Path
 
 import pytest
@@ -108,6 +109,14 @@ def test_four_hundred_lengths_fit_eighty_columns(runs, command: Command, monkeyp
     document = json.loads(command("eval", runs[0], *options, "--json").out)
     assert len(document["by_length"]) > 30, "each length in JSON"
     assert document["examples"] == 40 >= document["decoded"] == len(document["by_length"])
+
+
+def test_the_names_of_several_runs_are_whole_in_eighty_columns(runs, command, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    paths = [shutil.copytree(path, f"{path}-rotary-s0-ef976d3c") for path in runs[:2]]
+    table = command("eval", *paths).out.partition("mean")[0].splitlines()
+    first_column = "".join(line.split()[0] for line in table if line.strip())
+    assert "".join(paths) in first_column and "…" not in first_column
 
 
 def test_one_length_makes_no_plot(runs, command: Command):

@@ -52,7 +52,7 @@ def test_scan(tmp_path):
 @pytest.mark.parametrize(
     ("name", "text", "says"),
     [
-        ("a.tsv", "1 2\t3\n4 5\n", "a.tsv:2: 1 columns; expected source, tab, target"),
+        ("a.tsv", "1 2\t3\n4 5\n", "a.tsv:2: no tab; expected source, tab, target"),
         ("a.jsonl", "{}", 'a.jsonl:1: expected {"src": [...], "tgt": [...]}'),
         ("a.jsonl", '{"src": [1.5], "tgt": []}', "src holds '1.5'"),
         ("a.jsonl", '{"src": ["a b"], "tgt": []}', "src holds 'a b'"),

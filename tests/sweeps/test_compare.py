@@ -2,13 +2,20 @@
 
 import csv
 import json
+import re
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
-from conftest import Command, tiny_yaml
+from conftest import Command, config_of, tiny_yaml
+from rich.console import Console
 
+from toytrans.cli.render.groups import print_groups
 from toytrans.safe_io import json_text
+from toytrans.sweeps.groups import Member
+from toytrans.sweeps.groups import group as grouped
+from toytrans.sweeps.picture import draw
 
 MATCH = ("--lengths", "1:7", "--examples", "40")
 
@@ -86,13 +93,80 @@ def test_curves_go_to_a_table_and_a_picture(runs, command: Command, refused):
         "data_seed",
         "length",
         "exact_match",
+        "pairs",
     }
+    assert sum(int(row["pairs"]) for row in rows if row["run"] == runs[0]) == 40
     assert Path("c.png").read_bytes().startswith(b"\x89PNG")
     assert "--csv c.csv: exists already" in refused(*words)
     assert "end the name with .png or .svg" in refused("compare", *runs, "--plot", "c.pdf")
     assert command("compare", *runs, "--csv", "runs.csv").code == 0
     (row, *_) = csv.DictReader(Path("runs.csv").read_text().splitlines())
     assert row["exact_match_all"] and row["trouble"] == ""
+    measured = json.loads(command("eval", runs[0], "--json").out)
+    assert int(row["pairs"]) == measured["examples"] > 0
+
+
+def test_a_picture_says_what_its_letters_stand_for():
+    curves = [{}, dict.fromkeys(range(1, 5), 0.5)]
+    for curve in curves:
+        sections = {"positions": "rotary", "d_ff": 8, "d_model": 32, "norm": "post"}
+        groups = grouped(
+            Member(Path(str(number)), config, {"value": 0.5}, curve)
+            for number, config in enumerate([config_of(), config_of(model=sections)])
+        )
+        picture = draw(groups, "", "svg").decode()
+        words = re.findall("<!-- (.*?) -->", picture)
+        assert any(line.startswith("B: ") and "d_ff 8" in line for line in words), words
+
+
+def printed(members: list[Member]) -> str:
+    """The tables of a comparison, 80 columns wide."""
+    console = Console(width=80)
+    with console.capture() as captured:
+        print_groups(console, grouped(members), "test pairs")
+    return captured.get()
+
+
+def member(value: float, seed: int = 0, beyond: float | None = None, **sections: Any) -> Member:
+    values = {"value": value, "in_range": value} | ({} if beyond is None else {"beyond": beyond})
+    return Member(Path(f"run-{seed}"), config_of(seed=seed, **sections), values)
+
+
+def test_differences_are_shown_in_range_and_beyond():
+    """Two schemes that differ within the training lengths alone."""
+    rotary = {"model": {"positions": "rotary"}}
+    out = printed(
+        [member(0.9 + seed / 100, seed, 0.0) for seed in (0, 1)]
+        + [member(0.6 + seed / 100, seed, 0.0, **rotary) for seed in (0, 1)]
+    )
+    _, inside, beyond = out.split("difference over equal seeds")
+    assert inside.startswith(", in range") and "+0.300" in inside
+    assert beyond.startswith(", beyond") and "+0.000" in beyond
+    assert "need two" not in out and "learned little" not in out
+
+
+def test_pairs_that_are_not_shown_are_counted():
+    sizes = (8, 16, 24, 32, 40, 48)
+    out = printed([member(0.9, 0, model={"d_ff": size}) for size in sizes])
+    assert "5 of 15 pairs, those of 8; `toytrans compare RUN ... --json` has all" in out
+    assert "pairs, those of" not in printed([member(0.9, 0, model={"d_ff": n}) for n in sizes[:5]])
+
+
+def test_names_of_several_keys_are_whole_in_eighty_columns():
+    """They are letters, with a line for each above the tables."""
+    configs = [{"positions": p, "n_decoder_layers": n} for p in ("rotary", "alibi") for n in (1, 2)]
+    out = printed([member(0.9, seed, model=model) for model in configs for seed in range(9)])
+    assert out.startswith("A: n_decoder_layers 1, positions rotary\nB: n_decoder_layers 2, ")
+    rows = [line.split()[:2] for line in out.splitlines()]
+    assert ["group", "runs"] in rows and ["A", "9"] in rows and rows.count(["A", "B"]) == 1
+
+
+def test_what_the_numbers_cannot_say_is_said():
+    runs = [member(0.9), member(0.09, model={"positions": "rotary"})]
+    out = printed(runs)
+    assert "learned little, exact match in range: rotary 0.090; train longer" in out
+    assert "sd and 95% are over seeds: they need two or more" in out
+    assert "learned little" not in printed([member(0.0, fault="no_causal")])
 
 
 def test_broken_and_unfinished_runs_are_marked_and_not_averaged(runs, command: Command):

@@ -69,7 +69,7 @@ def test_seeds_are_from_and_to(seeds, here: Path, refused):
             ["1 of 2 combinations", "positions=learned: ", "max_positions"],
         ),
         (["--set", "train.lr=1e-3,0.001"], ["lr=1e-3 and train.lr=0.001 are the same config"]),
-        (["--seeds", "0:99999"], ["100,000 trials are more than 10,000"]),
+        (["--seeds", "0:99999"], ["100,000 runs are more than 10,000"]),
         (["--set", "device=cuda:7,cpu"], ["1 of 2 combinations", "device cuda:7 is not on"]),
         (["--set", "fault=wrong_scale,no_causal", "--set", "model.n_heads=1"], ["wrong_scale"]),
         (["--lengths", "9:1"], ["--lengths 9:1: write it as"]),

@@ -89,6 +89,12 @@ def test_keys_that_follow_from_others_set_nothing_apart():
     assert differing_keys([anchored]) == [] == differing_keys([])
 
 
+def test_what_a_config_has_none_of_is_none():
+    sound, broken = group([member(0.9), member(0.1, fault="no_causal")])
+    assert (sound.name, broken.name) == ("none", "no_causal")
+    assert sound.values == "fault none"
+
+
 def test_pairs_are_of_equal_seeds_alone():
     first, second = group(
         [member(v, seed, **ROTARY) for seed, v in enumerate([0.5, 0.6, 0.7, 0.7])]

@@ -18,6 +18,7 @@ import pytest
 from conftest import Command, tiny_yaml
 
 from toytrans.config_file import load_config
+from toytrans.errors import UserError
 from toytrans.sweeps import outcomes, processes, sweep, trial
 from toytrans.sweeps.measure import ExactMatch
 from toytrans.sweeps.processes import attempt, run_trials
@@ -103,6 +104,7 @@ def test_a_sweep_trains_compares_and_is_not_trained_twice(here: Path, command: C
         ("anchored", "4"),
     ]
     lengths = table("c-lengths.csv")
+    assert sum(int(row["pairs"]) for row in lengths) == 4 * 40
     assert len(lengths) == 4 * 9 and {int(row["length"]) for row in lengths} == {*range(1, 10)}
     assert Path("results/sweeps/c.png").read_bytes().startswith(b"\x89PNG")
     again = command(*words)
@@ -120,21 +122,48 @@ def test_a_sweep_trains_compares_and_is_not_trained_twice(here: Path, command: C
     assert run["values"]["beyond"] == measured["out_of_range"]["forced_exact_match"]
 
 
-def test_a_larger_grid_adds_trials_and_deletes_none(trained, command: Command):
-    before = {path.name for path in trained.folder.iterdir()}
+def test_a_larger_grid_adds_trials(trained, here: Path):
     more = ("model.positions=rotary,anchored,alibi", "model.d_ff=32,16")
     larger = planned(*more, seeds=range(3))
     assert len(larger.trials) == 18 and len(larger.waiting()) == 14
     assert {each.path.name for each in trained.trials} < {each.path.name for each in larger.trials}
     (change,) = larger.changes()
     assert "model.positions: rotary, anchored -> rotary, anchored, alibi" in change
-    assert "model.d_ff: - -> 32, 16" in change
-    assert "seeds: 0:1 -> 0:2; 14 of 18 trials are new" in change
-    train_here("model.positions=anchored", seeds=range(1))
-    answer = command("sweep", "c.yaml", "--seeds", "1", "--set", "model.positions=anchored")
-    assert answer.code == 0 and "1 of 1 runs are there already" in answer.err
-    assert "1 of before are kept but not shown" in answer.err
-    assert before == {path.name for path in trained.folder.iterdir()}
+    assert "model.d_ff: - -> 32, 16; seeds: 0:1 -> 0:2" in change
+
+
+@pytest.mark.parametrize(
+    ("words", "lost"),
+    [
+        (("--seeds", "0:1", "--set", "model.positions=anchored"), 2),
+        (("--seeds", "1", *TWO), 2),
+        (("--set", "train.lr=1e-3,1e-2"), 4),
+    ],
+)
+def test_a_grid_without_a_run_that_has_a_result_is_refused(words, lost, trained, refused):
+    before = (trained.folder / "sweep.json").read_bytes()
+    message = refused("sweep", "c.yaml", *words)
+    assert f"runs/sweeps/c: {lost} of its runs have results and are not in this grid" in message
+    assert "add to --seeds 0:1 --set model.positions=rotary,anchored, or give ano" in message
+    assert (trained.folder / "sweep.json").read_bytes() == before
+
+
+def test_a_run_without_a_result_may_leave_the_grid(trained, command: Command):
+    shutil.rmtree(trained.trials[-1].path)
+    shutil.rmtree(trained.trials[-2].path)
+    answer = command("sweep", "c.yaml", "--seeds", "0", *TWO)
+    assert answer.code == 0 and "2 of 2 runs are there already" in answer.err
+    assert "runs/sweeps/c: seeds: 0:1 -> 0\n" in answer.err and len(table("c.csv")) == 2
+
+
+def test_other_data_of_the_same_name_are_refused(here: Path):
+    files = {"train": "train.tsv", "valid": "train.tsv", "test": "train.tsv"}
+    Path("train.tsv").write_text("1 2\t2 1\n")
+    Path("c.yaml").write_text(tiny_yaml(data={"files": files}))
+    train_here(seeds=range(1))
+    Path("train.tsv").write_text("1 2\t1 2\n")
+    with pytest.raises(UserError, match="1 of its runs have results and are of other code or data"):
+        planned(seeds=range(1))
 
 
 def test_another_config_of_the_same_name_is_refused(trained, refused):
@@ -147,8 +176,19 @@ def test_another_config_of_the_same_name_is_refused(trained, refused):
 
 def test_other_lengths_are_measured_anew_and_nothing_is_trained(trained, monkeypatch):
     monkeypatch.setattr(trial.Trainer, "train", lambda trainer: iter(()))
+    again = planned(TWO[1], measure=ExactMatch((1, 8), 80))
+    assert "lengths: - -> 1:8, examples: - -> 80, so every run is m" in again.changes()[0]
     again = train_here(TWO[1], measure=ExactMatch((1, 8), 80))
     assert all(member.curve.keys() == set(range(1, 9)) for member in again.members())
+
+
+def test_every_results_file_is_of_the_same_measure(trained, command: Command):
+    words = ("sweep", "c.yaml", "--seeds", "0:1", *TWO)
+    assert command(*words, "--lengths", "1:8", "--examples", "80").code == 0
+    lengths = Path("results/sweeps/c-lengths.csv")
+    assert lengths.exists()
+    answer = command(*words)
+    assert "lengths: 1:8 -> -" in answer.err and not lengths.exists()
 
 
 def test_seeds_of_data_are_a_grid_like_any_other(here: Path, command: Command):
@@ -296,6 +336,8 @@ def test_a_training_that_still_saves_is_waited_for(here: Path, monkeypatch):
 def test_without_matplotlib_one_line_says_what_to_install(trained, command: Command, monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    Path("results/sweeps").mkdir(parents=True)
+    Path("results/sweeps/c.png").write_bytes(b"of other runs")
     answer = command("sweep", "c.yaml", "--seeds", "0:1", *TWO)
     assert answer.code == 0
     assert "no picture: pictures are drawn with matplotlib, which is not inst" in answer.err

@@ -25,7 +25,7 @@ def compare(
     ] = None,
     csv: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="Write a row for each run; with lengths, for each too."),
+        typer.Option(metavar="FILE", help="A row for each run, or for each run and length."),
     ] = None,
     plot: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Draw it as a .png or .svg.")

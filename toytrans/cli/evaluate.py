@@ -221,7 +221,9 @@ def _translate_all(run: "Run", sequences: Iterable[str], place: str) -> None:
 
     waiting, number = iter(sequences), 0
     watched = sys.stderr.isatty() and not sys.stdout.isatty()
-    with tqdm(unit=" sequences", disable=not watched, dynamic_ncols=True) as bar:
+    with tqdm(
+        unit=" sequences", delay=2, leave=False, disable=not watched, dynamic_ncols=True
+    ) as bar:
         while chunk := list(islice(waiting, CHUNK)):
             known, error = _known(run, chunk)
             if known:

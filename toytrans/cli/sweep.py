@@ -12,7 +12,6 @@ from toytrans.cli.trials import follow
 from toytrans.errors import UserError
 
 if TYPE_CHECKING:
-    from toytrans.sweeps.groups import Group
     from toytrans.sweeps.processes import Failure
     from toytrans.sweeps.sweep import Sweep
     from toytrans.sweeps.trial import Trial
@@ -98,6 +97,7 @@ def run(sweep: "Sweep", jobs: int | None, on: str, gpu_share: float | None) -> N
     from toytrans.sweeps.groups import group
     from toytrans.sweeps.on_ray import run_on_ray
     from toytrans.sweeps.outcomes import keep_failure
+    from toytrans.sweeps.picture import check_matplotlib
     from toytrans.sweeps.processes import run_trials, workers_for
     from toytrans.sweeps.results import write_results
 
@@ -121,7 +121,10 @@ def run(sweep: "Sweep", jobs: int | None, on: str, gpu_share: float | None) -> N
         groups = group(sweep.members(failures))
         for path in write_results(sweep, groups):
             note(f"results: {path}")
-        _draw(sweep, groups)
+    try:
+        check_matplotlib()
+    except UserError as error:
+        note(f"no picture: {error}")
     print_groups(output(), groups, measured(sweep.measure, groups))
     for failure in failures.values():
         if failure.traceback:
@@ -138,19 +141,6 @@ def _line(sweep: "Sweep", trial: "Trial", failure: "Failure | None") -> str:
     values = [taken["value"] for taken in result["measures"].values()]
     matches = ", ".join(f"exact match {share(value)}" for value in values if value is not None)
     return f"{sweep.title(trial)}: {matches} ({result.get('train_s', 0):.0f} s)"
-
-
-def _draw(sweep: "Sweep", groups: "list[Group]") -> None:
-    """Write the picture; without matplotlib one line says what to install."""
-    from toytrans.sweeps.picture import check_matplotlib
-    from toytrans.sweeps.results import write_picture
-
-    try:
-        check_matplotlib()
-    except UserError as error:
-        note(f"no picture: {error}")
-        return
-    note(f"results: {write_picture(sweep, groups)}")
 
 
 def range_of(text: str) -> range:

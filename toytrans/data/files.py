@@ -277,7 +277,8 @@ Parsed = tuple[list[str], list[str]]
 def _parse_tsv(line: str, place: str) -> Parsed:
     columns = line.rstrip("\r").split("\t")
     if len(columns) != 2:
-        raise UserError(f"{place}: {len(columns)} columns; expected source, tab, target")
+        found = f"{len(columns)} columns" if len(columns) > 1 else "no tab"
+        raise UserError(f"{place}: {found}; expected source, tab, target")
     return columns[0].split(), columns[1].split()
 
 

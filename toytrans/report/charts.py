@@ -178,7 +178,9 @@ def attention(maps: "Maps") -> Chart:
     slider = alt.param(
         name="checkpoint",
         value=last,
-        bind=alt.binding_range(min=0, max=last, step=1, name="checkpoint number "),
+        bind=alt.binding_range(
+            min=0, max=last, step=1, name="checkpoint (the title names its step) "
+        ),
     )
     chart = (
         alt.Chart(alt.Data(values=maps.rows))

@@ -34,6 +34,7 @@ T_975 += [2.446912, 2.364624, 2.306004, 2.262157, 2.228139]
 @dataclass(frozen=True)
 class Member:
     """A run in a comparison. values: by the keys of PARTS. curve: the exact match of each length.
+    pairs: the number of pairs of each length, unknown of runs that an older version measured.
     difference: free-running less teacher-forced, over the pairs that were decoded. trouble: why the
     run is not averaged; empty where it is."""
 
@@ -41,12 +42,18 @@ class Member:
     config: Config
     values: Mapping[str, float] = field(default_factory=dict)
     curve: Mapping[int, float] = field(default_factory=dict)
+    pairs: Mapping[int, int] = field(default_factory=dict)
     difference: float = 0.0
     trouble: str = ""
 
     @property
     def seeds(self) -> Seeds:
         return self.config.seed, self.config.data.seed
+
+    @property
+    def count(self) -> int | None:
+        """The number of pairs, where it is known."""
+        return sum(self.pairs.values()) or None
 
     def between(self, low: int, high: int) -> list[float]:
         """The values of the curve from one length to another."""
@@ -87,7 +94,12 @@ class Group:
         """What sets it apart, shortly."""
         if len(self.differs) == 1:
             return shown(next(iter(self.differs.values())))
-        return self.letter if len(self.differs) > MOST_KEYS else self.values or "all"
+        return self.letter if self.has_letter else self.values or "all"
+
+    @property
+    def has_letter(self) -> bool:
+        """Whether its name is its letter."""
+        return len(self.differs) > MOST_KEYS
 
     @property
     def values(self) -> str:
@@ -177,11 +189,11 @@ def _follows(config: Config, key: str) -> bool:
 
 
 def shown(value: Any) -> str:
-    """A value of a config as YAML has it."""
+    """A value of a config as YAML has it, and none for null."""
     if isinstance(value, list | tuple):
         return f"[{', '.join(map(shown, value))}]"
     if value is None or isinstance(value, bool):
-        return {None: "null", True: "true", False: "false"}[value]
+        return {None: "none", True: "true", False: "false"}[value]
     return str(value)
 
 

@@ -60,6 +60,7 @@ class ExactMatch:
         total, trained = report.total(), facts.train_length
         return total.summary() | {
             "by_length": report.curve(),
+            "pairs_by_length": {n: counts.examples for n, counts in report.by_length.items()},
             "in_range": self._value(report.in_range(trained)),
             "beyond": self._value(report.out_of_range(trained)),
             "asked": self.asked(),

@@ -93,8 +93,9 @@ def with_numbers(run: Path, config: Config, taken: Taken) -> Member:
     curve = {int(length): value for length, value in taken["by_length"].items()}
     if taken["asked"]["lengths"] is None:
         curve = {}
+    pairs = {int(length): n for length, n in taken.get("pairs_by_length", {}).items()}
     free = float(taken.get("exact_match_difference") or 0.0)
-    return Member(run, config, values, curve, free)
+    return Member(run, config, values, curve, pairs, free)
 
 
 class Found(NamedTuple):

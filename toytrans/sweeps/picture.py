@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from io import BytesIO
+from textwrap import wrap
 from typing import TYPE_CHECKING
 
 from toytrans.errors import UserError
@@ -26,13 +27,17 @@ def check_matplotlib() -> None:
 
 def draw(groups: Sequence[Group], title: str, format: str = "png") -> bytes:
     """Mean and 95% interval of each group: over lengths where these were measured, else beside the
-    value of every seed. Raises UserError without matplotlib."""
+    value of every seed. Groups with letters are written out below. Raises UserError without
+    matplotlib."""
     check_matplotlib()
     import matplotlib
     from matplotlib.figure import Figure
 
     with matplotlib.rc_context({"text.parse_math": False, "svg.hashsalt": "toytrans"}):
-        figure = Figure((7, 4), layout="constrained")
+        meanings = _meanings(groups)
+        figure = Figure((7, 4 + 0.15 * len(meanings)), layout="constrained")
+        if meanings:
+            figure.supxlabel("\n".join(meanings), x=0.01, ha="left", fontsize=8)
         axes = figure.subplots()
         axes.set_title(title, fontsize=10)
         axes.spines[["top", "right"]].set_visible(False)
@@ -44,6 +49,12 @@ def draw(groups: Sequence[Group], title: str, format: str = "png") -> bytes:
         metadata = {"Date": None} if format == "svg" else {}
         figure.savefig(picture, dpi=DOTS, format=format, metadata=metadata)
     return picture.getvalue()
+
+
+def _meanings(groups: Sequence[Group]) -> list[str]:
+    """Lines that say what the letters stand for, where groups are named by letters."""
+    texts = [f"{each.letter}: {each.values}" for each in groups if each.has_letter]
+    return [line for text in texts for line in wrap(text, 100, subsequent_indent="    ")]
 
 
 def _draw_curves(axes: "Axes", groups: Sequence[Group]) -> None:

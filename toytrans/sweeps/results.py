@@ -1,5 +1,6 @@
 """A comparison as plain values, as tables in CSV, and as files of results/sweeps/."""
 
+import contextlib
 import csv
 import io
 import platform
@@ -12,6 +13,7 @@ import torch
 from pydantic import BaseModel
 
 from toytrans import __version__
+from toytrans.errors import UserError
 from toytrans.safe_io import json_text, read_json
 from toytrans.sweeps.groups import PARTS, Group, Summary, pairs, parts_of, shown
 from toytrans.sweeps.picture import draw
@@ -61,6 +63,8 @@ def to_dict(groups: Sequence[Group]) -> dict[str, Any]:
                         "values": dict(member.values),
                         "difference": member.difference,
                         "by_length": dict(member.curve),
+                        "pairs": member.count,
+                        "pairs_by_length": dict(member.pairs) if member.curve else {},
                     }
                     for member in group.members
                 ],
@@ -85,21 +89,27 @@ def runs_csv(groups: Sequence[Group]) -> str:
     """One row a run."""
     names = [name.replace(" ", "_") for name in PARTS.values()]
     rows = (
-        [*about, *(member.values.get(part, "") for part in PARTS), member.trouble]
+        [
+            *about,
+            *(member.values.get(part, "") for part in PARTS),
+            member.count or "",
+            member.trouble,
+        ]
         for about, member in _rows(groups)
     )
-    return _csv([*_heading(groups), *(f"exact_match_{name}" for name in names), "trouble"], rows)
+    matches = [f"exact_match_{name}" for name in names]
+    return _csv([*_heading(groups), *matches, "pairs", "trouble"], rows)
 
 
 def lengths_csv(groups: Sequence[Group]) -> str:
     """One row a run and length."""
     rows = (
-        [*about, length, value]
+        [*about, length, value, member.pairs.get(length, "")]
         for about, member in _rows(groups)
         if not member.trouble
         for length, value in member.curve.items()
     )
-    return _csv([*_heading(groups), "length", "exact_match"], rows)
+    return _csv([*_heading(groups), "length", "exact_match", "pairs"], rows)
 
 
 def _heading(groups: Sequence[Group]) -> list[str]:
@@ -135,7 +145,8 @@ class _Results(BaseModel):
 
 
 def write_results(sweep: Sweep, groups: Sequence[Group]) -> list[Path]:
-    """Write the results of a sweep: JSON and CSV. Raises UserError where the disk refuses."""
+    """Write the results of a sweep: JSON, CSV and, with matplotlib, a picture. A file of before
+    that would no longer fit them is removed. Raises UserError where the disk refuses."""
     about = {
         "sweep": sweep.name,
         "folder": str(sweep.folder),
@@ -145,23 +156,27 @@ def write_results(sweep: Sweep, groups: Sequence[Group]) -> list[Path]:
         "seeds": list(sweep.seeds),
         **sweep.measure.to_dict(),
     }
-    texts = {
-        f"{sweep.name}.json": f"{json_text(about | to_dict(groups), 1)}\n",
-        f"{sweep.name}.csv": runs_csv(groups),
+    json = f"{json_text(about | to_dict(groups), 1)}\n"
+    lengths = lengths_csv(groups) if sweep.measure.lengths else None
+    picture = None
+    with contextlib.suppress(UserError):  # no matplotlib
+        picture = draw(groups, sweep.name)
+    contents = {
+        f"{sweep.name}.json": json.encode(),
+        f"{sweep.name}.csv": runs_csv(groups).encode(),
+        f"{sweep.name}-lengths.csv": lengths.encode() if lengths else None,
+        f"{sweep.name}.png": picture,
     }
-    if sweep.measure.lengths is not None:
-        texts[f"{sweep.name}-lengths.csv"] = lengths_csv(groups)
-    return [_write(name, text.encode()) for name, text in texts.items()]
+    return [path for name, raw in contents.items() if (path := _write(name, raw))]
 
 
-def write_picture(sweep: Sweep, groups: Sequence[Group]) -> Path:
-    """Draw the results of a sweep. Raises UserError without matplotlib."""
-    return _write(f"{sweep.name}.png", draw(groups, sweep.name))
-
-
-def _write(name: str, raw: bytes) -> Path:
+def _write(name: str, raw: bytes | None) -> Path | None:
+    """Write a results file, or remove it. Its path, where it was written."""
     folder = RESULTS / "sweeps"
     with saying_what_failed(folder, name):
+        if raw is None:
+            (folder / name).unlink(missing_ok=True)
+            return None
         folder.mkdir(parents=True, exist_ok=True)
         write_file(folder / name, raw)
     return folder / name

@@ -3,8 +3,8 @@
     runs/sweeps/NAME/sweep.json            what was asked for, and the trials of it
     runs/sweeps/NAME/CHOICE-sSEED-HASH/    a trial: a run directory with result.json or failed.json
 
-The same command goes on where it was stopped. Another grid under the same name adds trials; trials
-of before that are not in it are kept.
+The same command goes on where it was stopped. A larger grid under the same name adds trials. A grid
+that leaves out a trial with a result is refused, as the results files would lose its numbers.
 """
 
 import contextlib
@@ -31,7 +31,7 @@ from toytrans.sweeps.measure import ExactMatch
 from toytrans.sweeps.outcomes import TEST, is_done, outcome
 from toytrans.sweeps.processes import Failure
 from toytrans.sweeps.saved import FILE, SavedSweep, read_sweep
-from toytrans.sweeps.trial import Trial
+from toytrans.sweeps.trial import RESULT, Trial
 from toytrans.training.owned import LOCK, saying_what_failed
 from toytrans.training.run_folder import locked
 from toytrans.training.writing import draft_of, write_json
@@ -81,12 +81,13 @@ class Sweep:
             yield [*notes, *changes]
 
     def changes(self) -> list[str]:
-        """How the grid differs from that of before, in a sentence at most. Raises UserError where
-        the folder is of another config, or of something else."""
+        """How the sweep differs from that of before, in a sentence at most. Raises UserError where
+        the folder is of another config or of something else, or where results would be lost."""
         before = read_sweep(self.folder)
         if before is not None:
             self._require_equal(before)
-            return self._added(before)
+            self._require_kept(before)
+            return self._differences(before)
         mine = {LOCK, draft_of(self.folder / FILE).name}
         there = {path.name for path in self.folder.iterdir()} if self.folder.is_dir() else set()
         if there - mine or self.folder.is_file():
@@ -110,7 +111,26 @@ class Sweep:
                 "another --name"
             )
 
-    def _added(self, before: SavedSweep) -> list[str]:
+    def _require_kept(self, before: SavedSweep) -> None:
+        """Raise UserError where a trial of before has a result and is not in the grid."""
+        mine = {trial.path for trial in self.trials}
+        of_before = before.runs(self.folder).items()
+        lost = {path: c for path, c in of_before if path not in mine and (path / RESULT).exists()}
+        if not lost:
+            return
+        configs = {trial.config for trial in self.trials}
+        other_contents = all(config in configs for config in lost.values())
+        why, remedy = (
+            ("are of other code or data files than now", "give")
+            if other_contents
+            else ("are not in this grid", f"add to {_asked(before.grid, before.seeds)}, or give")
+        )
+        raise UserError(
+            f"{self.folder}: {len(lost)} of its runs have results and {why}, say "
+            f"{next(iter(lost)).name}; {remedy} another --name (in Python: out)"
+        )
+
+    def _differences(self, before: SavedSweep) -> list[str]:
         changes = [
             f"{key}: {' -> '.join(', '.join(grid.get(key, '-')) for grid in grids)}"
             for grids in [(before.grid, self.grid)]
@@ -119,10 +139,15 @@ class Sweep:
         ]
         if before.seeds != list(self.seeds):
             changes.append(f"seeds: {_spans(before.seeds)} -> {_spans(self.seeds)}")
-        now, then = {trial.path.name for trial in self.trials}, {t.run for t in before.trials}
-        kept = f", {len(then - now)} of before are kept but not shown" if then - now else ""
-        new = f"{len(now - then)} of {len(now)} trials are new{kept}"
-        return [f"{self.folder}: {'; '.join(changes)}; {new}"] if changes else []
+        then, now = before.measure.to_dict(), self.measure.to_dict()
+        measures = [
+            f"{name}: {_option(then[name])} -> {_option(now[name])}"
+            for name in now
+            if then[name] != now[name]
+        ]
+        if measures:
+            changes.append(f"{', '.join(measures)}, so every run is measured anew")
+        return [f"{self.folder}: {'; '.join(changes)}"] if changes else []
 
     def to_dict(self) -> dict[str, Any]:
         """What was asked for, as SavedSweep reads it."""
@@ -158,7 +183,7 @@ def plan(
     choices = choices_of(grid := read_grid(sets))
     if len(choices) * len(seeds or [0]) > MOST_TRIALS:
         raise UserError(
-            f"{len(choices) * len(seeds or [0]):,} trials are more than {MOST_TRIALS:,}; "
+            f"{len(choices) * len(seeds or [0]):,} runs are more than {MOST_TRIALS:,}; "
             "give fewer seeds or values"
         )
     configs = configs_of(choices, load)
@@ -190,6 +215,19 @@ def _there(folder: Path) -> dict[tuple[int, str], str]:
     names = [path.name for path in folder.iterdir()] if folder.is_dir() else []
     known = (re.fullmatch(r"((?:.*-)?s(\d+))-([0-9a-f]{8})", name) for name in names)
     return {(int(match[2]), match[3]): match[1] for match in known if match}
+
+
+def _asked(grid: Grid, seeds: Sequence[int]) -> str:
+    """The options that gave a grid."""
+    sets = [f"--set {key}={','.join(values)}" for key, values in grid.items()]
+    return " ".join([f"--seeds {_spans(seeds)}", *sets])
+
+
+def _option(value: Any) -> str:
+    """The value of an option, as it is written."""
+    return (
+        "-" if value is None else ":".join(map(str, value if isinstance(value, tuple) else [value]))
+    )
 
 
 def _spans(seeds: Sequence[int]) -> str:

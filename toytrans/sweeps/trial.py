@@ -138,6 +138,9 @@ class Trial:
         return 0.5 * int(records[-1]["step"]) / self.config.train.max_steps if records else 0.0
 
 
+Length = Annotated[str, Field(pattern=r"^[0-9]{1,6}$")]
+
+
 class _Plain(BaseModel):
     """Known keys have types; other keys hold plain values."""
 
@@ -155,7 +158,8 @@ class _Taken(_Plain):
     forced_exact_match: float
     token_accuracy: float
     free_token_accuracy: float
-    by_length: dict[Annotated[str, Field(pattern=r"^[0-9]{1,6}$")], float] = {}
+    by_length: dict[Length, float] = {}
+    pairs_by_length: dict[Length, Count] = {}
 
 
 class _Result(_Plain):

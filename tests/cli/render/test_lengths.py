@@ -5,9 +5,10 @@ from collections import Counter
 import pytest
 import torch
 from conftest import VOCABULARY, config_of, model_of
+from rich.console import Console
 
 from toytrans import evaluation
-from toytrans.cli.render.lengths import plot_lines
+from toytrans.cli.render.lengths import _length_table, plot_lines
 from toytrans.data import open_source
 from toytrans.data.pairs import DatasetInfo, Pairs, pad_rows
 from toytrans.data.selection import (
@@ -165,6 +166,29 @@ def test_a_plot_is_ascii_and_marks_both_ranges():
     assert "".join(lines).isascii() and len(lines) == 13
     many = [Span(n, n, False) for n in range(100, 125)]
     assert max(map(len, plot_lines(many, [0.5] * 25, 40))) <= 40
+
+
+def test_differences_from_teacher_forcing_fit_eighty_columns():
+    """As of a model without a causal mask: every number is whole."""
+    counts = Counts(
+        examples=20_000,
+        forced_sequences=20_000,
+        tokens=60_000,
+        right_tokens=59_000,
+        decoded=20_000,
+        right_sequences=541,
+        decoded_forced_sequences=20_000,
+        decoded_tokens=60_000,
+        decoded_right_tokens=60_000,
+        free_tokens=52_500,
+    )
+    console = Console(width=80)
+    with console.capture() as printed:
+        console.print(_length_table("src", [("in range", counts.summary(), False)]))
+    assert "…" not in printed.get()
+    (row,) = (line.split() for line in printed.get().splitlines() if "in range" in line)
+    numbers = ["20,000", "0.027", "0.025..0.029", "1.000", "-0.973", "0.875", "0.983", "-0.125"]
+    assert row == ["in", "range", *numbers]
 
 
 def test_whoever_follows_an_evaluation_hears_of_every_pair():

@@ -15,9 +15,12 @@ if TYPE_CHECKING:
     from toytrans.sweeps.measure import ExactMatch
 
 MOST_PAIRS = 10
-"""Rows of the table of pairs; with more groups only those with the first group."""
+"""Rows of a table of pairs; where there are more, only those of the first group that has any."""
 
 STYLE: dict[str, Any] = {"box": SIMPLE_HEAD, "padding": (0, 1, 0, 0)}
+
+LEARNED = 0.5
+"""Exact match within the training lengths, below which a model has not learned the task."""
 
 SMALL = 0.005
 """A difference between free-running and teacher-forced that is shown."""
@@ -25,10 +28,10 @@ SMALL = 0.005
 
 def print_groups(console: Console, groups: "Sequence[Group]", measured: str) -> None:
     """Mean, deviation, interval and every seed of each group; the pairs; what is not counted."""
-    from toytrans.sweeps.groups import MOST_KEYS, PARTS, parts_of
+    from toytrans.sweeps.groups import PARTS, parts_of
 
     parts = parts_of(groups)
-    if groups and len(groups[0].differs) > MOST_KEYS:
+    if groups and len(groups[0].differs) > 1:
         for group in groups:
             console.print(plain(f"{group.letter}: {group.values}"))
         console.print()
@@ -36,8 +39,9 @@ def print_groups(console: Console, groups: "Sequence[Group]", measured: str) -> 
         where = f", {PARTS[part]}" if len(parts) > 1 else ""
         _print_title(console, f"exact match{where}: {measured}")
         console.print(_table(groups, part))
-    if parts and len(groups) > 1:
-        _print_pairs(console, groups, "beyond" if "beyond" in parts else "value")
+    for part in [part for part in parts if part != "value"] or parts:
+        _print_pairs(console, groups, part)
+    _print_remarks(console, groups)
     for group in groups:
         for member in group.members:
             where = f"{member.path} ({group.name}, seed {member.config.seed})"
@@ -46,6 +50,19 @@ def print_groups(console: Console, groups: "Sequence[Group]", measured: str) -> 
             elif abs(member.difference) > SMALL:
                 text = f"free-running differs by {member.difference:+.3f} from teacher-forced"
                 console.print(plain(f"{text}: {where}"), soft_wrap=True)
+
+
+def _print_remarks(console: Console, groups: "Sequence[Group]") -> None:
+    """What the numbers cannot say: no deviation of one seed, and nothing of a model that has
+    learned little without a fault."""
+    sound = [group for group in groups if group.members[0].config.fault is None]
+    summaries = [(group, group.summary("in_range")) for group in sound]
+    little = [f"{_name(each)} {share(s.mean)}" for each, s in summaries if s and s.mean < LEARNED]
+    if little:
+        text = f"learned little, exact match in range: {', '.join(little)}; train longer"
+        console.print(plain(text), soft_wrap=True)
+    if any((s := group.summary("value")) and s.runs < 2 for group in groups):
+        console.print("sd and 95% are over seeds: they need two or more", soft_wrap=True)
 
 
 def print_unread(console: Console, unread: "Sequence[tuple[Path, str]]") -> None:
@@ -73,17 +90,20 @@ def _print_title(console: Console, title: str) -> None:
     console.print(plain(title), style="bold")
 
 
-def _table(groups: "Sequence[Group]", part: str) -> Table:
-    from toytrans.sweeps.groups import MOST_KEYS, shown
+def _name(group: "Group") -> str:
+    """The value of the one key that sets groups apart, or else a letter."""
+    return group.letter if len(group.differs) > 1 else group.name
 
-    several = len(groups[0].differs) > MOST_KEYS
-    keys = ["group"] if several else [printable(key) for key in groups[0].differs]
-    table = columns(keys, ("runs", "mean", "sd", "95%"), **STYLE)
+
+def _table(groups: "Sequence[Group]", part: str) -> Table:
+    keys = list(groups[0].differs)
+    headings = ["group"] if len(keys) > 1 else map(printable, keys)
+    table = columns([*headings], ("runs", "mean", "sd", "95%"), **STYLE)
     table.add_column(_seeds_heading(groups, part), overflow="fold")
     for group in groups:
         counted, every = len(group.counted), len(group.members)
         table.add_row(
-            *([group.letter] if several else map(plain, map(shown, group.differs.values()))),
+            *([plain(_name(group))] if keys else []),
             str(every) if counted == every else f"{counted} of {every}",
             *_cells(group.summary(part)),
             _seeds(group, groups, part),
@@ -128,11 +148,11 @@ def _print_pairs(console: Console, groups: "Sequence[Group]", part: str) -> None
     """Differences of two groups over equal seeds."""
     from toytrans.sweeps.groups import PARTS, pairs
 
-    paired = pairs(groups, part)
-    if len(paired) > MOST_PAIRS:
-        paired = [each for each in paired if each[0] is groups[0]]
-    if not paired:
+    every = pairs(groups, part)
+    if not every:
         return
+    one, *_ = every[0]
+    paired = every if len(every) <= MOST_PAIRS else [each for each in every if each[0] is one]
     where = "" if part == "value" else f", {PARTS[part]}"
     _print_title(console, f"difference over equal seeds{where}: first less second")
     table = columns(
@@ -142,11 +162,14 @@ def _print_pairs(console: Console, groups: "Sequence[Group]", part: str) -> None
     )
     for first, second, each in paired:
         table.add_row(
-            plain(first.name),
-            plain(second.name),
+            plain(_name(first)),
+            plain(_name(second)),
             str(each.difference.runs),
             *_cells(each.difference, signed=True),
             str(each.ahead),
             str(each.behind),
         )
     console.print(table)
+    if len(paired) < len(every):
+        shown = f"{len(paired)} of {len(every)} pairs, those of {_name(one)}"
+        console.print(plain(f"{shown}; `toytrans compare RUN ... --json` has all\n"))

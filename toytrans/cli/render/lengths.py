@@ -90,12 +90,12 @@ def _side_name(side: str) -> str:
 
 def _table(title: str, headings: Iterable[str], caption: str | None = None) -> Table:
     """A table of numbers, narrow enough for nine columns."""
-    style: dict[str, Any] = {"box": SIMPLE_HEAD, "padding": (0, 1, 0, 0)}
+    style: dict[str, Any] = {"box": SIMPLE_HEAD, "padding": (0, 1, 0, 0), "pad_edge": False}
     return columns((), tuple(headings), title=plain(title), caption=caption, **style)
 
 
 def _signed(value: float) -> str:
-    return f"{value:+.4f}" if value else "0"
+    return f"{value:+.3f}" if value else "0"
 
 
 def _length_table(side: str, rows: Sequence[Row]) -> Table:
@@ -155,7 +155,7 @@ def _runs_table(title: str, rows: "Sequence[tuple[Measured, Summary]]") -> Table
         ("\nrun", "\nseed", "\ndecoded", "exact\nmatch", "\n95%", "\nforced")
         + ("token\nacc.", "\nforced"),
     )
-    table.columns[0].no_wrap = False
+    table.columns[0].no_wrap, table.columns[0].overflow = False, "fold"
     names = ("exact_match", "forced_exact_match", "free_token_accuracy", "token_accuracy")
     for number, (measured, row) in enumerate(rows, 1):
         run = measured.run
