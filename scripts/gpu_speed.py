@@ -173,12 +173,13 @@ def _rate(machine: Machine, precision: Precision, recorded: bool, sections: dict
         trainer._step([dealt])
     machine.wait()
     first, rates, times = time.perf_counter() - began, [], []
+    at_once = 10 if not machine.options.quick else 2
     for _ in range(3):
         before, steps, began = trainer.progress.target_tokens, 0, time.perf_counter()
         while time.perf_counter() - began < machine.options.seconds:
-            for dealt in islice(batches, 10):
+            for dealt in islice(batches, at_once):
                 trainer._step([dealt])
-            steps += 10
+            steps += at_once
             machine.wait()
         seconds = time.perf_counter() - began
         rates.append((trainer.progress.target_tokens - before) / seconds)

@@ -656,7 +656,7 @@ def test_a_broken_run_stays_broken_and_says_so_everywhere(folder, command):
     for words in (
         ("eval",),
         ("translate", "5 7 9"),
-        ("check",),
+        ("check", *SHORT),
         ("inspect-masks", "--run", "runs/c"),
     ):
         shown = command(*words)
