@@ -154,6 +154,17 @@ def a_mean_of_means():
 
 
 @faulty("n")
+def sums_of_rows_averaged():
+    """Rows are summed and divided by their number."""
+
+    def loss(logits, labels):
+        each = F.cross_entropy(logits.mT, labels, ignore_index=PAD, reduction="none")
+        return each.sum(1).mean()
+
+    return given(loss=loss)
+
+
+@faulty("n")
 def a_sum():
     """The sum over labels, which grows with the batch."""
     return given(loss=lambda logits, labels: mean_loss(logits, labels, reduction="sum"))

@@ -224,7 +224,11 @@ def halves_add_up(batch: ProofBatch) -> Outcome:
         if abs(whole - by_rows) <= tolerance and not abs(by_rows - weighed(
             [(v, int(real[r].sum())) for v, r in zip(each, rows, strict=True)])
         ) <= tolerance:  # fmt: skip
-            cause += "a mean of means weighs short rows more; sum first, divide once by the labels"
+            cause += (
+                "rows are sums, which weighs long ones more; divide by the labels, not by the rows"
+                if _sums_rows(batch, tgt_out, real)
+                else "a mean of means weighs short rows more; sum first, divide once by the labels"
+            )
         elif abs(whole - by_places) <= tolerance:
             cause += "it is divided by all places, pads included; divide by the real labels"
         elif abs(whole - sum(value for value, _ in parts)) <= tolerance:
@@ -235,3 +239,12 @@ def halves_add_up(batch: ProofBatch) -> Outcome:
                 "hold other terms?"
             )
     return Outcome(abs(whole - expected), tolerance, evidence, cause)
+
+
+def _sums_rows(batch: ProofBatch, tgt_out: Tensor, real: Tensor) -> bool:
+    """Whether the loss of a row alone grows with its labels where all are equally likely."""
+    level = torch.zeros_like(batch.logits)
+    each = [float(batch.loss(level[r : r + 1], tgt_out[r : r + 1])) for r in range(len(real))]
+    few, many = int(real.sum(1).argmin()), int(real.sum(1).argmax())
+    grows = float(real[many].sum() / real[few].sum())
+    return grows > 1 and abs(each[many] - grows * each[few]) <= 1e-3 * abs(each[many])
