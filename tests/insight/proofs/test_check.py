@@ -631,6 +631,8 @@ def test_faults_are_listed_and_shown(folder, command):
     card = command("faults", "wrong_scale").out
     assert "ranges: of five seeds; another seed can lie outside" in card
     assert "symptom" in card and "(k)" in card and "vit-pytorch#65" in card
+    card = " ".join(command("faults", "no_causal").out.split())
+    assert "at the last step" in card and "`toytrans eval RUN --checkpoint last`" in card
 
 
 def test_check_somebody_elses_model(folder, command):
