@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from conftest import Command, Screen, call, tiny_yaml
 
+from toytrans.sealed import seal
 from toytrans.training import owned
 
 
@@ -84,6 +85,22 @@ def test_every_run_is_listed_with_its_state(runs, command: Command, monkeypatch)
     assert damaged["problem"].startswith("runs/damaged/data.json: damaged")
     assert len(lines) == 7 and " d " in lines[1] and "0.2 MB" in lines[1]
     assert "unfinished, no checkpoint" in lines[4] and "damaged: data.json: damaged" in lines[5]
+
+
+def test_a_planted_fault_is_named(runs, command: Command, answers, monkeypatch):
+    for name, fault in (("good", "no_causal"), ("started", seal("no_norm", bytes(8)))):
+        config = runs / name / "config.yaml"
+        config.write_text(config.read_text().replace("fault: null", f"fault: {fault}"))
+    monkeypatch.setenv("COLUMNS", "200")
+    listed = {run["run"]: run for run in json.loads(command("runs", "--json").out)["runs"]}
+    assert listed["runs/good"]["fault"] == "no_causal"
+    assert listed["runs/boards/b/c"]["fault"] is None
+    for out in (command("runs").out, answers("n\n" * 6)):
+        (good,) = re.findall("runs/good  .*", out)
+        (started,) = re.findall("runs/started  .*", out)
+        assert "finished; broken on purpose: no_causal" in good
+        assert "unfinished, no checkpoint; a sealed exercise" in started
+        assert "no_norm" not in out and out.count("on purpose") == 1
 
 
 def test_a_run_without_its_config_is_damaged(runs, command: Command):

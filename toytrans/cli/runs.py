@@ -10,6 +10,7 @@ import typer
 from toytrans.cli.common import AsJson, Progress, columns, note, output, plain, printable, share
 from toytrans.errors import UserError
 from toytrans.safe_io import json_text
+from toytrans.sealed import fault_remark
 
 if TYPE_CHECKING:
     from toytrans.training.listing import ListedRun
@@ -61,9 +62,12 @@ def _print(listed: "list[ListedRun]") -> None:
 def _cells(run: "ListedRun") -> tuple[str, str, str, str, str]:
     state, best = run.state, run.state.exact_match
     problem = state.problem.removeprefix(f"{run.path}: ").removeprefix(f"{run.path}/")
+    more = f": {problem}" if problem else ""
+    if state.fault:
+        more = f"; {fault_remark(state.fault)}"
     return (
         str(run.path),
-        f"{state}: {problem}" if problem else str(state),
+        f"{state}{more}",
         "-" if best is None else share(best),
         _age(run.age_s),
         _size(run.size),
