@@ -1,5 +1,6 @@
 """The proofs: sound models pass, every fault is found, and bad models are refused in one line."""
 
+import importlib
 import json
 import sys
 from pathlib import Path
@@ -644,6 +645,30 @@ def test_check_somebody_elses_model(folder, command):
     leaking = command("check", *SHORT, "--model", "mine:leaking")
     assert leaking.code == 1
     assert "place 6 change" in leaking.out or "off by one" in leaking.out
+
+
+def test_a_proof_without_its_argument_is_not_asked(folder, command, monkeypatch):
+    lacking = {
+        **{"c": ["embedding"], "p": ["embedding"], "f": ["generate"], "l": ["batch"]},
+        **dict.fromkeys("hmn", ["loss", "batch"]),
+    }
+    monkeypatch.syspath_prepend(folder)
+    report = toytrans.check(**importlib.import_module("mine").function(), length=7)
+    assert {found.letter: list(found.give) for found in report.findings if found.give} == lacking
+    summary = "7 not asked (give embedding=, generate=, loss=, batch=)"
+    assert report.not_asked == summary and f"\n{summary}\n" in str(report)
+    assert str(report).count(") not asked  ") == 7 and "does not apply  scores are" in str(report)
+    assert report._repr_html_().count(">not asked<") == 7
+
+    words = ("check", *SHORT, "--model", "mine.py:function")
+    text = " ".join(command(*words).out.split())
+    assert f"0 failed, {summary}, 4 do not apply" in text
+    assert "(c) - what a pad's embedding holds changes nothing not asked: needs the emb" in text
+    proofs = json.loads(command(*words, "--json").out)["proofs"]
+    assert {proof["proof"]: proof["give"] for proof in proofs if "give" in proof} == lacking
+    unasked = {proof["proof"] for proof in proofs if proof["verdict"] == "does not apply"}
+    assert unasked == {*lacking, *"gkoq"}
+    assert command(*words, "--format", "junit").out.count('message="not asked: needs') == 7
 
 
 @pytest.mark.parametrize(
