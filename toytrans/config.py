@@ -230,6 +230,9 @@ class ModelConfig(Section):
         return self.class_ is None and "anchored" in (self.positions, self.cross_positions)
 
 
+DEVICE = r"^(auto|cpu|cuda|cuda:\d+|mps)$"
+
+
 class Config(Section):
     """One run."""
 
@@ -238,7 +241,7 @@ class Config(Section):
         description="Seed of the initial weights and dropout, and of the data unless data.seed is "
         "set.",
     )
-    device: Annotated[str, Field(pattern=r"^(auto|cpu|cuda|cuda:\d+|mps)$")] = Field(
+    device: Annotated[str, Field(pattern=DEVICE)] = Field(
         "auto", description="auto | cpu | cuda | cuda:N | mps"
     )
     fault: OrSealed | None = Field(
