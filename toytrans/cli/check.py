@@ -2,6 +2,7 @@
 
 import contextlib
 import importlib
+import re
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
@@ -151,7 +152,7 @@ def check(
         report, planted = _check_run(run, checkpoint, fault, how)
     show(report, planted, "json" if as_json else form)
     if report.verdict == "cannot judge":
-        raise UserError(remedy(report))
+        raise UserError(_with_options(remedy(report)) if model else remedy(report))
     if not report.passed:
         raise typer.Exit(1)
 
@@ -261,8 +262,18 @@ def _check_other(name: str, how: dict[str, Any], facts: dict[str, Any]) -> "Repo
             f"are 'model', {', '.join(map(repr, allowed))}"
         )
     given = {name: value for name, value in how.items() if value}  # what was asked for here
-    report: Report = check(model, **({"progress": Progress()} | arguments | facts | given))
+    try:
+        report: Report = check(model, **({"progress": Progress()} | arguments | facts | given))
+    except UserError as error:
+        raise UserError(_with_options(str(error))) from None
     return replace(report, subject=name)
+
+
+def _with_options(message: str) -> str:
+    """A message with options in the place of the arguments to give: --pad-id for pad_id=..."""
+    message = message.replace("batch_first=False", "--time-first")
+    arguments = r"\b((?:source_)?pad_id|start_id|eos_id|vocabulary_size|max_length)=(?:\.{3})?(\d*)"
+    return re.sub(arguments, lambda m: f"--{m[1].replace('_', '-')} {m[2]}".rstrip(), message)
 
 
 def _made_by(name: str) -> Any:

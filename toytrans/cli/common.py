@@ -167,10 +167,10 @@ def silence(stream: TextIO) -> None:
         os.close(null)
 
 
-def check_new(option: str, path: Path) -> None:
+def check_new(option: str, path: Path, remedy: str = "remove it, or name another") -> None:
     """Raise UserError if what an option names exists: nothing is overwritten."""
     if os.path.lexists(path):
-        raise UserError(f"{option} {path}: exists already; remove it, or name another")
+        raise UserError(f"{option} {path}: exists already; {remedy}")
 
 
 def write_new(option: str, path: Path, raw: bytes) -> None:

@@ -258,6 +258,8 @@ def _lines(path: str) -> Iterator[tuple[str, str]]:
 def _format_by_ending(path: str) -> FormatName:
     endings: dict[str, FormatName] = {".tsv": "tsv", ".jsonl": "jsonl"}
     ending = Path(path).suffix.lower()
+    if Path(path).is_dir():
+        raise UserError(f"{path}: is a directory; name a file")
     if ending not in endings:
         raise UserError(
             f"{path}: the ending does not tell the format; set data.files.format to tsv, jsonl or "

@@ -548,6 +548,9 @@ def leaking():
 def without_model():
     return {"pad_id": 0}
 
+def bare():
+    return function()["model"]
+
 def misspelt():
     return function() | {"vocabulary": 20}
 
@@ -689,9 +692,18 @@ def test_a_proof_without_its_argument_is_not_asked(folder, command, monkeypatch)
         (["--model", "mine:without_model"], ["lacks 'model'"]),
         (["--model", "mine:misspelt"], ["'vocabulary'", "known are"]),
         (["--model", "mine:function", "--break", "no_causal"], ["--break plants faults"]),
+        (
+            ["--model", "mine.py:bare"],
+            ["pad_id and vocabulary_size of a function; give --pad-id and --vocabulary-size\n"],
+        ),
+        (["--model", "mine.py:bare", "--pad-id", "0"], ["give --vocabulary-size\n"]),
         (["--model", "mine:function", "--config", "c.yaml"], ["exclude each other"]),
         (["runs/x", "--config", "c.yaml"], ["exclude each other"]),
         (["runs/x"], ["no such run directory"]),
+        (
+            ["c.yaml"],
+            ["c.yaml: a config, not a run directory; `toytrans train c.yaml`", "--config"],
+        ),
         (["--set", "model.d_ff=3"], ["give --config"]),
         (["--config", "c.yaml", "--checkpoint", "last"], ["is one of a run's"]),
         ([], ["no run here yet"]),
