@@ -1,11 +1,13 @@
 """`toytrans runs`: what is listed, and what --prune deletes and keeps."""
 
+import contextlib
 import fcntl
 import io
 import json
 import os
 import re
 import shutil
+import subprocess
 import sys
 from pathlib import Path
 
@@ -124,6 +126,30 @@ def test_prune_without_a_terminal_deletes_nothing(runs, refused, monkeypatch):
     monkeypatch.setattr(sys, "stdin", io.StringIO("y\n" * 9))
     assert "no terminal" in refused("runs", "--prune")
     assert contents(runs) == before
+
+
+def test_prune_takes_no_answer_that_was_typed_before_its_question(runs):
+    import pty
+
+    before = contents(runs)
+    ours, theirs = pty.openpty()
+    os.write(ours, b"y\n")
+    process = subprocess.Popen(
+        [sys.executable, "-m", "toytrans", "runs", "--prune"],
+        stdin=theirs,
+        stdout=theirs,
+        stderr=theirs,
+    )
+    os.close(theirs)
+    out, answers = b"", iter([b"n\ny\n", b"q\n"])
+    with contextlib.suppress(OSError):  # the other end is closed
+        while chunk := os.read(ours, 4096):
+            out += chunk
+            if out.endswith(b"[y/N/q] "):
+                os.write(ours, next(answers, b"q\n"))
+    assert process.wait() == 0
+    os.close(ours)
+    assert contents(runs) == before and out.count(b"[y/N/q]") == 2
 
 
 @pytest.mark.parametrize("typed", ["", "\n\n\n\n\n\n", "q\n", "n\nno\nx\nN\n \n\n", "Q\ny\n"])

@@ -1,9 +1,15 @@
 """`toytrans runs`."""
 
+import contextlib
 import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
+
+try:
+    import termios
+except ImportError:  # not on Windows
+    termios = None  # type: ignore[assignment]
 
 import typer
 
@@ -100,7 +106,13 @@ def _prune(listed: "list[ListedRun]") -> None:
 
 
 def _ask(question: str) -> str:
-    """The first letter of the answer; q at the end of the input."""
+    """The first letter of the answer; q at the end of the input.
+
+    What was typed before the question is dropped.
+    """
+    if termios is not None:
+        with contextlib.suppress(OSError, termios.error):
+            termios.tcflush(sys.stdin.fileno(), termios.TCIFLUSH)
     try:
         return input(question).strip().lower()[:1]
     except EOFError:
