@@ -3,6 +3,7 @@
 import importlib
 import json
 import sys
+import warnings
 from pathlib import Path
 from typing import get_args
 
@@ -548,6 +549,14 @@ def leaking():
 def without_model():
     return {"pad_id": 0}
 
+def of_torch():
+    from toytrans.insight.adapters import TorchTransformer
+
+    nn.TransformerEncoder(nn.TransformerEncoderLayer(8, 2), 1)  # warns: not batch first
+    core = nn.Transformer(32, 4, 2, 2, 64, batch_first=True)
+    tables = nn.Embedding(20, 32), nn.Embedding(20, 32), nn.Linear(32, 20)
+    return {"model": TorchTransformer(core, *tables), "pad_id": 0, "vocabulary_size": 20}
+
 def bare():
     return function()["model"]
 
@@ -635,8 +644,19 @@ def test_faults_are_listed_and_shown(folder, command):
     card = command("faults", "wrong_scale").out
     assert "ranges: of five seeds; another seed can lie outside" in card
     assert "symptom" in card and "(k)" in card and "vit-pytorch#65" in card
+    unknown = command("faults", "nocausal")
+    assert unknown.err == "toytrans: nocausal: no such fault; did you mean no_causal?\n"
+    assert unknown.code == 2
     card = " ".join(command("faults", "no_causal").out.split())
     assert "at the last step" in card and "`toytrans eval RUN --checkpoint last`" in card
+
+
+def test_nested_tensors_of_torch_are_no_news(folder, command):
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        done = command("check", *SHORT, "--model", "mine.py:of_torch", "--only", "ab")
+    assert done.code == 0 and "nested" not in done.err
+    assert not [each for each in caught if "nested" in str(each.message)]
 
 
 def test_check_somebody_elses_model(folder, command):
