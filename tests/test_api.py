@@ -260,6 +260,18 @@ def test_bad_input_is_a_user_error(here: Path, config, options, message):
     assert state_of_process() == before
 
 
+def test_messages_name_what_python_takes(run: toytrans.Run):
+    for call, message in (
+        (lambda: toytrans.check(str(run.path)), r"is a path; give toytrans\.load\('/"),
+        (lambda: toytrans.check(run.path), r"is a path; give toytrans\.load\('/"),
+        (lambda: toytrans.train({"model": {}}), "config: data: missing; add it$"),
+        (lambda: toytrans.train(TINY, run.path), "in Python: resume=True, overwrite=True"),
+        (lambda: run.attention("1", layer=9), "^layer 9: no such layer"),
+    ):
+        with pytest.raises(toytrans.UserError, match=message):
+            call()
+
+
 def test_a_training_outside_of_its_block_says_so():
     with pytest.raises(toytrans.UserError, match="with toytrans.Training"):
         next(iter(toytrans.Training(TINY)))

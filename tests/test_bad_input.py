@@ -164,7 +164,7 @@ def test_an_absent_device_is_refused_with_those_that_exist(
             {"a.src": b"1\n2\n3\n", "a.tgt": b"1\n2\n"},
             ("a.src has 3 lines", "a.tgt 2", "line k"),
         ),
-        ("{train: a.tsv}", {"a.tsv": b""}, ("a.tsv", "empty")),
+        ("{train: a.tsv}", {"a.tsv": b""}, ("a.tsv", "holds no pairs; write one")),
         ("{train: a.tsv}", {"a.tsv": b"\n \n"}, ("a.tsv", "no pairs")),
         ("{train: a.tsv}", {"a.tsv": b"1\t1\n\0\t1\n"}, ("a.tsv:2", "not a text file")),
         ("{train: a.tsv}", {"a.tsv": b"1\t1\n2\t2\n\xff\xfe\n"}, ("a.tsv:3", "UTF-8")),

@@ -509,6 +509,7 @@ def test_a_missing_file_and_a_directory_are_told_apart(tmp_path: Path) -> None:
         ("device=gpu", ("device: found 'gpu', expected auto | cpu | cuda | cuda:N | mps",)),
         ("seed=-1", ("seed: found -1, expected at least 0",)),
         ("seed=2147483648", ("seed: found 2147483648, expected less than 2147483648",)),
+        ("train.lrate=3", ("train.lrate: unknown key; did you mean train.lr?",)),
         ("fault=no_casual", ("fault: found 'no_casual', expected", "did you mean no_causal?")),
     ],
 )

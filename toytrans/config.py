@@ -230,6 +230,9 @@ class ModelConfig(Section):
         return self.class_ is None and "anchored" in (self.positions, self.cross_positions)
 
 
+DEVICE = r"^(auto|cpu|cuda|cuda:\d+|mps)$"
+
+
 class Config(Section):
     """One run."""
 
@@ -238,13 +241,13 @@ class Config(Section):
         description="Seed of the initial weights and dropout, and of the data unless data.seed is "
         "set.",
     )
-    device: Annotated[str, Field(pattern=r"^(auto|cpu|cuda|cuda:\d+|mps)$")] = Field(
+    device: Annotated[str, Field(pattern=DEVICE)] = Field(
         "auto", description="auto | cpu | cuda | cuda:N | mps"
     )
     fault: OrSealed | None = Field(
         None,
-        description="A mistake to make on purpose, perhaps sealed in an exercise; see `toytrans "
-        "faults`. null means none.",
+        description="A mistake planted on purpose: its name (see `toytrans faults`), or the seal "
+        "of an exercise, which hides the name. null means none.",
     )
     data: DataConfig = Field(description="The pairs: where they come from, how long, how many.")
     model: ModelConfig = Field(

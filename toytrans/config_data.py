@@ -64,10 +64,12 @@ class DataConfig(Section):
 
     task: OrOwn[TaskName] | None = Field(
         None,
-        description="Synthetic task, or your own: FILE.py:NAME or package.module:NAME. Excludes "
-        "files.",
+        description="Synthetic task, or your own: FILE.py:NAME or package.module:NAME. Do not set "
+        "data.files too.",
     )
-    files: FilesConfig | None = Field(None, description="Pairs read from files. Excludes task.")
+    files: FilesConfig | None = Field(
+        None, description="Pairs read from files. Do not set data.task too."
+    )
     symbols: Symbols | None = Field(
         None,
         description="Number of symbols of the task. null means 10; 2 for parity and stack; 8000 "

@@ -8,7 +8,7 @@ from typing import Any, get_args
 from pydantic import BaseModel, ValidationError
 
 from toytrans.config_foreign import FOREIGN, library_of
-from toytrans.yaml_tree import MAX_DEPTH, Tree
+from toytrans.yaml_tree import IN_PYTHON, MAX_DEPTH, Tree
 
 MOST_LINES = 5
 """Keys of another library that are named at once."""
@@ -101,7 +101,8 @@ def _explained(problem: Any, tree: Tree, fields: dict[str, str]) -> str:
         path.pop()
         message = f"found {_shown(problem['input'])}, expected a list of two, say [1, 20]"
     elif problem["type"] == "missing":
-        message = f"missing; add it, or give --set {'.'.join(path)}=..."
+        option = "" if tree.name == IN_PYTHON else f", or give --set {'.'.join(path)}=..."
+        message = f"missing; add it{option}"
     else:
         message = f"found {_shown(problem['input'])}, expected {_expected(problem, path, fields)}"
     key = ".".join(path)
@@ -168,6 +169,7 @@ def _nearest_key(path: Sequence[str], fields: dict[str, str]) -> str:
     anywhere = {key.rpartition(".")[2]: key for key in fields}
     for names in (own, anywhere):
         near = difflib.get_close_matches(name, names, n=1, cutoff=0.6)
+        near = near or [known for known in names if name.startswith(known) and len(known) > 1]
         if near:
             return f"; did you mean {names[near[0]]}?"
     return f"; {prefix[:-1] or 'a config'} has {', '.join(sorted(own))}"

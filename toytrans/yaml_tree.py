@@ -28,11 +28,15 @@ _FLOAT = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?")
 _SPECIAL_FLOAT = re.compile(r"[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)")
 
 
+IN_PYTHON = "config"
+"""Name of a tree that is of no file."""
+
+
 @dataclass
 class Tree:
     """The values of a file, and where each key was written.
 
-    name: of the file, for errors.
+    name: of the file, for errors; or IN_PYTHON.
     places: by key, "file:line" or the name of the override.
     """
 

@@ -226,9 +226,9 @@ def test_a_broken_run_says_so(run: str, command: Command, tmp_path: Path) -> Non
     ("arguments", "fragments"),
     [
         (("1 2", "1 9"), ("argument 2", "'9'", "such as '0'")),
-        (("--layer", "2", "--part", "cross"), ("--layer 2", "cross 1")),
-        (("--layer", "3"), ("--layer 3", "encoder 2, decoder 1, cross 1")),
-        (("--head", "3"), ("--head 3", "1 to 2")),
+        (("--layer", "2", "--part", "cross"), ("layer 2: no such", "cross 1")),
+        (("--layer", "3"), ("layer 3: no such", "encoder 2, decoder 1, cross 1")),
+        (("--head", "3"), ("head 3: no such", "1 to 2")),
         (("--plot", "a.pdf"), ("--plot a.pdf", ".png or .svg")),
         (("--plot", "no/such/a.png"), ("no/such", "make it")),
         (("--checkpoint", "7"), ("7",)),

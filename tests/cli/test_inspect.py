@@ -199,6 +199,15 @@ def test_a_fault_of_the_config_is_in_the_masks(command: Command) -> None:
 # Refusals ------------------------------------------------------------------------------------
 
 
+def test_without_a_source_the_newest_run_is_taken(command: Command) -> None:
+    assert command("train", "--config", "c.yaml").code == 0
+    newest, named = command("inspect-masks", "--all"), command("inspect-masks", "runs/c", "--all")
+    assert newest.code == 0 and newest.out == named.out
+    assert "weights of runs/c" in " ".join(newest.out.split())
+    assert "fresh weights" in command("inspect-masks", *PAIRS).out
+    assert "tiny" in command("inspect-masks", "--steps").out
+
+
 @pytest.mark.parametrize(
     ("arguments", "fragments"),
     [
@@ -209,7 +218,7 @@ def test_a_fault_of_the_config_is_in_the_masks(command: Command) -> None:
         ((*PAIRS, "--set", "seed=1"), ("--set seed=1", "--config FILE")),
         (("--config", "c.yaml", "--run", "x"), ("c.yaml", "x", "give one")),
         (("--run", "nowhere"), ("nowhere", "no such run directory", "toytrans train")),
-        ((), ("nothing to inspect", "--config", "--run", "--src", "--tgt")),
+        ((), ("nothing to inspect", "no run here", "--config", "--src", "--tgt")),
         (("--config", "c.yaml", "--src", "9", "--tgt", "1", "--steps"), ("--src '9'", "'9'")),
         (
             (

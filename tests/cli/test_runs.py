@@ -1,17 +1,20 @@
 """`toytrans runs`: what is listed, and what --prune deletes and keeps."""
 
+import contextlib
 import fcntl
 import io
 import json
 import os
 import re
 import shutil
+import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 from conftest import Command, Screen, call, tiny_yaml
 
+from toytrans.sealed import seal
 from toytrans.training import owned
 
 
@@ -86,6 +89,22 @@ def test_every_run_is_listed_with_its_state(runs, command: Command, monkeypatch)
     assert "unfinished, no checkpoint" in lines[4] and "damaged: data.json: damaged" in lines[5]
 
 
+def test_a_planted_fault_is_named(runs, command: Command, answers, monkeypatch):
+    for name, fault in (("good", "no_causal"), ("started", seal("no_norm", bytes(8)))):
+        config = runs / name / "config.yaml"
+        config.write_text(config.read_text().replace("fault: null", f"fault: {fault}"))
+    monkeypatch.setenv("COLUMNS", "200")
+    listed = {run["run"]: run for run in json.loads(command("runs", "--json").out)["runs"]}
+    assert listed["runs/good"]["fault"] == "no_causal"
+    assert listed["runs/boards/b/c"]["fault"] is None
+    for out in (command("runs").out, answers("n\n" * 6)):
+        (good,) = re.findall("runs/good  .*", out)
+        (started,) = re.findall("runs/started  .*", out)
+        assert "finished; broken on purpose: no_causal" in good
+        assert "unfinished, no checkpoint; a sealed exercise" in started
+        assert "no_norm" not in out and out.count("on purpose") == 1
+
+
 def test_a_run_without_its_config_is_damaged(runs, command: Command):
     (runs / "good/config.yaml").unlink()
     listed = json.loads(command("runs", "--json").out)["runs"]
@@ -107,6 +126,30 @@ def test_prune_without_a_terminal_deletes_nothing(runs, refused, monkeypatch):
     monkeypatch.setattr(sys, "stdin", io.StringIO("y\n" * 9))
     assert "no terminal" in refused("runs", "--prune")
     assert contents(runs) == before
+
+
+def test_prune_takes_no_answer_that_was_typed_before_its_question(runs):
+    import pty
+
+    before = contents(runs)
+    ours, theirs = pty.openpty()
+    os.write(ours, b"y\n")
+    process = subprocess.Popen(
+        [sys.executable, "-m", "toytrans", "runs", "--prune"],
+        stdin=theirs,
+        stdout=theirs,
+        stderr=theirs,
+    )
+    os.close(theirs)
+    out, answers = b"", iter([b"n\ny\n", b"q\n"])
+    with contextlib.suppress(OSError):  # the other end is closed
+        while chunk := os.read(ours, 4096):
+            out += chunk
+            if out.endswith(b"[y/N/q] "):
+                os.write(ours, next(answers, b"q\n"))
+    assert process.wait() == 0
+    os.close(ours)
+    assert contents(runs) == before and out.count(b"[y/N/q]") == 2
 
 
 @pytest.mark.parametrize("typed", ["", "\n\n\n\n\n\n", "q\n", "n\nno\nx\nN\n \n\n", "Q\ny\n"])

@@ -25,6 +25,16 @@ def test_everything_fits_eighty_columns(here: Path, command: Command, part: str)
     assert command("trace", *PAIRS, "--part", part, "--pair", "2").out != answer.out
 
 
+def test_a_panel_is_found_by_its_title_without_the_name_of_the_run(here: Path, command: Command):
+    assert command("train", "c.yaml", "--out", "weights").code == 0
+    shown = command("trace", "weights", "--panel", "weights").out
+    assert "7 weights, head 1" in shown and "2 In memory" not in shown
+    assert (
+        "2 In memory: encoder self-attention"
+        in command("trace", "weights", "--panel", "memory").out
+    )
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [

@@ -23,6 +23,9 @@ def test_one_config_must_be_named(refused):
 
 def test_an_unknown_fault_is_refused_with_the_nearest(refused):
     assert "did you mean no_causal?" in refused("train", "c.yaml", "--break", "causal")
+    assert "toytrans: --device gpu: expected auto | cpu" in refused(
+        "train", "c.yaml", "--device", "gpu"
+    )
     assert "there are no_causal, " in refused("train", "c.yaml", "--break", "xyz")
 
 

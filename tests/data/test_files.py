@@ -60,6 +60,7 @@ def test_scan(tmp_path):
         ("a.jsonl", "nonsense", "a.jsonl:1: not JSON"),
         ("a.txt", "1\t2\n", "the ending does not tell the format"),
         ("a.tsv", "\n\n", "holds no pairs"),
+        ("a.tsv", "", "holds no pairs; write one on each line"),
     ],
 )
 def test_what_does_not_fit_a_format_is_named_with_its_line(tmp_path, name, text, says):
@@ -173,3 +174,10 @@ def test_sequences_past_a_learned_table_are_refused_before_training(tmp_path):
         else:
             with pytest.raises(UserError, match="9 places, its end included, is longer than"):
                 check_splits(config, open_source(config))
+
+
+@pytest.mark.parametrize("name", ["pairs", "pairs.tsv"])
+def test_a_directory_is_no_file_of_pairs(tmp_path, name):
+    (tmp_path / name).mkdir()
+    with pytest.raises(UserError, match=f"{name}: is a directory; name a file"):
+        read_pairs(str(tmp_path / name))

@@ -1,6 +1,8 @@
 """Positions and models of the user's: trained, decoded, saved and checked like ours."""
 
 import json
+import re
+import shlex
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -137,7 +139,12 @@ def test_train_eval_translate_check_and_resume(setting: str, here: Path, command
 def test_the_layers_of_a_model_of_ones_own_are_not_known(
     command: Command, refused: Callable[..., str]
 ):
-    assert command("train", "c.yaml", "--out", "r", "--set", f"model.class={MODEL}").code == 0
+    trained = command("train", "c.yaml", "--out", "r", "--set", f"model.class={MODEL}")
+    assert trained.code == 0
+    suggested = re.findall(r"^  toytrans (.*)", trained.out, re.MULTILINE)
+    assert [line.split()[0] for line in suggested] == ["eval", "translate", "check"]
+    for line in suggested:
+        assert command(*shlex.split(line)).code in (0, 1)
     for words in (("inspect-masks", "r"), ("trace", "r"), ("attention", "1 2", "--run", "r")):
         assert "whose layers this command does not know" in refused(*words)
     assert "faults are made in toytrans' models" in refused("check", "r", "--break", "no_causal")

@@ -180,7 +180,7 @@ def test_what_a_report_refuses(
     shutil.copytree(folder / "one", here / "one")
     (here / "report.html").write_text("mine")
     answer = command("report", "one")
-    assert answer.code == 2 and "exists already" in answer.err
+    assert answer.code == 2 and "exists already; give --overwrite" in answer.err
     assert (here / "report.html").read_text() == "mine"
     answer = command("report", "one", "--out", "no/such/folder.html")
     assert answer.code == 2 and "there is no folder no/such" in answer.err

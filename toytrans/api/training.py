@@ -15,7 +15,7 @@ from toytrans.training.isolation import Isolation
 from toytrans.training.run import Record
 from toytrans.training.session import Request, open_session
 from toytrans.training.trainer import StopReason
-from toytrans.yaml_tree import Tree, read_yaml
+from toytrans.yaml_tree import IN_PYTHON, Tree, read_yaml
 
 logger = logging.getLogger("toytrans")
 """Gets what the commands print on standard error: at level INFO, an interruption as a WARNING."""
@@ -158,9 +158,9 @@ def tree_of(config: Any) -> Tree:
     if isinstance(config, str | Path):
         return read_yaml(Path(config))
     if isinstance(config, Config):
-        return Tree("config", config.model_dump(mode="json"))
+        return Tree(IN_PYTHON, config.model_dump(mode="json"))
     if isinstance(config, Mapping):
-        return Tree("config", copy.deepcopy(dict(config)))
+        return Tree(IN_PYTHON, copy.deepcopy(dict(config)))
     kind = type(config).__name__
     raise UserError(f"a config is a path, a dict or a toytrans.Config, not {kind}")
 

@@ -2,11 +2,13 @@
 
 import contextlib
 import importlib
+import re
 import sys
+import warnings
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 
 import typer
 
@@ -19,6 +21,7 @@ from toytrans.cli.common import (
     RunOption,
     columns,
     either,
+    fault_named,
     note,
     open_run,
     output,
@@ -151,14 +154,20 @@ def check(
         report, planted = _check_run(run, checkpoint, fault, how)
     show(report, planted, "json" if as_json else form)
     if report.verdict == "cannot judge":
-        raise UserError(remedy(report))
+        raise UserError(_with_options(remedy(report)) if model else remedy(report))
     if not report.passed:
         raise typer.Exit(1)
 
 
 def faults(
     name: Annotated[
-        FaultName | None, typer.Argument(metavar="[FAULT]", help="Show the card of one fault.")
+        FaultName | None,
+        typer.Argument(
+            metavar="[FAULT]",
+            parser=fault_named,
+            autocompletion=lambda: get_args(FaultName),
+            help="Show the card of one fault.",
+        ),
     ] = None,
 ) -> None:
     """List the faults that can be planted, or show one: symptom, proofs, reports of it."""
@@ -244,7 +253,8 @@ def _check_other(name: str, how: dict[str, Any], facts: dict[str, Any]) -> "Repo
     """The proofs on what a function returns."""
     from toytrans import check
 
-    given = _made_by(name)
+    with _without_nested_tensors():
+        given = _made_by(name)
     arguments = dict(given) if isinstance(given, dict) else {"model": given}
     if "model" not in arguments:
         raise UserError(f"--model {name}: the dict it returns lacks 'model', the callable")
@@ -261,8 +271,27 @@ def _check_other(name: str, how: dict[str, Any], facts: dict[str, Any]) -> "Repo
             f"are 'model', {', '.join(map(repr, allowed))}"
         )
     given = {name: value for name, value in how.items() if value}  # what was asked for here
-    report: Report = check(model, **({"progress": Progress()} | arguments | facts | given))
+    try:
+        with _without_nested_tensors():
+            report: Report = check(model, **({"progress": Progress()} | arguments | facts | given))
+    except UserError as error:
+        raise UserError(_with_options(str(error))) from None
     return replace(report, subject=name)
+
+
+@contextlib.contextmanager
+def _without_nested_tensors() -> Iterator[None]:
+    """Silence torch's warnings on nested tensors, which nn.Transformer makes or does not make."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", ".*nested.tensor", UserWarning)
+        yield
+
+
+def _with_options(message: str) -> str:
+    """A message with options in the place of the arguments to give: --pad-id for pad_id=..."""
+    message = message.replace("batch_first=False", "--time-first")
+    arguments = r"\b((?:source_)?pad_id|start_id|eos_id|vocabulary_size|max_length)=(?:\.{3})?(\d*)"
+    return re.sub(arguments, lambda m: f"--{m[1].replace('_', '-')} {m[2]}".rstrip(), message)
 
 
 def _made_by(name: str) -> Any:

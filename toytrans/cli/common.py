@@ -40,10 +40,11 @@ AnyPart = Annotated[
 ]
 
 
-def _fault(name: str) -> str:
+def fault_named(name: str, option: str = "") -> str:
+    """The name of a fault. Raises UserError. option: that it was given with, for the error."""
     names = get_args(FaultName)
     if name not in names:
-        raise UserError(f"--break {name}: no such fault; {did_you_mean(name, names)}")
+        raise UserError(f"{option}{name}: no such fault; {did_you_mean(name, names)}")
     return name
 
 
@@ -52,7 +53,7 @@ Break = Annotated[
     typer.Option(
         "--break",
         metavar="FAULT",
-        parser=_fault,
+        parser=functools.partial(fault_named, option="--break "),
         autocompletion=lambda: get_args(FaultName),
         help="Make a mistake on purpose; `toytrans faults` lists them.",
     ),
@@ -167,10 +168,10 @@ def silence(stream: TextIO) -> None:
         os.close(null)
 
 
-def check_new(option: str, path: Path) -> None:
+def check_new(option: str, path: Path, remedy: str = "remove it, or name another") -> None:
     """Raise UserError if what an option names exists: nothing is overwritten."""
     if os.path.lexists(path):
-        raise UserError(f"{option} {path}: exists already; remove it, or name another")
+        raise UserError(f"{option} {path}: exists already; {remedy}")
 
 
 def write_new(option: str, path: Path, raw: bytes) -> None:

@@ -56,17 +56,13 @@ def inspect_masks(
 
     The batch holds the first training pairs of a config or run, or sequences
     given with --src and --tgt. With both, the config or run provides the
-    vocabulary.
+    vocabulary. With neither, the newest run is taken.
     """
     _one_form({"--json": as_json, "--csv": as_csv, "--html": as_html, "--steps": steps}, library)
     if steps:
         _walk(source)
         return
-    if not (source.config or source.run or source.src):
-        raise UserError(
-            'nothing to inspect; give --config FILE, --run RUN, or --src "5 7 9" --tgt "9 7 5"'
-        )
-    inspected = source.load()
+    inspected = _load(source)
     if as_json:
         from toytrans.insight.masks.mask_tables import masks_as_data
 
@@ -87,6 +83,19 @@ def inspect_masks(
         console = output()
         print_overview(console, inspected, inspected.most_padded)
         print_names(console, _tables(inspected, None))
+
+
+def _load(source: Source) -> "InspectedBatch":
+    """The batch and its model: what is given, else the newest run."""
+    if source.config or source.run or source.src:
+        return source.load()
+    newest = source.load_newest()
+    if newest is None:
+        raise UserError(
+            "nothing to inspect: there is no run here; name one, or give --config FILE, or "
+            '--src "5 7 9" --tgt "9 7 5"'
+        )
+    return newest
 
 
 def _one_form(forms: dict[str, bool], library: str | None) -> None:

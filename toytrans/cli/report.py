@@ -26,7 +26,7 @@ def report(
     runs: the same curves together, and how their configs differ.
     """
     if not overwrite:
-        check_new("--out", out)
+        check_new("--out", out, "give --overwrite, or name another")
     if not out.parent.is_dir():
         raise UserError(f"--out {out}: there is no folder {out.parent}; make it, or name another")
     from toytrans.report.page import check_plots, page
@@ -54,7 +54,7 @@ def _write(out: Path, text: str, overwrite: bool) -> None:
     try:
         draft.write_text(text, encoding="utf-8")
         if not overwrite:
-            check_new("--out", out)
+            check_new("--out", out, "give --overwrite, or name another")
         draft.replace(out)
     except OSError as error:
         draft.unlink(missing_ok=True)

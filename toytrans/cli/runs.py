@@ -1,15 +1,22 @@
 """`toytrans runs`."""
 
+import contextlib
 import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
+
+try:
+    import termios
+except ImportError:  # not on Windows
+    termios = None  # type: ignore[assignment]
 
 import typer
 
 from toytrans.cli.common import AsJson, Progress, columns, note, output, plain, printable, share
 from toytrans.errors import UserError
 from toytrans.safe_io import json_text
+from toytrans.sealed import fault_remark
 
 if TYPE_CHECKING:
     from toytrans.training.listing import ListedRun
@@ -61,9 +68,12 @@ def _print(listed: "list[ListedRun]") -> None:
 def _cells(run: "ListedRun") -> tuple[str, str, str, str, str]:
     state, best = run.state, run.state.exact_match
     problem = state.problem.removeprefix(f"{run.path}: ").removeprefix(f"{run.path}/")
+    more = f": {problem}" if problem else ""
+    if state.fault:
+        more = f"; {fault_remark(state.fault)}"
     return (
         str(run.path),
-        f"{state}: {problem}" if problem else str(state),
+        f"{state}{more}",
         "-" if best is None else share(best),
         _age(run.age_s),
         _size(run.size),
@@ -96,7 +106,13 @@ def _prune(listed: "list[ListedRun]") -> None:
 
 
 def _ask(question: str) -> str:
-    """The first letter of the answer; q at the end of the input."""
+    """The first letter of the answer; q at the end of the input.
+
+    What was typed before the question is dropped.
+    """
+    if termios is not None:
+        with contextlib.suppress(OSError, termios.error):
+            termios.tcflush(sys.stdin.fileno(), termios.TCIFLUSH)
     try:
         return input(question).strip().lower()[:1]
     except EOFError:

@@ -3,7 +3,7 @@
 import functools
 import inspect
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -62,6 +62,19 @@ class Source:
         from toytrans.config_file import load_config
 
         return load_config(self.config, self.overrides) if self.config else None
+
+    def load_newest(self) -> "InspectedBatch | None":
+        """The batch as the newest run reads it; None if there is no run. Raises UserError."""
+        from toytrans.training.run import newest_run
+
+        try:
+            newest = newest_run()
+        except UserError:
+            return None
+        try:
+            return replace(self, run=newest).load()
+        except UserError as error:
+            raise UserError(f"{newest}, the newest run: {error}") from None
 
     def load(self) -> "InspectedBatch":
         """The batch, and the model that reads it: a run's, a config's or a small fresh one."""

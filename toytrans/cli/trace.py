@@ -204,12 +204,9 @@ def _load(source: Source, default_pairs: bool = False) -> "InspectedBatch":
     """
     if source.run or source.config:
         return source.load()
-    newest = _newest()
+    newest = source.load_newest()
     if newest is not None:
-        try:
-            return replace(source, run=newest).load()
-        except UserError as error:
-            raise UserError(f"{newest}, the newest run: {error}") from None
+        return newest
     if default_pairs and not source.src:
         from toytrans.insight.masks.walkthrough import PAIRS
 
@@ -221,15 +218,6 @@ def _load(source: Source, default_pairs: bool = False) -> "InspectedBatch":
             '--src "5 7 9" --tgt "9 7 5", or `trace example heads`'
         )
     return source.load()
-
-
-def _newest() -> Path | None:
-    from toytrans.training.run import newest_run
-
-    try:
-        return newest_run()
-    except UserError:
-        return None
 
 
 def _row(inspected: "InspectedBatch", pair: int | None) -> int:

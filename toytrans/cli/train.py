@@ -1,6 +1,7 @@
 """`toytrans train`."""
 
 import contextlib
+import re
 import shlex
 import sys
 import time
@@ -38,6 +39,14 @@ class Moment(NamedTuple):
         return float(self.record["elapsed_s"] / max(step, 1) * (max_steps - step))
 
 
+def _device(name: str) -> str:
+    from toytrans.config import DEVICE
+
+    if not re.match(DEVICE, name):
+        raise UserError(f"--device {name}: expected auto | cpu | cuda | cuda:N | mps")
+    return name
+
+
 def train(
     path: Annotated[
         Path | None, typer.Argument(metavar="CONFIG", help="YAML file that describes the run.")
@@ -51,7 +60,11 @@ def train(
     ] = None,
     device: Annotated[
         str | None,
-        typer.Option(help="auto | cpu | cuda | cuda:N | mps. Default: that of the config."),
+        typer.Option(
+            parser=_device,
+            metavar="DEVICE",
+            help="auto | cpu | cuda | cuda:N | mps. Default: that of the config.",
+        ),
     ] = None,
     overrides: Overrides = None,
     seed: Annotated[int | None, typer.Option(metavar="N", help="Short for --set seed=N.")] = None,

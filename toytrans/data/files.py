@@ -189,7 +189,7 @@ def read_pairs(paths: Paths, format: FormatName | None = None) -> list[TextPair]
             raise UserError(f"{paths[0]}: format {format} takes one file, not two")
         pairs = list(_parallel(*paths))
     if not pairs:
-        raise UserError(f"{paths}: holds no pairs")
+        raise UserError(f"{paths}: holds no pairs; write one on each line")
     return pairs
 
 
@@ -221,6 +221,9 @@ def _check_padded(text: Sequence[TextPair], side: str) -> None:
 
 def _parallel(src_path: str, tgt_path: str) -> Iterator[TextPair]:
     src_lines, tgt_lines = list(_lines(src_path)), list(_lines(tgt_path))
+    for path, lines in ((src_path, src_lines), (tgt_path, tgt_lines)):
+        if not lines:
+            raise UserError(f"{path}: empty; an empty sequence is a blank line")
     if len(src_lines) != len(tgt_lines):
         raise UserError(
             f"{src_path} has {len(src_lines):,} lines and {tgt_path} {len(tgt_lines):,}; "
@@ -239,8 +242,6 @@ def _parallel(src_path: str, tgt_path: str) -> Iterator[TextPair]:
 def _lines(path: str) -> Iterator[tuple[str, str]]:
     """`file:line` and text of every line."""
     raw = read_named(path, MOST_BYTES)
-    if not raw:
-        raise UserError(f"{path}: empty")
     if b"\0" in raw:
         line = raw[: raw.index(b"\0")].count(b"\n") + 1
         raise UserError(f"{path}:{line}: a NUL byte: not a text file")
@@ -263,6 +264,8 @@ def _lines(path: str) -> Iterator[tuple[str, str]]:
 def _format_by_ending(path: str) -> FormatName:
     endings: dict[str, FormatName] = {".tsv": "tsv", ".jsonl": "jsonl"}
     ending = Path(path).suffix.lower()
+    if Path(path).is_dir():
+        raise UserError(f"{path}: is a directory; name a file")
     if ending not in endings:
         raise UserError(
             f"{path}: the ending does not tell the format; end the name with .tsv or .jsonl, or "

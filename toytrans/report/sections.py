@@ -230,7 +230,8 @@ def _marked(target: list[str], output: list[str]) -> tuple[str, str, str]:
 def proofs(report: Proofs) -> Section:
     """A report of `check`."""
     rows = [
-        (f.letter, f.title, f.verdict, f.message, list(f.details.items())) for f in report.findings
+        (f.letter, f.title, f.shown_verdict, f.message, list(f.details.items()))
+        for f in report.findings
     ]
     text = f"{report.subject}, {report.precision}: {report.verdict}."
     if report.tried is not None:

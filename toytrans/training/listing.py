@@ -27,6 +27,7 @@ class RunState:
     step: of the newest checkpoint; None if there is none.
     max_steps: None if the config cannot be read.
     exact_match: the best on validation data; None before the first evaluation.
+    fault: planted on purpose, perhaps sealed.
     problem: why the run is damaged.
     """
 
@@ -34,6 +35,7 @@ class RunState:
     step: int | None = None
     max_steps: int | None = None
     exact_match: float | None = None
+    fault: str | None = None
     problem: str = ""
 
     def __str__(self) -> str:
@@ -69,6 +71,7 @@ class ListedRun:
             "step": state.step,
             "max_steps": state.max_steps,
             "exact_match": state.exact_match,
+            "fault": state.fault,
             "problem": state.problem,
             "age_s": round(self.age_s),
             "bytes": self.size,
@@ -91,7 +94,13 @@ def state_of(path: Path) -> RunState:
         state = "being written"
     elif progress and progress.is_finished(config.train):
         state = "finished"
-    return RunState(state, step, config.train.max_steps, best if best >= 0 else None)
+    return RunState(
+        state,
+        step,
+        config.train.max_steps,
+        best if best >= 0 else None,
+        config.fault,
+    )
 
 
 def _is_being_written(path: Path) -> bool:

@@ -112,6 +112,11 @@ def read_run(path: Path) -> tuple[Config, DatasetInfo]:
     """The config and the data facts of a run directory. Raises UserError."""
     if not os.path.exists(path):
         raise UserError(f"{path}: no such run directory; `toytrans train` makes one")
+    if path.suffix in (".yaml", ".yml") and path.is_file():
+        raise UserError(
+            f"{path}: a config, not a run directory; `toytrans train {path}` makes one. "
+            "A command that takes fresh weights too takes it with --config"
+        )
     if not is_run(path):
         missing = [name for name in (CONFIG, DATA) if not os.path.isfile(path / name)]
         raise UserError(f"{path}: not a run directory (it lacks {' and '.join(missing)})")

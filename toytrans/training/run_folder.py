@@ -164,7 +164,10 @@ def _writable(out: Path, may_exist: bool) -> Path:
     if set(os.listdir(out)) <= {LOCK}:
         return out
     if not may_exist:
-        raise UserError(f"{out}: not empty; go on with --resume, replace it with --overwrite")
+        raise UserError(
+            f"{out}: not empty; go on with --resume, replace it with --overwrite (in Python: "
+            "resume=True, overwrite=True)"
+        )
     if (out / REPLACED).exists() and (out / LOCK).exists():
         with locked(out):
             recover(out)

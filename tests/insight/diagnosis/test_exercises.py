@@ -285,6 +285,29 @@ def test_a_copied_and_a_lost_exercise_are_marked(tmp_path: Path, monkeypatch, co
     assert all(row.endswith(copied) for row in rows[:2]) and "exercise.json is missing" in rows[2]
 
 
+def test_a_changed_config_is_marked(tmp_path: Path, monkeypatch, command: Command):
+    monkeypatch.chdir(tmp_path)
+    new = ("exercise", "new", "--class", "6", "--level", "2", "--key", KEY, "--out", "class")
+    assert command(*new).code == 0
+    for number in NUMBERS:
+        folder = f"class/{number}"
+        command("exercise", "check", read(Path(folder)).answer, "--exercise", folder)
+    configs = [Path("class") / number / "exercise.yaml" for number in NUMBERS]
+    configs[1].unlink()
+    configs[2].write_text(configs[2].read_text().replace("[2, 7]", "[2, 5]"))
+    configs[3].write_text(configs[0].read_text())
+    configs[4].write_text("[")
+    configs[5].write_text(f"{configs[5].read_text()}# a remark\n")
+    done = command("exercise", "grade", "class", "--key", KEY, "--csv", "grades.csv")
+    assert done.code == 0 and "2 of 6 right" in done.out
+    rows = list(csv.DictReader(Path("grades.csv").read_text().splitlines()))
+    assert [row["right"] for row in rows] == ["yes", "no", "no", "no", "no", "yes"]
+    other = "exercise.yaml: not the config that was handed out"
+    notes = [row["note"] for row in rows]
+    assert notes[:4] == ["", "exercise.yaml is missing", other, other] and notes[5] == ""
+    assert "class/05/exercise.yaml:" in notes[4] and "not YAML" in notes[4]
+
+
 def test_what_a_class_holds_besides_exercises_is_named(tmp_path: Path, monkeypatch, command):
     monkeypatch.chdir(tmp_path)
     new = ("exercise", "new", "--class", "3", "--key", KEY, "--out", "class")

@@ -1,7 +1,9 @@
 """The proofs: sound models pass, every fault is found, and bad models are refused in one line."""
 
+import importlib
 import json
 import sys
+import warnings
 from pathlib import Path
 from typing import get_args
 
@@ -600,6 +602,17 @@ def leaking():
 def without_model():
     return {"pad_id": 0}
 
+def of_torch():
+    from toytrans.insight.adapters import TorchTransformer
+
+    nn.TransformerEncoder(nn.TransformerEncoderLayer(8, 2), 1)  # warns: not batch first
+    core = nn.Transformer(32, 4, 2, 2, 64, batch_first=True)
+    tables = nn.Embedding(20, 32), nn.Embedding(20, 32), nn.Linear(32, 20)
+    return {"model": TorchTransformer(core, *tables), "pad_id": 0, "vocabulary_size": 20}
+
+def bare():
+    return function()["model"]
+
 def misspelt():
     return function() | {"vocabulary": 20}
 
@@ -684,6 +697,19 @@ def test_faults_are_listed_and_shown(folder, command):
     card = command("faults", "wrong_scale").out
     assert "ranges: of five seeds; another seed can lie outside" in card
     assert "symptom" in card and "(k)" in card and "vit-pytorch#65" in card
+    unknown = command("faults", "nocausal")
+    assert unknown.err == "toytrans: nocausal: no such fault; did you mean no_causal?\n"
+    assert unknown.code == 2
+    card = " ".join(command("faults", "no_causal").out.split())
+    assert "at the last step" in card and "`toytrans eval RUN --checkpoint last`" in card
+
+
+def test_nested_tensors_of_torch_are_no_news(folder, command):
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        done = command("check", *SHORT, "--model", "mine.py:of_torch", "--only", "ab")
+    assert done.code == 0 and "nested" not in done.err
+    assert not [each for each in caught if "nested" in str(each.message)]
 
 
 def test_check_somebody_elses_model(folder, command):
@@ -695,6 +721,30 @@ def test_check_somebody_elses_model(folder, command):
     leaking = command("check", *SHORT, "--model", "mine:leaking")
     assert leaking.code == 1
     assert "place 6 change" in leaking.out or "off by one" in leaking.out
+
+
+def test_a_proof_without_its_argument_is_not_asked(folder, command, monkeypatch):
+    lacking = {
+        **{"c": ["embedding"], "p": ["embedding"], "f": ["generate"], "l": ["batch"]},
+        **dict.fromkeys("hmn", ["loss", "batch"]),
+    }
+    monkeypatch.syspath_prepend(folder)
+    report = toytrans.check(**importlib.import_module("mine").function(), length=7)
+    assert {found.letter: list(found.give) for found in report.findings if found.give} == lacking
+    summary = "7 not asked (give embedding=, generate=, loss=, batch=)"
+    assert report.not_asked == summary and f"\n{summary}\n" in str(report)
+    assert str(report).count(") not asked  ") == 7 and "does not apply  scores are" in str(report)
+    assert report._repr_html_().count(">not asked<") == 7
+
+    words = ("check", *SHORT, "--model", "mine.py:function")
+    text = " ".join(command(*words).out.split())
+    assert f"0 failed, {summary}, 4 do not apply" in text
+    assert "(c) - what a pad's embedding holds changes nothing not asked: needs the emb" in text
+    proofs = json.loads(command(*words, "--json").out)["proofs"]
+    assert {proof["proof"]: proof["give"] for proof in proofs if "give" in proof} == lacking
+    unasked = {proof["proof"] for proof in proofs if proof["verdict"] == "does not apply"}
+    assert unasked == {*lacking, *"gkoq"}
+    assert command(*words, "--format", "junit").out.count('message="not asked: needs') == 7
 
 
 @pytest.mark.parametrize(
@@ -715,9 +765,18 @@ def test_check_somebody_elses_model(folder, command):
         (["--model", "mine:without_model"], ["lacks 'model'"]),
         (["--model", "mine:misspelt"], ["'vocabulary'", "known are"]),
         (["--model", "mine:function", "--break", "no_causal"], ["--break plants faults"]),
+        (
+            ["--model", "mine.py:bare"],
+            ["pad_id and vocabulary_size of a function; give --pad-id and --vocabulary-size\n"],
+        ),
+        (["--model", "mine.py:bare", "--pad-id", "0"], ["give --vocabulary-size\n"]),
         (["--model", "mine:function", "--config", "c.yaml"], ["exclude each other"]),
         (["runs/x", "--config", "c.yaml"], ["exclude each other"]),
         (["runs/x"], ["no such run directory"]),
+        (
+            ["c.yaml"],
+            ["c.yaml: a config, not a run directory; `toytrans train c.yaml`", "--config"],
+        ),
         (["--set", "model.d_ff=3"], ["give --config"]),
         (["--config", "c.yaml", "--checkpoint", "last"], ["is one of a run's"]),
         ([], ["no run here yet"]),

@@ -54,9 +54,15 @@ def print_names(console: Console, tables: Iterable[Table]) -> None:
 
 
 def _chosen(tables: list[Table], panel: str) -> list[Table]:
-    """The tables of a number, or of a name in the list, or whose title has a text in it."""
+    """The tables of a number, or of a name in the list, or whose title has a text in it.
+
+    What follows a colon in a title names the run, and is not searched.
+    """
     chosen = [table for table in tables if panel in (table.number, _label(table))]
-    chosen = chosen or [table for table in tables if panel.casefold() in table.name.casefold()]
+    wanted = panel.casefold()
+    chosen = chosen or [
+        table for table in tables if wanted in table.name.partition(":")[0].casefold()
+    ]
     if not chosen:
         raise UserError(f"--panel {panel}: no such panel; there are {', '.join(_names(tables))}")
     return chosen

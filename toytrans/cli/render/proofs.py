@@ -1,6 +1,7 @@
 """A report of the proofs as text, JSON, JUnit's XML, or annotations of GitHub's."""
 
-from typing import TYPE_CHECKING, Any
+from collections import Counter
+from typing import TYPE_CHECKING
 from xml.etree import ElementTree
 
 from toytrans.choices import FaultName
@@ -13,6 +14,9 @@ if TYPE_CHECKING:
 
     from toytrans.insight.diagnosis.fault_cards import FaultCard
     from toytrans.insight.proofs.report import Finding, Report
+
+REASONED = ("cannot judge", "not asked")
+"""Verdicts that are written before their reason."""
 
 
 def show(report: "Report", fault: str | None, form: str) -> None:
@@ -54,7 +58,9 @@ def junit(report: "Report") -> str:
             failure = ElementTree.SubElement(case, "failure", message=finding.message)
             failure.text = "\n".join(_details(finding))
         elif finding.verdict != "PASS":
-            ElementTree.SubElement(case, "skipped", message=f"{finding.verdict}: {finding.message}")
+            ElementTree.SubElement(
+                case, "skipped", message=f"{finding.shown_verdict}: {finding.message}"
+            )
     return ElementTree.tostring(suite, encoding="unicode")
 
 
@@ -111,8 +117,8 @@ def _print(console: "Console", report: "Report", fault: str | None) -> None:
                 f"{_measured(finding)} {_wanted(finding)}",
             )
         )
-        unsure = finding.verdict == "cannot judge"
-        for text in (f"cannot judge: {finding.message}" if unsure else finding.message,
+        why = finding.shown_verdict if finding.shown_verdict in REASONED else ""
+        for text in (f"{why}: {finding.message}" if why else finding.message,
                      *_details(finding)):  # fmt: skip
             line = plain(text)
             line.style = "" if finding.verdict == "FAIL" else "dim"
@@ -130,15 +136,14 @@ def _print_sum(console: "Console", report: "Report") -> None:
         console.print(plain(f"tried: {report.tried}"), style="dim")
         for text in report.tried.notes:
             console.print(plain(f"note: {text}"), style="dim")
-    counts: dict[str, Any] = {"PASS": 0, "FAIL": 0, "cannot judge": 0, "does not apply": 0}
-    for finding in report.findings:
-        counts[finding.verdict] += 1
+    counts = Counter(finding.shown_verdict for finding in report.findings)
     failed = " ".join(f"({finding.letter})" for finding in report.failures)
     apart = counts["does not apply"]
     unsure = f"{counts['cannot judge']} cannot be judged, " if counts["cannot judge"] else ""
+    not_asked = f"{report.not_asked}, " if report.not_asked else ""
     console.print(
         f"{counts['PASS']} passed, {counts['FAIL']} failed{' ' + failed if failed else ''}, "
-        f"{unsure}{apart} {'does' if apart == 1 else 'do'} not apply"
+        f"{unsure}{not_asked}{apart} {'does' if apart == 1 else 'do'} not apply"
     )
 
 

@@ -120,11 +120,9 @@ def _print_translations(console: Console, run: "Run", pairs: "Pairs") -> None:
     where, example = shlex.quote(str(run.path)), shlex.quote(" ".join(longest))
     console.print("[bold]run[/bold]", plain(str(run.path)))
     console.print("[bold]next[/bold]")
-    kind = run.config.model.kind
-    for command in (
-        f"toytrans eval {where}",
-        f"toytrans translate {where} {example}",
-        f"toytrans {'inspect-masks' if kind == 'transformer' else 'attention'} {where}",
-        f"toytrans check {where}",
-    ):
+    commands = [f"toytrans eval {where}", f"toytrans translate {where} {example}"]
+    if run.config.model.class_ is None:  # the layers of others are not known
+        is_transformer = run.config.model.kind == "transformer"
+        commands.append(f"toytrans {'inspect-masks' if is_transformer else 'attention'} {where}")
+    for command in (*commands, f"toytrans check {where}"):
         console.print(plain(f"  {command}"), soft_wrap=True)

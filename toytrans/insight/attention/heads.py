@@ -63,12 +63,12 @@ class Choice(NamedTuple):
         heads = 1 if isinstance(model, Rival) else model.config.n_heads
         chosen = {part: depth for part, depth in depths.items() if self.part in (None, part)}
         if not chosen:
-            raise UserError(f"--part {self.part}: no such part; there are {', '.join(depths)}")
+            raise UserError(f"part {self.part}: no such part; there are {', '.join(depths)}")
         if self.layer is not None and not 1 <= self.layer <= max(chosen.values()):
             layers = ", ".join(f"{part} {depth}" for part, depth in chosen.items())
-            raise UserError(f"--layer {self.layer}: no such layer; layers of this model: {layers}")
+            raise UserError(f"layer {self.layer}: no such layer; layers of this model: {layers}")
         if self.head is not None and not 1 <= self.head <= heads:
-            raise UserError(f"--head {self.head}: no such head; give 1 to {heads}")
+            raise UserError(f"head {self.head}: no such head; give 1 to {heads}")
 
 
 ALL = Choice()

@@ -34,6 +34,7 @@ from toytrans.insight.diagnosis.fault_cards import CARDS
 from toytrans.safe_io import Unreadable, read_json
 from toytrans.sealed import NONCE, opened, seal
 from toytrans.training.writing import write_file, write_json
+from toytrans.yaml_tree import parse_value, read_yaml
 
 CONFIG, ABOUT, SHEET, PROGRESS = "exercise.yaml", "exercise.json", "SHEET.md", "progress.json"
 
@@ -139,10 +140,13 @@ def _new(folder: Path) -> Iterator[None]:
 
 
 def _fill(folder: Path, exercise: Exercise) -> None:
-    text = CONFIG_TEXT.format(seed=exercise.seed, fault=exercise.fault)
-    write_file(folder / CONFIG, text.encode())
+    write_file(folder / CONFIG, _config_text(exercise).encode())
     write_file(folder / SHEET, sheet(exercise.level).encode())
     write_json(folder / ABOUT, exercise.model_dump())
+
+
+def _config_text(exercise: Exercise) -> str:
+    return CONFIG_TEXT.format(seed=exercise.seed, fault=exercise.fault)
 
 
 def read(folder: Path) -> Exercise:
@@ -241,7 +245,7 @@ def _is_of(exercise: Exercise, key: str) -> bool:
 
 @dataclass(frozen=True)
 class Mark:
-    """A row of the grades. answer: the last one. note: why the exercise cannot be graded."""
+    """A row of the grades. answer: the last one. note: why it is not right whatever the answer."""
 
     student: str
     level: int | None
@@ -305,16 +309,29 @@ def _mark(folder: Path, key: str) -> Mark:
     if not _is_of(exercise, key):
         counts = (len(so_far.answers), so_far.hints)
         return Mark(folder.name, exercise.level, last, False, *counts, "", CHANGED)
+    problem = _problem_of_config(folder, exercise)
     return Mark(
         student=folder.name,
         level=exercise.level,
         answer=last,
-        right=last == exercise.answer,
+        right=last == exercise.answer and not problem,
         answers=len(so_far.answers),
         hints=so_far.hints,
         fault=exercise.answer,
-        note="",
+        note=problem,
     )
+
+
+def _problem_of_config(folder: Path, exercise: Exercise) -> str:
+    """Why exercise.yaml is not the one handed out; empty if its values are those."""
+    if not os.path.exists(folder / CONFIG):
+        return f"{CONFIG} is missing"
+    try:
+        found = read_yaml(folder / CONFIG).values
+    except UserError as error:
+        return str(error)
+    handed_out = parse_value(_config_text(exercise), CONFIG)
+    return "" if found == handed_out else f"{CONFIG}: not the config that was handed out"
 
 
 def as_csv(marks: Sequence[Mark]) -> str:

@@ -34,8 +34,10 @@ CARDS: dict[FaultName, FaultCard] = {
     "no_causal": FaultCard(
         "the decoder's self-attention masks pads but not the future",
         f"{TRAIN} --break no_causal",
-        "training and validation loss fall to 0.001 to 0.002, token accuracy is 1.000, as in a "
-        "sound run; but exact match is 0.000 to 0.009: decoding has no future to copy from",
+        "at the last step training and validation loss are 0.001 to 0.002 and token accuracy is "
+        "1.000, as in a sound run; but exact match is 0.000 to 0.009: decoding has no future to "
+        "copy from. The table of `train` may measure an earlier step; see the last one with "
+        "`toytrans eval RUN --checkpoint last`",
         ("b", "e", "f"),
         "jadore801120/attention-is-all-you-need-pytorch#19, pytorch/tutorials#719, "
         "lucidrains/x-transformers#102",

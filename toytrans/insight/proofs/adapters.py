@@ -6,6 +6,7 @@ Here, as in `conventions`, True = blocked where torch's own layers want it so.
 import copy
 import inspect
 import operator
+import os
 from dataclasses import replace
 from typing import Any, get_args
 
@@ -47,14 +48,18 @@ def model_under_test(model: Any, **given: Any) -> ModelUnderTest:
     batch_first = known.pop("batch_first", None)
     if is_hugging_face(model):
         return hugging_face(model, **known)
+    if isinstance(model, str | os.PathLike):
+        raise UserError(f"{os.fspath(model)!r} is a path; give toytrans.load({os.fspath(model)!r})")
     if not callable(model):
         raise UserError(
             f"{type(model).__name__} cannot be called; give f(src, tgt_in) -> logits, "
             "or a Hugging Face model"
         )
-    for name in ("pad_id", "vocabulary_size"):
-        if name not in known:
-            raise UserError(f"check needs {name} of a {type(model).__name__}; give {name}=...")
+    if missing := [name for name in ("pad_id", "vocabulary_size") if name not in known]:
+        raise UserError(
+            f"check needs {' and '.join(missing)} of a {type(model).__name__}; "
+            f"give {' and '.join(f'{name}=...' for name in missing)}"
+        )
     known["kind"] = kind_of(model, known.get("kind"))
     if isinstance(model, TorchTransformer):
         known = {"embeddings": (model.src_embedding, model.tgt_embedding)} | known

@@ -10,7 +10,7 @@ from toytrans.errors import UserError
 from toytrans.insight.proofs.answers import apart, foreign, largest, logits_of
 from toytrans.insight.proofs.batch import ProofBatch
 from toytrans.insight.proofs.hugging_face import HuggingFaceCall
-from toytrans.insight.proofs.report import CannotJudge, NotApplicable, Outcome
+from toytrans.insight.proofs.report import CannotJudge, NotApplicable, NotAsked, Outcome
 from toytrans.model.decoding.state import start_decoding
 from toytrans.model.rivals import Rival
 
@@ -36,7 +36,7 @@ def steps_are_the_pass(batch: ProofBatch) -> Outcome:
         return _ours(batch)
     if isinstance(batch.model.call, HuggingFaceCall):
         return _cached(batch, batch.model.call)
-    raise NotApplicable("needs decoding step by step with a cache (generate=...)")
+    raise NotAsked(generate="decoding step by step with a cache")
 
 
 def _ours(batch: ProofBatch) -> Outcome:

@@ -13,7 +13,7 @@ from toytrans.insight.proofs.answers import NoAnswer, answer, calm, largest, wor
 from toytrans.insight.proofs.batch import SHORT, TOLERANCE, ProofBatch
 from toytrans.insight.proofs.future import all_replaced
 from toytrans.insight.proofs.reference import Call
-from toytrans.insight.proofs.report import CannotJudge, NotApplicable, Outcome
+from toytrans.insight.proofs.report import CannotJudge, NotApplicable, NotAsked, Outcome
 from toytrans.model.rivals import Rival
 from toytrans.model.transformer import Transformer
 
@@ -75,9 +75,9 @@ def embeddings_changed(
 
 
 def given_embeddings(batch: ProofBatch) -> tuple[nn.Module, ...]:
-    """Those of source and target. Raises NotApplicable where they are not known."""
+    """Those of source and target. Raises NotAsked where they are not known."""
     if batch.model.embeddings is None:
-        raise NotApplicable("needs the embedding layer (embedding=...)")
+        raise NotAsked(embedding="the embedding layer")
     return batch.model.embeddings
 
 

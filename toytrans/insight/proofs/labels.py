@@ -5,21 +5,22 @@ from torch import Tensor
 
 from toytrans.insight.proofs.answers import largest, wider, worst
 from toytrans.insight.proofs.batch import ProofBatch
-from toytrans.insight.proofs.report import CannotJudge, NotApplicable, Outcome
+from toytrans.insight.proofs.report import CannotJudge, NotApplicable, NotAsked, Outcome
+
+NEEDS_SOURCE = "loss and labels are judged for encoder-decoder models"
 
 
 def needs_loss(batch: ProofBatch) -> Tensor:
     """The labels, where a loss function is at hand too."""
     if not batch.model.has_source:
-        raise NotApplicable("loss and labels are judged for encoder-decoder models")
-    missing = [
-        name
-        for name, value in (("loss", batch.model.loss), ("batch", batch.tgt_out))
-        if value is None
-    ]
-    if batch.model.loss is None or batch.tgt_out is None:
-        needed = {"loss": "a loss function (loss=...)", "batch": "a batch maker (batch=...)"}
-        raise NotApplicable("needs " + " and ".join(needed[name] for name in missing))
+        raise NotApplicable(NEEDS_SOURCE)
+    needed = {}
+    if batch.model.loss is None:
+        needed["loss"] = "a loss function"
+    if batch.tgt_out is None:
+        needed["batch"] = "a batch maker"
+    if needed or batch.tgt_out is None:
+        raise NotAsked(**needed)
     return batch.tgt_out
 
 
@@ -78,8 +79,10 @@ def _own_differs(batch: ProofBatch, tgt_out: Tensor, own: float, once: float) ->
 def labels_shifted(batch: ProofBatch) -> Outcome:
     """(l) tgt_out[t] = tgt_in[t + 1] at every real place, and rows hold the pairs they are made
     of."""
-    if batch.tgt_out is None or not batch.model.has_source:
-        raise NotApplicable("needs a batch maker, for its labels (batch=...)")
+    if not batch.model.has_source:
+        raise NotApplicable(NEEDS_SOURCE)
+    if batch.tgt_out is None:
+        raise NotAsked(batch="a batch maker, for its labels")
     if mixed := _mixed_rows(batch):
         return Outcome(1.0, 0.0, "", mixed)
     labelled = batch.model.real_labels(batch.tgt_out)

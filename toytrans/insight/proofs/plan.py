@@ -21,6 +21,7 @@ from toytrans.insight.proofs.report import (
     CannotJudge,
     Finding,
     NotApplicable,
+    NotAsked,
     Outcome,
     Report,
     Tried,
@@ -260,6 +261,8 @@ class Plan:
             return Finding(letter, title, "cannot judge", f"{error}; {hint}")
         except CannotJudge as reason:
             return Finding(letter, title, "cannot judge", str(reason))
+        except NotAsked as reason:
+            return Finding(letter, title, "does not apply", str(reason), give=reason.give)
         except NotApplicable as reason:
             return Finding(letter, title, "does not apply", str(reason))
         except UserError:

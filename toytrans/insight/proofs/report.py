@@ -61,6 +61,15 @@ class NotApplicable(Exception):
     """The model has nothing that a proof could be about; the message says what."""
 
 
+class NotAsked(NotApplicable):
+    """A proof needs arguments of `check` that were not given: what each is, by its name."""
+
+    def __init__(self, **needed: str) -> None:
+        what = " and ".join(f"{what} ({name}=...)" for name, what in needed.items())
+        super().__init__(f"needs {what}")
+        self.give = tuple(needed)
+
+
 class CannotJudge(Exception):
     """A proof lacks what it needs; the message says what, and what to give."""
 
@@ -69,7 +78,9 @@ class CannotJudge(Exception):
 class Finding:
     """What one proof found. difference: of what its title says; it passes up to the tolerance, or
     beyond it where something must change. Both None where nothing was measured. Of a failure, where
-    it is known: where it first shows, the smallest example, and a line that reproduces it."""
+    it is known: where it first shows, the smallest example, and a line that reproduces it.
+
+    give: arguments of `check` without which it "does not apply"."""
 
     letter: str
     title: str
@@ -81,6 +92,12 @@ class Finding:
     where: str | None = None
     example: str | None = None
     reproduce: str | None = None
+    give: tuple[str, ...] = ()
+
+    @property
+    def shown_verdict(self) -> str:
+        """The verdict, or "not asked" for want of an argument."""
+        return "not asked" if self.give else self.verdict
 
     @property
     def details(self) -> dict[str, str]:
@@ -191,6 +208,13 @@ class Report:
     def failures(self) -> tuple[Finding, ...]:
         return tuple(finding for finding in self.findings if finding.verdict == "FAIL")
 
+    @property
+    def not_asked(self) -> str:
+        """What more proofs need, as "2 not asked (give embedding=, batch=)"; empty for none."""
+        missing = [finding.give for finding in self.findings if finding.give]
+        names = dict.fromkeys(f"{name}=" for give in missing for name in give)
+        return f"{len(missing)} not asked (give {', '.join(names)})" if missing else ""
+
     def to_dict(self) -> dict[str, Any]:
         """Everything as plain values; numbers that JSON lacks become null."""
         rows = [
@@ -203,6 +227,7 @@ class Report:
                 "must_change": finding.must_change,
                 "words": finding.message,
                 **finding.details,
+                **({"give": list(finding.give)} if finding.give else {}),
             }
             for finding in self.findings
         ]
@@ -224,7 +249,7 @@ class Report:
             (
                 f"({finding.letter})",
                 [
-                    Cell(finding.verdict, finding.message, colours.get(finding.verdict, "")),
+                    Cell(finding.shown_verdict, finding.message, colours.get(finding.verdict, "")),
                     finding.title,
                     "" if finding.difference is None else f"{finding.difference:.1e}",
                     finding.message if finding.verdict == "FAIL" else "",
@@ -239,12 +264,14 @@ class Report:
         lines = [f"{self.subject}, {self.precision}"]
         for finding in self.findings:
             number = "" if finding.difference is None else f" {finding.difference:.1e}"
-            lines.append(f"({finding.letter}) {finding.verdict}{number}  {finding.title}")
+            lines.append(f"({finding.letter}) {finding.shown_verdict}{number}  {finding.title}")
             if finding.verdict != "PASS":
                 lines.append(f"      {finding.message}")
                 lines += [f"      {name}: {text}" for name, text in finding.details.items()]
         if self.tried is not None:
             lines.append(f"tried: {self.tried}")
             lines += [f"note: {note}" for note in self.tried.notes]
+        if self.not_asked:
+            lines.append(self.not_asked)
         lines.append(self.verdict)
         return "\n".join(lines)
