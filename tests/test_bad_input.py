@@ -169,7 +169,7 @@ def test_an_absent_device_is_refused_with_those_that_exist(
         ("{train: a.tsv}", {"a.tsv": b"1\t1\n\0\t1\n"}, ("a.tsv:2", "not a text file")),
         ("{train: a.tsv}", {"a.tsv": b"1\t1\n2\t2\n\xff\xfe\n"}, ("a.tsv:3", "UTF-8")),
         ("{train: a.tsv}", {"a.tsv": b"1\t1\n"}, ("a.tsv", "one source", "data.files.valid")),
-        ("{train: a.tsv}", {"a.tsv": b"1\t1\n1 2\n"}, ("a.tsv:2", "1 columns", "tab")),
+        ("{train: a.tsv}", {"a.tsv": b"1\t1\n1 2\n"}, ("a.tsv:2", "no tab", "tab")),
         ("{train: none.tsv}", {}, ("none.tsv", "no such file")),
         ("{train: a.dat}", {"a.dat": b"1\t1\n"}, ("a.dat", "ending", "data.files.format")),
         ("{train: a.jsonl}", {"a.jsonl": b"{}\n"}, ("a.jsonl:1", "src", "tgt")),

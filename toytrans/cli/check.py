@@ -76,6 +76,7 @@ def check(
     start_id: Annotated[int | None, _of_model("First decoder input")] = None,
     eos_id: Annotated[int | None, _of_model("End id")] = None,
     vocabulary_size: Annotated[int | None, _of_model("Vocabulary size")] = None,
+    source_size: Annotated[int | None, _of_model("Vocabulary size of the sources")] = None,
     max_length: Annotated[
         int | None, typer.Option(min=1, help="The longest sequence that a --model takes.")
     ] = None,
@@ -129,6 +130,7 @@ def check(
         "start_id": start_id,
         "eos_id": eos_id,
         "vocabulary_size": vocabulary_size,
+        "source_size": source_size,
         "max_length": max_length,
         "batch_first": batch_first,
     }
@@ -290,7 +292,8 @@ def _without_nested_tensors() -> Iterator[None]:
 def _with_options(message: str) -> str:
     """A message with options in the place of the arguments to give: --pad-id for pad_id=..."""
     message = message.replace("batch_first=False", "--time-first")
-    arguments = r"\b((?:source_)?pad_id|start_id|eos_id|vocabulary_size|max_length)=(?:\.{3})?(\d*)"
+    names = "pad_id|source_pad_id|start_id|eos_id|vocabulary_size|source_size|max_length"
+    arguments = rf"\b({names})=(?:\.{{3}})?(\d*)"
     return re.sub(arguments, lambda m: f"--{m[1].replace('_', '-')} {m[2]}".rstrip(), message)
 
 
