@@ -26,7 +26,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 from typing import Any
 
@@ -135,7 +135,8 @@ def in_processes(
         return json.loads(out.read_text()) if out.exists() else {}, code
 
     with ThreadPoolExecutor(options.at_once) as pool:
-        yield from pool.map(run, options.schemes)
+        for done in as_completed([pool.submit(run, name) for name in options.schemes]):
+            yield done.result()
 
 
 if __name__ == "__main__":

@@ -61,7 +61,7 @@ def training(options: argparse.Namespace, console: Console) -> list[dict[str, An
     found, sizes = [], [size for size in SIZES if size.d_model in options.sizes]
     for size in sizes[:1] if options.quick else sizes:
         for tokens in (256,) if options.quick else options.tokens:
-            share = 0.0  # of the peak, for each token a second
+            share = None  # of the peak, for each token a second
             for spec in training_specs(size, tokens, options.device):
                 try:
                     row = _stretches(spec, options)
@@ -69,7 +69,7 @@ def training(options: argparse.Namespace, console: Console) -> list[dict[str, An
                     console.print(error)
                     continue
                 share = row["peak"] / row["rate"] if "peak" in row else share
-                if spec.who == "ours" and spec.positions == "sinusoidal":
+                if share is not None and spec.who == "ours" and spec.positions == "sinusoidal":
                     row["peak"] = share * row["rate"]
                 found.append(asdict(spec) | {"table": "gpu", "tokens": tokens} | row)
                 cells = (

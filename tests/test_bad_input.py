@@ -243,7 +243,7 @@ def test_a_source_file_wants_a_target_file(run: Path, refused: Callable[..., str
 def test_a_file_of_pairs_is_not_taken_for_parallel_text(run: Path, refused: Callable[..., str]):
     Path("p.tsv").write_text("1 2\t2 1\n")
     twice = ("eval", str(run), "--src-file", "p.tsv", "--tgt-file", "p.tsv")
-    says(refused(*twice), "p.tsv:1: a tab in parallel text", "tsv")
+    says(refused(*twice), "p.tsv: a tab in each line", "tsv")
     says(refused(*twice, "--pairs", "p.tsv"), "give one")
     says(refused("eval", str(run), "--pairs", "p.txt"), "p.txt: the ending", ".tsv or .jsonl")
 

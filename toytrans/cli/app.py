@@ -7,6 +7,7 @@ import os
 import re
 import sys
 import tempfile
+import threading
 import traceback
 import warnings
 from io import TextIOWrapper
@@ -116,11 +117,12 @@ def main() -> NoReturn:
 
 
 def _end_at_once(code: int | str | None) -> NoReturn:
-    """End without taking Python apart.
+    """End the process without Python's shutdown, but for its first two steps.
 
-    A thread of gloo may be late to drop its last tensor. To do so after Python's end would abort
-    the process, and torchrun would take the training for failed.
+    A thread of gloo may still drop a tensor then. That aborts the process, and torchrun takes the
+    training for failed.
     """
+    threading._shutdown()  # type: ignore[attr-defined]
     atexit._run_exitfuncs()
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(OSError, ValueError):

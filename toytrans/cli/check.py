@@ -293,8 +293,9 @@ def _with_options(message: str) -> str:
     """A message with options in the place of the arguments to give: --pad-id for pad_id=..."""
     message = message.replace("batch_first=False", "--time-first")
     names = "pad_id|source_pad_id|start_id|eos_id|vocabulary_size|source_size|max_length"
-    arguments = rf"\b({names})=(?:\.{{3}})?(\d*)"
-    return re.sub(arguments, lambda m: f"--{m[1].replace('_', '-')} {m[2]}".rstrip(), message)
+    arguments = rf"\b({names})=(?:\.{{3}}|(?<=give source_pad_id=)(\d+))"
+    option = lambda m: f"--{m[1].replace('_', '-')} {m[2] or ''}".rstrip()  # noqa: E731
+    return re.sub(arguments, option, message)
 
 
 def _made_by(name: str) -> Any:

@@ -157,4 +157,6 @@ def _name(name: str) -> str:
         raise UserError(
             f"--name {name}: give a name of letters, digits, dots, dashes and underscores"
         )
+    if name.endswith("-lengths"):
+        raise UserError(f"--name {name}: results of lengths are called so; give another name")
     return name

@@ -229,13 +229,12 @@ def _parallel(src_path: str, tgt_path: str) -> Iterator[TextPair]:
             f"{src_path} has {len(src_lines):,} lines and {tgt_path} {len(tgt_lines):,}; "
             "line k of one must translate line k of the other"
         )
+    for path, lines in ((src_path, src_lines), (tgt_path, tgt_lines)):
+        if all(text.count("\t") == 1 for _, text in lines):
+            raise UserError(
+                f"{path}: a tab in each line, as of pairs; name this file alone, as format tsv"
+            )
     for (src_place, src), (tgt_place, tgt) in zip_longest(src_lines, tgt_lines):
-        for place, line in ((src_place, src), (tgt_place, tgt)):
-            if "\t" in line:
-                raise UserError(
-                    f"{place}: a tab in parallel text; if this file holds pairs, name it alone, as "
-                    "format tsv"
-                )
         yield TextPair(src.split(), tgt.split(), src_place, tgt_place)
 
 

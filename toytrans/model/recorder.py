@@ -84,7 +84,7 @@ class CudaRecorder:
 
 @contextlib.contextmanager
 def _no_collector() -> Iterator[None]:
-    """Inside, Python looks for no garbage: a graph that is destroyed would break a capture."""
+    """Garbage collection is off inside: a CUDA graph that is freed breaks a capture."""
     collecting = gc.isenabled()
     gc.disable()
     try:

@@ -145,8 +145,8 @@ class _Results(BaseModel):
 
 
 def write_results(sweep: Sweep, groups: Sequence[Group]) -> list[Path]:
-    """Write the results of a sweep: JSON, CSV and, with matplotlib, a picture. A file of before
-    that would no longer fit them is removed. Raises UserError where the disk refuses."""
+    """Write the results of a sweep: JSON, CSV and, with matplotlib, a picture. Outdated
+    files of an earlier call are removed. Raises UserError where the disk refuses."""
     about = {
         "sweep": sweep.name,
         "folder": str(sweep.folder),
@@ -158,16 +158,17 @@ def write_results(sweep: Sweep, groups: Sequence[Group]) -> list[Path]:
     }
     json = f"{json_text(about | to_dict(groups), 1)}\n"
     lengths = lengths_csv(groups) if sweep.measure.lengths else None
-    picture = None
-    with contextlib.suppress(UserError):  # no matplotlib
-        picture = draw(groups, sweep.name)
     contents = {
         f"{sweep.name}.json": json.encode(),
         f"{sweep.name}.csv": runs_csv(groups).encode(),
         f"{sweep.name}-lengths.csv": lengths.encode() if lengths else None,
-        f"{sweep.name}.png": picture,
     }
-    return [path for name, raw in contents.items() if (path := _write(name, raw))]
+    written = [_write(name, raw) for name, raw in contents.items()]
+    picture = None
+    with contextlib.suppress(UserError):  # no matplotlib
+        picture = draw(groups, sweep.name)
+    written.append(_write(f"{sweep.name}.png", picture))
+    return [path for path in written if path is not None]
 
 
 def _write(name: str, raw: bytes | None) -> Path | None:

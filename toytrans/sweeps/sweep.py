@@ -9,6 +9,7 @@ that leaves out a trial with a result is refused, as the results files would los
 
 import contextlib
 import re
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -81,8 +82,11 @@ class Sweep:
             yield [*notes, *changes]
 
     def changes(self) -> list[str]:
-        """How the sweep differs from that of before, in a sentence at most. Raises UserError where
-        the folder is of another config or of something else, or where results would be lost."""
+        """How the sweep differs from that of before, as at most one sentence.
+
+        Raises UserError where the folder is of another config or of something else, or where
+        results would be lost.
+        """
         before = read_sweep(self.folder)
         if before is not None:
             self._require_equal(before)
@@ -119,7 +123,7 @@ class Sweep:
         if not lost:
             return
         configs = {trial.config for trial in self.trials}
-        other_contents = all(config in configs for config in lost.values())
+        other_contents = any(config in configs for config in lost.values())
         why, remedy = (
             ("are of other code or data files than now", "give")
             if other_contents
@@ -219,7 +223,8 @@ def _there(folder: Path) -> dict[tuple[int, str], str]:
 
 def _asked(grid: Grid, seeds: Sequence[int]) -> str:
     """The options that gave a grid."""
-    sets = [f"--set {key}={','.join(values)}" for key, values in grid.items()]
+    texts = [f"{key}={','.join(values)}" for key, values in grid.items()]
+    sets = [f"--set {shlex.quote(text)}" for text in texts]
     return " ".join([f"--seeds {_spans(seeds)}", *sets])
 
 

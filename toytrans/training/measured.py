@@ -105,7 +105,8 @@ def measure(
     trained = trained_lengths(run.config, run.facts, wanted.side)
     if not isinstance(pairs_of, str):
         files = run.config.data.files
-        kind = files.format if files and files.format == "scan" else None
+        named = isinstance(pairs_of, tuple) or pairs_of.suffix.lower() in (".tsv", ".jsonl")
+        kind = files.format if files and not named and files.format != "text" else None
         pairs, data = pairs_of_files(pairs_of, kind, run.facts, wanted), "files"
     else:
         pairs, data = pairs_of_split(run.config, run.facts, pairs_of, wanted), str(pairs_of)

@@ -115,7 +115,7 @@ def read_run(path: Path) -> tuple[Config, DatasetInfo]:
     if path.suffix in (".yaml", ".yml") and path.is_file():
         raise UserError(
             f"{path}: a config, not a run directory; `toytrans train {path}` makes one. "
-            "A command that takes fresh weights too takes it with --config"
+            f"Commands that accept fresh weights take it as --config {path}"
         )
     if not is_run(path):
         missing = [name for name in (CONFIG, DATA) if not os.path.isfile(path / name)]

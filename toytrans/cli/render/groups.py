@@ -53,8 +53,7 @@ def print_groups(console: Console, groups: "Sequence[Group]", measured: str) -> 
 
 
 def _print_remarks(console: Console, groups: "Sequence[Group]") -> None:
-    """What the numbers cannot say: no deviation of one seed, and nothing of a model that has
-    learned little without a fault."""
+    """Notes: sound groups that have learned little, and that deviations need two seeds."""
     sound = [group for group in groups if group.members[0].config.fault is None]
     summaries = [(group, group.summary("in_range")) for group in sound]
     little = [f"{_name(each)} {share(s.mean)}" for each, s in summaries if s and s.mean < LEARNED]

@@ -56,12 +56,12 @@ def print_names(console: Console, tables: Iterable[Table]) -> None:
 def _chosen(tables: list[Table], panel: str) -> list[Table]:
     """The tables of a number, or of a name in the list, or whose title has a text in it.
 
-    What follows a colon in a title names the run, and is not searched.
+    The name of the run in a title is not searched.
     """
     chosen = [table for table in tables if panel in (table.number, _label(table))]
     wanted = panel.casefold()
     chosen = chosen or [
-        table for table in tables if wanted in table.name.partition(":")[0].casefold()
+        table for table in tables if wanted in table.name.partition(", weights of ")[0].casefold()
     ]
     if not chosen:
         raise UserError(f"--panel {panel}: no such panel; there are {', '.join(_names(tables))}")

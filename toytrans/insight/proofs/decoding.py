@@ -143,14 +143,17 @@ def _generated(batch: ProofBatch, generate: Any) -> Outcome:
     for rows in (given, tuple(ids.flip(0) for ids in given)):
         with torch.no_grad():
             before = torch.get_rng_state()
-            made, again = (
-                foreign(batch.model, "generate", generate, *(ids.clone() for ids in rows))
-                for _ in range(2)
-            )
-            draws = not torch.equal(before, torch.get_rng_state())
+            made = again = _called(batch, generate, rows)
+            if not torch.equal(before, torch.get_rng_state()):
+                again = _called(batch, generate, rows)
         judge = _judged_logits if len(given) == 2 else _judged_ids
-        outcomes.append(judge(batch, rows, made, again if draws else made))
+        outcomes.append(judge(batch, rows, made, again))
     return max(outcomes, key=lambda outcome: (not outcome.passed, outcome.difference))
+
+
+def _called(batch: ProofBatch, generate: Any, given: tuple[Tensor, ...]) -> Any:
+    """What the function gives for copies of some ids."""
+    return foreign(batch.model, "generate", generate, *(ids.clone() for ids in given))
 
 
 def _judged_logits(batch: ProofBatch, given: tuple[Tensor, ...], made: Any, again: Any) -> Outcome:

@@ -19,8 +19,8 @@ def first_batches(
     double = variant_of(model, torch.float64)
     if double is not None and copies_run_it(model):
         notes.append(
-            "asked itself, in eval mode: a forward that was replaced by a function would run parts "
-            "of the model in a copy of it too"
+            "judged on the model itself, in eval mode: its forward was replaced by a function, so "
+            "a copy would still run the original's modules"
         )
         double = None
     if double is None:

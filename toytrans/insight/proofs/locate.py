@@ -48,10 +48,14 @@ def first_module(batch: ProofBatch, witness: Witness) -> str:
         if pair is None or pair[0].shape != pair[1].shape:
             continue
         by = largest(apart(pair[0], pair[1]).nan_to_num(1.0))
-        rounding = max(1e-7, 100 * torch.finfo(pair[0].dtype).eps)
-        if by > rounding * max(largest(pair[0].nan_to_num()), 1e-30):
+        if by > _rounding(pair[0]) * max(largest(pair[0].nan_to_num()), 1e-30):
             return _in_words(batch, module, witness, old, new)
     return ""
+
+
+def _rounding(value: Tensor) -> float:
+    """The share of the largest number that rounding may move, by dtype."""
+    return min(max(1e-7, 100 * torch.finfo(value.dtype).eps), 1e-2)
 
 
 def _in_words(
@@ -70,7 +74,9 @@ def _in_words(
     if count < 2 or pair is None or pair[0].shape != pair[1].shape or pair[0].shape[-1] % count:
         return where
     by = [largest(part.nan_to_num(1.0)) for part in apart(*pair).chunk(count, -1)]
-    heads = [head for head, value in enumerate(by) if value > 1e-7 * max(max(by), 1e-30)]
+    heads = [
+        head for head, value in enumerate(by) if value > _rounding(pair[0]) * max(max(by), 1e-30)
+    ]
     if not heads:
         return where
     listed = "all heads" if len(heads) == count else f"head {', '.join(map(str, heads))}"

@@ -57,8 +57,8 @@ def pads_appended(batch: ProofBatch) -> Outcome:
     outcome = Outcome(worst(by.values()), batch.tolerance, evidence, "")
     if batch.variant.drops_masked:
         cause = (
-            "dropout is given masked scores: where it makes one zero, a pad or a future token is "
-            "seen in training; drop weights, after softmax"
+            "dropout is given masked values, below -1e4: where it makes one zero, what was masked "
+            "is seen in training; drop before the mask, or weights after softmax"
         )
         return Outcome(1.0, 0.0, "", cause)
     if outcome.passed:

@@ -133,7 +133,8 @@ class Plan:
     def _train(self, model: ModelUnderTest, batch: ProofBatch) -> Variant | None:
         """A copy in train mode."""
         if model.module is None or batch.model is model:
-            self.tried.notes.append("train mode not tried: there is no module to copy")
+            why = "there is no module to copy" if model.module is None else "it cannot be copied"
+            self.tried.notes.append(f"train mode not tried: {why}")
             return None
         return variant_of(model, batch.variant.precision, training=True)
 

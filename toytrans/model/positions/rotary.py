@@ -55,8 +55,9 @@ class Rotary(Positions):
         table, dtype = self._cos_sin, torch.promote_types(like.dtype, torch.float32)
         known = (table.dtype, table.device) == (dtype, like.device)
         if table.shape[1] < places.stop or not known:
-            rows = range(max(places.stop, 2 * table.shape[1]))
-            table = self._cos_sin = self._computed(rows).to(like.device, dtype)
+            rows = range(max(places.stop, 2 * table.shape[1] if known else 0))
+            with torch.inference_mode(False):  # training may use it later
+                table = self._cos_sin = self._computed(rows).to(like.device, dtype)
         return table[:, places.start : places.stop].to(like.dtype)
 
     def _computed(self, places: range, device: torch.device | str = "cpu") -> Tensor:
