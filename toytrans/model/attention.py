@@ -116,14 +116,12 @@ class Attention(nn.Module):
 
     def project(self, x: Tensor, start: int, stop: int) -> tuple[Tensor, ...]:
         """Projections start .. stop - 1 of Q, K, V: x (B, L, D) -> (B, H, L, Dh) each."""
-        batch, length, width = x.shape
         if stop - start == 3:
             projected = self.in_proj(x)
         else:
-            rows = slice(start * width, stop * width)
+            rows = slice(start * x.shape[-1], stop * x.shape[-1])
             projected = self.linear(x, self.in_proj.weight[rows], self.in_proj.bias[rows])
-        heads = projected.view(batch, length, stop - start, self.n_heads, width // self.n_heads)
-        return heads.permute(2, 0, 3, 1, 4).contiguous().unbind()
+        return backends.split_heads(projected, stop - start, self.n_heads)
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, context: AttentionContext) -> Tensor:
         """The heads' outputs (B, H, Tq, Dh), by the first backend that fits."""

@@ -46,4 +46,4 @@ def attend(
         output = F.scaled_dot_product_attention(
             q, k, v, attn_mask=mask, dropout_p=dropout, scale=scale
         )
-    return output if visible is None else output.where(visible, 0)
+    return output if visible is None else output * visible

@@ -33,7 +33,8 @@ class DecoderState:
         one_query = src[:, :1]  # any token: all queries have this mask
         mask = model.masks.cross(src, one_query)
         self.cross_context = AttentionContext.of(mask, None, model.dtype)
-        self.memory = [layer.cross_attention.keys_values(memory) for layer in stack]
+        every = (layer.cross_attention.keys_values(memory) for layer in stack)
+        self.memory = [(k.contiguous(), v.contiguous()) for k, v in every]  # each place reads them
         self.caches = [KVCache(*sizes, head_width, keys) for keys, _ in self.memory]
         self.ancestry: Tensor | None = None
         if beams > 1:
