@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from toytrans.config import ModelConfig
-from toytrans.model.positions.base import Distances, Positions, arange
+from toytrans.model.positions.base import Distances, Positions, arange, grown
 from toytrans.tokens import Vocabulary
 
 
@@ -91,9 +91,7 @@ class Relative(Positions):
     def __init__(self, model: ModelConfig, vocabulary: Vocabulary) -> None:
         super().__init__(model, vocabulary)
         self.weigh = DistanceBias()
-        self.register_buffer("like", torch.empty(0), persistent=False)  # dtype and device
-        self.like: Tensor
-        self._features = torch.empty(0, 0)  # of as many distances as were needed so far
+        self._table = torch.empty(0, 0)  # features of as many distances as were needed so far
 
     def self_distances(self, queries: range, keys: range, device: torch.device) -> Distances:
         offset = max(queries.stop, keys.stop)
@@ -101,33 +99,35 @@ class Relative(Positions):
         return Distances(index[None, None], offset)
 
     def make_room(self, places: int, like: Tensor) -> None:
-        self.features_up_to(4 * places)  # the largest offset, of cross-attention: 2 (T + S)
+        self.features_up_to(4 * places, like)  # the largest offset, of cross-attention: 2 (T + S)
 
     def bias(self, table: Tensor | None, distances: Distances) -> Tensor:
         """table (H, F) -> (B or 1, H, Tq, Tk)."""
         assert table is not None
-        features = self.features_up_to(distances.offset)
+        features = self.features_up_to(distances.offset, table)
         rows = [0] * len(table) if len(distances.index) == 1 else self.rows
-        return self.weigh(table.to(features.dtype), features, distances.index, rows)
+        return self.weigh(table, features, distances.index, rows)
 
     def features(self, distance: Tensor) -> Tensor:
         """Distances (...) -> (..., F)."""
         raise NotImplementedError
 
-    def features_up_to(self, offset: int) -> Tensor:
-        """Features of all distances -offset .. offset: (2 offset + 1, F). They are cached."""
-        if torch.compiler.is_compiling():  # a graph keeps no table
-            return self._features_of_all(offset)
-        known, like = len(self._features) // 2, self.like
-        fits = (self._features.dtype, self._features.device) == (like.dtype, like.device)
-        if known < offset or not fits:
-            known = max(offset, 2 * known)
-            self._features = self._features_of_all(known)
-        return self._features[known - offset : known + offset + 1]
+    def features_up_to(self, offset: int, like: Tensor) -> Tensor:
+        """Features of all distances -offset .. offset: (2 offset + 1, F), of the dtype and device
+        of `like`.
 
-    def _features_of_all(self, offset: int) -> Tensor:
-        every = arange(range(-offset, offset + 1), self.like.device)
-        return self.features(every).to(self.like.dtype)
+        Looked up in a table that grows as larger distances are met.
+        """
+        if torch.compiler.is_compiling():  # a graph keeps no table
+            return self._computed(offset, like.device).to(like.dtype)
+        self._table = grown(
+            self._table, 2 * offset + 1, like, lambda rows: self._computed(rows // 2, like.device)
+        )
+        zero = len(self._table) // 2  # the row of distance 0
+        return self._table[zero - offset : zero + offset + 1].to(like.dtype)
+
+    def _computed(self, offset: int, device: torch.device) -> Tensor:
+        return self.features(arange(range(-offset, offset + 1), device))
 
 
 class Clipped(Relative):
