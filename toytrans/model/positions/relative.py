@@ -28,15 +28,17 @@ class DistanceBias(nn.Module):
         index: (A, B, Tq, Tk), which of the N, measured in A ways
         rows: which of the A ways each head uses
         """
-        flat, shape = [way.flatten() for way in index], index.shape[1:]
+        shape = index.shape[1:]
+        flat = [way.flatten() for way in index]
+        places = flat if len(flat) == 1 else [flat[row] for row in rows]  # of all heads, or of each
         if weights.device.type == "cuda" and weights.requires_grad and torch.is_grad_enabled():
-            bias = for_gradients(weights, features, flat, rows)
+            bias = for_gradients(weights, features, places)
             return bias.view(len(bias), *shape).transpose(0, 1)
         with torch.autocast(weights.device.type, enabled=False):
             values = weights @ features.mT  # (H, N)
         if len(flat) == 1:  # all heads at once are three times as fast
             return values.index_select(1, flat[0]).view(len(values), *shape).transpose(0, 1)
-        heads = [(value, flat[row]) for value, row in zip(values.unbind(), rows, strict=True)]
+        heads = list(zip(values.unbind(), places, strict=True))
         if torch.is_grad_enabled() or torch.compiler.is_compiling():
             return torch.stack([v.index_select(0, place).view(shape) for v, place in heads], 1)
         bias = values.new_empty(len(heads), *shape)  # writing in place takes a third as long
@@ -66,15 +68,15 @@ class Lookup(torch.autograd.Function):
             return gradient @ features.index_select(0, place), None, None
 
 
-def for_gradients(
-    weights: Tensor, features: Tensor, flat: Sequence[Tensor], rows: Sequence[int]
-) -> Tensor:
-    """The bias (H, n) of distances (n,) in each of A ways, with the gradient of `Lookup`."""
-    given = [(weights, flat[0])]
-    if len(flat) > 1:
-        given = [(head, flat[row]) for head, row in zip(weights.split(1), rows, strict=True)]
-    parts = [Lookup.apply(some, features, place) for some, place in given]  # type: ignore[no-untyped-call]
-    return torch.cat(parts)
+def for_gradients(weights: Tensor, features: Tensor, places: Sequence[Tensor]) -> Tensor:
+    """The bias (H, n), with the gradient of `Lookup`.
+
+    weights: (H, F)
+    features: (N, F), of N distances
+    places: which of the N, (n,), for all heads together or for each
+    """
+    groups = zip(weights.split(len(weights) // len(places)), places, strict=True)
+    return torch.cat([Lookup.apply(group, features, place) for group, place in groups])  # type: ignore[no-untyped-call]
 
 
 class Relative(Positions):
