@@ -27,19 +27,31 @@ MAY_DIFFER = (*LIMITS, "device", "train.cuda_graphs", "train.keep_checkpoints")
 NAMED = ("task", "files", "class_", *(limit.rpartition(".")[2] for limit in LIMITS))
 """Keys whose null does not follow from other keys."""
 
+SHORT = {"device": "--device", "fault": "--break", "seed": "--seed"}
+"""Options of commands that give one key, by that key."""
+
 FILES = ("data.files.train", "data.files.valid", "data.files.test")
 
 
-def load_config(path: Path, overrides: Sequence[str] = (), base: Config | None = None) -> Config:
+def load_config(
+    path: Path,
+    overrides: Sequence[str] = (),
+    base: Config | None = None,
+    short: Mapping[str, Any] | None = None,
+) -> Config:
     """Read, override and check a config of the user's, whose code is trusted. Raises UserError.
 
-    overrides: `section.key=value`, values in YAML. base: a saved run's config; values that the
-    file leaves to follow from others are then taken from it, so that raising a limit does not
-    change what was once derived.
+    overrides: `section.key=value`, values in YAML
+    base: a saved run's config. Values that the file leaves to follow from others are then taken
+        from it, so that raising a limit does not change what was once derived.
+    short: values of options in `SHORT`, by key; None changes nothing
     """
     tree = read_yaml(path)
     for override in overrides:
         lay_over(tree, override)
+    for key, value in (short or {}).items():
+        if value is not None:
+            _set(tree, key, value, SHORT[key])
     return config_of(tree, base)
 
 

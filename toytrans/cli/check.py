@@ -192,7 +192,7 @@ def _settings(path: Path, overrides: list[str] | None, fault: FaultName | None) 
     """A config with overrides and, if given, another fault."""
     from toytrans.config_file import load_config
 
-    return load_config(path, [*(overrides or []), *([f"fault={fault}"] if fault else [])])
+    return load_config(path, overrides or (), short={"fault": fault})
 
 
 def _check_config(settings: "Config", name: str, how: dict[str, Any]) -> "Report":
