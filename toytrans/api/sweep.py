@@ -106,10 +106,11 @@ def sweep(
     if on == "ray":
         check_ray()
     name = name_of(config, _config(config)) if out is None else Path(out).name
-    results.check_results(name)
+    folder = SWEEPS / name if out is None else Path(out)
+    results.check_results(name, folder)
     planned = plan(
         name,
-        SWEEPS / name if out is None else Path(out),
+        folder,
         lambda texts: _config(config, texts),
         [f"{key}={','.join(map(_text, values))}" for key, values in (grid or {}).items()],
         _checked_seeds(seeds),
