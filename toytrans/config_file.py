@@ -151,12 +151,15 @@ def flatten(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
     return flat
 
 
-def lay_over(tree: Tree, override: str) -> None:
-    """Lay one `section.key=value` over a tree of values. Raises UserError."""
+def lay_over(tree: Tree, override: str, given_as: str = "--set") -> None:
+    """Lay one `section.key=value` over a tree of values. Raises UserError.
+
+    given_as: the option or argument that it was given with, for errors
+    """
     key, equals, text = override.partition("=")
     if not equals or not re.fullmatch(r"\w+(\.\w+){0,9}", key):  # no key is even as deep
-        raise UserError(f"--set {override}: write it as section.key=value, say train.lr=1e-3")
-    _set(tree, key, parse_value(text, f"--set {key}"), "--set")
+        raise UserError(f"{given_as} {override}: write it as section.key=value, say train.lr=1e-3")
+    _set(tree, key, parse_value(text, f"{given_as} {key}"), given_as)
 
 
 def _set(tree: Tree, key: str, value: Any, place: str) -> None:

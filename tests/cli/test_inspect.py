@@ -219,7 +219,7 @@ def test_without_a_source_the_newest_run_is_taken(command: Command) -> None:
         (("--config", "c.yaml", "--run", "x"), ("c.yaml", "x", "give one")),
         (("--run", "nowhere"), ("nowhere", "no such run directory", "toytrans train")),
         ((), ("nothing to inspect", "no run here", "--config", "--src", "--tgt")),
-        (("--config", "c.yaml", "--src", "9", "--tgt", "1", "--steps"), ("--src '9'", "'9'")),
+        (("--config", "c.yaml", "--src", "9", "--tgt", "1", "--steps"), ("src '9'", "'9'")),
         (
             (
                 *("--config", "c.yaml", "--set", "model.positions=learned"),

@@ -133,7 +133,7 @@ def _checked_seeds(seeds: Iterable[int] | None) -> list[int] | None:
 def _config(config: Settings, texts: Sequence[str] = ()) -> Config:
     tree = tree_of(config)
     for text in texts:
-        lay_over(tree, text)
+        lay_over(tree, text, "grid")
     return config_of(tree)
 
 

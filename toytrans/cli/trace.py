@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 Part = Annotated[
     Literal["encoder", "decoder", "cross"], typer.Option("--part", help="Which attention.")
 ]
-Layer = Annotated[int, typer.Option("--layer", min=1, help="Which layer.")]
+WHICH_LAYER = typer.Option("--layer", min=1, help="Which layer, from 1 to the last.")
+Layer = Annotated[int, WHICH_LAYER]
 Pair = Annotated[
     int | None,
     typer.Option("--pair", min=1, help="The pair to print.", show_default="the most padded"),
@@ -75,7 +76,8 @@ def _example_apart(arg: str) -> list[str]:
 app = typer.Typer(
     cls=_Group,
     help="Show what one attention computes: `layer` (default), `leaks`, `scale`, `decoding`, "
-    "`example`.",
+    "`example`.\n\nOptions of `layer` need no sub-command: toytrans trace RUN --part cross "
+    "--layer 2",
 )
 
 
@@ -134,7 +136,7 @@ def leaks(
 def scale(
     source: Source,
     part: AnyPart = None,
-    layer: Annotated[int | None, typer.Option(min=1, help="Which layer.")] = None,
+    layer: Annotated[int | None, WHICH_LAYER] = None,
     as_json: AsJson = False,
     as_html: AsHtml = False,
     save: Save = None,

@@ -18,7 +18,7 @@ from toytrans.safe_io import json_text, read_json
 from toytrans.sweeps.groups import PARTS, Group, Summary, pairs, parts_of, shown
 from toytrans.sweeps.picture import draw
 from toytrans.sweeps.saved import FILE
-from toytrans.sweeps.sweep import Sweep
+from toytrans.sweeps.sweep import ANOTHER, Sweep
 from toytrans.training.machine import settings_of_numbers, usable_cores
 from toytrans.training.owned import saying_what_failed
 from toytrans.training.writing import write_file
@@ -140,10 +140,7 @@ def check_results(name: str, folder: Path) -> None:
     saved = read_json(path, _Results, otherwise, most_bytes=MOST_BYTES)
     other = folder if saved is None or saved.folder is None else Path(saved.folder)
     if other.resolve() != folder.resolve() and (other / FILE).exists():
-        raise UserError(
-            f"{path}: holds the results of {other}, another sweep; give another --name (in Python: "
-            "out)"
-        )
+        raise UserError(f"{path}: holds the results of {other}, another sweep; give {ANOTHER}")
 
 
 class _Results(BaseModel):
