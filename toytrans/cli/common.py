@@ -1,6 +1,8 @@
 """What several commands share: parameters, and how they print."""
 
 import contextlib
+import copy
+import dataclasses
 import functools
 import inspect
 import os
@@ -215,6 +217,10 @@ def plain(text: str) -> Text:
     return Text(printable(text))
 
 
+NARROWEST = 10
+"""To so many characters a column of text is folded, so that numbers fit."""
+
+
 def columns(texts: Sequence[str], numbers: Sequence[str] = (), **style: Any) -> Table:
     """An empty table: columns of text, then columns of numbers. style: arguments of rich's Table.
 
@@ -226,6 +232,20 @@ def columns(texts: Sequence[str], numbers: Sequence[str] = (), **style: Any) -> 
     for heading in numbers:
         table.add_column(heading, justify="right", no_wrap=True)
     return table
+
+
+def print_table(console: Console, table: Table) -> None:
+    """Print a table of `columns`, wider than the terminal where numbers would be cut otherwise."""
+    narrow = copy.copy(table)
+    narrow.columns = [
+        column if column.no_wrap else dataclasses.replace(column, max_width=NARROWEST)
+        for column in table.columns
+    ]
+    boundless = console.options.update_width(10_000)
+    least = console.measure(narrow, options=boundless).maximum
+    if least > console.width:
+        table.width = least
+    console.print(table, crop=False)
 
 
 def share(value: float) -> str:
