@@ -7,7 +7,16 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 from typer.core import TyperGroup
 
-from toytrans.cli.common import AnyPart, AsJson, check_new, note, output, print_page, write_new
+from toytrans.cli.common import (
+    AnyPart,
+    AsJson,
+    check_forms,
+    check_new,
+    note,
+    output,
+    print_page,
+    write_new,
+)
 from toytrans.cli.render.panels import All, AsHtml, Panel, print_panels
 from toytrans.cli.sources import Source, with_source
 from toytrans.errors import UserError
@@ -241,8 +250,7 @@ def _show(
     one_screen: "list[Table] | None" = None,
 ) -> None:
     """Save the tensors, each contiguous and with memory of its own, and print the report."""
-    if as_json and as_html:
-        raise UserError("--json and --html are different forms of output; give one of them")
+    check_forms({"--json": as_json, "--html": as_html})
     if save is not None:
         from safetensors.torch import save as as_bytes
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, get_args
 import typer
 
 from toytrans.choices import LoggerName
-from toytrans.cli.common import Break, Overrides, either, note, share, warn_of_fault
+from toytrans.cli.common import Break, ConfigOption, Overrides, either, note, share, warn_of_fault
 from toytrans.cli.render.results import print_results
 from toytrans.cli.reporter import reporter
 from toytrans.errors import UserError
@@ -51,9 +51,7 @@ def train(
     path: Annotated[
         Path | None, typer.Argument(metavar="CONFIG", help="YAML file that describes the run.")
     ] = None,
-    config: Annotated[
-        Path | None, typer.Option(metavar="CONFIG", help="The same as the argument CONFIG.")
-    ] = None,
+    config: ConfigOption = None,
     out: Annotated[
         str | None,
         typer.Option(metavar="PATH", help="Run directory. Default: runs/<name of the config>."),
