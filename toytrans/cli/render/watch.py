@@ -175,7 +175,9 @@ class _View:
         for src, tgt, out in zip(*texts, strict=True):
             yield from translation(decode(src), decode(tgt), decode(out), EOS_ID in out, width)
             yield Text()
-        yield Text(f"at step {self.sampled_step:,}", "dim")
+        step = Text(f"at step {self.sampled_step:,}", "dim")
+        step.truncate(width)
+        yield step
 
 
 def _progress(trainer: Trainer, moment: "Moment", total: int, width: int) -> Table:
