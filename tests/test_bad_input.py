@@ -251,7 +251,7 @@ def test_a_file_of_pairs_is_not_taken_for_parallel_text(run: Path, refused: Call
 def test_lengths_that_the_files_lack_are_named(run: Path, refused: Callable[..., str]) -> None:
     Path("s.txt").write_text("1 2\n")
     files = ("--src-file", "s.txt", "--tgt-file", "s.txt")
-    says(refused("eval", *files, "--lengths", "3:9"), "--lengths 3:9", "no source")
+    says(refused("eval", *files, "--lengths", "3:9"), "lengths 3:9", "no source")
 
 
 def test_an_argument_with_an_unseen_symbol_is_numbered(run: Path, command: Command) -> None:
@@ -588,7 +588,7 @@ def test_nothing_to_inspect_is_answered_with_what_to_give(refused: Callable[...,
 
 def test_a_source_that_the_config_does_not_know_is_named(refused: Callable[..., str]) -> None:
     given = ("--src", "1 9", "--tgt", "1")
-    says(refused("inspect-masks", "--config", config(), *given), "--src '1 9'", "symbol '9'")
+    says(refused("inspect-masks", "--config", config(), *given), "src '1 9'", "symbol '9'")
 
 
 @pytest.mark.parametrize("lengths", ["9:1", "x", "1:2:3", "1-4", ":4", "4:", "1.5"])
@@ -671,7 +671,7 @@ def test_a_disk_that_fills_up_leaves_the_checkpoint_before_whole(
     assert answer.code == 2
     assert "Traceback" not in answer.err
     last = answer.err.splitlines()[-1]
-    says(last, "toytrans: runs/copy", "step 4", os.strerror(errno.ENOSPC), "step 2", "--resume")
+    says(last, "toytrans: runs/copy", "step 4", os.strerror(errno.ENOSPC), "step 2", "resume")
     assert os.listdir("runs/copy/checkpoints") == ["step-2"]
     measured = command("eval", "--json")
     assert (measured.code, json.loads(measured.out)["checkpoint"]) == (0, 2)

@@ -132,7 +132,7 @@ def _expected(problem: Any, path: Sequence[str], fields: dict[str, str]) -> str:
     if kind.startswith("tuple") and path[-1] == "cross_anchors":
         return "a list, say [start, end]"
     if kind == "literal_error":
-        return str(context["expected"]).replace("'", "") + _nearest_value(problem, path)
+        return str(context["expected"]).replace("'", "") + _nearest_value(problem)
     bounds = {"ge": "at least", "gt": "more than", "le": "at most", "lt": "less than"}
     for name, phrase in bounds.items():
         if name in context:
@@ -154,7 +154,7 @@ def _expected(problem: Any, path: Sequence[str], fields: dict[str, str]) -> str:
     return names.get(kind.split("_")[0], str(problem["msg"]))
 
 
-def _nearest_value(problem: Any, path: Sequence[str]) -> str:
+def _nearest_value(problem: Any) -> str:
     allowed = re.findall(r"'([^']*)'", problem["ctx"]["expected"])
     near = difflib.get_close_matches(str(problem["input"]), allowed, n=1)
     return f"; did you mean {near[0]}?" if near else ""

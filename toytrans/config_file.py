@@ -27,19 +27,31 @@ MAY_DIFFER = (*LIMITS, "device", "train.cuda_graphs", "train.keep_checkpoints")
 NAMED = ("task", "files", "class_", *(limit.rpartition(".")[2] for limit in LIMITS))
 """Keys whose null does not follow from other keys."""
 
+SHORT = {"device": "--device", "fault": "--break", "seed": "--seed"}
+"""Options of commands that give one key, by that key."""
+
 FILES = ("data.files.train", "data.files.valid", "data.files.test")
 
 
-def load_config(path: Path, overrides: Sequence[str] = (), base: Config | None = None) -> Config:
+def load_config(
+    path: Path,
+    overrides: Sequence[str] = (),
+    base: Config | None = None,
+    short: Mapping[str, Any] | None = None,
+) -> Config:
     """Read, override and check a config of the user's, whose code is trusted. Raises UserError.
 
-    overrides: `section.key=value`, values in YAML. base: a saved run's config; values that the
-    file leaves to follow from others are then taken from it, so that raising a limit does not
-    change what was once derived.
+    overrides: `section.key=value`, values in YAML
+    base: a saved run's config. Values that the file leaves to follow from others are then taken
+        from it, so that raising a limit does not change what was once derived.
+    short: values of options in `SHORT`, by key; None changes nothing
     """
     tree = read_yaml(path)
     for override in overrides:
         lay_over(tree, override)
+    for key, value in (short or {}).items():
+        if value is not None:
+            _set(tree, key, value, SHORT[key])
     return config_of(tree, base)
 
 
@@ -139,12 +151,15 @@ def flatten(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
     return flat
 
 
-def lay_over(tree: Tree, override: str) -> None:
-    """Lay one `section.key=value` over a tree of values. Raises UserError."""
+def lay_over(tree: Tree, override: str, given_as: str = "--set") -> None:
+    """Lay one `section.key=value` over a tree of values. Raises UserError.
+
+    given_as: the option or argument that it was given with, for errors
+    """
     key, equals, text = override.partition("=")
     if not equals or not re.fullmatch(r"\w+(\.\w+){0,9}", key):  # no key is even as deep
-        raise UserError(f"--set {override}: write it as section.key=value, say train.lr=1e-3")
-    _set(tree, key, parse_value(text, f"--set {key}"), "--set")
+        raise UserError(f"{given_as} {override}: write it as section.key=value, say train.lr=1e-3")
+    _set(tree, key, parse_value(text, f"{given_as} {key}"), given_as)
 
 
 def _set(tree: Tree, key: str, value: Any, place: str) -> None:

@@ -96,7 +96,7 @@ def parse_value(text: str, name: str) -> Any:
 
     name: of the override, for errors.
     """
-    return _parse(text, name, {})
+    return _parse(text, name)
 
 
 def write_yaml(values: dict[str, Any]) -> str:
@@ -132,7 +132,8 @@ _Dumper.add_representer(list, _represent_list)
 _Dumper.add_representer(float, _represent_float)
 
 
-def _parse(text: str, name: str, places: dict[str, str]) -> Any:
+def _parse(text: str, name: str, places: dict[str, str] | None = None) -> Any:
+    """The values of a file, whose lines go into `places`, or of an override, which has none."""
     try:
         loader = _Loader(text)
         try:
@@ -141,14 +142,14 @@ def _parse(text: str, name: str, places: dict[str, str]) -> Any:
             loader.dispose()
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
-        line = f":{mark.line + 1}" if mark and not name.startswith("--set") else ""
+        line = f":{mark.line + 1}" if mark and places is not None else ""
         raise UserError(f"{name}{line}: not YAML: {error.problem or error.context}") from None
     except yaml.reader.ReaderError as error:
-        line = "" if name.startswith("--set") else f":{text.count(chr(10), 0, error.position) + 1}"
+        line = "" if places is None else f":{text.count(chr(10), 0, error.position) + 1}"
         raise UserError(f"{name}{line}: not YAML: a control character") from None
     except yaml.YAMLError as error:
         raise UserError(f"{name}: not YAML: {str(error).splitlines()[0]}") from None
-    return None if node is None else _value(node, "", name, places)
+    return None if node is None else _value(node, "", name, {} if places is None else places)
 
 
 def _value(node: yaml.Node, key: str, name: str, places: dict[str, str]) -> Any:

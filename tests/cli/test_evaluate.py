@@ -111,6 +111,14 @@ def test_four_hundred_lengths_fit_eighty_columns(runs, command: Command, monkeyp
     assert document["examples"] == 40 >= document["decoded"] == len(document["by_length"])
 
 
+def test_a_narrow_terminal_cuts_no_number(runs, command: Command, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "40")
+    for some in (runs[:1], runs):
+        answer = command("eval", *map(str, some))
+        assert answer.code == 0 and "\u2026" not in answer.out
+        assert re.search(r" \d\.\d{3} +\d\.\d{3}\.\.\d\.\d{3} ", answer.out)
+
+
 def test_the_names_of_several_runs_are_whole_in_eighty_columns(runs, command, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
     paths = [shutil.copytree(path, f"{path}-rotary-s0-ef976d3c") for path in runs[:2]]

@@ -6,6 +6,7 @@ import html
 import io
 import json
 import os
+import pydoc
 import re
 import select
 import subprocess
@@ -74,6 +75,18 @@ def test_a_terminal_gets_colour_and_nothing_else_does(
     assert "\x1b[" in shown
     assert re.sub(r"\x1b\[[\d;]*m", "", shown) == without == piped
     assert CLOSED in piped
+
+
+@pytest.mark.parametrize("pager", ["missing", "LESS=-R missing --quick", ""])
+def test_without_a_pager_the_text_is_shown(monkeypatch: pytest.MonkeyPatch, pager: str) -> None:
+    monkeypatch.delenv("MANPAGER", raising=False)
+    monkeypatch.setattr(sys, "stdin", Screen())
+    sent = list[str]()
+    monkeypatch.setattr(pydoc, "pager", sent.append)
+    shown = on_screen(monkeypatch, "inspect-masks", *PAIRS, "--all", PAGER=pager)
+    assert (CLOSED in shown, bool(sent)) == (pager != "", pager == "")
+    there = on_screen(monkeypatch, "inspect-masks", *PAIRS, "--all", PAGER="cat -s")
+    assert CLOSED not in there and CLOSED in sent[-1]
 
 
 def test_a_terminal_without_unicode_gets_ascii(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -219,7 +232,7 @@ def test_without_a_source_the_newest_run_is_taken(command: Command) -> None:
         (("--config", "c.yaml", "--run", "x"), ("c.yaml", "x", "give one")),
         (("--run", "nowhere"), ("nowhere", "no such run directory", "toytrans train")),
         ((), ("nothing to inspect", "no run here", "--config", "--src", "--tgt")),
-        (("--config", "c.yaml", "--src", "9", "--tgt", "1", "--steps"), ("--src '9'", "'9'")),
+        (("--config", "c.yaml", "--src", "9", "--tgt", "1", "--steps"), ("src '9'", "'9'")),
         (
             (
                 *("--config", "c.yaml", "--set", "model.positions=learned"),

@@ -99,7 +99,7 @@ def test_a_run_is_found_and_named(here: Path, command: Command) -> None:
     steps = command("trace", "runs/c", "--example", "decoding")
     assert steps.code == 0 and "step t of decoding, to rounding" in steps.out
     unknown = command("trace", "--src", "9", "--tgt", "1")
-    assert unknown.code == 2 and "runs/c, the newest run: --src '9'" in unknown.err
+    assert unknown.code == 2 and "runs/c, the newest run: src '9'" in unknown.err
 
 
 def test_a_fault_is_announced(here: Path, command: Command) -> None:
@@ -116,11 +116,11 @@ def test_a_fault_is_announced(here: Path, command: Command) -> None:
         (("--src", "1"), ("1 --src and 0 --tgt",)),
         (("x", "--config", "c.yaml"), ("c.yaml", "run x", "give one")),
         ((*PAIRS, "--set", "seed=1"), ("--set seed=1", "--config FILE")),
-        ((*PAIRS, "--layer", "2"), ("--layer 2", "layer 1 alone")),
-        (("--config", "c.yaml", "--layer", "3"), ("--layer 3", "layers 1 to 2")),
+        ((*PAIRS, "--layer", "2"), ("layer 2", "layer 1 alone")),
+        (("--config", "c.yaml", "--layer", "3"), ("layer 3", "layers 1 to 2")),
         ((*PAIRS, "--head", "5"), ("--head 5", "has 4")),
         ((*PAIRS, "--pair", "3"), ("--pair 3", "has 2")),
-        (("--config", "c.yaml", "--src", "9", "--tgt", "1"), ("--src '9'", "'9'")),
+        (("--config", "c.yaml", "--src", "9", "--tgt", "1"), ("src '9'", "'9'")),
         (("--no-scale", "--save", "no/x.safetensors"), ("no/x.safetensors", "cannot be written")),
     ],
 )

@@ -21,11 +21,20 @@ def test_one_config_must_be_named(refused):
     assert "once" in refused("train", "c.yaml", "--config", "c.yaml")
 
 
+def test_a_short_option_is_named_where_its_value_is_refused(refused):
+    for option, value, expected in (
+        ("--device", "gpu", "toytrans: --device gpu: expected auto | cpu"),
+        ("--seed", "-1", "toytrans: --seed: seed: found -1, expected at least 0"),
+        ("--set", "seed=-1", "toytrans: --set: seed: found -1, expected at least 0"),
+    ):
+        assert expected in refused("train", "c.yaml", option, value)
+    Path("own.yaml").write_text("data: {task: copy}\nmodel: {class: own.py:Own}\n")
+    for command in (("train",), ("check", "--config")):
+        assert "toytrans: --break: fault: " in refused(*command, "own.yaml", "--break", "no_scale")
+
+
 def test_an_unknown_fault_is_refused_with_the_nearest(refused):
     assert "did you mean no_causal?" in refused("train", "c.yaml", "--break", "causal")
-    assert "toytrans: --device gpu: expected auto | cpu" in refused(
-        "train", "c.yaml", "--device", "gpu"
-    )
     assert "there are no_causal, " in refused("train", "c.yaml", "--break", "xyz")
 
 

@@ -185,5 +185,10 @@ def test_the_curve_falls_by_factors(monkeypatch):
     ],
 )
 def test_the_first_wrong_token_is_in_brackets(answer, ended, line):
-    *_, last = translation(["3", "1", "4"], ["4", "1", "3"], answer.split(), ended)
+    given = (["3", "1", "4"], ["4", "1", "3"], answer.split(), ended)
+    *_, last = translation(*given, len(line))
     assert last.plain == line
+    *_, symbols, verdict = translation(*given, len(line) - 1)
+    assert symbols.plain + verdict.plain == line and verdict.plain.split()[0] in ("right", "wrong")
+    *_, symbols, verdict = translation(*given, 15)
+    assert len(symbols) <= 15 and line.endswith(verdict.plain)

@@ -317,6 +317,22 @@ def test_a_folder_of_something_else_is_left_alone(here: Path, refused):
     assert not Path("runs").exists()
 
 
+def test_a_sweep_keeps_the_results_of_another_folder(trained, command: Command, refused):
+    assert command("sweep", "c.yaml", "--seeds", "0:1", *TWO).code == 0
+    before = Path("results/sweeps/c.json").read_bytes()
+    elsewhere = ("sweep", "c.yaml", "--seeds", "0:1", *TWO, "--out")
+    shutil.copytree(trained.folder, "other/c")
+    for out in ("other/c", "new/c"):
+        message = refused(*elsewhere, out)
+        assert "c.json: holds the results of runs/sweeps/c, another sweep; give" in message
+    assert Path("results/sweeps/c.json").read_bytes() == before and not Path("new").exists()
+    assert command(*elsewhere, "other/c", "--name", "d").code == 0
+    assert command(*elsewhere, str(Path("runs/sweeps/c").resolve())).code == 0, "the same folder"
+    shutil.rmtree(trained.folder)
+    assert command(*elsewhere, "other/c").code == 0, "a folder that is gone"
+    assert results()["folder"] == "other/c"
+
+
 def test_a_sweep_beside_itself_is_refused(trained, refused):
     with locked(trained.folder):
         message = refused("sweep", "c.yaml", "--seeds", "0:1", *TWO)

@@ -69,7 +69,7 @@ def test_a_disk_that_really_takes_no_more(run):
     assert done.code == 2 and "Traceback" not in done.err
     for words in ("the checkpoint of step 6 cannot be written", os.strerror(errno.EFBIG)):
         assert words in last_line(done.err)
-    assert "step 4 is intact, go on from it with --resume" in last_line(done.err)
+    assert "step 4 is intact: resume from it" in last_line(done.err)
     assert sorted(os.listdir(run / "checkpoints")) == ["step-2", "step-4"]
     assert load_checkpoint(run, 4).progress.step == 4
 

@@ -106,10 +106,11 @@ def sweep(
     if on == "ray":
         check_ray()
     name = name_of(config, _config(config)) if out is None else Path(out).name
-    results.check_results(name)
+    folder = SWEEPS / name if out is None else Path(out)
+    results.check_results(name, folder)
     planned = plan(
         name,
-        SWEEPS / name if out is None else Path(out),
+        folder,
         lambda texts: _config(config, texts),
         [f"{key}={','.join(map(_text, values))}" for key, values in (grid or {}).items()],
         _checked_seeds(seeds),
@@ -132,7 +133,7 @@ def _checked_seeds(seeds: Iterable[int] | None) -> list[int] | None:
 def _config(config: Settings, texts: Sequence[str] = ()) -> Config:
     tree = tree_of(config)
     for text in texts:
-        lay_over(tree, text)
+        lay_over(tree, text, "grid")
     return config_of(tree)
 
 

@@ -11,6 +11,7 @@ from toytrans.cli.common import (
     AsJson,
     Checkpoint,
     Progress,
+    check_forms,
     note,
     open_run,
     output,
@@ -78,8 +79,7 @@ def attention(
     path, sequences = run_and_sequences(arguments, run)
     loaded = open_run(path, checkpoint)
     warn_of_fault(loaded.config.fault)
-    if as_json and as_html:
-        raise UserError("--json and --html are different forms of output; give one of them")
+    check_forms({"--json": as_json, "--html": as_html})
     choice, most = Choice(part, layer, head), None
     choice.check(loaded.model)
     _check(loaded, sequences)

@@ -123,6 +123,8 @@ def check(
         raise UserError(f"--checkpoint {checkpoint} is one of a run's; give a RUN with it")
     if overrides and config is None:
         raise UserError("--set changes a config; give --config FILE with it")
+    if resume and config is None:
+        raise UserError("--resume trains a config; give --config FILE with it")
     how = {"length": length, "seed": seed, "only": only, "skip": skip, "thorough": thorough}
     of_model = {
         "pad_id": pad_id,
@@ -138,20 +140,17 @@ def check(
     if facts and model is None:
         name = "--" + next(iter(facts)).replace("_", "-")
         raise UserError(f"{name} is of somebody else's model; give --model with it")
-    if resume:
-        if config is None:
-            raise UserError("--resume trains a config; give --config FILE with it")
+    if config is not None:
         settings = _settings(config, overrides, fault)
         planted = settings.fault
-        report = _check_resume(settings, str(config), steps, kills, seed)
+        if resume:
+            report = _check_resume(settings, str(config), steps, kills, seed)
+        else:
+            report = _check_config(settings, f"{config}, fresh weights", how)
     elif model is not None:
         if fault is not None:
             raise UserError("--break plants faults in toytrans' own models, not in a --model")
         planted, report = None, _check_other(model, how, facts)
-    elif config is not None:
-        settings = _settings(config, overrides, fault)
-        planted = settings.fault
-        report = _check_config(settings, f"{config}, fresh weights", how)
     else:
         report, planted = _check_run(run, checkpoint, fault, how)
     show(report, planted, "json" if as_json else form)
@@ -192,7 +191,7 @@ def _settings(path: Path, overrides: list[str] | None, fault: FaultName | None) 
     """A config with overrides and, if given, another fault."""
     from toytrans.config_file import load_config
 
-    return load_config(path, [*(overrides or []), *([f"fault={fault}"] if fault else [])])
+    return load_config(path, overrides or (), short={"fault": fault})
 
 
 def _check_config(settings: "Config", name: str, how: dict[str, Any]) -> "Report":

@@ -1,6 +1,8 @@
 """What several commands share: parameters, and how they print."""
 
 import contextlib
+import copy
+import dataclasses
 import functools
 import inspect
 import os
@@ -33,6 +35,15 @@ Checkpoint = Annotated[str, typer.Option(help="Which checkpoint: best | last | S
 Overrides = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="KEY=VALUE", help="Change a config key, say train.lr=1e-3."),
+]
+ConfigOption = Annotated[
+    Path | None, typer.Option(metavar="CONFIG", help="The same as the argument CONFIG.")
+]
+Lengths = Annotated[
+    str | None, typer.Option(metavar="FROM:TO", help="Lengths to measure, say 1:400.")
+]
+Examples = Annotated[
+    int | None, typer.Option(min=1, max=10**7, help="Number of test pairs of a run, in all.")
 ]
 AnyPart = Annotated[
     Literal["encoder", "decoder", "cross"] | None,
@@ -168,6 +179,13 @@ def silence(stream: TextIO) -> None:
         os.close(null)
 
 
+def check_forms(forms: dict[str, bool]) -> None:
+    """Raise UserError if several forms of output are asked for. forms: by option."""
+    chosen = [name for name, wanted in forms.items() if wanted]
+    if len(chosen) > 1:
+        raise UserError(f"{' and '.join(chosen)} are different forms of output; give one of them")
+
+
 def check_new(option: str, path: Path, remedy: str = "remove it, or name another") -> None:
     """Raise UserError if what an option names exists: nothing is overwritten."""
     if os.path.lexists(path):
@@ -215,6 +233,10 @@ def plain(text: str) -> Text:
     return Text(printable(text))
 
 
+NARROWEST = 10
+"""To so many characters a column of text is folded, so that numbers fit."""
+
+
 def columns(texts: Sequence[str], numbers: Sequence[str] = (), **style: Any) -> Table:
     """An empty table: columns of text, then columns of numbers. style: arguments of rich's Table.
 
@@ -228,6 +250,20 @@ def columns(texts: Sequence[str], numbers: Sequence[str] = (), **style: Any) -> 
     return table
 
 
+def print_table(console: Console, table: Table) -> None:
+    """Print a table of `columns`, wider than the terminal where numbers would be cut otherwise."""
+    narrow = copy.copy(table)
+    narrow.columns = [
+        column if column.no_wrap else dataclasses.replace(column, max_width=NARROWEST)
+        for column in table.columns
+    ]
+    boundless = console.options.update_width(10_000)
+    least = console.measure(narrow, options=boundless).maximum
+    if least > console.width:
+        table.width = least
+    console.print(table, crop=False)
+
+
 def share(value: float) -> str:
     """A proportion with enough digits to differ from 1: 0.998, 0.99987, 1.000."""
     for digits in (3, 4, 5):
@@ -237,8 +273,10 @@ def share(value: float) -> str:
     return "1.000" if value == 1 else text
 
 
-def span_of(text: str) -> tuple[int, int]:
-    """The lengths of --lengths. Raises UserError."""
+def span_of(text: str | None) -> tuple[int, int] | None:
+    """The lengths of --lengths; None where it is not given. Raises UserError."""
+    if not text:
+        return None
     match = re.fullmatch(r"(\d{1,9})(?::(\d{1,9}))?", text)
     low, high = (int(match[1]), int(match[2] or match[1])) if match else (1, 0)
     if low > high:

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from toytrans.cli.common import AsJson, check_new, output, span_of, write_new
+from toytrans.cli.common import AsJson, Examples, Lengths, check_new, output, span_of, write_new
 from toytrans.cli.evaluate import Device
 from toytrans.cli.render.groups import measured, print_groups, print_unread
 from toytrans.safe_io import json_text
@@ -17,12 +17,8 @@ def compare(
         list[str],
         typer.Argument(metavar="RUN", help="Run directories, folders of runs, names of sweeps."),
     ],
-    lengths: Annotated[
-        str | None, typer.Option(metavar="FROM:TO", help="Lengths to measure, say 1:400.")
-    ] = None,
-    examples: Annotated[
-        int | None, typer.Option(min=1, max=10**7, help="Number of test pairs of a run, in all.")
-    ] = None,
+    lengths: Lengths = None,
+    examples: Examples = None,
     csv: Annotated[
         Path | None,
         typer.Option(metavar="FILE", help="A row for each run, or for each run and length."),
@@ -37,7 +33,7 @@ def compare(
 
     Runs that are unfinished or cannot be read are named, and never averaged in.
     """
-    span = span_of(lengths) if lengths else None
+    span = span_of(lengths)
     if csv is not None:
         check_new("--csv", csv)
     if plot is not None:

@@ -13,6 +13,7 @@ import typer
 from toytrans.cli.common import (
     AsJson,
     Checkpoint,
+    Lengths,
     Progress,
     RunOption,
     note,
@@ -60,9 +61,7 @@ def evaluate(
         Path | None, typer.Option(help="File of sources, one per line, instead of a split.")
     ] = None,
     tgt_file: Annotated[Path | None, typer.Option(help="File of their targets.")] = None,
-    lengths: Annotated[
-        str | None, typer.Option(metavar="FROM:TO", help="Lengths to measure, say 1:400.")
-    ] = None,
+    lengths: Lengths = None,
     length_of: Annotated[
         Literal["src", "tgt"], typer.Option(help="Whether lengths are of sources or targets.")
     ] = "src",
@@ -82,7 +81,7 @@ def evaluate(
 
     Runs of one config with different seeds are also averaged.
     """
-    span = span_of(lengths) if lengths else None
+    span = span_of(lengths)
     if (src_file is None) != (tgt_file is None):
         raise UserError(
             "--src-file and --tgt-file go together; give both, or --pairs with one file of pairs"

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from toytrans.cli.common import AsJson, output, print_page, printable
+from toytrans.cli.common import AsJson, check_forms, output, print_page, printable
 from toytrans.cli.render.panels import All, AsHtml, Panel, print_names, print_panels
 from toytrans.cli.render.tables import fitting, step_through
 from toytrans.cli.sources import Source, with_source
@@ -58,7 +58,11 @@ def inspect_masks(
     given with --src and --tgt. With both, the config or run provides the
     vocabulary. With neither, the newest run is taken.
     """
-    _one_form({"--json": as_json, "--csv": as_csv, "--html": as_html, "--steps": steps}, library)
+    forms = {"--json": as_json, "--csv": as_csv, "--html": as_html, "--steps": steps}
+    check_forms(forms)
+    form = next((name for name, wanted in forms.items() if wanted and name != "--html"), None)
+    if library and form:
+        raise UserError(f"--as {library} has no form {form}; leave one out")
     if steps:
         _walk(source)
         return
@@ -96,14 +100,6 @@ def _load(source: Source) -> "InspectedBatch":
             '--src "5 7 9" --tgt "9 7 5"'
         )
     return newest
-
-
-def _one_form(forms: dict[str, bool], library: str | None) -> None:
-    chosen = [name for name, wanted in forms.items() if wanted]
-    if len(chosen) > 1:
-        raise UserError(f"{' and '.join(chosen)} are different forms of output; give one of them")
-    if library and chosen and chosen != ["--html"]:
-        raise UserError(f"--as {library} has no form {chosen[0]}; leave one out")
 
 
 def _tables(inspected: "InspectedBatch", library: str | None) -> "Iterator[Table]":

@@ -6,7 +6,16 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from toytrans.cli.common import either, note, output, share, span_of
+from toytrans.cli.common import (
+    ConfigOption,
+    Examples,
+    Lengths,
+    either,
+    note,
+    output,
+    share,
+    span_of,
+)
 from toytrans.cli.render.groups import measured, print_groups
 from toytrans.cli.trials import follow
 from toytrans.errors import UserError
@@ -21,9 +30,7 @@ def sweep(
     path: Annotated[
         Path | None, typer.Argument(metavar="CONFIG", help="YAML file that describes the runs.")
     ] = None,
-    config: Annotated[
-        Path | None, typer.Option(metavar="CONFIG", help="The same as the argument CONFIG.")
-    ] = None,
+    config: ConfigOption = None,
     seeds: Annotated[
         str | None,
         typer.Option(metavar="FROM:TO", help="Seeds, both included, say 0:9. Default: one."),
@@ -34,12 +41,8 @@ def sweep(
             "--set", metavar="KEY=VALUE,VALUE", help="Values of a config key; may be repeated."
         ),
     ] = None,
-    lengths: Annotated[
-        str | None, typer.Option(metavar="FROM:TO", help="Lengths to measure, say 1:400.")
-    ] = None,
-    examples: Annotated[
-        int | None, typer.Option(min=1, max=10**7, help="Number of test pairs of a run, in all.")
-    ] = None,
+    lengths: Lengths = None,
+    examples: Examples = None,
     jobs: Annotated[
         int | None, typer.Option(min=1, max=10**4, help="Runs at once. Default: one a core.")
     ] = None,
@@ -67,7 +70,7 @@ def sweep(
     if file is None:
         raise UserError("no config; name one, say `toytrans sweep configs/reverse.yaml`")
     numbers = None if seeds is None else range_of(seeds)
-    span = span_of(lengths) if lengths else None
+    span = span_of(lengths)
     if gpu_share is not None and on != "ray":
         raise UserError("--gpu-share: a run on this machine has the whole GPU; add --on ray")
     from toytrans.sweeps.measure import ExactMatch
@@ -88,7 +91,7 @@ def sweep(
         ExactMatch(span, examples),
         here=on == "local",
     )
-    check_results(title)
+    check_results(title, planned.folder)
     run(planned, jobs, on, gpu_share)
 
 

@@ -7,7 +7,16 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 from typer.core import TyperGroup
 
-from toytrans.cli.common import AnyPart, AsJson, check_new, note, output, print_page, write_new
+from toytrans.cli.common import (
+    AnyPart,
+    AsJson,
+    check_forms,
+    check_new,
+    note,
+    output,
+    print_page,
+    write_new,
+)
 from toytrans.cli.render.panels import All, AsHtml, Panel, print_panels
 from toytrans.cli.sources import Source, with_source
 from toytrans.errors import UserError
@@ -21,7 +30,8 @@ if TYPE_CHECKING:
 Part = Annotated[
     Literal["encoder", "decoder", "cross"], typer.Option("--part", help="Which attention.")
 ]
-Layer = Annotated[int, typer.Option("--layer", min=1, help="Which layer.")]
+WHICH_LAYER = typer.Option("--layer", min=1, help="Which layer, from 1 to the last.")
+Layer = Annotated[int, WHICH_LAYER]
 Pair = Annotated[
     int | None,
     typer.Option("--pair", min=1, help="The pair to print.", show_default="the most padded"),
@@ -75,7 +85,8 @@ def _example_apart(arg: str) -> list[str]:
 app = typer.Typer(
     cls=_Group,
     help="Show what one attention computes: `layer` (default), `leaks`, `scale`, `decoding`, "
-    "`example`.",
+    "`example`.\n\nOptions of `layer` need no sub-command: toytrans trace RUN --part cross "
+    "--layer 2",
 )
 
 
@@ -134,7 +145,7 @@ def leaks(
 def scale(
     source: Source,
     part: AnyPart = None,
-    layer: Annotated[int | None, typer.Option(min=1, help="Which layer.")] = None,
+    layer: Annotated[int | None, WHICH_LAYER] = None,
     as_json: AsJson = False,
     as_html: AsHtml = False,
     save: Save = None,
@@ -239,8 +250,7 @@ def _show(
     one_screen: "list[Table] | None" = None,
 ) -> None:
     """Save the tensors, each contiguous and with memory of its own, and print the report."""
-    if as_json and as_html:
-        raise UserError("--json and --html are different forms of output; give one of them")
+    check_forms({"--json": as_json, "--html": as_html})
     if save is not None:
         from safetensors.torch import save as as_bytes
 

@@ -8,12 +8,12 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, NamedTuple, get_args
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, get_args
 
 import typer
 
 from toytrans.choices import LoggerName
-from toytrans.cli.common import Break, Overrides, either, note, share, warn_of_fault
+from toytrans.cli.common import Break, ConfigOption, Overrides, either, note, share, warn_of_fault
 from toytrans.cli.render.results import print_results
 from toytrans.cli.reporter import reporter
 from toytrans.errors import UserError
@@ -51,9 +51,7 @@ def train(
     path: Annotated[
         Path | None, typer.Argument(metavar="CONFIG", help="YAML file that describes the run.")
     ] = None,
-    config: Annotated[
-        Path | None, typer.Option(metavar="CONFIG", help="The same as the argument CONFIG.")
-    ] = None,
+    config: ConfigOption = None,
     out: Annotated[
         str | None,
         typer.Option(metavar="PATH", help="Run directory. Default: runs/<name of the config>."),
@@ -101,10 +99,8 @@ def train(
         raise UserError("--resume goes on with a run and --overwrite replaces it; give one")
     if out == "":  # a shell variable that is not set
         raise UserError("--out: empty; name a directory, or leave --out away")
-    changes = [*(overrides or ()), *([f"device={device}"] if device else ())]
-    changes += [f"fault={fault}"] if fault else []
-    changes += [f"seed={seed}"] if seed is not None else []
-    settings = load_config(file, changes)
+    changes, short = overrides or [], {"device": device, "fault": fault, "seed": seed}
+    settings = load_config(file, changes, short=short)
     warn_of_fault(settings.fault)
     from toytrans.training.cuda_start import start_cuda
 
@@ -119,7 +115,7 @@ def train(
     request = Request(
         file.stem,
         settings,
-        lambda saved: load_config(file, changes, base=saved),
+        lambda saved: load_config(file, changes, saved, short),
         None if out is None else Path(out),
         resume,
         overwrite,
@@ -130,7 +126,7 @@ def train(
             reporter.fall_silent()
         with open_session(request, note, context) as session:
             _follow(session, loggers, watched)
-            _report_stop(session, file, changes)
+            _report_stop(session, file, changes, short)
         print_results(session.trainer, session.source)
 
 
@@ -204,9 +200,12 @@ def _status(moment: Moment) -> str:
     return status if moment.match is None else f"{status} exact match {share(moment.match)}"
 
 
-def _report_stop(session: "Session", config: Path, changes: list[str]) -> None:
+def _report_stop(
+    session: "Session", config: Path, changes: list[str], short: dict[str, Any]
+) -> None:
     """Exit with the right code if training has diverged or was interrupted, even at its last
     step."""
+    from toytrans.config_file import SHORT
     from toytrans.training.signals import exit_if_signalled
 
     trainer = session.trainer
@@ -217,6 +216,8 @@ def _report_stop(session: "Session", config: Path, changes: list[str]) -> None:
     received = trainer.context.gather(session.signals.received)
     if any(received):
         sets = [word for change in changes for word in ("--set", change)]
+        given = ((SHORT[key], value) for key, value in short.items() if value is not None)
+        sets += [str(word) for pair in given for word in pair]
         again = shlex.join(
             [*trainer.context.command(), "train", "--config", str(config), *sets]
             + ["--out", str(path), "--resume"]

@@ -125,6 +125,10 @@ def _as_task(own: OwnTask, low: int) -> Task:
         return _tensors(own.targets(_rows(src, length)), src)
 
     def count(symbols: int, length: int) -> int:
+        """How many sources of a length there are, at most FEWEST_SOURCES.
+
+        With a sampler this is a bound. It is below FEWEST_SOURCES if one of FEW draws comes twice.
+        """
         if length < own.shortest:
             return 0
         most = min(symbols ** min(length, 14), FEWEST_SOURCES)

@@ -113,7 +113,7 @@ def _changed(config: Config, changes: dict[str, Any]) -> Config:
     """A run's config with other data settings, checked like any config."""
     values = config.model_dump(mode="json")
     values["data"] |= changes
-    return check_config(Tree("--lengths", values))
+    return check_config(Tree("lengths", values))
 
 
 def _with_targets(source: PairSource, split: Split, wanted: Selection) -> Tensor:
@@ -148,5 +148,5 @@ def _within(lengths: Tensor, span: tuple[int, int]) -> Tensor:
 def _nothing(wanted: Selection) -> UserError:
     low, high = wanted.lengths or (0, 0)
     return UserError(
-        f"--lengths {low}:{high}: the data holds no {WORDS[wanted.side]} of such a length"
+        f"lengths {low}:{high}: the data holds no {WORDS[wanted.side]} of such a length"
     )

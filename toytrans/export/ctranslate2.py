@@ -144,6 +144,7 @@ def decoder(path: Path) -> Decoder:
     ids = {name: number for number, name in enumerate(names)}
 
     def decode(src: Rows, most: int) -> Rows:
+        """Sources, and the most tokens of an answer -> ids, as `Decoder` says."""
         answers = translator.translate_batch(
             [[names[i] for i in row if i != EOS_ID] for row in src],  # it adds EOS
             beam_size=1,

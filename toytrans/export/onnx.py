@@ -104,6 +104,7 @@ def decoder(path: Path) -> Decoder:
     )
 
     def decode(rows: Rows, most: int) -> Rows:
+        """Sources, and the most tokens of an answer -> ids, as `Decoder` says."""
         src = pad_rows(rows)[0].numpy()
         memory = encode.run(None, {"src": src})[0]
         tgt = np.full((len(src), 1), BOS_ID)

@@ -150,7 +150,7 @@ def batch_of_sequences(
     their order. Raises UserError for a symbol that a given vocabulary lacks.
     """
     pairs = [
-        TextPair(s.split(), t.split(), f"--src {s!r}", f"--tgt {t!r}")
+        TextPair(s.split(), t.split(), f"src {s!r}", f"tgt {t!r}")
         for s, t in zip(src, tgt, strict=True)
     ]
     if vocabulary is None:

@@ -28,7 +28,9 @@ def read_grid(sets: Sequence[str]) -> Grid:
         if not equals or not key:
             raise UserError(f"--set {text}: write it as section.key=value,value")
         if key == "seed":
-            raise UserError(f"--set {text}: a sweep's seeds are given with --seeds, say 0:9")
+            raise UserError(
+                f"--set {text}: a sweep's seeds are given with --seeds, say 0:9 (in Python: seeds)"
+            )
         if key in grid:
             raise UserError(f"--set {text}: {key} is given twice; name all its values in one --set")
         grid[key] = split_values(values)

@@ -17,7 +17,8 @@ from toytrans.errors import UserError
 from toytrans.safe_io import json_text, read_json
 from toytrans.sweeps.groups import PARTS, Group, Summary, pairs, parts_of, shown
 from toytrans.sweeps.picture import draw
-from toytrans.sweeps.sweep import Sweep
+from toytrans.sweeps.saved import FILE
+from toytrans.sweeps.sweep import ANOTHER, Sweep
 from toytrans.training.machine import settings_of_numbers, usable_cores
 from toytrans.training.owned import saying_what_failed
 from toytrans.training.writing import write_file
@@ -132,21 +133,28 @@ def _csv(heading: Sequence[str], rows: Iterator[list[Any]]) -> str:
     return text.getvalue()
 
 
-def check_results(name: str) -> None:
-    """Raise UserError where the results file of a name is not of a sweep."""
+def check_results(name: str, folder: Path) -> None:
+    """Raise UserError where the results file of a name is not of a sweep, or of one in another
+    folder that is still there."""
     path, otherwise = RESULTS / "sweeps" / f"{name}.json", "not a sweep's results; move it away"
-    read_json(path, _Results, otherwise, most_bytes=MOST_BYTES)
+    saved = read_json(path, _Results, otherwise, most_bytes=MOST_BYTES)
+    other = folder if saved is None or saved.folder is None else Path(saved.folder)
+    if other.resolve() != folder.resolve() and (other / FILE).exists():
+        raise UserError(f"{path}: holds the results of {other}, another sweep; give {ANOTHER}")
 
 
 class _Results(BaseModel):
     """A results file, as far as it is read again."""
 
     sweep: str
+    folder: str | None = None
 
 
 def write_results(sweep: Sweep, groups: Sequence[Group]) -> list[Path]:
     """Write the results of a sweep: JSON, CSV and, with matplotlib, a picture. Outdated
-    files of an earlier call are removed. Raises UserError where the disk refuses."""
+    files of an earlier call are removed. Raises UserError where the disk refuses, or where
+    another sweep has written under this name meanwhile."""
+    check_results(sweep.name, sweep.folder)
     about = {
         "sweep": sweep.name,
         "folder": str(sweep.folder),

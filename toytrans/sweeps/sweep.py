@@ -39,6 +39,9 @@ from toytrans.training.writing import draft_of, write_json
 
 MOST_TRIALS = 10_000
 
+ANOTHER = "another --name (in Python: out)"
+"""What to give where a folder or a name is taken."""
+
 
 @dataclass(frozen=True)
 class Sweep:
@@ -75,7 +78,7 @@ class Sweep:
 
         Raises UserError where another sweep runs in the folder.
         """
-        with locked(self.folder, ", or give another --name") as notes:
+        with locked(self.folder, f", or give {ANOTHER}") as notes:
             changes = self.changes()
             with saying_what_failed(self.folder, FILE):
                 write_json(self.folder / FILE, self.to_dict())
@@ -95,7 +98,7 @@ class Sweep:
         mine = {LOCK, draft_of(self.folder / FILE).name}
         there = {path.name for path in self.folder.iterdir()} if self.folder.is_dir() else set()
         if there - mine or self.folder.is_file():
-            raise UserError(f"{self.folder}: not a sweep, so it is left alone; give another --name")
+            raise UserError(f"{self.folder}: not a sweep, so it is left alone; give {ANOTHER}")
         return []
 
     def _require_equal(self, before: SavedSweep) -> None:
@@ -112,7 +115,7 @@ class Sweep:
         if fixed:
             raise UserError(
                 f"{self.folder}: its config differs: {', '.join(fixed)}; set it back, or give "
-                "another --name"
+                f"{ANOTHER}"
             )
 
     def _require_kept(self, before: SavedSweep) -> None:
@@ -131,7 +134,7 @@ class Sweep:
         )
         raise UserError(
             f"{self.folder}: {len(lost)} of its runs have results and {why}, say "
-            f"{next(iter(lost)).name}; {remedy} another --name (in Python: out)"
+            f"{next(iter(lost)).name}; {remedy} {ANOTHER}"
         )
 
     def _differences(self, before: SavedSweep) -> list[str]:

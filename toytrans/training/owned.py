@@ -60,7 +60,7 @@ def saying_what_failed(run: Path, what: str) -> Iterator[None]:
         yield
     except OSError as error:
         steps = saved_steps(run)
-        intact = f"; step {steps[-1]} is intact, go on from it with --resume" if steps else ""
+        intact = f"; step {steps[-1]} is intact: resume from it" if steps else ""
         reason = error.strerror or error
         raise UserError(f"{run}: {what} cannot be written ({reason}){intact}") from None
 
@@ -88,7 +88,7 @@ def new_draft(run: Path, step: int) -> Path:
     draft = run / CHECKPOINTS / f".step-{step}"
     discard_draft(draft)
     if os.path.lexists(draft):
-        raise UserError(f"{draft}: not a draft of this run; move it away, then use --resume")
+        raise UserError(f"{draft}: not a draft of this run; move it away, then resume")
     draft.mkdir()
     return draft
 
@@ -102,7 +102,7 @@ def place_checkpoint(run: Path, step: int, draft: Path) -> None:
     old = None
     if os.path.lexists(final):
         if not _is_own(final, manifest):
-            raise UserError(f"{final}: not written by this run; move it away, then use --resume")
+            raise UserError(f"{final}: not written by this run; move it away, then resume")
         old = _hide(final)
     manifest[step] = _sha256(draft)
     there = set(saved_steps(run)) | {step}
@@ -267,8 +267,8 @@ def set_aside(run: Path) -> list[str]:
         )
     if target := leaves(run):
         raise UserError(
-            f"{run / CHECKPOINTS}: a link to {target}, and --overwrite deletes nothing behind a "
-            "link; remove the link, or name another --out"
+            f"{run / CHECKPOINTS}: a link to {target}, and nothing behind a link is "
+            "deleted; remove the link, or name another --out"
         )
     manifest = read_manifest(run)
     folders = [checkpoint_folder(run, step) for step in saved_steps(run)]

@@ -152,7 +152,7 @@ def test_a_tasks_pairs_are_chosen_by_the_length_of_their_targets():
     assert set(pairs.tgt_length.tolist()) == {10, 12, 14}, "every other length has no target"
     assert trained_lengths(config, facts, "tgt") == (2, 12)
     assert trained_lengths(config, facts, "src") == (1, 6)
-    with pytest.raises(UserError, match="--lengths 7:7: the data holds no target"):
+    with pytest.raises(UserError, match="lengths 7:7: the data holds no target"):
         pairs_of_split(config, facts, "test", Selection((7, 7), 5, "tgt"))
 
 

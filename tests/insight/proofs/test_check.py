@@ -224,6 +224,9 @@ def test_the_number_of_pads_is_told_from_what_they_hold():
     assert failing(report) >= {"a", "d"} and finding(report, "e").verdict == "PASS"
     for letter in "ad":
         assert "it may be how many there are" in finding(report, letter).message
+    without = check(lambda src, tgt: model(src, tgt), **SIZES, start_id=1, eos_id=2)
+    assert finding(without, "e").verdict == "PASS", "by finite change alone"
+    assert "a" in failing(without) and "how many there" not in finding(without, "a").message
     seen = our_report("pad_visible", positions="sinusoidal")
     assert "how many there are" not in finding(seen, "a").message
 

@@ -2,6 +2,7 @@
 
 from typing import get_args
 
+import pytest
 import torch
 from conftest import VOCABULARY, config_of, model_of
 
@@ -41,3 +42,25 @@ def test_only_anchored_sources_carry_both_ends():
         name: config_of(model={"positions": name}).source_bos for name in get_args(PositionName)
     }
     assert {name for name, both in marks.items() if both} == {"anchored"}
+
+
+@pytest.mark.parametrize("positions", ["sinusoidal", "rotary", "relative", "anchored"])
+def test_a_table_serves_a_training_and_grows_with_the_length_alone(positions):
+    """It may have been made in inference mode, for a pass in another dtype."""
+    model = model_of(VOCABULARY, positions=positions).double()
+    ids = torch.tensor([[BOS_ID, 5, 6, 7, EOS_ID]])
+    scheme = model.positions
+    with torch.inference_mode():
+        model(ids, ids)
+    model(ids, ids).sum().backward()
+    shape = scheme._table.shape
+    for _ in range(2):
+        for dtype in (torch.float32, torch.float64):
+            model.to(dtype)(ids, ids)
+            assert scheme._table.shape == shape and scheme._table.dtype == dtype
+    before = scheme._table
+    with torch.autocast("cpu", torch.bfloat16):
+        model.float()(ids[:, :3], ids)
+    kept = scheme._table
+    model(ids, ids.repeat(1, 2))
+    assert kept.dtype == torch.float32 and kept.shape == before.shape < scheme._table.shape

@@ -28,18 +28,6 @@ def test_rotary_rotates_pairs_and_leaves_the_distance_alone():
     assert not torch.allclose(score(3, 1), score(3, 2), rtol=1e-3)
 
 
-def test_a_table_made_in_inference_mode_serves_a_training():
-    model = model_of(VOCABULARY, positions="rotary")
-    ids = torch.tensor([[5, 6, 7, EOS_ID]])
-    with torch.inference_mode():
-        model(ids, ids)
-    model(ids, ids).sum().backward()
-    table = model.positions._cos_sin
-    model.float()(ids, ids)
-    model.double()(ids, ids)
-    assert model.positions._cos_sin.shape == table.shape, "it grows with the length alone"
-
-
 def test_beams_are_turned_to_one_place():
     model = model_of(VOCABULARY, positions="rotary")
     src = torch.tensor([[5, 6, 7, EOS_ID]])

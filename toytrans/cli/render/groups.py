@@ -8,7 +8,7 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
-from toytrans.cli.common import broken, columns, plain, printable, share
+from toytrans.cli.common import broken, columns, plain, print_table, printable, share
 
 if TYPE_CHECKING:
     from toytrans.sweeps.groups import Group, Summary
@@ -38,7 +38,7 @@ def print_groups(console: Console, groups: "Sequence[Group]", measured: str) -> 
     for part in parts:
         where = f", {PARTS[part]}" if len(parts) > 1 else ""
         _print_title(console, f"exact match{where}: {measured}")
-        console.print(_table(groups, part))
+        print_table(console, _table(groups, part))
     for part in [part for part in parts if part != "value"] or parts:
         _print_pairs(console, groups, part)
     _print_remarks(console, groups)
@@ -168,7 +168,7 @@ def _print_pairs(console: Console, groups: "Sequence[Group]", part: str) -> None
             str(each.ahead),
             str(each.behind),
         )
-    console.print(table)
+    print_table(console, table)
     if len(paired) < len(every):
         shown = f"{len(paired)} of {len(every)} pairs, those of {_name(one)}"
         console.print(plain(f"{shown}; `toytrans compare RUN ... --json` has all\n"))

@@ -7,7 +7,7 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
-from toytrans.cli.common import broken, columns, plain, share
+from toytrans.cli.common import broken, columns, plain, print_table, share
 from toytrans.cli.render.results import interval, ranges, results_table
 
 if TYPE_CHECKING:
@@ -31,10 +31,10 @@ def print_one(console: Console, group: Sequence["Measured"], search: str) -> Non
     if len(rows) != 1:
         rows.append((f"{measured.data}, all", report.total().summary()))
     title = f"{run.path}, step {run.step}, {search}{broken(run.config.fault)}"
-    console.print(results_table(title, rows))
+    print_table(console, results_table(title, rows))
     spans = spans_of(report.by_length, measured.train_length)
     shown = _rows(measured, spans)
-    console.print(_length_table(measured.side, shown))
+    print_table(console, _length_table(measured.side, shown))
     _print_errors(console, measured.side, shown)
     matches = [summary["exact_match"] for _, summary, _ in shown[: len(spans)]]
     _print_plot(console, measured.side, spans, matches)
@@ -52,7 +52,7 @@ def print_several(console: Console, several: Sequence["Measured"], search: str) 
     data, (low, high) = several[0].data, several[0].train_length
     for label, rows in parts.items():
         title = f"{label}: {data}, {len(rows)} runs trained on lengths {low} to {high}, {search}"
-        console.print(_runs_table(title, rows))
+        print_table(console, _runs_table(title, rows))
     side = several[0].side
     together = several[0]._replace(report=sum((one.report for one in several), Report()))
     spans = spans_of(together.report.by_length, together.train_length)
@@ -60,7 +60,7 @@ def print_several(console: Console, several: Sequence["Measured"], search: str) 
     for span in spans:
         counts = (measured.report.total(*span[:2]) for measured in several)
         summaries.append(over_runs([c.summary() for c in counts if c.examples]))
-    console.print(_mean_table(side, spans, summaries))
+    print_table(console, _mean_table(side, spans, summaries))
     _print_errors(console, side, _rows(together, spans), ", all runs together")
     _print_plot(console, side, spans, [row["exact_match"]["mean"] for row in summaries])
 
@@ -143,7 +143,7 @@ def _print_errors(console: Console, side: str, rows: Sequence[Row], of: str = ""
             *(f"{row[name]:,}" for name in ("eos_early", "eos_late", "eos_never")),
             end_section=end,
         )
-    console.print(table)
+    print_table(console, table)
 
 
 def _runs_table(title: str, rows: "Sequence[tuple[Measured, Summary]]") -> Table:

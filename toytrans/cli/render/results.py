@@ -8,7 +8,7 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
-from toytrans.cli.common import broken, columns, output, plain, share
+from toytrans.cli.common import broken, columns, output, plain, print_table, share
 
 if TYPE_CHECKING:
     from toytrans.data.pairs import Pairs, PairSource, Split
@@ -100,7 +100,7 @@ def print_results(trainer: "Trainer", source: "PairSource") -> None:
             report = context.sum_reports(counts)
         rows += ranges(split, report, run.facts.train_length)
     if context.is_main:
-        console.print(results_table(title, rows))
+        print_table(console, results_table(title, rows))
         _print_translations(console, run, pairs)
 
 

@@ -20,7 +20,7 @@ from rich.text import Text
 
 from toytrans.cli.common import output, printable, share
 from toytrans.cli.render.heat_maps import map_of
-from toytrans.cli.render.tables import GAP, fitting, has_unicode, side_by_side
+from toytrans.cli.render.tables import GAP, fitting, has_unicode, side_by_side, wrapped
 from toytrans.data.batches import make_batch
 from toytrans.data.pairs import PairSource, all_pairs
 from toytrans.errors import UserError
@@ -150,7 +150,9 @@ class _View:
         assert self.moment is not None
         total = self.trainer.config.train.max_steps
         parts: list[Text | Table] = [_progress(self.trainer, self.moment, total, width)]
-        parts += [Text(fitting(_numbers(self.moment)), overflow="crop", no_wrap=True), Text()]
+        numbers = wrapped(fitting(_numbers(self.moment)), width - 1)
+        parts += map(Text, numbers[:2])  # the rest of the view needs the other lines
+        parts.append(Text())
         parts += [Text(line) for line in curve(self.losses, total, width - 1)]
         if self.answers:
             parts += [Text(), *self._sampled(width - 1)]
@@ -164,18 +166,18 @@ class _View:
                 clearest = max(self.maps.heads, key=lambda head: head.best.weight)
                 block = map_of(self.maps, clearest, 0, width)
         left = block[0].cell_len
-        lines = list(self._translations())
-        for line in lines:
-            line.truncate(max(0, width - left - len(GAP)))
-        return side_by_side([block, lines], [left, width - left - len(GAP)])
+        room = max(0, width - left - len(GAP))
+        return side_by_side([block, list(self._translations(room))], [left, room])
 
-    def _translations(self) -> Iterator[Text]:
+    def _translations(self, width: int) -> Iterator[Text]:
         decode = self.facts.vocabulary.decode
         texts = (self.pairs.src.tolist(), self.pairs.tgt.tolist(), self.answers)
         for src, tgt, out in zip(*texts, strict=True):
-            yield from translation(decode(src), decode(tgt), decode(out), EOS_ID in out)
+            yield from translation(decode(src), decode(tgt), decode(out), EOS_ID in out, width)
             yield Text()
-        yield Text(f"at step {self.sampled_step:,}", "dim")
+        step = Text(f"at step {self.sampled_step:,}", "dim")
+        step.truncate(width)
+        yield step
 
 
 def _progress(trainer: Trainer, moment: "Moment", total: int, width: int) -> Table:
@@ -228,22 +230,27 @@ def curve(losses: Iterable[tuple[int, float]], total: int, width: int) -> Iterat
 
 
 def translation(
-    source: list[str], wanted: list[str], answer: list[str], ended: bool
+    source: list[str], wanted: list[str], answer: list[str], ended: bool, width: int
 ) -> Iterator[Text]:
-    """A source, its target and the answer. The first wrong token is in brackets."""
+    """A source, its target and the answer, in lines of some width. The first wrong token is in
+    brackets. The verdict has a line of its own where the answer leaves no room."""
     pairs = zip_longest([*wanted, None], [*answer, None if ended else "..."], fillvalue=None)
     wrong = next((place for place, (a, b) in enumerate(pairs) if a != b), None)
-    yield _symbols("source     ", source)
-    yield _symbols("target     ", wanted)
     line = _symbols("translation", answer[:wrong])
-    if wrong is None:
-        line.append("  right", "green")
-    else:
+    verdict = Text("  right", "green")
+    if wrong is not None:
         token = answer[wrong] if wrong < len(answer) else "end" if ended else "no end"
         line.append(f" [{fitting(printable(token))}]", "bold red")
         line.append(_symbols("", answer[wrong + 1 :]).plain)
-        line.append(f"  wrong from {wrong + 1}", "red")
-    yield line
+        verdict = Text(f"  wrong from {wrong + 1}", "red")
+    lines = [_symbols("source     ", source), _symbols("target     ", wanted), line]
+    if line.cell_len + verdict.cell_len <= width:
+        line.append(verdict)
+    else:
+        lines.append(verdict)
+    for each in lines:
+        each.truncate(width)
+        yield each
 
 
 def _symbols(title: str, symbols: list[str]) -> Text:

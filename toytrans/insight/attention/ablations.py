@@ -90,8 +90,7 @@ def sharpness(traced: Trace) -> TraceReport:
     cells = int(visible[:, 0].sum())
     if cells < 2:
         raise UserError(
-            f"--no-scale: {traced.title}: {cells} scores of real tokens have no variance; give "
-            "longer sequences"
+            f"{traced.title}: {cells} scores of real tokens have no variance; give longer sequences"
         )
 
     def mean(values: Tensor) -> Tensor:

@@ -182,7 +182,7 @@ def _weights(
     if not bool(weights.isfinite().all()):
         raise UserError(
             f"{part} layer {layer}: the weights are not finite, so the model has diverged; "
-            "choose an earlier --checkpoint, or train again with a lower train.lr"
+            "choose an earlier checkpoint, or train again with a lower train.lr"
         )
     rows, n_heads, queries, keys = weights.shape
     chosen = slice(None) if head is None else slice(head - 1, head)

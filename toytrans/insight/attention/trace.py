@@ -146,7 +146,7 @@ def _layer(inspected: InspectedBatch, part: Part, layer: int) -> EncoderLayer | 
     stack = model.encoder_stack() if side == "encoder" else model.decoder_stack()
     if not 1 <= layer <= len(stack):
         layers = f"layers 1 to {len(stack)}" if len(stack) > 1 else "layer 1 alone"
-        raise UserError(f"--layer {layer}: this {side} has {layers}; choose one of them")
+        raise UserError(f"layer {layer}: this {side} has {layers}; choose one of them")
     return stack[layer - 1]
 
 

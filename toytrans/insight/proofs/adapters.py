@@ -142,8 +142,7 @@ class Adapted(nn.Module):
         given = [src, tgt_in] if self.has_source else [tgt_in]
         if self.batch_first:
             return self.model(*given)
-        shape = tuple(reversed(tgt_in.shape))
-        logits = logits_of(self.model(*(ids.T for ids in given)), shape)
+        logits = logits_of(self.model(*(ids.T for ids in given)))
         return logits.transpose(0, 1) if isinstance(logits, Tensor) and logits.dim() > 1 else logits
 
 

@@ -47,7 +47,7 @@ def answer(model: ModelUnderTest, src: Tensor, tgt_in: Tensor) -> Tensor:
         logits = foreign(model, asked, model.call, src, tgt_in)
     except UserError as error:
         raise NoAnswer(str(error)) from error
-    logits = logits_of(logits, tuple(tgt_in.shape))
+    logits = logits_of(logits)
     if not isinstance(logits, Tensor) or not logits.is_floating_point():
         what = str(logits.dtype) if isinstance(logits, Tensor) else f"a {type(logits).__name__}"
         raise NoAnswer(f"{asked} gave {what}; expected logits, a floating-point tensor {wanted}")
@@ -59,7 +59,7 @@ def answer(model: ModelUnderTest, src: Tensor, tgt_in: Tensor) -> Tensor:
     return logits.clone().cpu() if model.ours is None else logits
 
 
-def logits_of(answer: Any, shape: tuple[int, ...]) -> Any:
+def logits_of(answer: Any) -> Any:
     """The logits in what a model returns: itself, `.logits`, ["logits"], or of a tuple the first
     tensor of numbers (B, T, V)."""
     if isinstance(answer, Tensor):

@@ -119,7 +119,7 @@ def _steps(
         kept = getattr(out, "past_key_values", None)
         if kept is None:
             raise NotApplicable("the model hands on no past_key_values to decode with")
-        steps.append(logits_of(out, tuple(token.shape)))
+        steps.append(logits_of(out))
     return torch.cat(steps, 1)
 
 
@@ -159,7 +159,7 @@ def _called(batch: ProofBatch, generate: Any, given: tuple[Tensor, ...]) -> Any:
 def _judged_logits(batch: ProofBatch, given: tuple[Tensor, ...], made: Any, again: Any) -> Outcome:
     """Logits made step by step beside the parallel pass. again: those of another draw."""
     src, tgt_in = given
-    steps, same = (logits_of(answer, tuple(tgt_in.shape)) for answer in (made, again))
+    steps, same = map(logits_of, (made, again))
     if not isinstance(steps, Tensor) or steps.shape[:2] != tgt_in.shape:
         raise UserError(
             "generate(src, tgt_in) gave no logits (B, T, V); expected those of each step"

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -51,7 +50,7 @@ def kind_of(model: Any) -> Kind:
 def hugging_face(model: Any, **given: Any) -> ModelUnderTest:
     """A tested of a Hugging Face model; what was given goes before what its config says."""
     kind: Kind = given.pop("kind", None) or kind_of(model)
-    known = known_of(model, kind) | given
+    known = known_of(model) | given
     if kind != "encoder-decoder":
         return _one_stream(model, kind, known, given)
     known.setdefault("decoding_start", known.get("start_id"))
@@ -147,7 +146,7 @@ def _embedding_of(part: Any) -> Any:
         return getattr(part, "embed_tokens", None)
 
 
-def known_of(model: Any, kind: Kind) -> dict[str, Any]:
+def known_of(model: Any) -> dict[str, Any]:
     """What a Hugging Face model's configs say of it."""
     config, generation = model.config, getattr(model, "generation_config", None)
     decoder, encoder = (getattr(config, name, None) for name in ("decoder", "encoder"))
@@ -259,7 +258,3 @@ class HuggingFaceCall(nn.Module):
 
 def _nobody(*_: Any) -> Any:
     raise RuntimeError("facts are not asked")
-
-
-def dtype_of(model: Any) -> torch.dtype | None:
-    return next((p.dtype for p in model.parameters() if p.is_floating_point()), None)

@@ -186,6 +186,7 @@ def _gradients(batch: ProofBatch, embeddings: tuple[nn.Module, ...]) -> Outcome:
         f"{detached}",
         f"real outputs depend on {' and '.join(reached)}: attention weights there are not zero; "
         "is the mask added before softmax, in every layer, the right way round?",
+        by_gradients=True,
     )
 
 

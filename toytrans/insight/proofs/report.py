@@ -38,7 +38,7 @@ class Outcome(NamedTuple):
     where difference > tolerance.
 
     evidence: printed for a pass. cause: printed for a failure. length: that `check` must be given
-    to see it, if it is not the batch's.
+    to see it, if it is not the batch's. by_gradients: whether gradients were taken as well.
     """
 
     difference: float
@@ -48,6 +48,7 @@ class Outcome(NamedTuple):
     must_change: bool = False
     witness: Witness | None = None
     length: int | None = None
+    by_gradients: bool = False
 
     @property
     def passed(self) -> bool:
@@ -80,7 +81,8 @@ class Finding:
     beyond it where something must change. Both None where nothing was measured. Of a failure, where
     it is known: where it first shows, the smallest example, and a line that reproduces it.
 
-    give: arguments of `check` without which it "does not apply"."""
+    give: arguments of `check` without which it "does not apply". by_gradients: whether gradients
+    were taken as well."""
 
     letter: str
     title: str
@@ -93,6 +95,7 @@ class Finding:
     example: str | None = None
     reproduce: str | None = None
     give: tuple[str, ...] = ()
+    by_gradients: bool = False
 
     @property
     def shown_verdict(self) -> str:
@@ -144,18 +147,15 @@ class Tried:
 
 def with_width_named(findings: list[Finding]) -> list[Finding]:
     """Where pads change outputs and what they hold does not, their number does."""
-    exact = any(
-        f.letter == "e" and f.verdict == "PASS" and "finite change" not in f.message
-        for f in findings
-    )
+    e = next((f for f in findings if f.letter == "e"), None)
+    if e is None or e.verdict != "PASS" or not e.by_gradients:
+        return findings
     more = (
         "; what pads hold does not matter, by (e), so it may be how many there are: a mean, scale "
         "or position that uses the padded width"
     )
     return [
-        replace(f, message=f.message + more)
-        if exact and f.letter in "ad" and f.verdict == "FAIL"
-        else f
+        replace(f, message=f.message + more) if f.letter in "ad" and f.verdict == "FAIL" else f
         for f in findings
     ]
 
@@ -172,6 +172,7 @@ def finding_of(letter: str, title: str, outcome: Outcome) -> Finding:
         outcome.difference,
         outcome.tolerance,
         outcome.must_change,
+        by_gradients=outcome.by_gradients,
     )
 
 

@@ -146,14 +146,12 @@ class ManualRotary(ApplyRotary):
 
 
 class ManualDistanceBias(DistanceBias):
-    """The bias of relative positions: a linear layer, then an embedding.
-
-    Returns (B or 1, H, Tq, Tk).
-    """
+    """The bias of relative positions: a linear layer, then an embedding."""
 
     def forward(
         self, weights: Tensor, features: Tensor, index: Tensor, rows: Sequence[int]
     ) -> Tensor:
+        """The bias (B or 1, H, Tq, Tk); arguments as in `DistanceBias`."""
         values = linear(features, weights)  # (N, H)
         pair = functions.embedding, functions.embedding_backward
         heads = [

@@ -7,6 +7,7 @@ A scheme may do three things:
         that each head adds to its scores
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -115,6 +116,22 @@ class Positions(nn.Module):
             return None
         table = torch.zeros(n_heads, self.bias_weights)
         return nn.Parameter(table.normal_(0, self.bias_deviation) if self.bias_deviation else table)
+
+
+def grown(table: Tensor, rows: int, like: Tensor, compute: Callable[[int], Tensor]) -> Tensor:
+    """A table of so many rows or more, on the device of `like` and in its dtype, fp32 at least.
+
+    It is the given one where that will do. A longer one has twice the rows at least, since decoding
+    needs one more each step. For another dtype or device a table keeps its length.
+
+    table: (N, ...), what an earlier call returned
+    compute: gives so many rows or more
+    """
+    dtype, enough = torch.promote_types(like.dtype, torch.float32), len(table) >= rows
+    if enough and (table.dtype, table.device) == (dtype, like.device):
+        return table
+    with torch.inference_mode(False):  # training may use it later
+        return compute(len(table) if enough else max(rows, 2 * len(table))).to(like.device, dtype)
 
 
 def arange(places: range, device: torch.device) -> Tensor:

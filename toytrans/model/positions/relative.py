@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from toytrans.config import ModelConfig
-from toytrans.model.positions.base import Distances, Positions, arange
+from toytrans.model.positions.base import Distances, Positions, arange, grown
 from toytrans.tokens import Vocabulary
 
 
@@ -28,15 +28,17 @@ class DistanceBias(nn.Module):
         index: (A, B, Tq, Tk), which of the N, measured in A ways
         rows: which of the A ways each head uses
         """
-        flat, shape = [way.flatten() for way in index], index.shape[1:]
+        shape = index.shape[1:]
+        flat = [way.flatten() for way in index]
+        places = flat if len(flat) == 1 else [flat[row] for row in rows]  # of all heads, or of each
         if weights.device.type == "cuda" and weights.requires_grad and torch.is_grad_enabled():
-            bias = for_gradients(weights, features, flat, rows)
+            bias = for_gradients(weights, features, places)
             return bias.view(len(bias), *shape).transpose(0, 1)
         with torch.autocast(weights.device.type, enabled=False):
             values = weights @ features.mT  # (H, N)
         if len(flat) == 1:  # all heads at once are three times as fast
             return values.index_select(1, flat[0]).view(len(values), *shape).transpose(0, 1)
-        heads = [(value, flat[row]) for value, row in zip(values.unbind(), rows, strict=True)]
+        heads = list(zip(values.unbind(), places, strict=True))
         if torch.is_grad_enabled() or torch.compiler.is_compiling():
             return torch.stack([v.index_select(0, place).view(shape) for v, place in heads], 1)
         bias = values.new_empty(len(heads), *shape)  # writing in place takes a third as long
@@ -66,15 +68,15 @@ class Lookup(torch.autograd.Function):
             return gradient @ features.index_select(0, place), None, None
 
 
-def for_gradients(
-    weights: Tensor, features: Tensor, flat: Sequence[Tensor], rows: Sequence[int]
-) -> Tensor:
-    """The bias (H, n) of distances (n,) in each of A ways, with the gradient of `Lookup`."""
-    given = [(weights, flat[0])]
-    if len(flat) > 1:
-        given = [(head, flat[row]) for head, row in zip(weights.split(1), rows, strict=True)]
-    parts = [Lookup.apply(some, features, place) for some, place in given]  # type: ignore[no-untyped-call]
-    return torch.cat(parts)
+def for_gradients(weights: Tensor, features: Tensor, places: Sequence[Tensor]) -> Tensor:
+    """The bias (H, n), with the gradient of `Lookup`.
+
+    weights: (H, F)
+    features: (N, F), of N distances
+    places: which of the N, (n,), for all heads together or for each
+    """
+    groups = zip(weights.split(len(weights) // len(places)), places, strict=True)
+    return torch.cat([Lookup.apply(group, features, place) for group, place in groups])  # type: ignore[no-untyped-call]
 
 
 class Relative(Positions):
@@ -91,9 +93,7 @@ class Relative(Positions):
     def __init__(self, model: ModelConfig, vocabulary: Vocabulary) -> None:
         super().__init__(model, vocabulary)
         self.weigh = DistanceBias()
-        self.register_buffer("like", torch.empty(0), persistent=False)  # dtype and device
-        self.like: Tensor
-        self._features = torch.empty(0, 0)  # of as many distances as were needed so far
+        self._table = torch.empty(0, 0)  # features of as many distances as were needed so far
 
     def self_distances(self, queries: range, keys: range, device: torch.device) -> Distances:
         offset = max(queries.stop, keys.stop)
@@ -101,33 +101,35 @@ class Relative(Positions):
         return Distances(index[None, None], offset)
 
     def make_room(self, places: int, like: Tensor) -> None:
-        self.features_up_to(4 * places)  # the largest offset, of cross-attention: 2 (T + S)
+        self.features_up_to(4 * places, like)  # the largest offset, of cross-attention: 2 (T + S)
 
     def bias(self, table: Tensor | None, distances: Distances) -> Tensor:
         """table (H, F) -> (B or 1, H, Tq, Tk)."""
         assert table is not None
-        features = self.features_up_to(distances.offset)
+        features = self.features_up_to(distances.offset, table)
         rows = [0] * len(table) if len(distances.index) == 1 else self.rows
-        return self.weigh(table.to(features.dtype), features, distances.index, rows)
+        return self.weigh(table, features, distances.index, rows)
 
     def features(self, distance: Tensor) -> Tensor:
         """Distances (...) -> (..., F)."""
         raise NotImplementedError
 
-    def features_up_to(self, offset: int) -> Tensor:
-        """Features of all distances -offset .. offset: (2 offset + 1, F). They are cached."""
-        if torch.compiler.is_compiling():  # a graph keeps no table
-            return self._features_of_all(offset)
-        known, like = len(self._features) // 2, self.like
-        fits = (self._features.dtype, self._features.device) == (like.dtype, like.device)
-        if known < offset or not fits:
-            known = max(offset, 2 * known)
-            self._features = self._features_of_all(known)
-        return self._features[known - offset : known + offset + 1]
+    def features_up_to(self, offset: int, like: Tensor) -> Tensor:
+        """Features of all distances -offset .. offset: (2 offset + 1, F), of the dtype and device
+        of `like`.
 
-    def _features_of_all(self, offset: int) -> Tensor:
-        every = arange(range(-offset, offset + 1), self.like.device)
-        return self.features(every).to(self.like.dtype)
+        Looked up in a table that grows as larger distances are met.
+        """
+        if torch.compiler.is_compiling():  # a graph keeps no table
+            return self._computed(offset, like.device).to(like.dtype)
+        self._table = grown(
+            self._table, 2 * offset + 1, like, lambda rows: self._computed(rows // 2, like.device)
+        )
+        zero = len(self._table) // 2  # the row of distance 0
+        return self._table[zero - offset : zero + offset + 1].to(like.dtype)
+
+    def _computed(self, offset: int, device: torch.device) -> Tensor:
+        return self.features(arange(range(-offset, offset + 1), device))
 
 
 class Clipped(Relative):

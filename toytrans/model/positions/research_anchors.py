@@ -86,7 +86,7 @@ class ResearchAnchored(Anchored):
         if self.amounts is None:
             return None
         with torch.autocast(memory.device.type, enabled=False):
-            x = self.amounts(memory.to(self.like.dtype))  # (B, S, G)
+            x = self.amounts(memory.to(self.amounts.weight.dtype))  # (B, S, G)
         steep = 1.1 * torch.tanh(x + 1)
         clipped = steep + (steep.clamp(-1, 1) - steep).detach()  # the gradient of the unclipped
         amounts = torch.where(self.multiplying, x.clamp(max=6).exp(), clipped)
@@ -107,8 +107,9 @@ class ResearchAnchored(Anchored):
         bias = super().bias(table, distances)
         if not isinstance(distances, CountedDistances):
             return bias
-        features, heads = self.features_up_to(distances.offset), self.counting
-        weights = self.with_slope(table)[heads].to(features.dtype)
+        heads = self.counting
+        weights = self.with_slope(table)[heads]
+        features = self.features_up_to(distances.offset, weights)
         next_steps = distances.index[len(self.anchors) :] + 1
         above = self.weigh(weights, features, next_steps, range(len(heads)))
         fraction, extra = distances.fraction.transpose(0, 1), distances.extra.transpose(0, 1)

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from toytrans.config import ModelConfig
-from toytrans.model.positions.base import Positions
+from toytrans.model.positions.base import Positions, grown
 from toytrans.tokens import Vocabulary
 
 
@@ -36,36 +36,33 @@ class Rotary(Positions):
         super().__init__(model, vocabulary)
         self.width = model.d_model // model.n_heads
         self.apply_rotary = ApplyRotary()
-        self._cos_sin = torch.empty(2, 0, self.width // 2)  # of as many places as were met
+        self._table = torch.empty(0, 2, self.width // 2)  # of as many places as were met
 
     def rotate(self, x: Tensor, places: range) -> Tensor:
-        cos, sin = self.cos_sin(places, x)
+        cos, sin = self.cos_sin(places, x).unbind(1)
         return self.apply_rotary(x, cos, sin)
 
     def make_room(self, places: int, like: Tensor) -> None:
         self.cos_sin(range(places), like)
 
     def cos_sin(self, places: range, like: Tensor) -> Tensor:
-        """Cosines and sines of the angles of some places, (2, L, Dh / 2), in the dtype of `like`.
+        """Cosine and sine of the angles of some places, (L, 2, Dh / 2), in the dtype of `like`.
 
         Looked up in a table, fp32 at least, that grows as longer sequences are met.
         """
         if torch.compiler.is_compiling():  # a graph keeps no table
             return self._computed(places, like.device).to(like.dtype)
-        table, dtype = self._cos_sin, torch.promote_types(like.dtype, torch.float32)
-        known = (table.dtype, table.device) == (dtype, like.device)
-        if table.shape[1] < places.stop or not known:
-            rows = range(max(places.stop, 2 * table.shape[1] if known else 0))
-            with torch.inference_mode(False):  # training may use it later
-                table = self._cos_sin = self._computed(rows).to(like.device, dtype)
-        return table[:, places.start : places.stop].to(like.dtype)
+        self._table = grown(
+            self._table, places.stop, like, lambda rows: self._computed(range(rows))
+        )
+        return self._table[places.start : places.stop].to(like.dtype)
 
     def _computed(self, places: range, device: torch.device | str = "cpu") -> Tensor:
         even = torch.arange(0, self.width, 2, dtype=torch.float64, device=device)
         rates = torch.exp(even * (-math.log(10_000.0) / self.width))
         each = torch.arange(places.start, places.stop, device=device)
         angles = each[:, None] * rates  # (L, Dh / 2)
-        return torch.stack((angles.cos(), angles.sin()))
+        return torch.stack((angles.cos(), angles.sin()), 1)
 
 
 SCHEME = Rotary

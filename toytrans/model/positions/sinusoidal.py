@@ -7,6 +7,7 @@ from torch import Tensor
 
 from toytrans.config import ModelConfig
 from toytrans.model.positions.absolute import Absolute
+from toytrans.model.positions.base import grown
 from toytrans.tokens import Vocabulary
 
 
@@ -23,15 +24,11 @@ class Sinusoidal(Absolute):
 
     def vectors(self, places: range, like: Tensor) -> Tensor:
         """Looked up in a table, fp32 at least, that grows as longer sequences are met."""
-        table, width = self._table, like.shape[-1]
-        if torch.compiler.is_compiling() and like.device.type != "mps":  # a graph keeps no table
-            return sinusoids(places.start, len(places), width, like.device).to(like)
-        dtype = torch.promote_types(like.dtype, torch.float32)
-        known = (table.dtype, table.device) == (dtype, like.device)
-        if len(table) < places.stop or not known:
-            rows = max(places.stop, 2 * len(table))
-            table = self._table = sinusoids(0, rows, width).to(like.device, dtype)
-        return table[places.start : places.stop].to(like.dtype)
+        width, device = like.shape[-1], like.device
+        if torch.compiler.is_compiling() and device.type != "mps":  # a graph keeps no table
+            return sinusoids(places.start, len(places), width, device).to(like)
+        self._table = grown(self._table, places.stop, like, lambda rows: sinusoids(0, rows, width))
+        return self._table[places.start : places.stop].to(like.dtype)
 
     def make_room(self, places: int, like: Tensor) -> None:
         self.vectors(range(max(places, self.rows or 0)), like)
