@@ -186,6 +186,60 @@ def first_label_ignored():
     return given(loss=lambda logits, labels: mean_loss(logits[:, 1:], labels[:, 1:]))
 
 
+@faulty("x")
+def the_sign_of_the_loss():
+    """The mean log-probability of the labels, which training should raise, as a loss."""
+    return given(loss=lambda logits, labels: -mean_loss(logits, labels))
+
+
+@faulty("x")
+def softmax_in_the_loss():
+    """Cross entropy of probabilities."""
+    return given(loss=lambda logits, labels: mean_loss(logits.softmax(-1), labels))
+
+
+@faulty("x")
+def softmax_in_the_loss_and_smoothing():
+    """Cross entropy of probabilities, with label smoothing."""
+
+    def loss(logits, labels):
+        return mean_loss(logits.softmax(-1), labels, label_smoothing=0.1)
+
+    return given(loss=loss)
+
+
+@faulty("x")
+def cross_entropy_of_exponents():
+    """The model gives log-probabilities, and the loss is cross entropy of their exponents."""
+
+    class Model(Translator):
+        def forward(self, src, tgt):
+            return super().forward(src, tgt).log_softmax(-1)
+
+    return given(model=Model(), loss=lambda a, b: mean_loss(a.exp(), b))
+
+
+@faulty("x")
+def softmax_in_the_model():
+    """The model gives probabilities, and the loss is cross entropy."""
+
+    class Model(Translator):
+        def forward(self, src, tgt):
+            return super().forward(src, tgt).softmax(-1)
+
+    return given(model=Model())
+
+
+@faulty("x")
+def no_softmax_at_all():
+    """nll_loss of logits."""
+
+    def loss(logits, labels):
+        return F.nll_loss(logits.mT, labels, ignore_index=PAD)
+
+    return given(loss=loss)
+
+
 # Structure -----------------------------------------------------------------------------------
 
 

@@ -109,6 +109,95 @@ def negative_log_likelihood():
     return given(loss=loss)
 
 
+class _Sure(Translator):
+    """Its logits are far apart."""
+
+    def forward(self, src, tgt):
+        return 30 * super().forward(src, tgt)
+
+
+@sound()
+def label_smoothing_of_a_sure_model():
+    """Where a model is surer than the smoothed label, the loss falls as it becomes less so."""
+    smoothed = lambda a, b: mean_loss(a, b, label_smoothing=0.3)  # noqa: E731
+    return given(model=_Sure(), loss=smoothed)
+
+
+@sound()
+def probabilities_and_their_logarithm():
+    """The model gives probabilities, and the loss takes their logarithm."""
+
+    class Model(Translator):
+        def forward(self, src, tgt):
+            return super().forward(src, tgt).softmax(-1)
+
+    def loss(probabilities, labels):
+        return F.nll_loss(probabilities.log().mT, labels, ignore_index=PAD)
+
+    return given(model=Model(), loss=loss)
+
+
+@sound()
+def log_probabilities_and_nll():
+    """The model gives log-probabilities, and the loss is nll_loss."""
+
+    class Model(Translator):
+        def forward(self, src, tgt):
+            return super().forward(src, tgt).log_softmax(-1)
+
+    return given(model=Model(), loss=lambda a, b: F.nll_loss(a.mT, b, ignore_index=PAD))
+
+
+@sound()
+def log_softmax_twice():
+    """The model gives log-probabilities, and the loss is cross entropy, which leaves them so."""
+
+    class Model(Translator):
+        def forward(self, src, tgt):
+            return super().forward(src, tgt).log_softmax(-1)
+
+    return given(model=Model())
+
+
+@sound()
+def one_against_the_rest():
+    """Binary cross entropy of each symbol."""
+
+    def loss(logits, labels):
+        keep = labels != PAD
+        wanted = F.one_hot(labels, logits.shape[-1]).to(logits)[keep]
+        return F.binary_cross_entropy_with_logits(logits[keep], wanted)
+
+    return given(loss=loss)
+
+
+@sound()
+def a_margin():
+    """The hinge loss of Crammer and Singer."""
+    return given(loss=lambda a, b: F.multi_margin_loss(a[b != PAD], b[b != PAD]))
+
+
+@sound()
+def one_less_the_probability():
+    """A loss with a bound, which mistaken labels harm less."""
+
+    def loss(logits, labels):
+        return 1 - logits.softmax(-1).gather(-1, labels[..., None])[labels != PAD].mean()
+
+    return given(loss=loss)
+
+
+@sound()
+def a_term_of_the_weights():
+    """The squared norm of the weights is a part of the loss."""
+    model = Translator()
+
+    def loss(logits, labels):
+        return mean_loss(logits, labels) + 1e-3 * sum((w**2).sum() for w in model.parameters())
+
+    return given(model=model, loss=loss)
+
+
 @sound()
 def a_loss_module():
     """nn.CrossEntropyLoss on logits turned to (B, V, T)."""

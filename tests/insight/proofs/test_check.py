@@ -11,6 +11,7 @@ import pytest
 import torch
 from conftest import VOCABULARY, config_of, script
 from torch import nn
+from zoo import faulty_training, sound_batches
 from zoo.parts import Translator
 
 import toytrans
@@ -98,7 +99,7 @@ def test_a_trained_run_passes(tmp_path, command, monkeypatch):
     report = check(toytrans.load("runs/c"), only="abel")
     assert report.passed and report.subject == "runs/c"
     done = command("check", "runs/c", *SHORT)
-    assert done.code == 0 and "21 passed, 0 failed" in done.out and "step 3" in done.out
+    assert done.code == 0 and "22 passed, 0 failed" in done.out and "step 3" in done.out
 
 
 def test_pad_rows_do_no_harm_with_numbers():
@@ -209,6 +210,28 @@ def test_the_cause_is_named():
     assert "never learns to stop" in words("pad_is_eos", "m")
     assert "decoding with 1" in words("wrong_start", "m")
     assert "not of d_model" in words("wrong_scale", "k")
+
+
+@pytest.mark.parametrize(
+    ("name", "fragment"),
+    [
+        ("the_sign_of_the_loss", "its sign is wrong"),
+        ("softmax_in_the_loss", "it takes softmax twice; give cross entropy the logits"),
+        ("softmax_in_the_model", "the model gives probabilities"),
+        ("no_softmax_at_all", "take log_softmax before nll_loss"),
+    ],
+)
+def test_what_is_wrong_with_a_loss_is_named(name, fragment):
+    broken = finding(check(**SIZES, **getattr(faulty_training, name)(), only="x"), "x")
+    assert broken.verdict == "FAIL" and fragment in broken.message
+    sound = finding(check(**SIZES, **sound_batches.given(), only="x"), "x")
+    assert sound.verdict == "PASS"
+
+
+def test_a_loss_that_sees_no_logits_cannot_be_judged():
+    blind = sound_batches.given(loss=lambda logits, labels: (0 * logits).sum() + 1)
+    found = finding(check(**SIZES, **blind, only="x"), "x")
+    assert found.verdict == "cannot judge" and "the loss is 1.0000, whatever" in found.message
 
 
 def test_the_number_of_pads_is_told_from_what_they_hold():
@@ -729,15 +752,15 @@ def test_check_somebody_elses_model(folder, command):
 def test_a_proof_without_its_argument_is_not_asked(folder, command, monkeypatch):
     lacking = {
         **{"c": ["embedding"], "p": ["embedding"], "f": ["generate"], "l": ["batch"]},
-        **dict.fromkeys("hmn", ["loss", "batch"]),
+        **dict.fromkeys("hmnx", ["loss", "batch"]),
     }
     monkeypatch.syspath_prepend(folder)
     report = toytrans.check(**importlib.import_module("mine").function(), length=7)
     assert {found.letter: list(found.give) for found in report.findings if found.give} == lacking
-    summary = "7 not asked (give embedding=, generate=, loss=, batch=)"
+    summary = "8 not asked (give embedding=, generate=, loss=, batch=)"
     assert report.not_asked == summary and f"\n{summary}\n" in str(report)
-    assert str(report).count(") not asked  ") == 7 and "does not apply  scores are" in str(report)
-    assert report._repr_html_().count(">not asked<") == 7
+    assert str(report).count(") not asked  ") == 8 and "does not apply  scores are" in str(report)
+    assert report._repr_html_().count(">not asked<") == 8
 
     words = ("check", *SHORT, "--model", "mine.py:function")
     text = " ".join(command(*words).out.split())
@@ -747,7 +770,7 @@ def test_a_proof_without_its_argument_is_not_asked(folder, command, monkeypatch)
     assert {proof["proof"]: proof["give"] for proof in proofs if "give" in proof} == lacking
     unasked = {proof["proof"] for proof in proofs if proof["verdict"] == "does not apply"}
     assert unasked == {*lacking, *"gkoq"}
-    assert command(*words, "--format", "junit").out.count('message="not asked: needs') == 7
+    assert command(*words, "--format", "junit").out.count('message="not asked: needs') == 8
 
 
 @pytest.mark.parametrize(

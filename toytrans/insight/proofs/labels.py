@@ -153,6 +153,63 @@ def _holds(line: list[int], wanted: list[int]) -> bool:
     return any(line[i : i + count] == wanted for i in range(len(line) - count + 1))
 
 
+def likelier_labels_cost_less(batch: ProofBatch) -> Outcome:
+    """(x) The loss falls as labels become likelier, and softmax is taken once."""
+    loss, tgt_out, logits = batch.loss, needs_loss(batch), batch.logits
+    size = logits.shape[-1]
+    labels = tgt_out.clamp(0, size - 1)[..., None]  # some ignore labels beyond the vocabulary
+
+    def loss_where_labels_have(place: Tensor) -> float:
+        """Of logits in which each label's is swapped with that at a place (B, T, 1)."""
+        own, other = logits.gather(-1, labels), logits.gather(-1, place)
+        return float(loss(logits.scatter(-1, place, own).scatter(-1, labels, other), tgt_out))
+
+    high = loss_where_labels_have(logits.argmax(-1, keepdim=True))
+    low = loss_where_labels_have(logits.argmin(-1, keepdim=True))
+    if not abs(low - high) > batch.loss_tolerance(high):
+        raise CannotJudge(f"the loss is {high:.4f}, whatever the logits of the labels are")
+    problem = _softmax_problem(batch, tgt_out, labels)
+    if high > low:
+        problem = (
+            f"the loss is {high:.4f} where labels have the highest logits and {low:.4f} where "
+            "they have the lowest: its sign is wrong; training makes right answers unlikely"
+        )
+    evidence = f"loss {high:.4f} where labels have the highest logits, {low:.4f} where the lowest"
+    return Outcome(float(bool(problem)), 0.0, evidence, problem)
+
+
+def _softmax_problem(batch: ProofBatch, tgt_out: Tensor, labels: Tensor) -> str:
+    """What is wrong where softmax is taken twice between logits and loss, or never."""
+    loss, logits = batch.loss, batch.logits
+    once = float(loss(logits, tgt_out))
+    chosen = torch.zeros_like(logits).scatter(-1, labels, 1.0)
+    given = logits[batch.model.real_labels(tgt_out)]
+    are_probabilities = bool((given >= 0).all() and ((given.sum(-1) - 1).abs() < 1e-3).all())
+    normalized = are_probabilities or bool((given.logsumexp(-1).abs() < 1e-3).all())
+
+    def stays(changed: Tensor) -> bool:
+        return abs(float(loss(changed, tgt_out)) - once) <= batch.loss_tolerance(once)
+
+    if are_probabilities and stays(logits + 1):
+        return (
+            "the model gives probabilities, and the loss takes softmax of them once more; give "
+            "cross entropy the logits"
+        )
+    if not normalized and stays(logits + 1 - chosen):
+        return (
+            "the loss sees the logits of the labels alone, so it falls without end as all logits "
+            "rise; take log_softmax before nll_loss, or cross_entropy"
+        )
+    sure, mistaken = (float(loss(1e3 * (x - 1), tgt_out)) for x in (chosen, chosen.roll(1, -1)))
+    if sure > 0.3 and abs(mistaken - sure - 1) < 0.25:  # one apart: probabilities, not logits
+        return (
+            f"the loss is {sure:.4f} where the model is sure of the labels, and no more than "
+            f"{mistaken:.4f} where it is sure of others: it takes softmax twice; give cross "
+            "entropy the logits"
+        )
+    return ""
+
+
 def ends_agree(batch: ProofBatch) -> Outcome:
     """(m) Pad, start and end are told apart; decoding starts as training does; the end is
     scored."""

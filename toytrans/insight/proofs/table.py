@@ -39,6 +39,7 @@ PROOFS: dict[str, tuple[str, Proof]] = {
     "t": ("every target token moves a later output", lambda batch: reach.target_seen([batch])),
     "u": ("a prefix of the target gives the prefix", future.prefixes_asked),
     "v": ("nothing is kept from call to call", outputs.nothing_kept),
+    "x": ("a likelier label costs less", labels.likelier_labels_cost_less),
 }
 
 OFTEN = "abdeuv"
