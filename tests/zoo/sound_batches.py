@@ -172,6 +172,22 @@ def one_against_the_rest():
 
 
 @sound()
+def probabilities_one_against_the_rest():
+    """The model gives a probability for each symbol, and the loss refuses other numbers."""
+
+    class Model(Translator):
+        def forward(self, src, tgt):
+            return super().forward(src, tgt).sigmoid()
+
+    def loss(probabilities, labels):
+        keep = labels != PAD
+        wanted = F.one_hot(labels, probabilities.shape[-1]).to(probabilities)[keep]
+        return F.binary_cross_entropy(probabilities[keep], wanted)
+
+    return given(model=Model(), loss=loss)
+
+
+@sound()
 def a_margin():
     """The hinge loss of Crammer and Singer."""
     return given(loss=lambda a, b: F.multi_margin_loss(a[b != PAD], b[b != PAD]))

@@ -3,6 +3,7 @@
 import torch
 from torch import Tensor
 
+from toytrans.errors import UserError
 from toytrans.insight.proofs.answers import largest, wider, worst
 from toytrans.insight.proofs.batch import ProofBatch
 from toytrans.insight.proofs.report import CannotJudge, NotApplicable, NotAsked, Outcome
@@ -168,7 +169,10 @@ def likelier_labels_cost_less(batch: ProofBatch) -> Outcome:
     low = loss_where_labels_have(logits.argmin(-1, keepdim=True))
     if not abs(low - high) > batch.loss_tolerance(high):
         raise CannotJudge(f"the loss is {high:.4f}, whatever the logits of the labels are")
-    problem = _softmax_problem(batch, tgt_out, labels)
+    try:
+        problem = _softmax_problem(batch, tgt_out, labels)
+    except UserError:  # the loss refuses what are no probabilities, so it takes no softmax
+        problem = ""
     if high > low:
         problem = (
             f"the loss is {high:.4f} where labels have the highest logits and {low:.4f} where "
