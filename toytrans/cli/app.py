@@ -184,6 +184,8 @@ def _code_of_app() -> int | str | None:
     except SystemExit as stop:
         if isinstance(stop.__context__, BrokenPipeError):
             raise stop.__context__ from None
+        if fault := fault_in_user_code(stop):
+            raise UserError(f"your code: {fault}") from None
         return stop.code
     return 0
 

@@ -27,6 +27,7 @@ from toytrans.training import devices
 from toytrans.training.machine import usable_cores
 from toytrans.training.owned import LOCK
 from toytrans.training.run_folder import InUse, locked
+from toytrans.user_code import RAISED, fault_in_user_code
 
 SECONDS_FOR_LOCK = 60.0
 """A process whose parent was killed saves first, and leaves its run directory then."""
@@ -170,9 +171,13 @@ def attempt(trial: Trial) -> Failure | None:
         train_and_measure(trial)
     except UserError as error:
         return Failure(str(error), final=isinstance(error, Diverged))
-    except Exception as error:
+    except RAISED as error:
         if ran_out_of_memory(error):
             return Failure("out of memory; lower data.batch_tokens or the sizes of the model")
+        if fault := fault_in_user_code(error):
+            return Failure(f"your code: {fault}")
+        if isinstance(error, SystemExit):  # of a signal
+            raise
         reason = f"{trial.path}: internal error ({type(error).__name__}: {error})"
         return Failure(reason, traceback=traceback.format_exc()[-MOST_OF_TRACEBACK:])
     return None

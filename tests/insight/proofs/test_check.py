@@ -622,6 +622,9 @@ def raising():
 def exiting():
     raise SystemExit(3)
 
+def leaving():
+    return function() | {"model": lambda src, tgt_in: exit(0)}
+
 def returns_number():
     return 5
 
@@ -756,6 +759,7 @@ def test_a_proof_without_its_argument_is_not_asked(folder, command, monkeypatch)
         (["--model", "mine.py:number"], ["mine.py has no function number"]),
         (["--model", "mine.py:raising"], ["RuntimeError: no such weights (mine.py:"]),
         (["--model", "mine.py:exiting"], ["exiting() failed: SystemExit: 3 (mine.py:"]),
+        (["--model", "mine.py:leaving"], ["raised SystemExit: 0\n"]),
         (["--model", "mine.py:returns_number"], ["mine.py:returns_number", "is of type int"]),
         (["--model", "models:f"], ["a folder; write models/FILE.py:f"]),
         (["--model", "nowhere:f"], ["nowhere cannot be imported", "ModuleNotFoundError"]),
