@@ -2,6 +2,7 @@
 nothing is written or lost meanwhile, and that a bug of ours is told apart from it."""
 
 import contextlib
+import functools
 import errno
 import hashlib
 import io
@@ -702,20 +703,21 @@ def test_a_full_disk_leaves_every_other_file_of_a_run_whole(
 # A bug of ours, and JSON ---------------------------------------------------------------------
 
 
-def broken(*_: Any, **__: Any) -> None:
-    raise RuntimeError("out of order\nin two lines")
+def broken(*_: Any, kind: type[Exception] = RuntimeError, **__: Any) -> None:
+    raise kind("out of order\nin two lines")
 
 
+@pytest.mark.parametrize("kind", [RuntimeError, EOFError])
 def test_a_bug_of_ours_is_one_line_that_names_its_report(
-    command: Command, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    kind: type[Exception], command: Command, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(toytrans.data.tasks, "card", broken)
+    monkeypatch.setattr(toytrans.data.tasks, "card", functools.partial(broken, kind=kind))
     answer = command("tasks", "copy")
     assert (answer.code, answer.out, answer.err.count("\n")) == (70, "", 1)
-    says(answer.err, "toytrans: ", "internal error", "RuntimeError", "out of order")
+    says(answer.err, "toytrans: ", "internal error", kind.__name__, "out of order")
     (report,) = (tmp_path / "reports").iterdir()
     assert str(report) in answer.err
-    says(report.read_text(), "Traceback", "RuntimeError: out of order", "test_bad_input.py")
+    says(report.read_text(), "Traceback", f"{kind.__name__}: out of order", "test_bad_input.py")
 
 
 def test_a_bug_of_ours_is_shown_to_those_who_debug(

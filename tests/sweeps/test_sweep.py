@@ -232,6 +232,21 @@ def test_a_signal_that_nobody_knows_is_not_given_a_number(here: Path):
     assert failure is not None and "killed by an unknown signal; " in failure.reason
 
 
+@pytest.mark.parametrize("error", [EOFError, ConnectionRefusedError, BrokenPipeError])
+def test_a_trial_starts_where_the_fork_server_was_killed(error: type[Exception], monkeypatch):
+    """The first request to it still reaches it, or what is left of it."""
+    requests = iter([error("the server is gone"), None])
+
+    class Process:
+        def start(self) -> None:
+            if (answer := next(requests)) is not None:
+                raise answer
+
+    monkeypatch.setattr(processes, "SECONDS_TO_DIE", 0.0)
+    processes._start(Process())
+    assert not list(requests), "the second request was made"
+
+
 def test_a_process_that_is_killed_fails_alone(here: Path):
     """As the system kills one that needs too much memory."""
     Path("c.yaml").write_text(Path("c.yaml").read_text().replace("max_steps: 6", "max_steps: 9999"))
