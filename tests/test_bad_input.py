@@ -2,8 +2,8 @@
 nothing is written or lost meanwhile, and that a bug of ours is told apart from it."""
 
 import contextlib
-import functools
 import errno
+import functools
 import hashlib
 import io
 import json
