@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 from conftest import Command, tiny_yaml
 
+import toytrans
 from toytrans.config_file import load_config
 from toytrans.errors import UserError
 from toytrans.sweeps import outcomes, processes, sweep, trial
@@ -321,6 +322,23 @@ def test_a_spoiled_sweep_file_is_refused(text, trained, refused):
     assert "sweep.json: not what a sweep writes" in refused("compare", "c")
 
 
+def test_results_of_something_else_are_left_alone(here: Path, refused):
+    folder = Path("results/sweeps")
+    folder.mkdir(parents=True)
+    for name in ("c.csv", "c-lengths.csv", "c.png"):
+        (folder / name).write_text("mine")
+        message = refused("sweep", "c.yaml")
+        assert f"{name}: not a sweep's results; move it away, or give another --name" in message
+        (folder / name).rename(f"my-{name}")
+    about = {"sweep": "c", "folder": "elsewhere/c"}
+    (folder / "c.json").write_text(json.dumps(about))
+    assert "results of another sweep, in elsewhere/c; give" in refused("sweep", "c.yaml")
+    with pytest.raises(UserError, match=r"results of another sweep.*in Python: out"):
+        toytrans.sweep("c.yaml", "here/c")
+    assert json.loads((folder / "c.json").read_text()) == about
+    assert not Path("runs").exists(), "nothing was trained"
+
+
 def test_a_folder_of_something_else_is_left_alone(here: Path, refused):
     Path("mine").mkdir()
     Path("mine/thesis").write_text("1")
@@ -352,6 +370,7 @@ def test_without_matplotlib_one_line_says_what_to_install(trained, command: Comm
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     Path("results/sweeps").mkdir(parents=True)
+    Path("results/sweeps/c.json").write_text('{"sweep": "c"}')
     Path("results/sweeps/c.png").write_bytes(b"of other runs")
     answer = command("sweep", "c.yaml", "--seeds", "0:1", *TWO)
     assert answer.code == 0

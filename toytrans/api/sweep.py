@@ -106,7 +106,6 @@ def sweep(
     if on == "ray":
         check_ray()
     name = name_of(config, _config(config)) if out is None else Path(out).name
-    results.check_results(name)
     planned = plan(
         name,
         SWEEPS / name if out is None else Path(out),
@@ -116,6 +115,7 @@ def sweep(
         ExactMatch(checked_lengths(lengths), examples),
         here=on == "local",
     )
+    results.check_results(name, planned.folder)
     return _run(planned, jobs, on, gpu_share)
 
 

@@ -88,7 +88,7 @@ def sweep(
         ExactMatch(span, examples),
         here=on == "local",
     )
-    check_results(title)
+    check_results(title, planned.folder)
     run(planned, jobs, on, gpu_share)
 
 

@@ -3,6 +3,7 @@
 import contextlib
 import csv
 import io
+import os
 import platform
 import time
 from collections.abc import Iterator, Sequence
@@ -24,6 +25,9 @@ from toytrans.training.writing import write_file
 
 RESULTS = Path("results")
 """Where results files go."""
+
+ENDS = (".json", ".csv", "-lengths.csv", ".png")
+"""Of the names of the results files, the first one first written."""
 
 MOST_BYTES = 2**28
 """Of a results file that is looked at before it is replaced."""
@@ -132,16 +136,30 @@ def _csv(heading: Sequence[str], rows: Iterator[list[Any]]) -> str:
     return text.getvalue()
 
 
-def check_results(name: str) -> None:
-    """Raise UserError where the results file of a name is not of a sweep."""
-    path, otherwise = RESULTS / "sweeps" / f"{name}.json", "not a sweep's results; move it away"
-    read_json(path, _Results, otherwise, most_bytes=MOST_BYTES)
+def check_results(name: str, folder: Path) -> None:
+    """Raise UserError where results files of a name are not those of the sweep in a folder."""
+    path, *others = (RESULTS / "sweeps" / f"{name}{end}" for end in ENDS)
+    otherwise = "not a sweep's results; move it away"
+    before = read_json(path, _Results, otherwise, most_bytes=MOST_BYTES)
+    if before is None:  # it is written before the others
+        for other in filter(os.path.lexists, others):
+            raise UserError(f"{other}: {otherwise}, or give another --name (in Python: out)")
+    elif before.folder is not None and not _same(folder, before.folder):
+        raise UserError(
+            f"{path}: results of another sweep, in {before.folder}; give another --name (in "
+            "Python: out), or move its results away"
+        )
+
+
+def _same(folder: Path, other: str) -> bool:
+    return os.path.realpath(folder) == os.path.realpath(other)
 
 
 class _Results(BaseModel):
     """A results file, as far as it is read again."""
 
     sweep: str
+    folder: str | None = None
 
 
 def write_results(sweep: Sweep, groups: Sequence[Group]) -> list[Path]:
@@ -158,16 +176,13 @@ def write_results(sweep: Sweep, groups: Sequence[Group]) -> list[Path]:
     }
     json = f"{json_text(about | to_dict(groups), 1)}\n"
     lengths = lengths_csv(groups) if sweep.measure.lengths else None
-    contents = {
-        f"{sweep.name}.json": json.encode(),
-        f"{sweep.name}.csv": runs_csv(groups).encode(),
-        f"{sweep.name}-lengths.csv": lengths.encode() if lengths else None,
-    }
-    written = [_write(name, raw) for name, raw in contents.items()]
+    tables = [json.encode(), runs_csv(groups).encode(), lengths.encode() if lengths else None]
     picture = None
     with contextlib.suppress(UserError):  # no matplotlib
         picture = draw(groups, sweep.name)
-    written.append(_write(f"{sweep.name}.png", picture))
+    written = [
+        _write(f"{sweep.name}{end}", raw) for end, raw in zip(ENDS, [*tables, picture], strict=True)
+    ]
     return [path for path in written if path is not None]
 
 
