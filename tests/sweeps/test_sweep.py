@@ -157,14 +157,47 @@ def test_a_run_without_a_result_may_leave_the_grid(trained, command: Command):
     assert "runs/sweeps/c: seeds: 0:1 -> 0\n" in answer.err and len(table("c.csv")) == 2
 
 
-def test_other_data_of_the_same_name_are_refused(here: Path):
-    files = {"train": "train.tsv", "valid": "train.tsv", "test": "train.tsv"}
+@pytest.mark.parametrize("train", ["train.tsv", ["train.src", "train.tgt"]])
+def test_other_data_of_the_same_name_are_refused(train: str | list[str], here: Path):
     Path("train.tsv").write_text("1 2\t2 1\n")
+    Path("train.src").write_text("1 2\n")
+    Path("train.tgt").write_text("2 1\n")
+    files = {"train": train, "valid": train, "test": train}
     Path("c.yaml").write_text(tiny_yaml(data={"files": files}))
     train_here(seeds=range(1))
     Path("train.tsv").write_text("1 2\t1 2\n")
+    Path("train.tgt").write_text("1 2\n")
     with pytest.raises(UserError, match="1 of its runs have results and are of other code or data"):
         planned(seeds=range(1))
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        {"task": "own.py:f"},
+        {"files": {"train": "a.tsv", "test": "a.tsv"}},
+        {"files": {"train": ["a.src", "a.tgt"], "test": ["a.src", "a.tgt"]}},
+    ],
+)
+def test_a_sweep_goes_on_where_its_folder_was_moved(data, here: Path, monkeypatch):
+    before, after = here / "before", here / "after"
+    before.mkdir()
+    monkeypatch.chdir(before)
+    Path("own.py").write_text("def f(s): return s[:]\n")
+    Path("a.tsv").write_text("1 2\t2 1\n2 1\t1 2\n")
+    Path("a.src").write_text("1 2\n2 1\n")
+    Path("a.tgt").write_text("2 1\n1 2\n")
+    Path("c.yaml").write_text(tiny_yaml(data={"symbols": None, **data}))
+    train_here(seeds=range(1))
+    before.rename(after)
+    monkeypatch.chdir(after)
+    larger = planned()
+    assert [each.config.seed for each in larger.waiting()] == [1]
+    assert larger.changes() == ["runs/sweeps/c: seeds: 0 -> 0:1"]
+    if "task" in data:
+        Path("own.py").write_text("def f(s): return s[::-1]\n")
+        with pytest.raises(UserError, match="have results and are of other code or data files"):
+            planned()
 
 
 def test_another_config_of_the_same_name_is_refused(trained, refused):
