@@ -682,6 +682,17 @@ def test_a_disk_that_fills_up_leaves_the_checkpoint_before_whole(
     assert steps_of(Path("runs/copy")) == [2, 4]
 
 
+@pytest.mark.parametrize("out", ["new", "empty"])
+def test_a_disk_that_is_full_at_once_blocks_no_later_training(command: Command, out: str) -> None:
+    Path("empty").mkdir()
+    arguments = ("train", "--config", config(), "--out", out)
+    with full_disk(out, "*data.json*") as met:
+        answer = command(*arguments)
+    assert len(met) == 1 and answer.code == 2
+    assert sorted(os.listdir()) == ["copy.yaml", "empty"] and not os.listdir("empty")
+    assert command(*arguments).code == 0
+
+
 @pytest.mark.parametrize("file", ["config.yaml", "data.json", "metrics.jsonl"])
 def test_a_full_disk_leaves_every_other_file_of_a_run_whole(
     run: Path, command: Command, file: str

@@ -368,6 +368,8 @@ def forget_claim(run: Path, *, made: bool) -> None:
     made: whether the folder was made for that training; it is then removed too.
     """
     with contextlib.suppress(OSError):
+        if set(os.listdir(run)) <= {LOCK, CHECKPOINTS}:
+            _remove_empty(run / CHECKPOINTS)  # of a disk that was full at once
         if set(os.listdir(run)) <= {LOCK}:
             (run / LOCK).unlink(missing_ok=True)
             if made:
