@@ -333,6 +333,19 @@ def test_a_damaged_checkpoint_is_refused_and_the_previous_one_named(
     assert (answer.code, json.loads(answer.out)["checkpoint"]) == (0, before)
 
 
+def test_of_a_damaged_first_checkpoint_the_last_one_is_named(
+    run: Path, refused: Callable[..., str]
+) -> None:
+    first, *_, last = steps_of(run)
+    damage(run, first, "weights.safetensors", cut)
+    message = refused("eval", str(run), "--checkpoint", str(first))
+    says(message, f"the last checkpoint is step {last}: take it with --checkpoint {last}")
+    for step in steps_of(run)[1:]:
+        shutil.rmtree(run / f"checkpoints/step-{step}")
+    message = refused("eval", str(run), "--checkpoint", str(first))
+    says(message, "there is no other checkpoint; train again")
+
+
 @pytest.mark.parametrize("name", ["eval", "translate"])
 def test_a_damaged_best_checkpoint_is_not_quietly_replaced_by_another(
     run: Path, refused: Callable[..., str], name: str
