@@ -503,7 +503,12 @@ def test_a_loss_of_a_broken_run_names_the_fault_wherever_it_is_printed():
         ),
         (lambda s, t: t, SIZES | {"embedding": 3}, ["embedding is a torch.nn.Module"]),
         (lambda s, t: t, SIZES | {"batch": lambda p: 1 / 0}, ["batch maker raised"]),
-        (lambda s, t: t, SIZES | {"batch": lambda p: 5}, ["batch maker gave something else"]),
+        (lambda s, t: t, SIZES | {"batch": lambda p: 5}, ["batch maker gave int; expected src (B"]),
+        (
+            lambda s, t: t,
+            SIZES | {"batch": lambda p: (torch.ones(2, 3), {}, None)},
+            ["batch maker gave tuple of torch.float32 (2, 3), dict, NoneType; expected src"],
+        ),
     ],
     ids=lambda value: str(value)[:30] if isinstance(value, list) else "",
 )
