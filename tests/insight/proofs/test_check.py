@@ -1042,6 +1042,8 @@ def test_proofs_are_chosen_by_letter():
     assert "j" not in {f.letter for f in ask(Counting(), kind="decoder", skip="j").findings}
     with pytest.raises(UserError, match="no proof z"):
         ask(Counting(), only="z")
+    with pytest.raises(UserError, match="skip ba: no proof is left; leave out fewer"):
+        ask(Counting(), only="a", skip="ba")
 
 
 def test_layouts_are_found_out():
