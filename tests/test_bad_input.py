@@ -3,6 +3,7 @@ nothing is written or lost meanwhile, and that a bug of ours is told apart from 
 
 import contextlib
 import errno
+import functools
 import hashlib
 import io
 import json
@@ -330,6 +331,19 @@ def test_a_damaged_checkpoint_is_refused_and_the_previous_one_named(
     says(message, f"--checkpoint {before}")
     answer = command("eval", str(run), "--checkpoint", str(before), "--json")  # the remedy works
     assert (answer.code, json.loads(answer.out)["checkpoint"]) == (0, before)
+
+
+def test_of_a_damaged_first_checkpoint_the_last_one_is_named(
+    run: Path, refused: Callable[..., str]
+) -> None:
+    first, *_, last = steps_of(run)
+    damage(run, first, "weights.safetensors", cut)
+    message = refused("eval", str(run), "--checkpoint", str(first))
+    says(message, f"the last checkpoint is step {last}: take it with --checkpoint {last}")
+    for step in steps_of(run)[1:]:
+        shutil.rmtree(run / f"checkpoints/step-{step}")
+    message = refused("eval", str(run), "--checkpoint", str(first))
+    says(message, "there is no other checkpoint; train again")
 
 
 @pytest.mark.parametrize("name", ["eval", "translate"])
@@ -681,6 +695,17 @@ def test_a_disk_that_fills_up_leaves_the_checkpoint_before_whole(
     assert steps_of(Path("runs/copy")) == [2, 4]
 
 
+@pytest.mark.parametrize("out", ["new", "empty"])
+def test_a_disk_that_is_full_at_once_blocks_no_later_training(command: Command, out: str) -> None:
+    Path("empty").mkdir()
+    arguments = ("train", "--config", config(), "--out", out)
+    with full_disk(out, "*data.json*") as met:
+        answer = command(*arguments)
+    assert len(met) == 1 and answer.code == 2
+    assert sorted(os.listdir()) == ["copy.yaml", "empty"] and not os.listdir("empty")
+    assert command(*arguments).code == 0
+
+
 @pytest.mark.parametrize("file", ["config.yaml", "data.json", "metrics.jsonl"])
 def test_a_full_disk_leaves_every_other_file_of_a_run_whole(
     run: Path, command: Command, file: str
@@ -702,20 +727,21 @@ def test_a_full_disk_leaves_every_other_file_of_a_run_whole(
 # A bug of ours, and JSON ---------------------------------------------------------------------
 
 
-def broken(*_: Any, **__: Any) -> None:
-    raise RuntimeError("out of order\nin two lines")
+def broken(*_: Any, kind: type[Exception] = RuntimeError, **__: Any) -> None:
+    raise kind("out of order\nin two lines")
 
 
+@pytest.mark.parametrize("kind", [RuntimeError, EOFError])
 def test_a_bug_of_ours_is_one_line_that_names_its_report(
-    command: Command, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    kind: type[Exception], command: Command, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(toytrans.data.tasks, "card", broken)
+    monkeypatch.setattr(toytrans.data.tasks, "card", functools.partial(broken, kind=kind))
     answer = command("tasks", "copy")
     assert (answer.code, answer.out, answer.err.count("\n")) == (70, "", 1)
-    says(answer.err, "toytrans: ", "internal error", "RuntimeError", "out of order")
+    says(answer.err, "toytrans: ", "internal error", kind.__name__, "out of order")
     (report,) = (tmp_path / "reports").iterdir()
     assert str(report) in answer.err
-    says(report.read_text(), "Traceback", "RuntimeError: out of order", "test_bad_input.py")
+    says(report.read_text(), "Traceback", f"{kind.__name__}: out of order", "test_bad_input.py")
 
 
 def test_a_bug_of_ours_is_shown_to_those_who_debug(

@@ -113,3 +113,17 @@ def test_where_nothing_can_be_noted_the_flag_is_needed(
 def test_a_damaged_list_trusts_nothing(refused: Callable[..., str], here: Path):
     (here.parent / "state" / "toytrans" / "trusted").write_bytes(b"\xff\0" * 1000)
     assert "--trust-code" in refused("eval", "r")
+
+
+def test_the_exit_of_a_signal_is_no_fault_of_the_code_that_runs(here: Path):
+    (here / "own.py").write_text(
+        "from toytrans.training.signals import exit_if_signalled\n"
+        "def signalled(): exit_if_signalled([15])\n"
+        "def leaving(): exit(15)\n"
+    )
+    for name, fault in (("signalled", None), ("leaving", "SystemExit: 15 (own.py:3)")):
+        reference = user_code.absolute(f"own.py:{name}")
+        user_code.trust([reference])
+        with pytest.raises(SystemExit) as stop:
+            user_code.load(reference)()
+        assert user_code.fault_in_user_code(stop.value) == fault

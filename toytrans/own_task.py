@@ -25,6 +25,7 @@ from typing import Any, NoReturn
 
 from toytrans import user_code
 from toytrans.errors import UserError
+from toytrans.user_code import RAISED
 
 Row = list[int]
 
@@ -33,9 +34,6 @@ MOST_SYMBOLS, MOST_GROWTH = 10**5, 1000
 
 ROOM = 9
 """Symbols that a target may have beyond growth times its source's: decoding allows for as many."""
-
-RAISED = (Exception, SystemExit)
-"""What the user's code may raise; an interruption is not its own."""
 
 SLOWEST = 1.0
 """Seconds a pair may take; a pool of pairs would take hours."""

@@ -13,6 +13,7 @@ import importlib.util
 import os
 import re
 import sys
+import traceback
 from collections.abc import Iterable, Iterator
 from importlib.machinery import PathFinder
 from pathlib import Path
@@ -28,6 +29,9 @@ MOST_BYTES = 10_000_000
 
 TRUST_ALL = "TOYTRANS_TRUST_CODE"
 """The environment variable that is set by --trust-code, so that processes started later see it."""
+
+RAISED = (Exception, SystemExit)
+"""What the user's code may raise; an interruption is not its own."""
 
 _FORM = "write it as FILE.py:NAME or package.module:NAME"
 _MODULE = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*")
@@ -85,12 +89,17 @@ def construct(reference: str, *arguments: Any) -> Any:
         return named(*arguments)
     except UserError:
         raise
-    except Exception as error:
+    except RAISED as error:
         raise UserError(f"{shown(reference)}: fails: {failure(error, reference)}") from None
 
 
 def fault_in_user_code(error: BaseException) -> str | None:
-    """An exception in one line if it came through a file of the user's that was loaded here."""
+    """An exception in one line if it came through a file of the user's that was loaded here.
+
+    An exit that this package asks for, because of a signal, is none of the user's.
+    """
+    if isinstance(error, SystemExit) and _raised_here(error):
+        return None
     places = [place for place in _loaded if _line_of(error, place)]
     return f"{failure(error, f'{places[-1]}:')}" if places else None
 
@@ -221,7 +230,7 @@ def _importing(what: str, folder: str, path: str | None) -> Iterator[None]:
         yield
     except ModuleNotFoundError as error:
         raise UserError(f"{_place(what, error, path)}: {error}; install it, or mend it") from None
-    except (Exception, SystemExit) as error:
+    except RAISED as error:
         first = (str(error).splitlines() or [""])[0][:200]
         raise UserError(
             f"{_place(what, error, path)}: fails on import: {type(error).__name__}: {first}"
@@ -248,6 +257,12 @@ def _line_of(error: BaseException, path: str | None) -> int | None:
             line = frame.tb_lineno
         frame = frame.tb_next
     return line
+
+
+def _raised_here(error: BaseException) -> bool:
+    """Whether code of this package raised an exception."""
+    *_, last = traceback.walk_tb(error.__traceback__)
+    return str(last[0].f_globals.get("__name__")).startswith(f"{__package__}.")
 
 
 def _file_of(module: str) -> str | None:

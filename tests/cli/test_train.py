@@ -2,6 +2,7 @@
 
 import json
 import re
+import shlex
 from pathlib import Path
 
 import pytest
@@ -72,3 +73,15 @@ def test_the_table_says_why_an_earlier_step_is_measured(command, monkeypatch, be
     monkeypatch.setenv("COLUMNS", "200")
     first = command("train", "c.yaml").out.splitlines()[0].rstrip() + "\n"
     assert f"measured: step {best}" in first and phrase in first
+
+
+def test_the_next_commands_can_be_typed_whatever_the_names(command: Command):
+    Path("own.py").write_text("def f(s): return s[:]\nf.symbols = ['-', '--help', '-1']\n")
+    own = ("--set", "data.task=own.py:f", "--set", "data.symbols=null")
+    trained = command("train", "c.yaml", "--out", "-o/a run", *own)
+    assert trained.code == 0
+    commands = re.findall(r"^  toytrans (.*)", trained.out, re.MULTILINE)
+    assert commands[0] == "eval './-o/a run'" and " -- '-" in commands[1], commands
+    for line in commands:
+        answer = command(*shlex.split(line))
+        assert answer.code in (0, 1) and "Usage" not in answer.err + answer.out, line

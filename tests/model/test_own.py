@@ -14,10 +14,13 @@ from torch import Tensor, nn
 
 import toytrans
 from toytrans import user_code
+from toytrans.config_file import load_config
 from toytrans.model.build import build
 from toytrans.model.decoding import DecoderState, search
 from toytrans.model.own import OwnModel
 from toytrans.model.transformer import Transformer
+from toytrans.sweeps.processes import attempt
+from toytrans.sweeps.trial import Trial
 from toytrans.tokens import BOS_ID, EOS_ID
 
 EXAMPLES = Path(__file__).parent.parent.parent / "docs" / "examples"
@@ -178,6 +181,10 @@ REFUSED = {
         "(x.py:3)",
     ),
     ("model.positions", "raise OSError('no')"): ("x.py:1: fails on import: OSError: no",),
+    ("model.class", "def X(c, v): exit(0)"): ("x.py:X: fails: SystemExit: 0 (x.py:1)",),
+    ("model.class", MODULE + "  def forward(s, a, b): exit(0)"): (
+        "forward(src, tgt_in) fails: SystemExit: 0 (x.py:4)",
+    ),
     ("model.class", "def X(c, v): return 3"): ("x.py:X: is no torch.nn.Module",),
     ("model.class", "import torch\nclass X(torch.nn.Module):\n  def __init__(s, c): pass"): (
         "x.py:X: fails: TypeError",
@@ -204,16 +211,27 @@ def test_what_is_wrong_is_one_line(case: tuple[str, str], here: Path, refused: C
         assert part in message, message
 
 
-def test_an_exception_on_the_way_names_the_line(here: Path, command: Command):
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [("1 / 0", "ZeroDivisionError: division by zero"), ("exit(0)", "SystemExit: 0")],
+)
+def test_what_code_raises_on_the_way_names_the_line(
+    line: str, words: str, here: Path, command: Command
+):
     (here / "x.py").write_text(
         "from toytrans.model.positions.base import Positions\n"
         "class X(Positions):\n"
         "    def embed(self, x, start=0):\n"
-        "        return x + x.new_zeros(1 // (x.shape[1] < 4))\n"
+        f"        if x.shape[1] > 3: {line}\n"
+        "        return x\n"
     )
-    done = command("train", "c.yaml", "--set", "model.positions=x.py:X")
-    assert done.code == 2
-    assert "toytrans: your code: ZeroDivisionError: " in done.err and "(x.py:4)" in done.err
+    change = "model.positions=x.py:X"
+    done = command("train", "c.yaml", "--set", change)
+    assert done.code == 2 and done.err.endswith(f"toytrans: your code: {words} (x.py:4)\n")
+
+    config = load_config(here / "c.yaml", [change])
+    failure = attempt(Trial(label="c", config=config, measures={}, folder=here))
+    assert failure is not None and failure.error().args == (f"your code: {words} (x.py:4)",)
 
 
 @pytest.mark.parametrize(

@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 from conftest import Command, tiny_yaml
 
+import toytrans
 from toytrans.config_file import load_config
 from toytrans.errors import UserError
 from toytrans.sweeps import outcomes, processes, sweep, trial
@@ -156,14 +157,47 @@ def test_a_run_without_a_result_may_leave_the_grid(trained, command: Command):
     assert "runs/sweeps/c: seeds: 0:1 -> 0\n" in answer.err and len(table("c.csv")) == 2
 
 
-def test_other_data_of_the_same_name_are_refused(here: Path):
-    files = {"train": "train.tsv", "valid": "train.tsv", "test": "train.tsv"}
+@pytest.mark.parametrize("train", ["train.tsv", ["train.src", "train.tgt"]])
+def test_other_data_of_the_same_name_are_refused(train: str | list[str], here: Path):
     Path("train.tsv").write_text("1 2\t2 1\n")
+    Path("train.src").write_text("1 2\n")
+    Path("train.tgt").write_text("2 1\n")
+    files = {"train": train, "valid": train, "test": train}
     Path("c.yaml").write_text(tiny_yaml(data={"files": files}))
     train_here(seeds=range(1))
     Path("train.tsv").write_text("1 2\t1 2\n")
+    Path("train.tgt").write_text("1 2\n")
     with pytest.raises(UserError, match="1 of its runs have results and are of other code or data"):
         planned(seeds=range(1))
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        {"task": "own.py:f"},
+        {"files": {"train": "a.tsv", "test": "a.tsv"}},
+        {"files": {"train": ["a.src", "a.tgt"], "test": ["a.src", "a.tgt"]}},
+    ],
+)
+def test_a_sweep_goes_on_where_its_folder_was_moved(data, here: Path, monkeypatch):
+    before, after = here / "before", here / "after"
+    before.mkdir()
+    monkeypatch.chdir(before)
+    Path("own.py").write_text("def f(s): return s[:]\n")
+    Path("a.tsv").write_text("1 2\t2 1\n2 1\t1 2\n")
+    Path("a.src").write_text("1 2\n2 1\n")
+    Path("a.tgt").write_text("2 1\n1 2\n")
+    Path("c.yaml").write_text(tiny_yaml(data={"symbols": None, **data}))
+    train_here(seeds=range(1))
+    before.rename(after)
+    monkeypatch.chdir(after)
+    larger = planned()
+    assert [each.config.seed for each in larger.waiting()] == [1]
+    assert larger.changes() == ["runs/sweeps/c: seeds: 0 -> 0:1"]
+    if "task" in data:
+        Path("own.py").write_text("def f(s): return s[::-1]\n")
+        with pytest.raises(UserError, match="have results and are of other code or data files"):
+            planned()
 
 
 def test_another_config_of_the_same_name_is_refused(trained, refused):
@@ -230,6 +264,21 @@ def test_a_signal_that_nobody_knows_is_not_given_a_number(here: Path):
     trial, *_ = planned(TWO[1], seeds=range(1)).trials
     failure = processes._outcome(trial, processes.UNKNOWN, answer)
     assert failure is not None and "killed by an unknown signal; " in failure.reason
+
+
+@pytest.mark.parametrize("error", [EOFError, ConnectionRefusedError, BrokenPipeError])
+def test_a_trial_starts_where_the_fork_server_was_killed(error: type[Exception], monkeypatch):
+    """The first request to it still reaches it, or what is left of it."""
+    requests = iter([error("the server is gone"), None])
+
+    class Process:
+        def start(self) -> None:
+            if (answer := next(requests)) is not None:
+                raise answer
+
+    monkeypatch.setattr(processes, "SECONDS_TO_DIE", 0.0)
+    processes._start(Process())
+    assert not list(requests), "the second request was made"
 
 
 def test_a_process_that_is_killed_fails_alone(here: Path):
@@ -306,6 +355,23 @@ def test_a_spoiled_sweep_file_is_refused(text, trained, refused):
     assert "sweep.json: not what a sweep writes" in refused("compare", "c")
 
 
+def test_results_of_something_else_are_left_alone(here: Path, refused):
+    folder = Path("results/sweeps")
+    folder.mkdir(parents=True)
+    for name in ("c.csv", "c-lengths.csv", "c.png"):
+        (folder / name).write_text("mine")
+        message = refused("sweep", "c.yaml")
+        assert f"{name}: not a sweep's results; move it away, or give another --name" in message
+        (folder / name).rename(f"my-{name}")
+    about = {"sweep": "c", "folder": "elsewhere/c"}
+    (folder / "c.json").write_text(json.dumps(about))
+    assert "holds the results of elsewhere/c, another sweep" in refused("sweep", "c.yaml")
+    with pytest.raises(UserError, match=r"another sweep; give.*in Python: out"):
+        toytrans.sweep("c.yaml", "here/c")
+    assert json.loads((folder / "c.json").read_text()) == about
+    assert not Path("runs").exists(), "nothing was trained"
+
+
 def test_a_folder_of_something_else_is_left_alone(here: Path, refused):
     Path("mine").mkdir()
     Path("mine/thesis").write_text("1")
@@ -329,7 +395,7 @@ def test_a_sweep_keeps_the_results_of_another_folder(trained, command: Command, 
     assert command(*elsewhere, "other/c", "--name", "d").code == 0
     assert command(*elsewhere, str(Path("runs/sweeps/c").resolve())).code == 0, "the same folder"
     shutil.rmtree(trained.folder)
-    assert command(*elsewhere, "other/c").code == 0, "a folder that is gone"
+    assert command(*elsewhere, "other/c").code == 0, "it was moved"
     assert results()["folder"] == "other/c"
 
 
@@ -353,6 +419,7 @@ def test_without_matplotlib_one_line_says_what_to_install(trained, command: Comm
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     Path("results/sweeps").mkdir(parents=True)
+    Path("results/sweeps/c.json").write_text('{"sweep": "c"}')
     Path("results/sweeps/c.png").write_bytes(b"of other runs")
     answer = command("sweep", "c.yaml", "--seeds", "0:1", *TWO)
     assert answer.code == 0

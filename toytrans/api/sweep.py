@@ -106,17 +106,16 @@ def sweep(
     if on == "ray":
         check_ray()
     name = name_of(config, _config(config)) if out is None else Path(out).name
-    folder = SWEEPS / name if out is None else Path(out)
-    results.check_results(name, folder)
     planned = plan(
         name,
-        folder,
+        SWEEPS / name if out is None else Path(out),
         lambda texts: _config(config, texts),
         [f"{key}={','.join(map(_text, values))}" for key, values in (grid or {}).items()],
         _checked_seeds(seeds),
         ExactMatch(checked_lengths(lengths), examples),
         here=on == "local",
     )
+    results.check_results(name, planned.folder)
     return _run(planned, jobs, on, gpu_share)
 
 

@@ -14,6 +14,7 @@ from io import TextIOWrapper
 from typing import Annotated, Any, NoReturn
 
 import typer
+from typer.core import TyperGroup
 
 from toytrans.cli import (
     attention,
@@ -40,8 +41,22 @@ from toytrans.errors import UserError, ran_out_of_memory
 from toytrans.training import signals
 from toytrans.user_code import fault_in_user_code
 
+
+class _EndOfFile(Exception):
+    """Wraps an EOFError, which Typer takes for the end of an answer: it prints "Aborted."."""
+
+
+class _Commands(TyperGroup):
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except EOFError as error:
+            raise _EndOfFile from error
+
+
 app = typer.Typer(
     name="toytrans",
+    cls=_Commands,
     no_args_is_help=True,
     rich_markup_mode="rich",
     pretty_exceptions_enable=False,
@@ -181,9 +196,13 @@ def _code_of_app() -> int | str | None:
     mean that a check failed. BrokenPipeError is raised instead."""
     try:
         app()
+    except _EndOfFile as wrapped:
+        raise wrapped.__cause__ or wrapped from None
     except SystemExit as stop:
         if isinstance(stop.__context__, BrokenPipeError):
             raise stop.__context__ from None
+        if fault := fault_in_user_code(stop):
+            raise UserError(f"your code: {fault}") from None
         return stop.code
     return 0
 

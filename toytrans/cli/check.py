@@ -31,7 +31,7 @@ from toytrans.cli.render.proofs import print_card, remedy, show
 from toytrans.errors import UserError
 from toytrans.sealed import fault_remark
 from toytrans.training.signals import signals_as_exceptions
-from toytrans.user_code import failure, load, trust
+from toytrans.user_code import RAISED, failure, load, trust
 
 if TYPE_CHECKING:
     from toytrans.config import Config
@@ -329,5 +329,5 @@ def _explaining(what: str, reference: str) -> Iterator[None]:
     """Somebody else's code may raise anything, or exit; the user gets one line."""
     try:
         yield
-    except (Exception, SystemExit) as error:
+    except RAISED as error:
         raise UserError(f"{what}: {failure(error, reference)}") from error

@@ -7,6 +7,7 @@ import functools
 import inspect
 import os
 import re
+import shlex
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -202,6 +203,12 @@ def write_new(option: str, path: Path, raw: bytes) -> None:
         if not isinstance(error, FileExistsError):
             path.unlink(missing_ok=True)  # it was made here, and is not whole
         raise UserError(f"{option} {path}: cannot be written ({error.strerror})") from None
+
+
+def argument(path: Path) -> str:
+    """A path as a shell and a command take it; one that begins with a dash is no option."""
+    text = str(path)
+    return shlex.quote(f"./{text}" if text.startswith("-") else text)
 
 
 def print_page(title: str, sections: "list[Section]") -> None:

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from toytrans.cli.common import columns, note, output, plain, write_new
+from toytrans.cli.common import argument, columns, note, output, plain, write_new
 
 if TYPE_CHECKING:
     from toytrans.config_keys import Key
@@ -29,7 +29,7 @@ def new(
         print(text, end="")
     else:
         write_new("--out", out, text.encode())
-        note(f"wrote {out}; train with: toytrans train {out}")
+        note(f"wrote {out}; train with: toytrans train {argument(out)}")
 
 
 @app.command()

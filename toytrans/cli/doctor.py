@@ -8,7 +8,16 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from toytrans.cli.common import AsJson, RunArgument, RunOption, either, output, plain, share
+from toytrans.cli.common import (
+    AsJson,
+    RunArgument,
+    RunOption,
+    argument,
+    either,
+    output,
+    plain,
+    share,
+)
 from toytrans.safe_io import json_text
 from toytrans.training.signals import collect_signals, exit_if_signalled
 
@@ -147,7 +156,7 @@ def _details(path: Path, symptom: "Symptom") -> list[str]:
     lines = [symptom.evidence, f"remedy: {symptom.remedy}"]
     if symptom.proofs:
         letters = " ".join(f"({letter})" for letter in symptom.proofs)
-        lines.append(f"proofs {letters} of: toytrans check {path}")
+        lines.append(f"proofs {letters} of: toytrans check {argument(path)}")
     if symptom.cards:
         lines.append(f"looks like {', '.join(symptom.cards)}: toytrans faults {symptom.cards[0]}")
     return lines

@@ -67,7 +67,7 @@ class OwnModel(Substitute):
                 self.eval()(src, torch.tensor([[BOS_ID], [BOS_ID]]))
             except UserError:
                 raise
-            except Exception as error:
+            except user_code.RAISED as error:
                 raise UserError(
                     f"{self.name}: forward(src, tgt_in) fails: "
                     f"{user_code.failure(error, reference)}"

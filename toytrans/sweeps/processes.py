@@ -27,9 +27,13 @@ from toytrans.training import devices
 from toytrans.training.machine import usable_cores
 from toytrans.training.owned import LOCK
 from toytrans.training.run_folder import InUse, locked
+from toytrans.user_code import RAISED, fault_in_user_code
 
 SECONDS_FOR_LOCK = 60.0
 """A process whose parent was killed saves first, and leaves its run directory then."""
+
+SECONDS_TO_DIE = 0.5
+"""A killed process closes its pipes a moment before others can see that it has ended."""
 
 LONGEST_FOLDER = 70
 """Characters of the temporary folder: a socket is made there, and its path has at most 107."""
@@ -81,7 +85,7 @@ def run_trials(trials: Sequence[Trial], at_once: int) -> Generator[Round]:
                 answer, give = context.Pipe(duplex=False)
                 process = context.Process(target=_work, args=(trial, give))
                 with _terminal_signals_blocked(), _main_hidden():
-                    process.start()
+                    _start(process)
                 give.close()
                 running[process] = trial, answer
             wait([process.sentinel for process in running], timeout=1.0)
@@ -95,6 +99,15 @@ def run_trials(trials: Sequence[Trial], at_once: int) -> Generator[Round]:
             process.terminate()
         for process in running:
             process.join()
+
+
+def _start(process: SpawnProcess | ForkServerProcess) -> None:
+    """Start a process, a second time where the fork server was killed: the next is another one."""
+    try:
+        process.start()
+    except (EOFError, ConnectionError):
+        time.sleep(SECONDS_TO_DIE)  # until the system knows that the server has ended
+        process.start()
 
 
 def _context() -> SpawnContext | ForkServerContext:
@@ -170,9 +183,13 @@ def attempt(trial: Trial) -> Failure | None:
         train_and_measure(trial)
     except UserError as error:
         return Failure(str(error), final=isinstance(error, Diverged))
-    except Exception as error:
+    except RAISED as error:
         if ran_out_of_memory(error):
             return Failure("out of memory; lower data.batch_tokens or the sizes of the model")
+        if fault := fault_in_user_code(error):
+            return Failure(f"your code: {fault}")
+        if isinstance(error, SystemExit):  # of a signal
+            raise
         reason = f"{trial.path}: internal error ({type(error).__name__}: {error})"
         return Failure(reason, traceback=traceback.format_exc()[-MOST_OF_TRACEBACK:])
     return None

@@ -3,6 +3,7 @@
 import contextlib
 import csv
 import io
+import os
 import platform
 import time
 from collections.abc import Iterator, Sequence
@@ -25,6 +26,9 @@ from toytrans.training.writing import write_file
 
 RESULTS = Path("results")
 """Where results files go."""
+
+ENDS = (".json", ".csv", "-lengths.csv", ".png")
+"""Of the names of the results files, the first one first written."""
 
 MOST_BYTES = 2**28
 """Of a results file that is looked at before it is replaced."""
@@ -134,13 +138,27 @@ def _csv(heading: Sequence[str], rows: Iterator[list[Any]]) -> str:
 
 
 def check_results(name: str, folder: Path) -> None:
-    """Raise UserError where the results file of a name is not of a sweep, or of one in another
-    folder that is still there."""
-    path, otherwise = RESULTS / "sweeps" / f"{name}.json", "not a sweep's results; move it away"
-    saved = read_json(path, _Results, otherwise, most_bytes=MOST_BYTES)
-    other = folder if saved is None or saved.folder is None else Path(saved.folder)
-    if other.resolve() != folder.resolve() and (other / FILE).exists():
-        raise UserError(f"{path}: holds the results of {other}, another sweep; give {ANOTHER}")
+    """Raise UserError where results files of a name are not those of the sweep in a folder.
+
+    A sweep whose folder was moved keeps its results.
+    """
+    path, *others = (RESULTS / "sweeps" / f"{name}{end}" for end in ENDS)
+    otherwise = "not a sweep's results; move it away"
+    before = read_json(path, _Results, otherwise, most_bytes=MOST_BYTES)
+    if before is None:  # it is written before the others
+        for other in filter(os.path.lexists, others):
+            raise UserError(f"{other}: {otherwise}, or give {ANOTHER}")
+    elif before.folder is not None and not _is_same(folder, Path(before.folder)):
+        raise UserError(
+            f"{path}: holds the results of {before.folder}, another sweep; give {ANOTHER}, or move "
+            "its results away"
+        )
+
+
+def _is_same(folder: Path, other: Path) -> bool:
+    """Whether the sweep in a folder is that of another, or was moved from there."""
+    moved = (folder / FILE).exists() and not (other / FILE).exists()
+    return moved or os.path.realpath(folder) == os.path.realpath(other)
 
 
 class _Results(BaseModel):
@@ -166,16 +184,13 @@ def write_results(sweep: Sweep, groups: Sequence[Group]) -> list[Path]:
     }
     json = f"{json_text(about | to_dict(groups), 1)}\n"
     lengths = lengths_csv(groups) if sweep.measure.lengths else None
-    contents = {
-        f"{sweep.name}.json": json.encode(),
-        f"{sweep.name}.csv": runs_csv(groups).encode(),
-        f"{sweep.name}-lengths.csv": lengths.encode() if lengths else None,
-    }
-    written = [_write(name, raw) for name, raw in contents.items()]
+    tables = [json.encode(), runs_csv(groups).encode(), lengths.encode() if lengths else None]
     picture = None
     with contextlib.suppress(UserError):  # no matplotlib
         picture = draw(groups, sweep.name)
-    written.append(_write(f"{sweep.name}.png", picture))
+    written = [
+        _write(f"{sweep.name}{end}", raw) for end, raw in zip(ENDS, [*tables, picture], strict=True)
+    ]
     return [path for path in written if path is not None]
 
 

@@ -15,8 +15,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from toytrans.config import Config
 from toytrans.config_file import flatten
 from toytrans.errors import UserError
+from toytrans.safe_io import json_text
 from toytrans.sweeps.grid import (
     Choice,
     Grid,
@@ -32,7 +34,7 @@ from toytrans.sweeps.measure import ExactMatch
 from toytrans.sweeps.outcomes import TEST, is_done, outcome
 from toytrans.sweeps.processes import Failure
 from toytrans.sweeps.saved import FILE, SavedSweep, read_sweep
-from toytrans.sweeps.trial import RESULT, Trial
+from toytrans.sweeps.trial import RESULT, Trial, files_of, names_of
 from toytrans.training.owned import LOCK, saying_what_failed
 from toytrans.training.run_folder import locked
 from toytrans.training.writing import draft_of, write_json
@@ -105,12 +107,12 @@ class Sweep:
         """Raise UserError where the configs differ in more than the grid."""
         configs = [before.configs_in(self.folder)[0], self.trials[0].config]
         old, new = (config.without_seeds() for config in configs)
-        values = [flatten(config.model_dump(mode="json")) for config in (old, new)]
+        values = [_by_names(config) for config in (old, new)]
         varied = {*before.grid, *self.grid}
         fixed = [
             f"{key} ({' -> '.join(shown(each.get(key)) for each in values)})"
             for key in (differing_keys([old, new]) if old != new else ())
-            if key not in varied
+            if key not in varied and values[0].get(key) != values[1].get(key)
         ]
         if fixed:
             raise UserError(
@@ -125,8 +127,8 @@ class Sweep:
         lost = {path: c for path, c in of_before if path not in mine and (path / RESULT).exists()}
         if not lost:
             return
-        configs = {trial.config for trial in self.trials}
-        other_contents = any(config in configs for config in lost.values())
+        configs = {json_text(_by_names(trial.config)) for trial in self.trials}
+        other_contents = any(json_text(_by_names(config)) in configs for config in lost.values())
         why, remedy = (
             ("are of other code or data files than now", "give")
             if other_contents
@@ -208,6 +210,15 @@ def plan(
     sweep = Sweep(name, folder, grid, seeds, measure, trials, titles)
     sweep.changes()
     return sweep
+
+
+def _by_names(config: Config) -> dict[str, Any]:
+    """The values of a config, with code and data files by their names: the folder may have moved,
+    and what is in them is in the hashes of trials."""
+    files = {f"data.files.{part}": paths for part, paths in files_of(config).items()}
+    paths = config.references | files
+    values = flatten(config.model_dump(mode="json"))
+    return values | {key: names_of(each) for key, each in paths.items()}
 
 
 def _label(choice: Choice, seed: int) -> str:

@@ -21,6 +21,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from toytrans.config import Config
 from toytrans.config_file import save_config
+from toytrans.config_section import Paths
 from toytrans.data.files import sha256_of
 from toytrans.data.pairs import DatasetInfo
 from toytrans.errors import UserError
@@ -41,6 +42,21 @@ RESULT = "result.json"
 
 Taken = dict[str, Any]
 """What a measure gives: the keys of `_Taken`, and others with plain values."""
+
+
+def files_of(config: Config) -> dict[str, Paths]:
+    """The data files that a config names: train, valid and test, as far as it does."""
+    named = config.data.files
+    paths = {part: getattr(named, part, None) for part in ("train", "valid", "test")}
+    return {part: path for part, path in paths.items() if path is not None}
+
+
+def names_of(paths: Paths) -> Paths:
+    """Paths without their folders."""
+    if isinstance(paths, str):
+        return Path(paths).name
+    source, target = paths
+    return Path(source).name, Path(target).name
 
 
 class Measure(Protocol):
@@ -80,15 +96,9 @@ class Trial:
         files = self.config.data.files
         if files is None:
             return self.config
-        names = {part: Path(path).name for part, path in self._files().items()}
+        names = {part: names_of(paths) for part, paths in files_of(self.config).items()}
         data = self.config.data.model_copy(update={"files": files.model_copy(update=names)})
         return self.config.model_copy(update={"data": data})
-
-    def _files(self) -> dict[str, str]:
-        """Paths of the files that the config names."""
-        named = self.config.data.files
-        paths = {part: getattr(named, part, None) for part in ("train", "valid", "test")}
-        return {part: path for part, path in paths.items() if isinstance(path, str)}
 
     @cached_property
     def config_sha256(self) -> str:
@@ -101,7 +111,7 @@ class Trial:
     def digest(self) -> str:
         """The start of a hash of the config, and of what is in its files of data and of code."""
         digest = self.config_sha256
-        contents = [sha256_of(path) for path in self._files().values()]
+        contents = [sha256_of(paths) for paths in files_of(self.config).values()]
         contents += [digest_of_code(reference) for reference in self.config.references.values()]
         for each in contents:
             digest = hashlib.sha256(f"{digest} {each}".encode()).hexdigest()

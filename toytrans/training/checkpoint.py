@@ -216,12 +216,15 @@ class DamagedCheckpoint(UserError):
 
 
 def _damaged(run: Path, step: int, file: str, how: str) -> DamagedCheckpoint:
-    before = [other for other in saved_steps(run) if other < step]
-    remedy = (
-        f"the previous checkpoint is step {before[-1]}: take it with --checkpoint {before[-1]}"
-        if before
-        else "there is no earlier checkpoint; train again"
-    )
+    others = [other for other in saved_steps(run) if other != step]
+    if before := [other for other in others if other < step]:
+        remedy = (
+            f"the previous checkpoint is step {before[-1]}: take it with --checkpoint {before[-1]}"
+        )
+    elif others:
+        remedy = f"the last checkpoint is step {others[-1]}: take it with --checkpoint {others[-1]}"
+    else:
+        remedy = "there is no other checkpoint; train again"
     return DamagedCheckpoint(f"{checkpoint_folder(run, step) / file}: {how}; {remedy}")
 
 

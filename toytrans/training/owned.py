@@ -363,11 +363,11 @@ def is_unfinished(run: Path) -> bool:
 
 
 def forget_claim(run: Path, *, made: bool) -> None:
-    """Clean up after a training that wrote nothing: remove its lock from the folder.
-
-    made: whether the folder was made for that training; it is then removed too.
-    """
+    """Clean up after a training that wrote nothing: remove its lock from the folder, and the folder
+    where it was made for that training."""
     with contextlib.suppress(OSError):
+        if set(os.listdir(run)) <= {LOCK, CHECKPOINTS}:
+            _remove_empty(run / CHECKPOINTS)  # of a disk that was full at once
         if set(os.listdir(run)) <= {LOCK}:
             (run / LOCK).unlink(missing_ok=True)
             if made:

@@ -529,7 +529,12 @@ def test_a_loss_of_a_broken_run_names_the_fault_wherever_it_is_printed():
         ),
         (lambda s, t: t, SIZES | {"embedding": 3}, ["embedding is a torch.nn.Module"]),
         (lambda s, t: t, SIZES | {"batch": lambda p: 1 / 0}, ["batch maker raised"]),
-        (lambda s, t: t, SIZES | {"batch": lambda p: 5}, ["batch maker gave something else"]),
+        (lambda s, t: t, SIZES | {"batch": lambda p: 5}, ["batch maker gave int; expected src (B"]),
+        (
+            lambda s, t: t,
+            SIZES | {"batch": lambda p: (torch.ones(2, 3), {}, None)},
+            ["batch maker gave tuple of torch.float32 (2, 3), dict, NoneType; expected src"],
+        ),
     ],
     ids=lambda value: str(value)[:30] if isinstance(value, list) else "",
 )
@@ -647,6 +652,9 @@ def raising():
 
 def exiting():
     raise SystemExit(3)
+
+def leaving():
+    return function() | {"model": lambda src, tgt_in: exit(0)}
 
 def returns_number():
     return 5
@@ -782,6 +790,7 @@ def test_a_proof_without_its_argument_is_not_asked(folder, command, monkeypatch)
         (["--model", "mine.py:number"], ["mine.py has no function number"]),
         (["--model", "mine.py:raising"], ["RuntimeError: no such weights (mine.py:"]),
         (["--model", "mine.py:exiting"], ["exiting() failed: SystemExit: 3 (mine.py:"]),
+        (["--model", "mine.py:leaving"], ["raised SystemExit: 0\n"]),
         (["--model", "mine.py:returns_number"], ["mine.py:returns_number", "is of type int"]),
         (["--model", "models:f"], ["a folder; write models/FILE.py:f"]),
         (["--model", "nowhere:f"], ["nowhere cannot be imported", "ModuleNotFoundError"]),
@@ -1059,6 +1068,8 @@ def test_proofs_are_chosen_by_letter():
     assert "j" not in {f.letter for f in ask(Counting(), kind="decoder", skip="j").findings}
     with pytest.raises(UserError, match="no proof z"):
         ask(Counting(), only="z")
+    with pytest.raises(UserError, match="skip ba: no proof is left; leave out fewer"):
+        ask(Counting(), only="a", skip="ba")
 
 
 def test_layouts_are_found_out():

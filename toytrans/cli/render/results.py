@@ -8,7 +8,7 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
-from toytrans.cli.common import broken, columns, output, plain, print_table, share
+from toytrans.cli.common import argument, broken, columns, output, plain, print_table, share
 
 if TYPE_CHECKING:
     from toytrans.data.pairs import Pairs, PairSource, Split
@@ -117,7 +117,9 @@ def _print_translations(console: Console, run: "Run", pairs: "Pairs") -> None:
         verdict = "right" if answer == expected else f"wrong: {expected}"
         console.print(plain(f"  {' '.join(symbols)}  ->  {answer}  ({verdict})"))
     longest: list[str] = max(sources, key=len)
-    where, example = shlex.quote(str(run.path)), shlex.quote(" ".join(longest))
+    where, example = argument(run.path), shlex.quote(" ".join(longest))
+    if longest and longest[0].startswith("-"):
+        example = f"-- {example}"
     console.print("[bold]run[/bold]", plain(str(run.path)))
     console.print("[bold]next[/bold]")
     commands = [f"toytrans eval {where}", f"toytrans translate {where} {example}"]

@@ -26,6 +26,7 @@ from toytrans.model.transformer import Transformer
 from toytrans.sealed import fault_remark
 from toytrans.tokens import BOS_ID, EOS_ID, PAD_ID, Vocabulary
 from toytrans.training.faults import objective_of
+from toytrans.user_code import RAISED
 
 NUMBERS = ("vocabulary_size", "source_size", "limit", "pad_id", "start_id", "eos_id")
 
@@ -83,7 +84,7 @@ def _with_side(tested: ModelUnderTest) -> ModelUnderTest:
         tgt_in = tested.batch_maker([(symbols[:1], symbols[:1]), (symbols[:1], symbols[:1] * 4)])[1]
         first, last = tgt_in[0, 0] == tested.pad_id, tgt_in[0, -1] == tested.pad_id
         left = bool(first) and not bool(last)
-    except Exception:  # whatever a batch maker raises: it is raised again when it is asked
+    except RAISED:  # whatever a batch maker raises: it is raised again when it is asked
         return tested
     return replace(tested, pad_side="left") if left else tested
 
@@ -190,7 +191,7 @@ def _independent(tested: ModelUnderTest) -> bool | None:
         before = answer(asked, src.clone(), tgt_in.clone())
         src[0], tgt_in[0] = src[0].flip(0), tgt_in[0].flip(0)
         after = answer(asked, src.clone(), tgt_in.clone())
-    except Exception:  # whatever a foreign model raises: it is raised again when it is asked
+    except RAISED:  # whatever a foreign model raises: it is raised again when it is asked
         return None
     moved = largest(apart(after[1:], before[1:]).nan_to_num(0.0, 0.0, 0.0))
     return moved <= 1e-4 * max(largest(before.nan_to_num(0.0, 0.0, 0.0).clamp(-1e4, 1e4)), 1e-30)

@@ -13,6 +13,7 @@ from toytrans.errors import UserError
 from toytrans.insight.proofs.copies import NoDropout, Variant, state_kept
 from toytrans.insight.proofs.model_under_test import ModelUnderTest
 from toytrans.insight.proofs.report import CannotJudge, NotApplicable
+from toytrans.user_code import RAISED
 
 
 class NoAnswer(UserError):
@@ -84,7 +85,7 @@ def foreign(model: ModelUnderTest, what: str, function: Callable[..., Any], *giv
         return function(*given)
     except (NotApplicable, CannotJudge):  # raised by a hook of ours
         raise
-    except Exception as error:
+    except RAISED as error:
         first = (str(error).splitlines() or [""])[0][:200]
         raise UserError(f"{what} raised {type(error).__name__}: {first}") from error
 

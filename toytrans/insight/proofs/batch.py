@@ -18,7 +18,7 @@ from torch import Tensor
 from toytrans.errors import UserError
 from toytrans.insight.proofs.answers import NoAnswer, answer, apart, calm, foreign, largest, wider
 from toytrans.insight.proofs.copies import Variant
-from toytrans.insight.proofs.model_under_test import Symbols
+from toytrans.insight.proofs.model_under_test import Symbols, described
 from toytrans.insight.proofs.report import CannotJudge
 
 TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-5}
@@ -110,8 +110,8 @@ class ProofBatch:
         fits = len(parts) == 3 and len(ids) == (2 if parts[2] is None else 3)
         if not fits or any(part.dim() != 2 or len(part) != len(pairs) for part in ids):
             raise UserError(
-                "the batch maker gave something else than src (B, S), tgt_in (B, T) and tgt_out "
-                f"(B, T) of int64 ids, a row for each of {len(pairs)} pairs"
+                f"the batch maker gave {described(made)}; expected src (B, S), tgt_in (B, T) and "
+                f"tgt_out (B, T), tensors of int64 ids, a row for each of {len(pairs)} pairs"
             )
         if parts[2] is not None and ids[1].shape != ids[2].shape:
             raise UserError(

@@ -77,7 +77,7 @@ def check(
         "kind": kind,
         "generate": generate,
     }
-    plan = Plan(length, seed, _letters(only), _letters(skip), thorough, progress)
+    plan = Plan(length, seed, *_selected(only, skip), thorough, progress)
     if isinstance(model, Run):
         if any(value is not None for value in given.values()):
             raise UserError("of a run all is known; give check nothing but length and seed")
@@ -98,7 +98,7 @@ def check_own(
     progress: Progress | None = None,
 ) -> Report:
     """Every proof on a model built from a config."""
-    plan = Plan(length, seed, _letters(only), _letters(skip), thorough, progress)
+    plan = Plan(length, seed, *_selected(only, skip), thorough, progress)
     return plan.prove(own(model, config, vocabulary, name))
 
 
@@ -108,3 +108,11 @@ def _letters(given: Iterable[str]) -> str:
     if unknown := sorted(set(letters) - set(PROOFS)):
         raise UserError(f"no proof {', '.join(unknown)}; there are {''.join(PROOFS)}")
     return letters
+
+
+def _selected(only: Iterable[str], skip: Iterable[str]) -> tuple[str, str]:
+    """The letters to ask for and to leave out. Raises UserError where no proof is left."""
+    wanted, left_out = _letters(only), _letters(skip)
+    if set(wanted or PROOFS) <= set(left_out):
+        raise UserError(f"skip {left_out}: no proof is left; leave out fewer")
+    return wanted, left_out

@@ -181,3 +181,14 @@ def padded(rows: list[list[int]], value: int, left: bool = False) -> Tensor:
     width = max(1, *(len(row) for row in rows))
     filled = [(row, [value] * (width - len(row))) for row in rows]
     return torch.tensor([pads + row if left else row + pads for row, pads in filled])
+
+
+def described(given: Any) -> str:
+    """What a function of somebody else's gave, for an error: its kind, and those of its parts."""
+
+    def kind(value: Any) -> str:
+        is_tensor = isinstance(value, Tensor)
+        return f"{value.dtype} {tuple(value.shape)}" if is_tensor else type(value).__name__
+
+    parts = f" of {', '.join(map(kind, given))}" if isinstance(given, tuple | list) else ""
+    return f"{kind(given)}{parts}"
