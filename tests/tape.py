@@ -2,8 +2,7 @@
 
 import weakref
 from collections.abc import Callable, Iterator
-from functools import cache
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 import torch
@@ -61,20 +60,10 @@ class Lifetimes(RunAgain):
         return replay
 
 
-class _Call(NamedTuple):
-    """An operation, what it was given, and what it found. Views compute nothing."""
-
-    func: Any
-    args: Any
-    kwargs: Any
-    found: Any
-    computes: bool
-
-
 class _Notes(TorchDispatchMode):
     def __init__(self) -> None:
         super().__init__()
-        self.calls: list[_Call] = []
+        self.calls: list[tuple[Any, Any, Any, Any]] = []
         self.before: dict[int, tuple[Tensor, Tensor]] = {}
         self.made: dict[int, Tensor] = {}
         self.spoilt = False
@@ -88,14 +77,15 @@ class _Notes(TorchDispatchMode):
                 whole = _whole(tensor)
                 self.before.setdefault(_memory(tensor), (whole, whole.clone()))
         found = func(*args, **kwargs)
-        new = [tensor for tensor in _tensors(found) if _memory(tensor) not in taken]
-        self.made.update((_memory(tensor), tensor) for tensor in new)
-        self.calls.append(_Call(func, args, kwargs, found, bool(new or _places_written(func))))
+        for tensor in _tensors(found):
+            if _memory(tensor) not in taken:
+                self.made[_memory(tensor)] = tensor
+        self.calls.append((func, args, kwargs, found))
         return found
 
     def outside(self) -> list[weakref.ref[Any]]:
         """The memory that was there before, and that the work has read or written."""
-        every = {_memory(t): t for call in self.calls for t in _tensors([call.args, call.kwargs])}
+        every = {_memory(t): t for call in self.calls for t in _tensors(call[1:3])}
         there = [tensor for number, tensor in every.items() if number not in self.made]
         return [weakref.ref(tensor.untyped_storage()) for tensor in there]
 
@@ -115,11 +105,9 @@ class _Notes(TorchDispatchMode):
     @torch.no_grad()
     def replay(self) -> None:
         self.spoilt = False
-        for call in self.calls:
-            if not call.computes:
-                continue
-            again = call.func(*call.args, **call.kwargs)
-            for old, new in zip(_tensors(call.found), _tensors(again), strict=True):
+        for func, args, kwargs, found in self.calls:
+            again = func(*args, **kwargs)
+            for old, new in zip(_tensors(found), _tensors(again), strict=True):
                 if _memory(old) != _memory(new):
                     old.copy_(new)
 
@@ -145,15 +133,10 @@ def _whole(tensor: Tensor) -> Tensor:
 
 
 def _written(func: Any, args: Any, kwargs: Any) -> Iterator[Tensor]:
-    for number, name in _places_written(func):
-        yield from _tensors(args[number] if number < len(args) else kwargs.get(name))
-
-
-@cache
-def _places_written(func: Any) -> list[tuple[int, str]]:
-    """Number and name of the arguments that an operation writes to."""
-    arguments = enumerate(func._schema.arguments)
-    return [(n, a.name) for n, a in arguments if a.alias_info and a.alias_info.is_write]
+    for number, argument in enumerate(func._schema.arguments):
+        if argument.alias_info is not None and argument.alias_info.is_write:
+            given = args[number] if number < len(args) else kwargs.get(argument.name)
+            yield from _tensors(given)
 
 
 def as_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -33,7 +33,7 @@ SCENARIOS: dict[str, dict] = {
 
 DROPOUT = {
     "model": {"dropout": 0.2},
-    "train": {"max_steps": 12, "eval_every": 4, "log_every": 3, "precision": "fp32"},
+    "train": {"max_steps": 24, "eval_every": 6, "log_every": 4, "precision": "fp32"},
 }
 
 
@@ -67,9 +67,9 @@ def train_until(trainer: Trainer, step: int, rank: int) -> None:
 
 def interrupt_and_resume(folder: Path, context: DistributedContext) -> None:
     list(trainer_of(folder / "dropout", context, **DROPOUT).train())
-    train_until(trainer_of(folder / "interrupted", context, **DROPOUT), step=5, rank=1)
+    train_until(trainer_of(folder / "interrupted", context, **DROPOUT), step=9, rank=1)
     again = trainer_of(folder / "interrupted", context, **DROPOUT)
-    assert again.resume() == ["resumed at step 5"]
+    assert again.resume() == ["resumed at step 9"]
     list(again.train())
     train_until(trainer_of(folder / "shrunk", context, **SCENARIOS["fp64"]), step=SHRUNK, rank=1)
 
