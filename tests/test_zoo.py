@@ -6,6 +6,8 @@ import pytest
 from zoo import Entry, entries
 from zoo.__main__ import run
 
+from toytrans.insight.proofs import plan
+
 pytestmark = [
     pytest.mark.filterwarnings("ignore:.*ested.tensor:UserWarning"),
     pytest.mark.filterwarnings("ignore:Version v4.12.0 introduces:FutureWarning"),
@@ -24,6 +26,9 @@ def test_the_zoo_is_large():
 
 
 @pytest.mark.parametrize("entry", CHOSEN, ids=lambda entry: f"{entry.family}: {entry.name}")
-def test_a_model_gets_its_verdict(entry: Entry):
+def test_a_model_gets_its_verdict(entry: Entry, monkeypatch: pytest.MonkeyPatch):
+    """Of a sound model that costs much, the longest sequences are left out."""
+    if entry.verdict == "PASS":
+        monkeypatch.setattr(plan, "SECONDS", 2.0)
     result = run(entry, quick=True)
     assert result.is_right(entry), f"{entry.why} Got {result.verdict}.\n{result.words}"

@@ -1,5 +1,6 @@
 """`toytrans eval` and `toytrans translate`: several runs, lengths, and which run is taken."""
 
+import importlib
 import json
 import re
 import shutil
@@ -91,8 +92,11 @@ def test_the_newest_run_is_named_with_what_is_missing(command: Command, here: Pa
 
 
 def test_four_hundred_lengths_fit_eighty_columns(runs, command: Command, monkeypatch):
-    """They are measured once, and shown in both ways."""
+    """They are measured once, decoded to 9 tokens at most, and shown in both ways."""
     monkeypatch.setenv("COLUMNS", "80")
+    greedy = importlib.import_module("toytrans.model.decoding.greedy")
+    limits = greedy.token_limits
+    monkeypatch.setattr(greedy, "token_limits", lambda *given: limits(*given).clamp(max=9))
     measure, found = measured.measure, []
 
     def once(*given) -> measured.Measured:

@@ -217,9 +217,14 @@ class ForkedTraining(Forked):
             raise subprocess.TimeoutExpired("train", seconds)
 
 
-@pytest.mark.parametrize("seed", [0, 1])
-def test_two_kills_are_enough_for_one_after_a_resume(command: Command, monkeypatch, seed: int):
+@pytest.fixture
+def forked(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("toytrans.insight.proofs.resume.subprocess.Popen", ForkedTraining)
+
+
+@pytest.mark.usefixtures("forked")
+@pytest.mark.parametrize("seed", [0, 1])
+def test_two_kills_are_enough_for_one_after_a_resume(command: Command, seed: int):
     words = ("check", "--resume", "--config", "c.yaml", "--kills", "2", "--steps", "10")
     answer = command(*words, "--seed", str(seed))
     assert answer.code == 0, answer.err
@@ -227,6 +232,7 @@ def test_two_kills_are_enough_for_one_after_a_resume(command: Command, monkeypat
     assert re.search(r"; [12] after a resume\s+past step 0", answer.out)
 
 
+@pytest.mark.usefixtures("forked")
 def test_kills_that_prove_nothing_are_an_error_and_no_failure(
     command: Command, refused, monkeypatch
 ):
@@ -246,6 +252,7 @@ def test_kills_that_prove_nothing_are_an_error_and_no_failure(
     assert "raise --steps 10 or --kills 2" in answer.err
 
 
+@pytest.mark.usefixtures("forked")
 def test_check_resume_wants_a_config_that_trains(command: Command):
     answer = command("check", "--resume")
     assert answer.code == 2 and "give --config FILE" in answer.err

@@ -52,8 +52,8 @@ def test_precision_auto_follows_the_device_and_the_width(monkeypatch):
 
 
 def test_products_are_onednns_only_where_they_stay_fp32(monkeypatch):
-    before = torch.get_float32_matmul_precision()
-    onednn_keeps_fp32()
+    before, measure = torch.get_float32_matmul_precision(), onednn_keeps_fp32.__wrapped__
+    measure()
     assert torch.get_float32_matmul_precision() == before
 
     set_precision = torch.set_float32_matmul_precision
@@ -72,4 +72,4 @@ def test_products_are_onednns_only_where_they_stay_fp32(monkeypatch):
 
     monkeypatch.setattr(torch, "set_float32_matmul_precision", remember)
     monkeypatch.setattr(torch.Tensor, "__matmul__", rounding)
-    assert not onednn_keeps_fp32()
+    assert not measure()

@@ -2,6 +2,7 @@
 
 import ctypes
 import sys
+from functools import cache
 from typing import Literal
 
 import torch
@@ -150,6 +151,7 @@ def multiplies_with_onednn() -> bool:
     return not torch.cuda.is_available() and onednn_keeps_fp32()
 
 
+@cache
 def onednn_keeps_fp32() -> bool:
     """Whether fp32 products stay exact if torch may choose how to compute them.
 

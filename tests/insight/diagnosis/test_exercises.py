@@ -32,11 +32,11 @@ COMMANDS = (
     "inspect-masks --config exercise-7/exercise.yaml --json",
     "trace runs/exercise",
     "trace leaks runs/exercise",
-    "check runs/exercise --only agh",
-    "check runs/exercise --only agh --json",
-    "check runs/exercise --only agh --format html",
-    "check runs/exercise --only agh --format junit",
-    "check --config exercise-7/exercise.yaml --only agh",
+    "check runs/exercise --only agh --length 7",
+    "check runs/exercise --only agh --length 7 --json",
+    "check runs/exercise --only agh --length 7 --format html",
+    "check runs/exercise --only agh --length 7 --format junit",
+    "check --config exercise-7/exercise.yaml --only agh --length 7",
     "runs",
     "compare runs/exercise",
     "translate runs/exercise 5",
@@ -107,7 +107,9 @@ def test_the_sealed_fault_is_at_work_wherever_the_run_is_loaded(folder: Path, co
     }
     assert records["runs/exercise"] == records["named"] != records["sound"]
     failed = {
-        run: command("check", run, "--only", "abe").out.splitlines()[-1].split(";")[0]
+        run: command("check", run, "--only", "abe", "--length", "7")
+        .out.splitlines()[-1]
+        .split(";")[0]
         for run in ("runs/exercise", "sound")
     }
     assert "failed (b) (e)" in failed["runs/exercise"] and "0 failed" in failed["sound"]
@@ -193,7 +195,8 @@ def test_every_command_of_the_sheet_runs_in_the_folder_of_the_exercise(
     assert len(lines) >= 9
     for line in lines:
         words = shlex.split(line.replace("FAULT", "no_causal"))
-        done = command(*words, *(SETS if words[0] == "train" else ()))
+        more = {"train": SETS, "check": ["--length", "7"]}.get(words[0], [])
+        done = command(*words, *more)
         finds = words[0] in ("check", "doctor") or words[:2] == ["exercise", "check"]
         assert done.code in ((0, 1) if finds else (0,)), (line, done.err)
     assert {path.name for path in Path("runs").iterdir()} == {"exercise", "sound", "suspect"}

@@ -14,7 +14,8 @@ from toytrans.training.run import read_records
 from toytrans.training.trainer import Trainer
 
 CONFIG = """
-data: {task: reverse, symbols: 9, train_length: [1, 8], batch_tokens: 512, valid_examples: 50}
+data: {task: reverse, symbols: 9, train_length: [1, 8], batch_tokens: 512, valid_examples: 50,
+  test_examples: 20}
 model: {d_model: 16, n_heads: 2, d_ff: 32, dropout: 0.2}
 train: {max_steps: 24, eval_every: 6, log_every: 4, precision: fp32, accumulate: 2}
 """
