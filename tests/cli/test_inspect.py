@@ -337,9 +337,9 @@ def test_steps_on_a_real_terminal() -> None:
 
     def press(key: bytes, enough: Callable[[], bool]) -> None:
         # what is typed between the prompt and the wait for a key is lost, as on any terminal
-        for _ in range(60):
+        for _ in range(300):
             os.write(ours, key)
-            if seen(enough, 1):
+            if seen(enough, 0.2):
                 return
         raise AssertionError(out)
 
