@@ -372,6 +372,15 @@ def test_results_of_something_else_are_left_alone(here: Path, refused):
     assert not Path("runs").exists(), "nothing was trained"
 
 
+def test_a_place_that_takes_no_results_is_refused_before_training(here: Path, refused):
+    Path("results").symlink_to("nowhere")
+    assert "results/sweeps: c cannot be written (" in refused("sweep", "c.yaml")
+    assert not Path("runs").exists()
+    Path("results").unlink()
+    Path("runs").symlink_to("nowhere")
+    assert "runs is a link to nowhere, which is not there" in refused("sweep", "c.yaml")
+
+
 def test_a_folder_of_something_else_is_left_alone(here: Path, refused):
     Path("mine").mkdir()
     Path("mine/thesis").write_text("1")

@@ -5,6 +5,7 @@ import csv
 import io
 import os
 import platform
+import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -138,7 +139,8 @@ def _csv(heading: Sequence[str], rows: Iterator[list[Any]]) -> str:
 
 
 def check_results(name: str, folder: Path) -> None:
-    """Raise UserError where results files of a name are not those of the sweep in a folder.
+    """Raise UserError where results files of a name are not those of the sweep in a folder, or
+    cannot be written.
 
     A sweep whose folder was moved keeps its results.
     """
@@ -153,6 +155,8 @@ def check_results(name: str, folder: Path) -> None:
             f"{path}: holds the results of {before.folder}, another sweep; give {ANOTHER}, or move "
             "its results away"
         )
+    with _writing(name) as place, tempfile.TemporaryFile(dir=place):
+        pass
 
 
 def _is_same(folder: Path, other: Path) -> bool:
@@ -196,11 +200,18 @@ def write_results(sweep: Sweep, groups: Sequence[Group]) -> list[Path]:
 
 def _write(name: str, raw: bytes | None) -> Path | None:
     """Write a results file, or remove it. Its path, where it was written."""
-    folder = RESULTS / "sweeps"
-    with saying_what_failed(folder, name):
+    with _writing(name) as folder:
         if raw is None:
             (folder / name).unlink(missing_ok=True)
             return None
-        folder.mkdir(parents=True, exist_ok=True)
         write_file(folder / name, raw)
     return folder / name
+
+
+@contextlib.contextmanager
+def _writing(name: str) -> Iterator[Path]:
+    """The folder of results files, made where it is missing. Raises UserError for a name."""
+    folder = RESULTS / "sweeps"
+    with saying_what_failed(folder, name):
+        folder.mkdir(parents=True, exist_ok=True)
+        yield folder

@@ -175,8 +175,8 @@ def _read_description(run: Path, step: int) -> _Description:
                 "update toytrans"
             )
         about = _Description.model_validate_json(raw)
-    except (OSError, Unreadable):
-        raise _damaged(run, step, DESCRIPTION, "missing or unreadable") from None
+    except (OSError, Unreadable) as error:
+        raise _damaged(run, step, DESCRIPTION, _why(error)) from None
     except ValidationError as error:
         raise _damaged(run, step, DESCRIPTION, f"damaged ({_first_problem(error)})") from None
     if about.progress.step != step:
@@ -201,14 +201,22 @@ def _read_tensors(run: Path, step: int, name: str, sums: dict[str, str]) -> dict
                 raise _damaged(run, step, file, "cut short or changed (wrong checksum)")
             opened.seek(0)
             tensors = safetensors.torch.load(opened.read())
-    except (OSError, Unreadable):
-        raise _damaged(run, step, file, "missing or unreadable") from None
+    except (OSError, Unreadable) as error:
+        raise _damaged(run, step, file, _why(error)) from None
     except (SafetensorError, ValueError, KeyError):
         raise _damaged(run, step, file, "not a safetensors file") from None
     for key, tensor in tensors.items():
         if tensor.dtype in (torch.float32, torch.float64) and not bool(tensor.isfinite().all()):
             raise _damaged(run, step, file, f"{key} holds NaN or infinity")
     return tensors
+
+
+def _why(error: OSError | Unreadable) -> str:
+    """Why a file could not be read."""
+    if isinstance(error, Unreadable):
+        return "a pipe, a device, or too large"
+    missing = isinstance(error, FileNotFoundError)
+    return "missing" if missing else f"cannot be read ({error.strerror})"
 
 
 class DamagedCheckpoint(UserError):

@@ -96,7 +96,7 @@ def locked(path: Path, remedy: str = ", or name another --out") -> Iterator[list
     Yields sentences for the user, for example if the file system has no locks. Raises UserError if
     another training holds the lock. The system releases the lock when the process ends.
     """
-    with saying_what_failed(path, LOCK):
+    with saying_what_failed(path, f"{_dead_link(path)}{LOCK}"):
         path.mkdir(parents=True, exist_ok=True)
         flags = os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0)
         descriptor = os.open(path / LOCK, flags, 0o666)
