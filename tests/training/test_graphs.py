@@ -119,8 +119,11 @@ def test_a_table_that_is_replaced_all_the_same_stays_where_records_read_it(tmp_p
     assert positions._table is not old and any(kept is old for kept in update.tables.kept)
 
 
-@pytest.mark.parametrize("precision", ["fp32", "bf16_weights"])
-@pytest.mark.parametrize("scheme", SCHEMES, ids=str)
+@pytest.mark.parametrize(
+    ("scheme", "precision"),
+    [*((scheme, "bf16_weights") for scheme in SCHEMES), (SCHEMES[-1], "fp32")],
+    ids=str,
+)
 def test_what_a_record_reads_stays_where_it_was(tmp_path, monkeypatch, scheme, precision):
     """With evaluations between the steps, which decode further than any target goes."""
     as_on_a_gpu(monkeypatch)

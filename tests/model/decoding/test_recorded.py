@@ -48,13 +48,16 @@ def sources_of(*lengths: int) -> torch.Tensor:
 
 
 WITHOUT_SEPARATORS = Vocabulary(VOCABULARY.symbols)
+ANCHORED = [scheme for scheme in SCHEMES if scheme["positions"] == "anchored"]
 
 
-@pytest.mark.parametrize("beam", [1, 3])
 @pytest.mark.parametrize(
-    ("scheme", "vocabulary"),
-    [*((scheme, VOCABULARY) for scheme in SCHEMES)]
-    + [(scheme, WITHOUT_SEPARATORS) for scheme in SCHEMES if scheme["positions"] == "anchored"],
+    ("scheme", "vocabulary", "beam"),
+    [
+        *((scheme, VOCABULARY, 3) for scheme in SCHEMES),
+        *((scheme, WITHOUT_SEPARATORS, 3) for scheme in ANCHORED),
+        *((scheme, VOCABULARY, 1) for scheme in (SCHEMES[0], *ANCHORED)),
+    ],
     ids=str,
 )
 def test_rows_that_go_on_do_so_in_a_smaller_shape(monkeypatch, scheme, vocabulary, beam):
