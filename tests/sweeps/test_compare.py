@@ -161,6 +161,13 @@ def test_names_of_several_keys_are_whole_in_eighty_columns():
     assert ["group", "runs"] in rows and ["A", "9"] in rows and rows.count(["A", "B"]) == 1
 
 
+def test_own_code_is_named_by_its_path_from_here(here: Path):
+    (here / "mine.py").write_text("class Slope: pass\n")
+    own = {"model": {"positions": f"{here / 'mine.py'}:Slope"}}
+    names = {each.name for each in grouped([member(0.9), member(0.8, **own)])}
+    assert names == {config_of().model.positions, "mine.py:Slope"}
+
+
 def test_what_the_numbers_cannot_say_is_said():
     runs = [member(0.9), member(0.09, model={"positions": "rotary"})]
     out = printed(runs)

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 from pydantic import ValidationError
 
+from toytrans import user_code
 from toytrans.config import Config
 from toytrans.config_file import flatten
 from toytrans.evaluation import Span, spans
@@ -189,12 +190,13 @@ def _follows(config: Config, key: str) -> bool:
 
 
 def shown(value: Any) -> str:
-    """A value of a config as YAML has it, and none for null."""
+    """A value of a config as YAML has it, and none for null. Paths below the working directory are
+    relative."""
     if isinstance(value, list | tuple):
         return f"[{', '.join(map(shown, value))}]"
     if value is None or isinstance(value, bool):
         return {None: "none", True: "true", False: "false"}[value]
-    return str(value)
+    return user_code.shown(str(value))
 
 
 def summarise(values: Sequence[float], *, bounded: bool = False) -> Summary:
