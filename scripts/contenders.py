@@ -45,8 +45,7 @@ class Training:
     batches whoever asks, made beforehand, all clipped and with fused optimisers, BART with our
     activation and dropout in our places. positions: of ours. tuned: a peer with our settings of the
     process, a fused optimiser, and in bf16 attention without torch's fused kernel, which BART takes
-    there and which is several times slower. device: cpu | cuda. recorded: ours as records, which
-    are CUDA graphs on a GPU."""
+    there and which is several times slower. device: cpu | cuda. recorded: ours as CUDA graphs."""
 
     who: str
     size: Size
@@ -72,7 +71,6 @@ class Decoding:
     threads: int
     workers: int = 1
     device: str = "cpu"
-    recorded: bool = False
 
 
 class Contender:
@@ -210,24 +208,14 @@ def wait() -> None:
         torch.cuda.synchronize()
 
 
-def recorder_of(device: str) -> Any:
-    """What records on a device; the stand-in on a CPU."""
-    import torch
-
-    from toytrans.model.recorder import CudaRecorder, RunAgain
-
-    return CudaRecorder(torch.device(device)) if device.startswith("cuda") else RunAgain()
-
-
 def _our_step(spec: Training, config: Any) -> Callable[[Any], None]:
     """The step of `Trainer`: forward, loss, backward, clip, AdamW."""
     import torch
 
     from toytrans.data import open_source
     from toytrans.model.transformer import Transformer
-    from toytrans.training.bf16_weights import Bf16Weights
     from toytrans.training.devices import choose_precision
-    from toytrans.training.graphs import RecordedUpdate, most_places
+    from toytrans.training.graphs import CudaCapture, GraphedUpdate, most_places
     from toytrans.training.optimizer import AdamW
     from toytrans.training.step import Update
 
@@ -235,11 +223,10 @@ def _our_step(spec: Training, config: Any) -> Callable[[Any], None]:
     precision = choose_precision(config.train.precision, device, config.model.d_model)
     model = Transformer(config.model, facts.vocabulary).to(device).train()
     optimizer = AdamW(model, config.train.weight_decay)
-    forward = Bf16Weights(model) if precision == "bf16_weights" else model
-    update: Any = Update(forward, optimizer, device, config.train, precision)
+    update: Any = Update(model, optimizer, device, config.train, precision)
     if spec.recorded:
         places = most_places(config, facts)
-        update = RecordedUpdate(recorder_of(spec.device), update, model, places)
+        update = GraphedUpdate(CudaCapture(device), update, model, places)
 
     def step(batch: Any) -> None:
         update([batch], lr=1e-4)
@@ -387,13 +374,10 @@ def _decoder(spec: Decoding) -> Callable[..., Any]:
 def _our_decoder(model: Any, spec: Decoding) -> Callable[..., Any]:
     from toytrans.data.pairs import pad_rows
     from toytrans.model.decoding import search
-    from toytrans.model.decoding.recorded import RecordedSearch
-
-    find = RecordedSearch(recorder_of(spec.device), model.eval()) if spec.recorded else search
 
     def decode(how: str, sources: list[list[int]], _: int) -> Any:
         src = pad_rows(sources)[0].to(spec.device)
-        found = find(model, src, beam=1 if how == "greedy" else 5)
+        found = search(model, src, beam=1 if how == "greedy" else 5)
         rows = [[token for token in row if token] for row in found.tokens.tolist()]
         return rows, None if found.score is None else found.score.tolist()
 

@@ -1,143 +1,233 @@
-"""Prove on a CUDA machine that recorded steps and searches equal eager ones, and time both.
+"""Prove on a CUDA machine that recorded steps equal eager ones, and time both.
 
-    python scripts/gpu_check.py steps decoding resume --out proofs.json
-    python scripts/gpu_check.py start attention solve rounding --out solve.json
-    python scripts/gpu_check.py speed deterministic --out speed.json
+    python scripts/gpu_check.py [steps] [resume] [speed] [--out FILE]
 
-Each line is meant to take less than ten minutes; without names, all parts run. The file is written
+A GPU may add up in another order each time, so eager is compared with itself too. Losses differ if
+they are more than a tolerance apart, and more than ten times what two eager runs are; weights, if
+they are a hundred times the tolerance apart, and ten times what eager ones are. The file is written
 after every row. Exit code 1: something differs or fails.
 
-Proofs run in processes of their own, one for each position scheme and some at once: a capture that
-breaks can spoil all that follows it in its process.
-
-A GPU may add up in another order each time. So eager is compared with itself too. Losses differ if
-they are more than a tolerance apart, and more than ten times what eager ones are; weights, if they
-are a hundred times the tolerance apart, and ten times what eager ones are.
-
-Needs torch, numpy, pydantic, pyyaml, safetensors, typer, rich, tqdm and this source tree; no
-network. On a machine without CUDA, `--device cpu` runs the same code with a stand-in that records
-nothing.
+Needs what toytrans needs, and this source tree; no network. Without CUDA, `--device cpu --quick`
+runs the same code with a stand-in that records nothing.
 """
 
 import argparse
+import itertools
 import json
-import platform
-import subprocess
+import statistics
 import sys
 import tempfile
+import time
+import traceback
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor, as_completed
+from functools import partial
+from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
-sys.path.insert(0, str(Path(__file__).parent))
 
-import gpu_proofs
-import gpu_speed
 import torch
-from gpu_rows import SCHEMES, Machine, Row
+from torch import Tensor
 
-PROOFS: dict[str, Callable[[Machine], Iterator[Row]]] = {
-    "steps": gpu_proofs.steps,
-    "decoding": gpu_proofs.decoding,
-    "rounding": gpu_proofs.rounding,
-    "resume": gpu_proofs.resume,
-}
-PARTS = PROOFS | {
-    "start": gpu_speed.start,
-    "attention": gpu_speed.attention,
-    "speed": gpu_speed.speed,
-    "deterministic": gpu_speed.deterministic,
-    "solve": gpu_speed.solve,
-}
+from toytrans.choices import PositionName
+from toytrans.config import Config
+from toytrans.data import open_source
+from toytrans.data.batches import training_batches
+from toytrans.training.devices import Precision
+from toytrans.training.graphs import CudaCapture
+from toytrans.training.run import create_run
+from toytrans.training.trainer import Trainer
+
+Row = dict[str, Any]
+Options = argparse.Namespace
+
+TOLERANCE: dict[Precision, float] = {"fp32": 1e-6, "bf16": 2e-3}
+SCHEMES: dict[str, Row] = {name: {"positions": name} for name in get_args(PositionName)}
+SCHEMES["random sinusoidal"] = {"positions": "sinusoidal", "random_positions": True}
 
 
 def main(arguments: list[str] | None = None) -> int:
-    options = options_of(arguments)
-    parts = options.parts or list(PARTS)
-    found = about(options)
-    print(", ".join(f"{key} {value}" for key, value in found.items()))
-    failed = 0
-
-    def keep(part: str, rows: list[Row]) -> None:
-        found.setdefault(part, []).extend(rows)
-        if options.out:  # after every row, in case the time is up
-            options.out.write_text(json.dumps(found, indent=1))
-
-    with tempfile.TemporaryDirectory() as folder:
-        if len(options.schemes) > 1 and (proofs := [part for part in parts if part in PROOFS]):
-            for document, code in in_processes(options, proofs, Path(folder)):
-                failed += code != 0
-                for part in proofs:
-                    keep(part, document.get(part, []))
-            parts = [part for part in parts if part not in PROOFS]
-        machine = Machine(options, Path(folder))
-        for part in parts:
-            keep(part, [])
-            for row in PARTS[part](machine):
-                keep(part, [row])
-    failed += machine.failed
-    print("all equal" if not failed else f"{failed} rows or processes differ or failed")
-    return 1 if failed else 0
-
-
-def options_of(arguments: list[str] | None) -> argparse.Namespace:
-    """The options of the command line. It ends with exit code 2 where something does not fit."""
-    parser = argparse.ArgumentParser(
-        description=__doc__.splitlines()[0],
-        epilog="parts: " + "; ".join(f"{name}: {part.__doc__}" for name, part in PARTS.items()),
-    )
-    parser.add_argument("parts", nargs="*", metavar=f"{{{','.join(PARTS)}}}", help="default: all")
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("parts", nargs="*", choices=[*PARTS, []], help="default: all")
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
     parser.add_argument("--steps", type=int, default=200, help="updates that are compared")
     parser.add_argument("--seconds", type=float, default=0.5, help="of a stretch that is timed")
     parser.add_argument("--quick", action="store_true", help="smallest sizes")
     parser.add_argument("--schemes", nargs="+", choices=list(SCHEMES), default=list(SCHEMES))
-    parser.add_argument("--at-once", type=int, default=5, help="processes of proofs")
     parser.add_argument("--out", type=Path, help="all rows as JSON")
     options = parser.parse_args(arguments)
-    if unknown := set(options.parts) - set(PARTS):
-        known = f"no part {', '.join(sorted(unknown))}; there are {', '.join(PARTS)}"
-        parser.exit(2, f"gpu_check.py: {known}\n")
     if options.device == "cuda" and not torch.cuda.is_available():
         parser.exit(2, "gpu_check.py: no CUDA device here; --device cpu tries the program\n")
-    return options
+    name = torch.cuda.get_device_name() if options.device == "cuda" else "cpu, with a stand-in"
+    found: dict[str, Any] = {"torch": torch.__version__, "device": name}
+    failed = 0
+    with tempfile.TemporaryDirectory() as folder:
+        options.folders = (Path(folder) / str(number) for number in itertools.count())
+        for part in options.parts or PARTS:
+            rows = found.setdefault(part, [])
+            for about, make in PARTS[part](options):
+                rows.append(about | attempted(make))
+                failed += rows[-1].get("verdict", "ok") != "ok"
+                print(f"{part}: " + ", ".join(f"{k} {short(v)}" for k, v in rows[-1].items()))
+                if options.out:
+                    options.out.write_text(json.dumps(found, indent=1))
+    print("all equal" if not failed else f"{failed} rows differ or failed")
+    return 1 if failed else 0
 
 
-def about(options: argparse.Namespace) -> dict[str, Any]:
-    """The machine, and what it was asked."""
-    cuda = options.device == "cuda"
-    found = {
-        "torch": torch.__version__,
-        "cuda": torch.version.cuda,
-        "python": platform.python_version(),
-        "device": torch.cuda.get_device_name() if cuda else "cpu, with a stand-in",
-        "updates": options.steps,
-    }
-    if cuda:
-        found["GiB"] = round(torch.cuda.get_device_properties(0).total_memory / 2**30)
-    return found
+def attempted(make: Callable[[], Row]) -> Row:
+    """A row; an error becomes one too, and the rest goes on."""
+    began = time.perf_counter()
+    try:
+        row = make()
+    except Exception as error:
+        traceback.print_exc()
+        row = {"verdict": "ERROR", "error": f"{type(error).__name__}: {error}"[:300]}
+    return row | {"seconds": round(time.perf_counter() - began, 2)}
 
 
-def in_processes(
-    options: argparse.Namespace, proofs: list[str], folder: Path
-) -> Iterator[tuple[dict[str, Any], int]]:
-    """The rows and the exit code of each scheme's process, as they end."""
+def short(value: Any) -> str:
+    if isinstance(value, float):
+        return f"{value:,.0f}" if value >= 1000 else f"{value:.3g}"
+    return str(value)
 
-    def run(name: str) -> tuple[dict[str, Any], int]:
-        out = folder / f"{name}.json"
-        command = [sys.executable, "-u", "-X", "faulthandler", __file__, *proofs]
-        command += ["--device", options.device, "--steps", str(options.steps)]
-        command += ["--schemes", name, "--out", str(out)]
-        command += ["--quick"] if options.quick else []
-        code = subprocess.run(command).returncode
-        return json.loads(out.read_text()) if out.exists() else {}, code
 
-    with ThreadPoolExecutor(options.at_once) as pool:
-        for done in as_completed([pool.submit(run, name) for name in options.schemes]):
-            yield done.result()
+def trainer_of(
+    options: Options, precision: Precision, recorded: bool, run: Path | None = None, **given: Row
+) -> Trainer:
+    """A trainer whose learning rate fp32 holds exactly, so that both ways of a step have it."""
+    data = {"task": "reverse", "symbols": 20, "train_length": [1, 20], "batch_tokens": 2048}
+    data["valid_examples"] = 60
+    model = {"d_model": 64, "n_heads": 4, "n_encoder_layers": 1, "n_decoder_layers": 1}
+    if options.quick:
+        data |= {"train_length": [1, 5], "batch_tokens": 128, "valid_examples": 5}
+        model |= {"d_model": 16, "n_heads": 2}
+    train = {"lr": 2**-10, "schedule": "constant", "warmup_steps": 0, "precision": precision}
+    sections = {"data": data, "model": model, "train": train}
+    config = Config.model_validate({key: sections[key] | given.get(key, {}) for key in sections})
+    source, run = open_source(config), run or next(options.folders)
+    create_run(run, config, source.facts, {})
+    device = torch.device("cuda:0" if options.device == "cuda" else "cpu")
+    capture = CudaCapture(device) if options.device == "cuda" else stand_in
+    return Trainer(config, source, run, device, precision, capture=capture if recorded else None)
 
+
+def stand_in(warm_up: Callable[[], object], work: Callable[[], object]) -> Callable[[], object]:
+    with torch.random.fork_rng([]):
+        warm_up()
+    return work
+
+
+def weights_of(trainer: Trainer) -> Tensor:
+    return torch.cat([p.detach().flatten() for p in trainer.model.parameters()]).clone()
+
+
+def apart(one: Tensor, two: Tensor) -> float:
+    """The relative difference of two vectors."""
+    return float((one - two).norm() / one.norm())
+
+
+# Parts: each yields what a row is about, and what makes it -------------------------------------
+
+Rows = Iterator[tuple[Row, Callable[[], Row]]]
+
+
+def steps(options: Options) -> Rows:
+    """Updates of every position scheme in every precision, with dropout: losses and weights."""
+    for name, precision in itertools.product(options.schemes, TOLERANCE):
+        yield (
+            {"scheme": name, "precision": precision},
+            partial(compared, options, SCHEMES[name], precision),
+        )
+
+
+def compared(options: Options, scheme: Row, precision: Precision) -> Row:
+    runs = []
+    for recorded in (False, False, True):
+        trainer = trainer_of(options, precision, recorded, model={**scheme, "dropout": 0.1})
+        sums, batches = [], training_batches(trainer.source, trainer.config, 0, trainer.device)
+        for dealt in islice(batches, options.steps):
+            trainer._clear_window()
+            trainer._step([dealt])
+            sums.append(trainer._loss_sum / trainer.progress.window["tokens"])
+        runs.append((torch.stack(sums).double().cpu(), weights_of(trainer)))
+    (losses, weights), again, graphs = runs
+    row, equal = {"last_loss": float(losses[-1])}, True
+    for what, one, first, second, tolerance in (
+        ("losses", losses, again[0], graphs[0], TOLERANCE[precision]),
+        ("weights", weights, again[1], graphs[1], 100 * TOLERANCE[precision]),
+    ):
+        row[f"eager_twice_{what}"], row[f"recorded_{what}"] = apart(one, first), apart(one, second)
+        equal &= row[f"recorded_{what}"] <= max(tolerance, 10 * row[f"eager_twice_{what}"])
+    return row | {"verdict": "ok" if equal else "DIFFERS"}
+
+
+def resume(options: Options) -> Rows:
+    """A recorded run that is interrupted and resumed beside one in one piece: weights."""
+    for name in options.schemes:
+        yield {"scheme": name}, partial(resumed, options, SCHEMES[name])
+
+
+def resumed(options: Options, scheme: Row) -> Row:
+    count = min(options.steps, 60)
+    train = {"max_steps": count, "eval_every": max(1, count // 2), "log_every": 1}
+    given = {"train": train, "model": {**scheme, "dropout": 0.1}}
+    whole = []
+    for _ in range(2):
+        trainer = trainer_of(options, "fp32", True, **given)
+        list(trainer.train())
+        whole.append(weights_of(trainer))
+    first = trainer_of(options, "fp32", True, **given)
+    for record in first.train():
+        first.interrupted = record["step"] == max(1, count // 3)
+    second = trainer_of(options, "fp32", True, first.run, **given)
+    second.resume()
+    list(second.train())
+    noise, difference = apart(*whole), apart(whole[0], weights_of(second))
+    ok = difference <= 10 * noise and second.progress.step == count
+    row = {"same_run_twice": noise, "resumed": difference}
+    return row | {"verdict": "ok" if ok else "DIFFERS"}
+
+
+def speed(options: Options) -> Rows:
+    """Real target tokens a second of eager and recorded steps."""
+    sizes = [(16, 1, 2)] if options.quick else [(64, 2, 4), (256, 3, 8), (1024, 6, 16)]
+    budgets = [256] if options.quick else [4096, 16_384, 65_536]
+    ways = itertools.product(sizes, budgets, TOLERANCE, (False, True))
+    for (width, layers, heads), budget, precision, recorded in ways:
+        model = {"d_model": width, "d_ff": 4 * width, "n_heads": heads, "dropout": 0.1}
+        model |= {"n_encoder_layers": layers, "n_decoder_layers": layers}
+        given = {
+            "model": {**model, "positions": "sinusoidal"},
+            "data": {"batch_tokens": budget, "symbols": 100},
+        }
+        about = {"d_model": width, "batch_tokens": budget, "precision": precision}
+        make = partial(rate, options, precision, recorded, given)
+        yield about | {"recorded": recorded}, make
+
+
+def rate(options: Options, precision: Precision, recorded: bool, given: dict[str, Row]) -> Row:
+    """Median of three stretches after one in which all shapes occur."""
+    trainer = trainer_of(options, precision, recorded, **given)
+    batches = training_batches(trainer.source, trainer.config, 0, trainer.device)
+    began, rates = time.perf_counter(), []
+    for dealt in islice(batches, 4 if options.quick else 40):
+        trainer._step([dealt])
+    float(trainer._loss_sum)  # waits for the device
+    first = time.perf_counter() - began
+    for _ in range(3):
+        before, began = trainer.progress.target_tokens, time.perf_counter()
+        while time.perf_counter() - began < options.seconds:
+            for dealt in islice(batches, 10):
+                trainer._step([dealt])
+            finite = bool(torch.isfinite(trainer._loss_sum))
+        rates.append((trainer.progress.target_tokens - before) / (time.perf_counter() - began))
+    row = {"tokens_per_s": statistics.median(rates), "lowest": min(rates), "highest": max(rates)}
+    return row | {"first_steps_s": first, "verdict": "ok" if finite else "NOT FINITE"}
+
+
+PARTS: dict[str, Callable[[Options], Rows]] = {"steps": steps, "resume": resume, "speed": speed}
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -489,7 +489,7 @@ def test_a_missing_file_and_a_directory_are_told_apart(tmp_path: Path) -> None:
         ("train.max_steps=1e3", ("train.max_steps: found 1000.0, expected a whole number",)),
         ("train.max_steps=-1", ("train.max_steps: found -1, expected at least 0",)),
         ("train.stop_at_exact_match=1.5", ("train.stop_at_exact_match", "1.5", "at most 1")),
-        ("train.precision=fp16", ("train.precision", "'fp16'", "fp32, bf16, bf16_weights or fp64")),
+        ("train.precision=fp16", ("train.precision", "'fp16'", "fp32, bf16 or fp64")),
         ("model.dropout=1", ("model.dropout: found 1, expected less than 1",)),
         ("model.n_heads=0", ("model.n_heads: found 0, expected at least 1",)),
         ("model.n_heads='4'", ("model.n_heads: found '4', expected a whole number",)),

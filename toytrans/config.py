@@ -270,13 +270,8 @@ class Config(Section):
         return {"data": data, "train": train}
 
     def _check(self) -> None:
-        precision = self.train.precision
-        if self.model.backward == "by_hand" and precision in ("bf16", "bf16_weights"):
-            reason = f"model.backward: by_hand takes fp32 or fp64, not {precision}"
-            raise refusal("train.precision", reason)
-        own = any(key.startswith("model.") for key in self.references)
-        if precision == "bf16_weights" and own:
-            reason = "bf16_weights is not for models and positions of your own; take bf16"
+        if self.model.backward == "by_hand" and self.train.precision == "bf16":
+            reason = "model.backward: by_hand takes fp32 or fp64, not bf16"
             raise refusal("train.precision", reason)
         if self.fault is not None and self.model.class_ is not None:
             raise refusal("fault", "faults are made in toytrans' models; leave out model.class")

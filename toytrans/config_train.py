@@ -56,11 +56,10 @@ class TrainConfig(Section):
         description="Number of newest checkpoints to keep. The best one is kept as well. Reports "
         "show attention at each.",
     )
-    precision: Literal["auto", "fp32", "bf16", "bf16_weights", "fp64"] = Field(
+    precision: Literal["auto", "fp32", "bf16", "fp64"] = Field(
         "auto",
         description="Precision of matrix products. auto takes bf16 if the device has instructions "
-        "for it, except on a CPU up to d_model 64; else fp32. bf16_weights computes whole steps "
-        "with bf16 copies of fp32 weights.",
+        "for it, except on a CPU up to d_model 64; else fp32.",
     )
     cuda_graphs: Literal["auto", "on", "off"] = Field(
         "auto",

@@ -24,17 +24,11 @@ from torch.nn import functional as F
 from toytrans.data.batches import Batch, evaluation_batches
 from toytrans.data.pairs import DatasetInfo, Pairs, Side, pad_rows
 from toytrans.data.selection import first_of_each
-from toytrans.model.backends.chunked import limit_scores
-from toytrans.model.decoding import Decoded, search
+from toytrans.model.decoding import search
 from toytrans.model.transformer import Transformer
 from toytrans.tokens import EOS_ID, PAD_ID, Vocabulary
 
 BATCH_TOKENS = 16_384
-MOST_SCORES = 2**20
-"""Scores of one attention that are in memory at once: 4 MiB of them, which a core has at hand."""
-
-MOST_SCORES_OF_GPU = 2**26
-"""256 MiB: a GPU waits for launches, so it computes far more of them at once."""
 
 MOST_SPANS = 25
 """Rows of lengths that a table may have."""
@@ -248,14 +242,12 @@ def evaluate(
     decode: int | None = None,
     side: Side = "src",
     follow: Callable[[int, int], None] | None = None,
-    searching: Callable[..., Decoded] = search,
 ) -> Report:
     """Score every pair, and decode some. The model is left as it was.
 
     decode: number of pairs of each length to decode; None = all.
     side: whose length counts.
     follow: called with the pairs that a batch has scored or decoded, and those of all batches.
-    searching: `search`, or what finds the same in another way.
     """
     report, lengths = Report(), pairs.length(side).cpu()
     chosen = first_of_each(lengths, decode)
@@ -263,15 +255,15 @@ def evaluate(
     also_decoded[chosen] = True
     follow = follow or (lambda done, total: None)
     total = len(pairs) + len(chosen)
-    longest = model.config.max_length
+    longest, heads = model.config.max_length, model.config.n_heads
     with _in_eval_mode(model) as device:
-        for batch, rows in evaluation_batches(pairs, batch_tokens, source_bos, longest):
+        for batch, rows in evaluation_batches(pairs, batch_tokens, source_bos, longest, heads):
             report.add(lengths[rows], _forced(model, batch.to(device), also_decoded[rows]))
             follow(len(rows), total)
         some, lengths = pairs.take(chosen), lengths[chosen]
-        for batch, rows in evaluation_batches(some, batch_tokens, source_bos, longest):
+        for batch, rows in evaluation_batches(some, batch_tokens, source_bos, longest, heads):
             batch = batch.to(device)
-            tokens = searching(model, batch.src, beam=beam, growth=facts.max_len_a).tokens
+            tokens = search(model, batch.src, beam=beam, growth=facts.max_len_a).tokens
             report.add(lengths[rows], *_free(tokens, batch.tgt_out))
             follow(len(rows), total)
     report.by_length = dict(sorted(report.by_length.items()))
@@ -280,13 +272,11 @@ def evaluate(
 
 @contextlib.contextmanager
 def _in_eval_mode(model: Transformer) -> Iterator[torch.device]:
-    """Evaluation mode and bounded memory, until the block ends. Yields the model's device."""
+    """Evaluation mode until the block ends. Yields the model's device."""
     training = model.training
     model.eval()
     try:
-        device = next(model.parameters()).device
-        with limit_scores(MOST_SCORES_OF_GPU if device.type == "cuda" else MOST_SCORES):
-            yield device
+        yield next(model.parameters()).device
     finally:
         model.train(training)
 
@@ -355,9 +345,9 @@ def translate(
         return []
     pairs = Pairs(*pad_rows(rows), *pad_rows([[]] * len(rows)))
     output: list[list[str]] = [[]] * len(rows)
-    longest = model.config.max_length
+    longest, heads = model.config.max_length, model.config.n_heads
     with _in_eval_mode(model) as device:
-        for batch, order in evaluation_batches(pairs, BATCH_TOKENS, source_bos, longest):
+        for batch, order in evaluation_batches(pairs, BATCH_TOKENS, source_bos, longest, heads):
             decoded = search(model, batch.src.to(device), beam=beam, growth=facts.max_len_a)
             for row, ids in zip(order.tolist(), decoded.tokens.tolist(), strict=True):
                 output[row] = vocabulary.decode(ids)

@@ -18,7 +18,7 @@ from toytrans.data.batches import (
     make_batch,
     training_batches,
 )
-from toytrans.data.pairs import Pairs
+from toytrans.data.pairs import Pairs, pad_rows
 from toytrans.tokens import PAD_ID
 
 
@@ -165,3 +165,18 @@ def test_evaluation_sees_every_pair_once():
             assert ids[:n] == pairs.src[row, :n].tolist() and ids[n] == 2
             seen.append(row)
     assert sorted(seen) == list(range(333))
+
+
+def test_an_evaluation_of_long_pairs_has_few_rows_at_once(monkeypatch):
+    """Rows x heads x T x S stays within bounds; one row is the least."""
+    most, heads = 4 * 24 * 24 * 3, 4
+    monkeypatch.setattr("toytrans.data.batches.MOST_SCORES", most)
+    rows = [[3] * length for length in (18,) * 7 + (70, 5, 5)]
+    pairs = Pairs(*pad_rows(rows), *pad_rows(rows))
+    scores, seen = [], []
+    for batch, which in evaluation_batches(pairs, 10_000, source_bos=True, heads=heads):
+        scores.append(len(which) * heads * batch.src.shape[1] * batch.tgt_in.shape[1])
+        seen += which.tolist()
+        assert len(which) == 1 or scores[-1] <= most
+    assert sorted(seen) == list(range(10)), "every pair once"
+    assert max(scores) > most and len(scores) > 3, "the longest pair comes alone"

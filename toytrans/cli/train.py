@@ -102,9 +102,6 @@ def train(
     changes, short = overrides or [], {"device": device, "fault": fault, "seed": seed}
     settings = load_config(file, changes, short=short)
     warn_of_fault(settings.fault)
-    from toytrans.training.cuda_start import start_cuda
-
-    start_cuda(settings.device)  # while torch is imported
     from toytrans.training.devices import tune_process
     from toytrans.training.distributed import init_distributed
     from toytrans.training.loggers import usable

@@ -28,6 +28,9 @@ SMALLEST_POOL = 4096
 BATCHES_OF_A_POOL = 32
 """A pool holds about 32 batches, and at least 4,096 pairs. A larger pool has fewer pads."""
 
+MOST_SCORES = 2**22
+"""Scores of one attention in an evaluation: rows x heads x T x S, 16 MiB of them."""
+
 
 @dataclass(frozen=True)
 class Batch:
@@ -236,16 +239,20 @@ def _aside(stream: torch.cuda.Stream | None) -> Iterator[None]:
 
 
 def evaluation_batches(
-    pairs: Pairs, batch_tokens: int, source_bos: bool, longest: int | None = None
+    pairs: Pairs, batch_tokens: int, source_bos: bool, longest: int | None = None, heads: int = 1
 ) -> Iterator[tuple[Batch, Tensor]]:
-    """Every pair once, in batches of similar length, each with the indices (B,) of its pairs."""
+    """Every pair once, in batches of similar length, each with the indices (B,) of its pairs.
+
+    heads: of each attention. A batch has as few rows as MOST_SCORES asks for, but at least one.
+    """
     if not len(pairs):
         return
     lengths = pairs.lengths_on_host()
     order, cuts = cut(lengths, batch_tokens, source_bos, even_rows=False, longest=longest)
     for start, stop, (_, src_width, tgt_width) in cuts:
-        rows = order[start:stop]
-        yield make_batch(pairs.take(rows), source_bos, (len(rows), src_width, tgt_width)), rows
+        most = max(1, MOST_SCORES // (heads * max(src_width, tgt_width) ** 2))
+        for rows in order[start:stop].split(most):
+            yield make_batch(pairs.take(rows), source_bos, (len(rows), src_width, tgt_width)), rows
 
 
 def _stream(source: PairSource, seed: int, start: int, count: int) -> Tensor:

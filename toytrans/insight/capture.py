@@ -68,7 +68,7 @@ class AttentionCall:
         bound = inspect.signature(Attention.forward).bind(call.module, *call.args, **call.kwargs)
         given = bound.arguments
         return AttentionCall(
-            call.module, given["x"], given["context"].whole, given.get("memory"), call.output
+            call.module, given["x"], given["context"], given.get("memory"), call.output
         )
 
     def run(self, context: AttentionContext | None = None) -> tuple[Intermediates, Tensor]:

@@ -9,7 +9,7 @@ from torch.nn import functional as F
 from toytrans.config import ModelConfig
 from toytrans.model import backends
 from toytrans.model.backends.dropout import dropout as drop
-from toytrans.model.context import AttentionContext, Context
+from toytrans.model.context import AttentionContext
 from toytrans.model.kv_cache import KeysValues, KVCache
 from toytrans.model.positions.base import Positions
 
@@ -84,7 +84,7 @@ class Attention(nn.Module):
     def forward(
         self,
         x: Tensor,
-        context: Context,
+        context: AttentionContext,
         memory: KeysValues | None = None,
         cache: KVCache | None = None,
     ) -> Tensor:
@@ -94,8 +94,8 @@ class Attention(nn.Module):
         memory: keys and values of the encoder's output; None = self-attention, from x
         cache: keys and values of earlier places, when decoding step by step
         """
-        qkv = self.queries_keys_values(x, memory, cache)
-        return self.out_proj(merge_heads(backends.within_limit(self.attend, *qkv, context)))
+        q, k, v = self.queries_keys_values(x, memory, cache)
+        return self.out_proj(merge_heads(self.attend(q, k, v, context)))
 
     def queries_keys_values(
         self, x: Tensor, memory: KeysValues | None = None, cache: KVCache | None = None

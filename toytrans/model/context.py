@@ -1,6 +1,5 @@
 """What an attention needs besides queries, keys and values: its mask and relative positions."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -41,44 +40,6 @@ class AttentionContext:
         parts = (self.mask, self.additive, self.has_visible_key)
         mask, additive, visible = (None if part is None else part[rows] for part in parts)
         return AttentionContext(mask, additive, visible)
-
-    @property
-    def whole(self) -> "AttentionContext":
-        """Itself; see `LazyContext`."""
-        return self
-
-
-class LazyContext:
-    """A context that is made when it is needed: whole, or for some of its queries.
-
-    queries: their places
-    mask, distances: make those of some queries
-    dtype: of the model's weights
-    """
-
-    def __init__(
-        self,
-        queries: range,
-        mask: Callable[[range], Tensor],
-        distances: Callable[[range], Distances | None],
-        dtype: torch.dtype,
-    ) -> None:
-        self.queries, self.mask, self.distances, self.dtype = queries, mask, distances, dtype
-        self._whole: AttentionContext | None = None
-
-    def rows(self, queries: range) -> AttentionContext:
-        """The context of some queries."""
-        return AttentionContext.of(self.mask(queries), self.distances(queries), self.dtype)
-
-    @property
-    def whole(self) -> AttentionContext:
-        """The context of all queries, made once."""
-        if self._whole is None:
-            self._whole = self.rows(self.queries)
-        return self._whole
-
-
-Context = AttentionContext | LazyContext
 
 
 def additive(mask: Tensor, dtype: torch.dtype) -> Tensor:

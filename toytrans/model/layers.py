@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from toytrans.config import ModelConfig
 from toytrans.model.attention import Attention
 from toytrans.model.backends.dropout import Dropout
-from toytrans.model.context import Context
+from toytrans.model.context import AttentionContext
 from toytrans.model.kv_cache import KeysValues, KVCache
 from toytrans.model.positions.base import Positions
 
@@ -57,7 +57,7 @@ class EncoderLayer(nn.Module):
         self.feed_forward = FeedForward(model)
         self.residuals = nn.ModuleList(Residual(model) for _ in range(2))
 
-    def forward(self, x: Tensor, context: Context) -> Tensor:
+    def forward(self, x: Tensor, context: AttentionContext) -> Tensor:
         """(B, S, D) -> (B, S, D)."""
         x = self.residuals[0](x, lambda y: self.self_attention(y, context))
         return self.residuals[1](x, self.feed_forward)
@@ -78,8 +78,8 @@ class DecoderLayer(nn.Module):
     def forward(
         self,
         x: Tensor,
-        self_context: Context,
-        cross_context: Context,
+        self_context: AttentionContext,
+        cross_context: AttentionContext,
         memory: KeysValues,
         cache: KVCache | None = None,
     ) -> Tensor:

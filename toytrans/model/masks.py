@@ -28,44 +28,39 @@ def padding_mask(ids: Tensor) -> Tensor:
     return ids != PAD_ID
 
 
-def causal_mask(
-    length: int, device: torch.device | None = None, queries: range | None = None
-) -> Tensor:
-    """(T, T): query t may attend to keys 0 .. t. queries: the rows to make, in that order."""
-    rows = range(length) if queries is None else queries
-    return torch.ones(len(rows), length, dtype=torch.bool, device=device).tril(rows.start)
+def causal_mask(length: int, device: torch.device | None = None) -> Tensor:
+    """(T, T): query t may attend to keys 0 .. t."""
+    return torch.ones(length, length, dtype=torch.bool, device=device).tril()
 
 
 class MaskMaker:
     """Makes the three masks of one model from ids.
 
     pad_mask: "keys" masks pads as keys; "keys_and_queries" masks them as queries too.
-    Its methods take `queries`, the rows to make; None = all.
     """
 
     def __init__(self, pad_mask: PadMask = "keys") -> None:
         self.pad_mask: PadMask = pad_mask
 
-    def encoder_self(self, src: Tensor, queries: range | None = None) -> Tensor:
+    def encoder_self(self, src: Tensor) -> Tensor:
         """Every query may attend to every real source token."""
-        return self._without_pads(src, src, queries)
+        return self._without_pads(src, src)
 
-    def decoder_self(self, tgt_in: Tensor, queries: range | None = None) -> Tensor:
+    def decoder_self(self, tgt_in: Tensor) -> Tensor:
         """Every query may attend to real target tokens up to its own place."""
-        causal = causal_mask(tgt_in.shape[1], tgt_in.device, queries)
-        return self._without_pads(tgt_in, tgt_in, queries) & causal
+        causal = causal_mask(tgt_in.shape[1], tgt_in.device)
+        return self._without_pads(tgt_in, tgt_in) & causal
 
-    def cross(self, src: Tensor, tgt_in: Tensor, queries: range | None = None) -> Tensor:
+    def cross(self, src: Tensor, tgt_in: Tensor) -> Tensor:
         """Every query may attend to every real source token."""
-        return self._without_pads(tgt_in, src, queries)
+        return self._without_pads(tgt_in, src)
 
     def all(self, src: Tensor, tgt_in: Tensor) -> Masks:
         """The three masks of a batch: src (B, S), tgt_in (B, T)."""
         return Masks(self.encoder_self(src), self.decoder_self(tgt_in), self.cross(src, tgt_in))
 
-    def _without_pads(self, query_ids: Tensor, key_ids: Tensor, queries: range | None) -> Tensor:
+    def _without_pads(self, query_ids: Tensor, key_ids: Tensor) -> Tensor:
         mask = padding_mask(key_ids)[:, None, None, :]  # (B, 1, 1, Tk)
         if self.pad_mask == "keys_and_queries":
-            rows = slice(None) if queries is None else slice(queries.start, queries.stop)
-            mask = mask & padding_mask(query_ids)[:, None, rows, None]  # (B, 1, Tq, Tk)
+            mask = mask & padding_mask(query_ids)[:, None, :, None]  # (B, 1, Tq, Tk)
         return mask

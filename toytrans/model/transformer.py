@@ -1,6 +1,5 @@
 """The encoder-decoder transformer: embed, encode, decode."""
 
-from functools import partial
 from typing import Any
 
 import torch
@@ -8,7 +7,7 @@ from torch import Tensor, nn
 
 from toytrans.config import ModelConfig
 from toytrans.model.backends.dropout import Dropout
-from toytrans.model.context import LazyContext
+from toytrans.model.context import AttentionContext
 from toytrans.model.initialisation import initialise
 from toytrans.model.layers import DecoderLayer, EncoderLayer
 from toytrans.model.masks import MaskMaker
@@ -59,12 +58,8 @@ class Transformer(nn.Module):
     def encode(self, src: Tensor) -> Tensor:
         """Source ids (B, S) -> memory (B, S, D)."""
         places = range(src.shape[1])
-        context = LazyContext(
-            places,
-            partial(self.masks.encoder_self, src),
-            partial(self.positions.self_distances, keys=places, device=src.device),
-            self.dtype,
-        )
+        distances = self.positions.self_distances(places, places, src.device)
+        context = AttentionContext.of(self.masks.encoder_self(src), distances, self.dtype)
         x = self.embed(self.src_embedding, src)
         for layer in self.encoder_stack():
             x = layer(x, context)
@@ -73,19 +68,10 @@ class Transformer(nn.Module):
     def decode(self, tgt_in: Tensor, memory: Tensor, src: Tensor) -> Tensor:
         """Target ids (B, T), memory (B, S, D) and its ids (B, S) -> logits (B, T, V)."""
         places = range(tgt_in.shape[1])
-        self_context = LazyContext(
-            places,
-            partial(self.masks.decoder_self, tgt_in),
-            partial(self.positions.self_distances, keys=places, device=src.device),
-            self.dtype,
-        )
-        cross_state = self.cross_positions.start(memory, src, tgt_in)
-        cross_context = LazyContext(
-            places,
-            partial(self.masks.cross, src, tgt_in),
-            cross_state.distances,
-            self.dtype,
-        )
+        distances = self.positions.self_distances(places, places, src.device)
+        self_context = AttentionContext.of(self.masks.decoder_self(tgt_in), distances, self.dtype)
+        distances = self.cross_positions.start(memory, src, tgt_in).distances(places)
+        cross_context = AttentionContext.of(self.masks.cross(src, tgt_in), distances, self.dtype)
         x = self.embed(self.tgt_embedding, tgt_in)
         for layer in self.decoder_stack():
             keys_values = layer.cross_attention.keys_values(memory)

@@ -17,7 +17,7 @@ from toytrans.model.decoding.greedy import greedy
 from toytrans.model.transformer import Transformer
 from toytrans.tokens import BOS_ID, EOS_ID, PAD_ID, Vocabulary
 
-Precision = Literal["fp32", "bf16", "bf16_weights", "fp64"]
+Precision = Literal["fp32", "bf16", "fp64"]
 
 NARROW = 64
 """Up to this d_model, bf16 does not speed up a CPU with batches of the default size. Casts cost

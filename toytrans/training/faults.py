@@ -85,46 +85,44 @@ def check_fault(fault: str | None, model: ModelConfig, processes: int = 1) -> No
 class _NoCausal(MaskMaker):
     """Masks pads in the decoder, but not the future."""
 
-    def decoder_self(self, tgt_in: Tensor, queries: range | None = None) -> Tensor:
-        return self._without_pads(tgt_in, tgt_in, queries)
+    def decoder_self(self, tgt_in: Tensor) -> Tensor:
+        return self._without_pads(tgt_in, tgt_in)
 
 
 class _OffByOne(_NoCausal):
     """Query t may attend to keys 0 .. t + 1."""
 
-    def decoder_self(self, tgt_in: Tensor, queries: range | None = None) -> Tensor:
-        pads, length = super().decoder_self(tgt_in, queries), tgt_in.shape[1]
-        rows = range(length) if queries is None else queries
-        return (
-            pads & torch.ones(len(rows), length, device=tgt_in.device).tril(rows.start + 1).bool()
-        )
+    def decoder_self(self, tgt_in: Tensor) -> Tensor:
+        length = tgt_in.shape[1]
+        one_too_many = torch.ones(length, length, device=tgt_in.device).tril(1).bool()
+        return super().decoder_self(tgt_in) & one_too_many
 
 
 class _PadVisible(MaskMaker):
     """Masks the future, but no pads."""
 
-    def encoder_self(self, src: Tensor, queries: range | None = None) -> Tensor:
-        return torch.ones_like(super().encoder_self(src, queries))
+    def encoder_self(self, src: Tensor) -> Tensor:
+        return torch.ones_like(super().encoder_self(src))
 
-    def decoder_self(self, tgt_in: Tensor, queries: range | None = None) -> Tensor:
+    def decoder_self(self, tgt_in: Tensor) -> Tensor:
         open_to_all = torch.full_like(tgt_in, BOS_ID)
-        return super().decoder_self(open_to_all, queries)
+        return super().decoder_self(open_to_all)
 
-    def cross(self, src: Tensor, tgt_in: Tensor, queries: range | None = None) -> Tensor:
-        return torch.ones_like(super().cross(src, tgt_in, queries))
+    def cross(self, src: Tensor, tgt_in: Tensor) -> Tensor:
+        return torch.ones_like(super().cross(src, tgt_in))
 
 
 class _Flipped(MaskMaker):
     """Inverts every mask."""
 
-    def encoder_self(self, src: Tensor, queries: range | None = None) -> Tensor:
-        return ~super().encoder_self(src, queries)
+    def encoder_self(self, src: Tensor) -> Tensor:
+        return ~super().encoder_self(src)
 
-    def decoder_self(self, tgt_in: Tensor, queries: range | None = None) -> Tensor:
-        return ~super().decoder_self(tgt_in, queries)
+    def decoder_self(self, tgt_in: Tensor) -> Tensor:
+        return ~super().decoder_self(tgt_in)
 
-    def cross(self, src: Tensor, tgt_in: Tensor, queries: range | None = None) -> Tensor:
-        return ~super().cross(src, tgt_in, queries)
+    def cross(self, src: Tensor, tgt_in: Tensor) -> Tensor:
+        return ~super().cross(src, tgt_in)
 
 
 class Silence(nn.Module):

@@ -1,15 +1,16 @@
-"""The whole update, recorded once for each shape of a batch and replayed.
+"""The whole update as a CUDA graph: recorded once for each shape of a batch, then replayed.
 
     batch -> fixed tensors of its shape -> forward, loss, backward, clip, AdamW -> loss and norm
 
-The learning rate and the number of tokens are scalars on the device that every graph reads. The
-summed loss and the norm of the gradient are scalars that it writes. Nothing is read back.
+A small step on a GPU waits for hundreds of launches; a graph has one. It reads and writes fixed
+memory: the ids of a batch, the learning rate and the number of tokens; the summed loss and the
+norm of the gradient. Weights are updated in place. Dropout draws from the default generator, which
+a replay moves on as the eager step does, so a checkpoint holds the random state as usual.
 """
 
+import gc
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from functools import partial
-from typing import Any
+from typing import NamedTuple
 
 import torch
 
@@ -17,74 +18,106 @@ from toytrans.config import Config
 from toytrans.data.batches import Batch, bucket
 from toytrans.data.pairs import MAX_LEN_B, DatasetInfo
 from toytrans.errors import UserError
-from toytrans.model.recorder import CudaRecorder, Recorder, Tables
+from toytrans.model.positions.base import Positions
 from toytrans.model.transformer import Transformer
 from toytrans.training.devices import Precision
 from toytrans.training.step import Update, Updated
 from toytrans.user_code import is_reference
 
+Work = Callable[[], object]
 
-@dataclass(frozen=True)
-class _Recorded:
-    """An update of one shape: the fixed batch that it reads, and what repeats it."""
-
-    batch: Batch
-    replay: Callable[[], object]
+Capture = Callable[[Work, Work], Work]
+"""(warm-up, work) -> what repeats the work. The warm-up leaves no trace in the random states."""
 
 
-class RecordedUpdate:
-    """An `Update` of one batch, with the same numbers, recorded once for each shape.
+class CudaCapture:
+    """Records CUDA graphs, which share one pool of memory.
 
-    places: of the longest sequence that the model will meet.
+    A graph writes all that it reads there, so it may use what the one before it has freed.
     """
 
-    def __init__(self, recorder: Recorder, eager: Update, model: Transformer, places: int) -> None:
-        self.recorder, self.places, self.tables = recorder, places, Tables(model)
-        self.recorded: dict[tuple[int, ...], _Recorded] = {}
-        self.device = device = eager.device
+    def __init__(self, device: torch.device) -> None:
+        self.device, self.stream = device, torch.cuda.Stream(device)
+        self.pool = torch.cuda.graph_pool_handle()
+
+    def __call__(self, warm_up: Work, work: Work) -> Work:
+        outside = torch.cuda.current_stream(self.device)
+        self.stream.wait_stream(outside)
+        random = torch.random.fork_rng([self.device], device_type="cuda")
+        with random, torch.cuda.stream(self.stream):
+            warm_up()
+        outside.wait_stream(self.stream)
+        graph = torch.cuda.CUDAGraph()
+        gc.disable()  # a CUDA graph that is freed breaks a capture
+        try:
+            with torch.cuda.graph(graph, pool=self.pool, stream=self.stream):
+                work()
+        finally:
+            gc.enable()
+        replay: Work = graph.replay
+        return replay
+
+
+class GraphedUpdate:
+    """An `Update` of one batch with the same numbers, recorded once for each shape.
+
+    places: of the longest sequence that the model will meet. The tables of its positions get that
+    size before the first graph, which reads them where they are.
+    """
+
+    def __init__(self, capture: Capture, eager: Update, model: Transformer, places: int) -> None:
+        self.capture, self.eager = capture, eager
+        self.graphs: dict[tuple[int, ...], _Graph] = {}
+        device = eager.device
         # AdamW's kernel for a GPU reads an fp32 rate; that for a CPU takes a number as fp64
         rate = torch.float32 if device.type == "cuda" else torch.float64
         self.lr = torch.zeros((), dtype=rate, device=device)
         self.tokens, self.loss, self.norm = (torch.zeros((), device=device) for _ in range(3))
-        tokens: Any = self.tokens  # in place of a number
-        objective = eager.objective._replace(tokens=lambda batch: tokens)
-        self.eager = replace(eager, objective=objective)
+        schemes = [module for module in model.modules() if isinstance(module, Positions)]
+        for scheme in schemes:
+            scheme.make_room(places, model.output.weight)
+        # held, since graphs go on to read them even if a longer sequence brings larger ones
+        self.tables = [dict(vars(scheme)) for scheme in schemes]
 
     def __call__(self, batches: Sequence[Batch], *, lr: float) -> Updated:
         """As `Update`; the next call overwrites the summed loss and the norm."""
         (batch,) = batches
-        tokens, shape = batch.target_tokens, (*batch.src.shape, batch.tgt_in.shape[1])
+        tokens = batch.target_tokens
         self.lr.fill_(lr)
         self.tokens.fill_(tokens)
-        if shape not in self.recorded:
-            self.recorded[shape] = self._record(batch)
-        recorded = self.recorded[shape]
-        for fixed, ids in zip(recorded.batch, batch, strict=True):
+        shape = (*batch.src.shape, batch.tgt_in.shape[1])
+        if shape not in self.graphs:
+            self.graphs[shape] = self._record(batch)
+        graph = self.graphs[shape]
+        for fixed, ids in zip(graph.batch, batch, strict=True):
             fixed.copy_(ids)
-        recorded.replay()
+        graph.replay()
         return self.loss, tokens, self.norm
 
-    def _record(self, batch: Batch) -> _Recorded:
-        if not self.recorded:
-            self.tables.make_room(self.places)
-        src, tgt_in, tgt_out = (ids.to(self.device, copy=True) for ids in batch)
+    def _record(self, batch: Batch) -> "_Graph":
+        src, tgt_in, tgt_out = (ids.to(self.eager.device, copy=True) for ids in batch)
         fixed = Batch(src, tgt_in, tgt_out)
-        self._drop_gradients()
-        self.recorder.warm_up(lambda: self.eager.backward([fixed]))
-        self.tables.keep()
-        self._drop_gradients()  # so that they are made anew, in the memory of the graph
-        with self.tables.fixed():
-            replay = self.recorder.record(partial(self._work, fixed))
-        self._drop_gradients()
-        return _Recorded(fixed, replay)
 
-    def _work(self, batch: Batch) -> None:
-        loss, _, norm = self.eager([batch], lr=self.lr)
-        self.loss.copy_(loss)
-        self.norm.copy_(norm)
+        def warm_up() -> None:
+            self.eager.optimizer.zero_grad()
+            self.eager.backward([fixed], self.tokens)
+            self.eager.optimizer.zero_grad()  # so that they are made anew, in the graph's memory
 
-    def _drop_gradients(self) -> None:
+        def work() -> None:
+            loss, _, norm = self.eager([fixed], lr=self.lr, tokens=self.tokens)
+            self.loss.copy_(loss)
+            self.norm.copy_(norm)
+
+        replay = self.capture(warm_up, work)
         self.eager.optimizer.zero_grad()
+        return _Graph(fixed, replay)
+
+
+class _Graph(NamedTuple):
+    """The fixed batch that a graph reads, and what replays it."""
+
+    batch: Batch
+    replay: Work
 
 
 def most_places(config: Config, facts: DatasetInfo) -> int:
@@ -97,28 +130,21 @@ def most_places(config: Config, facts: DatasetInfo) -> int:
     return facts.max_len_a * bucket(longest + 2) + MAX_LEN_B
 
 
-def choose_recorder(
+def choose_capture(
     config: Config, device: torch.device, precision: Precision, processes: int
-) -> tuple[Recorder | None, str]:
+) -> tuple[Capture | None, str]:
     """What records the updates of a run, and a sentence about it for the user.
 
     None = nothing is recorded. Raises UserError for a device that cannot.
     """
-    if config.train.cuda_graphs != "on":
+    model, train = config.model, config.train
+    if train.cuda_graphs != "on":
         return None, ""
     if device.type != "cuda":
         raise UserError(
             f"train.cuda_graphs: on needs a CUDA device, not {device.type}; leave it out, or take "
             "device: cuda"
         )
-    if reason := not_recorded(config, precision, processes):
-        return None, f"no CUDA graphs: {reason}"
-    return CudaRecorder(device), "each shape of a batch is recorded as a CUDA graph"
-
-
-def not_recorded(config: Config, precision: Precision, processes: int) -> str:
-    """Why the updates of a run cannot be recorded; empty if they can."""
-    model, train = config.model, config.train
     own = model.class_ or is_reference(model.positions)
     own = own or is_reference(model.cross_positions or "")
     reasons = {
@@ -130,4 +156,6 @@ def not_recorded(config: Config, precision: Precision, processes: int) -> str:
         f"model.kind: {model.kind} has not been tried with them": model.kind != "transformer",
         "fp64 is for comparisons": precision == "fp64",
     }
-    return next((reason for reason, holds in reasons.items() if holds), "")
+    if reason := next((reason for reason, holds in reasons.items() if holds), ""):
+        return None, f"no CUDA graphs: {reason}"
+    return CudaCapture(device), "each shape of a batch is recorded as a CUDA graph"

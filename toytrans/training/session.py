@@ -32,7 +32,7 @@ from toytrans.training import owned, run, run_folder
 from toytrans.training.devices import Precision, choose_device, choose_precision
 from toytrans.training.distributed import SINGLE_PROCESS, DistributedContext
 from toytrans.training.faults import check_fault
-from toytrans.training.graphs import choose_recorder
+from toytrans.training.graphs import choose_capture
 from toytrans.training.machine import settings_of_numbers
 from toytrans.training.optimizer import learning_rate
 from toytrans.training.signals import ReceivedSignals, collect_interrupts, collect_signals
@@ -106,17 +106,17 @@ def open_session(
         lambda: choose_precision(plan.precision, device, plan.config.model.d_model)
     )
     size = context.size
-    recorder, remark = context.on_all(lambda: choose_recorder(plan.config, device, precision, size))
+    capture, remark = context.on_all(lambda: choose_capture(plan.config, device, precision, size))
     collected = collect_signals(patient=patient or context.size > 1)
     with collect_interrupts() if in_program else collected as signals:
         path, made = context.on_main(lambda: _claim(plan, request))
         with _held(plan._replace(path=path), made, request.remedy, context, report) as notes:
-            trainer = Trainer(plan.config, source, path, device, precision, context, recorder)
+            trainer = Trainer(plan.config, source, path, device, precision, context, capture)
             notes += trainer.resume() if plan.resume else []
             resumed = trainer.progress.step > 0
             before = run.read_environment(path) if resumed else {}
             environment = _environment(plan.config, device, precision, context)
-            environment["cuda_graphs"] = recorder is not None
+            environment["cuda_graphs"] = capture is not None
             environment["config"] = before.get("config", request.name)
             environment["id"] = _id_of(before)
             ignored = ignored_in(path / owned.CONFIG) if resumed else ""

@@ -27,17 +27,20 @@ def backward(
     label_smoothing: float = 0.0,
     precision: Precision = "fp32",
     context: DistributedContext = SINGLE_PROCESS,
+    tokens: Tensor | None = None,
 ) -> tuple[Tensor, int]:
     """Add the gradients of the mean loss per real target token of some batches together.
 
     They equal the gradients of one large batch that holds all rows.
 
     forward: (src, tgt_in) -> logits (B, T, V).
+    tokens: the number of tokens, where the device alone knows it; None = it is counted.
     Returns the summed loss, a scalar tensor, and the number of real target tokens. Both are
     sums over all processes.
     """
     batches = [objective.batch(batch) for batch in batches]
-    tokens = sum(objective.tokens(batch) for batch in batches)
+    counted = sum(objective.tokens(batch) for batch in batches) if tokens is None else 0
+    divisor = (counted if tokens is None else tokens) / context.size
     total = torch.zeros((), device=device)
     for number, batch in enumerate(batches, 1):
         src, tgt_in, tgt_out = context.shard(batch).to(device)
@@ -45,9 +48,9 @@ def backward(
             with torch.autocast(device.type, torch.bfloat16, enabled=precision == "bf16"):
                 logits = forward(src, tgt_in)
             loss = objective.loss(logits, tgt_out, label_smoothing)
-            (loss / (tokens / context.size)).backward()  # gradients are averaged over the processes
+            (loss / divisor).backward()  # gradients are averaged over the processes
         total = total + loss.detach()
-    return context.sum(total), tokens
+    return context.sum(total), counted
 
 
 @dataclass(frozen=True)
@@ -65,16 +68,20 @@ class Update:
     objective: Objective = SOUND
     context: DistributedContext = field(default_factory=lambda: SINGLE_PROCESS)
 
-    def __call__(self, batches: Sequence[Batch], *, lr: float | Tensor) -> Updated:
+    def __call__(
+        self, batches: Sequence[Batch], *, lr: float | Tensor, tokens: Tensor | None = None
+    ) -> Updated:
         """The norm of the gradient is that before clipping."""
         self.optimizer.zero_grad()
-        loss, tokens = self.backward(batches)
+        loss, counted = self.backward(batches, tokens)
         limit = self.train.clip_norm or math.inf
         norm = torch.nn.utils.clip_grad_norm_(self.optimizer.state, limit)
         self.optimizer.step(lr)
-        return loss, tokens, norm
+        return loss, counted, norm
 
-    def backward(self, batches: Sequence[Batch]) -> tuple[Tensor, int]:
+    def backward(
+        self, batches: Sequence[Batch], tokens: Tensor | None = None
+    ) -> tuple[Tensor, int]:
         """Gradients, summed loss and number of real target tokens; see `backward`."""
         return backward(
             self.forward,
@@ -84,4 +91,5 @@ class Update:
             label_smoothing=self.train.label_smoothing,
             precision=self.precision,
             context=self.context,
+            tokens=tokens,
         )

@@ -23,10 +23,6 @@ from toytrans.data.batches import Batch, largest_batch, training_batches
 from toytrans.data.pairs import Pairs, PairSource, all_pairs
 from toytrans.errors import UserError, ran_out_of_memory
 from toytrans.evaluation import Report, evaluate
-from toytrans.model.decoding import search
-from toytrans.model.decoding.recorded import RecordedSearch
-from toytrans.model.recorder import Recorder
-from toytrans.training.bf16_weights import Bf16Weights
 from toytrans.training.checkpoint import (
     Checkpoint,
     DamagedCheckpoint,
@@ -40,7 +36,7 @@ from toytrans.training.checkpoint import (
 from toytrans.training.devices import Precision
 from toytrans.training.distributed import SINGLE_PROCESS, DistributedContext
 from toytrans.training.faults import build_model, objective_of
-from toytrans.training.graphs import RecordedUpdate, most_places
+from toytrans.training.graphs import Capture, GraphedUpdate, most_places
 from toytrans.training.optimizer import AdamW, learning_rate
 from toytrans.training.owned import keep_unreadable, leaves, saved_steps
 from toytrans.training.run import Record, append_record, cut_records
@@ -72,7 +68,7 @@ class Trainer:
         device: torch.device,
         precision: Precision,
         context: DistributedContext = SINGLE_PROCESS,
-        recorder: Recorder | None = None,
+        capture: Capture | None = None,
     ) -> None:
         torch.manual_seed(config.seed)
         self.config, self.source, self.run, self.device = config, source, run, device
@@ -81,7 +77,7 @@ class Trainer:
         self.objective = objective_of(config.fault, config.model.backward)
         self.model = model.double().to(device) if precision == "fp64" else model.to(device)
         self._forward: Callable[[Tensor, Tensor], Tensor] = context.wrap(
-            Bf16Weights(self.model) if precision == "bf16_weights" else self.model,
+            self.model,
             skips_weights=config.fault is not None,
         )
         context.seed(config.seed, 0)
@@ -96,11 +92,10 @@ class Trainer:
             context,
         )
         self._update: Callable[..., Updated] = (
-            RecordedUpdate(recorder, eager, self.model, most_places(config, source.facts))
-            if recorder
+            GraphedUpdate(capture, eager, self.model, most_places(config, source.facts))
+            if capture
             else eager
         )
-        self._searching = RecordedSearch(recorder, self.model) if recorder else search
         self.progress = Progress()
         self.stop_reason: StopReason | None = None
         self.cause = ""
@@ -340,7 +335,6 @@ class Trainer:
             self._valid,
             self.source.facts,
             source_bos=self.config.source_bos,
-            searching=self._searching,
         )
         report = self.context.sum_reports(own)
         counts = report.total().summary()

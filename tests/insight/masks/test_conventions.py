@@ -537,7 +537,7 @@ def test_marian_computes_our_logits(pad_mask, implementation, batch):
 
 
 class WithoutTriangle(MaskMaker):
-    def decoder_self(self, tgt_in: Tensor, queries: range | None = None) -> Tensor:
+    def decoder_self(self, tgt_in: Tensor) -> Tensor:
         return (tgt_in != PAD_ID)[:, None, None]
 
 

@@ -342,10 +342,10 @@ def _with_the_future(masks: MaskMaker) -> MaskMaker:
     """The model's own masks, except that the decoder sees the future."""
     opened, decoder_mask = copy.copy(masks), masks.decoder_self
 
-    def decoder_self(tgt_in: Tensor, queries: range | None = None) -> Tensor:
-        future = ~causal_mask(tgt_in.shape[1], tgt_in.device, queries)
+    def decoder_self(tgt_in: Tensor) -> Tensor:
+        future = ~causal_mask(tgt_in.shape[1], tgt_in.device)
         real = padding_mask(tgt_in)[:, None, None, :]
-        return decoder_mask(tgt_in, queries) | (future & real)
+        return decoder_mask(tgt_in) | (future & real)
 
     opened.decoder_self = decoder_self  # type: ignore[method-assign]
     return opened

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from toytrans.model.attention import Attention
-from toytrans.model.context import AttentionContext, LazyContext
+from toytrans.model.context import AttentionContext
 
 
 class Call:
@@ -115,7 +115,7 @@ def _reference_of_ours(
     module: Attention,
     factor: float,
     x: Tensor,
-    context: AttentionContext | LazyContext,
+    context: AttentionContext,
     memory: Any = None,
     cache: Any = None,
 ) -> Tensor:
@@ -123,7 +123,6 @@ def _reference_of_ours(
     q, k, v = (
         _heads(F.linear(x, w, b), module.n_heads) for w, b in zip(weights, biases, strict=True)
     )
-    context = context.whole
     if memory is not None:
         k, v = memory
     else:

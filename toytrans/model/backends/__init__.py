@@ -1,4 +1,4 @@
-"""Backends of attention: the numbers of `eager_attention`, faster; and limited memory.
+"""Backends of attention: the numbers of `eager_attention`, faster.
 
 A backend is a module with `fits(q, context, cap)` and `attend(...)`, listed in BACKENDS.
 """
@@ -8,12 +8,11 @@ from collections.abc import Callable
 from torch import Tensor
 
 from toytrans.model.backends import cpu, sdpa
-from toytrans.model.backends.chunked import within_limit
 from toytrans.model.context import AttentionContext
 
 BACKENDS = (sdpa, cpu)
 
-__all__ = ["BACKENDS", "first_fitting", "split_heads", "within_limit"]
+__all__ = ["BACKENDS", "first_fitting", "split_heads"]
 
 
 def first_fitting(q: Tensor, context: AttentionContext, cap: float) -> Callable[..., Tensor] | None:
