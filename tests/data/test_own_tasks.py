@@ -254,3 +254,20 @@ def test_a_module_of_a_package_and_helpers_beside_a_file(here: Path, command: Co
     (here / "beside.py").write_text("from helper_beside import same as f\n")
     (here / "helper_beside.py").write_text("def same(s): return list(s)\n")
     assert command("tasks", "beside.py:f").code == 0
+
+
+ROOM = "model.positions=learned", "model.max_positions=40"
+
+
+@pytest.mark.parametrize(("longest", "fits"), [(30, True), (31, False)])
+def test_a_position_table_needs_what_the_task_says_of_its_growth(
+    longest: int, fits: bool, own: Path, command: Command
+):
+    """30 symbols and 10 more fit 40 places."""
+    own.write_text("def f(s): return s\nf.growth = 1\n")
+    lengths = (f"data.train_length=[1, {longest}]", f"data.test_length=[1, {longest}]")
+    sets = ("data.task=own.py:f", "train.max_steps=1", *ROOM, *lengths)
+    words = [word for setting in sets for word in ("--set", setting)]
+    done = command("train", "c.yaml", "--out", "r", *words)
+    assert done.code == (0 if fits else 2), done.err
+    assert ("31 source symbols may become 41 target symbols" in done.err) == (not fits)

@@ -176,7 +176,7 @@ def largest_batch(source: PairSource, config: Config, device: torch.device | str
         pairs.lengths_on_host(),
         config.data.batch_tokens,
         source_bos,
-        longest=config.model.max_positions,
+        longest=config.model.max_length,
     )
     start, stop, shape = max(cuts, key=lambda cut: cut[2][0] * sum(cut[2][1:]) ** 2)
     return make_batch(pairs.take(order[start:stop].to(device)), source_bos, shape)
