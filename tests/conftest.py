@@ -23,6 +23,7 @@ import pytest
 import torch
 import typer.main
 
+from toytrans import user_code
 from toytrans.choices import AnchorName, PadMask, PositionName
 from toytrans.cli.app import main
 from toytrans.config import Config
@@ -46,12 +47,6 @@ def pytest_collection() -> Generator[None, object, object]:
     gc.freeze()
     gc.enable()
     return collected
-
-
-@pytest.fixture(autouse=True, scope="session")
-def _state(tmp_path_factory: pytest.TempPathFactory) -> None:
-    """What commands note of the user's code goes to a folder of the tests."""
-    os.environ["XDG_STATE_HOME"] = str(tmp_path_factory.mktemp("state"))
 
 
 @pytest.fixture(autouse=True, scope="session")
@@ -243,6 +238,8 @@ def call(*arguments: str) -> int:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sys, "argv", ["toytrans", *arguments])
         patch.setenv("PYTHONSAFEPATH", "")  # main sets it, for what a command starts
+        patch.setattr(user_code, "_files", {})  # nobody has named code in a new process
+        patch.setattr(user_code, "_trusted", set())
         try:
             main()
         except SystemExit as stop:

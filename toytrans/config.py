@@ -65,8 +65,7 @@ class ModelConfig(Section):
     class_: Own | None = Field(
         None,
         alias="class",
-        description="Your own model, FILE.py:NAME or package.module:NAME, in place of the "
-        "transformer.",
+        description="Your own model, FILE.py:NAME, in place of the transformer.",
     )
     cell: Literal["gru", "lstm"] | None = Field(
         None, description="Cells of kind rnn. null means gru."

@@ -68,8 +68,7 @@ class DataConfig(Section):
 
     task: OrOwn[TaskName] | None = Field(
         None,
-        description="Synthetic task, or your own: FILE.py:NAME or package.module:NAME. Do not set "
-        "data.files too.",
+        description="Synthetic task, or your own: FILE.py:NAME. Do not set data.files too.",
     )
     files: FilesConfig | None = Field(
         None, description="Pairs read from files. Do not set data.task too."

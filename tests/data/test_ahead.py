@@ -40,7 +40,6 @@ CONFIG = tiny_yaml(data={"task": "own.py:slow", "train_length": [1, 6]})
 def pids(here: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder with one file a process that has computed pairs. Pools are small."""
     monkeypatch.setattr(batching, "SMALLEST_POOL", 1)
-    monkeypatch.setenv("XDG_STATE_HOME", str(here.parent / "state"))
     (here / "own.py").write_text(TASK)
     (here / "pids").mkdir()
     return here / "pids"
