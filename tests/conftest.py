@@ -27,7 +27,6 @@ from toytrans import user_code
 from toytrans.choices import AnchorName, PadMask, PositionName
 from toytrans.cli.app import main
 from toytrans.config import Config
-from toytrans.data import ahead
 from toytrans.insight.inspected import InspectedBatch, batch_of_sequences
 from toytrans.model.backends.cpu import leave_products_to_onednn
 from toytrans.model.build import build
@@ -51,12 +50,10 @@ def pytest_collection() -> Generator[None, object, object]:
 
 @pytest.fixture(autouse=True, scope="session")
 def _no_waiting() -> Iterator[None]:
-    """Files need not survive a loss of power, Typer makes the commands once, and tasks of one's
-    own start workers only where a test asks for them."""
+    """Files need not survive a loss of power, and Typer makes the commands once."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(os, "fsync", os.fstat)  # which raises for what is no open file, too
         patch.setattr(typer.main, "get_command", functools.cache(typer.main.get_command))
-        patch.setattr(ahead, "PATIENCE", 1e9)
         yield
 
 
