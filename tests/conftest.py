@@ -23,10 +23,10 @@ import pytest
 import torch
 import typer.main
 
+from toytrans import user_code
 from toytrans.choices import AnchorName, PadMask, PositionName
 from toytrans.cli.app import main
 from toytrans.config import Config
-from toytrans.data import ahead
 from toytrans.insight.inspected import InspectedBatch, batch_of_sequences
 from toytrans.model.backends.cpu import leave_products_to_onednn
 from toytrans.model.build import build
@@ -49,19 +49,11 @@ def pytest_collection() -> Generator[None, object, object]:
 
 
 @pytest.fixture(autouse=True, scope="session")
-def _state(tmp_path_factory: pytest.TempPathFactory) -> None:
-    """What commands note of the user's code goes to a folder of the tests."""
-    os.environ["XDG_STATE_HOME"] = str(tmp_path_factory.mktemp("state"))
-
-
-@pytest.fixture(autouse=True, scope="session")
 def _no_waiting() -> Iterator[None]:
-    """Files need not survive a loss of power, Typer makes the commands once, and tasks of one's
-    own start workers only where a test asks for them."""
+    """Files need not survive a loss of power, and Typer makes the commands once."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(os, "fsync", os.fstat)  # which raises for what is no open file, too
         patch.setattr(typer.main, "get_command", functools.cache(typer.main.get_command))
-        patch.setattr(ahead, "PATIENCE", 1e9)
         yield
 
 
@@ -243,6 +235,8 @@ def call(*arguments: str) -> int:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sys, "argv", ["toytrans", *arguments])
         patch.setenv("PYTHONSAFEPATH", "")  # main sets it, for what a command starts
+        patch.setattr(user_code, "_files", {})  # nobody has named code in a new process
+        patch.setattr(user_code, "_trusted", set())
         try:
             main()
         except SystemExit as stop:

@@ -1,5 +1,7 @@
 """Sealed faults: what is sealed can be opened, and nothing else."""
 
+import hashlib
+from base64 import urlsafe_b64encode
 from typing import get_args
 
 import pytest
@@ -62,3 +64,14 @@ def test_a_seal_with_a_stray_character_is_refused():
     for changed in (f"{sealed[:10]}!{sealed[10:]}", f"{sealed}\n"):
         with pytest.raises(UserError, match="this seal was changed"):
             opened(changed)
+
+
+def test_a_seal_that_was_made_to_hold_no_text_is_refused(here, refused):
+    """Its checksum is right, and what it seals is no UTF-8."""
+    name = b"\xff" * 24
+    inner = name + hashlib.sha256(NONCE + name).digest()[:4]
+    stream = hashlib.shake_256(b"toytrans" + NONCE).digest(len(inner))
+    raw = NONCE + bytes(a ^ b for a, b in zip(inner, stream, strict=True))
+    crafted = f"sealed-{urlsafe_b64encode(raw).decode()}"
+    assert len(crafted) == len(seal(None, NONCE))
+    assert "this seal was changed" in refused("train", "c.yaml", "--set", f"fault={crafted}")

@@ -19,7 +19,7 @@ from toytrans.choices import (
     PadMask,
     PositionName,
 )
-from toytrans.config_data import MOST_IDS, DataConfig
+from toytrans.config_data import MOST_IDS, MOST_TOKENS, DataConfig
 from toytrans.config_section import (
     Depth,
     OrOwn,
@@ -65,8 +65,7 @@ class ModelConfig(Section):
     class_: Own | None = Field(
         None,
         alias="class",
-        description="Your own model, FILE.py:NAME or package.module:NAME, in place of the "
-        "transformer.",
+        description="Your own model, FILE.py:NAME, in place of the transformer.",
     )
     cell: Literal["gru", "lstm"] | None = Field(
         None, description="Cells of kind rnn. null means gru."
@@ -277,6 +276,7 @@ class Config(Section):
             raise refusal("fault", "faults are made in toytrans' models; leave out model.class")
         if self.data.task is not None:
             self._check_lengths()
+        self._check_step()
 
     def _check_lengths(self) -> None:
         """Whether the lengths of a task fit a position table and memory."""
@@ -297,6 +297,19 @@ class Config(Section):
                     f"{examples:,} pairs of up to {span[1]:,} symbols are more than {MOST_IDS:,} "
                     f"ids; lower it, or data.{split}_length",
                 )
+
+    def _check_step(self) -> None:
+        """Whether the batches of one step fit memory. All are there before the first is used:
+        each is divided by the number of tokens of all."""
+        data, count = self.data, self.train.accumulate
+        longest = (1 + data.limits.growth) * (data.train_length or (0, 0))[1] + 3
+        tokens = max(data.batch_tokens, longest)
+        if count > 1 and count * tokens > MOST_TOKENS:
+            raise refusal(
+                "train.accumulate",
+                f"{count:,} batches of up to {tokens:,} tokens are more than the {MOST_TOKENS:,} "
+                "of one step; lower it, data.batch_tokens or data.train_length",
+            )
 
     def _longest_source(self) -> int:
         """Source symbols whose source and target both fit the position table, EOS included."""

@@ -46,6 +46,10 @@ MOST_IDS = 2**27
 """Ids of a validation or test split, padded to its longest sequence; less than fills a machine."""
 
 
+MOST_TOKENS = 2**24
+"""Padded tokens of a batch, and of all batches of one step."""
+
+
 class FilesConfig(Section):
     """Pairs read from files."""
 
@@ -64,8 +68,7 @@ class DataConfig(Section):
 
     task: OrOwn[TaskName] | None = Field(
         None,
-        description="Synthetic task, or your own: FILE.py:NAME or package.module:NAME. Do not set "
-        "data.files too.",
+        description="Synthetic task, or your own: FILE.py:NAME. Do not set data.files too.",
     )
     files: FilesConfig | None = Field(
         None, description="Pairs read from files. Do not set data.task too."
@@ -96,7 +99,7 @@ class DataConfig(Section):
     test_examples: Examples | None = Field(
         None, description="Number of test pairs. null means 1000 for a task, all pairs of a file."
     )
-    batch_tokens: Annotated[int, Field(ge=1, le=2**24)] = Field(
+    batch_tokens: Annotated[int, Field(ge=1, le=MOST_TOKENS)] = Field(
         4096, description="Size of a batch in padded tokens: rows times (S + T)."
     )
     seed: Seed | None = Field(
@@ -120,9 +123,9 @@ class DataConfig(Section):
 
     @property
     def limits(self) -> TaskLimits:
-        """Those of the task. Its code alone knows the limits of the user's."""
+        """Those of the task. Of the user's, its code alone knows them; `data` checks them then."""
         if is_reference(self.task):
-            return TaskLimits(growth=2, symbols=None)
+            return TaskLimits(symbols=None)
         return LIMITS.get(self.task or "", TaskLimits())
 
     def _check(self) -> None:

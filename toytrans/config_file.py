@@ -70,7 +70,7 @@ def config_of(
 
 
 def read_config(path: Path) -> Config:
-    """A saved config; its code is trusted if the user has trained with it. Raises UserError.
+    """A saved config, whose code is not trusted. Raises UserError.
 
     Of a run of earlier versions, `train.compile: true` is ignored; `ignored_in` says so.
     """

@@ -68,7 +68,7 @@ def _kind(value: Any) -> str:
 
 
 Own = Annotated[str, AfterValidator(_own), Field(json_schema_extra={"pattern": ":"})]
-"""Code of the user's: FILE.py:NAME, saved with an absolute path, or package.module:NAME."""
+"""Code of the user's: FILE.py:NAME, saved with an absolute path."""
 
 OrOwn = Annotated[
     Annotated[T, Tag("[built in]")] | Annotated[Own, Tag("[own]")], Discriminator(_kind)

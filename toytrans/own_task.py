@@ -1,5 +1,5 @@
 """A task of the user's: one function from a source's symbols to its target's, or an object with
-more. Python code on rows of symbols; no torch, so that worker processes start quickly.
+more. Python code on rows of symbols, without torch.
 
     def swap_pairs(source: list[int]) -> list[int]: ...
 

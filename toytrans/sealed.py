@@ -17,7 +17,8 @@ PREFIX = "sealed-"
 NONCE, NAME, CHECK = 8, 24, 4
 """Bytes of the nonce, of the padded name, and of the checksum that follows it."""
 
-NAMES = ("", *get_args(FaultName))
+NAMES = {name.encode().ljust(NAME): name for name in ("", *get_args(FaultName))}
+"""Every name, by its padded bytes."""
 
 
 def seal(fault: FaultName | None, nonce: bytes) -> str:
@@ -38,9 +39,9 @@ def opened(fault: str | None) -> FaultName | None:
     nonce = raw[:NONCE]
     inner = _xor(raw[NONCE:], nonce)
     name, check = inner[:NAME], inner[NAME:]
-    if len(name) != NAME or check != _check(nonce, name) or name.strip().decode() not in NAMES:
+    if check != _check(nonce, name) or name not in NAMES:
         raise UserError(f"fault: {PREFIX}...: this seal was changed; take the one handed out")
-    return cast(FaultName, name.decode().strip()) if name.strip() else None
+    return cast(FaultName, NAMES[name]) if NAMES[name] else None
 
 
 def is_sealed(fault: str | None) -> bool:

@@ -1,47 +1,47 @@
-"""Code of the user's that a config names: `my_tasks.py:swap_pairs`, or `package.module:name`.
+"""Code of the user's that a config names: `my_tasks.py:swap_pairs`.
 
-What runs is what was hashed: a file is read once, hashed and compiled from the same bytes. It runs
-only where the user named it, on the command line or in their own config, or where they have
-trained with exactly this code before. A run directory that somebody sends names code too; that is
-refused unless the user trusts it.
+    named -> read once -> hashed, run, or handed to another process
+
+It runs where the user names it: on the command line, or in a config that they give to a command. A
+run directory that somebody sends names code too; that runs if the user trusts it, each time anew.
+What was read is what runs and what is hashed, until the user names the file again.
 """
 
 import contextlib
 import hashlib
-import importlib
-import importlib.util
-import os
 import re
 import sys
 import traceback
-from collections.abc import Iterable, Iterator
-from importlib.machinery import PathFinder
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 from toytrans.choices import did_you_mean
 from toytrans.errors import UserError
-from toytrans.safe_io import read_named, read_whole
+from toytrans.safe_io import read_named
 
 MOST_BYTES = 10_000_000
-"""Of a file of code, or of the list of trusted code."""
-
-TRUST_ALL = "TOYTRANS_TRUST_CODE"
-"""The environment variable that is set by --trust-code, so that processes started later see it."""
+"""Of a file of code."""
 
 RAISED = (Exception, SystemExit)
 """What the user's code may raise; an interruption is not its own."""
 
-_FORM = "write it as FILE.py:NAME or package.module:NAME"
 _MODULE = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*")
 
-_trusted: set[str] = set()
-_files: dict[str, tuple[str, ModuleType]] = {}
-"""Modules of files, with their sha256, by path."""
 
-_loaded: set[str] = set()
-"""Files whose code was loaded here."""
+@dataclass
+class _File:
+    """A file as it was read. module: what it defines, once it has run."""
+
+    raw: bytes
+    module: ModuleType | None = None
+
+
+_files: dict[str, _File] = {}
+_trusted: set[str] = set()
+_trusts_all = False
 
 
 def is_reference(text: str | None) -> bool:
@@ -52,13 +52,14 @@ def is_reference(text: str | None) -> bool:
 def absolute(text: str) -> str:
     """A reference with the absolute path of its file. Raises ValueError with a remedy."""
     place, _, name = text.rpartition(":")
-    if not place or not name.isidentifier():
-        raise ValueError(f"{text!r} names no code; {_FORM}")
-    if place.endswith(".py"):
-        return f"{Path(place).absolute()}:{name}"
-    if not _MODULE.fullmatch(place):
-        raise ValueError(f"{text!r} names neither a .py file nor a module; {_FORM}")
-    return text
+    if _MODULE.fullmatch(place) and name.isidentifier() and not place.endswith(".py"):
+        raise ValueError(
+            f"{text!r} names a module, not a file; name a file whose one line is "
+            f"`from {place} import {name}`: FILE.py:{name}"
+        )
+    if not place.endswith(".py") or not name.isidentifier():
+        raise ValueError(f"{text!r} names no code; write it as FILE.py:NAME")
+    return f"{Path(place).absolute()}:{name}"
 
 
 def shown(reference: str) -> str:
@@ -70,14 +71,22 @@ def shown(reference: str) -> str:
 
 def load(reference: str) -> Any:
     """What a reference names. Raises UserError."""
-    place, _, name = reference.rpartition(":")
-    _check_trust(reference)
-    module = _load_file(place) if place.endswith(".py") else _import(place)
-    if not hasattr(module, name):
-        names = [known for known in vars(module) if not known.startswith("_")]
+    if not (reference in _trusted or _trusts_all):
+        raise UserError(
+            f"{shown(reference)}: code that a run names; read it, then give --trust-code "
+            "(trust_code=True in Python)"
+        )
+    path, _, name = reference.rpartition(":")
+    if path not in _files:
+        trust([reference])
+    file = _files[path]
+    if file.module is None:
+        file.module = _run(path, file.raw)
+    if not hasattr(file.module, name):
+        names = [known for known in vars(file.module) if not known.startswith("_")]
         hint = did_you_mean(name, names) if names else "it defines nothing"
-        raise UserError(f"{shown(place)}: has no {name}; {hint}")
-    return getattr(module, name)
+        raise UserError(f"{shown(path)}: has no {name}; {hint}")
+    return getattr(file.module, name)
 
 
 def construct(reference: str, *arguments: Any) -> Any:
@@ -94,160 +103,102 @@ def construct(reference: str, *arguments: Any) -> Any:
 
 
 def fault_in_user_code(error: BaseException) -> str | None:
-    """An exception in one line if it came through a file of the user's that was loaded here.
+    """An exception in one line if it came through a file of the user's that was run here.
 
     An exit that this package asks for, because of a signal, is none of the user's.
     """
     if isinstance(error, SystemExit) and _raised_here(error):
         return None
-    places = [place for place in _loaded if _line_of(error, place)]
-    return f"{failure(error, f'{places[-1]}:')}" if places else None
-
-
-def digest(reference: str) -> str:
-    """sha256 of the file that a reference names; empty if it has none. Raises UserError."""
-    place = reference.rpartition(":")[0]
-    if place.endswith(".py"):
-        return hashlib.sha256(read_named(place, MOST_BYTES, name=shown(place))).hexdigest()
-    path = _file_of(place)
-    return hashlib.sha256(read_named(path, MOST_BYTES)).hexdigest() if path else ""
+    places = [path for path in _files if _line_of(error, path)]
+    return failure(error, f"{places[-1]}:") if places else None
 
 
 def failure(error: BaseException, reference: str) -> str:
     """An exception in one line: its type, its message and its line in the user's file."""
-    place = reference.rpartition(":")[0]
-    path = place if place.endswith(".py") else _file_of(place)
-    first = (str(error).splitlines() or [""])[0][:200]
-    what = f"{type(error).__name__}: {first}" if first else type(error).__name__
+    path = reference.rpartition(":")[0]
     line = _line_of(error, path)
-    return f"{what} ({shown(path)}:{line})" if path and line else what
+    return f"{_what(error)} ({shown(path)}:{line})" if line else _what(error)
 
 
 # Trust ---------------------------------------------------------------------------------------
 
 
 def trust(references: Iterable[str]) -> None:
-    """Let this process load code that the user has named."""
-    _trusted.update(references)
+    """Read code that the user names, and let this process run it. Raises UserError."""
+    raw: dict[str, bytes] = {}
+    for reference in references:
+        path = reference.rpartition(":")[0]
+        if path not in raw:
+            raw[path] = read_named(path, MOST_BYTES, name=shown(path))
+        trust_as_read({reference: raw[path]})
+
+
+def trust_as_read(code: Mapping[str, bytes]) -> None:
+    """Let this process run code that another one has read. code: the file of each reference."""
+    for reference, raw in code.items():
+        path = reference.rpartition(":")[0]
+        if path not in _files or _files[path].raw != raw:
+            _files[path] = _File(raw)
+        _trusted.add(reference)
 
 
 @contextlib.contextmanager
 def trusting(everything: bool) -> Iterator[None]:
-    """Until the block ends, let this process and those that it starts load any code."""
-    before = os.environ.get(TRUST_ALL)
-    if everything:
-        os.environ[TRUST_ALL] = "1"
+    """Until the block ends, let this process run any code that is named."""
+    global _trusts_all
+    before, _trusts_all = _trusts_all, everything
     try:
         yield
     finally:
-        if everything and before is None:
-            os.environ.pop(TRUST_ALL, None)
+        _trusts_all = before
 
 
-def remember(references: Iterable[str]) -> None:
-    """Note that the user has trained with this code: its sha256 and its reference, one a line.
-
-    Where the list cannot be written, --trust-code is asked for later.
-    """
-    path, known = _list_of_trusted(), _remembered()
-    lines = [f"{digest(reference)}  {reference}" for reference in sorted(set(references))]
-    new = [line for line in lines if line not in known and line.isprintable()]
-    if path is None or not new:
-        return
-    with contextlib.suppress(OSError):
-        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        with path.open("ab") as file:
-            file.write("".join(f"{line}\n" for line in new).encode())
+def as_read(references: Iterable[str]) -> dict[str, bytes]:
+    """The file of each reference as it was read when it was named: what runs."""
+    return {reference: _files[reference.rpartition(":")[0]].raw for reference in references}
 
 
-def _check_trust(reference: str) -> None:
-    """Raise UserError for code that only a run directory names."""
-    if reference in _trusted or os.environ.get(TRUST_ALL):
-        return
-    if f"{digest(reference)}  {reference}" not in _remembered():
-        raise UserError(
-            f"{shown(reference)}: code that a run names, and that you have not trained with in "
-            "this form; read it, then give --trust-code (trust_code=True in Python)"
-        )
+def digests(references: Iterable[str]) -> list[str]:
+    """sha256 of each file as it was read."""
+    return [hashlib.sha256(raw).hexdigest() for raw in as_read(references).values()]
 
 
-def _remembered() -> set[str]:
-    path = _list_of_trusted()
-    if path is None:
-        return set()
-    try:
-        return set(read_whole(path, MOST_BYTES).decode(errors="replace").splitlines())
-    except (OSError, UserError):
-        return set()
+# Running -------------------------------------------------------------------------------------
 
 
-def _list_of_trusted() -> Path | None:
-    """The file that lists code the user has trained with; None without a home folder."""
-    state = Path(os.environ.get("XDG_STATE_HOME") or os.path.expanduser("~/.local/state"))
-    return state / "toytrans" / "trusted" if state.is_absolute() else None
-
-
-# Loading -------------------------------------------------------------------------------------
-
-
-def _load_file(path: str) -> ModuleType:
-    """The module of a file: the one of before, unless the file has changed."""
-    raw = read_named(path, MOST_BYTES, name=shown(path))
-    sha256 = hashlib.sha256(raw).hexdigest()
-    known = _files.get(path)
-    if known is not None and known[0] == sha256:
-        return known[1]
+def _run(path: str, raw: bytes) -> ModuleType:
+    """The module of a file. While it runs, it can import the modules beside it, after those that
+    are installed. Whatever it raises becomes a UserError."""
     name = f"{Path(path).stem}_{hashlib.sha256(path.encode()).hexdigest()[:8]}"
     module = ModuleType(name)
     module.__file__ = path
-    before = sys.modules.get(name)
     sys.modules[name] = module  # where dataclasses and inspect look for it
+    folder = str(Path(path).parent)
+    sys.path.append(folder)
     try:
-        with _importing(path, str(Path(path).parent), path):
-            exec(compile(raw, path, "exec", dont_inherit=True), module.__dict__)
-    except BaseException:
-        sys.modules.pop(name)
-        if before is not None:
-            sys.modules[name] = before
-        raise
-    _files[path] = (sha256, module)
+        exec(compile(raw, path, "exec", dont_inherit=True), module.__dict__)
+    except ModuleNotFoundError as error:
+        raise UserError(f"{_place(error, path)}: {error}; install it, or mend it") from None
+    except RAISED as error:
+        raise UserError(f"{_place(error, path)}: fails on import: {_what(error)}") from None
+    finally:
+        with contextlib.suppress(ValueError):
+            sys.path.remove(folder)
     return module
 
 
-def _import(module: str) -> ModuleType:
-    """An installed module, or one of the working directory."""
-    path = _file_of(module)
-    with _importing(module, os.getcwd(), path):
-        return importlib.import_module(module)
+def _what(error: BaseException) -> str:
+    """The type of an exception and the first line of its message."""
+    first = (str(error).splitlines() or [""])[0][:200]
+    return f"{type(error).__name__}: {first}" if first else type(error).__name__
 
 
-@contextlib.contextmanager
-def _importing(what: str, folder: str, path: str | None) -> Iterator[None]:
-    """While code is imported, the modules of a folder can be imported too, after those that are
-    installed. Whatever the code raises becomes a UserError."""
-    sys.path.append(folder)
-    try:
-        yield
-    except ModuleNotFoundError as error:
-        raise UserError(f"{_place(what, error, path)}: {error}; install it, or mend it") from None
-    except RAISED as error:
-        first = (str(error).splitlines() or [""])[0][:200]
-        raise UserError(
-            f"{_place(what, error, path)}: fails on import: {type(error).__name__}: {first}"
-        ) from None
-    finally:
-        if path:
-            _loaded.add(path)
-        with contextlib.suppress(ValueError):
-            sys.path.remove(folder)
-
-
-def _place(what: str, error: BaseException, path: str | None) -> str:
+def _place(error: BaseException, path: str) -> str:
     line = _line_of(error, path)
-    return f"{shown(path)}:{line}" if path and line else shown(what)
+    return f"{shown(path)}:{line}" if line else shown(path)
 
 
-def _line_of(error: BaseException, path: str | None) -> int | None:
+def _line_of(error: BaseException, path: str) -> int | None:
     """The last line of a file that an exception came through."""
     if isinstance(error, SyntaxError) and error.filename == path:
         return error.lineno
@@ -263,22 +214,3 @@ def _raised_here(error: BaseException) -> bool:
     """Whether code of this package raised an exception."""
     *_, last = traceback.walk_tb(error.__traceback__)
     return str(last[0].f_globals.get("__name__")).startswith(f"{__package__}.")
-
-
-def _file_of(module: str) -> str | None:
-    """The source file of a module, found without running the packages around it."""
-    sys.path.append(os.getcwd())
-    try:
-        parts = module.split(".")
-        spec = importlib.util.find_spec(parts[0])
-        for depth in range(2, len(parts) + 1):
-            if spec is None:
-                return None
-            inside = spec.submodule_search_locations
-            spec = None if inside is None else PathFinder.find_spec(".".join(parts[:depth]), inside)
-    except (ImportError, ValueError):
-        return None
-    finally:
-        sys.path.pop()
-    origin = spec.origin if spec is not None else None
-    return origin if origin is not None and origin.endswith(".py") else None

@@ -33,7 +33,7 @@ def test_a_warning_is_shown_once(here: Path):
     words = [
         "check",
         "--model",
-        "m:build",
+        "m.py:build",
         "--pad-id",
         "0",
         "--vocabulary-size",

@@ -28,9 +28,7 @@ POSITIONS, MODEL = "my_positions.py:LogDistance", "my_model.py:TwoGRUs"
 
 
 @pytest.fixture(autouse=True)
-def examples(here: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("XDG_STATE_HOME", str(here.parent / "state"))
-    monkeypatch.setattr(user_code, "_trusted", set())
+def examples(here: Path) -> Path:
     for path in EXAMPLES.glob("my_*.py"):
         shutil.copy(path, here)
     return here
@@ -130,12 +128,14 @@ def test_train_eval_translate_check_and_resume(setting: str, here: Path, command
         limits = ("--set", "train.schedule=constant", "--set", "train.warmup_steps=0")
         done = command("train", "c.yaml", "--out", name, *sets, *limits, *more)
         assert done.code == 0, done.err
-    whole, halves = (toytrans.load(name, "last", "cpu").model for name in ("whole", "halves"))
+    whole, halves = (
+        toytrans.load(name, "last", "cpu", trust_code=True).model for name in ("whole", "halves")
+    )
     assert all(map(torch.equal, whole.parameters(), halves.parameters()))
-    measured = command("eval", "halves", "--json", "--beam", "2")
+    measured = command("eval", "halves", "--json", "--beam", "2", "--trust-code")
     assert measured.code == 0 and json.loads(measured.out)
-    assert command("translate", "halves", "1 2 3").code == 0
-    checked = command("check", "halves", "--length", "8")
+    assert command("translate", "halves", "1 2 3", "--trust-code").code == 0
+    checked = command("check", "halves", "--length", "8", "--trust-code")
     assert checked.code == 0, checked.out
 
 
@@ -149,8 +149,9 @@ def test_the_layers_of_a_model_of_ones_own_are_not_known(
     for line in suggested:
         assert command(*shlex.split(line)).code in (0, 1)
     for words in (("inspect-masks", "r"), ("trace", "r"), ("attention", "1 2", "--run", "r")):
-        assert "whose layers this command does not know" in refused(*words)
-    assert "faults are made in toytrans' models" in refused("check", "r", "--break", "no_causal")
+        assert "whose layers this command does not know" in refused(*words, "--trust-code")
+    broken = refused("check", "r", "--break", "no_causal", "--trust-code")
+    assert "faults are made in toytrans' models" in broken
 
 
 def test_buffers_of_ones_own_model_are_saved(here: Path, command: Command):
@@ -166,7 +167,7 @@ def test_buffers_of_ones_own_model_are_saved(here: Path, command: Command):
         "        return self.b(self.norm(self.a(tgt_in).mT).mT)\n"
     )
     assert command("train", "c.yaml", "--out", "r", "--set", "model.class=norm.py:Norm").code == 0
-    norm = toytrans.load("r", "last", "cpu").model.inner.norm
+    norm = toytrans.load("r", "last", "cpu", trust_code=True).model.inner.norm
     assert isinstance(norm, nn.BatchNorm1d) and norm.num_batches_tracked == 6
     assert norm.running_mean is not None and norm.running_mean.any()
 

@@ -138,7 +138,7 @@ def load(
     """The run of a directory. Raises UserError.
 
     checkpoint: best, last or a step. device: auto, cpu, cuda, cuda:N or mps. trust_code: whether
-    code that the run names may be run though you have not trained with it.
+    code that the run names, its task's say, may be run.
     """
     with torch.random.fork_rng(devices=[]):  # a model draws weights before it gets those saved
         loaded = load_run(path, str(checkpoint), device, trust_code)

@@ -1,9 +1,7 @@
 """`toytrans check` and `toytrans faults`."""
 
 import contextlib
-import importlib
 import re
-import sys
 import warnings
 from collections.abc import Iterator
 from dataclasses import replace
@@ -31,7 +29,7 @@ from toytrans.cli.render.proofs import print_card, remedy, show
 from toytrans.errors import UserError
 from toytrans.sealed import fault_remark
 from toytrans.training.signals import signals_as_exceptions
-from toytrans.user_code import RAISED, failure, load, trust
+from toytrans.user_code import RAISED, absolute, failure, load, trust
 
 if TYPE_CHECKING:
     from toytrans.config import Config
@@ -55,7 +53,7 @@ def check(
         str | None,
         typer.Option(
             metavar="FILE.py:FUNCTION",
-            help="Check your own model: what the function of a file or a module returns.",
+            help="Check your own model: what the function of a file returns.",
         ),
     ] = None,
     fault: Break = None,
@@ -298,36 +296,18 @@ def _with_options(message: str) -> str:
 
 
 def _made_by(name: str) -> Any:
-    """What FILE.py:function or package.module:function returns.
-
-    A module is looked for in the working directory too.
-    """
-    place, colon, function_name = name.rpartition(":")
-    if not (place and colon and function_name):
-        raise UserError(f"--model {name}: write it as FILE.py:function or package.module:function")
-    reference = name
-    if place.endswith(".py"):
-        reference = f"{Path(place).absolute()}:{function_name}"
-        trust([reference])
-        function = load(reference)
-    else:
-        if "" not in sys.path:
-            sys.path.insert(0, "")
-        with _explaining(f"--model {name}: {place} cannot be imported", name):
-            module = importlib.import_module(place)
-        function = getattr(module, function_name, None)
-        if function is None and Path(place).is_dir():
-            raise UserError(f"--model {name}: a folder; write {place}/FILE.py:{function_name}")
+    """What FILE.py:FUNCTION returns. Raises UserError."""
+    place, _, function_name = name.rpartition(":")
+    try:
+        reference = absolute(name)
+    except ValueError as error:
+        raise UserError(f"--model {error}") from None
+    trust([reference])
+    function = load(reference)
     if not callable(function):
         raise UserError(f"--model {name}: {place} has no function {function_name}")
-    with _explaining(f"--model {name}: {function_name}() failed", reference):
-        return function()
-
-
-@contextlib.contextmanager
-def _explaining(what: str, reference: str) -> Iterator[None]:
-    """Somebody else's code may raise anything, or exit; the user gets one line."""
     try:
-        yield
+        return function()
     except RAISED as error:
-        raise UserError(f"{what}: {failure(error, reference)}") from error
+        what = failure(error, reference)
+        raise UserError(f"--model {name}: {function_name}() failed: {what}") from error

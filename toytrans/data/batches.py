@@ -20,7 +20,6 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from toytrans.config import Config
-from toytrans.data.ahead import pools_ahead
 from toytrans.data.pairs import Pairs, PairSource, permutation
 from toytrans.tokens import BOS_ID, EOS_ID, PAD_ID
 
@@ -146,25 +145,22 @@ def training_batches(
     stream = torch.cuda.Stream(device) if device.type == "cuda" else None
     size = _pool_size(source, config)
     first, past = divmod(dealt, size)
-    requests = (
-        _stream(source, config.data_seed, number * size, size).to(device) for number in count(first)
-    )
-    with contextlib.closing(pools_ahead(source, requests, config)) as pools:
-        for number in count(first):
-            with _aside(stream):
-                pool = Pool.of(next(pools), config)
-            if stream is not None:
-                for ids in pool.whole:  # else its memory is reused before steps have read it
-                    ids.record_stream(torch.cuda.current_stream(device))
-            passed = 0
-            for chosen in permutation(len(pool.cuts), config.data_seed, 4, number).tolist():
-                start, stop, _ = pool.cuts[chosen]
-                passed += stop - start
-                if passed <= past:
-                    continue
-                dealt += stop - start
-                yield pool.batch(chosen), dealt
-            past = 0
+    for number in count(first):
+        indices = _stream(source, config.data_seed, number * size, size)
+        with _aside(stream):
+            pool = Pool.of(source.pairs("train", indices.to(device)), config)
+        if stream is not None:
+            for ids in pool.whole:  # else its memory is reused before steps have read it
+                ids.record_stream(torch.cuda.current_stream(device))
+        passed = 0
+        for chosen in permutation(len(pool.cuts), config.data_seed, 4, number).tolist():
+            start, stop, _ = pool.cuts[chosen]
+            passed += stop - start
+            if passed <= past:
+                continue
+            dealt += stop - start
+            yield pool.batch(chosen), dealt
+        past = 0
 
 
 def largest_batch(source: PairSource, config: Config, device: torch.device | str = "cpu") -> Batch:
@@ -179,7 +175,7 @@ def largest_batch(source: PairSource, config: Config, device: torch.device | str
         pairs.lengths_on_host(),
         config.data.batch_tokens,
         source_bos,
-        longest=config.model.max_positions,
+        longest=config.model.max_length,
     )
     start, stop, shape = max(cuts, key=lambda cut: cut[2][0] * sum(cut[2][1:]) ** 2)
     return make_batch(pairs.take(order[start:stop].to(device)), source_bos, shape)

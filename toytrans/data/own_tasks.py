@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-import time
 from dataclasses import replace
 from itertools import chain
 
@@ -14,9 +13,7 @@ from toytrans.config_data import DataConfig
 from toytrans.data.pairs import (
     MAX_LEN_B,
     DatasetInfo,
-    Pairs,
     Sequences,
-    Split,
     real_places,
     row_keys,
 )
@@ -46,7 +43,6 @@ class OwnTaskPairs(TaskPairs):
 
     def __init__(self, data: DataConfig, seed: int, facts: DatasetInfo | None = None) -> None:
         assert data.task
-        self._last: tuple[Split, Tensor, Pairs] | None = None
         self.own = own = OwnTask(data.task, data.symbols)
         _check_lengths(data, own)
         if own.has_sampler:
@@ -57,9 +53,13 @@ class OwnTaskPairs(TaskPairs):
         self.longest = data.longest()
         indices = torch.arange(min(TRIED, self.size("train") or TRIED))
         sources = _rows(*self._sources("train", indices))
-        self.seconds_per_pair = own.try_out(sources)
-        pair_tokens = sum(self.facts.train_length) + 3
-        self.notes += tuple(self._note_slow(data.batch_tokens // pair_tokens))
+        seconds = own.try_out(sources)
+        if seconds >= SLOW:
+            a_step = data.batch_tokens // (sum(self.facts.train_length) + 3)
+            self.notes += (
+                f"{own.name}: {1000 * seconds:.1f} ms a pair, so a process computes "
+                f"{1 / seconds:,.0f} a second, and a step of about {a_step} pairs waits for them",
+            )
         tried = hashlib.sha256(json.dumps([sources, own.targets(sources)]).encode()).hexdigest()
         self.facts = replace(self.facts, max_len_a=max(2, own.growth), train_sha256=tried)
         if facts is not None and facts != self.facts:
@@ -67,28 +67,6 @@ class OwnTaskPairs(TaskPairs):
                 f"{own.name}: its pairs are not those that the run was trained on; put the code "
                 "back, or train again"
             )
-
-    def _note_slow(self, pairs_of_a_step: int) -> list[str]:
-        if self.seconds_per_pair < SLOW:
-            return []
-        return [
-            f"{self.own.name}: {1000 * self.seconds_per_pair:.1f} ms a pair, so a process computes "
-            f"{1 / self.seconds_per_pair:,.0f} a second, and a step of about {pairs_of_a_step} "
-            "pairs may wait for them"
-        ]
-
-    def pairs(self, split: Split, indices: Tensor) -> Pairs:
-        """The pairs at some indices (N,). The last answer is kept: training asks twice for its
-        first pool."""
-        if self._last is not None:
-            last_split, last_indices, last = self._last
-            if last_split == split and torch.equal(last_indices, indices.cpu()):
-                return last.to(indices.device)
-        began = time.perf_counter()
-        pairs = super().pairs(split, indices)
-        self.seconds_per_pair = (time.perf_counter() - began) / max(1, len(indices))
-        self._last = (split, indices.cpu(), pairs)
-        return pairs
 
     def check_rows(self, rows: int | None) -> None:
         """Raise UserError where sequences may be longer than a position table."""

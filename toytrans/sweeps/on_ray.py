@@ -9,12 +9,13 @@ import logging
 import os
 import platform
 import signal
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from typing import Any
 
 from toytrans.errors import UserError
 from toytrans.sweeps.processes import Failure, Round, attempt
 from toytrans.sweeps.trial import Trial
+from toytrans.user_code import trust_as_read
 
 RETRIES = 3
 """Times that a trial is tried again after its worker or its node was lost."""
@@ -53,7 +54,7 @@ def run_on_ray(
                 while waiting and len(running) < (at_once or len(trials)):
                     trial = waiting.pop(0)
                     gpus = _gpus(trial, has_gpus, gpu_share)
-                    reference = task.options(num_gpus=gpus).remote(trial, os.getcwd())
+                    reference = task.options(num_gpus=gpus).remote(trial, trial.code, os.getcwd())
                     running[reference] = trial
                 done, _ = ray.wait(list(running), num_returns=len(running), timeout=1.0)
                 yield Round([], [(running.pop(each), _outcome(ray, each)) for each in done])
@@ -71,8 +72,9 @@ def _gpus(trial: Trial, has_gpus: bool, share: float | None) -> float:
     return (share or 1.0) if on_gpu else 0.0
 
 
-def _work(trial: Trial, folder: str) -> Failure | None:
-    """The program of one task, in the folder of the command."""
+def _work(trial: Trial, code: Mapping[str, bytes], folder: str) -> Failure | None:
+    """The program of one task, in the folder of the command. code: the user's, as it was read."""
+    trust_as_read(code)
     try:
         os.chdir(folder)
     except OSError as error:

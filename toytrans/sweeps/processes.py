@@ -8,7 +8,7 @@ import tempfile
 import threading
 import time
 import traceback
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection, wait
@@ -27,7 +27,7 @@ from toytrans.training import devices
 from toytrans.training.machine import usable_cores
 from toytrans.training.owned import LOCK
 from toytrans.training.run_folder import InUse, locked
-from toytrans.user_code import RAISED, fault_in_user_code
+from toytrans.user_code import RAISED, fault_in_user_code, trust_as_read
 
 SECONDS_FOR_LOCK = 60.0
 """A process whose parent was killed saves first, and leaves its run directory then."""
@@ -83,7 +83,7 @@ def run_trials(trials: Sequence[Trial], at_once: int) -> Generator[Round]:
             while waiting and len(running) < at_once:
                 trial = waiting.pop(0)
                 answer, give = context.Pipe(duplex=False)
-                process = context.Process(target=_work, args=(trial, give))
+                process = context.Process(target=_work, args=(trial, trial.code, give))
                 with _terminal_signals_blocked(), _main_hidden():
                     _start(process)
                 give.close()
@@ -162,9 +162,10 @@ def _main_hidden() -> Iterator[None]:
         sys.modules["__main__"] = main
 
 
-def _work(trial: Trial, give: Connection) -> None:
-    """The program of one process."""
+def _work(trial: Trial, code: Mapping[str, bytes], give: Connection) -> None:
+    """The program of one process. code: the user's, as the parent has read it."""
     threading.Thread(target=_end_with_parent, daemon=True).start()
+    trust_as_read(code)
     give.send(attempt(trial))
 
 

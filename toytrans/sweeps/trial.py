@@ -36,7 +36,7 @@ from toytrans.training.session import Request, open_session
 from toytrans.training.signals import exit_if_signalled
 from toytrans.training.trainer import Trainer
 from toytrans.training.writing import write_json
-from toytrans.user_code import digest as digest_of_code
+from toytrans.user_code import as_read, digests
 
 RESULT = "result.json"
 
@@ -112,10 +112,15 @@ class Trial:
         """The start of a hash of the config, and of what is in its files of data and of code."""
         digest = self.config_sha256
         contents = [sha256_of(paths) for paths in files_of(self.config).values()]
-        contents += [digest_of_code(reference) for reference in self.config.references.values()]
+        contents += digests(self.config.references.values())
         for each in contents:
             digest = hashlib.sha256(f"{digest} {each}".encode()).hexdigest()
         return digest[:8]
+
+    @property
+    def code(self) -> dict[str, bytes]:
+        """The user's code as it was read, for the process that trains with it."""
+        return as_read(self.config.references.values())
 
     @cached_property
     def path(self) -> Path:

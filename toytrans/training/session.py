@@ -37,7 +37,7 @@ from toytrans.training.machine import settings_of_numbers
 from toytrans.training.optimizer import learning_rate
 from toytrans.training.signals import ReceivedSignals, collect_interrupts, collect_signals
 from toytrans.training.trainer import Trainer
-from toytrans.user_code import digest, remember, trust
+from toytrans.user_code import digests
 
 MAY_CHANGE = ("config", "id", "launch", "started", "command", "python", "platform")
 """Parts of a run's environment that change no number of the training."""
@@ -96,11 +96,8 @@ def open_session(
     torchrun passes signals on and does not wait for long. in_program: the process is the user's,
     and no signal ends it.
     """
-    code = request.config.references.values()
-    trust(code)
     plan = context.on_main(lambda: _plan(request, context))
     device, source = context.on_all(lambda: _open(plan, context))
-    context.on_main(lambda: remember(code))
     context.require_equal(config=request.config, data=source.facts, device=device.type)
     precision = context.on_main(
         lambda: choose_precision(plan.precision, device, plan.config.model.d_model)
@@ -216,7 +213,7 @@ def _held(
 def _environment(
     config: Config, device: torch.device, precision: Precision, context: DistributedContext
 ) -> dict[str, Any]:
-    files = config.data.files
+    files, code = config.data.files, config.references
     return {
         "toytrans": __version__,
         "python": platform.python_version(),
@@ -228,7 +225,7 @@ def _environment(
         **settings_of_numbers(),
         "processes": context.size,
         "valid_sha256": sha256_of(files.valid) if files and files.valid else None,
-        "code_sha256": {key: digest(code) for key, code in config.references.items()},
+        "code_sha256": dict(zip(code, digests(code.values()), strict=True)),
         "launch": context.launch,
         "started": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
         "command": shlex.join(sys.argv),

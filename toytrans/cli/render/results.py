@@ -118,6 +118,8 @@ def _print_translations(console: Console, run: "Run", pairs: "Pairs") -> None:
         console.print(plain(f"  {' '.join(symbols)}  ->  {answer}  ({verdict})"))
     longest: list[str] = max(sources, key=len)
     where, example = argument(run.path), shlex.quote(" ".join(longest))
+    if run.config.references:
+        where = f"{where} --trust-code"
     if longest and longest[0].startswith("-"):
         example = f"-- {example}"
     console.print("[bold]run[/bold]", plain(str(run.path)))
