@@ -88,7 +88,7 @@ def measure(path: Path, task: str, steps: int, workers: bool) -> tuple[float, fl
 
     trainer.training_batches = timed
     changes = {"data.task": task, "train.max_steps": steps + 1, "train.eval_every": steps + 1}
-    toytrans.train(path, "speed", changes=changes, overwrite=True)
+    toytrans.train(path, changes=changes)
     seconds = waits[-1][0] - waits[0][0]
     return sum(got - asked for asked, got in waits[:-1]) / seconds, seconds / steps
 

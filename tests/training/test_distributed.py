@@ -1,5 +1,6 @@
 """Several processes: the losses of one, resumed and restarted without a trace, errors told once."""
 
+import contextlib
 import json
 import os
 import re
@@ -62,12 +63,15 @@ def environment(rank: int, port: int) -> dict[str, str]:
     return os.environ | {name: str(value) for name, value in names.items()}
 
 
-def started(code: str, *words: str, folder: Path) -> list[Forked]:
-    """A program in two processes."""
+def started(code: str, *words: str, folder: Path, second: Path | None = None) -> list[Forked]:
+    """A program in two processes. second: the folder of the second, if it is another."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
-    places = [environment(rank, port) for rank in range(2)]
-    return [Forked(code, *words, folder=folder, environment=place) for place in places]
+    folders = (folder, second or folder)
+    return [
+        Forked(code, *words, folder=folder, environment=environment(rank, port))
+        for rank, folder in enumerate(folders)
+    ]
 
 
 def ended(processes: list[Forked]) -> list[Ended]:
@@ -223,21 +227,6 @@ def test_what_all_processes_find_wrong_is_printed_once(tmp_path):
         assert out == "" and err.count(REFUSED[words]) == 1, words
         assert silence == ["", ""], words
     assert not (tmp_path / "runs").exists()
-
-
-def test_two_processes_replace_a_run_and_put_it_back(tmp_path, monkeypatch):
-    """The second looks at the folder while the first moves its files."""
-    (tmp_path / "c.yaml").write_text(tiny_yaml(train={"max_steps": 3}))
-    monkeypatch.chdir(tmp_path)
-    words = ("train", "--config", "c.yaml", "--out", "r", "--overwrite")
-    assert call(*words, "--set", "seed=1") == 0
-    assert [code for code, *_ in ended(started(COMMAND, *words, folder=tmp_path))] == [0, 0]
-    assert "seed: 0" in (tmp_path / "r" / "config.yaml").read_text()
-    kept = {p: p.read_bytes() for p in (tmp_path / "r").rglob("*") if p.is_file()}
-    worse = ("--set", "train.lr=1e30", "--set", "train.clip_norm=null")
-    first, second = ended(started(FAILS_SOON, *words, *worse, folder=tmp_path))
-    assert first[0] == second[0] == 1 and "the one before is back" in first[2]
-    assert kept == {p: p.read_bytes() for p in (tmp_path / "r").rglob("*") if p.is_file()}
 
 
 def test_the_environment_must_be_torchruns(monkeypatch):

@@ -30,7 +30,6 @@ from toytrans.training.owned import (
     PARTS,
     checkpoint_folder,
     discard_draft,
-    drop_replaced,
     new_draft,
     place_checkpoint,
     prune,
@@ -124,7 +123,6 @@ def save_checkpoint(run: Path, checkpoint: Checkpoint, keep: int = 2) -> None:
     passed = [other for other in saved_steps(run) if other <= step]
     best = checkpoint.progress.best_step
     prune(run, [other for other in passed[:-keep] if other != best])
-    drop_replaced(run)
 
 
 def _contiguous(tensors: dict[str, Tensor]) -> dict[str, Tensor]:

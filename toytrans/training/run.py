@@ -7,7 +7,7 @@ runs/name/metrics.jsonl     one record a line
 runs/name/checkpoints/      see checkpoint.py
 runs/name/.toytrans-lock    held by the training that writes here
 
-Which of these files are deleted, and when: see owned.py.
+The only files that toytrans deletes are older checkpoints: see owned.py.
 """
 
 import json
@@ -41,7 +41,6 @@ from toytrans.training.checkpoint import (
 from toytrans.training.devices import Precision, choose_device
 from toytrans.training.faults import build_model
 from toytrans.training.owned import (
-    CHECKPOINTS,
     CONFIG,
     DATA,
     ENVIRONMENT,
@@ -97,7 +96,7 @@ def create_run(path: Path, config: Config, facts: DatasetInfo, environment: dict
         "train_sha256": facts.train_sha256,
     }
     with saying_what_failed(path, "the run's description"):
-        (path / CHECKPOINTS).mkdir(parents=True, exist_ok=True)
+        path.mkdir(parents=True, exist_ok=True)
         write_file(path / DATA, (json.dumps(data, ensure_ascii=False) + "\n").encode())
         write_json(path / ENVIRONMENT, environment)
         write_file(path / CONFIG, save_config(config).encode())

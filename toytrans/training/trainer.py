@@ -138,7 +138,7 @@ class Trainer:
         if unreadable:
             raise UserError(
                 f"{self.run}: none of its checkpoints can be read; nothing is changed; "
-                "overwrite the run, or name another --out"
+                "train again with another --out"
             )
         self.context.on_main(partial(cut_records, self.run, 0))
         return ["no checkpoint to resume from; starting at step 0"]
