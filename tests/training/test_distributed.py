@@ -229,6 +229,23 @@ def test_what_all_processes_find_wrong_is_printed_once(tmp_path):
     assert not (tmp_path / "runs").exists()
 
 
+def test_two_machines_that_share_no_folder_go_on_with_a_run(tmp_path):
+    """Rank 0 alone has the run, reads it and writes it; nothing appears beside rank 1."""
+    folders = tmp_path / "a", tmp_path / "b"
+    for folder in folders:
+        folder.mkdir()
+        (folder / "c.yaml").write_text(tiny_yaml(train={"max_steps": 4}))
+    words = ("train", "--config", "c.yaml", "--out", "r")
+    with contextlib.chdir(folders[0]):
+        assert call(*words) == 0
+    more = ("--resume", "--set", "train.max_steps=8")
+    both = ended(started(FAILS_SOON, *words, *more, folder=folders[0], second=folders[1]))
+    assert [code for code, *_ in both] == [0, 0], both
+    assert "resumed at step 4" in both[0].err
+    assert [record["step"] for record in read_records(folders[0] / "r")] == list(range(1, 9))
+    assert [path.name for path in folders[1].iterdir()] == ["c.yaml"]
+
+
 def test_the_environment_must_be_torchruns(monkeypatch):
     for name, value in {"RANK": "0", "WORLD_SIZE": "two"}.items():
         monkeypatch.setenv(name, value)

@@ -4,7 +4,7 @@
 
 Everything is checked before anything is written. From the first file written on, signals are
 collected: the first lets the running step end and saves. Before the first step there is nothing to
-save, and the run directory stays as it was.
+save, and the run directory stays as it was. Rank 0 alone reads and writes the run directory.
 """
 
 import contextlib
@@ -113,12 +113,11 @@ def open_session(
         trainer = Trainer(plan.config, source, path, device, precision, context, recorder)
         notes += trainer.resume() if plan.resume else []
         resumed = trainer.progress.step > 0
-        before = run.read_environment(path) if resumed else {}
+        before, ignored = context.on_main(lambda: _before(path)) if resumed else ({}, "")
         environment = _environment(plan.config, device, precision, context)
         environment["cuda_graphs"] = recorder is not None
         environment["config"] = before.get("config", request.name)
         environment["id"] = _id_of(before)
-        ignored = ignored_in(path / owned.CONFIG) if resumed else ""
         signals.end(*context.gather(signals.received))
         context.on_main(lambda: run.create_run(path, plan.config, source.facts, environment))
         processes = f", {context.size} processes" if context.size > 1 else ""
@@ -183,6 +182,11 @@ def _held(plan: _Plan, request: Request) -> contextlib.AbstractContextManager[An
     """The run's folder, locked, and sentences for the user."""
     out = plan.path if plan.resume else request.out
     return run_folder.held(request.name, out, resume=plan.resume, remedy=request.remedy)
+
+
+def _before(path: Path) -> tuple[dict[str, Any], str]:
+    """The environment of the run that is resumed, and what of its config is ignored."""
+    return run.read_environment(path), ignored_in(path / owned.CONFIG)
 
 
 def _environment(
