@@ -220,6 +220,31 @@ def test_a_reader_that_holds_the_lock_for_a_moment_stops_no_training(
     assert answer.code == 0, answer.err
 
 
+@pytest.mark.usefixtures("in_time")
+def test_a_file_that_is_larger_than_its_model_is_refused_unread(run: Path, command: Command):
+    last = max(run.glob("checkpoints/step-*"), key=lambda path: int(path.name[5:]))
+    os.truncate(last / "weights.safetensors", 300 * 10**9)
+    answer = command("eval", "run", "--checkpoint", "last")
+    assert answer.code == 2 and "weights.safetensors: 300,000,000,000 bytes" in answer.err
+    assert answer.err.count("\n") == 1
+    assert command("translate", "--run", "run", "--checkpoint", "last", "1 2").code == 2
+    assert "300,000,000,000 bytes" in " ".join(command("doctor", "run").out.split())
+    assert command("report", "run").code == 0
+    answer = command(*LONGER)
+    assert answer.code == 0 and "300,000,000,000 bytes" in answer.err
+    assert (last.parent / f"{last.name}-unreadable").is_dir()
+
+
+@pytest.mark.usefixtures("in_time")
+def test_records_without_end_are_read_up_to_a_limit(run: Path, command: Command):
+    records = (run / "metrics.jsonl").read_bytes()
+    os.truncate(run / "metrics.jsonl", 300 * 10**9)
+    answer = command(*LONGER)
+    assert answer.code == 0, answer.err
+    assert (run / "metrics.jsonl").read_bytes().startswith(records)
+    assert (run / "metrics.jsonl").stat().st_size < 10_000
+
+
 # Two trainings at once -----------------------------------------------------------------------
 
 

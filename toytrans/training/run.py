@@ -35,6 +35,7 @@ from toytrans.training.checkpoint import (
     DamagedCheckpoint,
     load_checkpoint,
     load_weights,
+    most_bytes_of,
     pick_step,
     read_progress,
 )
@@ -221,12 +222,16 @@ def _no_number(name: str) -> None:
 
 
 def cut_records(path: Path, step: int) -> None:
-    """Drop the records after a step, and damaged lines: a crash cuts the last one short."""
+    """Drop the records after a step, and damaged lines: a crash cuts the last one short. Behind
+    MOST_UNREAD damaged lines nothing is read."""
     if not os.path.lexists(path / METRICS):
         return
-    kept, newest = [], -1
+    kept, newest, unread = [], -1, 0
     for line in _lines(path):
         record = _record(line)
+        unread += record is None
+        if unread > MOST_UNREAD:
+            break
         if record and newest <= record["step"] <= step:
             kept.append(line.removesuffix(b"\n") + b"\n")
             newest = record["step"]
@@ -290,15 +295,15 @@ def load_run(
     config, facts = read_run(path)
     if trust_code:
         trust(config.references.values())
-    step, loaded = _chosen(path, checkpoint)
     model = build_model(config, facts.vocabulary)
     if config.train.precision == "fp64":
         model.double()
+    step, loaded = _chosen(path, checkpoint, most_bytes_of(model))
     load_weights(model, loaded.weights, str(checkpoint_folder(path, step)))
     return Run(path, config, facts, model.eval().to(choose_device(device)), step)
 
 
-def _chosen(path: Path, which: str) -> tuple[int, Checkpoint]:
+def _chosen(path: Path, which: str, most_bytes: int) -> tuple[int, Checkpoint]:
     """The step and the checkpoint of a choice: best, last or a step.
 
     If a training removes the checkpoint before it is read, the choice is made again.
@@ -306,7 +311,7 @@ def _chosen(path: Path, which: str) -> tuple[int, Checkpoint]:
     while True:
         step = pick_step(path, which)
         try:
-            return step, load_checkpoint(path, step, training=False)
+            return step, load_checkpoint(path, step, most_bytes=most_bytes, training=False)
         except DamagedCheckpoint:
             if step in saved_steps(path):
                 raise

@@ -34,6 +34,7 @@ from toytrans.training.checkpoint import (
     load_checkpoint,
     load_weights,
     misfit,
+    most_bytes_of,
     save_checkpoint,
     weights_of,
 )
@@ -122,9 +123,10 @@ class Trainer:
         UserError if there are checkpoints and none can be read.
         """
         notes, unreadable = [], []
+        load = partial(load_checkpoint, most_bytes=most_bytes_of(self.model))
         for step in reversed(self.context.on_main(partial(saved_steps, self.run))):
             try:
-                self._restore(self.context.on_main(partial(load_checkpoint, self.run, step)))
+                self._restore(self.context.on_main(partial(load, self.run, step)))
             except DamagedCheckpoint as error:
                 unreadable.append((step, str(error).partition(";")[0]))
                 continue
