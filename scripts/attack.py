@@ -11,7 +11,7 @@ signals     SIGINT, SIGTERM and SIGHUP at random moments of a command's first tw
             `left behind` are processes or temporary files, `unsaved` are steps that were not saved.
 poisoned    Every command from a folder full of modules, each of which tells that it was imported.
 links       Trainings in run directories whose entries have become links, folders and files of a
-            user's, with --resume, --overwrite and neither. `harmed`: a file of the user's is gone
+            user's, with --resume and without. `harmed`: a file of the user's is gone
             or changed, or a new one lies outside of the run.
 
 The exit code is 1 where something fell.
@@ -36,7 +36,7 @@ from importlib.metadata import packages_distributions
 from pathlib import Path
 
 from toytrans.cli import main as toytrans
-from toytrans.training.owned import RUN_FILES, saved_steps
+from toytrans.training.owned import saved_steps
 from toytrans.training.run import read_records
 
 TOYTRANS = str(Path(sysconfig.get_path("scripts"), "toytrans"))
@@ -222,7 +222,8 @@ def poisoned(folder: Path, _: argparse.Namespace) -> bool:
 
 # Links and a user's own files ----------------------------------------------------------------
 
-ENTRIES = (*RUN_FILES, ".toytrans-lock", "checkpoints", ".replaced", "notes.txt", "result.json")
+RUN_FILES = ("metrics.jsonl", "data.json", "environment.json", "checkpoints.json", "config.yaml")
+ENTRIES = (*RUN_FILES, ".toytrans-lock", "checkpoints", "notes.txt", "result.json")
 ENTRIES += tuple(f".{name}.draft" for name in RUN_FILES)
 ENTRIES += tuple(
     f"checkpoints/{name}"
@@ -230,9 +231,7 @@ ENTRIES += tuple(
     + ("step-10/weights.safetensors", "step-20/checkpoint.json")
 )
 CHANGES = ("link", "link to a folder", "link to nothing", "file", "folder", "moved", "garbled")
-DIVERGES = "--set train.lr=1e30 --set train.clip_norm=null"
-FLAGS = ("", "--resume", "--resume --set train.max_steps=40", "--overwrite")
-FLAGS += ("--overwrite --set train.max_steps=5", f"--overwrite {DIVERGES}")
+FLAGS = ("", "--resume", "--resume --set train.max_steps=40", "--resume --set train.lr=1e30")
 MINE = ("diary", "thesis/chapter.txt", "thesis/config.yaml", "step-30/photo.png")
 MINE += ("step-10/checkpoint.json", "step-10/weights.safetensors")
 

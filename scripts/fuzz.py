@@ -219,7 +219,7 @@ PATHS = st.sampled_from(
 )
 SETS = st.tuples(KEYS, JUNK).map(lambda pair: f"{pair[0]}={pair[1]}") | st.text(max_size=9)
 OPTIONS: dict[str, list[tuple[str, st.SearchStrategy[str] | None]]] = {
-    "train": [("--out", PATHS), ("--resume", None), ("--overwrite", None), ("--set", SETS)]
+    "train": [("--out", PATHS), ("--resume", None), ("--set", SETS)]
     + [("--device", WORDS), ("--break", WORDS), ("--config", st.just("tiny.yaml"))],
     "tasks": [("--config", PATHS)],
     "schema": [],

@@ -149,7 +149,7 @@ def test_an_error_in_the_loop_saves_too_and_frees_the_folder():
         next(iter(training))
         raise ZeroDivisionError
     assert toytrans.load("r", "last").step == 1
-    assert toytrans.train(TINY, "r", overwrite=True).path == Path("r")
+    assert toytrans.train(TINY, "r", resume=True).path == Path("r")
 
 
 def test_the_process_is_left_as_it_was():
@@ -244,9 +244,8 @@ def test_what_the_commands_print_goes_to_the_log(caplog, capfd):
         (TINY, {"seed": "x"}, "changes: seed: found 'x', expected a whole number"),
         (TINY, {"changes": {"train.lrr": 1}}, "changes: train.lrr: unknown key"),
         (TINY, {"changes": {3: 1}}, "changes: 3: unknown key"),
-        (TINY, {"resume": True, "overwrite": True}, "resume goes on with a run and overwrite"),
-        (TINY, {"out": "full"}, "full: not empty; "),
-        (TINY, {"out": "full", "overwrite": True}, "full: not a run directory"),
+        (TINY, {"out": "full"}, "full: not empty, so it is left alone; name another --out"),
+        (TINY, {"out": "full", "resume": True}, "full: not a run directory"),
         (TINY, {"changes": {"train.lr": 1e30}}, "training diverged: .*; lower train.lr"),
     ],
 )
@@ -265,7 +264,7 @@ def test_messages_name_what_python_takes(run: toytrans.Run):
         (lambda: toytrans.check(str(run.path)), r"is a path; give toytrans\.load\('/"),
         (lambda: toytrans.check(run.path), r"is a path; give toytrans\.load\('/"),
         (lambda: toytrans.train({"model": {}}), "config: data: missing; add it$"),
-        (lambda: toytrans.train(TINY, run.path), "in Python: resume=True, overwrite=True"),
+        (lambda: toytrans.train(TINY, run.path), "in Python: resume=True"),
         (lambda: run.attention("1", layer=9), "^layer 9: no such layer"),
     ):
         with pytest.raises(toytrans.UserError, match=message):

@@ -488,21 +488,22 @@ def test_a_directory_in_use_needs_a_word_on_what_to_do_with_it(
 ) -> None:
     before = contents(run)
     message = refused("train", "--config", "copy.yaml", "--out", str(run))
-    says(message, "runs/copy", "not empty", "--resume", "--overwrite")
+    says(message, "runs/copy", "holds a run", "--resume", "another --out")
     assert contents(run) == before
 
 
-@pytest.mark.parametrize("flag", ["--resume", "--overwrite"])
 @pytest.mark.parametrize("out", [("--out", "runs/copy"), ()])
 def test_a_directory_that_is_no_run_is_left_alone(
-    refused: Callable[..., str], flag: str, out: tuple[str, ...]
+    refused: Callable[..., str], out: tuple[str, ...]
 ) -> None:
     notes = Path("runs/copy")
     notes.mkdir(parents=True)
     (notes / "diary.txt").write_text("dear diary")
     (notes / "config.yaml").write_text("not: a run\n")
     before = contents(notes)
-    says(refused("train", "--config", config(), *out, flag), "runs/copy", "not a run directory")
+    says(
+        refused("train", "--config", config(), *out, "--resume"), "runs/copy", "not a run directory"
+    )
     assert contents(notes) == before
 
 
@@ -512,18 +513,8 @@ def test_a_file_in_the_place_of_a_run_is_left_alone(
 ) -> None:
     Path("runs").mkdir()
     Path("runs/copy").write_text("precious")
-    says(refused("train", "--config", config(), *out, "--overwrite"), "runs/copy", "file")
+    says(refused("train", "--config", config(), *out, "--resume"), "runs/copy", "Not a directory")
     assert Path("runs/copy").read_text() == "precious"
-
-
-def test_a_run_behind_a_link_is_replaced_where_it_is(run: Path, command: Command) -> None:
-    elsewhere = Path("elsewhere")
-    run.rename(elsewhere)
-    run.symlink_to(elsewhere.resolve())
-    answer = command("train", "--config", "copy.yaml", "--out", str(run), "--overwrite", *UNTRAINED)
-    assert answer.code == 0, answer.err
-    assert run.is_symlink()
-    assert steps_of(elsewhere) == [0]
 
 
 @pytest.mark.parametrize("stem", ["copy", "a[b]", "a*"])
@@ -546,13 +537,6 @@ def test_a_name_that_no_disk_takes_is_refused(command: Command) -> None:
     resumed = command("train", "--config", config(), "--out", "x" * 300, "--resume", *UNTRAINED)
     assert resumed.code == 2, resumed.err
     says(resumed.err, "x" * 300, "File name too long")
-
-
-def test_resume_and_overwrite_exclude_each_other(run: Path, refused: Callable[..., str]) -> None:
-    before = contents(run)
-    message = refused("train", "--config", "copy.yaml", "--resume", "--overwrite")
-    says(message, "--resume", "--overwrite", "give one")
-    assert contents(run) == before
 
 
 @pytest.mark.parametrize(

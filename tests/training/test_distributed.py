@@ -1,5 +1,6 @@
 """Several processes: the losses of one, resumed and restarted without a trace, errors told once."""
 
+import contextlib
 import json
 import os
 import re
@@ -62,12 +63,15 @@ def environment(rank: int, port: int) -> dict[str, str]:
     return os.environ | {name: str(value) for name, value in names.items()}
 
 
-def started(code: str, *words: str, folder: Path) -> list[Forked]:
-    """A program in two processes."""
+def started(code: str, *words: str, folder: Path, second: Path | None = None) -> list[Forked]:
+    """A program in two processes. second: the folder of the second, if it is another."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
-    places = [environment(rank, port) for rank in range(2)]
-    return [Forked(code, *words, folder=folder, environment=place) for place in places]
+    folders = (folder, second or folder)
+    return [
+        Forked(code, *words, folder=folder, environment=environment(rank, port))
+        for rank, folder in enumerate(folders)
+    ]
 
 
 def ended(processes: list[Forked]) -> list[Ended]:
@@ -225,19 +229,21 @@ def test_what_all_processes_find_wrong_is_printed_once(tmp_path):
     assert not (tmp_path / "runs").exists()
 
 
-def test_two_processes_replace_a_run_and_put_it_back(tmp_path, monkeypatch):
-    """The second looks at the folder while the first moves its files."""
-    (tmp_path / "c.yaml").write_text(tiny_yaml(train={"max_steps": 3}))
-    monkeypatch.chdir(tmp_path)
-    words = ("train", "--config", "c.yaml", "--out", "r", "--overwrite")
-    assert call(*words, "--set", "seed=1") == 0
-    assert [code for code, *_ in ended(started(COMMAND, *words, folder=tmp_path))] == [0, 0]
-    assert "seed: 0" in (tmp_path / "r" / "config.yaml").read_text()
-    kept = {p: p.read_bytes() for p in (tmp_path / "r").rglob("*") if p.is_file()}
-    worse = ("--set", "train.lr=1e30", "--set", "train.clip_norm=null")
-    first, second = ended(started(FAILS_SOON, *words, *worse, folder=tmp_path))
-    assert first[0] == second[0] == 1 and "the one before is back" in first[2]
-    assert kept == {p: p.read_bytes() for p in (tmp_path / "r").rglob("*") if p.is_file()}
+def test_two_machines_that_share_no_folder_go_on_with_a_run(tmp_path):
+    """Rank 0 alone has the run, reads it and writes it; nothing appears beside rank 1."""
+    folders = tmp_path / "a", tmp_path / "b"
+    for folder in folders:
+        folder.mkdir()
+        (folder / "c.yaml").write_text(tiny_yaml(train={"max_steps": 4}))
+    words = ("train", "--config", "c.yaml", "--out", "r")
+    with contextlib.chdir(folders[0]):
+        assert call(*words) == 0
+    more = ("--resume", "--set", "train.max_steps=8")
+    both = ended(started(FAILS_SOON, *words, *more, folder=folders[0], second=folders[1]))
+    assert [code for code, *_ in both] == [0, 0], both
+    assert "resumed at step 4" in both[0].err
+    assert [record["step"] for record in read_records(folders[0] / "r")] == list(range(1, 9))
+    assert [path.name for path in folders[1].iterdir()] == ["c.yaml"]
 
 
 def test_the_environment_must_be_torchruns(monkeypatch):

@@ -132,22 +132,6 @@ def test_a_log_that_begins_late_holds_all_records(command: Command):
     assert of_tensorboard(of_run()) == expected() and len(expected()["loss"]) == 12
 
 
-def test_a_run_that_replaces_another_has_a_log_of_its_own(command: Command):
-    pytest.importorskip("tensorboard")
-    log = ("--log-to", "tensorboard")
-    assert command(*TRAIN, *log).code == 0
-    first, before = of_run(), expected()
-    diverges = ("--set", "train.lr=1e30", "--set", "train.clip_norm=null")
-    assert command(*TRAIN, *log, "--overwrite", *diverges).code == 1
-    assert of_run() == first, "the run before is back"
-    assert command(*LONGER, *log).code == 0
-    assert of_tensorboard(first) == expected(), "and goes on in its log"
-    answer = command(*TRAIN, *log, "--overwrite", "--set", "seed=1")
-    assert answer.code == 0 and "kept" not in answer.err
-    assert of_run() != first and of_tensorboard(of_run()) == expected()
-    assert before.items() != expected().items() and len(of_tensorboard(first)["loss"]) == 12
-
-
 def test_loggers_change_no_number(command: Command):
     names = [name for name in READERS if loggers.importlib.util.find_spec(name)]
     assert command(*TRAIN, *(f"--log-to={name}" for name in names)).code == 0

@@ -1,4 +1,4 @@
-"""Nothing of the user's is deleted or overwritten: pruning, --overwrite, links, resumes."""
+"""Nothing of the user's is deleted or overwritten: older checkpoints, links, resumes."""
 
 import json
 import os
@@ -9,8 +9,7 @@ import pytest
 from conftest import Command, call, tiny_yaml
 
 from toytrans.errors import UserError
-from toytrans.training import owned
-from toytrans.training.owned import put_back, recover, saved_steps, set_aside
+from toytrans.training.owned import saved_steps
 from toytrans.training.run import append_record
 from toytrans.training.trainer import Trainer
 
@@ -111,7 +110,7 @@ def test_a_folder_in_the_place_of_a_checkpoint_is_refused_and_stays(run, command
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Trainer, "resume", late)
         answer = command(*LONGER)
-    assert answer.code == 2 and "step-8: not written by this run; move it away" in answer.err
+    assert answer.code == 2 and "step-8: not written by this training; move it away" in answer.err
     assert work.exists() and 6 in saved_steps(run)
 
 
@@ -127,12 +126,11 @@ def test_a_checkpoint_that_cannot_be_read_now_is_kept(run, command: Command):
     assert saved_steps(run)[-1] == 14
 
 
-def test_a_run_without_a_manifest_is_pruned_by_what_its_checkpoints_say(run, command: Command):
-    """As runs that were saved before there were manifests."""
+def test_without_its_record_nothing_is_deleted(run, command: Command):
     (run / "checkpoints.json").unlink()
-    work = thesis(run / "checkpoints/step-1")
+    before = contents(run / "checkpoints")
     assert command(*LONGER).code == 0
-    assert work.exists() and 4 not in saved_steps(run)
+    assert before.items() <= contents(run / "checkpoints").items() and saved_steps(run)[-1] == 14
 
 
 @pytest.mark.parametrize("raw", [b"", b"[]", b'{"format": 1, "sha256": {"6": 3}}', b"\xff"])
@@ -142,70 +140,12 @@ def test_a_damaged_manifest_stops_nothing(run, command: Command, raw: bytes):
     assert set(json.loads((run / "checkpoints.json").read_text())["sha256"]) >= {"12", "14"}
 
 
-# What --overwrite deletes --------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("config", "data"),
-    [
-        ("site: blog", "{}"),
-        ("data: {task: copy}", '{"posts": []}'),
-        ("- 1", "[]"),
-        (TINY, "not json"),
-    ],
-)
-def test_a_folder_whose_files_only_have_a_runs_names_is_left_alone(
-    tmp_path, monkeypatch, command: Command, config, data
-):
-    monkeypatch.chdir(tmp_path)
-    Path("c.yaml").write_text(TINY)
-    work = thesis(Path("run"))
-    Path("run/config.yaml").write_text(config)
-    Path("run/data.json").write_text(data)
-    before = contents(Path("run"))
-    for lock in (False, True):
-        if lock:
-            Path("run/.toytrans-lock").touch()
-            before = contents(Path("run"))
-        answer = command(*TRAIN, "--overwrite")
-        assert answer.code == 2 and "left alone" in answer.err and answer.err.count("\n") == 1
-        assert contents(Path("run")) == before and work.exists()
-
-
-def test_overwriting_keeps_what_training_did_not_write_and_names_it(run, command: Command):
-    work = thesis(run)
-    (run / "notes.txt").write_text("lr 3e-3 was best")
-    (run / "checkpoints/step-4-paper").mkdir()
-    (run / "elsewhere").symlink_to("../c.yaml")
-    answer = command(*TRAIN, "--overwrite", "--set", "train.max_steps=2")
-    assert answer.code == 0
-    names = "elsewhere, notes.txt, thesis, checkpoints/step-4-paper"
-    assert f"run: kept what training did not write: {names}" in answer.err
-    assert work.exists() and (run / "notes.txt").read_text() == "lr 3e-3 was best"
-    assert saved_steps(run) == [2] and not (run / ".replaced").exists()
-    assert "test_examples: 9" in (run / "config.yaml").read_text()
-
-
-@pytest.mark.parametrize("strange", ["copied", "link", "replaced"])
-def test_what_is_not_the_runs_stops_an_overwriting(run, command: Command, strange):
-    if strange == "replaced":
-        thesis(Path("."))
-        (run / ".replaced").symlink_to("../thesis")
-    elif strange == "copied":
-        shutil.copytree(run / "checkpoints/step-6", run / "checkpoints/step-60")
-    else:
-        (run / "checkpoints").rename("disk")
-        (run / "checkpoints").symlink_to("../disk")
-    before = contents(Path("."))
-    answer = command(*TRAIN, "--overwrite")
-    assert answer.code == 2 and "name another --out" in answer.err and answer.err.count("\n") == 1
-    assert contents(Path(".")) == before
+# Whose run a resume takes ---------------------------------------------------------------------
 
 
 def test_an_empty_out_is_refused(run, command: Command):
-    for flag in ("--overwrite", "--resume"):
-        answer = command("train", "--config", "c.yaml", "--out", "", flag)
-        assert answer.code == 2 and "--out: empty" in answer.err
+    answer = command("train", "--config", "c.yaml", "--out", "", "--resume")
+    assert answer.code == 2 and "--out: empty" in answer.err
 
 
 def test_a_config_takes_no_run_of_another_config(run, command: Command):
@@ -215,86 +155,14 @@ def test_a_config_takes_no_run_of_another_config(run, command: Command):
     assert command("train", "--config", "exp-2.yaml").code == 0
     before = contents(Path("runs/exp-2"))
     assert "runs/exp-3: " in command("train", "--config", "exp.yaml").err, "a free name"
-    for flag in ("--overwrite", "--resume"):
-        answer = command("train", "--config", "exp.yaml", flag)
-        assert answer.code == 0 and "runs/exp-3: " in answer.err
+    answer = command("train", "--config", "exp.yaml", "--resume")
+    assert answer.code == 0 and "runs/exp-3: " in answer.err
     assert contents(Path("runs/exp-2")) == before
-    environment = Path("runs/exp-3/environment.json")
-    about = json.loads(environment.read_text())
-    assert about.pop("config") == "exp"
-    environment.write_text(json.dumps(about))  # as a run that was saved before names were
-    answer = command("train", "--config", "exp.yaml", "--overwrite")
-    assert answer.code == 2 and "does not say which config" in answer.err
-
-
-def test_a_new_run_that_saves_nothing_gives_its_place_back(run, command: Command):
-    before = contents(run)
-    answer = command(*TRAIN, "--overwrite", *DIVERGES)
-    assert answer.code == 1 and "diverged" in answer.err and "no checkpoint yet" in answer.err
-    assert "run: the new run saved nothing, so the one before is back" in answer.err
-    assert contents(run) == before and not (run / ".replaced").exists()
-    assert command("eval", "run").code == 0
 
 
 def test_a_diverged_run_leaves_its_records_where_there_was_none(run, command: Command):
     answer = command("train", "--config", "c.yaml", "--out", "new", *DIVERGES)
     assert answer.code == 1 and Path("new/metrics.jsonl").exists()
-
-
-class Crash(BaseException):
-    """What no code of ours catches, as it catches no kill."""
-
-
-@pytest.mark.parametrize("moves", range(8))
-def test_a_crash_while_a_run_is_replaced_costs_nothing(run, command, monkeypatch, moves):
-    """At any of the moves aside, and at any of those back; the same command then goes on."""
-    before = contents(run)
-    rename, left = Path.rename, moves
-
-    def dying(self: Path, target: Path) -> Path:
-        nonlocal left
-        left -= 1
-        if left < 0:
-            raise Crash
-        return rename(self, target)
-
-    with monkeypatch.context() as patch, pytest.raises(Crash):
-        patch.setattr(Path, "rename", dying)
-        set_aside(run)
-        put_back(run)
-    recover(run)
-    if (run / ".replaced").exists():
-        assert put_back(run)
-    assert contents(run) == before
-    assert command(*TRAIN, "--overwrite", "--set", "train.max_steps=2").code == 0
-    assert saved_steps(run) == [2]
-
-
-def test_a_run_killed_before_its_first_checkpoint_goes_on_or_gives_way(run, command, monkeypatch):
-    before = contents(run)
-
-    def crash(*_: object) -> None:
-        raise Crash
-
-    def killed() -> None:
-        with monkeypatch.context() as patch, pytest.raises(Crash):
-            patch.setattr(Trainer, "train", crash)
-            patch.setattr(owned, "put_back", lambda _: False)  # a kill runs no clean-up
-            call(*TRAIN, "--overwrite", "--set", "train.max_steps=4")
-        assert (run / ".replaced/config.yaml").exists() and saved_steps(run) == []
-
-    (run / ".toytrans-lock").touch()
-    killed()
-    answer = command(*TRAIN, "--resume", "--set", "train.max_steps=4")
-    assert answer.code == 0 and "starting at step 0" in answer.err
-    assert saved_steps(run)[-1] == 4 and not (run / ".replaced").exists()
-    shutil.rmtree(run)
-    for path, raw in before.items():
-        Path(path).parent.mkdir(parents=True, exist_ok=True)
-        Path(path).write_bytes(raw)
-    killed()
-    assert command(*TRAIN, "--overwrite", *DIVERGES).code == 1
-    assert contents(run) == before
 
 
 # Links ---------------------------------------------------------------------------------------
@@ -353,7 +221,7 @@ def test_results_are_not_written_through_a_draft_that_is_a_link(tmp_path, monkey
     assert Path("diary").read_text() == "dear diary" and Path("results/t2t.json").is_file()
 
 
-# Claims and resumes --------------------------------------------------------------------------
+# Resumes -------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("out", [(), ("--out", "new"), ("--out", "empty")])

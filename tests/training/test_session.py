@@ -60,15 +60,3 @@ def test_an_error_before_the_first_file_leaves_no_folder(tmp_path: Path):
     with pytest.raises(UserError, match="one head"):
         train(Request("c", config, lambda _: config, tmp_path / "run"))
     assert not (tmp_path / "run").exists()
-
-
-def test_a_session_that_saves_nothing_puts_the_old_run_back(tmp_path: Path):
-    path = tmp_path / "run"
-    train(request_for(path))
-    before = {p: p.read_bytes() for p in path.rglob("*") if p.is_file()}
-    sentences: list[str] = []
-    again = request_for(path, {"lr": 0.5}, overwrite=True)
-    with pytest.raises(RuntimeError), open_session(again, sentences.append):
-        raise RuntimeError
-    assert sentences[-1].endswith("the one before is back")
-    assert before == {p: p.read_bytes() for p in path.rglob("*") if p.is_file()}

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from conftest import SIGNALS, Command, script
 
-from toytrans.training import machine, run_folder, trainer
+from toytrans.training import machine, trainer
 from toytrans.training.checkpoint import load_checkpoint, saved_steps
 
 pytestmark = pytest.mark.usefixtures("here")
@@ -138,7 +138,7 @@ def test_a_second_signal_leaves_at_once():
     assert process.returncode == 143 and "saved" not in err and "Traceback" not in err
 
 
-@pytest.mark.parametrize("more", [(), ("--overwrite",)])
+@pytest.mark.parametrize("more", [(), ("--resume",)])
 def test_a_signal_before_the_first_step_leaves_everything_as_it_was(
     command: Command, monkeypatch, more
 ):
@@ -243,14 +243,6 @@ def test_a_link_that_leads_nowhere_is_told(command: Command, link):
         return
     assert (answer.code, answer.err.count("\n")) == (2, 1)
     assert f"{link} is a link to /not/mounted, which is not there" in answer.err
-
-
-def test_a_folder_that_is_there_and_is_not_listed_is_told(monkeypatch):
-    """As another spelling of its name is on a disk that does not tell capitals apart."""
-    Path("runs/c").mkdir(parents=True)
-    monkeypatch.setattr(run_folder.os, "listdir", lambda _: [])
-    with pytest.raises(run_folder.UserError, match="runs/c: cannot be made .File exists"):
-        run_folder.claim_folder("c", None)
 
 
 # The working directory -----------------------------------------------------------------------

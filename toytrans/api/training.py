@@ -44,10 +44,7 @@ class Training:
         seed: int | None = None,
         changes: Mapping[str, Any] | None = None,
         resume: bool = False,
-        overwrite: bool = False,
     ) -> None:
-        if resume and overwrite:
-            raise UserError("resume goes on with a run and overwrite replaces it; give one")
         changed = {**(changes or {}), **({} if seed is None else {"seed": seed})}
         checked = config_of(tree_of(config), changes=changed)
         self._request = Request(
@@ -56,7 +53,6 @@ class Training:
             lambda saved: config_of(tree_of(config), saved, changed),
             None if out is None else Path(out),
             resume,
-            overwrite,
         )
         self._isolation, self._opened = Isolation(), contextlib.ExitStack()
         self._between_records = False
@@ -135,18 +131,17 @@ def train(
     seed: int | None = None,
     changes: Mapping[str, Any] | None = None,
     resume: bool = False,
-    overwrite: bool = False,
 ) -> Run:
     """Train to the end, and return the run with its best checkpoint. Raises UserError.
 
     config: a YAML file, its values as a dict, or a Config. out: the run directory; None = runs/
     and the name of the file or task, then -2, -3. seed: changes the key `seed`. changes: other
-    keys, say {"train.lr": 1e-3}. resume: go on from the last checkpoint. overwrite: replace a run.
+    keys, say {"train.lr": 1e-3}. resume: go on from the last checkpoint of the run in `out`.
 
     Ctrl-C saves after the running step, and the run so far is returned; a second one raises
     KeyboardInterrupt. The numbers are those of `toytrans train`, bit for bit.
     """
-    training = Training(config, out, seed=seed, changes=changes, resume=resume, overwrite=overwrite)
+    training = Training(config, out, seed=seed, changes=changes, resume=resume)
     with training:
         for _ in training:
             pass

@@ -1,19 +1,12 @@
 """`toytrans runs`."""
 
-import contextlib
 import os
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-try:
-    import termios
-except ImportError:  # not on Windows
-    termios = None  # type: ignore[assignment]
-
 import typer
 
-from toytrans.cli.common import AsJson, Progress, columns, note, output, plain, printable, share
+from toytrans.cli.common import AsJson, Progress, columns, note, output, plain, share
 from toytrans.errors import UserError
 from toytrans.safe_io import json_text
 from toytrans.sealed import fault_remark
@@ -26,20 +19,9 @@ UNITS = ((86400, "d"), (3600, "h"), (60, "min"), (1, "s"))
 
 def runs(
     folder: Annotated[Path, typer.Argument(help="Folder to look in, and below.")] = Path("runs"),
-    prune: Annotated[
-        bool, typer.Option("--prune", help="Ask for each run whether to delete it.")
-    ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """List runs: state, best exact match, age, size.
-
-    --prune asks for each run in turn, and deletes only what training wrote. Other
-    files stay. A run that is being written is never deleted.
-    """
-    if prune and as_json:
-        raise UserError("--json lists runs and --prune asks for each; give one")
-    if prune and not sys.stdin.isatty():
-        raise UserError("--prune asks for each run, and standard input is no terminal")
+    """List runs: state, best exact match, age, size."""
     if not os.path.isdir(folder):
         problem = "this is a file" if os.path.exists(folder) else "no such folder"
         raise UserError(f"{folder}: {problem}; name a folder of runs, as `toytrans train` makes it")
@@ -51,8 +33,6 @@ def runs(
         print(json_text({"folder": str(folder), "runs": [run.to_dict() for run in listed]}))
     elif not listed:
         note(f"{folder}: no runs here")
-    elif prune:
-        _prune(listed)
     else:
         _print(listed)
 
@@ -88,46 +68,3 @@ def _age(seconds: float) -> str:
 
 def _size(size: int) -> str:
     return f"{size / 1e6:,.1f} MB"
-
-
-def _prune(listed: "list[ListedRun]") -> None:
-    """Ask for one run after the other, the oldest first."""
-    for run in reversed(listed):
-        path, state, best, age, size = map(printable, _cells(run))
-        line = f"{path}  {state}  exact match {best}  {age}  {size}"
-        if run.state.state == "being written":
-            print(f"{line}\n  kept: a training is writing here")
-            continue
-        answer = _ask(f"{line}\n  delete it? [y/N/q] ")
-        if answer == "q":
-            return
-        if answer == "y":
-            _delete(run.path)
-
-
-def _ask(question: str) -> str:
-    """The first letter of the answer; q at the end of the input.
-
-    What was typed before the question is dropped.
-    """
-    if termios is not None:
-        with contextlib.suppress(OSError, termios.error):
-            termios.tcflush(sys.stdin.fileno(), termios.TCIFLUSH)
-    try:
-        return input(question).strip().lower()[:1]
-    except EOFError:
-        print()
-        return "q"
-
-
-def _delete(path: Path) -> None:
-    """Delete a run as far as training wrote it, and report what stays."""
-    from toytrans.training.run_folder import delete_run
-
-    try:
-        kept = delete_run(path)
-    except UserError as error:
-        print(f"  kept: {printable(str(error))}")
-        return
-    stays = f"; kept {printable(', '.join(kept))}" if kept else ""
-    print(f"  deleted what training wrote{stays}" if kept else "  deleted")

@@ -70,9 +70,6 @@ def train(
     resume: Annotated[
         bool, typer.Option("--resume", help="Continue a run from its last checkpoint.")
     ] = False,
-    overwrite: Annotated[
-        bool, typer.Option("--overwrite", help="Replace an existing run.")
-    ] = False,
     log_to: Annotated[
         list[str] | None,
         typer.Option(
@@ -95,8 +92,6 @@ def train(
     file = either(path, config, "config")
     if file is None:
         raise UserError("no config; name one, say `toytrans train configs/textbook.yaml`")
-    if resume and overwrite:
-        raise UserError("--resume goes on with a run and --overwrite replaces it; give one")
     if out == "":  # a shell variable that is not set
         raise UserError("--out: empty; name a directory, or leave --out away")
     changes, short = overrides or [], {"device": device, "fault": fault, "seed": seed}
@@ -115,7 +110,6 @@ def train(
         lambda saved: load_config(file, changes, saved, short),
         None if out is None else Path(out),
         resume,
-        overwrite,
     )
     with init_distributed(settings.device, note) as context:
         reporter.one_of_several = context.size > 1

@@ -16,7 +16,7 @@ from toytrans.sweeps.measure import ExactMatch
 from toytrans.sweeps.processes import Failure
 from toytrans.sweeps.saved import read_sweep
 from toytrans.sweeps.trial import Taken, Trial, read_result
-from toytrans.training.owned import CONFIG, LOCK, is_unfinished
+from toytrans.training.owned import CONFIG, LOCK
 from toytrans.training.run import RUNS, is_run, load_run, read_records, read_run, unfinished
 from toytrans.training.writing import write_json
 
@@ -47,7 +47,7 @@ def keep_failure(run: Path, failure: Failure | None) -> None:
     with contextlib.suppress(OSError):
         if failure is None:
             (run / FAILED).unlink(missing_ok=True)
-        elif is_run(run) or is_unfinished(run):
+        elif is_run(run) or (run / LOCK).is_file():
             write_json(run / FAILED, {"reason": failure.reason, "final": failure.final})
 
 

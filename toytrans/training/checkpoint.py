@@ -9,6 +9,7 @@ checkpoints intact. Reading cannot execute code, and the SHA-256 of every file i
 import contextlib
 import hashlib
 import json
+import os
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -30,7 +31,6 @@ from toytrans.training.owned import (
     PARTS,
     checkpoint_folder,
     discard_draft,
-    drop_replaced,
     new_draft,
     place_checkpoint,
     prune,
@@ -124,7 +124,6 @@ def save_checkpoint(run: Path, checkpoint: Checkpoint, keep: int = 2) -> None:
     passed = [other for other in saved_steps(run) if other <= step]
     best = checkpoint.progress.best_step
     prune(run, [other for other in passed[:-keep] if other != best])
-    drop_replaced(run)
 
 
 def _contiguous(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -134,19 +133,26 @@ def _contiguous(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
 # Reading -------------------------------------------------------------------------------------
 
 
-def load_checkpoint(run: Path, step: int, *, training: bool = True) -> Checkpoint:
+def most_bytes_of(model: Transformer) -> int:
+    """The most bytes of a file in a checkpoint of a model: two moments of each number, and what
+    names and random states take."""
+    return 2 * sum(tensor.nbytes for tensor in weights_of(model).values()) + 2**24
+
+
+def load_checkpoint(
+    run: Path, step: int, *, most_bytes: int | None = None, training: bool = True
+) -> Checkpoint:
     """Read and verify a checkpoint.
 
+    most_bytes: the size from which a file is refused unread, `most_bytes_of` its model; None = any.
     training: whether to read moments and random states too.
     Raises UserError for a file that is missing, cut short, changed, or not written by training.
     """
     about = _read_description(run, step)
-    weights = _read_tensors(run, step, "weights", about.sha256)
-    if not training:
-        return Checkpoint(about.progress, weights, {}, {})
-    optimizer = _read_tensors(run, step, "optimizer", about.sha256)
-    random = _read_tensors(run, step, "random", about.sha256)
-    return Checkpoint(about.progress, weights, optimizer, random)
+    parts: dict[str, dict[str, Tensor]] = dict.fromkeys(PARTS, {})
+    for name in PARTS if training else PARTS[:1]:
+        parts[name] = _read_tensors(run, step, name, about.sha256, most_bytes)
+    return Checkpoint(about.progress, **parts)
 
 
 class _Description(BaseModel):
@@ -192,11 +198,16 @@ def _first_problem(error: ValidationError) -> str:
     return ": ".join(filter(None, (".".join(map(str, problem["loc"])), problem["msg"])))
 
 
-def _read_tensors(run: Path, step: int, name: str, sums: dict[str, str]) -> dict[str, Tensor]:
+def _read_tensors(
+    run: Path, step: int, name: str, sums: dict[str, str], most_bytes: int | None
+) -> dict[str, Tensor]:
     """The tensors of one file. The file is read into memory only if its checksum is right."""
     file = f"{name}.safetensors"
     try:
         with open_regular(checkpoint_folder(run, step) / file) as opened:
+            size = os.fstat(opened.fileno()).st_size
+            if most_bytes is not None and size > most_bytes:
+                raise _damaged(run, step, file, f"{size:,} bytes are too many for its model")
             if hashlib.file_digest(opened, "sha256").hexdigest() != sums.get(file):
                 raise _damaged(run, step, file, "cut short or changed (wrong checksum)")
             opened.seek(0)

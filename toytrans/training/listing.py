@@ -13,6 +13,7 @@ except ImportError:  # not on Windows
     fcntl = None  # type: ignore[assignment]
 
 from toytrans.errors import UserError
+from toytrans.safe_io import Unreadable, open_regular
 from toytrans.training.checkpoint import Progress, read_progress
 from toytrans.training.owned import CHECKPOINTS, CONFIG, DATA, LOCK, saved_steps
 from toytrans.training.run import read_run
@@ -108,11 +109,11 @@ def _is_being_written(path: Path) -> bool:
     if fcntl is None:
         return False
     try:
-        with open(path / LOCK, "rb") as file:
+        with open_regular(path / LOCK) as file:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
         return True
-    except OSError:  # no lock file, or a disk without locks
+    except (OSError, Unreadable):  # no lock file, or a disk without locks
         return False
     return False
 

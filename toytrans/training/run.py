@@ -7,7 +7,7 @@ runs/name/metrics.jsonl     one record a line
 runs/name/checkpoints/      see checkpoint.py
 runs/name/.toytrans-lock    held by the training that writes here
 
-Which of these files are deleted, and when: see owned.py.
+The only files that toytrans deletes are older checkpoints: see owned.py.
 """
 
 import json
@@ -35,13 +35,13 @@ from toytrans.training.checkpoint import (
     DamagedCheckpoint,
     load_checkpoint,
     load_weights,
+    most_bytes_of,
     pick_step,
     read_progress,
 )
 from toytrans.training.devices import Precision, choose_device
 from toytrans.training.faults import build_model
 from toytrans.training.owned import (
-    CHECKPOINTS,
     CONFIG,
     DATA,
     ENVIRONMENT,
@@ -97,7 +97,7 @@ def create_run(path: Path, config: Config, facts: DatasetInfo, environment: dict
         "train_sha256": facts.train_sha256,
     }
     with saying_what_failed(path, "the run's description"):
-        (path / CHECKPOINTS).mkdir(parents=True, exist_ok=True)
+        path.mkdir(parents=True, exist_ok=True)
         write_file(path / DATA, (json.dumps(data, ensure_ascii=False) + "\n").encode())
         write_json(path / ENVIRONMENT, environment)
         write_file(path / CONFIG, save_config(config).encode())
@@ -222,12 +222,16 @@ def _no_number(name: str) -> None:
 
 
 def cut_records(path: Path, step: int) -> None:
-    """Drop the records after a step, and damaged lines: a crash cuts the last one short."""
+    """Drop the records after a step, and damaged lines: a crash cuts the last one short. Behind
+    MOST_UNREAD damaged lines nothing is read."""
     if not os.path.lexists(path / METRICS):
         return
-    kept, newest = [], -1
+    kept, newest, unread = [], -1, 0
     for line in _lines(path):
         record = _record(line)
+        unread += record is None
+        if unread > MOST_UNREAD:
+            break
         if record and newest <= record["step"] <= step:
             kept.append(line.removesuffix(b"\n") + b"\n")
             newest = record["step"]
@@ -291,15 +295,15 @@ def load_run(
     config, facts = read_run(path)
     if trust_code:
         trust(config.references.values())
-    step, loaded = _chosen(path, checkpoint)
     model = build_model(config, facts.vocabulary)
     if config.train.precision == "fp64":
         model.double()
+    step, loaded = _chosen(path, checkpoint, most_bytes_of(model))
     load_weights(model, loaded.weights, str(checkpoint_folder(path, step)))
     return Run(path, config, facts, model.eval().to(choose_device(device)), step)
 
 
-def _chosen(path: Path, which: str) -> tuple[int, Checkpoint]:
+def _chosen(path: Path, which: str, most_bytes: int) -> tuple[int, Checkpoint]:
     """The step and the checkpoint of a choice: best, last or a step.
 
     If a training removes the checkpoint before it is read, the choice is made again.
@@ -307,7 +311,7 @@ def _chosen(path: Path, which: str) -> tuple[int, Checkpoint]:
     while True:
         step = pick_step(path, which)
         try:
-            return step, load_checkpoint(path, step, training=False)
+            return step, load_checkpoint(path, step, most_bytes=most_bytes, training=False)
         except DamagedCheckpoint:
             if step in saved_steps(path):
                 raise

@@ -4,11 +4,10 @@
 
 Everything is checked before anything is written. From the first file written on, signals are
 collected: the first lets the running step end and saves. Before the first step there is nothing to
-save, and the run directory stays as it was.
+save, and the run directory stays as it was. Rank 0 alone reads and writes the run directory.
 """
 
 import contextlib
-import os
 import platform
 import re
 import secrets
@@ -57,7 +56,6 @@ class Request(NamedTuple):
     again: Callable[[Config], Config]
     out: Path | None = None
     resume: bool = False
-    overwrite: bool = False
     remedy: str = ", or name another --out"
 
 
@@ -78,7 +76,6 @@ class _Plan(NamedTuple):
     precision: Precision | Literal["auto"]
     saved: tuple[Config, DatasetInfo] | None
     resume: bool
-    overwrite: bool
 
 
 @contextlib.contextmanager
@@ -105,49 +102,49 @@ def open_session(
     size = context.size
     capture, remark = context.on_all(lambda: choose_capture(plan.config, device, precision, size))
     collected = collect_signals(patient=patient or context.size > 1)
-    with collect_interrupts() if in_program else collected as signals:
-        path, made = context.on_main(lambda: _claim(plan, request))
-        with _held(plan._replace(path=path), made, request.remedy, context, report) as notes:
-            trainer = Trainer(plan.config, source, path, device, precision, context, capture)
-            notes += trainer.resume() if plan.resume else []
-            resumed = trainer.progress.step > 0
-            before = run.read_environment(path) if resumed else {}
-            environment = _environment(plan.config, device, precision, context)
-            environment["cuda_graphs"] = capture is not None
-            environment["config"] = before.get("config", request.name)
-            environment["id"] = _id_of(before)
-            ignored = ignored_in(path / owned.CONFIG) if resumed else ""
-            signals.end(*context.gather(signals.received))
-            context.on_main(lambda: run.create_run(path, plan.config, source.facts, environment))
-            processes = f", {context.size} processes" if context.size > 1 else ""
-            report(f"{path}: {device}, {precision}{processes}")
-            changes = _changes(before, environment)
-            for sentence in filter(None, (remark, ignored, *source.notes, *notes, *changes)):
-                report(sentence)
-            if resumed and plan.saved:
-                _report_schedule(plan.saved[0], plan.config, trainer.progress.step, report)
-            signals.act = trainer.interrupt
-            signals.end(*context.gather(signals.received))
-            yield Session(trainer, source, signals, resumed)
+    with (
+        collect_interrupts() if in_program else collected as signals,
+        contextlib.ExitStack() as lock,
+    ):
+        path, notes = context.on_main(lambda: lock.enter_context(_held(plan, request)))
+        trainer = Trainer(plan.config, source, path, device, precision, context, capture)
+        notes += trainer.resume() if plan.resume else []
+        resumed = trainer.progress.step > 0
+        before, ignored = context.on_main(lambda: _before(path)) if resumed else ({}, "")
+        environment = _environment(plan.config, device, precision, context)
+        environment["cuda_graphs"] = capture is not None
+        environment["config"] = before.get("config", request.name)
+        environment["id"] = _id_of(before)
+        signals.end(*context.gather(signals.received))
+        context.on_main(lambda: run.create_run(path, plan.config, source.facts, environment))
+        processes = f", {context.size} processes" if context.size > 1 else ""
+        report(f"{path}: {device}, {precision}{processes}")
+        changes = _changes(before, environment)
+        for sentence in filter(None, (remark, ignored, *source.notes, *notes, *changes)):
+            report(sentence)
+        if resumed and plan.saved:
+            _report_schedule(plan.saved[0], plan.config, trainer.progress.step, report)
+        signals.act = trainer.interrupt
+        signals.end(*context.gather(signals.received))
+        yield Session(trainer, source, signals, resumed)
     signals.end(signals.received)  # one that came in the moment after the training
 
 
 def _plan(request: Request, context: DistributedContext) -> _Plan:
     """What is decided before anything is written. Processes that torchrun starts again resume by
     themselves, but only the run that they were training."""
-    name, out, resume, overwrite = request.name, request.out, request.resume, request.overwrite
+    name, out, resume = request.name, request.out, request.resume
     if context.restarts and not resume:
-        path = run_folder.choose_folder(name, out, resume=True, overwrite=False)
+        path = run_folder.choose_folder(name, out, resume=True)
         resume = run.is_of_launch(path, context.launch)
-        overwrite = overwrite and not resume
-    path = run_folder.choose_folder(name, out, resume=resume, overwrite=overwrite)
+    path = run_folder.choose_folder(name, out, resume=resume)
     config, precision, saved = request.config, request.config.train.precision, None
     if resume and run.is_run(path):
         saved = run.read_run(path)
         config = _config_to_resume(request, path, saved[0])
         if precision == "auto":  # the choice holds for the whole run
             precision = run.read_precision(path) or precision
-    return _Plan(path, config, precision, saved, resume, overwrite)
+    return _Plan(path, config, precision, saved, resume)
 
 
 def _config_to_resume(request: Request, path: Path, saved: Config) -> Config:
@@ -178,36 +175,15 @@ def _open(plan: _Plan, context: DistributedContext) -> tuple[torch.device, PairS
     return device, source
 
 
-def _claim(plan: _Plan, request: Request) -> tuple[Path, bool]:
-    """The run's folder, and whether it was made for this run."""
-    existed = os.path.exists(plan.path)
-    if plan.resume or plan.overwrite:
-        return plan.path, not existed
-    path = run_folder.claim_folder(request.name, request.out)
-    return path, request.out is None or not existed
+def _held(plan: _Plan, request: Request) -> contextlib.AbstractContextManager[Any]:
+    """The run's folder, locked, and sentences for the user."""
+    out = plan.path if plan.resume else request.out
+    return run_folder.held(request.name, out, resume=plan.resume, remedy=request.remedy)
 
 
-@contextlib.contextmanager
-def _held(
-    plan: _Plan, made: bool, remedy: str, context: DistributedContext, report: Callable[[str], None]
-) -> Iterator[list[str]]:
-    """A run's folder, locked; yields sentences for the user.
-
-    A run that is replaced is set aside, and put back if the new one saves nothing. A folder in
-    which nothing was written is free again.
-    """
-    path = plan.path
-    with contextlib.ExitStack() as lock:
-        notes = context.on_main(lambda: lock.enter_context(run_folder.locked(path, remedy)))
-        try:
-            if plan.overwrite and (others := context.on_main(lambda: owned.set_aside(path))):
-                notes.append(f"{path}: kept what training did not write: {', '.join(others)}")
-            yield notes
-        finally:
-            if context.is_main:
-                if owned.put_back(path):
-                    report(f"{path}: the new run saved nothing, so the one before is back")
-                owned.forget_claim(path, made=made)
+def _before(path: Path) -> tuple[dict[str, Any], str]:
+    """The environment of the run that is resumed, and what of its config is ignored."""
+    return run.read_environment(path), ignored_in(path / owned.CONFIG)
 
 
 def _environment(

@@ -30,6 +30,7 @@ from toytrans.training.checkpoint import (
     load_checkpoint,
     load_weights,
     misfit,
+    most_bytes_of,
     save_checkpoint,
     weights_of,
 )
@@ -117,9 +118,10 @@ class Trainer:
         UserError if there are checkpoints and none can be read.
         """
         notes, unreadable = [], []
+        load = partial(load_checkpoint, most_bytes=most_bytes_of(self.model))
         for step in reversed(self.context.on_main(partial(saved_steps, self.run))):
             try:
-                self._restore(self.context.on_main(partial(load_checkpoint, self.run, step)))
+                self._restore(self.context.on_main(partial(load, self.run, step)))
             except DamagedCheckpoint as error:
                 unreadable.append((step, str(error).partition(";")[0]))
                 continue
@@ -133,7 +135,7 @@ class Trainer:
         if unreadable:
             raise UserError(
                 f"{self.run}: none of its checkpoints can be read; nothing is changed; "
-                "overwrite the run, or name another --out"
+                "train again with another --out"
             )
         self.context.on_main(partial(cut_records, self.run, 0))
         return ["no checkpoint to resume from; starting at step 0"]

@@ -19,7 +19,8 @@ from toytrans.sweeps.measure import ExactMatch, split_of
 from toytrans.sweeps.outcomes import TEST
 from toytrans.sweeps.trial import read_result
 from toytrans.tokens import EOS_ID
-from toytrans.training.checkpoint import Progress, load_checkpoint
+from toytrans.training.checkpoint import Progress, load_checkpoint, most_bytes_of
+from toytrans.training.faults import build_model
 from toytrans.training.owned import saved_steps
 from toytrans.training.run import Record, read_environment, read_run, record_lines
 
@@ -27,6 +28,9 @@ Ending = Literal["max_steps", "max_seconds", "goal", "patience", "diverged", "cu
 
 READS, SECONDS_BETWEEN_READS = 5, 0.02
 """How often metrics.jsonl is read where its last line has no end yet."""
+
+MOST_BYTES_OF_ANY = 2**32
+"""The largest file that is read of a checkpoint whose model is not known."""
 
 SETTLED = 1 / 4
 """The share of a run's last records whose mean is taken as its final loss. The loss of a few steps
@@ -201,7 +205,7 @@ def read_snapshot(path: Path) -> RunSnapshot:
         facts,
         records,
         read_environment(path) or None,
-        tuple(_checkpoints(path)),
+        tuple(_checkpoints(path, _most_bytes(config, facts))),
         targets,
         len(lines) - len(records),
         str(path),
@@ -250,7 +254,15 @@ def _within(value: Any, bound: float) -> bool:
     return isinstance(value, int | float) and -bound <= value <= bound
 
 
-def _checkpoints(path: Path) -> Iterator[CheckpointStatus]:
+def _most_bytes(config: Config, facts: DatasetInfo) -> int:
+    """The most bytes of a file in a checkpoint."""
+    try:
+        return most_bytes_of(build_model(config, facts.vocabulary))
+    except UserError:  # the model's code is not trusted
+        return MOST_BYTES_OF_ANY
+
+
+def _checkpoints(path: Path, most_bytes: int) -> Iterator[CheckpointStatus]:
     """The status of all checkpoints, also while a training removes or replaces some.
 
     A checkpoint that looks damaged is read again, unless it is gone. If all are gone, the list of
@@ -259,15 +271,16 @@ def _checkpoints(path: Path) -> Iterator[CheckpointStatus]:
     any_left = False
     while not any_left and (steps := saved_steps(path)):
         for step in steps:
-            status = _checkpoint(path, step)
+            status = _checkpoint(path, step, most_bytes)
             if status.damage is None or step in saved_steps(path):
                 any_left = True
-                yield status if status.damage is None else _checkpoint(path, step)
+                yield status if status.damage is None else _checkpoint(path, step, most_bytes)
 
 
-def _checkpoint(path: Path, step: int) -> CheckpointStatus:
+def _checkpoint(path: Path, step: int, most_bytes: int) -> CheckpointStatus:
     try:
-        return CheckpointStatus(step, None, load_checkpoint(path, step).progress)
+        loaded = load_checkpoint(path, step, most_bytes=most_bytes)
+        return CheckpointStatus(step, None, loaded.progress)
     except UserError as error:
         return CheckpointStatus(step, damage=str(error))
 
