@@ -36,6 +36,7 @@ def check(
     max_length: int | None = None,
     kind: str | None = None,
     generate: Callable[..., Any] | None = None,
+    scale: float | None = None,
     only: Iterable[str] = (),
     skip: Iterable[str] = (),
     thorough: bool = False,
@@ -76,6 +77,7 @@ def check(
         "batch_first": batch_first,
         "kind": kind,
         "generate": generate,
+        "scale": scale,
     }
     plan = Plan(length, seed, *_selected(only, skip), thorough, progress)
     if isinstance(model, Run):
