@@ -144,7 +144,7 @@ class Adapted(nn.Module):
         if self.batch_first:
             return self.model(*given)
         logits = logits_of(self.model(*(ids.T for ids in given)))
-        return logits.transpose(0, 1) if isinstance(logits, Tensor) and logits.dim() > 1 else logits
+        return logits.transpose(0, 1) if isinstance(logits, Tensor) and logits.dim() > 2 else logits
 
 
 def adapted(tested: ModelUnderTest, batch_first: bool) -> ModelUnderTest:

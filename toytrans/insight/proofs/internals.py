@@ -155,7 +155,8 @@ def _gradients(batch: ProofBatch, embeddings: tuple[nn.Module, ...]) -> Outcome:
     weighed = (
         torch.where(counts & batch.kept, logits * batch.noise(logits), 0.0).sum(-1) * batch.real
     )
-    by = {"source pads": 0.0, "target pads": 0.0, "the future": 0.0}
+    pads = "target pads" if batch.model.has_source else "pads"
+    by = {"source pads": 0.0, pads: 0.0, "the future": 0.0}
     size, detached = 0.0, ""
     if "src" in leaves:
         gradient = _gradient(weighed.sum(), leaves["src"])
@@ -170,7 +171,7 @@ def _gradients(batch: ProofBatch, embeddings: tuple[nn.Module, ...]) -> Outcome:
         here = batch.real[:, place]
         closed_pads = gradient[here][(~batch.real & ~later)[here]]
         size = max(size, largest(gradient.nan_to_num()))
-        by["target pads"] = worst((by["target pads"], largest(closed_pads)))
+        by[pads] = worst((by[pads], largest(closed_pads)))
         by["the future"] = worst((by["the future"], largest(gradient[:, later])))
     if math.isnan(worst(by.values())) and _weights_have_gradients(batch, weighed.sum()):
         raise CannotJudge("gradients of embeddings are NaN, and those of the weights are not")
