@@ -21,6 +21,7 @@ from toytrans.insight.proofs.answers import NoAnswer, answer, apart, largest, lo
 from toytrans.insight.proofs.copies import variant_of
 from toytrans.insight.proofs.hugging_face import hugging_face, is_hugging_face
 from toytrans.insight.proofs.model_under_test import Kind, Layers, ModelUnderTest, Symbols, padded
+from toytrans.insight.proofs.wrapper import refuse_more_than_ids
 from toytrans.model.own import OwnModel
 from toytrans.model.transformer import Transformer
 from toytrans.sealed import fault_remark
@@ -61,6 +62,7 @@ def model_under_test(model: Any, **given: Any) -> ModelUnderTest:
             f"check needs {' and '.join(missing)} of a {type(model).__name__}; "
             f"give {' and '.join(f'{name}=...' for name in missing)}"
         )
+    refuse_more_than_ids(model, known["pad_id"])
     known["kind"] = kind_of(model, known.get("kind"))
     if isinstance(model, TorchTransformer):
         known = {"embeddings": (model.src_embedding, model.tgt_embedding)} | known
