@@ -24,7 +24,9 @@ def attention_is_right(batch: ProofBatch) -> Outcome:
     if faults:
         attention, fault = faults[0]
         count = f" ({len(faults)} of {len(found)} attentions)" if len(faults) > 1 else ""
-        return Outcome(float(len(faults)), 0.0, "", f"{_where(batch, attention)}{fault}{count}", "")
+        cause = f"{_where(batch, attention)}{fault}{count}"
+        leaks = bool(_leak(attention))
+        return Outcome(float(len(faults)), 0.0, "", cause, explains=leaks)
     unsure = [(a, doubt) for a in found if (doubt := _doubt(batch, a))]
     if unsure:
         raise CannotJudge(_where(batch, unsure[0][0]) + unsure[0][1])
@@ -41,6 +43,11 @@ def attention_is_right(batch: ProofBatch) -> Outcome:
 
 def _fault(batch: ProofBatch, attention: Attention) -> str:
     """What is wrong with an attention, by mistakes that are known; "" for nothing."""
+    return _leak(attention) or _wrong_scale(batch, attention, _wanted(batch, attention))
+
+
+def _leak(attention: Attention) -> str:
+    """What lets an attention see what its masks should close."""
     scores = attention.scores
     if scores.mixed or attention.merged:
         return (
@@ -57,15 +64,14 @@ def _fault(batch: ProofBatch, attention: Attention) -> str:
         open_fills = list(scores.fills)
     if open_fills:
         return f"closed scores hold {open_fills[0]:g}, which closes nothing; fill with -inf or -1e9"
-    wanted = _wanted(batch, attention)
-    if _near(scores.factor, wanted) or scores.learned:
-        return ""
-    return _wrong_scale(batch, attention, wanted)
+    return ""
 
 
 def _wrong_scale(batch: ProofBatch, attention: Attention, wanted: float) -> str:
     """A wrong scale that is known as a mistake, in words; "" for another, which may be meant."""
     scores = attention.scores
+    if _near(scores.factor, wanted) or scores.learned:
+        return ""
     is_said = f"scores are q k times {scores.factor:.3g}"
     right = f"1 / root of the head's width {scores.inner} is {wanted:.3g}"
     for width in (scores.width, scores.inner * scores.heads):
