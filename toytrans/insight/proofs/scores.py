@@ -7,6 +7,7 @@ from torch import nn
 
 from toytrans.insight.proofs.answers import calm
 from toytrans.insight.proofs.batch import ProofBatch
+from toytrans.insight.proofs.internals import needs_layers
 from toytrans.insight.proofs.report import CannotJudge, NotApplicable, Outcome
 from toytrans.insight.proofs.seen import MASKED, Attention, attention_seen
 
@@ -14,6 +15,7 @@ from toytrans.insight.proofs.seen import MASKED, Attention, attention_seen
 def attention_is_right(batch: ProofBatch) -> Outcome:
     """(k) Scores are q k / root of the head's width (Vaswani et al. 2017, equation 1), closed ones
     hold a number that closes, and softmax sums over the keys."""
+    needs_layers(batch)
     src, tgt_in = batch.src.clone(), batch.tgt_in.clone()
     with attention_seen(batch.model.module, src, tgt_in) as seen, calm(batch.variant):
         batch.model.call(src, tgt_in)
@@ -76,7 +78,7 @@ def _wrong_scale(batch: ProofBatch, attention: Attention, wanted: float) -> str:
     right = f"1 / root of the head's width {scores.inner} is {wanted:.3g}"
     for width in (scores.width, scores.inner * scores.heads):
         if width != scores.inner and width and _near(scores.factor, width**-0.5):
-            return f"{is_said}, 1 / root of {width}; {right}: take the head's width, not of d_model"
+            return f"{is_said}, 1 / root of the model's width {width}; {right}"
     if _near(scores.factor, 1 / scores.inner):
         return f"{is_said}; {right}: scaled twice, or by the width in place of its root?"
     if _near(scores.factor, scores.inner**0.5):
