@@ -228,6 +228,28 @@ class heads_split_without_a_turn(_Model):
             return x.view(len(x), HEADS, -1, HEAD)
 
 
+@faulty("k")
+class heads_of_fused_attention_merged_without_a_turn(_Model):
+    """The same behind F.scaled_dot_product_attention."""
+
+    class attention(Hand):
+        def attend(self, q, k, v, mask):
+            return F.scaled_dot_product_attention(q, k, v, attn_mask=mask)
+
+        def merge(self, x):
+            return x.reshape(len(x), x.shape[2], -1)
+
+
+@faulty("k")
+class minus_one_at_an_index(_Model):
+    """scores[closed] = -1."""
+
+    class attention(Hand):
+        def close(self, scores, mask):
+            scores[~mask.expand_as(scores)] = -1
+            return scores
+
+
 # Sound variations ----------------------------------------------------------------------------
 
 
@@ -365,6 +387,34 @@ class normed_queries_and_no_scale(_Model):
     class attention(Hand):
         def scores(self, q, k):
             return F.layer_norm(q, q.shape[-1:]) @ F.layer_norm(k, k.shape[-1:]).mT
+
+
+@sound()
+class zeros_before_softmax_and_behind(_Model):
+    """Closed scores are 0, their weights are made 0 too, and what is left sums to one."""
+
+    class attention(Hand):
+        fill = 0.0
+
+        def attend(self, q, k, v, mask):
+            weights = self.weigh(self.close(self.scores(q, k), mask)) * mask
+            return weights / weights.sum(-1, keepdim=True).clamp(min=1e-9) @ v
+
+
+@sound()
+class repeated_keys_that_are_scaled(_Model):
+    """One key head carries the scale and is repeated for each query head."""
+
+    class attention(Hand):
+        def __init__(self):
+            super().__init__()
+            self.b = nn.Linear(WIDTH, HEAD)
+
+        def scores(self, q, k):
+            return q @ (k * self.scale).repeat_interleave(HEADS, 1).mT
+
+        def split(self, x):
+            return split_heads(x, x.shape[-1] // HEAD)
 
 
 @sound()

@@ -72,7 +72,7 @@ class Multihead(nn.Module):
 
 def test_torchs_own_module_is_judged_where_it_takes_shortcuts():
     found = scores_of(model=Multihead(), kind="decoder", pad_id=0, vocabulary_size=20)
-    assert found.verdict == "PASS" and "1 attentions" in found.message
+    assert found.verdict == "PASS" and "1 attention:" in found.message
 
 
 class Pointer(Multihead):
@@ -86,7 +86,7 @@ class Pointer(Multihead):
 
 def test_a_softmax_that_weighs_no_values_is_no_attention():
     found = scores_of(model=Pointer(), kind="decoder", pad_id=0, vocabulary_size=20)
-    assert found.verdict == "PASS" and "1 attentions" in found.message
+    assert found.verdict == "PASS" and "1 attention:" in found.message
 
 
 def test_why_nothing_was_judged_is_said():

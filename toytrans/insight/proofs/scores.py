@@ -35,12 +35,9 @@ def attention_is_right(batch: ProofBatch) -> Outcome:
     fills = sorted({fill for a in found for fill in a.scores.fills}, reverse=True)
     closed = f", closed ones hold {', '.join(f'{x:.3g}' for x in fills)}" if fills else ""
     wanted = "1 / root of d_head" if batch.model.scale is None else f"{batch.model.scale:g}"
-    return Outcome(
-        0.0,
-        0.0,
-        f"{len(found)} attentions: scores are q k times {wanted}{closed}; softmax over keys",
-        "",
-    )
+    count = f"{len(found)} attention{'s' * (len(found) > 1)}"
+    evidence = f"{count}: scores are q k times {wanted}{closed}; softmax over keys"
+    return Outcome(0.0, 0.0, evidence, "")
 
 
 def _fault(batch: ProofBatch, attention: Attention) -> str:
@@ -56,7 +53,7 @@ def _leak(attention: Attention) -> str:
             "heads are split or merged by a reshape alone, which mixes them with places; "
             "view(B, T, H, d).transpose(1, 2) splits, transpose(1, 2).reshape(B, T, H * d) merges"
         )
-    if not attention.sums_keys:
+    if attention.sums_keys is False:
         return (
             "softmax runs over another axis than the keys: the weights of a query do not sum to "
             "one; is it softmax(-1)?"
@@ -64,7 +61,7 @@ def _leak(attention: Attention) -> str:
     open_fills = [fill for fill in scores.fills if MASKED < fill < 0]
     if scores.fills and min(scores.fills) >= 0:
         open_fills = list(scores.fills)
-    if open_fills:
+    if open_fills and attention.is_untouched:
         return f"closed scores hold {open_fills[0]:g}, which closes nothing; fill with -inf or -1e9"
     return ""
 
@@ -123,7 +120,7 @@ def _leaves_out_the_scale(module: nn.Module | None) -> bool:
     scale nothing on purpose."""
     is_theirs = type(module).__module__.startswith("transformers.")
     scales = [value for name, value in vars(module).items() if "scal" in name]
-    return is_theirs and all(value == 1 for value in scales)
+    return is_theirs and all(not isinstance(value, bool) and value == 1 for value in scales)
 
 
 def _where(batch: ProofBatch, attention: Attention) -> str:

@@ -34,7 +34,9 @@ VIEWS = {
 """Operations that keep every number, or drop some."""
 
 SLOPES = {"sigmoid": 0.25} | dict.fromkeys(
-    ("tanh", "clamp", "clamp_min", "clamp_max", "neg", "cat", "stack", "constant_pad_nd"), 1.0
+    ("tanh", "clamp", "clamp_min", "clamp_max", "neg", "cat", "stack", "constant_pad_nd")
+    + ("repeat", "index_select", "index", "flip"),
+    1.0,
 )
 """Operations through which a factor passes, with their slope at 0: a cap is c tanh(x / c)."""
 
@@ -71,14 +73,16 @@ class Trace(NamedTuple):
 @dataclass
 class Attention:
     """A softmax: the module in which it ran, its weights, and the trace of its input. is_attention:
-    its weights are multiplied with values; sums_keys: over the axis that sums to one; merged: heads
-    are merged by a reshape across places."""
+    its weights are multiplied with values; is_untouched: as softmax made them; sums_keys: over the
+    axis that sums to one, None where that is not known; merged: heads are merged by a reshape
+    across places."""
 
     module: nn.Module | None
     weights: Tensor
     scores: Trace
     is_attention: bool = False
-    sums_keys: bool = True
+    is_untouched: bool = False
+    sums_keys: bool | None = None
     merged: bool = False
 
 
@@ -113,7 +117,7 @@ class Seeing(TorchDispatchMode):
         if traces:
             trace = self._followed(name, args, named, traces, result)
             for part in _tensors(result):
-                smaller = trace.whole is not None and part.numel() < trace.whole.numel()
+                smaller = trace.whole is not None and part.numel() != trace.whole.numel()
                 mine = trace._replace(whole=None) if smaller else trace
                 self.known[id(part)] = (part, mine)
         elif any(isinstance(x, nn.Parameter) or id(x) in self.learned for x in given):
@@ -142,7 +146,7 @@ class Seeing(TorchDispatchMode):
         if name in ("_softmax", "_safe_softmax"):
             return self._softmax(result, traces[0])
         if name.startswith("_scaled_dot_product") and "backward" not in name:
-            return self._fused(*args[:3], args[3:], named)
+            return self._fused(*args[:3], args[3:], named, next(_tensors(result)))
         return Trace()
 
     def _times(self, name: str, a: Any, b: Any) -> Trace:
@@ -182,7 +186,9 @@ class Seeing(TorchDispatchMode):
 
     def _filled(self, name: str, args: Any) -> Trace:
         """masked_fill(x, mask, value), where(mask, x, y), index_put(x, [mask], value)."""
-        mask, old, new = args if name == "where" else (args[1], args[0], args[2])
+        if len(args) < 3:
+            return Trace()
+        mask, old, new = args[:3] if name == "where" else (args[1], args[0], args[2])
         mask = next(_tensors(mask))
         if name == "where" and self.trace(old) is None:
             old, new, mask = new, old, ~mask
@@ -201,7 +207,7 @@ class Seeing(TorchDispatchMode):
         return mine._replace(fills=mine.fills + used, whole=None)
 
     def _product(self, args: Any, named: Any, result: Tensor) -> Trace:
-        a, b = args[-2:] if len(args) < 4 else args[1:3]
+        *added, a, b = _tensors(args)
         mine, other = self.trace(a), self.trace(b)
         for trace, value, axis in ((mine, a, -1), (other, b, -2)):
             if trace is not None and trace.softmax >= 0 and not trace.is_context:
@@ -210,7 +216,8 @@ class Seeing(TorchDispatchMode):
             of = mine or other
             if of is not None and of.is_context and _is_merged(of, a, self.rows):
                 self.seen[of.softmax].merged = True
-            return Trace(width=a.shape[-1], plain=True, whole=result)
+            is_bare = of is None or math.isclose(of.factor, 1)
+            return Trace(width=a.shape[-1], plain=is_bare, whole=result)
         trace = Trace(
             mine.factor * other.factor * float(named.get("alpha", 1)),
             max(mine.width, other.width),
@@ -220,8 +227,8 @@ class Seeing(TorchDispatchMode):
             learned=mine.learned or other.learned,
             mixed=_is_split(mine, a, self.rows) or _is_split(other, b.mT, self.rows),
         )
-        if len(args) >= 3 and named.get("beta", 1):  # baddbmm(mask, q, k)
-            return _masked(trace, args[0], 1)
+        if added and named.get("beta", 1):  # baddbmm(mask, q, k)
+            return _masked(trace, added[0], 1)
         return trace
 
     def _context(
@@ -233,16 +240,21 @@ class Seeing(TorchDispatchMode):
         attention = self.seen[weights.softmax]
         attention.is_attention = True
         if weights.whole is not None:
+            attention.is_untouched = True
             sums = value.sum(axis).nan_to_num(0.0)
-            attention.sums_keys = bool(((sums - 1).abs() < 0.05).logical_or(sums == 0).all())
+            is_one = ((sums - 1).abs() < 0.05) | (sums == 0)
+            attention.sums_keys = attention.sums_keys or bool(is_one.all())
         return Trace(softmax=weights.softmax, is_context=True, whole=result)
 
     def _softmax(self, weights: Tensor, scores: Trace) -> Trace:
-        module = self.running[-1] if self.running else None
+        parents = [part for part in self.running if next(part.children(), None) is not None]
+        module = (parents or self.running or [None])[-1]
         self.seen.append(Attention(module, weights.detach(), scores))
         return Trace(softmax=len(self.seen) - 1, whole=weights)
 
-    def _fused(self, q: Tensor, k: Tensor, v: Tensor, others: Any, named: Any) -> Trace:
+    def _fused(
+        self, q: Tensor, k: Tensor, v: Tensor, others: Any, named: Any, result: Tensor
+    ) -> Trace:
         """torch's fused attention. Its mask may come by position or by name."""
         mask = next((x for x in (*others, *named.values()) if isinstance(x, Tensor)), None)
         is_causal = named.get("is_causal", any(x is True for x in others))
@@ -266,8 +278,8 @@ class Seeing(TorchDispatchMode):
             closed = torch.ones(scores.shape[-2:], dtype=torch.bool, device=q.device).triu(1)
             scores = scores.masked_fill(closed, -math.inf)
         found = self._softmax(scores.softmax(-1), trace)
-        self.seen[-1].is_attention = True
-        return found._replace(is_context=True, whole=None)
+        self.seen[-1].is_attention = self.seen[-1].is_untouched = True
+        return found._replace(is_context=True, whole=result)
 
 
 def _repeated(k: Tensor, q: Tensor) -> Tensor:
