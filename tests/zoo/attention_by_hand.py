@@ -402,6 +402,16 @@ class zeros_before_softmax_and_behind(_Model):
 
 
 @sound()
+class a_soft_window(_Model):
+    """1 is taken from scores of far places, beside masks that close."""
+
+    class attention(Hand):
+        def close(self, scores, mask):
+            far = torch.arange(scores.shape[-2])[:, None] - torch.arange(scores.shape[-1]) > 3
+            return super().close(scores - far.to(scores), mask)
+
+
+@sound()
 class repeated_keys_that_are_scaled(_Model):
     """One key head carries the scale and is repeated for each query head."""
 

@@ -7,6 +7,7 @@ from torch.nn import functional as F
 from zoo import Entry, entries
 
 from toytrans import check
+from toytrans.errors import UserError
 
 BY_HAND = [entry for entry in entries() if entry.family == "attention_by_hand"]
 CAUSES = {
@@ -54,14 +55,24 @@ def test_another_scale_may_be_meant_and_is_said(name, words):
     assert found.verdict == "cannot judge" and words in found.message
 
 
-class Multihead(nn.Module):
-    """nn.MultiheadAttention in self-attention, whose queries are scaled by `factor` beforehand."""
+def test_a_scale_that_is_given_is_asked_for():
+    arguments = next(e for e in BY_HAND if e.name == "scale on both").build()
+    assert scores_of(**arguments | {"scale": 0.5}).verdict == "PASS"
+    found = scores_of(**arguments | {"scale": 1})
+    assert found.verdict == "FAIL" and "times 0.5, and scale=1 was given" in found.message
+    for scale in ("1", 0, True, float("nan")):
+        with pytest.raises(UserError, match="above 0, that multiplies q k"):
+            check(**arguments | {"scale": scale})
 
-    def __init__(self, factor: float = 1.0):
+
+class Multihead(nn.Module):
+    """nn.MultiheadAttention in self-attention."""
+
+    def __init__(self):
         super().__init__()
         self.table, self.places = nn.Embedding(20, 16), nn.Parameter(torch.randn(80, 16))
         self.attention = nn.MultiheadAttention(16, 2, batch_first=True)
-        self.head, self.factor = nn.Linear(16, 20), factor
+        self.head = nn.Linear(16, 20)
 
     def forward(self, ids):
         x = self.table(ids) + self.places[: ids.shape[1]]

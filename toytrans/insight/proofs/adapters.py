@@ -5,6 +5,7 @@ Here, as in `conventions`, True = blocked where torch's own layers want it so.
 
 import copy
 import inspect
+import math
 import operator
 import os
 from dataclasses import replace
@@ -41,6 +42,9 @@ def model_under_test(model: Any, **given: Any) -> ModelUnderTest:
     _check_numbers(known)
     if known.get("pad_side", "right") not in ("right", "left"):
         raise UserError(f"pad_side {known['pad_side']!r}: give 'right' or 'left'")
+    scale = known.get("scale", 1)
+    if not isinstance(scale, int | float) or isinstance(scale, bool) or not 0 < scale < math.inf:
+        raise UserError(f"scale {scale!r}: give the number, above 0, that multiplies q k")
     embedding = known.pop("embedding", None)
     if embedding is not None:
         pair = embedding if isinstance(embedding, tuple | list) else (embedding, embedding)

@@ -58,11 +58,9 @@ def _leak(attention: Attention) -> str:
             "softmax runs over another axis than the keys: the weights of a query do not sum to "
             "one; is it softmax(-1)?"
         )
-    open_fills = [fill for fill in scores.fills if MASKED < fill < 0]
-    if scores.fills and min(scores.fills) >= 0:
-        open_fills = list(scores.fills)
-    if open_fills and attention.is_untouched:
-        return f"closed scores hold {open_fills[0]:g}, which closes nothing; fill with -inf or -1e9"
+    if attention.is_untouched and scores.fills and min(scores.fills) > MASKED:
+        fill = min(scores.fills)
+        return f"closed scores hold {fill:g}, which closes nothing; fill with -inf or -1e9"
     return ""
 
 
@@ -72,6 +70,8 @@ def _wrong_scale(batch: ProofBatch, attention: Attention, wanted: float) -> str:
     if _near(scores.factor, wanted) or scores.learned:
         return ""
     is_said = f"scores are q k times {scores.factor:.3g}"
+    if batch.model.scale is not None:
+        return f"{is_said}, and scale={wanted:g} was given"
     right = f"1 / root of the head's width {scores.inner} is {wanted:.3g}"
     for width in (scores.width, scores.inner * scores.heads):
         if width != scores.inner and width and _near(scores.factor, width**-0.5):
@@ -127,7 +127,7 @@ def _where(batch: ProofBatch, attention: Attention) -> str:
     """The module of an attention, as "decoder.0.self_attn: "; "" where none is known."""
     module = batch.model.module
     names = {} if module is None else {part: name for name, part in module.named_modules()}
-    name = re.sub(r"^model\.(?=.)", "", names.get(attention.module, ""))
+    name = re.sub(r"^model(\.|$)", "", names.get(attention.module, ""))
     return f"{name}: " if name else ""
 
 

@@ -146,7 +146,7 @@ class Seeing(TorchDispatchMode):
         if name in ("_softmax", "_safe_softmax"):
             return self._softmax(result, traces[0])
         if name.startswith("_scaled_dot_product") and "backward" not in name:
-            return self._fused(*args[:3], args[3:], named, next(_tensors(result)))
+            return self._fused(args, named, next(_tensors(result)))
         return Trace()
 
     def _times(self, name: str, a: Any, b: Any) -> Trace:
@@ -248,14 +248,14 @@ class Seeing(TorchDispatchMode):
 
     def _softmax(self, weights: Tensor, scores: Trace) -> Trace:
         parents = [part for part in self.running if next(part.children(), None) is not None]
-        module = (parents or self.running or [None])[-1]
+        around = parents or self.running
+        module = around[-1] if around else None
         self.seen.append(Attention(module, weights.detach(), scores))
         return Trace(softmax=len(self.seen) - 1, whole=weights)
 
-    def _fused(
-        self, q: Tensor, k: Tensor, v: Tensor, others: Any, named: Any, result: Tensor
-    ) -> Trace:
+    def _fused(self, args: Any, named: Any, result: Tensor) -> Trace:
         """torch's fused attention. Its mask may come by position or by name."""
+        q, k, _, *others = args
         mask = next((x for x in (*others, *named.values()) if isinstance(x, Tensor)), None)
         is_causal = named.get("is_causal", any(x is True for x in others))
         scale = named.get("scale") or 1 / math.sqrt(q.shape[-1])
