@@ -25,6 +25,7 @@ FAMILIES = (
     "faulty_training",
     "faulty_calls",
     "sound_attention",
+    "attention_by_hand",
     "sound_masks",
     "sound_blocks",
     "sound_modes",

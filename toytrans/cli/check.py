@@ -251,6 +251,7 @@ def _checked(path: Path, values: dict[str, Any]) -> Any:
 def _check_other(name: str, how: dict[str, Any], facts: dict[str, Any]) -> "Report":
     """The proofs on what a function returns."""
     from toytrans import check
+    from toytrans.insight.proofs.wrapper import MoreThanIds
 
     with _without_nested_tensors():
         given = _made_by(name)
@@ -273,6 +274,9 @@ def _check_other(name: str, how: dict[str, Any], facts: dict[str, Any]) -> "Repo
     try:
         with _without_nested_tensors():
             report: Report = check(model, **({"progress": Progress()} | arguments | facts | given))
+    except MoreThanIds as error:
+        print(error.wrapper)
+        raise UserError(f"{error.message}. It is printed above") from None
     except UserError as error:
         raise UserError(_with_options(str(error))) from None
     return replace(report, subject=name)
@@ -292,7 +296,10 @@ def _with_options(message: str) -> str:
     names = "pad_id|source_pad_id|start_id|eos_id|vocabulary_size|source_size|max_length"
     arguments = rf"\b({names})=(?:\.{{3}}|(?<=give source_pad_id=)(\d+))"
     option = lambda m: f"--{m[1].replace('_', '-')} {m[2] or ''}".rstrip()  # noqa: E731
-    return re.sub(arguments, option, message)
+    message = re.sub(arguments, option, message)
+    if re.search(r"\b(kind|batch|loss|embedding|generate|scale|pad_side)=", message):
+        message += "; build() gives it in its dict, beside 'model'"
+    return message
 
 
 def _made_by(name: str) -> Any:

@@ -233,7 +233,7 @@ def proofs(report: Proofs) -> Section:
         (f.letter, f.title, f.shown_verdict, f.message, list(f.details.items()))
         for f in report.findings
     ]
-    text = f"{report.subject}, {report.precision}: {report.verdict}."
+    text = f"{report.subject}, {report.precision}: {report.verdict}{report.reduced}."
     if report.tried is not None:
         text += f" Tried: {report.tried}."
     return section("check", "Proofs", text=text, proofs=rows)

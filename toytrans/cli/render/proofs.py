@@ -15,9 +15,6 @@ if TYPE_CHECKING:
     from toytrans.insight.diagnosis.fault_cards import FaultCard
     from toytrans.insight.proofs.report import Finding, Report
 
-REASONED = ("cannot judge", "not asked")
-"""Verdicts that are written before their reason."""
-
 
 def show(report: "Report", fault: str | None, form: str) -> None:
     """Print a report on standard output in one of the formats."""
@@ -55,8 +52,9 @@ def junit(report: "Report") -> str:
             name=f"({finding.letter}) {finding.title}",
         )
         if finding.verdict == "FAIL":
-            failure = ElementTree.SubElement(case, "failure", message=finding.message)
-            failure.text = "\n".join(_details(finding))
+            cause, *details = report.cause_of(finding)
+            failure = ElementTree.SubElement(case, "failure", message=cause)
+            failure.text = "\n".join(details)
         elif finding.verdict != "PASS":
             ElementTree.SubElement(
                 case, "skipped", message=f"{finding.shown_verdict}: {finding.message}"
@@ -70,8 +68,8 @@ def annotations(report: "Report") -> list[str]:
     kinds = {"FAIL": "error", "cannot judge": "warning"}
     return [
         f"::{kinds[f.verdict]} title={_escaped(f'toytrans check ({f.letter}) {f.title}', True)}::"
-        + _escaped("\n".join([f.message, *_details(f)]))
-        for f in report.findings
+        + _escaped("\n".join(report.cause_of(f)))
+        for f in report.shown
         if f.verdict in kinds
     ]
 
@@ -82,11 +80,6 @@ def _escaped(text: str, is_property: bool = False) -> str:
     for character, code in pairs + ([(":", "%3A"), (",", "%2C")] if is_property else []):
         text = text.replace(character, code)
     return text
-
-
-def _details(finding: "Finding") -> list[str]:
-    names = {"where": "first seen", "example": "smallest example", "reproduce": "reproduce"}
-    return [f"{names[name]}: {text}" for name, text in finding.details.items()]
 
 
 def remedy(report: "Report") -> str:
@@ -106,23 +99,24 @@ def _print(console: "Console", report: "Report", fault: str | None) -> None:
     warn_of_fault(fault)
     title = f"{report.subject}, {report.precision}"
     console.print(plain(title), Text("\nlargest difference, and what is wanted", "dim"), sep="")
-    for finding in report.findings:
+    for finding in report.shown:
         style = {"PASS": "green", "FAIL": "bold red", "cannot judge": "yellow"}
-        shown = {"does not apply": "-", "cannot judge": "?"}.get(finding.verdict, finding.verdict)
+        shown = "?" if finding.verdict == "cannot judge" else finding.verdict
         console.print(
             Text.assemble(
                 f"({finding.letter}) ",
-                (f"{shown:<5}", style.get(finding.verdict, "dim")),
+                (f"{shown:<5}", style[finding.verdict]),
                 (f"{finding.title:<49}", "bold"),
                 f"{_measured(finding)} {_wanted(finding)}",
             )
         )
-        why = finding.shown_verdict if finding.shown_verdict in REASONED else ""
-        for text in (f"{why}: {finding.message}" if why else finding.message,
-                     *_details(finding)):  # fmt: skip
+        why = "cannot judge: " if finding.verdict == "cannot judge" else ""
+        for text in (why + finding.message,) if why else report.cause_of(finding):
             line = plain(text)
             line.style = "" if finding.verdict == "FAIL" else "dim"
             console.print(Padding(line, (0, 0, 0, 9)))
+    for text in report.unasked:
+        console.print(plain(text), style="dim")
     _print_sum(console, report)
     if not is_sealed(fault) and (name := opened(fault)):
         from toytrans.insight.diagnosis.fault_cards import CARDS
@@ -145,6 +139,8 @@ def _print_sum(console: "Console", report: "Report") -> None:
         f"{counts['PASS']} passed, {counts['FAIL']} failed{' ' + failed if failed else ''}, "
         f"{unsure}{not_asked}{apart} {'does' if apart == 1 else 'do'} not apply"
     )
+    if report.reduced:
+        console.print(plain(report.verdict + report.reduced))
 
 
 def _measured(finding: "Finding") -> str:

@@ -5,6 +5,7 @@ Here, as in `conventions`, True = blocked where torch's own layers want it so.
 
 import copy
 import inspect
+import math
 import operator
 import os
 from dataclasses import replace
@@ -21,6 +22,7 @@ from toytrans.insight.proofs.answers import NoAnswer, answer, apart, largest, lo
 from toytrans.insight.proofs.copies import variant_of
 from toytrans.insight.proofs.hugging_face import hugging_face, is_hugging_face
 from toytrans.insight.proofs.model_under_test import Kind, Layers, ModelUnderTest, Symbols, padded
+from toytrans.insight.proofs.wrapper import refuse_more_than_ids
 from toytrans.model.own import OwnModel
 from toytrans.model.transformer import Transformer
 from toytrans.sealed import fault_remark
@@ -40,6 +42,9 @@ def model_under_test(model: Any, **given: Any) -> ModelUnderTest:
     _check_numbers(known)
     if known.get("pad_side", "right") not in ("right", "left"):
         raise UserError(f"pad_side {known['pad_side']!r}: give 'right' or 'left'")
+    scale = known.get("scale", 1)
+    if not isinstance(scale, int | float) or isinstance(scale, bool) or not 0 < scale < math.inf:
+        raise UserError(f"scale {scale!r}: give the number, above 0, that multiplies q k")
     embedding = known.pop("embedding", None)
     if embedding is not None:
         pair = embedding if isinstance(embedding, tuple | list) else (embedding, embedding)
@@ -61,6 +66,7 @@ def model_under_test(model: Any, **given: Any) -> ModelUnderTest:
             f"check needs {' and '.join(missing)} of a {type(model).__name__}; "
             f"give {' and '.join(f'{name}=...' for name in missing)}"
         )
+    refuse_more_than_ids(model, known["pad_id"])
     known["kind"] = kind_of(model, known.get("kind"))
     if isinstance(model, TorchTransformer):
         known = {"embeddings": (model.src_embedding, model.tgt_embedding)} | known
@@ -144,7 +150,7 @@ class Adapted(nn.Module):
         if self.batch_first:
             return self.model(*given)
         logits = logits_of(self.model(*(ids.T for ids in given)))
-        return logits.transpose(0, 1) if isinstance(logits, Tensor) and logits.dim() > 1 else logits
+        return logits.transpose(0, 1) if isinstance(logits, Tensor) and logits.dim() > 2 else logits
 
 
 def adapted(tested: ModelUnderTest, batch_first: bool) -> ModelUnderTest:

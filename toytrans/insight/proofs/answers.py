@@ -38,10 +38,12 @@ def calm(variant: Variant) -> Iterator[None]:
 
 
 def answer(model: ModelUnderTest, src: Tensor, tgt_in: Tensor) -> Tensor:
-    """What a model answers to src (B, S) and tgt_in (B, T), checked: logits (B, T, V). It is handed
-    the ids themselves."""
-    size = None if model.kind == "encoder" else model.vocabulary_size
-    wanted = (*tgt_in.shape, model.vocabulary_size)
+    """What a model answers to src (B, S) and tgt_in (B, T), checked: logits (B, T, V). An encoder
+    may pool them: its logits (B, C) then stand at every place. It is handed the ids themselves."""
+    pools = model.kind == "encoder"
+    size = None if pools else model.vocabulary_size
+    rows, places = tgt_in.shape
+    wanted = f"({rows}, {places}, {'C' if pools else size})"
     of = f"src {tuple(src.shape)} and tgt_in" if model.has_source else "ids"
     asked = f"{model.name}, asked with {of} {tuple(tgt_in.shape)},"
     try:
@@ -49,13 +51,15 @@ def answer(model: ModelUnderTest, src: Tensor, tgt_in: Tensor) -> Tensor:
     except UserError as error:
         raise NoAnswer(str(error)) from error
     logits = logits_of(logits)
+    if pools and isinstance(logits, Tensor) and logits.dim() == 2 and len(logits) == rows:
+        logits = logits[:, None].expand(-1, places, -1)
     if not isinstance(logits, Tensor) or not logits.is_floating_point():
         what = str(logits.dtype) if isinstance(logits, Tensor) else f"a {type(logits).__name__}"
         raise NoAnswer(f"{asked} gave {what}; expected logits, a floating-point tensor {wanted}")
     if tuple(logits.shape[:-1]) != tuple(tgt_in.shape) or size not in (None, logits.shape[-1]):
         raise NoAnswer(
             f"{asked} gave shape {tuple(logits.shape)}; expected {wanted}: batch first, places, "
-            "vocabulary"
+            + ("classes; or, of a pooled one, rows and classes" if pools else "vocabulary")
         )
     return logits.clone().cpu() if model.ours is None else logits
 

@@ -36,6 +36,7 @@ def check(
     max_length: int | None = None,
     kind: str | None = None,
     generate: Callable[..., Any] | None = None,
+    scale: float | None = None,
     only: Iterable[str] = (),
     skip: Iterable[str] = (),
     thorough: bool = False,
@@ -53,7 +54,8 @@ def check(
     max_length: the most places the model takes (limit is an alias). embedding: the embedding
     module, or (source's, target's). loss: (logits, tgt_out) -> mean. batch: pairs of lists of
     symbol ids -> (src, tgt_in, tgt_out). generate: (src, tgt_in) -> logits made step by step, or
-    src -> ids decoded greedily, to be compared with the parallel pass.
+    src -> ids decoded greedily, to be compared with the parallel pass. scale: what multiplies q k,
+    where it is not 1 / root of the head's width.
 
     length: symbols of the longest sequence tried, 64; thorough: to 512, and batches of 32 rows.
     only, skip: letters of proofs. progress: called with what is being tried.
@@ -76,6 +78,7 @@ def check(
         "batch_first": batch_first,
         "kind": kind,
         "generate": generate,
+        "scale": scale,
     }
     plan = Plan(length, seed, *_selected(only, skip), thorough, progress)
     if isinstance(model, Run):

@@ -127,12 +127,14 @@ def all_replaced(batch: ProofBatch) -> Outcome:
             target = torch.cat((batch.tgt_in[:, :after], batch.other(batch.tgt_in[:, after:])), 1)
             pair = (batch.src, target)
             witness = Witness((batch.src, batch.tgt_in), pair, "future", after)
+    of_target = ("target pads", "the target's pad mask")
+    pads, pad_mask = of_target if batch.model.has_source else ("pads", "the pad mask")
     return Outcome(
         worst([0.0, *by]),
         batch.tolerance,
-        "all that follows a place replaced at once, target pads by symbols: no output moves",
-        "outputs move with what follows them: the decoder sees the future or target pads; "
-        f"are the causal mask and the target's pad mask passed, and {POLARITY}",
+        f"all that follows a place replaced at once, {pads} by symbols: no output moves",
+        f"outputs move with what follows them: the decoder sees the future or {pads}; "
+        f"are the causal mask and {pad_mask} passed, and {POLARITY}",
         witness=witness,
     )
 

@@ -12,7 +12,6 @@ from toytrans.choices import PadMask
 from toytrans.insight.proofs.answers import NoAnswer, answer, calm, largest, worst
 from toytrans.insight.proofs.batch import SHORT, TOLERANCE, ProofBatch
 from toytrans.insight.proofs.future import all_replaced
-from toytrans.insight.proofs.reference import Call
 from toytrans.insight.proofs.report import CannotJudge, NotApplicable, NotAsked, Outcome
 from toytrans.model.rivals import Rival
 from toytrans.model.transformer import Transformer
@@ -156,7 +155,8 @@ def _gradients(batch: ProofBatch, embeddings: tuple[nn.Module, ...]) -> Outcome:
     weighed = (
         torch.where(counts & batch.kept, logits * batch.noise(logits), 0.0).sum(-1) * batch.real
     )
-    by = {"source pads": 0.0, "target pads": 0.0, "the future": 0.0}
+    pads = "target pads" if batch.model.has_source else "pads"
+    by = {"source pads": 0.0, pads: 0.0, "the future": 0.0}
     size, detached = 0.0, ""
     if "src" in leaves:
         gradient = _gradient(weighed.sum(), leaves["src"])
@@ -171,7 +171,7 @@ def _gradients(batch: ProofBatch, embeddings: tuple[nn.Module, ...]) -> Outcome:
         here = batch.real[:, place]
         closed_pads = gradient[here][(~batch.real & ~later)[here]]
         size = max(size, largest(gradient.nan_to_num()))
-        by["target pads"] = worst((by["target pads"], largest(closed_pads)))
+        by[pads] = worst((by[pads], largest(closed_pads)))
         by["the future"] = worst((by["the future"], largest(gradient[:, later])))
     if math.isnan(worst(by.values())) and _weights_have_gradients(batch, weighed.sum()):
         raise CannotJudge("gradients of embeddings are NaN, and those of the weights are not")
@@ -239,85 +239,6 @@ def pad_rows_do_no_harm(batch: ProofBatch) -> Outcome:
         f"loss apart by {by_loss:.1e}, gradients by {apart:.1e}: something reads the rows of pads; "
         "does the loss ignore pad labels, and are pads closed as keys?",
     )
-
-
-def attention_is_scaled(batch: ProofBatch) -> Outcome:
-    """(k) Each attention's output, recomputed from its own weights with scores q k / root of the
-    head's width (Vaswani et al. 2017, equation 1)."""
-    needs_layers(batch)
-    layers = batch.model.layers
-    if layers is None or not layers.attentions:
-        raise NotApplicable("needs attention layers whose projections have known names")
-    src, tgt_in, _ = batch.make_batch([(batch.pairs[0][0], batch.pairs[1][1])])
-    src = src if batch.model.has_source else src[:, :0]
-    by: dict[str, float] = {}
-    size, unlike, others = 0.0, "", []
-    with contextlib.ExitStack() as stack, torch.enable_grad():  # with it torch takes no shortcut
-        ids = src if batch.model.has_source else tgt_in
-        pads = ids == batch.model.source_pad  # there are some where the end is a pad
-        calls = {name: Call(module, stack, pads) for name, module in layers.attentions.items()}
-        answer(batch.model, src.clone(), tgt_in.clone())
-    with torch.no_grad():
-        for name, call in calls.items():
-            if not call.met:
-                continue
-            output, size = call.output, max(size, largest(call.output))
-            here = _nearest(output, call.reference())
-            if here is None:
-                unlike = unlike or f"{name} has another layout than one projection for each head"
-                continue
-            near = batch.tolerance / max(batch.size, 1e-30) * max(largest(output), 1e-30)
-            if here > near and batch.model.ours is None:
-                factor = _scale_of(call, near)
-                is_meant = factor == call.width**0.5 and _leaves_out_the_scale(call.module)
-                if factor is None or is_meant:
-                    others.append(name)
-                    continue
-            by[name] = here
-    if others and not any(v > 0 and v > _bound(batch, size) for v in by.values()):
-        raise CannotJudge(
-            f"{others[0]} is not softmax(q k / root of d_head) v under any mask or constant "
-            "scale, or its library scales nothing; rotary positions, biases of scores, norms of "
-            "queries and scales that are part of the weights look like that"
-        )
-    if not by:
-        what = unlike or "the attention layers do not pass through their own projections"
-        raise CannotJudge(what) if unlike else NotApplicable(what)
-    name = max(by, key=lambda name: by[name])
-    return Outcome(
-        worst(by.values()),
-        _bound(batch, size),
-        f"{len(by)} attentions recomputed from their weights: scores are q k / root of d_head",
-        f"{name} gives another output than softmax(q k / root of d_head) v of its own weights; "
-        "is the scale there, and is it the root of the head's width, not of d_model?",
-    )
-
-
-def _bound(batch: ProofBatch, size: float) -> float:
-    return batch.tolerance / max(batch.size, 1e-30) * size
-
-
-def _nearest(output: Tensor, wanted: Iterable[Tensor]) -> float | None:
-    """How far an output is from the nearest reference of its shape; None where there is none."""
-    return min((largest(output - one) for one in wanted if one.shape == output.shape), default=None)
-
-
-def _leaves_out_the_scale(module: nn.Module) -> bool:
-    """Whether a layer is one of Hugging Face's that holds no scale: some families, GPT-Neo say,
-    scale nothing on purpose."""
-    is_theirs = type(module).__module__.startswith("transformers.")
-    return is_theirs and not any("scal" in name for name in vars(module))
-
-
-def _scale_of(call: Call, near: float) -> float | None:
-    """The wrong scale whose scores explain an output: none, that of d_model, or the right one
-    twice."""
-    factor: float
-    for factor in (call.width**0.5, call.heads**-0.5, call.width**-0.5):  # none, of d_model, twice
-        by = _nearest(call.output, call.reference(factor))
-        if by is not None and by <= max(near, 1e-7 * largest(call.output)):
-            return factor
-    return None
 
 
 def needs_layers(batch: ProofBatch) -> None:

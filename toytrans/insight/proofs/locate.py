@@ -332,8 +332,8 @@ def _pads(batch: ProofBatch, witness: Witness) -> str:
     if not moves(src, tgt_in, tgt_in.shape[1] - 1) > batch.tolerance:
         return ""
     src, tgt_in, _ = _shrunk(batch, (src, tgt_in), tgt_in.shape[1] - 1, moves)
-    behind = [f"{n} pads behind {name}" for n, name in zip(extra, ("src", "tgt_in"), strict=True)
-              if n]  # fmt: skip
+    names = ("src", "tgt_in" if batch.model.has_source else "them")
+    behind = [f"{n} pads behind {name}" for n, name in zip(extra, names, strict=True) if n]
     return (
         f"{_shown(batch, src, tgt_in)}: {' and '.join(behind)} move an output by "
         f"{moves(src, tgt_in, 0):.2g}"

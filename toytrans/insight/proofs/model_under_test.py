@@ -89,7 +89,7 @@ class ModelUnderTest:
     where they are not `vocabulary_size`. limit: the most places. ignored: labels that stand for
     pads. module: what holds the weights; ours: where it is a toytrans model. has_own_loss:
     `call.loss_of` is the model's own, which `loss` should equal. generate: decoding, to be compared
-    with the parallel pass. given: names of what the user gave.
+    with the parallel pass. scale: what scores are multiplied with, if not 1 / root of d_head.
     """
 
     name: str
@@ -115,6 +115,7 @@ class ModelUnderTest:
     generate: Callable[..., Any] | None = None
     equal_lengths: bool = False
     masks_from_ids: bool = True
+    scale: float | None = None
 
     @property
     def has_source(self) -> bool:

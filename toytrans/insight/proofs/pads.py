@@ -29,7 +29,8 @@ def pads_appended(batch: ProofBatch) -> Outcome:
     left = model.pad_side == "left"
     src = wider(batch.src, MORE, model.source_pad) if model.has_source else batch.src
     tgt_in = wider(batch.tgt_in, more, model.pad_id, left)
-    asked = {"the target": (batch.src, tgt_in)}
+    target = "the target" if model.has_source else "the ids"
+    asked = {target: (batch.src, tgt_in)}
     if model.equal_lengths:
         asked = {"both": (src, tgt_in)}
     elif model.has_source:
@@ -39,6 +40,7 @@ def pads_appended(batch: ProofBatch) -> Outcome:
     where = {
         "the source": "is the source's pad mask passed to the encoder and to cross-attention",
         "the target": "is the target's pad mask passed, and is the causal mask",
+        "the ids": "is the pad mask passed" + ", and is the causal mask" * model.is_causal,
         "both": "are the pad masks passed",
     }
     if side:

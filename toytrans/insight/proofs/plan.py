@@ -190,6 +190,7 @@ class Plan:
         spent = time.process_time() - self.started
         if self.thorough or spent + needed < SECONDS:
             return True
+        self.tried.left_out.append(f"lengths from {setting.length} on in {variant.mode} mode")
         self.tried.notes.append(
             f"lengths from {setting.length} on in {variant.mode} mode left out: they would take "
             f"more than {SECONDS:.0f} s of processor time in all; thorough tries them"

@@ -14,7 +14,6 @@ from torch import Tensor
 
 from toytrans.errors import UserError
 from toytrans.insight.proofs.answers import NoAnswer, apart, calm, chosen
-from toytrans.insight.proofs.attention_maps import AttentionMaps
 from toytrans.insight.proofs.batch import (
     LARGEST_LOGITS,
     SHORT,
@@ -22,6 +21,7 @@ from toytrans.insight.proofs.batch import (
     needs_sight,
 )
 from toytrans.insight.proofs.report import CannotJudge, NotApplicable, Outcome
+from toytrans.insight.proofs.seen import attention_seen
 
 MOST_PLACES = 34
 """Places of a sequence that are asked about; of longer ones so many are chosen."""
@@ -304,15 +304,18 @@ def _cross_maps(trials: Iterable[ProofBatch]) -> str:
             return ""
         src, tgt_in, _ = batch.make_batch([(batch._row(5), batch._row(9))])
         src = src[:, batch.model.real_source(src)[0]]
-        maps = AttentionMaps(tgt_in.shape[1], src.shape[1])
+        src, tgt_in = src.clone(), tgt_in.clone()
         try:
-            with torch.no_grad(), calm(batch.variant), maps:
+            with calm(batch.variant), attention_seen(None, src, tgt_in) as attentions:
                 batch.model.call(src, tgt_in)
         except Exception:  # some models do not run under a dispatch mode
             return ""
-        if maps.seen is None:
+        shape = (tgt_in.shape[1], src.shape[1])
+        maps = [a.weights for a in attentions if a.weights.shape[-2:] == shape]
+        if not maps:
             return "; judged by outputs alone, not by attention weights"
-        seen = maps.seen if seen is None else seen | maps.seen
+        cells = torch.cat([(weights != 0).reshape(-1, *shape) for weights in maps]).any(0)
+        seen = cells if seen is None else seen | cells
         if bool(seen.all()):
             break
     assert seen is not None

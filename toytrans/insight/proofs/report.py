@@ -15,6 +15,14 @@ ESSENTIAL = "abst"
 """Letters of the proofs of pads, of the future and of what must be seen: a model passes only where
 these were judged."""
 
+FOLLOWS = {
+    **dict.fromkeys("abst", "k"),
+    **{"c": "ka", "d": "ka", "e": "kab", "i": "ka", "u": "kba", "g": "ah", "j": "kst"},
+    **dict.fromkeys("opq", "kstab"),
+}
+"""Proofs that fail as well where one of others does, the likelier first. Of (k), only a mask that
+closes nothing, a wrong axis and mixed heads have consequences: there it `explains`."""
+
 
 class ProofFailed(AssertionError):
     """A report that is not passed; the message is its text."""
@@ -39,6 +47,7 @@ class Outcome(NamedTuple):
 
     evidence: printed for a pass. cause: printed for a failure. length: that `check` must be given
     to see it, if it is not the batch's. by_gradients: whether gradients were taken as well.
+    explains: whether other proofs may fail for the same cause.
     """
 
     difference: float
@@ -49,6 +58,7 @@ class Outcome(NamedTuple):
     witness: Witness | None = None
     length: int | None = None
     by_gradients: bool = False
+    explains: bool = True
 
     @property
     def passed(self) -> bool:
@@ -96,6 +106,7 @@ class Finding:
     reproduce: str | None = None
     give: tuple[str, ...] = ()
     by_gradients: bool = False
+    explains: bool = True
 
     @property
     def shown_verdict(self) -> str:
@@ -119,6 +130,7 @@ class Tried:
     precisions: set[str] = field(default_factory=set)
     seeds: set[int] = field(default_factory=set)
     notes: list[str] = field(default_factory=list)
+    left_out: list[str] = field(default_factory=list)
 
     def add(self, length: int, rows: int, mode: str, dtype: "torch.dtype", seed: int) -> None:
         self.lengths.add(length)
@@ -129,7 +141,8 @@ class Tried:
 
     def to_dict(self) -> dict[str, Any]:
         names = ("lengths", "rows", "modes", "precisions", "seeds")
-        return {name: sorted(getattr(self, name)) for name in names} | {"notes": self.notes}
+        known = {name: sorted(getattr(self, name)) for name in names}
+        return known | {"notes": self.notes, "left_out": self.left_out}
 
     def __str__(self) -> str:
         if not self.lengths:
@@ -137,7 +150,7 @@ class Tried:
         listed = {
             name: ", ".join(map(str, values))
             for name, values in self.to_dict().items()
-            if name != "notes"
+            if name not in ("notes", "left_out")
         }
         return (
             f"lengths {listed['lengths']}; rows {listed['rows']}; {listed['modes']} mode; "
@@ -173,6 +186,7 @@ def finding_of(letter: str, title: str, outcome: Outcome) -> Finding:
         outcome.tolerance,
         outcome.must_change,
         by_gradients=outcome.by_gradients,
+        explains=outcome.explains,
     )
 
 
@@ -210,6 +224,59 @@ class Report:
         return tuple(finding for finding in self.findings if finding.verdict == "FAIL")
 
     @property
+    def follows(self) -> dict[str, str]:
+        """Failures that another one may explain: their letters, and the letter of that one."""
+        failed = {f.letter: f.explains for f in self.failures}
+        first = {
+            letter: next((cause for cause in FOLLOWS.get(letter, "") if failed.get(cause)), "")
+            for letter in failed
+        }
+        return {letter: cause for letter, cause in first.items() if cause}
+
+    @property
+    def shown(self) -> list[Finding]:
+        """What was judged, or could not be: failures first, of these the first causes."""
+        order = ("FAIL", "cannot judge", "PASS")
+        judged = [finding for finding in self.findings if finding.verdict in order]
+        follows = self.follows
+        return sorted(judged, key=lambda f: (order.index(f.verdict), f.letter in follows))
+
+    def cause_of(self, finding: Finding) -> list[str]:
+        """What is said of a failure: its cause and details, or what it may follow from."""
+        if first := self.follows.get(finding.letter):
+            return [f"may follow from ({first}): mend that first"]
+        names = {"where": "first seen", "example": "smallest example", "reproduce": "reproduce"}
+        details = [f"{names[name]}: {text}" for name, text in finding.details.items()]
+        return [finding.message, *details]
+
+    @property
+    def reduced(self) -> str:
+        """What was left out for want of time, after the verdict; empty for nothing."""
+        left_out = self.tried.left_out if self.tried is not None else []
+        if not left_out or not self.passed:
+            return ""
+        return (
+            f", reduced: {', '.join(left_out)} left out; build the model small (2 layers, width "
+            "64, 100 words), or be thorough"
+        )
+
+    @property
+    def unasked(self) -> list[str]:
+        """A line for all proofs that were not asked, and one for those that do not apply, with
+        their reasons."""
+        lines = []
+        for verdict in ("not asked", "does not apply"):
+            reasons: dict[str, str] = {}
+            for finding in self.findings:
+                if finding.shown_verdict == verdict:
+                    letters = reasons.get(finding.message, "")
+                    reasons[finding.message] = f"{letters}({finding.letter}) "
+            if reasons:
+                listed = "; ".join(letters + reason for reason, letters in reasons.items())
+                lines.append(f"{verdict}: {listed}")
+        return lines
+
+    @property
     def not_asked(self) -> str:
         """What more proofs need, as "2 not asked (give embedding=, batch=)"; empty for none."""
         missing = [finding.give for finding in self.findings if finding.give]
@@ -218,6 +285,7 @@ class Report:
 
     def to_dict(self) -> dict[str, Any]:
         """Everything as plain values; numbers that JSON lacks become null."""
+        follows = self.follows
         rows = [
             {
                 "proof": finding.letter,
@@ -229,6 +297,7 @@ class Report:
                 "words": finding.message,
                 **finding.details,
                 **({"give": list(finding.give)} if finding.give else {}),
+                **({"follows": follows[finding.letter]} if finding.letter in follows else {}),
             }
             for finding in self.findings
         ]
@@ -258,21 +327,21 @@ class Report:
             )
             for finding in self.findings
         ]
-        title = f"{self.subject}, {self.precision}: {self.verdict}"
+        title = f"{self.subject}, {self.precision}: {self.verdict}{self.reduced}"
         return html_table(title, ("verdict", "proof", "difference", "cause"), rows)
 
     def __str__(self) -> str:
         lines = [f"{self.subject}, {self.precision}"]
-        for finding in self.findings:
+        for finding in self.shown:
             number = "" if finding.difference is None else f" {finding.difference:.1e}"
-            lines.append(f"({finding.letter}) {finding.shown_verdict}{number}  {finding.title}")
+            lines.append(f"({finding.letter}) {finding.verdict}{number}  {finding.title}")
             if finding.verdict != "PASS":
-                lines.append(f"      {finding.message}")
-                lines += [f"      {name}: {text}" for name, text in finding.details.items()]
+                lines += [f"      {text}" for text in self.cause_of(finding)]
+        lines += self.unasked
         if self.tried is not None:
             lines.append(f"tried: {self.tried}")
             lines += [f"note: {note}" for note in self.tried.notes]
         if self.not_asked:
             lines.append(self.not_asked)
-        lines.append(self.verdict)
+        lines.append(self.verdict + self.reduced)
         return "\n".join(lines)

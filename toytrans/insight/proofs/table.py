@@ -10,6 +10,7 @@ from toytrans.insight.proofs import (
     outputs,
     pads,
     reach,
+    scores,
     sublayers,
 )
 from toytrans.insight.proofs.batch import ProofBatch
@@ -28,7 +29,7 @@ PROOFS: dict[str, tuple[str, Proof]] = {
     "h": ("the loss ignores pad labels", labels.pad_labels_ignored),
     "i": ("no NaN with an empty row", pads.empty_row),
     "j": ("the order of the source is seen", outputs.order_seen),
-    "k": ("scores are q k / root of d_head", internals.attention_is_scaled),
+    "k": ("softmax is of q k / root of d_head, over keys", scores.attention_is_right),
     "l": ("labels are the next decoder inputs", labels.labels_shifted),
     "m": ("pad, start and end are told apart", labels.ends_agree),
     "n": ("a batch's loss = its halves' over their tokens", labels.halves_add_up),

@@ -1,0 +1,442 @@
+"""Attention written by hand, in many styles and under names that tell nothing: faulty and sound."""
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from . import faulty, sound
+from .parts import HEADS, WIDTH, Embedding, Translator, merge_heads, split_heads
+from .sound_attention import rotated
+
+HEAD = WIDTH // HEADS
+
+
+class Hand(nn.Module):
+    """Attention whose parts are named by letters; `scores`, `close`, `weigh`, `split` and `merge`
+    are to be varied."""
+
+    fill = -1e9
+    scale = HEAD**-0.5
+
+    def __init__(self):
+        super().__init__()
+        self.a, self.b, self.c, self.d = (nn.Linear(WIDTH, WIDTH) for _ in range(4))
+
+    def forward(self, x, memory, mask):
+        q, k, v = self.split(self.a(x)), self.split(self.b(memory)), self.split(self.c(memory))
+        return self.d(self.merge(self.attend(q, k, v, mask)))
+
+    def attend(self, q, k, v, mask):
+        return self.weigh(self.close(self.scores(q, k), mask)) @ v
+
+    def split(self, x):
+        return split_heads(x)
+
+    def merge(self, x):
+        return merge_heads(x)
+
+    def scores(self, q, k):
+        return q @ k.mT * self.scale
+
+    def close(self, scores, mask):
+        return scores.masked_fill(~mask, self.fill)
+
+    def weigh(self, scores):
+        return scores.softmax(-1)
+
+
+class _Model(Translator):
+    attention = Hand
+
+
+# Scales --------------------------------------------------------------------------------------
+
+
+@faulty("k")
+class root_of_the_models_width(_Model):
+    """Scores are divided by the root of d_model."""
+
+    class attention(Hand):
+        scale = WIDTH**-0.5
+
+
+@faulty("k")
+class root_of_the_models_width_in_a_tensor(_Model):
+    """The same, by a tensor of one element."""
+
+    class attention(Hand):
+        def scores(self, q, k):
+            return q @ k.mT / torch.sqrt(torch.tensor(float(WIDTH)))
+
+
+@faulty("k")
+class root_of_the_models_width_by_einsum(_Model):
+    """The same, by einsum and division in place, before the heads are turned."""
+
+    class attention(Hand):
+        def split(self, x):
+            return x.reshape(*x.shape[:2], HEADS, HEAD)
+
+        def attend(self, q, k, v, mask):
+            scores = torch.einsum("nqhd,nkhd->nhqk", q, k).div_(WIDTH**0.5)
+            weights = self.close(scores, mask).softmax(3)
+            return torch.einsum("nhqk,nkhd->nqhd", weights, v)
+
+        def merge(self, x):
+            return x.flatten(2)
+
+
+@faulty("k")
+class root_of_the_models_width_in_fused_attention(_Model):
+    """The same, passed as `scale` to F.scaled_dot_product_attention."""
+
+    class attention(Hand):
+        def attend(self, q, k, v, mask):
+            return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=WIDTH**-0.5)
+
+
+@faulty("k")
+class fused_attention_of_scaled_queries(_Model):
+    """Queries are scaled, and F.scaled_dot_product_attention scales again."""
+
+    class attention(Hand):
+        def attend(self, q, k, v, mask):
+            return F.scaled_dot_product_attention(q * self.scale, k, v, attn_mask=mask)
+
+
+@faulty("k")
+class a_head_a_module_by_the_models_width(_Model):
+    """Each head is a module of its own, and divides by the root of what it is given."""
+
+    class attention(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.heads = nn.ModuleList(_Head() for _ in range(HEADS))
+            self.join = nn.Linear(WIDTH, WIDTH)
+
+        def forward(self, x, memory, mask):
+            return self.join(torch.cat([head(x, memory, mask[:, 0]) for head in self.heads], -1))
+
+
+class _Head(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.a, self.b, self.c = (nn.Linear(WIDTH, HEAD, bias=False) for _ in range(3))
+
+    def forward(self, x, memory, mask):
+        scores = self.a(x) @ self.b(memory).transpose(-2, -1) * x.shape[-1] ** -0.5
+        return scores.masked_fill(~mask, -1e9).softmax(-1) @ self.c(memory)
+
+
+@faulty("k")
+class no_scale_by_hand(_Model):
+    """Nothing scales the scores."""
+
+    class attention(Hand):
+        scale = 1
+
+
+@faulty("k")
+class multiplied_by_the_root(_Model):
+    """Scores are multiplied by the root of the head's width."""
+
+    class attention(Hand):
+        scale = HEAD**0.5
+
+
+# Masks, axes, heads --------------------------------------------------------------------------
+
+
+@faulty("k")
+class closed_by_minus_a_trillionth(_Model):
+    """-1e-12 for -1e12."""
+
+    class attention(Hand):
+        fill = -1e-12
+
+
+@faulty("k")
+class minus_a_trillionth_added(_Model):
+    """The same, multiplied with the mask and added."""
+
+    class attention(Hand):
+        def close(self, scores, mask):
+            return scores + (1 - mask.to(scores)) * -1e-12
+
+
+@faulty("k")
+class minus_one_where(_Model):
+    """-1 by torch.where."""
+
+    class attention(Hand):
+        def close(self, scores, mask):
+            return torch.where(mask, scores, -1.0)
+
+
+@faulty("k")
+class zero_for_closed_scores(_Model):
+    """0 for closed scores, as if they were weights."""
+
+    class attention(Hand):
+        fill = 0.0
+
+
+@faulty("k")
+class minus_one_in_fused_attention(_Model):
+    """A mask of 0 and -1 is passed to F.scaled_dot_product_attention."""
+
+    class attention(Hand):
+        def attend(self, q, k, v, mask):
+            added = -(~mask).to(q).expand(len(q), 1, q.shape[2], k.shape[2])
+            return F.scaled_dot_product_attention(q, k, v, attn_mask=added)
+
+
+@faulty("k")
+class softmax_over_the_first_axis_but_one(_Model):
+    """F.softmax(scores, dim=1): over the heads."""
+
+    class attention(Hand):
+        def weigh(self, scores):
+            return F.softmax(scores, dim=1)
+
+
+@faulty("k")
+class softmax_over_the_queries_by_einsum(_Model):
+    """Softmax over queries, whose weights are summed by einsum."""
+
+    class attention(Hand):
+        def attend(self, q, k, v, mask):
+            scores = torch.einsum("bhqd,bhkd->bhqk", q, k) * self.scale
+            return torch.einsum("bhqk,bhkd->bhqd", self.close(scores, mask).softmax(2), v)
+
+
+@faulty("k")
+class heads_merged_without_a_turn(_Model):
+    """(B, H, T, d) is reshaped to (B, T, D): heads are mixed with places, and the future leaks."""
+
+    class attention(Hand):
+        def merge(self, x):
+            return x.reshape(len(x), x.shape[2], -1)
+
+
+@faulty("k")
+class heads_split_without_a_turn(_Model):
+    """(B, T, D) is viewed as (B, H, T, d)."""
+
+    class attention(Hand):
+        def split(self, x):
+            return x.view(len(x), HEADS, -1, HEAD)
+
+
+@faulty("k")
+class heads_of_fused_attention_merged_without_a_turn(_Model):
+    """The same behind F.scaled_dot_product_attention."""
+
+    class attention(Hand):
+        def attend(self, q, k, v, mask):
+            return F.scaled_dot_product_attention(q, k, v, attn_mask=mask)
+
+        def merge(self, x):
+            return x.reshape(len(x), x.shape[2], -1)
+
+
+@faulty("k")
+class minus_one_at_an_index(_Model):
+    """scores[closed] = -1."""
+
+    class attention(Hand):
+        def close(self, scores, mask):
+            scores[~mask.expand_as(scores)] = -1
+            return scores
+
+
+# Sound variations ----------------------------------------------------------------------------
+
+
+@sound()
+class scale_on_the_queries(_Model):
+    """The queries carry the scale."""
+
+    class attention(Hand):
+        def scores(self, q, k):
+            return (q * self.scale) @ k.mT
+
+
+@sound()
+class scale_on_the_keys(_Model):
+    """The keys carry the scale, in place."""
+
+    class attention(Hand):
+        def scores(self, q, k):
+            return q @ k.mul_(self.scale).mT
+
+
+@sound()
+class scale_on_both(_Model):
+    """Queries and keys carry half of the scale each, as torch's plain path has it."""
+
+    class attention(Hand):
+        def scores(self, q, k):
+            return (q * HEAD**-0.25) @ (k * HEAD**-0.25).mT
+
+
+@sound()
+class scale_by_baddbmm(_Model):
+    """The mask, the product and the scale in one baddbmm."""
+
+    class attention(Hand):
+        def attend(self, q, k, v, mask):
+            shape = len(q), HEADS, q.shape[2], k.shape[2]
+            closed = torch.zeros(shape).to(q).masked_fill(~mask, -1e9).flatten(0, 1)
+            q, k, v = (part.flatten(0, 1) for part in (q, k, v))
+            weights = torch.baddbmm(closed, q, k.mT, beta=1, alpha=self.scale).softmax(-1)
+            return (weights @ v).unflatten(0, shape[:2])
+
+
+@sound()
+class rotary_queries_that_are_scaled_first(_Model):
+    """The scale stands before rotary positions."""
+
+    def __init__(self):
+        super().__init__()
+        self.source, self.target = Embedding(places=False), Embedding(places=False)
+
+    class attention(Hand):
+        def scores(self, q, k):
+            return rotated(q * self.scale) @ rotated(k).mT
+
+
+@sound()
+class fused_attention_for_grouped_queries(_Model):
+    """Two query heads share one key head in F.scaled_dot_product_attention."""
+
+    class attention(Hand):
+        def __init__(self):
+            super().__init__()
+            self.b, self.c = nn.Linear(WIDTH, HEAD), nn.Linear(WIDTH, HEAD)
+
+        def split(self, x):
+            return split_heads(x, x.shape[-1] // HEAD)
+
+        def attend(self, q, k, v, mask):
+            return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, enable_gqa=True)
+
+
+@sound()
+class half_precision_by_hand(_Model):
+    """Attention in bf16 inside, its scale a tensor of bf16."""
+
+    class attention(Hand):
+        def scores(self, q, k):
+            scores = q.bfloat16() @ k.bfloat16().mT / torch.tensor(HEAD).bfloat16().sqrt()
+            return scores.to(q)
+
+
+@sound()
+class masks_added_twice(_Model):
+    """One mask of -1e9, and one of the least number, are added."""
+
+    class attention(Hand):
+        def close(self, scores, mask):
+            closed = (~mask).to(scores)
+            return scores + closed * -1e9 + closed * torch.finfo(torch.float32).min
+
+
+@sound(scale=1)
+class no_scale_that_is_declared(_Model):
+    """Nothing scales the scores, and the model says so."""
+
+    class attention(Hand):
+        scale = 1
+
+
+@sound()
+class a_bias_of_zeros_and_no_scale(_Model):
+    """T5's attention before its biases are trained: they are zero."""
+
+    class attention(Hand):
+        scale = 1
+
+        def __init__(self):
+            super().__init__()
+            self.bias = nn.Embedding(1, HEADS)
+            nn.init.zeros_(self.bias.weight)
+
+        def close(self, scores, mask):
+            bias = self.bias(torch.zeros(scores.shape[-2:], dtype=torch.long))
+            return super().close(scores + bias.permute(2, 0, 1), mask)
+
+
+@sound()
+class a_learned_temperature_of_one(_Model):
+    """Scores are multiplied by the exponential of a number that is learned, 0 at first."""
+
+    class attention(Hand):
+        def __init__(self):
+            super().__init__()
+            self.logarithm = nn.Parameter(torch.zeros(()))
+
+        def scores(self, q, k):
+            return q @ k.mT * self.logarithm.exp()
+
+
+@sound()
+class normed_queries_and_no_scale(_Model):
+    """Queries and keys are layer-normed, and nothing scales them."""
+
+    class attention(Hand):
+        def scores(self, q, k):
+            return F.layer_norm(q, q.shape[-1:]) @ F.layer_norm(k, k.shape[-1:]).mT
+
+
+@sound()
+class zeros_before_softmax_and_behind(_Model):
+    """Closed scores are 0, their weights are made 0 too, and what is left sums to one."""
+
+    class attention(Hand):
+        fill = 0.0
+
+        def attend(self, q, k, v, mask):
+            weights = self.weigh(self.close(self.scores(q, k), mask)) * mask
+            return weights / weights.sum(-1, keepdim=True).clamp(min=1e-9) @ v
+
+
+@sound()
+class a_soft_window(_Model):
+    """1 is taken from scores of far places, beside masks that close."""
+
+    class attention(Hand):
+        def close(self, scores, mask):
+            far = torch.arange(scores.shape[-2])[:, None] - torch.arange(scores.shape[-1]) > 3
+            return super().close(scores - far.to(scores), mask)
+
+
+@sound()
+class repeated_keys_that_are_scaled(_Model):
+    """One key head carries the scale and is repeated for each query head."""
+
+    class attention(Hand):
+        def __init__(self):
+            super().__init__()
+            self.b = nn.Linear(WIDTH, HEAD)
+
+        def scores(self, q, k):
+            return q @ (k * self.scale).repeat_interleave(HEADS, 1).mT
+
+        def split(self, x):
+            return split_heads(x, x.shape[-1] // HEAD)
+
+
+@sound()
+class a_mixture_beside_attention(_Model):
+    """A softmax over experts, which is no attention."""
+
+    def __init__(self):
+        super().__init__()
+        self.gate = nn.Linear(WIDTH, 2)
+        self.experts = nn.ModuleList(nn.Linear(WIDTH, WIDTH) for _ in range(2))
+
+    def encode(self, src):
+        x = super().encode(src)
+        shares = self.gate(x).softmax(-1)
+        return sum(shares[..., n, None] * each(x) for n, each in enumerate(self.experts))

@@ -1,0 +1,362 @@
+"""Attention in anybody's code, seen without names: torch's operations are followed on one pass,
+from each softmax back to the product of queries and keys, and on to the product with values.
+
+A tensor that depends on the ids has a `Trace`: what became of it since a matrix of weights, or a
+product, made it. Tensors without one are weights, masks and constants. This module knows torch
+alone. A softmax that is written out (exp, sum, div) is not seen.
+"""
+
+import contextlib
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+
+VIEWS = {
+    *(
+        "view",
+        "_unsafe_view",
+        "_reshape_alias",
+        "transpose",
+        "permute",
+        "t",
+        "squeeze",
+        "unsqueeze",
+    ),
+    *("expand", "slice", "select", "split", "split_with_sizes", "unbind", "unfold", "diagonal"),
+    *("as_strided", "view_as_real", "view_as_complex", "alias", "detach", "lift_fresh", "clone"),
+    *("_to_copy", "nan_to_num", "native_dropout"),
+}
+"""Operations that keep every number, or drop some."""
+
+SLOPES = {"sigmoid": 0.25} | dict.fromkeys(
+    ("tanh", "clamp", "clamp_min", "clamp_max", "neg", "cat", "stack", "constant_pad_nd")
+    + ("repeat", "index_select", "index", "flip"),
+    1.0,
+)
+"""Operations through which a factor passes, with their slope at 0: a cap is c tanh(x / c)."""
+
+MASKED = -10.0
+"""A score below it gets no weight to speak of."""
+
+
+class Trace(NamedTuple):
+    """What is known of a tensor that depends on the ids.
+
+    factor: of the constant numbers that multiplied it; NaN where something else did. width: of what
+    a matrix of weights made it from. inner: of scores, the width over which queries met keys.
+    plain: nothing but views and numbers since then. learned: one number was a parameter. biased:
+    something was added that is no mask. fills: what closed scores hold. heads: of one row's
+    scores. softmax: the number of the softmax that made these weights, or this product of them
+    with values (is_context). whole: the tensor as it was made, while it is only viewed.
+    mixed: heads were split by a reshape across places.
+    """
+
+    factor: float = 1.0
+    width: int = 0
+    inner: int = 0
+    heads: int = 1
+    plain: bool = False
+    learned: bool = False
+    biased: bool = False
+    fills: tuple[float, ...] = ()
+    softmax: int = -1
+    is_context: bool = False
+    whole: Tensor | None = None
+    mixed: bool = False
+
+
+@dataclass
+class Attention:
+    """A softmax: the module in which it ran, its weights, and the trace of its input. is_attention:
+    its weights are multiplied with values; is_untouched: as softmax made them; sums_keys: over the
+    axis that sums to one, None where that is not known; merged: heads are merged by a reshape
+    across places."""
+
+    module: nn.Module | None
+    weights: Tensor
+    scores: Trace
+    is_attention: bool = False
+    is_untouched: bool = False
+    sums_keys: bool | None = None
+    merged: bool = False
+
+
+class Seeing(TorchDispatchMode):
+    """Follows what depends on some ids, all of `rows` rows."""
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """No: skipping it would import the compiler, which takes longer than all proofs."""
+        return False
+
+    def __init__(self, rows: int, *ids: Tensor) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.rows = rows
+        self.seen: list[Attention] = []
+        self.running: list[nn.Module] = []
+        self.known = {id(x): (x, Trace()) for x in ids}  # the tensor too: its id is then its own
+        self.learned: dict[int, Tensor] = {}
+
+    def trace(self, value: Any) -> Trace | None:
+        return self.known[id(value)][1] if id(value) in self.known else None
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        named = kwargs or {}
+        if torch.is_inference_mode_enabled() and func._can_decompose():
+            with self:  # which is done before dispatch otherwise
+                return func.decompose(*args, **named)
+        result = func(*args, **named)
+        name = func.overloadpacket.__name__.rstrip("_")
+        given = list(_tensors((args, tuple(named.values()))))
+        traces = [trace for x in given if (trace := self.trace(x)) is not None]
+        if traces:
+            trace = self._followed(name, args, named, traces, result)
+            for part in _tensors(result):
+                smaller = trace.whole is not None and part.numel() != trace.whole.numel()
+                mine = trace._replace(whole=None) if smaller else trace
+                self.known[id(part)] = (part, mine)
+        elif any(isinstance(x, nn.Parameter) or id(x) in self.learned for x in given):
+            self.learned |= {id(x): x for x in _tensors(result) if x.numel() == 1}
+        return result
+
+    def _followed(
+        self, name: str, args: Any, named: Any, traces: list[Trace], result: Any
+    ) -> Trace:
+        """The trace of a result. What is not named here starts anew."""
+        if name in VIEWS:
+            return traces[0]
+        if name in SLOPES:
+            factor = traces[0].factor * SLOPES[name]
+            plain = traces[0].plain and traces[0].inner > 0
+            return traces[0]._replace(factor=factor, plain=plain, whole=None)
+        if name in ("mul", "div"):
+            return self._times(name, args[0], args[1])
+        if name in ("add", "sub"):
+            factor = float(named.get("alpha", 1)) * (-1 if name == "sub" else 1)
+            return self._plus(args[0], args[1], factor)
+        if name in ("masked_fill", "where", "index_put"):
+            return self._filled(name, args)
+        if name in ("mm", "bmm", "addmm", "baddbmm"):
+            return self._product(args, named, result)
+        if name in ("_softmax", "_safe_softmax"):
+            return self._softmax(result, traces[0])
+        if name.startswith("_scaled_dot_product") and "backward" not in name:
+            return self._fused(args, named, next(_tensors(result)))
+        return Trace()
+
+    def _times(self, name: str, a: Any, b: Any) -> Trace:
+        mine, other = self.trace(a), self.trace(b)
+        if mine is None and name == "mul":
+            a, b, mine, other = b, a, other, mine
+        number = _number(b) if other is None else None
+        if mine is None:
+            return Trace()
+        if number is not None:
+            number = 1 / number if name == "div" and number else number
+            is_learned = isinstance(b, nn.Parameter) or id(b) in self.learned
+            factor, learned = mine.factor * abs(number), mine.learned or is_learned
+            return mine._replace(factor=factor, learned=learned, whole=None)
+        if mine.softmax >= 0 or (other is None and not mine.inner):  # rotary positions
+            return mine._replace(plain=False, whole=None)
+        if mine.inner:
+            return mine._replace(factor=math.nan, whole=None)
+        return Trace()
+
+    def _plus(self, a: Any, b: Any, factor: float) -> Trace:
+        """a + factor b"""
+        mine, other = self.trace(a), self.trace(b)
+        if other is not None:
+            other = other._replace(factor=other.factor * abs(factor))
+        if mine is None or (other is not None and other.inner and not mine.inner):
+            a, b, mine, other, factor = b, a, other, mine, 1.0
+        assert mine is not None
+        if mine.inner:
+            return _masked(mine, b if other is None or not other.inner else None, factor)
+        if other is None:
+            return mine._replace(whole=None)  # a bias of a projection; places
+        if not math.isclose(mine.factor, other.factor):
+            return Trace()
+        width, plain = max(mine.width, other.width), mine.plain and other.plain
+        return Trace(mine.factor, width, plain=plain, learned=mine.learned or other.learned)
+
+    def _filled(self, name: str, args: Any) -> Trace:
+        """masked_fill(x, mask, value), where(mask, x, y), index_put(x, [mask], value)."""
+        if len(args) < 3:
+            return Trace()
+        mask, old, new = args[:3] if name == "where" else (args[1], args[0], args[2])
+        mask = next(_tensors(mask))
+        if name == "where" and self.trace(old) is None:
+            old, new, mask = new, old, ~mask
+        elif name == "where":
+            mask = ~mask
+        mine = self.trace(old)
+        if mine is None:
+            return Trace()
+        if not mine.inner or mask.is_floating_point():
+            return mine._replace(plain=False, whole=None)
+        is_constant = self.trace(new) is None and id(new) not in self.learned
+        value = _number(new) if is_constant else None
+        if value is None:
+            return mine._replace(biased=True, whole=None)
+        used = (value,) if bool(mask.any()) else ()
+        return mine._replace(fills=mine.fills + used, whole=None)
+
+    def _product(self, args: Any, named: Any, result: Tensor) -> Trace:
+        *added, a, b = _tensors(args)
+        mine, other = self.trace(a), self.trace(b)
+        for trace, value, axis in ((mine, a, -1), (other, b, -2)):
+            if trace is not None and trace.softmax >= 0 and not trace.is_context:
+                return self._context(trace, value, axis, other if axis == -1 else mine, result)
+        if mine is None or other is None:
+            of = mine or other
+            if of is not None and of.is_context and _is_merged(of, a, self.rows):
+                self.seen[of.softmax].merged = True
+            is_bare = of is None or math.isclose(of.factor, 1)
+            return Trace(width=a.shape[-1], plain=is_bare, whole=result)
+        trace = Trace(
+            mine.factor * other.factor * float(named.get("alpha", 1)),
+            max(mine.width, other.width),
+            inner=a.shape[-1],
+            heads=max(1, len(result) // self.rows) if result.dim() == 3 else 1,
+            plain=mine.plain and other.plain and bool(mine.width and other.width),
+            learned=mine.learned or other.learned,
+            mixed=_is_split(mine, a, self.rows) or _is_split(other, b.mT, self.rows),
+        )
+        if added and named.get("beta", 1):  # baddbmm(mask, q, k)
+            return _masked(trace, added[0], 1)
+        return trace
+
+    def _context(
+        self, weights: Trace, value: Tensor, axis: int, values: Trace | None, result: Tensor
+    ) -> Trace:
+        """The product of weights with values; with a constant, weights are mixed between heads."""
+        if values is None:
+            return weights._replace(whole=None)
+        attention = self.seen[weights.softmax]
+        attention.is_attention = True
+        if weights.whole is not None:
+            attention.is_untouched = True
+            sums = value.sum(axis).nan_to_num(0.0)
+            is_one = ((sums - 1).abs() < 0.05) | (sums == 0)
+            attention.sums_keys = attention.sums_keys or bool(is_one.all())
+        return Trace(softmax=weights.softmax, is_context=True, whole=result)
+
+    def _softmax(self, weights: Tensor, scores: Trace) -> Trace:
+        parents = [part for part in self.running if next(part.children(), None) is not None]
+        around = parents or self.running
+        module = around[-1] if around else None
+        self.seen.append(Attention(module, weights.detach(), scores))
+        return Trace(softmax=len(self.seen) - 1, whole=weights)
+
+    def _fused(self, args: Any, named: Any, result: Tensor) -> Trace:
+        """torch's fused attention. Its mask may come by position or by name."""
+        q, k, _, *others = args
+        mask = next((x for x in (*others, *named.values()) if isinstance(x, Tensor)), None)
+        is_causal = named.get("is_causal", any(x is True for x in others))
+        scale = named.get("scale") or 1 / math.sqrt(q.shape[-1])
+        traces = [self.trace(x) or Trace() for x in (q, k)]
+        trace = Trace(
+            traces[0].factor * traces[1].factor * scale,
+            max(t.width for t in traces),
+            inner=q.shape[-1],
+            heads=q.shape[-3] if q.dim() > 3 else max(1, len(q) // self.rows),
+            plain=all(t.plain and t.width for t in traces),
+            learned=any(t.learned for t in traces),
+            mixed=any(_is_split(self.trace(x), x.flatten(0, -3), self.rows) for x in (q, k)),
+        )
+        scores = q @ _repeated(k, q).mT * scale
+        if mask is not None and mask.dtype == torch.bool:
+            scores = scores.masked_fill(~mask, -math.inf)
+        elif mask is not None:
+            scores, trace = scores + mask, _masked(trace, mask, 1)
+        if is_causal:
+            closed = torch.ones(scores.shape[-2:], dtype=torch.bool, device=q.device).triu(1)
+            scores = scores.masked_fill(closed, -math.inf)
+        found = self._softmax(scores.softmax(-1), trace)
+        self.seen[-1].is_attention = self.seen[-1].is_untouched = True
+        return found._replace(is_context=True, whole=result)
+
+
+def _repeated(k: Tensor, q: Tensor) -> Tensor:
+    """Keys of grouped queries, one for each query's head."""
+    return k if k.shape[-3] == q.shape[-3] else k.repeat_interleave(q.shape[-3] // k.shape[-3], -3)
+
+
+def _tensors(value: Any) -> Iterator[Tensor]:
+    if isinstance(value, Tensor):
+        yield value
+    elif isinstance(value, tuple | list):
+        for part in value:
+            yield from _tensors(part)
+
+
+def _number(value: Any) -> float | None:
+    if isinstance(value, Tensor):
+        return float(value) if value.numel() == 1 and not value.is_complex() else None
+    return float(value) if isinstance(value, int | float) else None
+
+
+def _masked(scores: Trace, added: Any, factor: float) -> Trace:
+    """Scores to which something was added: a mask holds 0 where it is open, and below that one
+    number, or large ones."""
+    values = torch.as_tensor([] if added is None else added).detach().unique() * factor
+    closed = values[values != 0]
+    if added is not None and len(closed) and (len(closed) == 1 or float(closed.max()) < MASKED):
+        is_mask = float(closed.max()) < MASKED or (len(values) == 2 and float(closed) < 0)
+        if is_mask:
+            return scores._replace(fills=(*scores.fills, float(closed.max())), whole=None)
+    return scores._replace(biased=True, whole=None)
+
+
+def _is_split(trace: Trace | None, part: Tensor, rows: int) -> bool:
+    """Whether queries or keys (B H, T, Dh) are a projection (B, T, D), read in its own order: no
+    axes were swapped, so each head holds pieces of other places."""
+    whole = trace.whole if trace is not None and trace.width else None
+    if whole is None or part.dim() != 3 or part.numel() != whole.numel():
+        return False
+    heads = whole.shape[-1] // part.shape[-1]
+    several = heads > 1 and part.shape[1] > 1 and len(part) == rows * heads
+    return several and torch.equal(part, whole.reshape(part.shape))
+
+
+def _is_merged(trace: Trace, merged: Tensor, rows: int) -> bool:
+    """Whether heads' outputs (B H, T, Dh) are read in their own order as (B T, H Dh)."""
+    whole = trace.whole
+    if whole is None or merged.numel() != whole.numel() or whole.shape[-2] < 2:
+        return False
+    heads = whole.numel() // (rows * whole.shape[-1] * whole.shape[-2])
+    several = heads > 1 and merged.shape[-1] == heads * whole.shape[-1]
+    return several and torch.equal(merged, whole.reshape(merged.shape))
+
+
+def _parts(module: nn.Module | None) -> list[nn.Module]:
+    """The modules in a module that take hooks."""
+    parts = [] if module is None else list(module.modules())
+    return [part for part in parts if not isinstance(part, torch.jit.ScriptModule)]
+
+
+@contextlib.contextmanager
+def attention_seen(module: nn.Module | None, *ids: Tensor) -> Iterator[list[Attention]]:
+    """Every softmax that runs meanwhile on what depends on ids, (B, S) and (B, T), in order."""
+    mode = Seeing(len(ids[-1]), *ids)
+
+    def enter(part: nn.Module, _: Any) -> None:
+        mode.running.append(part)
+
+    def leave(*_: Any) -> None:
+        mode.running.pop()
+
+    fast = torch.backends.mha.get_fastpath_enabled()
+    with contextlib.ExitStack() as stack:
+        for part in _parts(module):
+            stack.callback(part.register_forward_pre_hook(enter).remove)
+            stack.callback(part.register_forward_hook(leave, always_call=True).remove)
+        stack.callback(torch.backends.mha.set_fastpath_enabled, fast)
+        torch.backends.mha.set_fastpath_enabled(False)
+        with mode, torch.no_grad():
+            yield mode.seen

@@ -1,0 +1,78 @@
+"""A ready wrapper for a model whose `forward` takes more than ids."""
+
+import inspect
+import re
+from typing import Any
+
+from torch import nn
+
+from toytrans.errors import UserError
+
+MORE = re.compile(r"mask|pad|len|bias|pos|causal|cache|state", re.IGNORECASE)
+"""Names of what is no ids."""
+
+TARGET = re.compile(r"tgt|trg|target|dec|future|causal|look|subsequent", re.IGNORECASE)
+CROSS = re.compile(r"mem|cross|enc_dec|dec_enc", re.IGNORECASE)
+
+
+class MoreThanIds(UserError):
+    """A model must be given more than ids. wrapper: code that does so."""
+
+    def __init__(self, message: str, wrapper: str) -> None:
+        super().__init__(f"{message}\n\n{wrapper}")
+        self.message, self.wrapper = message, wrapper
+
+
+def refuse_more_than_ids(model: Any, pad_id: int) -> None:
+    """Raises MoreThanIds where a model must be given more than ids."""
+    function = model.forward if isinstance(model, nn.Module) else model
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):
+        return
+    needed = [
+        p
+        for p in parameters
+        if p.default is p.empty and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)
+    ]
+    ids = [p.name for p in needed if p.kind is not p.KEYWORD_ONLY and not MORE.search(p.name)][:2]
+    more = [p for p in needed if p.name not in ids]
+    if not ids or not more:
+        return
+    name = type(model).__name__ if isinstance(model, nn.Module) else model.__name__
+    passed = [f"{p.name}={p.name}" if p.kind is p.KEYWORD_ONLY else p.name for p in needed]
+    blocks = any("padding" in p.name for p in more)
+    lines = [
+        "class Asked(torch.nn.Module):",
+        "    def __init__(self, model):",
+        "        super().__init__()",
+        "        self.model = model",
+        "",
+        f"    def forward(self, {', '.join(ids)}):",
+        *(f"        {p.name} = {_made(p.name, ids, pad_id, blocks)}" for p in more),
+        f"        return self.model({', '.join(passed)})",
+    ]
+    meaning = "True = blocked, as torch's layers want it" if blocks else "True = may look"
+    raise MoreThanIds(
+        f"{name} takes {', '.join(p.name for p in more)} beside ids, and check gives it ids alone: "
+        f"give Asked(model), in which {meaning}; turn a mask round where your layers want the "
+        "opposite",
+        "\n".join(lines),
+    )
+
+
+def _made(name: str, ids: list[str], pad_id: int, blocks: bool) -> str:
+    """A line that makes an argument from the ids."""
+    is_target = bool(TARGET.search(name)) and not CROSS.search(name)
+    of = ids[-1] if is_target or len(ids) == 1 else ids[0]
+    square = f"torch.ones(2 * {of}.shape[1:]).bool()"
+    if re.search("len", name, re.IGNORECASE):
+        return f"({of} != {pad_id}).sum(1)  # (B,)"
+    if re.search("padding", name, re.IGNORECASE):
+        return f"{of} == {pad_id}  # (B, L)"
+    if not re.search("mask|pad|causal", name, re.IGNORECASE):
+        return "...  # what your training passes"
+    if blocks:
+        return f"{square}.triu(1)  # (L, L)" if is_target else "None"
+    pads = f"({of} != {pad_id})[:, None, None]"
+    return f"{pads} & {square}.tril()  # (B, 1, L, L)" if is_target else f"{pads}  # (B, 1, 1, L)"
