@@ -59,9 +59,8 @@ def run(here: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_code_that_a_run_names_needs_trust_each_time(here: Path):
-    assert "own.py:f: code that a run names; read it, then give --trust-code" in refusal(
-        "eval", "r"
-    )
+    remedy = "own.py:f: code that a run names runs with --trust-code alone (trust_code=True in"
+    assert remedy in refusal("eval", "r")
     assert "--trust-code" in refusal("inspect-masks", "r")
     assert toytrans_("translate", "r", "1 2").code == 0, "it needs no task"
     doctor = toytrans_("doctor", "r")

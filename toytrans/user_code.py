@@ -73,8 +73,8 @@ def load(reference: str) -> Any:
     """What a reference names. Raises UserError."""
     if not (reference in _trusted or _trusts_all):
         raise UserError(
-            f"{shown(reference)}: code that a run names; read it, then give --trust-code "
-            "(trust_code=True in Python)"
+            f"{shown(reference)}: code that a run names runs with --trust-code alone "
+            "(trust_code=True in Python); read it first"
         )
     path, _, name = reference.rpartition(":")
     if path not in _files:
