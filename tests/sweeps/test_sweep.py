@@ -45,7 +45,7 @@ def train_here(*sets: str, **given: Any) -> sweep.Sweep:
     made = planned(*sets, **given)
     with made.held():
         for each in made.waiting():
-            outcomes.keep_failure(each.path, attempt(each))
+            attempt(each)
     return made
 
 
@@ -259,10 +259,7 @@ def test_failures_are_kept_and_shown_and_stop_no_other(here: Path, command: Comm
 
 def test_a_signal_that_nobody_knows_is_not_given_a_number(here: Path):
     """As after a SIGTERM to the whole process group, which ends the fork server too."""
-    answer, give = multiprocessing.Pipe(duplex=False)
-    give.close()
-    trial, *_ = planned(TWO[1], seeds=range(1)).trials
-    failure = processes._outcome(trial, processes.UNKNOWN, answer)
+    failure = processes.outcome(here / "run", processes.UNKNOWN)
     assert failure is not None and "killed by an unknown signal; " in failure.reason
 
 
@@ -294,7 +291,6 @@ def test_a_process_that_is_killed_fails_alone(here: Path):
         for _, failure in each.ended:
             assert failure is not None
     assert "killed by signal 9 (out of memory?)" in failure.reason and not failure.final
-    outcomes.keep_failure(doomed.path, failure)
     member = outcomes.outcome(doomed.path, doomed.config, ExactMatch())
     assert "killed by signal 9" in member.trouble
     assert not outcomes.is_done(doomed)

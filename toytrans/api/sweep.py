@@ -14,11 +14,12 @@ from toytrans.config_file import config_of, lay_over
 from toytrans.errors import UserError
 from toytrans.html import html_table
 from toytrans.sweeps import results
+from toytrans.sweeps.failures import Failure
 from toytrans.sweeps.groups import PARTS, Group, Summary, group, parts_of
 from toytrans.sweeps.measure import ExactMatch
 from toytrans.sweeps.on_ray import check_ray, run_on_ray
-from toytrans.sweeps.outcomes import SWEEPS, keep_failure
-from toytrans.sweeps.processes import Failure, run_trials, workers_for
+from toytrans.sweeps.outcomes import SWEEPS
+from toytrans.sweeps.processes import run_trials, workers_for
 from toytrans.sweeps.sweep import Sweep, plan
 
 
@@ -153,12 +154,11 @@ def _run(
         rounds = (
             run_on_ray(waiting, jobs, gpu_share)
             if on == "ray"
-            else run_trials(waiting, jobs or workers_for(waiting))
+            else run_trials(waiting, workers_for(waiting, jobs))
         )
         with contextlib.closing(rounds):
             for _, ended in rounds:
                 for trial, failure in ended:
-                    keep_failure(trial.path, failure)
                     failures |= {} if failure is None else {trial.path: failure}
                     logger.info("%s: %s", trial.path, failure.reason if failure else "done")
         groups = group(sweep.members(failures))

@@ -230,11 +230,6 @@ def broken(fault: str | None) -> str:
     return f"; {fault_remark(fault)}" if fault else ""
 
 
-def shortened(text: str) -> str:
-    """Text without its middle if it is very long. The remedy is at its end."""
-    return text if len(text) <= 2000 else f"{text[:1200]} ... {text[-700:]}"
-
-
 def plain(text: str) -> Text:
     """Text from the user for a table: no markup, no control characters."""
     return Text(printable(text))

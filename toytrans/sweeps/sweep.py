@@ -1,7 +1,7 @@
 """A sweep: one training for every choice of values and every seed.
 
     runs/sweeps/NAME/sweep.json            what was asked for, and the trials of it
-    runs/sweeps/NAME/CHOICE-sSEED-HASH/    a trial: a run directory with result.json or failed.json
+    runs/sweeps/NAME/CHOICE-sSEED-HASH/    a trial: a run directory with result.json
 
 The same command goes on where it was stopped. A larger grid under the same name adds trials. A grid
 that leaves out a trial with a result is refused, as the results files would lose its numbers.
@@ -17,8 +17,10 @@ from typing import Any
 
 from toytrans.config import Config
 from toytrans.config_file import flatten
+from toytrans.config_section import Paths
 from toytrans.errors import UserError
 from toytrans.safe_io import json_text
+from toytrans.sweeps.failures import Failure
 from toytrans.sweeps.grid import (
     Choice,
     Grid,
@@ -32,7 +34,6 @@ from toytrans.sweeps.grid import (
 from toytrans.sweeps.groups import Member, differing_keys, shown
 from toytrans.sweeps.measure import ExactMatch
 from toytrans.sweeps.outcomes import TEST, is_done, outcome
-from toytrans.sweeps.processes import Failure
 from toytrans.sweeps.saved import FILE, SavedSweep, read_sweep
 from toytrans.sweeps.trial import RESULT, Trial, files_of, names_of
 from toytrans.training.owned import LOCK, saying_what_failed
@@ -199,12 +200,14 @@ def plan(
     check_choices(choices, configs, measure, here=here)
     seeds = [configs[0].seed] if seeds is None else seeds
     there = _there(folder)
-    trials, titles = [], []
+    trials, titles, hashed = [], [], dict[Paths, str]()
     for seed in seeds:
         for choice, config in zip(choices, configs, strict=True):
             seeded = config.model_copy(update={"seed": seed})
             label, measures = _label(choice, seed), {TEST: measure}
-            trial = Trial(label=label, config=seeded, measures=measures, folder=folder)
+            trial = Trial(
+                label=label, config=seeded, measures=measures, folder=folder, hashed=hashed
+            )
             trials.append(replace(trial, label=there.get((seed, trial.digest), label)))
             titles.append(f"{title_of(choice)} seed {seed}".strip())
     sweep = Sweep(name, folder, grid, seeds, measure, trials, titles)

@@ -11,7 +11,7 @@ not overwritten; if it is removed, the trained model is measured again.
 import hashlib
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, Literal, Protocol
@@ -82,6 +82,7 @@ class Trial:
     label: how the name of its run directory begins. folder: where that lies.
     checkpoint: which model is measured. best: the best on validation pairs; a training that
     diverges fails. last: what training ended with, whatever that is.
+    hashed: SHA-256 of files of data and of code; trials that share it read each file once.
     """
 
     label: str
@@ -89,6 +90,7 @@ class Trial:
     measures: Mapping[str, Measure]
     folder: Path
     checkpoint: Literal["best", "last"] = "best"
+    hashed: dict[Paths, str] = field(default_factory=dict, compare=False, repr=False)
 
     @cached_property
     def config_by_names(self) -> Config:
@@ -110,11 +112,11 @@ class Trial:
     @cached_property
     def digest(self) -> str:
         """The start of a hash of the config, and of what is in its files of data and of code."""
-        digest = self.config_sha256
-        contents = [sha256_of(paths) for paths in files_of(self.config).values()]
-        contents += [digest_of_code(reference) for reference in self.config.references.values()]
-        for each in contents:
-            digest = hashlib.sha256(f"{digest} {each}".encode()).hexdigest()
+        digest, data = self.config_sha256, list(files_of(self.config).values())
+        for name in (*data, *self.config.references.values()):
+            if name not in self.hashed:
+                self.hashed[name] = sha256_of(name) if name in data else digest_of_code(str(name))
+            digest = hashlib.sha256(f"{digest} {self.hashed[name]}".encode()).hexdigest()
         return digest[:8]
 
     @cached_property
