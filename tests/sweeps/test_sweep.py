@@ -351,6 +351,31 @@ def test_a_spoiled_sweep_file_is_refused(text, trained, refused):
     assert "sweep.json: not what a sweep writes" in refused("compare", "c")
 
 
+READ = ("asked", "value", "loss", "in_range", "by_length", "pairs_by_length")
+READ += ("exact_match_difference", "train_s")
+ABSENT = object()
+
+
+@pytest.mark.parametrize("value", [ABSENT, None, "text", 1e15, -2.0, [1]], ids=str)
+def test_a_result_that_no_training_writes_ends_in_one_line(value, trained, command: Command):
+    path = trained.trials[0].path / "result.json"
+    sound = path.read_text()
+    refusals = 0
+    for key in READ:
+        about = json.loads(sound)
+        place = about if key == "train_s" else about["measures"]["test"]
+        assert key in place, key
+        place[key] = value
+        if value is ABSENT:
+            del place[key]
+        path.write_text(json.dumps(about))
+        for words in (("compare", "c"), ("doctor", str(path.parent))):
+            answer = command(*words)
+            assert answer.code in (0, 1), (key, answer.err)
+            assert "1000000000000000" not in answer.out, key
+            refusals += "result.json: not what a training writes; remove it" in answer.out
+    assert refusals > 0
+
 def test_results_of_something_else_are_left_alone(here: Path, refused):
     folder = Path("results/sweeps")
     folder.mkdir(parents=True)

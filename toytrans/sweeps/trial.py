@@ -14,10 +14,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Any, Literal, Protocol
+from typing import Annotated, Any, Literal, Protocol, Self
 
 import torch
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from toytrans.config import Config
 from toytrans.config_file import save_config
@@ -151,6 +151,7 @@ class Trial:
 
 
 Length = Annotated[str, Field(pattern=r"^[0-9]{1,6}$")]
+Share = Annotated[float, Field(ge=0, le=1)]
 
 
 class _Plain(BaseModel):
@@ -161,23 +162,33 @@ class _Plain(BaseModel):
 
 
 class _Taken(_Plain):
-    """What a measure gives. None: the number was not finite."""
+    """What a measure gives. None: the number was not finite, or there were no pairs."""
 
     asked: dict[str, Any]
-    value: float | None
-    loss: float | None
-    exact_match: float
-    forced_exact_match: float
-    token_accuracy: float
-    free_token_accuracy: float
-    by_length: dict[Length, float] = {}
+    value: Annotated[float, Field(ge=0)] | None
+    loss: Annotated[float, Field(ge=0)] | None
+    exact_match: Share
+    forced_exact_match: Share
+    token_accuracy: Share
+    free_token_accuracy: Share
+    exact_match_difference: Annotated[float, Field(ge=-1, le=1)] | None = None
+    below: Share | None = None
+    in_range: Share | None = None
+    beyond: Share | None = None
+    by_length: dict[Length, Share]
     pairs_by_length: dict[Length, Count] = {}
+
+    @model_validator(mode="after")
+    def _check_value(self) -> Self:
+        if self.asked.get("metric") != "perplexity" and (self.value or 0) > 1:
+            raise ValueError("a proportion above 1")
+        return self
 
 
 class _Result(_Plain):
     """result.json, as `train_and_measure` makes it."""
 
-    train_s: float = 0.0
+    train_s: Annotated[float, Field(ge=0)] = 0.0
     measures: dict[str, _Taken]
 
 
