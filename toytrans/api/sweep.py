@@ -18,7 +18,7 @@ from toytrans.sweeps.failures import Failure
 from toytrans.sweeps.groups import PARTS, Group, Summary, group, parts_of
 from toytrans.sweeps.measure import ExactMatch
 from toytrans.sweeps.on_ray import check_ray, run_on_ray
-from toytrans.sweeps.outcomes import SWEEPS
+from toytrans.sweeps.outcomes import SWEEPS, decoding_of
 from toytrans.sweeps.processes import run_trials, workers_for
 from toytrans.sweeps.sweep import Sweep, plan
 
@@ -28,9 +28,11 @@ class Comparison:
     """The runs of a sweep, grouped by what differs.
 
     name: of the sweep. groups: one for each choice of values, with every run. files: the results.
+    decoding: of the exact match, free-running or teacher-forced.
     """
 
     name: str
+    decoding: str
     groups: Sequence[Group]
     files: Sequence[Path]
 
@@ -50,7 +52,7 @@ class Comparison:
         return results.to_dict(self.groups)
 
     def __repr__(self) -> str:
-        lines = [f"{self.name}: exact match, mean of the seeds and 95% interval"]
+        lines = [f"{self.name}: {self.decoding} exact match, mean of the seeds, 95% interval"]
         for part in parts_of(self.groups):
             for each in self.groups:
                 cells = " ".join(filter(None, _cells(each.summary(part))))
@@ -61,7 +63,7 @@ class Comparison:
     def _repr_html_(self) -> str:
         tables = (
             html_table(
-                f"{self.name}: exact match, {PARTS[part]}",
+                f"{self.name}: {self.decoding} exact match, {PARTS[part]}",
                 ("mean", "95%", "runs"),
                 [(each.values or "all runs", _cells(each.summary(part))) for each in self.groups],
             )
@@ -166,4 +168,4 @@ def _run(
     for failure in failures.values():
         if failure.traceback:
             raise failure.error()
-    return Comparison(sweep.name, groups, files)
+    return Comparison(sweep.name, decoding_of(sweep.measure), groups, files)

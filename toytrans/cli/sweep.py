@@ -33,7 +33,7 @@ def sweep(
     config: ConfigOption = None,
     seeds: Annotated[
         str | None,
-        typer.Option(metavar="FROM:TO", help="Seeds, both included, say 0:9. Default: one."),
+        typer.Option(metavar="FROM:TO", help="Seeds: 0:2 is 0, 1 and 2. Default: one."),
     ] = None,
     sets: Annotated[
         list[str] | None,
@@ -141,10 +141,17 @@ def _line(sweep: "Sweep", trial: "Trial", failure: "Failure | None") -> str:
     """The line of a run that has ended."""
     if failure is not None:
         return f"{sweep.title(trial)}: failed: {failure.reason}"
-    result = trial.result() or {"measures": {}}
-    values = [taken["value"] for taken in result["measures"].values()]
-    matches = ", ".join(f"exact match {share(value)}" for value in values if value is not None)
-    return f"{sweep.title(trial)}: {matches} ({result.get('train_s', 0):.0f} s)"
+    from toytrans.sweeps.groups import PARTS
+    from toytrans.sweeps.outcomes import TEST, decoding_of
+
+    result = trial.result() or {"measures": {TEST: {}}}
+    taken = result["measures"][TEST]
+    parts = {PARTS[part]: taken[part] for part in PARTS if taken.get(part) is not None}
+    if len(parts) > 2:
+        del parts[PARTS["value"]]
+    matches = ", ".join(f"{name} {share(value)}" for name, value in parts.items())
+    match = f"{decoding_of(sweep.measure)} exact match: {matches}"
+    return f"{sweep.title(trial)}: {match} ({result.get('train_s', 0):.0f} s)"
 
 
 def range_of(text: str) -> range:

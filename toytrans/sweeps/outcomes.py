@@ -22,6 +22,11 @@ SWEEPS = RUNS / "sweeps"
 NOT_MEASURED = "not measured"
 
 
+def decoding_of(measure: ExactMatch) -> str:
+    """How an exact match was decoded."""
+    return "free-running" if measure.lengths is None else "teacher-forced"
+
+
 def is_done(trial: Trial) -> bool:
     """Whether nothing is left to do: a trial has its result, or would fail again."""
     if trial.result() is not None:

@@ -36,11 +36,13 @@ from toytrans.sweeps.measure import ExactMatch
 from toytrans.sweeps.outcomes import TEST, is_done, outcome
 from toytrans.sweeps.saved import FILE, SavedSweep, read_sweep
 from toytrans.sweeps.trial import RESULT, Trial, files_of, names_of
-from toytrans.training.owned import LOCK, saying_what_failed
-from toytrans.training.run_folder import locked
+from toytrans.training.owned import LOCK, saved_steps, saying_what_failed
+from toytrans.training.run_folder import InUse, locked
 from toytrans.training.writing import draft_of, write_json
 
 MOST_TRIALS = 10_000
+MOST_NAMES = 10
+"""Of a sentence."""
 
 ANOTHER = "another --name (in Python: out)"
 """What to give where a folder or a name is taken."""
@@ -75,17 +77,37 @@ class Sweep:
             for trial in self.trials
         ]
 
+    def beginning(self) -> list[str]:
+        """What will be run, one sentence each: which runs are finished, go on or start."""
+        seeds = listed([str(seed) for seed in self.seeds])
+        sentences = [f"{len(self.trials)} runs: seed{'s' * (len(self.seeds) > 1)} {seeds}"]
+        waiting = self.waiting()
+        steps = {trial.path: max(saved_steps(trial.path), default=0) for trial in waiting}
+        finished = [self.title(trial) for trial in self.trials if trial not in waiting]
+        going = [f"{self.title(t)} from step {steps[t.path]}" for t in waiting if steps[t.path]]
+        starting = [self.title(t) for t in waiting if not steps[t.path]]
+        if finished or going:
+            named = {"finished": finished, "goes on": going, "starts": starting}
+            sentences += [f"{what}: {listed(runs)}" for what, runs in named.items() if runs]
+        return sentences
+
     @contextlib.contextmanager
     def held(self) -> Iterator[list[str]]:
         """Hold the sweep's folder, and write what was asked for. Yields sentences for the user.
 
         Raises UserError where another sweep runs in the folder.
         """
-        with locked(self.folder, f", or give {ANOTHER}") as notes:
+        with contextlib.ExitStack() as lock:
+            try:
+                notes = lock.enter_context(locked(self.folder))
+            except InUse:
+                raise UserError(
+                    f"{self.folder}: another sweep runs here; wait for its end, or give {ANOTHER}"
+                ) from None
             changes = self.changes()
             with saying_what_failed(self.folder, FILE):
                 write_json(self.folder / FILE, self.to_dict())
-            yield [*notes, *changes]
+            yield [*notes, *changes, *self.beginning()]
 
     def changes(self) -> list[str]:
         """How the sweep differs from that of before, as at most one sentence.
@@ -213,6 +235,12 @@ def plan(
     sweep = Sweep(name, folder, grid, seeds, measure, trials, titles)
     sweep.changes()
     return sweep
+
+
+def listed(names: Sequence[str]) -> str:
+    """Names with commas, the first ones of many."""
+    more = f" and {len(names) - MOST_NAMES} more" if len(names) > MOST_NAMES else ""
+    return ", ".join(names[:MOST_NAMES]) + more
 
 
 def _by_names(config: Config) -> dict[str, Any]:
