@@ -211,6 +211,15 @@ def test_a_board_trains_writes_and_is_not_trained_twice(tiny, command: Command, 
     assert one.result()["measures"] == measured, "measured again, to the same numbers"
 
 
+def test_a_quick_board_says_on_what_it_was_measured(tiny, command: Command):
+    out = command("board", "tiny", "--quick").out
+    assert "Quick: one seed, few steps, few pairs." in out
+    lines = out[out.index("copy, lengths 1 to 4: exact match") :].splitlines()
+    assert lines[1].split() == ["mean", "steps", "pairs", "seeds"]
+    assert lines[2].split()[:2] == ["toytrans,", "anchored"]
+    assert lines[2].split()[3:] == ["20", "50"] and lines[4].split() == ["somebody", "0.250"]
+
+
 def test_some_tasks_of_a_board_leave_the_results_of_the_others(tiny, command, monkeypatch):
     monkeypatch.setattr(jobs, "SEEDS", (0,))
     both = TINY + TINY[TINY.index("  copy:") :].replace("copy", "reverse")

@@ -167,6 +167,7 @@ class _Taken(_Plain):
     asked: dict[str, Any]
     value: Annotated[float, Field(ge=0)] | None
     loss: Annotated[float, Field(ge=0)] | None
+    examples: Count = 0
     exact_match: Share
     forced_exact_match: Share
     token_accuracy: Share
@@ -188,6 +189,7 @@ class _Taken(_Plain):
 class _Result(_Plain):
     """result.json, as `train_and_measure` makes it."""
 
+    steps: Count = 0
     train_s: Annotated[float, Field(ge=0)] = 0.0
     measures: dict[str, _Taken]
 
