@@ -119,7 +119,7 @@ def run(sweep: "Sweep", jobs: int | None, on: str, gpu_share: float | None) -> N
         else:
             at_once = workers_for(waiting, jobs)
             if jobs and jobs > at_once:
-                note(f"--jobs {jobs}: {at_once} at once, as there are so many cores")
+                note(f"--jobs {jobs}: {at_once} at once, one a core")
             rounds = run_trials(waiting, at_once)
         follow(len(sweep.trials), waiting, rounds, ended)
         groups = group(sweep.members(failures))

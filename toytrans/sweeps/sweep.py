@@ -86,7 +86,7 @@ class Sweep:
         finished = [self.title(trial) for trial in self.trials if trial not in waiting]
         going = [f"{self.title(t)} from step {steps[t.path]}" for t in waiting if steps[t.path]]
         starting = [self.title(t) for t in waiting if not steps[t.path]]
-        if finished or going:
+        if going or (finished and starting):
             named = {"finished": finished, "goes on": going, "starts": starting}
             sentences += [f"{what}: {listed(runs)}" for what, runs in named.items() if runs]
         return sentences

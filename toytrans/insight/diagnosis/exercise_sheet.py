@@ -197,9 +197,9 @@ def sheet(level: int, language: Language, closed: bool, limit: int | None) -> st
     """The student's sheet, as Markdown. limit: the most answers that count."""
     korean = language == "ko"
     claim, table, look = (LEVELS_KO if korean else LEVELS)[level]
-    none = ", 또는 `none`" if korean else ", or with `none`"
+    none = " 또는 `none`" if korean else ", or with `none`"
     why = (
-        ". 또는 망가진 곳이 없다고 보는 까닭을 쓰세요"
+        ".\n   망가진 곳이 없다고 본다면 그 까닭을 쓰세요"
         if korean
         else ", or why you say that nothing is broken"
     )
