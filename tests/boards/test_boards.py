@@ -470,7 +470,7 @@ def test_a_process_that_is_killed_or_refuses_is_reported(tiny):
     todo = jobs.jobs_of("tiny", load_board("tiny"), quick=True, files=None)
 
     def outcome(code: int) -> Exception:
-        failure = processes.outcome(todo[0].path, code)
+        failure = processes.failure_by_code(todo[0].path, code)
         assert failure is not None
         return failure.error()
 

@@ -288,7 +288,7 @@ def test_failures_are_kept_and_shown_and_stop_no_other(here: Path, command: Comm
 
 def test_a_signal_that_nobody_knows_is_not_given_a_number(here: Path):
     """As after a SIGTERM to the whole process group, which ends the fork server too."""
-    failure = processes.outcome(here / "run", processes.UNKNOWN)
+    failure = processes.failure_by_code(here / "run", processes.UNKNOWN)
     assert failure is not None and "killed by an unknown signal; " in failure.reason
 
 

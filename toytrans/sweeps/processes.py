@@ -81,7 +81,7 @@ def run_trials(trials: Sequence[Trial], at_once: int) -> Generator[Round]:
             ended = []
             for process in [process for process in running if not process.is_alive()]:
                 trial = running.pop(process)
-                ended.append((trial, outcome(trial.path, process.exitcode or 0)))
+                ended.append((trial, failure_by_code(trial.path, process.exitcode or 0)))
             yield Round(list(running.values()), ended)
     finally:
         for process in running:
@@ -109,7 +109,7 @@ def _context() -> SpawnContext | ForkServerContext:
     return context
 
 
-def outcome(run: Path, code: int) -> Failure | None:
+def failure_by_code(run: Path, code: int) -> Failure | None:
     """What became of the trial of a run whose process has ended with an exit code."""
     if code == 0:
         return None

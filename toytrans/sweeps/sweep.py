@@ -81,11 +81,14 @@ class Sweep:
         """What will be run, one sentence each: which runs are finished, go on or start."""
         seeds = listed([str(seed) for seed in self.seeds])
         sentences = [f"{len(self.trials)} runs: seed{'s' * (len(self.seeds) > 1)} {seeds}"]
-        waiting = self.waiting()
-        steps = {trial.path: max(saved_steps(trial.path), default=0) for trial in waiting}
-        finished = [self.title(trial) for trial in self.trials if trial not in waiting]
-        going = [f"{self.title(t)} from step {steps[t.path]}" for t in waiting if steps[t.path]]
-        starting = [self.title(t) for t in waiting if not steps[t.path]]
+        finished, going, starting = [], [], []
+        for trial, title in zip(self.trials, self.titles, strict=True):
+            if is_done(trial):
+                finished.append(title)
+            elif steps := saved_steps(trial.path):
+                going.append(f"{title} from step {steps[-1]}")
+            else:
+                starting.append(title)
         if going or (finished and starting):
             named = {"finished": finished, "goes on": going, "starts": starting}
             sentences += [f"{what}: {listed(runs)}" for what, runs in named.items() if runs]
