@@ -116,8 +116,8 @@ def _page(folder: Path, marks: "Sequence[Mark]") -> str:
 
     right = sum(mark.right for mark in marks)
     table = (HEADINGS, [_cells(mark) for mark in marks])
-    text = f"{right} of {len(marks)} right"
-    return page(f"class {folder.resolve().name}", [section("grades", "Grades", text=text, table=table)])
+    grades = section("grades", "Grades", text=f"{right} of {len(marks)} right", table=table)
+    return page(f"class {folder.resolve().name}", [grades])
 
 
 def _first_sheet(folder: Path) -> Path:
