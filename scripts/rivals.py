@@ -34,7 +34,7 @@ from toytrans.sweeps.groups import Group, Member
 from toytrans.tokens import BOS_ID, EOS_ID, FIRST_SYMBOL_ID, Vocabulary
 from toytrans.training.optimizer import AdamW
 from toytrans.training.run import read_records
-from toytrans.training.step import update
+from toytrans.training.step import Update
 
 SYMBOLS = 20
 KINDS: dict[str, dict] = {
@@ -140,15 +140,16 @@ def speeds() -> dict[str, list[float]]:
     kinds = list(KINDS)
     train = config(kinds[0]).train
     taken: dict[tuple[str, int], list[float]] = {(k, n): [] for k in kinds for n in LENGTHS}
-    trained = {kind: (model := model_of(kind).train(), AdamW(model, 0.0)) for kind in kinds}
+    updates = {}
+    for kind in kinds:
+        model = model_of(kind).train()
+        updates[kind] = Update(model, AdamW(model, 0.0), torch.device("cpu"), train, "fp32")
     for number in range(ROUNDS + 1):
         for length in LENGTHS:
             one = batch(length)
-            for kind, (model, optimizer) in trained.items():
+            for kind, update in updates.items():
                 began = time.process_time()
-                optimizer.zero_grad()
-                cpu = torch.device("cpu")
-                update(model, optimizer, [one], cpu, train, lr=1e-3, precision="fp32")
+                update([one], lr=1e-3)
                 seconds = time.process_time() - began
                 if number:  # the first round warms up
                     taken[kind, length].append(one.target_tokens / seconds)

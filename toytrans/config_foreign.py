@@ -28,7 +28,8 @@ _ALIKE = {
     "train.accumulate": "batch_multiplier update_freq gradient_accumulation_steps",
     "train.clip_norm": "clip_grad_norm clip_grad_val max_grad_norm",
     "train.label_smoothing": "label_smoothing_factor smoothing",
-    "train.eval_every": "validation_freq eval_steps validate_interval_updates",
+    "train.eval_every": "validation_freq eval_steps validate_interval_updates "
+    "checkpoint_every checkpoint_interval save_every save_interval save_steps",
     "train.keep_checkpoints": "keep_last_ckpts keep_best_ckpts save_total_limit keep_last_epochs",
     "train.patience": "early_stopping_patience",
     "train.log_every": "logging_freq logging_steps log_interval",

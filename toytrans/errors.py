@@ -11,6 +11,11 @@ class UserError(Exception):
         return "\n".join(map(str, self.args))
 
 
+def shortened(text: str) -> str:
+    """Text without its middle if it is very long. The remedy is at its end."""
+    return text if len(text) <= 2000 else f"{text[:1200]} ... {text[-700:]}"
+
+
 class UnseenSymbol(UserError):
     """A symbol that is not in the vocabulary. Callers that know file and line add them."""
 

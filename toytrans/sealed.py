@@ -17,14 +17,21 @@ PREFIX = "sealed-"
 NONCE, NAME, CHECK = 8, 24, 4
 """Bytes of the nonce, of the padded name, and of the checksum that follows it."""
 
-NAMES = {name.encode().ljust(NAME): name for name in ("", *get_args(FaultName))}
-"""Every name, by its padded bytes."""
+CLOSED = "!"
+"""Behind the name in the seal of a closed exercise, whose cure no command tells."""
+
+NAMES = {
+    f"{name}{mark}".encode().ljust(NAME): (name, mark)
+    for name in ("", *get_args(FaultName))
+    for mark in ("", CLOSED)
+}
+"""Every name with its mark, by its padded bytes."""
 
 
-def seal(fault: FaultName | None, nonce: bytes) -> str:
+def seal(fault: FaultName | None, nonce: bytes, *, closed: bool = False) -> str:
     """A fault, or none, sealed. nonce: 8 bytes; equal ones give equal seals."""
     assert len(nonce) == NONCE
-    name = (fault or "").encode().ljust(NAME)
+    name = f"{fault or ''}{CLOSED if closed else ''}".encode().ljust(NAME)
     return PREFIX + urlsafe_b64encode(nonce + _xor(name + _check(nonce, name), nonce)).decode()
 
 
@@ -32,6 +39,16 @@ def opened(fault: str | None) -> FaultName | None:
     """The fault of a config, its seal opened. Raises UserError where the seal was changed."""
     if fault is None or not fault.startswith(PREFIX):
         return cast(FaultName | None, fault)  # the config checked it
+    return cast(FaultName, _inside(fault)[0]) or None
+
+
+def is_closed(fault: str | None) -> bool:
+    """Whether a fault is that of a closed exercise. Raises UserError where the seal was changed."""
+    return fault is not None and is_sealed(fault) and _inside(fault)[1] == CLOSED
+
+
+def _inside(fault: str) -> tuple[str, str]:
+    """The name and the mark in a seal. Raises UserError where it was changed."""
     try:
         raw = b64decode(fault.removeprefix(PREFIX), altchars=b"-_", validate=True)
     except ValueError:
@@ -41,7 +58,7 @@ def opened(fault: str | None) -> FaultName | None:
     name, check = inner[:NAME], inner[NAME:]
     if check != _check(nonce, name) or name not in NAMES:
         raise UserError(f"fault: {PREFIX}...: this seal was changed; take the one handed out")
-    return cast(FaultName, NAMES[name]) if NAMES[name] else None
+    return NAMES[name]
 
 
 def is_sealed(fault: str | None) -> bool:

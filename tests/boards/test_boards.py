@@ -2,7 +2,6 @@
 
 import json
 import math
-import multiprocessing
 import os
 import shutil
 import signal
@@ -20,6 +19,7 @@ from toytrans.boards import definition, jobs, results
 from toytrans.boards.definition import board_names, load_board
 from toytrans.errors import UserError
 from toytrans.sweeps import processes, trial
+from toytrans.sweeps.failures import Failure, keep_failure
 from toytrans.training.run_folder import locked
 from toytrans.yaml_tree import write_yaml
 
@@ -209,6 +209,15 @@ def test_a_board_trains_writes_and_is_not_trained_twice(tiny, command: Command, 
     (one.path / "result.json").unlink()
     assert "3 of 4 runs are there already" in command("board", "tiny").err
     assert one.result()["measures"] == measured, "measured again, to the same numbers"
+
+
+def test_a_quick_board_says_on_what_it_was_measured(tiny, command: Command):
+    out = command("board", "tiny", "--quick").out
+    assert "Quick: one seed, few steps, few pairs." in out
+    lines = out[out.index("copy, lengths 1 to 4: exact match") :].splitlines()
+    assert lines[1].split() == ["mean", "steps", "pairs", "seeds"]
+    assert lines[2].split()[:2] == ["toytrans,", "anchored"]
+    assert lines[2].split()[3:] == ["20", "50"] and lines[4].split() == ["somebody", "0.250"]
 
 
 def test_some_tasks_of_a_board_leave_the_results_of_the_others(tiny, command, monkeypatch):
@@ -460,19 +469,18 @@ def test_a_board_beside_itself_names_no_option_that_it_lacks(tiny):
 def test_a_process_that_is_killed_or_refuses_is_reported(tiny):
     todo = jobs.jobs_of("tiny", load_board("tiny"), quick=True, files=None)
 
-    def outcome(code: int, *answer: processes.Failure) -> Exception:
-        receive, give = multiprocessing.Pipe(duplex=False)
-        for failure in answer:
-            give.send(failure)
-        give.close()
-        return processes._outcome(todo[0], code, receive).error()
+    def outcome(code: int) -> Exception:
+        failure = processes.failure_by_code(todo[0].path, code)
+        assert failure is not None
+        return failure.error()
 
     killed = outcome(-9)
     assert isinstance(killed, UserError) and "killed by signal 9 " in str(killed)
     assert str(killed).endswith("goes on where it stopped")
     crashed = outcome(1)
     assert isinstance(crashed, RuntimeError) and "exit code 1" in str(crashed)
-    refused = outcome(0, processes.Failure("the disk is full"))
+    keep_failure(todo[0].path, Failure(reason="the disk is full"))
+    refused = outcome(processes.FAILED)
     assert isinstance(refused, UserError) and str(refused) == "the disk is full"
 
 

@@ -73,7 +73,7 @@ def test_without_lengths_every_test_pair_is_decoded(runs, command: Command):
     assert about["groups"][0]["runs"][0]["values"]["value"] == measured["exact_match"]
     assert about["groups"][0]["curve"] == [] and about["lengths"] is None
     shown = command("compare", runs[0]).out
-    assert "test pairs, free-running" in shown and "difference" not in shown
+    assert "test pairs, free-running" in shown and "difference over" not in shown
 
 
 def test_a_folder_of_runs_is_all_of_them_each_once(runs, command: Command):
@@ -147,9 +147,19 @@ def test_differences_are_shown_in_range_and_beyond():
 
 def test_pairs_that_are_not_shown_are_counted():
     sizes = (8, 16, 24, 32, 40, 48)
-    out = printed([member(0.9, 0, model={"d_ff": size}) for size in sizes])
+    out = printed([member(0.9, n, model={"d_ff": size}) for size in sizes for n in (0, 1)])
     assert "5 of 15 pairs, those of 8; `toytrans compare RUN ... --json` has all" in out
-    assert "pairs, those of" not in printed([member(0.9, 0, model={"d_ff": n}) for n in sizes[:5]])
+    fewer = [member(0.9, n, model={"d_ff": size}) for size in sizes[:5] for n in (0, 1)]
+    assert "pairs, those of" not in printed(fewer)
+
+
+def test_runs_of_one_seed_each_show_numbers_and_no_dashes():
+    sizes = (8, 16, 24, 32, 40)
+    out = printed([member(size / 100, 0, 0.0, model={"d_ff": size}) for size in sizes])
+    rows = [line.split() for line in out.splitlines() if line.split()[:1] == ["24"]]
+    assert rows == [["24", "1", "0.240", "0"], ["24", "1", "0.000", "0"], ["24", "1", "0.240", "0"]]
+    assert " - " not in out and "difference over" not in out
+    assert out.count("they need two or more of a config") == 1
 
 
 def test_names_of_several_keys_are_whole_in_eighty_columns():
@@ -172,7 +182,7 @@ def test_what_the_numbers_cannot_say_is_said():
     runs = [member(0.9), member(0.09, model={"positions": "rotary"})]
     out = printed(runs)
     assert "learned little, exact match in range: rotary 0.090; train longer" in out
-    assert "sd and 95% are over seeds: they need two or more" in out
+    assert "sd, 95% and differences are over seeds: they need two or more" in out
     assert "learned little" not in printed([member(0.0, fault="no_causal")])
 
 
@@ -237,9 +247,9 @@ def test_a_sweep_by_its_name_ends_like_the_sweep(here: Path, command: Command):
 
 def test_a_result_of_another_measure_is_not_taken_for_this_one(runs, command: Command):
     path = Path(runs[0])
-    values = {"asked": {"lengths": None, "pairs": 3, "decode": None}, "value": 9.0}
+    values = {"asked": {"lengths": None, "pairs": 3, "decode": None}, "value": 0.9}
     zeros = dict.fromkeys(("loss", "exact_match", "forced_exact_match", "token_accuracy"), 0.0)
-    taken = values | zeros | {"free_token_accuracy": 0.0}
+    taken = values | zeros | {"free_token_accuracy": 0.0, "by_length": {}}
     (path / "result.json").write_text(json_text({"measures": {"test": taken}}))
     about = comparison(command, runs[0])
-    assert about["groups"][0]["runs"][0]["values"]["value"] <= 1.0
+    assert about["groups"][0]["runs"][0]["values"]["value"] < 0.9

@@ -26,7 +26,9 @@ def test_a_sweep_on_ray_ends_like_one_on_this_machine(here: Path, command: Comma
     done = subprocess.run(line, capture_output=True, text=True)
     assert done.returncode == 1, done.stderr
     lines = done.stderr.splitlines()
-    assert [line for line in lines if not re.match(r"[12]/2 train.lr=|results: ", line)] == []
+    assert [
+        line for line in lines if not re.match(r"[12]/2 train.lr=|results: |2 runs: seed 0", line)
+    ] == []
     local = command(*WORDS, "--name", "local")
     assert local.out.replace("sweeps/local", "sweeps/ray") == done.stdout
     assert numbers("ray") == numbers("local")

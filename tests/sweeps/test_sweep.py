@@ -45,7 +45,7 @@ def train_here(*sets: str, **given: Any) -> sweep.Sweep:
     made = planned(*sets, **given)
     with made.held():
         for each in made.waiting():
-            outcomes.keep_failure(each.path, attempt(each))
+            attempt(each)
     return made
 
 
@@ -81,7 +81,9 @@ def test_a_sweep_trains_compares_and_is_not_trained_twice(here: Path, command: C
     answer = command(*words)
     assert answer.code == 0, answer.err
     lines = [line for line in answer.err.splitlines() if "/4 model.positions=" in line]
-    assert len(lines) == 4 and all(": exact match 0." in line for line in lines)
+    assert len(lines) == 4 and all(
+        "teacher-forced exact match: in range 0." in line for line in lines
+    )
     about = results()
     assert about["grid"] == {"model.positions": ["rotary", "anchored"]}
     assert (about["seeds"], about["lengths"], about["examples"]) == ([3, 4], [1, 9], 40)
@@ -121,6 +123,33 @@ def test_a_sweep_trains_compares_and_is_not_trained_twice(here: Path, command: C
     )
     assert run["values"]["value"] == measured["forced_exact_match"]
     assert run["values"]["beyond"] == measured["out_of_range"]["forced_exact_match"]
+
+
+def test_a_sweep_that_goes_on_says_from_where(trained, command: Command):
+    first, second, third, _ = trained.trials
+    for each in (second, third):
+        (each.path / "result.json").unlink()
+    shutil.rmtree(third.path)
+    answer = command("sweep", "c.yaml", "--seeds", "0:2", *TWO)
+    assert answer.code == 0
+    said = answer.err.splitlines()
+    assert "6 runs: seeds 0, 1, 2" in said
+    finished, going, starting = said[said.index("6 runs: seeds 0, 1, 2") + 1 :][:3]
+    anchored = [f"model.positions=anchored seed {seed}" for seed in range(3)]
+    rotary = [f"model.positions=rotary seed {seed}" for seed in range(3)]
+    assert finished == f"finished: {rotary[0]}, {anchored[1]}"
+    assert going == f"goes on: {anchored[0]} from step 6"
+    assert starting == f"starts: {rotary[1]}, {rotary[2]}, {anchored[2]}"
+    help = command("sweep", "--help").out
+    assert "0:2 is 0, 1 and 2" in " ".join(help.replace("│", " ").split())
+
+
+def test_a_mistake_in_the_base_file_is_told_once(here: Path, refused):
+    text = Path("c.yaml").read_text().replace("eval_every", "checkpoint_every")
+    Path("c.yaml").write_text(text)
+    message = refused("sweep", "c.yaml", "--seeds", "0:2", *TWO)
+    assert message.count("checkpoint_every") == 1 and "combinations" not in message
+    assert message.endswith("checkpoint_every: here train.eval_every\n")
 
 
 def test_a_larger_grid_adds_trials(trained, here: Path):
@@ -247,7 +276,7 @@ def test_failures_are_kept_and_shown_and_stop_no_other(here: Path, command: Comm
     assert answer.code == 1, answer.err
     assert "train.lr=1e30 seed 0: failed: training diverged: the loss is not finite" in answer.err
     assert "train.lr=2e-3 seed 0: failed: " in answer.err and "not a run directory" in answer.err
-    assert "/3 train.lr=1e-3 seed 0: exact match" in answer.err
+    assert "/3 train.lr=1e-3 seed 0: free-running exact match: in" in answer.err
     assert answer.out.count("not counted: ") == 2 and "0 of 1" in answer.out
     troubles = [group["runs"][0]["trouble"] for group in results()["groups"]]
     assert troubles[0] is None and "diverged" in troubles[1] and "left alone" in troubles[2]
@@ -259,10 +288,7 @@ def test_failures_are_kept_and_shown_and_stop_no_other(here: Path, command: Comm
 
 def test_a_signal_that_nobody_knows_is_not_given_a_number(here: Path):
     """As after a SIGTERM to the whole process group, which ends the fork server too."""
-    answer, give = multiprocessing.Pipe(duplex=False)
-    give.close()
-    trial, *_ = planned(TWO[1], seeds=range(1)).trials
-    failure = processes._outcome(trial, processes.UNKNOWN, answer)
+    failure = processes.failure_by_code(here / "run", processes.UNKNOWN)
     assert failure is not None and "killed by an unknown signal; " in failure.reason
 
 
@@ -294,7 +320,6 @@ def test_a_process_that_is_killed_fails_alone(here: Path):
         for _, failure in each.ended:
             assert failure is not None
     assert "killed by signal 9 (out of memory?)" in failure.reason and not failure.final
-    outcomes.keep_failure(doomed.path, failure)
     member = outcomes.outcome(doomed.path, doomed.config, ExactMatch())
     assert "killed by signal 9" in member.trouble
     assert not outcomes.is_done(doomed)
@@ -355,6 +380,32 @@ def test_a_spoiled_sweep_file_is_refused(text, trained, refused):
     assert "sweep.json: not what a sweep writes" in refused("compare", "c")
 
 
+READ = ("asked", "value", "loss", "in_range", "by_length", "pairs_by_length")
+READ += ("exact_match_difference", "train_s")
+ABSENT = "absent"
+
+
+@pytest.mark.parametrize("value", [ABSENT, None, "text", 1e15, -2.0, [1]], ids=str)
+def test_a_result_that_no_training_writes_ends_in_one_line(value, trained, command: Command):
+    path = trained.trials[0].path / "result.json"
+    sound = path.read_text()
+    refusals = 0
+    for key in READ:
+        about = json.loads(sound)
+        place = about if key == "train_s" else about["measures"]["test"]
+        assert key in place, key
+        place[key] = value
+        if value is ABSENT:
+            del place[key]
+        path.write_text(json.dumps(about))
+        for words in (("compare", "c"), ("doctor", str(path.parent))):
+            answer = command(*words)
+            assert answer.code in (0, 1), (key, answer.err)
+            assert "1000000000000000" not in answer.out, key
+            refusals += "result.json: not what a training writes; remove it" in answer.out
+    assert refusals > 0
+
+
 def test_results_of_something_else_are_left_alone(here: Path, refused):
     folder = Path("results/sweeps")
     folder.mkdir(parents=True)
@@ -411,7 +462,8 @@ def test_a_sweep_keeps_the_results_of_another_folder(trained, command: Command, 
 def test_a_sweep_beside_itself_is_refused(trained, refused):
     with locked(trained.folder):
         message = refused("sweep", "c.yaml", "--seeds", "0:1", *TWO)
-    assert "runs/sweeps/c: another training is writing here; wait for its end" in message
+    assert "runs/sweeps/c: another sweep runs here; wait for its end, or give another" in message
+    assert "training" not in message
 
 
 def test_a_training_that_still_saves_is_waited_for(here: Path, monkeypatch):

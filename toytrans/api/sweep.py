@@ -14,11 +14,12 @@ from toytrans.config_file import config_of, lay_over
 from toytrans.errors import UserError
 from toytrans.html import html_table
 from toytrans.sweeps import results
+from toytrans.sweeps.failures import Failure
 from toytrans.sweeps.groups import PARTS, Group, Summary, group, parts_of
 from toytrans.sweeps.measure import ExactMatch
 from toytrans.sweeps.on_ray import check_ray, run_on_ray
-from toytrans.sweeps.outcomes import SWEEPS, keep_failure
-from toytrans.sweeps.processes import Failure, run_trials, workers_for
+from toytrans.sweeps.outcomes import SWEEPS, decoding_of
+from toytrans.sweeps.processes import run_trials, workers_for
 from toytrans.sweeps.sweep import Sweep, plan
 
 
@@ -27,9 +28,11 @@ class Comparison:
     """The runs of a sweep, grouped by what differs.
 
     name: of the sweep. groups: one for each choice of values, with every run. files: the results.
+    decoding: of the exact match, free-running or teacher-forced.
     """
 
     name: str
+    decoding: str
     groups: Sequence[Group]
     files: Sequence[Path]
 
@@ -49,7 +52,7 @@ class Comparison:
         return results.to_dict(self.groups)
 
     def __repr__(self) -> str:
-        lines = [f"{self.name}: exact match, mean of the seeds and 95% interval"]
+        lines = [f"{self.name}: {self.decoding} exact match, mean of the seeds, 95% interval"]
         for part in parts_of(self.groups):
             for each in self.groups:
                 cells = " ".join(filter(None, _cells(each.summary(part))))
@@ -60,7 +63,7 @@ class Comparison:
     def _repr_html_(self) -> str:
         tables = (
             html_table(
-                f"{self.name}: exact match, {PARTS[part]}",
+                f"{self.name}: {self.decoding} exact match, {PARTS[part]}",
                 ("mean", "95%", "runs"),
                 [(each.values or "all runs", _cells(each.summary(part))) for each in self.groups],
             )
@@ -153,12 +156,11 @@ def _run(
         rounds = (
             run_on_ray(waiting, jobs, gpu_share)
             if on == "ray"
-            else run_trials(waiting, jobs or workers_for(waiting))
+            else run_trials(waiting, workers_for(waiting, jobs))
         )
         with contextlib.closing(rounds):
             for _, ended in rounds:
                 for trial, failure in ended:
-                    keep_failure(trial.path, failure)
                     failures |= {} if failure is None else {trial.path: failure}
                     logger.info("%s: %s", trial.path, failure.reason if failure else "done")
         groups = group(sweep.members(failures))
@@ -166,4 +168,4 @@ def _run(
     for failure in failures.values():
         if failure.traceback:
             raise failure.error()
-    return Comparison(sweep.name, groups, files)
+    return Comparison(sweep.name, decoding_of(sweep.measure), groups, files)

@@ -9,6 +9,7 @@ from typing import Any
 
 from toytrans.boards.definition import SEEDS, Board, Measure, Variant, config_of
 from toytrans.config import Config
+from toytrans.config_section import Paths
 from toytrans.data import open_source
 from toytrans.data.pairs import DatasetInfo, all_pairs
 from toytrans.evaluation import evaluate
@@ -77,6 +78,7 @@ def jobs_of(name: str, board: Board, *, quick: bool, files: Path | None) -> list
     """All trainings of a board, seed by seed. Raises UserError where files are missing."""
     folder = RUNS / "boards" / (f"{name}-quick" if quick else name)
     variants: tuple[Variant, ...] = ("ours", "control")
+    hashed: dict[Paths, str] = {}
     every = [
         Job(
             label=f"{task}-{variant}-{seed}",
@@ -88,6 +90,7 @@ def jobs_of(name: str, board: Board, *, quick: bool, files: Path | None) -> list
             },
             folder=folder,
             checkpoint="last",
+            hashed=hashed,
             task=task,
             variant=variant,
         )

@@ -24,10 +24,15 @@ MOST_BYTES = 2**26
 
 @dataclass(frozen=True)
 class Line:
-    """One line of a measure: the values of all seeds, or one published number."""
+    """One line of a measure: the values of all seeds, or one published number.
+
+    steps: of each training. pairs: that were measured of each. None where it is not known.
+    """
 
     who: str
     values: tuple[float, ...]
+    steps: int | None = None
+    pairs: int | None = None
 
     @property
     def mean(self) -> float:
@@ -57,7 +62,8 @@ def blocks(board: Board, jobs: Sequence[Job]) -> list[Block]:
                 if results:
                     values = tuple(_value(result["measures"][name]) for result in results)
                     who = f"toytrans, {mine[0].config.model.positions}"  # what sets the two apart
-                    lines.append(Line(who, values))
+                    pairs = results[0]["measures"][name].get("examples")
+                    lines.append(Line(who, values, results[0].get("steps"), pairs))
             published = [Line(who, (value,)) for who, value in measure.published.items()]
             blocks.append(Block(task, name, measure, lines + published))
     return blocks

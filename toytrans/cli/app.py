@@ -35,9 +35,9 @@ from toytrans.cli import (
     trace,
     train,
 )
-from toytrans.cli.common import note, shortened, silence, with_trust
+from toytrans.cli.common import note, silence, with_trust
 from toytrans.cli.reporter import reporter
-from toytrans.errors import UserError, ran_out_of_memory
+from toytrans.errors import UserError, ran_out_of_memory, shortened
 from toytrans.training import signals
 from toytrans.user_code import fault_in_user_code
 

@@ -50,7 +50,7 @@ def board(
     if as_json:
         print(json_text(about))
     else:
-        _print(chosen, results.blocks(chosen, todo), todo)
+        _print(chosen, results.blocks(chosen, todo), todo, quick)
 
 
 def _list(as_json: bool) -> None:
@@ -67,23 +67,31 @@ def _list(as_json: bool) -> None:
     output().print(table)
 
 
-def _print(board: "Board", blocks: "Sequence[Block]", jobs: "Sequence[Job]") -> None:
+def _print(board: "Board", blocks: "Sequence[Block]", jobs: "Sequence[Job]", quick: bool) -> None:
     console = output()
     console.print(f"{board.title} ({board.source})", style="bold", markup=False)
     for sentence in (f"Our positions know: {board.knows}", *board.notes):
         console.print(sentence, markup=False)
+    if quick:
+        console.print(
+            "Quick: one seed, few steps, few pairs. It shows that the board runs; the published "
+            "numbers are of whole trainings.",
+            style="bold",
+        )
     for block in blocks:
         measure = block.measure
         where = f", lengths {measure.lengths[0]} to {measure.lengths[1]}" if measure.lengths else ""
         aim = f" (aim {measure.aim})" if measure.aim is not None else ""
         metric = measure.metric.replace("_", " ")
         console.print(f"\n{block.task}{where}: {metric}{aim}", style="bold", markup=False)
-        table = columns(("", "mean", "seeds"), box=None, pad_edge=False)
-        table.columns[1].justify = "right"
+        table = columns(("",), ("mean", "steps", "pairs"), box=None, pad_edge=False)
+        table.add_column("seeds", overflow="fold")
         for line in block.lines:
             seeds = " ".join(_number(v, measure.metric) for v in line.values)
             several = len(line.values) > 1
-            table.add_row(line.who, _number(line.mean, measure.metric), seeds if several else "")
+            counts = (f"{count:,}" if count else "" for count in (line.steps, line.pairs))
+            mean = _number(line.mean, measure.metric)
+            table.add_row(line.who, mean, *counts, seeds if several else "")
         console.print(table)
     _print_seconds(jobs)
 

@@ -193,8 +193,13 @@ def check_new(option: str, path: Path, remedy: str = "remove it, or name another
         raise UserError(f"{option} {path}: exists already; {remedy}")
 
 
-def write_new(option: str, path: Path, raw: bytes) -> None:
-    """Write the file that an option names. Raises UserError if it exists or cannot be written."""
+def write_new(option: str, path: Path, raw: bytes, *, replace: bool = False) -> None:
+    """Write the file that an option names. Raises UserError if it exists or cannot be written.
+
+    replace: a file that exists is replaced, nothing else.
+    """
+    if replace and path.is_file() and not path.is_symlink():
+        return write_again(option, path, raw)
     check_new(option, path)
     try:
         with path.open("xb") as file:
@@ -202,6 +207,16 @@ def write_new(option: str, path: Path, raw: bytes) -> None:
     except OSError as error:
         if not isinstance(error, FileExistsError):
             path.unlink(missing_ok=True)  # it was made here, and is not whole
+        raise UserError(f"{option} {path}: cannot be written ({error.strerror})") from None
+
+
+def write_again(option: str, path: Path, raw: bytes) -> None:
+    """Replace the file that an option names. Raises UserError if it cannot be written."""
+    from toytrans.training.writing import write_file
+
+    try:
+        write_file(path, raw)
+    except OSError as error:
         raise UserError(f"{option} {path}: cannot be written ({error.strerror})") from None
 
 
@@ -228,11 +243,6 @@ def warn_of_fault(fault: str | None) -> None:
 def broken(fault: str | None) -> str:
     """The part of a title that names a fault."""
     return f"; {fault_remark(fault)}" if fault else ""
-
-
-def shortened(text: str) -> str:
-    """Text without its middle if it is very long. The remedy is at its end."""
-    return text if len(text) <= 2000 else f"{text[:1200]} ... {text[-700:]}"
 
 
 def plain(text: str) -> Text:

@@ -2,13 +2,18 @@
 
 import secrets
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from toytrans.insight.diagnosis.exercises import Mark
+
 from toytrans.cli.common import columns, note, output, plain, write_new
 from toytrans.cli.render.proofs import print_card
-from toytrans.insight.diagnosis.exercise_sheet import MOST_STUDENTS
+from toytrans.insight.diagnosis.exercise_sheet import MOST_ANSWERS, MOST_STUDENTS
 
 app = typer.Typer(no_args_is_help=True, help="Set, solve and grade exercises: find the fault.")
 
@@ -35,6 +40,24 @@ def new(
             help="An exercise for each of N students.",
         ),
     ] = None,
+    closed: Annotated[
+        bool,
+        typer.Option(
+            "--closed", help="Right or wrong is told at grading only, and `check` tells no cause."
+        ),
+    ] = False,
+    answers: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            max=MOST_ANSWERS,
+            metavar="N",
+            help="The most answers. Default: no limit; 1 with --closed.",
+        ),
+    ] = None,
+    language: Annotated[
+        Literal["en", "ko"], typer.Option(help="Language of the student's sheet.")
+    ] = "en",
     key: Annotated[
         str | None,
         typer.Option(metavar="KEY", help="The teacher's key. Default: a new one, printed."),
@@ -46,24 +69,55 @@ def new(
 ) -> None:
     """Write an exercise, or one for each student of a class, into a new folder.
 
-    It names the fault nowhere. Seed, level and key give the same exercise again.
+    It names the fault nowhere. The same options and key give the same exercise again.
     """
     from toytrans.insight.diagnosis import exercises
 
     made = secrets.token_hex(6) if key is None else key
     chosen: Literal[1, 2, 3] = (1, 2, 3)[level - 1]
     folder = out or Path(f"{'exercise' if students is None else 'class'}-{seed}")
+    limit = answers or (1 if closed else None)
+    drawn = [
+        exercises.draw(made, seed, chosen, n + 1, closed=closed, limit=limit)
+        for n in range(students or 1)
+    ]
     if students is None:
-        exercises.write(exercises.draw(made, seed, chosen), folder)
+        exercises.write(drawn[0], folder, language)
     else:
-        drawn = [exercises.draw(made, seed, chosen, n + 1) for n in range(students)]
-        exercises.write_class(drawn, folder)
+        exercises.write_class(drawn, folder, language)
     console = output()
     what = f"{students} exercises" if students else "an exercise"
     console.print(plain(f"{folder}: {what} of level {level}; start with {_first_sheet(folder)}"))
     if key is None:
         console.print(f"teacher's key: {made}")
         note("keep the key: no file has it, and `exercise reveal` and `exercise grade` need it")
+
+
+HEADINGS = ("student", "answer", "right", "fault", "answers", "hints", "time", "note")
+
+
+def _cells(mark: "Mark") -> list[str]:
+    counts = [str(mark.answers), str(mark.hints)]
+    right = "yes" if mark.right else "no"
+    return [
+        mark.student,
+        mark.answer or "-",
+        right,
+        mark.fault or "-",
+        *counts,
+        mark.time,
+        mark.note,
+    ]
+
+
+def _page(folder: Path, marks: "Sequence[Mark]") -> str:
+    """The page of a class."""
+    from toytrans.report.page import page, section
+
+    right = sum(mark.right for mark in marks)
+    table = (HEADINGS, [_cells(mark) for mark in marks])
+    grades = section("grades", "Grades", text=f"{right} of {len(marks)} right", table=table)
+    return page(f"class {folder.resolve().name}", [grades])
 
 
 def _first_sheet(folder: Path) -> Path:
@@ -77,10 +131,16 @@ def check(
     answer: Annotated[str, typer.Argument(metavar="ANSWER", help="The fault's name, or none.")],
     exercise: Folder = HERE,
 ) -> None:
-    """Tell whether an answer is right. Exit code 1 if it is wrong."""
+    """Tell whether an answer is right; a right one stands. Exit code 1 if it is wrong.
+
+    Of a closed exercise, the answer is written down only.
+    """
     from toytrans.insight.diagnosis import exercises
 
     right, count = exercises.answer(exercise, answer)
+    if right is None:
+        output().print(f"written down: {answer}; answers: {count}; the grading judges it")
+        return
     if not right:
         output().print(f"wrong: it is not {answer}; answers so far: {count}")
         raise typer.Exit(1)
@@ -89,14 +149,15 @@ def check(
 
 @app.command()
 def hint(exercise: Folder = HERE) -> None:
-    """Give the next of three hints, below those given before."""
+    """Give the next hint, below those given before: three in all, two of a closed exercise."""
     from toytrans.insight.diagnosis import exercises
 
-    console, hints = output(), exercises.hint(exercise)
+    console = output()
+    hints, most = exercises.hint(exercise)
     for number, text in enumerate(hints, 1):
         console.print(plain(f"{number}. {text}"))
-    last = "; there are no more" if len(hints) == exercises.HINTS else ""
-    console.print(f"hints used: {len(hints)} of {exercises.HINTS}{last}")
+    last = "; there are no more" if len(hints) == most else ""
+    console.print(f"hints used: {len(hints)} of {most}{last}")
 
 
 @app.command()
@@ -119,28 +180,28 @@ def grade(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="The folder of a class.")],
     key: Key,
     csv: Annotated[
-        Path | None, typer.Option("--csv", metavar="FILE", help="Write a new CSV file too.")
+        Path | None,
+        typer.Option("--csv", metavar="FILE", help="Write a CSV file, again and again."),
+    ] = None,
+    page: Annotated[
+        Path | None,
+        typer.Option("--page", metavar="FILE", help="Write a page for a browser."),
     ] = None,
 ) -> None:
-    """Grade the exercises of a class: last answers, numbers of answers and of hints."""
+    """Grade the exercises of a class: answers, numbers of answers and of hints, times."""
     from toytrans.insight.diagnosis import exercises
 
     marks = exercises.grade(folder, key)
     if csv is not None:
-        write_new("--csv", csv, exercises.as_csv(marks).encode(errors="surrogateescape"))
+        text = exercises.as_csv(marks)
+        write_new("--csv", csv, text.encode(errors="surrogateescape"), replace=True)
+    if page is not None:
+        write_new("--page", page, _page(folder, marks).encode(errors="replace"), replace=True)
     from rich.box import SIMPLE_HEAD
 
-    headings = ("student", "answer", "right", "fault")
-    table = columns(headings, ("answers", "hints"), box=SIMPLE_HEAD)
+    table = columns(HEADINGS[:4], HEADINGS[4:6], box=SIMPLE_HEAD)
     for mark in marks:
-        table.add_row(
-            plain(mark.student),
-            plain(mark.answer or "-"),
-            "yes" if mark.right else "no",
-            mark.fault or "-",
-            str(mark.answers),
-            str(mark.hints),
-        )
+        table.add_row(*map(plain, _cells(mark)[:6]))
     console = output()
     console.print(table)
     for mark in marks:

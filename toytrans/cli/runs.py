@@ -39,6 +39,7 @@ def runs(
 
 def _print(listed: "list[ListedRun]") -> None:
     table = columns(("run", "state"), ("exact match", "age", "size"), box=None, pad_edge=False)
+    table.caption = "exact match: the best on validation pairs, free-running"
     for run in listed:
         cells = _cells(run)
         table.add_row(*map(plain, cells[:2]), *cells[2:])

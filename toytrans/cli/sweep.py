@@ -21,7 +21,7 @@ from toytrans.cli.trials import follow
 from toytrans.errors import UserError
 
 if TYPE_CHECKING:
-    from toytrans.sweeps.processes import Failure
+    from toytrans.sweeps.failures import Failure
     from toytrans.sweeps.sweep import Sweep
     from toytrans.sweeps.trial import Trial
 
@@ -33,7 +33,7 @@ def sweep(
     config: ConfigOption = None,
     seeds: Annotated[
         str | None,
-        typer.Option(metavar="FROM:TO", help="Seeds, both included, say 0:9. Default: one."),
+        typer.Option(metavar="FROM:TO", help="Seeds: 0:2 is 0, 1 and 2. Default: one."),
     ] = None,
     sets: Annotated[
         list[str] | None,
@@ -44,7 +44,7 @@ def sweep(
     lengths: Lengths = None,
     examples: Examples = None,
     jobs: Annotated[
-        int | None, typer.Option(min=1, max=10**4, help="Runs at once. Default: one a core.")
+        int | None, typer.Option(min=1, max=10**4, help="Runs at once, one a core at most.")
     ] = None,
     on: Annotated[
         Literal["local", "ray"], typer.Option(help="This machine, or a Ray cluster.")
@@ -99,7 +99,6 @@ def run(sweep: "Sweep", jobs: int | None, on: str, gpu_share: float | None) -> N
     """Run what is missing, write the results and print them. Exits with 1 if a run failed."""
     from toytrans.sweeps.groups import group
     from toytrans.sweeps.on_ray import run_on_ray
-    from toytrans.sweeps.outcomes import keep_failure
     from toytrans.sweeps.picture import check_matplotlib
     from toytrans.sweeps.processes import run_trials, workers_for
     from toytrans.sweeps.results import write_results
@@ -107,7 +106,6 @@ def run(sweep: "Sweep", jobs: int | None, on: str, gpu_share: float | None) -> N
     failures: dict[Path, Failure] = {}
 
     def ended(trial: "Trial", failure: "Failure | None") -> str:
-        keep_failure(trial.path, failure)
         if failure is not None:
             failures[trial.path] = failure
         return _line(sweep, trial, failure)
@@ -119,7 +117,10 @@ def run(sweep: "Sweep", jobs: int | None, on: str, gpu_share: float | None) -> N
         if on == "ray":
             rounds = run_on_ray(waiting, jobs, gpu_share)
         else:
-            rounds = run_trials(waiting, jobs or workers_for(waiting))
+            at_once = workers_for(waiting, jobs)
+            if jobs and jobs > at_once:
+                note(f"--jobs {jobs}: {at_once} at once, one a core")
+            rounds = run_trials(waiting, at_once)
         follow(len(sweep.trials), waiting, rounds, ended)
         groups = group(sweep.members(failures))
         for path in write_results(sweep, groups):
@@ -140,10 +141,17 @@ def _line(sweep: "Sweep", trial: "Trial", failure: "Failure | None") -> str:
     """The line of a run that has ended."""
     if failure is not None:
         return f"{sweep.title(trial)}: failed: {failure.reason}"
-    result = trial.result() or {"measures": {}}
-    values = [taken["value"] for taken in result["measures"].values()]
-    matches = ", ".join(f"exact match {share(value)}" for value in values if value is not None)
-    return f"{sweep.title(trial)}: {matches} ({result.get('train_s', 0):.0f} s)"
+    from toytrans.sweeps.groups import PARTS
+    from toytrans.sweeps.outcomes import TEST, decoding_of
+
+    result = trial.result() or {"measures": {TEST: {}}}
+    taken = result["measures"][TEST]
+    parts = {PARTS[part]: taken[part] for part in PARTS if taken.get(part) is not None}
+    if len(parts) > 2:
+        del parts[PARTS["value"]]
+    matches = ", ".join(f"{name} {share(value)}" for name, value in parts.items())
+    match = f"{decoding_of(sweep.measure)} exact match: {matches}"
+    return f"{sweep.title(trial)}: {match} ({result.get('train_s', 0):.0f} s)"
 
 
 def range_of(text: str) -> range:

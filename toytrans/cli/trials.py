@@ -9,7 +9,8 @@ from toytrans.cli.common import note, printable
 from toytrans.training.signals import collect_signals, exit_if_signalled
 
 if TYPE_CHECKING:
-    from toytrans.sweeps.processes import Failure, Round
+    from toytrans.sweeps.failures import Failure
+    from toytrans.sweeps.processes import Round
     from toytrans.sweeps.trial import Trial
 
 

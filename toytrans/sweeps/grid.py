@@ -114,7 +114,7 @@ def check_choices(
 def _raise_refused(refused: Sequence[tuple[Choice, UserError]], of: int) -> None:
     if not refused:
         return
-    if of == 1:
-        raise refused[0][1]
+    if len(refused) == of and len({str(error) for _, error in refused}) == 1:
+        raise refused[0][1]  # of the config that all share
     listed = "; ".join(f"{title_of(choice)}: {error}" for choice, error in refused)
     raise UserError(f"{len(refused)} of {of} combinations are not valid: {listed}")

@@ -13,7 +13,8 @@ from collections.abc import Generator, Iterator, Mapping, Sequence
 from typing import Any
 
 from toytrans.errors import UserError
-from toytrans.sweeps.processes import Failure, Round, attempt
+from toytrans.sweeps.failures import Failure, keep_failure
+from toytrans.sweeps.processes import Round, attempt
 from toytrans.sweeps.trial import Trial
 from toytrans.user_code import trust_as_read
 
@@ -57,7 +58,10 @@ def run_on_ray(
                     reference = task.options(num_gpus=gpus).remote(trial, trial.code, os.getcwd())
                     running[reference] = trial
                 done, _ = ray.wait(list(running), num_returns=len(running), timeout=1.0)
-                yield Round([], [(running.pop(each), _outcome(ray, each)) for each in done])
+                ended = [(running.pop(each), _outcome(ray, each)) for each in done]
+                for trial, failure in ended:
+                    keep_failure(trial.path, failure)
+                yield Round([], ended)
         finally:
             for reference in running:
                 ray.cancel(reference)
@@ -79,7 +83,7 @@ def _work(trial: Trial, code: Mapping[str, bytes], folder: str) -> Failure | Non
         os.chdir(folder)
     except OSError as error:
         return Failure(
-            f"{folder}: {error.strerror} on {platform.node()}; the nodes must share the "
+            reason=f"{folder}: {error.strerror} on {platform.node()}; the nodes must share the "
             "folder of the command"
         )
     return attempt(trial)
@@ -91,10 +95,8 @@ def _outcome(ray: Any, reference: Any) -> Failure | None:
         return failure
     except ray.exceptions.RayError as error:
         reason = str(error).strip().partition("\n")[0]
-        return Failure(
-            f"Ray lost it ({type(error).__name__}: {reason}); the same command goes on where it "
-            "stopped"
-        )
+        lost = f"Ray lost it ({type(error).__name__}: {reason})"
+        return Failure(reason=f"{lost}; the same command goes on where it stopped")
 
 
 @contextlib.contextmanager

@@ -1,37 +1,30 @@
 """What became of a run: its numbers, or the reason why it has none."""
 
-import contextlib
 import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from pydantic import BaseModel
-
 from toytrans.config import Config
 from toytrans.errors import UserError
-from toytrans.safe_io import Unreadable, read_json
+from toytrans.sweeps.failures import read_failure
 from toytrans.sweeps.groups import PARTS, Member
 from toytrans.sweeps.measure import ExactMatch
-from toytrans.sweeps.processes import Failure
 from toytrans.sweeps.saved import read_sweep
 from toytrans.sweeps.trial import Taken, Trial, read_result
 from toytrans.training.owned import CONFIG, LOCK
 from toytrans.training.run import RUNS, is_run, load_run, read_records, read_run, unfinished
-from toytrans.training.writing import write_json
 
-FAILED, TEST = "failed.json", "test"
+TEST = "test"
 
 SWEEPS = RUNS / "sweeps"
 
 NOT_MEASURED = "not measured"
 
 
-class _Failed(BaseModel):
-    """failed.json."""
-
-    reason: str
-    final: bool
+def decoding_of(measure: ExactMatch) -> str:
+    """How an exact match was decoded."""
+    return "free-running" if measure.lengths is None else "teacher-forced"
 
 
 def is_done(trial: Trial) -> bool:
@@ -40,23 +33,6 @@ def is_done(trial: Trial) -> bool:
         return True
     failure = read_failure(trial.path)
     return failure is not None and failure.final
-
-
-def keep_failure(run: Path, failure: Failure | None) -> None:
-    """Remember how a trial has ended, in a folder that is its own. A full disk stops no sweep."""
-    with contextlib.suppress(OSError):
-        if failure is None:
-            (run / FAILED).unlink(missing_ok=True)
-        elif is_run(run) or (run / LOCK).is_file():
-            write_json(run / FAILED, {"reason": failure.reason, "final": failure.final})
-
-
-def read_failure(run: Path) -> Failure | None:
-    """Why a trial failed when it was last tried, as far as that can be read."""
-    with contextlib.suppress(Unreadable):
-        if saved := read_json(run / FAILED, _Failed, "not a failure"):
-            return Failure(saved.reason, saved.final)
-    return None
 
 
 def outcome(run: Path, config: Config, measure: ExactMatch) -> Member:

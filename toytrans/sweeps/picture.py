@@ -70,7 +70,10 @@ def _draw_curves(axes: "Axes", groups: Sequence[Group]) -> None:
     trained = {group.members[0].config.data.train_length or (0, 0) for group in groups}
     for _, longest in trained:
         axes.axvline(longest + 0.5, color="0.6", linestyle=":", linewidth=1)
-    axes.set(xlabel="source length (dotted: the longest in training)", ylabel="exact match")
+    axes.set(
+        xlabel="source length (dotted: the longest in training)",
+        ylabel="exact match, teacher-forced",
+    )
     axes.set_ylim(-0.02, 1.02)
     axes.legend(frameon=False)
 
@@ -87,4 +90,4 @@ def _draw_seeds(axes: "Axes", groups: Sequence[Group]) -> None:
                 axes.plot([summary.low, summary.high], [row, row], color="C0", linewidth=2)
     axes.set_yticks(range(len(groups)), [group.name for group in groups])
     axes.invert_yaxis()
-    axes.set_xlabel(f"exact match, {PARTS[part]}: every seed, mean and 95% interval")
+    axes.set_xlabel(f"free-running exact match, {PARTS[part]}: every seed, mean and 95% interval")

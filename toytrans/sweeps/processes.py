@@ -9,19 +9,20 @@ import threading
 import time
 import traceback
 from collections.abc import Generator, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from multiprocessing import resource_tracker
-from multiprocessing.connection import Connection, wait
+from multiprocessing.connection import wait
 from multiprocessing.context import (
     ForkServerContext,
     ForkServerProcess,
     SpawnContext,
     SpawnProcess,
 )
+from pathlib import Path
 from types import ModuleType
 from typing import NamedTuple
 
 from toytrans.errors import UserError, ran_out_of_memory
+from toytrans.sweeps.failures import Failure, keep_failure, read_failure
 from toytrans.sweeps.trial import Diverged, Trial, train_and_measure
 from toytrans.training import devices
 from toytrans.training.machine import usable_cores
@@ -33,7 +34,7 @@ SECONDS_FOR_LOCK = 60.0
 """A process whose parent was killed saves first, and leaves its run directory then."""
 
 SECONDS_TO_DIE = 0.5
-"""A killed process closes its pipes a moment before others can see that it has ended."""
+"""A killed process closes its sockets a moment before others can see that it has ended."""
 
 LONGEST_FOLDER = 70
 """Characters of the temporary folder: a socket is made there, and its path has at most 107."""
@@ -42,22 +43,10 @@ UNKNOWN = 255
 """The exit code that `multiprocessing` gives where the fork server was killed too."""
 
 MOST_OF_TRACEBACK = 10_000
-"""Characters, fewer than a pipe holds."""
+"""Characters."""
 
-
-@dataclass(frozen=True)
-class Failure:
-    """Why a trial has no result. final: it would fail again. traceback: of an internal error."""
-
-    reason: str
-    final: bool = False
-    traceback: str = ""
-
-    def error(self) -> Exception:
-        """What stops a command that cannot go on without the trial."""
-        if self.traceback:
-            return RuntimeError(f"{self.reason}\n{self.traceback}")
-        return UserError(self.reason)
+FAILED = 2
+"""The exit code of a process whose trial failed for a reason that it knows."""
 
 
 class Round(NamedTuple):
@@ -67,33 +56,33 @@ class Round(NamedTuple):
     ended: list[tuple[Trial, Failure | None]]
 
 
-def workers_for(trials: Sequence[Trial]) -> int:
-    """Processes at once: one a core, or one where a GPU computes."""
-    on_cpu = all(devices.choose_device(trial.config.device).type == "cpu" for trial in trials[:1])
-    return min(len(trials), usable_cores() if on_cpu else 1)
+def workers_for(trials: Sequence[Trial], asked: int | None = None) -> int:
+    """Processes at once: so many as were asked for, one a core at most. None: one a core, or one in
+    all where a GPU computes for any trial."""
+    names = {trial.config.device for trial in trials}
+    on_cpu = all(devices.choose_device(name).type == "cpu" for name in names)
+    return min(asked or (usable_cores() if on_cpu else 1), usable_cores())
 
 
 def run_trials(trials: Sequence[Trial], at_once: int) -> Generator[Round]:
     """Run trials; yields about once a second. Closed early, it lets every training save."""
     waiting = list(trials)
     context = _context()
-    running: dict[SpawnProcess | ForkServerProcess, tuple[Trial, Connection]] = {}
+    running: dict[SpawnProcess | ForkServerProcess, Trial] = {}
     try:
         while waiting or running:
             while waiting and len(running) < at_once:
                 trial = waiting.pop(0)
-                answer, give = context.Pipe(duplex=False)
-                process = context.Process(target=_work, args=(trial, trial.code, give))
+                process = context.Process(target=_work, args=(trial, trial.code))
                 with _terminal_signals_blocked(), _main_hidden():
                     _start(process)
-                give.close()
-                running[process] = trial, answer
+                running[process] = trial
             wait([process.sentinel for process in running], timeout=1.0)
             ended = []
             for process in [process for process in running if not process.is_alive()]:
-                trial, answer = running.pop(process)
-                ended.append((trial, _outcome(trial, process.exitcode or 0, answer)))
-            yield Round([trial for trial, _ in running.values()], ended)
+                trial = running.pop(process)
+                ended.append((trial, failure_by_code(trial.path, process.exitcode or 0)))
+            yield Round(list(running.values()), ended)
     finally:
         for process in running:
             process.terminate()
@@ -120,20 +109,24 @@ def _context() -> SpawnContext | ForkServerContext:
     return context
 
 
-def _outcome(trial: Trial, code: int, answer: Connection) -> Failure | None:
-    """What became of a trial whose process has ended."""
-    with contextlib.closing(answer), contextlib.suppress(EOFError):
-        failure: Failure | None = answer.recv()
-        return failure
-    if 0 <= code <= 128:
-        return Failure(f"{trial.path}: exit code {code}", traceback="its process wrote why")
+def failure_by_code(run: Path, code: int) -> Failure | None:
+    """What became of the trial of a run whose process has ended with an exit code."""
+    if code == 0:
+        return None
+    if code == FAILED:
+        unwritten = Failure(reason=f"{run}: failed; its process said why, and could not write it")
+        return read_failure(run) or unwritten
+    if 0 < code <= 128:
+        return Failure(reason=f"{run}: exit code {code}", traceback="its process wrote why")
     number = -code if code < 0 else code - 128
     killed = "by an unknown signal" if code == UNKNOWN else f"by signal {number}"
     if number == 9:
         killed += " (out of memory?)"
-    return Failure(
-        f"{trial.path}: its process was killed {killed}; the same command goes on where it stopped"
+    failure = Failure(
+        reason=f"{run}: its process was killed {killed}; the same command goes on where it stopped"
     )
+    keep_failure(run, failure)
+    return failure
 
 
 @contextlib.contextmanager
@@ -162,11 +155,15 @@ def _main_hidden() -> Iterator[None]:
         sys.modules["__main__"] = main
 
 
-def _work(trial: Trial, code: Mapping[str, bytes], give: Connection) -> None:
+def _work(trial: Trial, code: Mapping[str, bytes]) -> None:
     """The program of one process. code: the user's, as the parent has read it."""
     threading.Thread(target=_end_with_parent, daemon=True).start()
     trust_as_read(code)
-    give.send(attempt(trial))
+    failure = attempt(trial)
+    if failure is not None:
+        if read_failure(trial.path) is None:
+            print(f"{failure.reason}\n{failure.traceback}", file=sys.stderr)
+        sys.exit(FAILED)
 
 
 def _end_with_parent() -> None:
@@ -178,21 +175,29 @@ def _end_with_parent() -> None:
 
 
 def attempt(trial: Trial) -> Failure | None:
-    """Train and measure a trial; why it failed, if it did. One failure stops no other trial."""
+    """Train and measure a trial; why it failed, if it did, which it writes down too."""
+    keep_failure(trial.path, None)
+    failure = _failure_of(trial)
+    keep_failure(trial.path, failure)
+    return failure
+
+
+def _failure_of(trial: Trial) -> Failure | None:
     try:
         _wait_until_free(trial)
         train_and_measure(trial)
     except UserError as error:
-        return Failure(str(error), final=isinstance(error, Diverged))
+        return Failure(reason=str(error), final=isinstance(error, Diverged))
     except RAISED as error:
         if ran_out_of_memory(error):
-            return Failure("out of memory; lower data.batch_tokens or the sizes of the model")
+            remedy = "lower data.batch_tokens or the sizes of the model"
+            return Failure(reason=f"out of memory; {remedy}")
         if fault := fault_in_user_code(error):
-            return Failure(f"your code: {fault}")
+            return Failure(reason=f"your code: {fault}")
         if isinstance(error, SystemExit):  # of a signal
             raise
         reason = f"{trial.path}: internal error ({type(error).__name__}: {error})"
-        return Failure(reason, traceback=traceback.format_exc()[-MOST_OF_TRACEBACK:])
+        return Failure(reason=reason, traceback=traceback.format_exc()[-MOST_OF_TRACEBACK:])
     return None
 
 

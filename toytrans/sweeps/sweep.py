@@ -1,7 +1,7 @@
 """A sweep: one training for every choice of values and every seed.
 
     runs/sweeps/NAME/sweep.json            what was asked for, and the trials of it
-    runs/sweeps/NAME/CHOICE-sSEED-HASH/    a trial: a run directory with result.json or failed.json
+    runs/sweeps/NAME/CHOICE-sSEED-HASH/    a trial: a run directory with result.json
 
 The same command goes on where it was stopped. A larger grid under the same name adds trials. A grid
 that leaves out a trial with a result is refused, as the results files would lose its numbers.
@@ -17,8 +17,10 @@ from typing import Any
 
 from toytrans.config import Config
 from toytrans.config_file import flatten
+from toytrans.config_section import Paths
 from toytrans.errors import UserError
 from toytrans.safe_io import json_text
+from toytrans.sweeps.failures import Failure
 from toytrans.sweeps.grid import (
     Choice,
     Grid,
@@ -32,14 +34,15 @@ from toytrans.sweeps.grid import (
 from toytrans.sweeps.groups import Member, differing_keys, shown
 from toytrans.sweeps.measure import ExactMatch
 from toytrans.sweeps.outcomes import TEST, is_done, outcome
-from toytrans.sweeps.processes import Failure
 from toytrans.sweeps.saved import FILE, SavedSweep, read_sweep
 from toytrans.sweeps.trial import RESULT, Trial, files_of, names_of
-from toytrans.training.owned import LOCK, saying_what_failed
-from toytrans.training.run_folder import locked
+from toytrans.training.owned import LOCK, saved_steps, saying_what_failed
+from toytrans.training.run_folder import InUse, locked
 from toytrans.training.writing import draft_of, write_json
 
 MOST_TRIALS = 10_000
+MOST_NAMES = 10
+"""Of a sentence."""
 
 ANOTHER = "another --name (in Python: out)"
 """What to give where a folder or a name is taken."""
@@ -74,17 +77,40 @@ class Sweep:
             for trial in self.trials
         ]
 
+    def beginning(self) -> list[str]:
+        """What will be run, one sentence each: which runs are finished, go on or start."""
+        seeds = listed([str(seed) for seed in self.seeds])
+        sentences = [f"{len(self.trials)} runs: seed{'s' * (len(self.seeds) > 1)} {seeds}"]
+        finished, going, starting = [], [], []
+        for trial, title in zip(self.trials, self.titles, strict=True):
+            if is_done(trial):
+                finished.append(title)
+            elif steps := saved_steps(trial.path):
+                going.append(f"{title} from step {steps[-1]}")
+            else:
+                starting.append(title)
+        if going or (finished and starting):
+            named = {"finished": finished, "goes on": going, "starts": starting}
+            sentences += [f"{what}: {listed(runs)}" for what, runs in named.items() if runs]
+        return sentences
+
     @contextlib.contextmanager
     def held(self) -> Iterator[list[str]]:
         """Hold the sweep's folder, and write what was asked for. Yields sentences for the user.
 
         Raises UserError where another sweep runs in the folder.
         """
-        with locked(self.folder, f", or give {ANOTHER}") as notes:
+        with contextlib.ExitStack() as lock:
+            try:
+                notes = lock.enter_context(locked(self.folder))
+            except InUse:
+                raise UserError(
+                    f"{self.folder}: another sweep runs here; wait for its end, or give {ANOTHER}"
+                ) from None
             changes = self.changes()
             with saying_what_failed(self.folder, FILE):
                 write_json(self.folder / FILE, self.to_dict())
-            yield [*notes, *changes]
+            yield [*notes, *changes, *self.beginning()]
 
     def changes(self) -> list[str]:
         """How the sweep differs from that of before, as at most one sentence.
@@ -199,17 +225,25 @@ def plan(
     check_choices(choices, configs, measure, here=here)
     seeds = [configs[0].seed] if seeds is None else seeds
     there = _there(folder)
-    trials, titles = [], []
+    trials, titles, hashed = [], [], dict[Paths, str]()
     for seed in seeds:
         for choice, config in zip(choices, configs, strict=True):
             seeded = config.model_copy(update={"seed": seed})
             label, measures = _label(choice, seed), {TEST: measure}
-            trial = Trial(label=label, config=seeded, measures=measures, folder=folder)
+            trial = Trial(
+                label=label, config=seeded, measures=measures, folder=folder, hashed=hashed
+            )
             trials.append(replace(trial, label=there.get((seed, trial.digest), label)))
             titles.append(f"{title_of(choice)} seed {seed}".strip())
     sweep = Sweep(name, folder, grid, seeds, measure, trials, titles)
     sweep.changes()
     return sweep
+
+
+def listed(names: Sequence[str]) -> str:
+    """Names with commas, the first ones of many."""
+    more = f" and {len(names) - MOST_NAMES} more" if len(names) > MOST_NAMES else ""
+    return ", ".join(names[:MOST_NAMES]) + more
 
 
 def _by_names(config: Config) -> dict[str, Any]:

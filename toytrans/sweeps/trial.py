@@ -11,13 +11,13 @@ not overwritten; if it is removed, the trained model is measured again.
 import hashlib
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Any, Literal, Protocol
+from typing import Annotated, Any, Literal, Protocol, Self
 
 import torch
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from toytrans.config import Config
 from toytrans.config_file import save_config
@@ -82,6 +82,7 @@ class Trial:
     label: how the name of its run directory begins. folder: where that lies.
     checkpoint: which model is measured. best: the best on validation pairs; a training that
     diverges fails. last: what training ended with, whatever that is.
+    hashed: SHA-256 of files of data; trials that share it read each file once.
     """
 
     label: str
@@ -89,6 +90,7 @@ class Trial:
     measures: Mapping[str, Measure]
     folder: Path
     checkpoint: Literal["best", "last"] = "best"
+    hashed: dict[Paths, str] = field(default_factory=dict, compare=False, repr=False)
 
     @cached_property
     def config_by_names(self) -> Config:
@@ -111,9 +113,12 @@ class Trial:
     def digest(self) -> str:
         """The start of a hash of the config, and of what is in its files of data and of code."""
         digest = self.config_sha256
-        contents = [sha256_of(paths) for paths in files_of(self.config).values()]
-        contents += digests(self.config.references.values())
-        for each in contents:
+        contents = []
+        for paths in files_of(self.config).values():
+            if paths not in self.hashed:
+                self.hashed[paths] = sha256_of(paths)
+            contents.append(self.hashed[paths])
+        for each in (*contents, *digests(self.config.references.values())):
             digest = hashlib.sha256(f"{digest} {each}".encode()).hexdigest()
         return digest[:8]
 
@@ -154,6 +159,7 @@ class Trial:
 
 
 Length = Annotated[str, Field(pattern=r"^[0-9]{1,6}$")]
+Share = Annotated[float, Field(ge=0, le=1)]
 
 
 class _Plain(BaseModel):
@@ -164,23 +170,35 @@ class _Plain(BaseModel):
 
 
 class _Taken(_Plain):
-    """What a measure gives. None: the number was not finite."""
+    """What a measure gives. None: the number was not finite, or there were no pairs."""
 
     asked: dict[str, Any]
-    value: float | None
-    loss: float | None
-    exact_match: float
-    forced_exact_match: float
-    token_accuracy: float
-    free_token_accuracy: float
-    by_length: dict[Length, float] = {}
+    value: Annotated[float, Field(ge=0)] | None
+    loss: Annotated[float, Field(ge=0)] | None
+    examples: Count = 0
+    exact_match: Share
+    forced_exact_match: Share
+    token_accuracy: Share
+    free_token_accuracy: Share
+    exact_match_difference: Annotated[float, Field(ge=-1, le=1)] | None = None
+    below: Share | None = None
+    in_range: Share | None = None
+    beyond: Share | None = None
+    by_length: dict[Length, Share]
     pairs_by_length: dict[Length, Count] = {}
+
+    @model_validator(mode="after")
+    def _check_value(self) -> Self:
+        if self.asked.get("metric") != "perplexity" and (self.value or 0) > 1:
+            raise ValueError("a proportion above 1")
+        return self
 
 
 class _Result(_Plain):
     """result.json, as `train_and_measure` makes it."""
 
-    train_s: float = 0.0
+    steps: Count = 0
+    train_s: Annotated[float, Field(ge=0)] = 0.0
     measures: dict[str, _Taken]
 
 

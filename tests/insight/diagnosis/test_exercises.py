@@ -158,6 +158,7 @@ def test_answers_are_judged_and_counted(folder: Path, command: Command, refused)
     assert last[:2] == ["hints used: 1 of 3", "hints used: 2 of 3"]
     assert last[2:] == ["hints used: 3 of 3; there are no more"] * 3
     progress = json.loads((folder / "progress.json").read_text())
+    assert len(progress.pop("times")) == 2
     assert progress == {"answers": [wrong, right], "hints": 3}
 
 
@@ -225,6 +226,7 @@ def test_a_class_is_graded_to_csv(tmp_path: Path, monkeypatch, command: Command,
     command("exercise", "check", truth["01"], "--exercise", "class/01")
     command("exercise", "check", wrong, "--exercise", "class/02")
     command("exercise", "check", truth["02"], "--exercise", "class/02")
+    command("exercise", "check", wrong, "--exercise", "class/02")  # out of curiosity
     command("exercise", "check", wrong, "--exercise", "class/03")
     command("exercise", "hint", "--exercise", "class/03")
     Path("class/05/exercise.json").write_text(  # another student's, to which the answer is known
@@ -242,16 +244,24 @@ def test_a_class_is_graded_to_csv(tmp_path: Path, monkeypatch, command: Command,
     }
     ann = marks["'=Ann, B"]
     assert (ann["right"], ann["answers"], ann["fault"]) == ("yes", "1", truth["01"])
-    assert [marks["02"][k] for k in ("right", "answers", "hints")] == ["yes", "2", "0"]
+    assert [marks["02"][k] for k in ("right", "answers", "hints")] == ["yes", "3", "0"]
+    assert marks["02"]["answer"] == truth["02"] and marks["02"]["time"][:2] == "20"
     assert [marks["03"][k] for k in ("right", "answer", "hints")] == ["no", wrong, "1"]
     assert marks["04"]["answer"] == marks["04"]["note"] == "" and marks["04"]["right"] == "no"
     assert marks["05"]["note"] == "not the exercise that was handed out"
     assert marks["05"]["right"] == "no" and marks["05"]["fault"] == ""
     assert "not an exercise, or changed" in marks["06"]["note"]
     assert "wrong key" in refused("exercise", "grade", "class", "--key", "x")
-    assert "exists already" in refused(
-        "exercise", "grade", "class", "--key", KEY, "--csv", "grades.csv"
-    )
+    table = Path("grades.csv").read_text()
+    Path("grades.csv").write_text("of yesterday")
+    again = command("exercise", "grade", "class", "--key", KEY, "--csv", "grades.csv")
+    assert again.code == 0 and Path("grades.csv").read_text() == table
+    Path("folder").mkdir()
+    Path("link").symlink_to("grades.csv")
+    for name in ("folder", "link"):
+        grade = ("exercise", "grade", "class", "--key", KEY, "--csv", name)
+        assert f"--csv {name}: " in refused(*grade)
+    assert Path("grades.csv").read_text() == table
 
 
 def test_what_is_no_exercise_is_refused(folder: Path, command: Command, refused):
@@ -268,6 +278,101 @@ def test_what_is_no_exercise_is_refused(folder: Path, command: Command, refused)
         assert "not an exercise, or changed; take the one handed out" in error
     Path("file").write_text("")
     assert "cannot be written" in refused("exercise", "new", "--out", "file/x")
+
+
+def test_a_closed_exercise_tells_nothing_before_grading(
+    tmp_path: Path, monkeypatch, command: Command, refused
+):
+    monkeypatch.chdir(tmp_path)
+    new = ("exercise", "new", "--level", "2", "--closed", "--key", KEY, "--out")
+    assert command(*new, "class", "--class", "2", "--answers", "3").code == 0
+    assert "You have 3 answers. Whether it is right" in Path("class/01/SHEET.md").read_text()
+    truth = read(Path("class/01")).answer
+    wrong = [fault for fault in DRAWN[2] if fault != truth]
+    given = [wrong[0], truth, wrong[1]]
+    answers = [command("exercise", "check", a, "--exercise", "class/01") for a in given]
+    assert [done.code for done in answers] == [0, 0, 0]
+    assert [done.out.replace(a, "X") for a, done in zip(given, answers, strict=True)] == [
+        f"written down: X; answers: {n} of 3; the grading judges it\n" for n in (1, 2, 3)
+    ]
+    refusal = refused("exercise", "check", wrong[2], "--exercise", "class/01")
+    assert "not written down; all 3 answers are given" in refusal
+    for _ in range(4):
+        hints = command("exercise", "hint", "--exercise", "class/02").out
+    assert "hints used: 2 of 2" in hints and "What is wrong" not in hints
+    grade = ("exercise", "grade", "class", "--key", KEY)
+    done = command(*grade, "--page", "class.html")
+    assert done.code == 0 and "1 of 2 right" in done.out
+    page = Path("class.html").read_text()
+    assert all(text in page for text in ("1 of 2 right", truth, "answers", "hints", "time"))
+    assert read(Path("class/01")).limit == 3
+    assert command(*grade, "--page", "class.html").code == 0, "again"
+    about = Path("class/01/exercise.json")
+    about.write_text(about.read_text().replace('"closed": true', '"closed": false'))
+    assert "01: not the exercise that was handed out" in command(*grade).out
+    assert command(*new, "alone").code == 0
+    assert read(Path("alone")).limit == 1, "of a closed exercise"
+
+
+def test_answers_beyond_the_limit_do_not_count(tmp_path: Path, monkeypatch, command: Command):
+    monkeypatch.chdir(tmp_path)
+    new = ("exercise", "new", "--class", "1", "--answers", "1", "--key", KEY, "--out", "class")
+    assert command(*new).code == 0
+    truth = read(Path("class/01")).answer
+    wrong = next(fault for fault in DRAWN[1] if fault != truth)
+    assert command("exercise", "check", wrong, "--exercise", "class/01").out == (
+        f"wrong: it is not {wrong}; answers so far: 1 of 1\n"
+    )
+    path = Path("class/01/progress.json")
+    about = json.loads(path.read_text())
+    about["answers"].append(truth)  # by hand
+    path.write_text(json.dumps(about))
+    assert "0 of 1 right" in command("exercise", "grade", "class", "--key", KEY).out
+
+
+def test_check_names_what_fails_in_a_closed_exercise_and_not_why(
+    tmp_path: Path, monkeypatch, command: Command
+):
+    monkeypatch.chdir(tmp_path)
+    out = {}
+    for name, more in (("open", ()), ("closed", ("--closed",))):
+        key = next(
+            k
+            for k in map(str, range(1000))
+            if draw(k, 7, 3, closed=bool(more), limit=1 if more else None).answer == "no_norm"
+        )
+        new = ("exercise", "new", "--seed", "7", "--level", "3", "--key", key, "--out", name)
+        assert command(*new, *more).code == 0
+        check = ("check", "--config", f"{name}/exercise.yaml", "--only", "p", "--length", "7")
+        for form in ("text", "json", "github"):
+            done = command(*check, "--format", form)
+            assert done.code == 1
+            out[name, form] = done.out
+    failed = re.search(r"\(p\) FAIL.*\n +(.*)\n", out["open", "text"])
+    assert failed
+    cure = failed[1]
+    for form in ("text", "json", "github"):
+        told = " ".join(out["closed", form].split())
+        assert cure[:30] in " ".join(out["open", form].split())
+        assert cure[:30] not in told and "is not told in a closed exercise" in told
+    assert "(p) FAIL" in out["closed", "text"]
+
+
+def test_a_sheet_in_korean_has_the_same_commands(tmp_path: Path, monkeypatch, command: Command):
+    monkeypatch.chdir(tmp_path)
+    for level in "123":
+        sheets = []
+        for language, *more in (("en",), ("ko",), ("en", "--closed"), ("ko", "--closed")):
+            folder = f"{level}{language}{len(more)}"
+            words = ("--level", level, "--language", language, "--key", KEY, "--out", folder)
+            assert command("exercise", "new", *words, *more).code == 0
+            sheets.append(Path(folder, "SHEET.md").read_text())
+        english, korean, *closed = sheets
+        lines = [re.findall(r"^ +toytrans .*$", sheet, re.MULTILINE) for sheet in sheets]
+        assert lines[0] == lines[1] == lines[2] == lines[3]
+        assert f"{level}단계" in korean and "None" not in "".join(sheets)
+        assert "{" not in "".join(sheets) and max(map(len, korean.splitlines())) <= 100
+        assert closed[1] != korean and closed[0] != english
 
 
 def test_a_copied_and_a_lost_exercise_are_marked(tmp_path: Path, monkeypatch, command: Command):

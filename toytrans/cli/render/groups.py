@@ -61,7 +61,8 @@ def _print_remarks(console: Console, groups: "Sequence[Group]") -> None:
         text = f"learned little, exact match in range: {', '.join(little)}; train longer"
         console.print(plain(text), soft_wrap=True)
     if any((s := group.summary("value")) and s.runs < 2 for group in groups):
-        console.print("sd and 95% are over seeds: they need two or more", soft_wrap=True)
+        text = "sd, 95% and differences are over seeds: they need two or more of a config"
+        console.print(text, soft_wrap=True)
 
 
 def print_unread(console: Console, unread: "Sequence[tuple[Path, str]]") -> None:
@@ -73,15 +74,14 @@ def print_unread(console: Console, unread: "Sequence[tuple[Path, str]]") -> None
 def measured(measure: "ExactMatch", groups: "Sequence[Group]") -> str:
     """What was measured, in words."""
     from toytrans.sweeps.measure import split_of
+    from toytrans.sweeps.outcomes import decoding_of
 
     configs = [group.members[0].config for group in groups]
     pairs = f"{' or '.join(sorted(set(map(split_of, configs))))} pairs"
     faults = {config.fault for config in configs}
     fault = broken(faults.pop()) if len(faults) == 1 else ""
-    if measure.lengths is None:
-        return f"{pairs}, free-running{fault}"
-    low, high = measure.lengths
-    return f"{pairs} of lengths {low} to {high}, teacher-forced{fault}"
+    of = f" of lengths {measure.lengths[0]} to {measure.lengths[1]}" if measure.lengths else ""
+    return f"{pairs}{of}, {decoding_of(measure)}{fault}"
 
 
 def _print_title(console: Console, title: str) -> None:
@@ -97,15 +97,18 @@ def _name(group: "Group") -> str:
 def _table(groups: "Sequence[Group]", part: str) -> Table:
     keys = list(groups[0].differs)
     headings = ["group"] if len(keys) > 1 else map(printable, keys)
-    table = columns([*headings], ("runs", "mean", "sd", "95%"), **STYLE)
-    table.add_column(_seeds_heading(groups, part), overflow="fold")
-    for group in groups:
+    summaries = [group.summary(part) for group in groups]
+    several = any(summary and summary.runs > 1 for summary in summaries)
+    numbers = ("mean", "sd", "95%") if several else ("exact match",)
+    table = columns([*headings], ("runs", *numbers), **STYLE)
+    table.add_column(_seeds_heading(groups, part) if several else "seed", overflow="fold")
+    for group, summary in zip(groups, summaries, strict=True):
         counted, every = len(group.counted), len(group.members)
         table.add_row(
             *([plain(_name(group))] if keys else []),
             str(every) if counted == every else f"{counted} of {every}",
-            *_cells(group.summary(part)),
-            _seeds(group, groups, part),
+            *_cells(summary)[: len(numbers)],
+            _seeds(group, groups, part) if several else " ".join(map(_seed, group.by_seed(part))),
         )
     return table
 
@@ -147,7 +150,7 @@ def _print_pairs(console: Console, groups: "Sequence[Group]", part: str) -> None
     """Differences of two groups over equal seeds."""
     from toytrans.sweeps.groups import PARTS, pairs
 
-    every = pairs(groups, part)
+    every = [each for each in pairs(groups, part) if each[2].difference.runs > 1]
     if not every:
         return
     one, *_ = every[0]

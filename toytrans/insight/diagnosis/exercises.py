@@ -15,6 +15,7 @@ import hmac
 import io
 import os
 import shutil
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -29,7 +30,13 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from toytrans.choices import FaultName, did_you_mean
 from toytrans.errors import UserError
-from toytrans.insight.diagnosis.exercise_sheet import CONFIG_TEXT, MOST_STUDENTS, sheet
+from toytrans.insight.diagnosis.exercise_sheet import (
+    CONFIG_TEXT,
+    MOST_ANSWERS,
+    MOST_STUDENTS,
+    Language,
+    sheet,
+)
 from toytrans.insight.diagnosis.fault_cards import CARDS
 from toytrans.safe_io import Unreadable, read_json
 from toytrans.sealed import NONCE, opened, seal
@@ -70,7 +77,10 @@ KINDS: dict[str, tuple[FaultName, ...]] = {
 
 
 class Exercise(BaseModel):
-    """exercise.json. number: 1, or that of the student of a class. fault: sealed."""
+    """exercise.json. number: 1, or that of the student of a class. fault: sealed.
+
+    closed: right or wrong is told at grading only. limit: the most answers that count.
+    """
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
@@ -79,6 +89,13 @@ class Exercise(BaseModel):
     level: Level
     number: Annotated[int, Field(ge=1, le=MOST_STUDENTS)]
     fault: str
+    closed: bool = False
+    limit: Annotated[int, Field(ge=1, le=MOST_ANSWERS)] | None = None
+
+    @property
+    def most_hints(self) -> int:
+        """The last one says what is wrong, and a closed exercise has it not."""
+        return HINTS - self.closed
 
     @property
     def answer(self) -> str:
@@ -87,40 +104,50 @@ class Exercise(BaseModel):
 
 
 class Progress(BaseModel):
-    """progress.json: answers in their order, and the number of hints."""
+    """progress.json: answers in their order with their times, and the number of hints."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
     answers: list[str] = []
+    times: list[str] = []
     hints: Annotated[int, Field(ge=0, le=HINTS)] = 0
 
 
-def draw(key: str, seed: int, level: Level, number: int = 1) -> Exercise:
+def draw(
+    key: str,
+    seed: int,
+    level: Level,
+    number: int = 1,
+    *,
+    closed: bool = False,
+    limit: int | None = None,
+) -> Exercise:
     """The exercise that a key gives. Raises UserError for an empty key."""
     if not key.strip():
         raise UserError("--key: empty; give some text")
-    address = f"toytrans exercise {seed} {level} {number}".encode()
-    drawn = hmac.digest(key.strip().encode(errors="surrogateescape"), address, "sha256")
+    address = f"toytrans exercise {seed} {level} {number}"
+    address += f" closed {closed} limit {limit}" if closed or limit else ""
+    drawn = hmac.digest(key.strip().encode(errors="surrogateescape"), address.encode(), "sha256")
     choices = DRAWN[level]
     fault = choices[int.from_bytes(drawn[:8]) % len(choices)]
-    sealed = seal(fault, drawn[8 : 8 + NONCE])
-    return Exercise(seed=seed, level=level, number=number, fault=sealed)
+    sealed = seal(fault, drawn[8 : 8 + NONCE], closed=closed)
+    return Exercise(seed=seed, level=level, number=number, fault=sealed, closed=closed, limit=limit)
 
 
-def write(exercise: Exercise, folder: Path) -> None:
+def write(exercise: Exercise, folder: Path, language: Language = "en") -> None:
     """Write an exercise into a new folder. Raises UserError if the folder exists."""
     with _new(folder):
-        _fill(folder, exercise)
+        _fill(folder, exercise, language)
 
 
-def write_class(drawn: Sequence[Exercise], folder: Path) -> None:
+def write_class(drawn: Sequence[Exercise], folder: Path, language: Language = "en") -> None:
     """Write exercises into numbered folders in a new folder. Raises UserError if it exists."""
     digits = max(2, len(str(len(drawn))))
     with _new(folder):
         for exercise in drawn:
             student = folder / f"{exercise.number:0{digits}}"
             student.mkdir()
-            _fill(student, exercise)
+            _fill(student, exercise, language)
 
 
 @contextlib.contextmanager
@@ -139,9 +166,10 @@ def _new(folder: Path) -> Iterator[None]:
         raise UserError(f"--out {folder}: cannot be written ({error.strerror})") from None
 
 
-def _fill(folder: Path, exercise: Exercise) -> None:
+def _fill(folder: Path, exercise: Exercise, language: Language) -> None:
+    text = sheet(exercise.level, language, exercise.closed, exercise.limit)
     write_file(folder / CONFIG, _config_text(exercise).encode())
-    write_file(folder / SHEET, sheet(exercise.level).encode())
+    write_file(folder / SHEET, text.encode())
     write_json(folder / ABOUT, exercise.model_dump())
 
 
@@ -171,8 +199,9 @@ def progress(folder: Path) -> Progress:
     return saved or Progress()
 
 
-def answer(folder: Path, given: str) -> tuple[bool, int]:
-    """Whether an answer is right, and how many there were. It is written down. Raises UserError."""
+def answer(folder: Path, given: str) -> tuple[bool | None, str]:
+    """Whether an answer is right (None: that is not told), and how many there were of how many. It
+    is written down. Raises UserError."""
     names = (*get_args(FaultName), NONE)
     if given not in names:
         shown = given.strip() or "an empty answer"
@@ -180,19 +209,25 @@ def answer(folder: Path, given: str) -> tuple[bool, int]:
     exercise = read(folder)
     with _alone(folder):
         so_far = progress(folder)
+        if exercise.limit and len(so_far.answers) >= exercise.limit:
+            raise UserError(f"{given}: not written down; all {exercise.limit} answers are given")
         so_far.answers.append(given)
+        so_far.times.append(time.strftime("%Y-%m-%d %H:%M:%S"))
         _save(folder, so_far)
-    return given == exercise.answer, len(so_far.answers)
+    count = f"{len(so_far.answers)} of {exercise.limit}" if exercise.limit else None
+    right = None if exercise.closed else given == exercise.answer
+    return right, count or str(len(so_far.answers))
 
 
-def hint(folder: Path) -> list[str]:
-    """The hints so far and one more, at most HINTS. That it was asked for is written down."""
+def hint(folder: Path) -> tuple[list[str], int]:
+    """The hints so far and one more, and how many there are. That it was asked for is written
+    down."""
     exercise = read(folder)
     with _alone(folder):
         so_far = progress(folder)
-        so_far.hints = min(so_far.hints + 1, HINTS)
+        so_far.hints = min(so_far.hints + 1, exercise.most_hints)
         _save(folder, so_far)
-    return hints_of(exercise)[: so_far.hints]
+    return hints_of(exercise)[: so_far.hints], exercise.most_hints
 
 
 def hints_of(exercise: Exercise) -> list[str]:
@@ -240,21 +275,24 @@ def reveal(folder: Path, key: str) -> str:
 
 
 def _is_of(exercise: Exercise, key: str) -> bool:
-    return draw(key, exercise.seed, exercise.level, exercise.number) == exercise
+    address = exercise.seed, exercise.level, exercise.number
+    return draw(key, *address, closed=exercise.closed, limit=exercise.limit) == exercise
 
 
 @dataclass(frozen=True)
 class Mark:
-    """A row of the grades. answer: the last one. note: why it is not right whatever the answer."""
+    """A row of the grades. answer: a right one, or else the last. time: when it was given.
+    note: why it is not right whatever the answer."""
 
     student: str
-    level: int | None
-    answer: str
-    right: bool
-    answers: int
-    hints: int
-    fault: str
-    note: str
+    level: int | None = None
+    answer: str = ""
+    right: bool = False
+    answers: int = 0
+    hints: int = 0
+    time: str = ""
+    fault: str = ""
+    note: str = ""
 
 
 def grade(folder: Path, key: str) -> list[Mark]:
@@ -300,24 +338,25 @@ CHANGED = "not the exercise that was handed out"
 
 def _mark(folder: Path, key: str) -> Mark:
     if not os.path.exists(folder / ABOUT):
-        return Mark(folder.name, None, "", False, 0, 0, "", f"{ABOUT} is missing")
+        return Mark(folder.name, note=f"{ABOUT} is missing")
     try:
         exercise, so_far = read(folder), progress(folder)
     except (UserError, Unreadable) as error:
-        return Mark(folder.name, None, "", False, 0, 0, "", str(error))
-    last = so_far.answers[-1] if so_far.answers else ""
-    if not _is_of(exercise, key):
-        counts = (len(so_far.answers), so_far.hints)
-        return Mark(folder.name, exercise.level, last, False, *counts, "", CHANGED)
-    problem = _problem_of_config(folder, exercise)
+        return Mark(folder.name, note=str(error))
+    known = _is_of(exercise, key)
+    given = so_far.answers[: exercise.limit]
+    right = known and exercise.answer in given
+    place = given.index(exercise.answer) if right else len(given) - 1
+    problem = _problem_of_config(folder, exercise) if known else CHANGED
     return Mark(
         student=folder.name,
         level=exercise.level,
-        answer=last,
-        right=last == exercise.answer and not problem,
+        answer=given[place] if given else "",
+        right=right and not problem,
         answers=len(so_far.answers),
         hints=so_far.hints,
-        fault=exercise.answer,
+        time=so_far.times[place] if 0 <= place < len(so_far.times) else "",
+        fault=exercise.answer if known else "",
         note=problem,
     )
 
