@@ -81,15 +81,15 @@ def test_eval_prints_the_documents_keys(command):
     command(*TRAIN, "--out", "r")
     found = json.loads(command("eval", "r", "--json", "--lengths", "3:8").out)
     summary = ["examples", "exact_match", "low", "high", "token_accuracy", "loss"]
-    parts = ["in_range", "out_of_range", "by_length"]
+    parts = ["in_range", "beyond", "by_length"]
     assert {"split", "checkpoint", *summary, *parts} <= found.keys()
-    assert found["in_range"].keys() == found["out_of_range"].keys() >= set(summary)
+    assert found["in_range"].keys() == found["beyond"].keys() >= set(summary)
     lengths = [row["length"] for row in found["by_length"]]
     assert lengths == sorted(lengths) and set(lengths) <= set(range(3, 9))
     assert {"length", *summary[:-1]} <= found["by_length"][0].keys()
     assert sum(row["examples"] for row in found["by_length"]) == found["examples"] == 40
     inside = json.loads(command("eval", "r", "--json", "--lengths", "1:4").out)
-    assert inside["out_of_range"] is None and inside["in_range"]["examples"] == 40
+    assert "beyond" not in inside and inside["in_range"]["examples"] == 40
 
 
 def test_eval_of_files_equals_eval_of_the_split_they_hold(command, tmp_path):

@@ -170,6 +170,7 @@ class _Taken(_Plain):
     free_token_accuracy: float
     by_length: dict[Length, float] = {}
     pairs_by_length: dict[Length, Count] = {}
+    train_length: tuple[Count, Count] = (0, 0)
 
 
 class _Result(_Plain):
