@@ -81,6 +81,15 @@ def test_a_run_is_an_argument_or_an_option(runs, command: Command, here: Path):
     assert both.out == command("eval", runs[0], runs[1], "--json").out
 
 
+def test_a_run_that_is_named_twice_is_measured_once(runs, command: Command, monkeypatch):
+    once = command("eval", runs[0], "--json").out
+    folder, name = Path(runs[0]).parent, Path(runs[0]).name
+    monkeypatch.chdir(folder)
+    assert json.loads(command("eval", runs[0], "--run", runs[0], "--json").out) == json.loads(once)
+    found = json.loads(command("eval", name, f"./{name}", runs[0], runs[1], "--json").out)
+    assert [run["seed"] for run in found["runs"]] == [0, 1]
+
+
 def test_the_newest_run_is_named_with_what_is_missing(command: Command, here: Path):
     assert command("train", "c.yaml", "--set", "train.max_steps=3").code == 0
     assert command("translate", "1").err == "by runs/c, step 3\n"
