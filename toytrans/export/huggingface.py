@@ -49,7 +49,7 @@ def refusal(model: ModelConfig) -> str:
 def write(run: Run, path: Path) -> None:
     """Write model, generation settings and tokenizer.
 
-    `generate` stops where decoding here would, for the longest source of the run's data.
+    `generate` stops where decoding here would, for the longest source of training or test.
     """
     theirs = converted(run.model)
     longest = max(run.facts.train_length[1], (run.config.data.test_length or (0, 0))[1])

@@ -149,9 +149,9 @@ def lengths(runs: dict[str, Rows], trained: tuple[int, int] | None, side: str) -
         ),
         base.mark_line(point=True).encode(y=alt.Y("exact_match:Q", scale=scale)),
     ]
-    if trained is not None:
-        measured = [row["length"] for row in points]
-        shown = [end for end in trained if min(measured) < end < max(measured)]
+    measured = [row["length"] for row in points]
+    shown = [end for end in trained or () if min(measured) < end < max(measured)]
+    if shown:
         ends = alt.Chart(alt.Data(values=[{"end": end} for end in shown]))
         layers.append(ends.mark_rule(strokeDash=[4, 4]).encode(x="end:Q"))
     chart = alt.layer(*layers).properties(width="container", height=240)

@@ -121,7 +121,10 @@ def _lengths(run: Run) -> Section:
     ]
     heads = ["test pairs", "number", "exact match", "95% interval", "loss"]
     chart = charts.lengths({run.path.name: result["by_length"]}, run.facts.train_length, "source")
-    text = "Each output is decoded greedily and counts if it equals its target to the end."
+    text = (
+        f"Trained on lengths {low} to {high}. Each output is decoded greedily and counts if it "
+        "equals its target to the end."
+    )
     return section(
         "lengths", "Exact match by length", text=text, charts=[chart], table=(heads, rows)
     )
