@@ -157,6 +157,10 @@ def test_compare_gives_each_range_its_share(lengths, inside, shares, tmp_path, c
         assert {row["length"]: row["part"] for row in rows} == {
             str(n): part for part, each in RANGES.items() for n in each
         }
+        per_length = json.loads(command("eval", "r", *lengths, "--json").out)["by_length"]
+        for row, own in zip(rows, per_length, strict=True):
+            assert float(row["exact_match"]) == own["exact_match"] == own["forced_exact_match"]
+            assert (float(row["low"]), float(row["high"])) == (own["low"], own["high"])
     else:
         names = {part: f"exact_match_{label.replace(' ', '_')}" for part, label in LABELS.items()}
         assert {part: float(rows[0][name]) for part, name in names.items()} == shares

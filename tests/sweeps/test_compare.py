@@ -94,6 +94,8 @@ def test_curves_go_to_a_table_and_a_picture(runs, command: Command, refused):
         "length",
         "part",
         "exact_match",
+        "low",
+        "high",
         "pairs",
     }
     assert sum(int(row["pairs"]) for row in rows if row["run"] == runs[0]) == 40
