@@ -12,7 +12,7 @@ HEAD = """# Configuration
 <!-- Made by scripts/config_reference.py; edit the descriptions in toytrans/config.py instead. -->
 
 One YAML file describes a run. It must name `data.task` or `data.files`. Every other key has a
-default. The run directory holds `config.yaml` with the value of every key.
+default. The run directory holds `config.yaml` with the value of every key that applies.
 
 ```yaml
 seed: 0

@@ -93,7 +93,7 @@ def main() -> None:
         promise = promise_of(config)
         for seed in options.seeds:
             seconds, found = run(config, seed, options.scan)
-            inside, beyond = found["in_range"], found["out_of_range"]
+            inside, beyond = found.get("in_range"), found.get("beyond")
             kept = bool(inside) and inside["exact_match"] >= promise.in_range
             kept = kept and seconds <= promise.seconds
             if promise.beyond is not None:

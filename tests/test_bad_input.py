@@ -772,10 +772,10 @@ def test_eval_prints_one_json_document(run: Path, command: Command) -> None:
     answer = command("eval", "--json")
     assert answer.code == 0
     found = json.loads(answer.out)  # the whole of standard output
-    ranges = {"in_range", "out_of_range"}
+    ranges = {"in_range", "beyond"}
     assert found.keys() >= SUMMARY | ranges | {"split", "checkpoint", "loss", "by_length"}
     assert (found["split"], found["examples"]) == ("test", 20)
-    inside, outside = found["in_range"], found["out_of_range"]
+    inside, outside = found["in_range"], found["beyond"]
     assert inside.keys() == outside.keys() >= SUMMARY | {"loss"}
     assert inside["examples"] + outside["examples"] == 20
     lengths = {row["length"]: row["examples"] for row in found["by_length"]}
@@ -784,9 +784,9 @@ def test_eval_prints_one_json_document(run: Path, command: Command) -> None:
     assert all(row.keys() >= SUMMARY | {"length"} for row in found["by_length"])
 
 
-def test_eval_says_null_where_no_length_is_beyond_training(run: Path, command: Command) -> None:
+def test_eval_leaves_out_what_was_not_measured(run: Path, command: Command) -> None:
     found = json.loads(command("eval", "--json", "--lengths", "2:3").out)
-    assert found["out_of_range"] is None
+    assert "beyond" not in found and "below" not in found
     assert found["in_range"]["examples"] == 20
 
 

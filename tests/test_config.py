@@ -793,7 +793,7 @@ def test_a_saved_config_of_files_reads_back_equal(tmp_path: Path, train: str) ->
     assert load(tmp_path, save_config(config)) == config
 
 
-def test_a_saved_config_holds_every_value(tmp_path: Path) -> None:
+def test_a_saved_config_holds_every_value_that_applies(tmp_path: Path) -> None:
     config = load(tmp_path, PLAIN)
     saved = read_yaml(write(tmp_path, save_config(config))).values
     sections: tuple[tuple[dict[str, Any], Section], ...] = (
@@ -804,7 +804,11 @@ def test_a_saved_config_holds_every_value(tmp_path: Path) -> None:
     )
     for values, section in sections:
         fields = type(section).model_fields.items()
-        assert list(values) == [field.alias or name for name, field in fields]
+        names = [field.alias or name for name, field in fields]
+        if section is config.model:
+            foreign = {"class", "cell", "rnn_attention", "kernel_size", "max_positions"}
+            names = [name for name in names if name not in foreign]
+        assert list(values) == names
     assert saved["data"]["test_length"] == [1, 30]
     assert (saved["train"]["warmup_steps"], saved["train"]["eval_every"]) == (100, 250)
 

@@ -10,7 +10,7 @@ from torch.nn import functional as F
 from toytrans.data import open_source
 from toytrans.data.batches import make_batch
 from toytrans.data.pairs import DatasetInfo
-from toytrans.evaluation import Counts, Report, evaluate, translate, wilson_interval
+from toytrans.evaluation import evaluate, translate, wilson_interval
 from toytrans.model.decoding import greedy
 
 
@@ -35,20 +35,12 @@ def test_an_interval_of_nothing_is_everything():
     assert wilson_interval(0, 0) == (0.0, 1.0)
 
 
-def test_in_range_and_beyond_partition_the_lengths():
-    report = Report({n: Counts(examples=1, right_sequences=n % 2) for n in range(2, 12)})
-    assert report.total().examples == 10
-    assert report.in_range((4, 8)).examples == 5
-    assert report.out_of_range((4, 8)).examples == 5
-    assert report.out_of_range((4, 8)).right_sequences == 3  # lengths 3, 9 and 11
-
-
 def test_counts_are_those_of_one_row_at_a_time():
     source = open_source(config_of("copy", data={"symbols": 10, "train_length": [0, 7]}))
     pairs = source.pairs("test", torch.arange(60))
     model = model_of(VOCABULARY, positions="sinusoidal").train()
     facts = DatasetInfo(VOCABULARY, (0, 5))
-    report = evaluate(model, pairs, facts, source_bos=False, batch_tokens=300)
+    scores = evaluate(model, pairs, facts, source_bos=False, batch_tokens=300)
     assert model.training, "the mode is left as it was"
     model.eval()
     tokens = right = exact = 0
@@ -61,14 +53,13 @@ def test_counts_are_those_of_one_row_at_a_time():
         right += int((logits.argmax(-1) == batch.tgt_out).sum())
         tokens += batch.tgt_out.numel()
         exact += greedy(model, batch.src).tokens.tolist() == batch.tgt_out.tolist()
-    total = report.total()
-    assert (total.examples, total.tokens, total.right_tokens) == (60, tokens, right)
-    assert total.right_sequences == exact
-    assert total.loss == pytest.approx(loss)
-    assert total.summary()["loss"] == pytest.approx(loss / tokens)
-    assert math.exp(total.summary()["loss"]) > 2, "an untrained model is uncertain"
-    assert sum(c.examples for c in report.by_length.values()) == 60
-    assert list(report.by_length) == sorted(report.by_length)
+    total = scores.summary()
+    assert (total["examples"], total["token_accuracy"]) == (60, right / tokens)
+    assert total["exact_match"] == exact / 60
+    assert total["loss"] == pytest.approx(loss / tokens)
+    assert math.exp(total["loss"]) > 2, "an untrained model is uncertain"
+    assert sum(scores.summary(n, n)["examples"] for n in scores.lengths) == 60
+    assert scores.lengths == sorted(set(pairs.src_length.tolist()))
 
 
 def test_translations_come_in_the_order_of_the_questions():

@@ -103,8 +103,10 @@ def check_config(tree: Tree) -> Config:
 
 
 def save_config(config: Config) -> str:
-    """The config as YAML text with every value."""
-    return write_yaml(config.model_dump(mode="json"))
+    """The config as YAML text. A key of the model that is null does not apply, and is left out."""
+    values = config.model_dump(mode="json")
+    values["model"] = {key: value for key, value in values["model"].items() if value is not None}
+    return write_yaml(values)
 
 
 def differences(saved: Config, wanted: Config) -> list[str]:

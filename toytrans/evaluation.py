@@ -10,9 +10,9 @@ exact match, up to rounding and to targets beyond the decoding limit.
 """
 
 import contextlib
-from collections import Counter
+import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass
 from itertools import count, groupby
 from statistics import fmean, median
 from typing import Any, NamedTuple
@@ -43,155 +43,139 @@ PROPORTIONS = (
 )
 """Keys of a summary that are averaged over runs."""
 
+PARTS = {"below": "below", "in_range": "in range", "beyond": "beyond"}
+"""Where lengths lie beside the training lengths: key and label."""
+
+Summary = dict[str, Any]
 Columns = dict[str, Tensor]
-"""One number a pair, (B,), for fields of Counts."""
+
+FORCED = ("tokens", "right_tokens", "forced")
+FREE = ("right", "free_tokens", "surplus", "ended", "first_error")
 
 
 @dataclass
-class Counts:
-    """Sums over some pairs.
+class Scores:
+    """What was measured of some pairs.
 
-    Teacher-forced, of all pairs:
-    examples: pairs.
-    forced_sequences: targets whose every token was predicted, PAD and BOS not being allowed.
-    tokens, right_tokens: real target tokens, EOS included, and those that were predicted.
-    loss: in nats.
+    columns: one whole number a pair, (N,) each. losses: nats, summed over the pairs of each length.
 
-    Of the pairs that were decoded too:
-    decoded, right_sequences: pairs, and outputs that equal their target.
-    decoded_forced_sequences, decoded_tokens, decoded_right_tokens: as above.
+    Of every pair:
+    length: symbols of its source, or of its target.
+    tokens, right_tokens: real target tokens, EOS included, and those predicted teacher-forced.
+    forced: whether all of them were, PAD and BOS not being allowed.
+    decoded: whether it was decoded too. The columns below are 0 where it was not.
+
+    Of decoded pairs:
+    right: whether the output equals the target.
     free_tokens: output tokens that equal the target's at the same place.
-    early, late, never: outputs whose EOS came before the target's, after it, or not in time.
-    first_errors: number of outputs whose first wrong token is at each place, counted from 1.
+    surplus: how many tokens longer the output is. ended: whether it has an EOS.
+    first_error: the place of its first wrong token, counted from 1; 0 = none.
     """
 
-    examples: int = 0
-    forced_sequences: int = 0
-    tokens: int = 0
-    right_tokens: int = 0
-    loss: float = 0.0
-    decoded: int = 0
-    right_sequences: int = 0
-    decoded_forced_sequences: int = 0
-    decoded_tokens: int = 0
-    decoded_right_tokens: int = 0
-    free_tokens: int = 0
-    early: int = 0
-    late: int = 0
-    never: int = 0
-    first_errors: Counter[int] = field(default_factory=Counter)
+    columns: Columns
+    losses: dict[int, float]
 
-    def __add__(self, other: "Counts") -> "Counts":
-        return Counts(*(getattr(self, f.name) + getattr(other, f.name) for f in fields(Counts)))
+    def __add__(self, other: "Scores") -> "Scores":
+        ours, theirs = self.losses, other.losses
+        losses = {n: ours.get(n, 0.0) + theirs.get(n, 0.0) for n in ours.keys() | theirs.keys()}
+        return Scores(
+            {name: torch.cat([ours, other.columns[name]]) for name, ours in self.columns.items()},
+            losses,
+        )
 
-    def summary(self) -> dict[str, Any]:
-        """Shares, loss in nats per real token, and errors as plain values.
+    @property
+    def lengths(self) -> list[int]:
+        """The lengths that were measured."""
+        return sorted(self.losses)
+
+    def summary(self, low: int = 0, high: int | None = None) -> Summary:
+        """Shares, loss in nats per real token, and errors of the pairs of lengths low .. high.
 
         exact_match has its 95% interval. A difference is free-running less teacher-forced, both
         over the decoded pairs. Places of first errors are None where nothing is wrong.
         """
-        low, high = wilson_interval(self.right_sequences, self.decoded)
-        errors = self.first_errors
+        last = sys.maxsize if high is None else high
+        lengths = self.columns["length"]
+        some = (lengths >= low) & (lengths <= last)
+        of = {name: column[some] for name, column in self.columns.items()}
+        total = {name: int(column.sum()) for name, column in of.items()}
+        loss = sum(self.losses[n] for n in self.lengths if low <= n <= last)
+        free = {name: int((of[name] * of["decoded"]).sum()) for name in FORCED}
+        errors = of["first_error"][of["first_error"] > 0].tolist()
+        pairs, decoded, right = int(some.sum()), total["decoded"], total["right"]
+        interval = wilson_interval(right, decoded)
         return {
-            "examples": self.examples,
-            "exact_match": self.right_sequences / max(self.decoded, 1),
-            "low": low,
-            "high": high,
-            "token_accuracy": self.right_tokens / max(self.tokens, 1),
-            "loss": self.loss / max(self.tokens, 1),
-            "decoded": self.decoded,
-            "forced_exact_match": self.forced_sequences / max(self.examples, 1),
-            "exact_match_difference": (self.right_sequences - self.decoded_forced_sequences)
-            / max(self.decoded, 1),
-            "free_token_accuracy": self.free_tokens / max(self.decoded_tokens, 1),
-            "token_accuracy_difference": (self.free_tokens - self.decoded_right_tokens)
-            / max(self.decoded_tokens, 1),
-            "wrong": self.decoded - self.right_sequences,
-            "first_error_median": median(errors.elements()) if errors else None,
+            "examples": pairs,
+            "exact_match": _share(right, decoded),
+            "low": interval[0],
+            "high": interval[1],
+            "token_accuracy": _share(total["right_tokens"], total["tokens"]),
+            "loss": _share(loss, total["tokens"]),
+            "decoded": decoded,
+            "forced_exact_match": _share(total["forced"], pairs),
+            "exact_match_difference": _share(right - free["forced"], decoded),
+            "free_token_accuracy": _share(total["free_tokens"], free["tokens"]),
+            "token_accuracy_difference": _share(
+                total["free_tokens"] - free["right_tokens"], free["tokens"]
+            ),
+            "wrong": decoded - right,
+            "first_error_median": median(errors) if errors else None,
             "first_error_earliest": min(errors, default=None),
-            "eos_early": self.early,
-            "eos_late": self.late,
-            "eos_never": self.never,
+            "eos_early": int((of["ended"] * (of["surplus"] < 0)).sum()),
+            "eos_late": int((of["ended"] * (of["surplus"] > 0)).sum()),
+            "eos_never": decoded - total["ended"],
         }
 
-
-@dataclass
-class Report:
-    """Counts per length of the source, or of the target."""
-
-    by_length: dict[int, Counts] = field(default_factory=dict)
-
-    def __add__(self, other: "Report") -> "Report":
-        parts, none = (self.by_length, other.by_length), Counts()
-        lengths = sorted(parts[0].keys() | parts[1].keys())
-        return Report({n: parts[0].get(n, none) + parts[1].get(n, none) for n in lengths})
-
-    def add(self, lengths: Tensor, columns: Columns, first_errors: Tensor | None = None) -> None:
-        """Add what was counted of pairs of some lengths (B,)."""
-        every, group = lengths.unique(return_inverse=True)
-        for name, column in columns.items():
-            sums = torch.zeros(len(every), dtype=torch.float64)
-            sums.index_add_(0, group, column.double())
-            for length, value in zip(every.tolist(), sums.tolist(), strict=True):
-                counts = self.by_length.setdefault(length, Counts())
-                kind = type(getattr(counts, name))
-                setattr(counts, name, getattr(counts, name) + kind(value))
-        if first_errors is not None:
-            wrong = first_errors > 0
-            for length, place in zip(
-                lengths[wrong].tolist(), first_errors[wrong].tolist(), strict=True
-            ):
-                self.by_length[length].first_errors[place] += 1
-
-    def total(self, low: int = 0, high: int | None = None) -> Counts:
-        """The counts of lengths low .. high together."""
-        lengths = (n for n in self.by_length if n >= low and (high is None or n <= high))
-        return sum((self.by_length[n] for n in lengths), Counts())
-
-    def in_range(self, train_length: tuple[int, int]) -> Counts:
-        return self.total(*train_length)
-
-    def out_of_range(self, train_length: tuple[int, int]) -> Counts:
+    def parts(self, train_length: tuple[int, int]) -> dict[str, Summary]:
+        """Summaries of the lengths below, in and beyond the training lengths. A part without pairs
+        is absent."""
         low, high = train_length
-        return self.total(high + 1) + self.total(0, low - 1)
+        ends = {"below": (0, low - 1), "in_range": (low, high), "beyond": (high + 1, None)}
+        found = {part: self.summary(*ends[part]) for part in PARTS}
+        return {part: summary for part, summary in found.items() if summary["examples"]}
 
     def curve(self) -> dict[int, float]:
         """The teacher-forced exact match of each length."""
-        return {n: c.summary()["forced_exact_match"] for n, c in self.by_length.items()}
+        return {n: self.summary(n, n)["forced_exact_match"] for n in self.lengths}
 
-    def to_dict(self, train_length: tuple[int, int]) -> dict[str, Any]:
-        """Plain values: the total, in and out of range (or None), per length."""
-        inside, outside = self.in_range(train_length), self.out_of_range(train_length)
-        rows = [{"length": n} | counts.summary() for n, counts in self.by_length.items()]
+    def to_dict(self, train_length: tuple[int, int]) -> Summary:
+        """Plain values: the total, its parts, per length."""
+        rows = [{"length": n} | self.summary(n, n) for n in self.lengths]
         for row in rows:
             del row["loss"]
-        return self.total().summary() | {
-            "in_range": inside.summary() if inside.examples else None,
-            "out_of_range": outside.summary() if outside.examples else None,
-            "by_length": rows,
-        }
+        return self.summary() | self.parts(train_length) | {"by_length": rows}
+
+
+def _share(part: float, whole: int) -> float:
+    """0 of nothing."""
+    return part / max(whole, 1)
 
 
 class Span(NamedTuple):
-    """Measured lengths low .. high, all within the training lengths or all beyond."""
+    """Measured lengths low .. high, all of one part."""
 
     low: int
     high: int
-    in_range: bool
+    part: str
+
+
+def part_of(length: int, train_length: tuple[int, int]) -> str:
+    """The key of PARTS for a length."""
+    low, high = train_length
+    return "below" if length < low else "beyond" if length > high else "in_range"
 
 
 def spans(lengths: Iterable[int], train_length: tuple[int, int]) -> list[Span]:
     """Lengths in at most 25 spans of 1, 2, 5, 10, 20, 50 and so on. No span crosses an end of the
     training lengths."""
-    low, high = train_length
     ordered = sorted(lengths)
     steps = (digit * 10**power for power in count() for digit in (1, 2, 5))
     for step in steps:
-        keys = {n: ((n > high) - (n < low), (n - 1) // step) for n in ordered}
+        keys = {n: (part_of(n, train_length), (n - 1) // step) for n in ordered}
         if len(set(keys.values())) <= MOST_SPANS:
             break
     groups = [list(group) for _, group in groupby(ordered, keys.__getitem__)]
-    return [Span(group[0], group[-1], low <= group[0] <= high) for group in groups]
+    return [Span(group[0], group[-1], keys[group[0]][0]) for group in groups]
 
 
 def over_runs(summaries: Sequence[dict[str, Any]]) -> dict[str, Any]:
@@ -204,12 +188,11 @@ def over_runs(summaries: Sequence[dict[str, Any]]) -> dict[str, Any]:
 
 
 def average_runs(runs: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Averages of several `Report.to_dict`: all lengths, in and out of range (or None), per
-    length."""
+    """Averages of several `Scores.to_dict`: all lengths, their parts, per length."""
     averages = over_runs(runs)
-    for part in ("in_range", "out_of_range"):
-        parts = [run[part] for run in runs if run[part] is not None]
-        averages[part] = over_runs(parts) if parts else None
+    for part in PARTS:
+        if parts := [run[part] for run in runs if part in run]:
+            averages[part] = over_runs(parts)
     rows: dict[int, list[dict[str, Any]]] = {}
     for run in runs:
         for row in run["by_length"]:
@@ -242,32 +225,44 @@ def evaluate(
     decode: int | None = None,
     side: Side = "src",
     follow: Callable[[int, int], None] | None = None,
-) -> Report:
+) -> Scores:
     """Score every pair, and decode some. The model is left as it was.
 
     decode: number of pairs of each length to decode; None = all.
     side: whose length counts.
     follow: called with the pairs that a batch has scored or decoded, and those of all batches.
     """
-    report, lengths = Report(), pairs.length(side).cpu()
+    lengths = pairs.length(side).cpu()
     chosen = first_of_each(lengths, decode)
-    also_decoded = torch.zeros(len(pairs), dtype=torch.bool)
-    also_decoded[chosen] = True
+    columns = {name: torch.zeros_like(lengths) for name in (*FORCED, "decoded", *FREE)}
+    columns["decoded"][chosen] = 1
+    scores = Scores({"length": lengths} | columns, {})
     follow = follow or (lambda done, total: None)
     total = len(pairs) + len(chosen)
     longest, heads = model.config.max_length, model.config.n_heads
     with _in_eval_mode(model) as device:
         for batch, rows in evaluation_batches(pairs, batch_tokens, source_bos, longest, heads):
-            report.add(lengths[rows], _forced(model, batch.to(device), also_decoded[rows]))
+            values, losses = _forced(model, batch.to(device))
+            _add_losses(scores.losses, lengths[rows], losses)
+            for name, column in values.items():
+                columns[name][rows] = column.long()
             follow(len(rows), total)
-        some, lengths = pairs.take(chosen), lengths[chosen]
+        some = pairs.take(chosen)
         for batch, rows in evaluation_batches(some, batch_tokens, source_bos, longest, heads):
             batch = batch.to(device)
             tokens = search(model, batch.src, beam=beam, growth=facts.max_len_a).tokens
-            report.add(lengths[rows], *_free(tokens, batch.tgt_out))
+            for name, column in _free(tokens, batch.tgt_out).items():
+                columns[name][chosen[rows]] = column.long()
             follow(len(rows), total)
-    report.by_length = dict(sorted(report.by_length.items()))
-    return report
+    return scores
+
+
+def _add_losses(sums: dict[int, float], lengths: Tensor, losses: Tensor) -> None:
+    """Add the losses (B,) of a batch to the sums of their lengths (B,)."""
+    every, group = lengths.unique(return_inverse=True)
+    parts = torch.zeros(len(every), dtype=torch.float64).index_add_(0, group, losses)
+    for length, part in zip(every.tolist(), parts.tolist(), strict=True):
+        sums[length] = sums.get(length, 0.0) + part
 
 
 @contextlib.contextmanager
@@ -281,33 +276,24 @@ def _in_eval_mode(model: Transformer) -> Iterator[torch.device]:
         model.train(training)
 
 
-def _forced(model: Transformer, batch: Batch, also_decoded: Tensor) -> Columns:
-    """Teacher-forced counts of each row of a batch.
-
-    also_decoded (B,): rows that are decoded too; they are counted twice, for the comparison.
-    """
+def _forced(model: Transformer, batch: Batch) -> tuple[Columns, Tensor]:
+    """Teacher-forced columns of a batch, and the loss (B,) of each row in nats."""
     logits = model(batch.src, batch.tgt_in)
     real = batch.tgt_out != PAD_ID
     losses = F.cross_entropy(
         logits.transpose(1, 2), batch.tgt_out, ignore_index=PAD_ID, reduction="none"
     )
-    tokens, right = real.sum(1).cpu(), ((logits.argmax(-1) == batch.tgt_out) & real).sum(1).cpu()
     greedy = logits[..., EOS_ID:].argmax(-1) + EOS_ID  # decoding never emits PAD or BOS
-    whole = ((greedy == batch.tgt_out) | ~real).all(1).cpu()
-    return {
-        "examples": torch.ones_like(tokens),
-        "forced_sequences": whole,
-        "tokens": tokens,
-        "right_tokens": right,
-        "loss": losses.cpu().double().sum(1),
-        "decoded_forced_sequences": whole & also_decoded,
-        "decoded_tokens": tokens * also_decoded,
-        "decoded_right_tokens": right * also_decoded,
+    columns = {
+        "tokens": real.sum(1).cpu(),
+        "right_tokens": ((logits.argmax(-1) == batch.tgt_out) & real).sum(1).cpu(),
+        "forced": ((greedy == batch.tgt_out) | ~real).all(1).cpu(),
     }
+    return columns, losses.cpu().double().sum(1)
 
 
-def _free(tokens: Tensor, expected: Tensor) -> tuple[Columns, Tensor]:
-    """Free-running counts of each row, and the place (B,) of its first error: from 1, 0 = none.
+def _free(tokens: Tensor, expected: Tensor) -> Columns:
+    """Free-running columns of a batch.
 
     tokens (B, L), expected (B, T): outputs and targets, PAD after their ends.
     """
@@ -316,17 +302,14 @@ def _free(tokens: Tensor, expected: Tensor) -> tuple[Columns, Tensor]:
         F.pad(x.cpu(), (0, width - x.shape[1]), value=PAD_ID) for x in (tokens, expected)
     )
     same, real = tokens == expected, expected != PAD_ID
-    right, ended = same.all(1), (tokens == EOS_ID).any(1)
-    surplus = (tokens != PAD_ID).sum(1) - real.sum(1)
-    columns = {
-        "decoded": torch.ones_like(surplus),
-        "right_sequences": right,
+    right = same.all(1)
+    return {
+        "right": right,
         "free_tokens": (same & real).sum(1),
-        "early": ended & (surplus < 0),
-        "late": ended & (surplus > 0),
-        "never": ~ended,
+        "surplus": (tokens != PAD_ID).sum(1) - real.sum(1),
+        "ended": (tokens == EOS_ID).any(1),
+        "first_error": (same.int().argmin(1) + 1).where(~right, 0),
     }
-    return columns, (same.int().argmin(1) + 1).where(~right, 0)
 
 
 @torch.no_grad()

@@ -33,7 +33,7 @@ def test_eval_of_several_runs_gives_each_and_their_mean_and_range(runs, command,
     found = json.loads(command("eval", *runs, *wanted).out)
     assert found["runs"] == alone
     assert [run["seed"] for run in found["runs"]] == [0, 1, 2]
-    for part in ("in_range", "out_of_range"):
+    for part in ("in_range", "beyond"):
         values = [run[part]["token_accuracy"] for run in alone]
         together = found["over_runs"][part]["token_accuracy"]
         assert together["mean"] == pytest.approx(sum(values) / 3)
@@ -79,6 +79,15 @@ def test_a_run_is_an_argument_or_an_option(runs, command: Command, here: Path):
     assert (twice.code, twice.out) == (2, "") and "once" in twice.err
     both = command("eval", runs[0], "--run", runs[1], "--json")
     assert both.out == command("eval", runs[0], runs[1], "--json").out
+
+
+def test_a_run_that_is_named_twice_is_measured_once(runs, command: Command, monkeypatch):
+    once = command("eval", runs[0], "--json").out
+    folder, name = Path(runs[0]).parent, Path(runs[0]).name
+    monkeypatch.chdir(folder)
+    assert json.loads(command("eval", runs[0], "--run", runs[0], "--json").out) == json.loads(once)
+    found = json.loads(command("eval", name, f"./{name}", runs[0], runs[1], "--json").out)
+    assert [run["seed"] for run in found["runs"]] == [0, 1]
 
 
 def test_the_newest_run_is_named_with_what_is_missing(command: Command, here: Path):
@@ -147,7 +156,7 @@ def test_lengths_may_be_those_of_targets(command: Command, here: Path):
     found = json.loads(command("eval", "r", "--length-of", "tgt", "--json").out)
     assert [row["length"] for row in found["by_length"]] == [2, 3, 4, 5, 6, 7, 8]
     assert (found["length_of"], found["train_length"]) == ("tgt", [2, 5])
-    assert (found["in_range"]["examples"], found["out_of_range"]["examples"]) == (4, 3)
+    assert (found["in_range"]["examples"], found["beyond"]["examples"]) == (4, 3)
     some = json.loads(command("eval", "r", "--length-of", "tgt", "--lengths", "6:7", "--json").out)
     assert [row["length"] for row in some["by_length"]] == [6, 7]
     assert "per target length" in command("eval", "r", "--length-of", "tgt").out

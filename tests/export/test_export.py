@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -215,9 +216,9 @@ def test_the_plain_model_needs_no_toytrans(folder: Path) -> None:
     shutil.copy(plain.__file__, folder / "plain.py")
     without = "import sys, runpy; sys.modules['toytrans'] = None; sys.argv[:1] = []; "
     code = f"{without}runpy.run_path('plain.py', run_name='__main__')"
-    command = [sys.executable, "-c", code, "plain.py", "reverse.safetensors", "5 7 9"]
+    command = [sys.executable, "-c", code, "plain.py", "reverse.safetensors", "5 7 9", "1 2"]
     answer = subprocess.run(command, capture_output=True, text=True, check=True)
-    assert answer.stdout.strip() == toytrans.load("reverse").translate(["5 7 9"])[0]
+    assert answer.stdout.splitlines() == toytrans.load("reverse").translate(["5 7 9", "1 2"])
 
 
 def test_transformers_reads_text_and_saves_again(folder: Path) -> None:
@@ -235,6 +236,25 @@ def test_transformers_reads_text_and_saves_again(folder: Path) -> None:
     assert [text.split()[:12] for text in expected] == [
         text.split() for text in tokenizer.batch_decode(tokens, skip_special_tokens=True)
     ]
+
+
+@pytest.mark.parametrize(("tested", "limit"), [([1, 40], 2 * 40 + 10), ([1, 9], 2 * 30 + 10)])
+def test_transformers_ends_where_the_longest_source_of_the_data_would(
+    tested: list[int], limit: int, tmp_path: Path
+) -> None:
+    """Of a model that never says that it is at its end."""
+    pytest.importorskip("transformers")
+    from transformers import AutoModelForSeq2SeqLM
+
+    run = run_of("sinusoidal", tie_embeddings=False)
+    data = run.config.data.model_copy(update={"test_length": tuple(tested)})
+    with torch.no_grad():
+        run.model.output.weight[2] = 0  # that of EOS
+        run.model.output.weight[3] = -run.model.output.weight[4]
+    run = replace(run, config=run.config.model_copy(update={"data": data}))
+    export.export(run, "huggingface", tmp_path / "out")
+    model = AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "out")
+    assert model.generate(torch.tensor([[5, 7, 9, 2]])).shape == (1, 1 + limit)
 
 
 def test_refusals(folder: Path, refused: Callable[..., str], monkeypatch) -> None:

@@ -60,7 +60,7 @@ def test_runs_are_grouped_by_config_with_the_numbers_of_eval(runs, command: Comm
     for group, own in zip(about["groups"], measured["groups"], strict=True):
         mean = own["forced_exact_match"]["mean"]
         assert group["summaries"]["value"]["mean"] == pytest.approx(mean)
-        mean = own["out_of_range"]["forced_exact_match"]["mean"]
+        mean = own["beyond"]["forced_exact_match"]["mean"]
         assert group["summaries"]["beyond"]["mean"] == pytest.approx(mean)
     (pair,) = [pair for pair in about["pairs"] if pair["part"] == "value"]
     assert (pair["first"], pair["second"], pair["runs"]) == (0, 1, 2)
@@ -92,7 +92,10 @@ def test_curves_go_to_a_table_and_a_picture(runs, command: Command, refused):
         "seed",
         "data_seed",
         "length",
+        "part",
         "exact_match",
+        "low",
+        "high",
         "pairs",
     }
     assert sum(int(row["pairs"]) for row in rows if row["run"] == runs[0]) == 40

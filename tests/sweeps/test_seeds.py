@@ -11,7 +11,7 @@ from toytrans.config import Config
 from toytrans.config_file import load_config, save_config
 from toytrans.data import open_source
 from toytrans.data.batches import training_batches
-from toytrans.evaluation import Report
+from toytrans.evaluation import Scores
 from toytrans.training.measured import Measured
 from toytrans.training.run import Run, load_run
 from toytrans.training.trainer import Trainer
@@ -67,5 +67,5 @@ def test_eval_groups_runs_that_differ_in_either_seed(here: Path, command: Comman
     for seeds in ("seed=1", "seed=2", "data.seed=5", "train.lr=1e-3"):
         assert command("train", "c.yaml", "--set", seeds, "--out", seeds).code == 0
         loaded.append(load_run(here / seeds))
-    groups = _groups([Measured(run, Report(), (1, 4), "test", "src") for run in loaded])
+    groups = _groups([Measured(run, Scores({}, {}), (1, 4), "test", "src") for run in loaded])
     assert [len(group) for group in groups] == [3, 1]

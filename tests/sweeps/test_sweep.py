@@ -122,7 +122,7 @@ def test_a_sweep_trains_compares_and_is_not_trained_twice(here: Path, command: C
         command("eval", "runs/c", "--lengths", "1:9", "--examples", "40", "--json").out
     )
     assert run["values"]["value"] == measured["forced_exact_match"]
-    assert run["values"]["beyond"] == measured["out_of_range"]["forced_exact_match"]
+    assert run["values"]["beyond"] == measured["beyond"]["forced_exact_match"]
 
 
 def test_a_sweep_that_goes_on_says_from_where(trained, command: Command):

@@ -32,9 +32,9 @@ def trained(tmp_path, data, model=None, **train):
     assert 1.05 < padding < 1.5, "batches are padded"
     pairs = all_pairs(source, "test")
     assert len(pairs.src_length.unique()) > 5
-    report = evaluate(trainer.model, pairs, source.facts, source_bos=config.source_bos)
-    counts = [part(source.facts.train_length) for part in (report.in_range, report.out_of_range)]
-    return [part.right_sequences / part.examples for part in counts]
+    scores = evaluate(trainer.model, pairs, source.facts, source_bos=config.source_bos)
+    parts = scores.parts(source.facts.train_length)
+    return [parts[part]["exact_match"] for part in ("in_range", "beyond")]
 
 
 @pytest.mark.parametrize("task", ["copy", "reverse", "duplicate"])

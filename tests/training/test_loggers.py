@@ -33,7 +33,10 @@ def expected(run: str = "r") -> Logged:
     for record in records(run):
         for key, value in record.items():
             if key not in ("step", "elapsed_s"):
-                values.setdefault(key, {})[record["step"]] = pytest.approx(value, rel=1e-6)
+                split, name = ("valid", key[6:]) if key.startswith("valid_") else ("train", key)
+                values.setdefault(f"{split}/{name}", {})[record["step"]] = pytest.approx(
+                    value, rel=1e-6
+                )
     return values
 
 
@@ -49,7 +52,7 @@ def once(points: Iterator[tuple[str, int, float]]) -> Logged:
     """Points by key and step; one that is there twice is a failure."""
     values: Logged = {}
     for key, step, value in points:
-        if key != "elapsed_s":
+        if key != "train/elapsed_s":
             assert step not in values.setdefault(key, {}), (key, step, "twice")
             values[key][step] = value
     return values
@@ -122,14 +125,14 @@ def test_a_log_holds_what_metrics_hold_through_resumes(logger, command: Command)
     assert of_run() == id and read(id) == expected()
     shutil.rmtree("r/checkpoints/step-12")
     assert command(*LONGER, "--log-to", logger).code == 0
-    assert read(id) == expected() and len(expected()["loss"]) == 12
+    assert read(id) == expected() and len(expected()["train/loss"]) == 12
 
 
 def test_a_log_that_begins_late_holds_all_records(command: Command):
     pytest.importorskip("tensorboard")
     assert command(*TRAIN).code == 0 and not Path("r/logs").exists()
     assert command(*LONGER, "--log-to", "tensorboard").code == 0
-    assert of_tensorboard(of_run()) == expected() and len(expected()["loss"]) == 12
+    assert of_tensorboard(of_run()) == expected() and len(expected()["train/loss"]) == 12
 
 
 def test_loggers_change_no_number(command: Command):

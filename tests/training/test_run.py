@@ -5,6 +5,7 @@ import os
 from pathlib import Path
 
 import pytest
+import yaml
 from conftest import tiny_yaml
 
 
@@ -35,6 +36,31 @@ def test_what_a_run_directory_holds(command):
     assert "test_length: [1, 9]" in config and "valid_length: [1, 4]" in config
     for line in Path("r/metrics.jsonl").read_text().splitlines():
         json.loads(line)
+
+
+NOT_OF_ROTARY = ("class", "cell", "kernel_size", "rnn_attention", "cross_anchors", "slope")
+
+
+def test_a_saved_config_says_what_applies_to_the_run(command):
+    """It trains the same run again; one that spells out what does not apply is the same config."""
+    command(*TRAIN, "--out", "r", "--set", "model.positions=rotary")
+    path = Path("r/config.yaml")
+    saved = yaml.safe_load(path.read_text())
+    assert saved["model"].keys().isdisjoint(NOT_OF_ROTARY)
+    assert saved["model"]["positions"] == "rotary" and saved["model"]["score_cap"] == 0
+    assert command("train", "--config", str(path), "--out", "again").code == 0
+    first, again = (
+        [json.loads(line) for line in Path(run, "metrics.jsonl").read_text().splitlines()]
+        for run in ("r", "again")
+    )
+    assert [row["loss"] for row in first] == [row["loss"] for row in again]
+    found = command("eval", "r", "--json").out
+    nulls = "".join(f"  {name}: null\n" for name in NOT_OF_ROTARY)
+    path.write_text(path.read_text().replace("model:\n", f"model:\n{nulls}"))
+    assert command("eval", "r", "--json").out == found
+    more = ("--set", "model.positions=rotary", "--set", "train.max_steps=3")
+    assert command(*TRAIN, "--out", "r", *more, "--resume").code == 0
+    assert yaml.safe_load(path.read_text())["model"] == saved["model"]
 
 
 def test_auto_precision_stays_what_it_was_when_resumed(command, monkeypatch):
@@ -81,15 +107,15 @@ def test_eval_prints_the_documents_keys(command):
     command(*TRAIN, "--out", "r")
     found = json.loads(command("eval", "r", "--json", "--lengths", "3:8").out)
     summary = ["examples", "exact_match", "low", "high", "token_accuracy", "loss"]
-    parts = ["in_range", "out_of_range", "by_length"]
+    parts = ["in_range", "beyond", "by_length"]
     assert {"split", "checkpoint", *summary, *parts} <= found.keys()
-    assert found["in_range"].keys() == found["out_of_range"].keys() >= set(summary)
+    assert found["in_range"].keys() == found["beyond"].keys() >= set(summary)
     lengths = [row["length"] for row in found["by_length"]]
     assert lengths == sorted(lengths) and set(lengths) <= set(range(3, 9))
     assert {"length", *summary[:-1]} <= found["by_length"][0].keys()
     assert sum(row["examples"] for row in found["by_length"]) == found["examples"] == 40
     inside = json.loads(command("eval", "r", "--json", "--lengths", "1:4").out)
-    assert inside["out_of_range"] is None and inside["in_range"]["examples"] == 40
+    assert "beyond" not in inside and inside["in_range"]["examples"] == 40
 
 
 def test_eval_of_files_equals_eval_of_the_split_they_hold(command, tmp_path):

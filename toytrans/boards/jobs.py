@@ -56,7 +56,7 @@ class BoardMeasure:
         if self.of.lengths is not None:
             asked["test_length"] = self.of.lengths
         data = config.data.model_copy(update=asked)
-        report = evaluate(
+        scores = evaluate(
             model,
             all_pairs(open_source(config.model_copy(update={"data": data})), "test"),
             facts,
@@ -64,7 +64,7 @@ class BoardMeasure:
             decode=self.of.decode,
             side="src" if data.task else "tgt",
         )
-        return report.total().summary() | {"by_length": report.curve()}
+        return scores.summary() | {"by_length": scores.curve()}
 
     def _value(self, summary: dict[str, Any]) -> float:
         if self.of.metric == "perplexity":

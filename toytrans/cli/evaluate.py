@@ -1,8 +1,9 @@
 """`toytrans eval` and `toytrans translate`."""
 
 import contextlib
+import os
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -77,9 +78,9 @@ def evaluate(
     device: Device = "auto",
     as_json: AsJson = False,
 ) -> None:
-    """Measure runs: exact match with its interval, per length, in range and beyond.
+    """Measure runs: exact match with its interval, per length, below, in range and beyond.
 
-    Runs of one config with different seeds are also averaged.
+    Each run is measured once. Runs of one config with different seeds are also averaged.
     """
     span = span_of(lengths)
     if (src_file is None) != (tgt_file is None):
@@ -93,8 +94,8 @@ def evaluate(
     from toytrans.data.selection import Selection
     from toytrans.training.measured import measure
 
-    given: Sequence[Path | None] = [*(paths or ()), *(run or ())] or [None]
-    runs = [_load(path, checkpoint, device) for path in given]
+    once = {os.path.abspath(path): path for path in [*(paths or ()), *(run or ())]}
+    runs = [_load(path, checkpoint, device) for path in once.values() or [None]]
     wanted = Selection(span, examples, length_of)
     measured = []
     for loaded in runs:

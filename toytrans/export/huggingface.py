@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from toytrans.config import ModelConfig
-from toytrans.data.pairs import pad_rows
+from toytrans.data.pairs import MAX_LEN_B, pad_rows
 from toytrans.export.shared import PLACES, Decoder, Rows, cut, position_table, token_names
 from toytrans.model.transformer import Transformer
 from toytrans.tokens import BOS_ID, EOS_ID, PAD_ID, Vocabulary
@@ -47,9 +47,17 @@ def refusal(model: ModelConfig) -> str:
 
 
 def write(run: Run, path: Path) -> None:
-    """Write model, generation settings and tokenizer."""
+    """Write model, generation settings and tokenizer.
+
+    `generate` stops where decoding here would, for the longest source of training or test.
+    """
+    theirs = converted(run.model)
+    longest = max(run.facts.train_length[1], (run.config.data.test_length or (0, 0))[1])
+    settings = theirs.generation_config
+    limit = run.facts.max_len_a * longest + MAX_LEN_B
+    settings.max_new_tokens = min(limit, settings.max_new_tokens)
     with _without_bars():
-        converted(run.model).save_pretrained(path)
+        theirs.save_pretrained(path)
     tokenizer(run.vocabulary).save_pretrained(path)
 
 

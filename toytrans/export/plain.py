@@ -222,4 +222,6 @@ def translate(model: PlainTransformer, sequence: str) -> str:
 
 
 if __name__ == "__main__":
-    print(translate(load(sys.argv[1]), sys.argv[2]))
+    exported = load(sys.argv[1])
+    for given in sys.argv[2:]:
+        print(translate(exported, given))

@@ -149,8 +149,10 @@ def lengths(runs: dict[str, Rows], trained: tuple[int, int] | None, side: str) -
         ),
         base.mark_line(point=True).encode(y=alt.Y("exact_match:Q", scale=scale)),
     ]
-    if trained is not None:
-        ends = alt.Chart(alt.Data(values=[{"end": trained[1]}]))
+    measured = [row["length"] for row in points]
+    shown = [end for end in trained or () if min(measured) < end < max(measured)]
+    if shown:
+        ends = alt.Chart(alt.Data(values=[{"end": end} for end in shown]))
         layers.append(ends.mark_rule(strokeDash=[4, 4]).encode(x="end:Q"))
     chart = alt.layer(*layers).properties(width="container", height=240)
     return Chart(title, _spec(chart, title))

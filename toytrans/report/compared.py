@@ -5,6 +5,7 @@ from typing import Any
 
 from toytrans.config_file import flatten
 from toytrans.errors import UserError
+from toytrans.evaluation import PARTS
 from toytrans.report import charts
 from toytrans.report.page import Section, section
 from toytrans.report.runs import RunView
@@ -46,27 +47,27 @@ def _names(views: list[RunView]) -> list[str]:
 def _summary(
     names: list[str], views: list[RunView], results: dict[str, Any], missing: list[str]
 ) -> Section:
+    parts = [part for part in PARTS if any(part in result for result in results.values())]
     heads = [
         "run",
         "state",
         "step",
         "seed",
-        "exact match, trained lengths",
-        "other lengths",
+        *(f"exact match, {PARTS[part]}" for part in parts),
         "loss",
     ]
     heads += ["training time"]
     rows = []
     for name, view in zip(names, views, strict=True):
-        result = results.get(name)
-        parts = [result[key] if result else None for key in ("in_range", "out_of_range")]
+        result = results.get(name, {})
+        matches = [result[part]["exact_match"] if part in result else None for part in parts]
         rows.append(
             [
                 name,
                 view.state,
                 f"{view.run.step:,}" if view.run else "",
                 view.config.seed if view.config else "",
-                *[f"{part['exact_match']:.4f}" if part else "" for part in parts],
+                *["" if match is None else f"{match:.4f}" for match in matches],
                 f"{result['loss']:.4f}" if result else "",
                 f"{view.records[-1]['elapsed_s']:.1f} s" if view.records else "",
             ]

@@ -11,8 +11,7 @@ from toytrans.config_file import compared_with_defaults
 from toytrans.data.batches import make_batch
 from toytrans.data.selection import Selection, pairs_of_split
 from toytrans.errors import UserError
-from toytrans.evaluation import Report as Evaluation
-from toytrans.evaluation import evaluate, translate
+from toytrans.evaluation import PARTS, Scores, evaluate, translate
 from toytrans.insight.attention.maps import AttentionMaps, few, validation_pairs
 from toytrans.insight.diagnosis.doctor import examine
 from toytrans.insight.diagnosis.snapshot import read_snapshot
@@ -98,7 +97,7 @@ def _summary(view: RunView) -> Section:
     return section("summary", "Summary", facts=rows, missing=view.problem)
 
 
-def measured(run: Run) -> Evaluation:
+def measured(run: Run) -> Scores:
     """Exact match on the run's test pairs. Raises UserError."""
     pairs = pairs_of_split(run.config, run.facts, "test", Selection(examples=EVALUATED))
     return evaluate(run.model, pairs, run.facts, source_bos=run.config.source_bos)
@@ -116,15 +115,16 @@ def _lengths(run: Run) -> Section:
             f"{part['loss']:.4f}",
         ]
         for name, part in (
-            (f"trained lengths, {low} to {high}", result["in_range"]),
-            ("other lengths", result["out_of_range"]),
+            *((PARTS[key], result[key]) for key in PARTS if key in result),
             ("all", result),
         )
-        if part
     ]
     heads = ["test pairs", "number", "exact match", "95% interval", "loss"]
     chart = charts.lengths({run.path.name: result["by_length"]}, run.facts.train_length, "source")
-    text = "Each output is decoded greedily and counts if it equals its target to the end."
+    text = (
+        f"Trained on lengths {low} to {high}. Each output is decoded greedily and counts if it "
+        "equals its target to the end."
+    )
     return section(
         "lengths", "Exact match by length", text=text, charts=[chart], table=(heads, rows)
     )

@@ -16,10 +16,11 @@ from pydantic import ValidationError
 from toytrans import user_code
 from toytrans.config import Config
 from toytrans.config_file import flatten
+from toytrans.evaluation import PARTS as RANGES
 from toytrans.evaluation import Span, spans
 
-PARTS = {"value": "all", "in_range": "in range", "beyond": "beyond"}
-"""What is compared, by its key in a result: lengths within the training lengths and beyond."""
+PARTS = {"value": "all"} | RANGES
+"""What is compared, by its key in a result: all lengths, those below, in and beyond training's."""
 
 MOST_KEYS = 3
 """Keys that a group is named by; with more it has a letter."""
@@ -35,9 +36,9 @@ T_975 += [2.446912, 2.364624, 2.306004, 2.262157, 2.228139]
 @dataclass(frozen=True)
 class Member:
     """A run in a comparison. values: by the keys of PARTS. curve: the exact match of each length.
-    pairs: the number of pairs of each length, unknown of runs that an older version measured.
-    difference: free-running less teacher-forced, over the pairs that were decoded. trouble: why the
-    run is not averaged; empty where it is."""
+    pairs: the number of pairs of each length. difference: free-running less teacher-forced, over
+    the pairs that were decoded. trained: the training lengths. trouble: why the run is not
+    averaged; empty where it is."""
 
     path: Path
     config: Config
@@ -45,6 +46,7 @@ class Member:
     curve: Mapping[int, float] = field(default_factory=dict)
     pairs: Mapping[int, int] = field(default_factory=dict)
     difference: float = 0.0
+    trained: tuple[int, int] = (0, 0)
     trouble: str = ""
 
     @property
@@ -129,7 +131,7 @@ class Group:
     def curve(self) -> dict[Span, Summary]:
         """The summary of each span of lengths; a run counts with its mean over the span."""
         lengths = {length for member in self.counted for length in member.curve}
-        trained = self.members[0].config.data.train_length or (0, 0)
+        trained = max((member.trained for member in self.counted), default=(0, 0))
         columns = {
             span: [fmean(v) for m in self.counted if (v := m.between(span.low, span.high))]
             for span in spans(lengths, trained)
@@ -246,5 +248,5 @@ def paired(first: Group, second: Group, part: str) -> Paired | None:
 def parts_of(groups: Sequence[Group]) -> list[str]:
     """The parts that some run has, the whole last; the whole alone where the others add nothing."""
     there = {part for each in groups for member in each.counted for part in member.values}
-    apart = [part for part in ("in_range", "beyond") if part in there]
+    apart = [part for part in RANGES if part in there]
     return (apart if len(apart) > 1 else []) + ["value"] * ("value" in there)

@@ -7,7 +7,7 @@ from typing import Any
 from toytrans.config import Config
 from toytrans.data.pairs import DatasetInfo, Pairs, Split
 from toytrans.data.selection import Selection, pairs_of_split
-from toytrans.evaluation import Counts, evaluate
+from toytrans.evaluation import PARTS, Summary, evaluate
 from toytrans.model.transformer import Transformer
 from toytrans.sweeps.trial import Taken
 
@@ -30,7 +30,8 @@ class ExactMatch:
     def asked(self) -> dict[str, Any]:
         """The keys that its numbers depend on, as JSON."""
         lengths = None if self.lengths is None else list(self.lengths)
-        return {"lengths": lengths, "pairs": self.examples, "decode": self._decode}
+        asked = {"lengths": lengths, "pairs": self.examples, "decode": self._decode}
+        return asked | {"parts": list(PARTS)}
 
     @property
     def _decode(self) -> int | None:
@@ -49,29 +50,26 @@ class ExactMatch:
         facts: DatasetInfo,
         taken: Mapping[str, Taken] | None = None,
     ) -> Taken:
-        """The summary of an evaluation, the exact match in range and beyond, and of each length."""
-        report = evaluate(
+        """The summary of an evaluation, the exact match of its parts, and of each length."""
+        scores = evaluate(
             model,
             self.pairs(config, facts),
             facts,
             source_bos=config.source_bos,
             decode=self._decode,
         )
-        total, trained = report.total(), facts.train_length
-        return total.summary() | {
-            "by_length": report.curve(),
-            "pairs_by_length": {n: counts.examples for n, counts in report.by_length.items()},
-            "in_range": self._value(report.in_range(trained)),
-            "beyond": self._value(report.out_of_range(trained)),
+        total, parts = scores.summary(), scores.parts(facts.train_length)
+        return total | {
+            "by_length": scores.curve(),
+            "pairs_by_length": {n: scores.summary(n, n)["examples"] for n in scores.lengths},
+            "train_length": facts.train_length,
+            **{part: self._value(summary) for part, summary in parts.items()},
             "asked": self.asked(),
             "value": self._value(total),
         }
 
-    def _value(self, counts: Counts) -> float | None:
-        if not counts.examples:
-            return None
-        free = self._decode is None
-        return float(counts.summary()["exact_match" if free else "forced_exact_match"])
+    def _value(self, summary: Summary) -> float:
+        return float(summary["exact_match" if self._decode is None else "forced_exact_match"])
 
 
 def split_of(config: Config) -> Split:

@@ -71,7 +71,7 @@ def with_numbers(run: Path, config: Config, taken: Taken) -> Member:
         curve = {}
     pairs = {int(length): n for length, n in taken.get("pairs_by_length", {}).items()}
     free = float(taken.get("exact_match_difference") or 0.0)
-    return Member(run, config, values, curve, pairs, free)
+    return Member(run, config, values, curve, pairs, free, taken.get("train_length", (0, 0)))
 
 
 class Found(NamedTuple):

@@ -67,11 +67,14 @@ def _draw_curves(axes: "Axes", groups: Sequence[Group]) -> None:
             low = [s.mean if s.low is None else s.low for s in summaries]
             high = [s.mean if s.high is None else s.high for s in summaries]
             axes.fill_between(middles, low, high, color=line.get_color(), alpha=0.2, linewidth=0)
-    trained = {group.members[0].config.data.train_length or (0, 0) for group in groups}
-    for _, longest in trained:
-        axes.axvline(longest + 0.5, color="0.6", linestyle=":", linewidth=1)
+    counted = [member for group in groups for member in group.counted]
+    measured = {length for member in counted for length in member.curve}
+    for shortest, longest in {member.trained for member in counted}:
+        for end in (shortest - 0.5, longest + 0.5):
+            if min(measured) < end < max(measured):
+                axes.axvline(end, color="0.6", linestyle=":", linewidth=1)
     axes.set(
-        xlabel="source length (dotted: the longest in training)",
+        xlabel="source length (dotted: the ends of training)",
         ylabel="exact match, teacher-forced",
     )
     axes.set_ylim(-0.02, 1.02)
@@ -80,7 +83,7 @@ def _draw_curves(axes: "Axes", groups: Sequence[Group]) -> None:
 
 def _draw_seeds(axes: "Axes", groups: Sequence[Group]) -> None:
     """A row for each group: every seed, and the mean with its interval."""
-    part = parts_of(groups)[0] if parts_of(groups) else "value"
+    part = "in_range" if "in_range" in parts_of(groups) else "value"
     for row, group in enumerate(groups):
         values = list(group.by_seed(part).values())
         axes.plot(values, [row] * len(values), "o", color="0.6", alpha=0.6)

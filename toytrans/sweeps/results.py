@@ -16,6 +16,7 @@ from pydantic import BaseModel
 
 from toytrans import __version__
 from toytrans.errors import UserError
+from toytrans.evaluation import part_of, wilson_interval
 from toytrans.safe_io import json_text, read_json
 from toytrans.sweeps.groups import PARTS, Group, Summary, pairs, parts_of, shown
 from toytrans.sweeps.picture import draw
@@ -56,7 +57,7 @@ def to_dict(groups: Sequence[Group]) -> dict[str, Any]:
                 "config": group.members[0].config.without_seeds().model_dump(mode="json"),
                 "summaries": {part: _summary(group.summary(part)) for part in parts},
                 "curve": [
-                    {"lengths": [span.low, span.high], "in_range": span.in_range}
+                    {"lengths": [span.low, span.high], "in_range": span.part == "in_range"}
                     | summary._asdict()
                     for span, summary in group.curve().items()
                 ],
@@ -108,14 +109,23 @@ def runs_csv(groups: Sequence[Group]) -> str:
 
 
 def lengths_csv(groups: Sequence[Group]) -> str:
-    """One row a run and length."""
+    """One row a run and length, with the 95% Wilson interval of its pairs."""
     rows = (
-        [*about, length, value, member.pairs.get(length, "")]
+        [
+            *about,
+            length,
+            part_of(length, member.trained),
+            value,
+            *wilson_interval(round(value * count), count),
+            count,
+        ]
         for about, member in _rows(groups)
         if not member.trouble
         for length, value in member.curve.items()
+        for count in [member.pairs.get(length, 0)]
     )
-    return _csv([*_heading(groups), "length", "exact_match", "pairs"], rows)
+    names = ("length", "part", "exact_match", "low", "high", "pairs")
+    return _csv([*_heading(groups), *names], rows)
 
 
 def _heading(groups: Sequence[Group]) -> list[str]:

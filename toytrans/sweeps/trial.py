@@ -20,7 +20,6 @@ import torch
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from toytrans.config import Config
-from toytrans.config_file import save_config
 from toytrans.config_section import Paths
 from toytrans.data.files import sha256_of
 from toytrans.data.pairs import DatasetInfo
@@ -37,6 +36,7 @@ from toytrans.training.signals import exit_if_signalled
 from toytrans.training.trainer import Trainer
 from toytrans.training.writing import write_json
 from toytrans.user_code import as_read, digests
+from toytrans.yaml_tree import write_yaml
 
 RESULT = "result.json"
 
@@ -104,7 +104,7 @@ class Trial:
 
     @cached_property
     def config_sha256(self) -> str:
-        text = save_config(self.config_by_names)
+        text = write_yaml(self.config_by_names.model_dump(mode="json"))
         for reference in self.config.references.values():
             text = text.replace(reference, Path(reference).name)
         return hashlib.sha256(text.encode()).hexdigest()
@@ -186,6 +186,7 @@ class _Taken(_Plain):
     beyond: Share | None = None
     by_length: dict[Length, Share]
     pairs_by_length: dict[Length, Count] = {}
+    train_length: tuple[Count, Count] = (0, 0)
 
     @model_validator(mode="after")
     def _check_value(self) -> Self:

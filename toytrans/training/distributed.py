@@ -25,7 +25,7 @@ from torch.nn.parallel import DistributedDataParallel
 from toytrans.data.batches import Batch
 from toytrans.data.pairs import Pairs, key_of
 from toytrans.errors import UserError
-from toytrans.evaluation import Report
+from toytrans.evaluation import Scores
 
 T = TypeVar("T")
 CPU = torch.device("cpu")
@@ -92,9 +92,10 @@ class DistributedContext:
             distributed.all_reduce(value)
         return value
 
-    def sum_reports(self, report: Report) -> Report:
-        """The reports of all processes together."""
-        return sum(self.gather(report), Report())
+    def all_scores(self, scores: Scores) -> Scores:
+        """The scores of all processes together."""
+        first, *others = self.gather(scores)
+        return sum(others, first)
 
     # Randomness ------------------------------------------------------------------------------
 

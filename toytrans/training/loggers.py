@@ -54,9 +54,14 @@ Log = Callable[[Record], None]
 
 
 def _numbers(record: Record) -> dict[str, float]:
-    """The numbers of a record but its step."""
-    kept = ((key, value) for key, value in record.items() if key != "step")
+    """The numbers of a record but its step: valid_loss as valid/loss, loss as train/loss."""
+    kept = ((_tag(key), value) for key, value in record.items() if key != "step")
     return {k: float(v) for k, v in kept if isinstance(v, int | float) and math.isfinite(v)}
+
+
+def _tag(key: str) -> str:
+    name = key.removeprefix("valid_")
+    return f"train/{key}" if name == key else f"valid/{name}"
 
 
 def _flat(prefix: str, values: dict[str, Any]) -> Iterator[tuple[str, Any]]:

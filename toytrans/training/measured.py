@@ -2,17 +2,15 @@
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from toytrans.data.pairs import Split
 from toytrans.data.selection import Selection, pairs_of_files, pairs_of_split, trained_lengths
-from toytrans.evaluation import Report, evaluate, spans
+from toytrans.evaluation import PARTS, Scores, Summary, evaluate, spans
 from toytrans.html import html_table
 
 if TYPE_CHECKING:
     from toytrans.training.run import Run
-
-Summary = dict[str, Any]
 
 
 class Measured(NamedTuple):
@@ -24,7 +22,7 @@ class Measured(NamedTuple):
     """
 
     run: "Run"
-    report: Report
+    scores: Scores
     train_length: tuple[int, int]
     data: str
     side: str
@@ -32,7 +30,7 @@ class Measured(NamedTuple):
     @property
     def exact_match(self) -> float:
         """The proportion of outputs that equal their target, over all lengths."""
-        return float(self.report.total().summary()["exact_match"])
+        return float(self.scores.summary()["exact_match"])
 
     def to_dict(self) -> Summary:
         """Everything as plain values."""
@@ -45,18 +43,14 @@ class Measured(NamedTuple):
             "fault": run.config.fault,
             "length_of": self.side,
             "train_length": list(self.train_length),
-        } | self.report.to_dict(self.train_length)
+        } | self.scores.to_dict(self.train_length)
 
     def parts(self) -> Iterator[tuple[str, Summary]]:
-        """Summaries in range, beyond and of all, where they have pairs and differ."""
-        report = self.report
-        inside, outside = report.in_range(self.train_length), report.out_of_range(self.train_length)
-        if inside.examples:
-            yield "in range", inside.summary()
-        if outside.examples:
-            yield "beyond", outside.summary()
-        if inside.examples and outside.examples:
-            yield "all", report.total().summary()
+        """Summaries below, in range, beyond and of all, where they have pairs and differ."""
+        parts = self.scores.parts(self.train_length)
+        yield from ((PARTS[part], summary) for part, summary in parts.items())
+        if len(parts) > 1:
+            yield "all", self.scores.summary()
 
     def __repr__(self) -> str:
         lines = [self._title()]
@@ -70,9 +64,9 @@ class Measured(NamedTuple):
 
     def _repr_html_(self) -> str:
         rows = [(name, _cells(row)) for name, row in self.parts()]
-        for low, high, _ in spans(self.report.by_length, self.train_length):
+        for low, high, _ in spans(self.scores.lengths, self.train_length):
             label = f"{low} to {high}" if low < high else f"length {low}"
-            rows.append((label, _cells(self.report.total(low, high).summary())))
+            rows.append((label, _cells(self.scores.summary(low, high))))
         columns = ("pairs", "exact match", "95%", "token acc.", "loss")
         return html_table(self._title(), columns, rows)
 
@@ -110,7 +104,7 @@ def measure(
         pairs, data = pairs_of_files(pairs_of, kind, run.facts, wanted), "files"
     else:
         pairs, data = pairs_of_split(run.config, run.facts, pairs_of, wanted), str(pairs_of)
-    report = evaluate(
+    scores = evaluate(
         run.model,
         pairs,
         run.facts,
@@ -120,4 +114,4 @@ def measure(
         side=wanted.side,
         follow=follow,
     )
-    return Measured(run, report, trained, data, wanted.side)
+    return Measured(run, scores, trained, data, wanted.side)

@@ -22,7 +22,7 @@ from toytrans.config import Config
 from toytrans.data.batches import Batch, largest_batch, training_batches
 from toytrans.data.pairs import Pairs, PairSource, all_pairs
 from toytrans.errors import UserError, ran_out_of_memory
-from toytrans.evaluation import Report, evaluate
+from toytrans.evaluation import Scores, evaluate
 from toytrans.training.checkpoint import (
     Checkpoint,
     DamagedCheckpoint,
@@ -101,7 +101,7 @@ class Trainer:
         self.stop_reason: StopReason | None = None
         self.cause = ""
         self.interrupted = False
-        self.reports: dict[int, Report] = {}
+        self.scores: dict[int, Scores] = {}
         self._valid: Pairs | None = None
         self.saved_step: int | None = None
         self._saved_at = 0.0
@@ -338,15 +338,15 @@ class Trainer:
             self.source.facts,
             source_bos=self.config.source_bos,
         )
-        report = self.context.sum_reports(own)
-        counts = report.total().summary()
+        scores = self.context.all_scores(own)
+        counts = scores.summary()
         progress = self.progress
         progress.evaluations_since_best += 1
         quality = (counts["exact_match"], -counts["loss"])
         best_loss = math.inf if progress.best_loss is None else progress.best_loss
         if math.isfinite(counts["loss"]) and quality > (progress.best_exact_match, -best_loss):
             progress.best_step, progress.evaluations_since_best = progress.step, 0
-            self.reports = {progress.step: report}
+            self.scores = {progress.step: scores}
             progress.best_exact_match, progress.best_loss = counts["exact_match"], counts["loss"]
         return {f"valid_{key}": counts[key] for key in ("exact_match", "token_accuracy", "loss")}
 

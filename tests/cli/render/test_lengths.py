@@ -1,7 +1,5 @@
 """Long sequences: attention in blocks, what is counted per length, and what `eval` shows of it."""
 
-from collections import Counter
-
 import pytest
 import torch
 from conftest import VOCABULARY, config_of, model_of
@@ -18,7 +16,7 @@ from toytrans.data.selection import (
     trained_lengths,
 )
 from toytrans.errors import UserError
-from toytrans.evaluation import Counts, Span, over_runs, spans
+from toytrans.evaluation import Scores, Span, over_runs, spans
 from toytrans.tokens import EOS_ID
 
 A, B, C = 5, 6, 7
@@ -42,35 +40,41 @@ def test_outputs_are_compared_place_by_place():
             [EOS_ID, 0, 0, 0, 0],
         ]
     )
-    columns, first = evaluation._free(said, expected)
+    columns = evaluation._free(said, expected)
     found = {name: column.int().tolist() for name, column in columns.items()}
-    assert found["right_sequences"] == [1, 0, 0, 0, 0, 0, 0, 1]
+    assert found["right"] == [1, 0, 0, 0, 0, 0, 0, 1]
     assert found["free_tokens"] == [4, 3, 1, 3, 3, 1, 0, 1]
-    assert found["early"] == [0, 0, 1, 0, 0, 0, 1, 0]
-    assert found["late"] == [0, 0, 0, 1, 0, 0, 0, 0]
-    assert found["never"] == [0, 0, 0, 0, 1, 1, 0, 0]
-    assert first.tolist() == [0, 2, 2, 4, 4, 1, 1, 0]
-    narrow, _ = evaluation._free(said[2:3, :2], expected[2:3])
+    assert found["ended"] == [1, 1, 1, 1, 0, 0, 1, 1]
+    assert found["surplus"] == [0, 0, -2, 1, 1, -2, -3, 0]
+    assert found["first_error"] == [0, 2, 2, 4, 4, 1, 1, 0]
+    narrow = evaluation._free(said[2:3, :2], expected[2:3])
     assert {name: column.tolist() for name, column in narrow.items()} == {
         name: [column.tolist()[2]] for name, column in columns.items()
     }
 
 
+def scores_of(losses: dict[int, float], **columns: list[int]) -> Scores:
+    return Scores({name: torch.tensor(column) for name, column in columns.items()}, losses)
+
+
+FOUR_OF_TEN = scores_of(
+    {1: 5.0, 2: 15.0},
+    length=[1] * 4 + [2] * 6,
+    tokens=[4] * 10,
+    right_tokens=[4, 4, 2, 2, 4, 4, 4, 2, 2, 2],
+    forced=[1, 1, 0, 0, 1, 1, 1, 0, 0, 0],
+    decoded=[1] * 4 + [0] * 6,
+    right=[1] + [0] * 9,
+    free_tokens=[4, 2, 1, 1] + [0] * 6,
+    surplus=[0, -2, 3, 3] + [0] * 6,
+    ended=[1, 1] + [0] * 8,
+    first_error=[0, 3, 8, 8] + [0] * 6,
+)
+"""Ten pairs, the first four of them decoded."""
+
+
 def test_a_summary_divides_once():
-    counts = Counts(
-        examples=10, forced_sequences=5, tokens=40, right_tokens=30, loss=20.0, decoded=4
-    )
-    counts += Counts(
-        right_sequences=1,
-        decoded_forced_sequences=2,
-        decoded_tokens=16,
-        decoded_right_tokens=12,
-        free_tokens=8,
-        early=1,
-        never=2,
-        first_errors=Counter({3: 1, 8: 2}),
-    )
-    found = counts.summary()
+    found = FOUR_OF_TEN.summary()
     assert found["exact_match"] == 1 / 4 and found["forced_exact_match"] == 5 / 10
     assert found["exact_match_difference"] == -1 / 4
     assert found["token_accuracy"] == 30 / 40 and found["free_token_accuracy"] == 8 / 16
@@ -78,8 +82,10 @@ def test_a_summary_divides_once():
     assert (found["wrong"], found["first_error_median"], found["first_error_earliest"]) == (3, 8, 3)
     assert (found["eos_early"], found["eos_late"], found["eos_never"]) == (1, 0, 2)
     assert (found["low"], found["high"]) == evaluation.wilson_interval(1, 4)
-    nothing = Counts().summary()
-    assert nothing["first_error_median"] is None and nothing["exact_match"] == 0
+    assert found["loss"] == 20 / 40 and FOUR_OF_TEN.summary(1, 1)["loss"] == 5 / 16
+    nothing = FOUR_OF_TEN.summary(0, 0)
+    assert nothing["first_error_median"] is None
+    assert nothing["examples"] == nothing["exact_match"] == nothing["loss"] == 0
 
 
 @pytest.mark.parametrize("positions", ["sinusoidal", "anchored"])
@@ -88,19 +94,27 @@ def test_greedy_exact_match_is_that_of_teacher_forcing(positions):
     torch.manual_seed(3)
     config = config_of("copy", data={"symbols": 2, "train_length": [0, 2]})
     pairs = open_source(config).pairs("test", torch.arange(300))
-    total = Counts()
+    found = []
     for _ in range(4):
         model = model_of(VOCABULARY, positions=positions)
         with torch.no_grad():  # says less than it could, so that it is right now and then
             model.src_embedding.weight[5:] = 0
-        total += evaluation.evaluate(
-            model, pairs, DatasetInfo(VOCABULARY, (0, 2)), source_bos=positions == "anchored"
-        ).total()
-    assert total.decoded == total.examples == 1200
-    assert 0 < total.right_sequences < 1200, "some are right and some are not"
-    assert total.right_sequences == total.forced_sequences == total.decoded_forced_sequences
-    assert total.tokens == total.decoded_tokens and total.right_tokens == total.decoded_right_tokens
-    assert sum(total.first_errors.values()) == total.decoded - total.right_sequences
+        found.append(
+            evaluation.evaluate(
+                model, pairs, DatasetInfo(VOCABULARY, (0, 2)), source_bos=positions == "anchored"
+            )
+        )
+    together = found[0] + found[1] + found[2] + found[3]
+    total = together.summary()
+    assert total["decoded"] == total["examples"] == 1200
+    assert 0 < total["wrong"] < 1200, "some are right and some are not"
+    assert total["exact_match"] == total["forced_exact_match"]
+    assert total["exact_match_difference"] == 0
+    assert together.columns["right"].equal(together.columns["forced"])
+    assert int((together.columns["first_error"] > 0).sum()) == total["wrong"]
+    assert total["loss"] == pytest.approx(
+        sum(sum(each.losses.values()) for each in found) / int(together.columns["tokens"].sum())
+    )
 
 
 def test_only_some_pairs_of_each_length_are_decoded():
@@ -111,12 +125,12 @@ def test_only_some_pairs_of_each_length_are_decoded():
     some = evaluation.evaluate(model, pairs, facts, source_bos=True, decode=3)
     rows = first_of_each(pairs.src_length, 3)
     alone = evaluation.evaluate(model, pairs.take(rows), facts, source_bos=True)
-    for length, counts in some.by_length.items():
-        assert counts.examples == whole.by_length[length].examples > 3 == counts.decoded
-        assert counts.right_tokens == whole.by_length[length].right_tokens
-        assert counts.free_tokens == alone.by_length[length].free_tokens
-        assert counts.first_errors == alone.by_length[length].first_errors
-        assert counts.decoded_right_tokens == alone.by_length[length].right_tokens
+    forced = ("examples", "token_accuracy", "forced_exact_match", "loss")
+    for length in some.lengths:
+        found, of_all, decoded = (each.summary(length, length) for each in (some, whole, alone))
+        assert found["decoded"] == 3 < found["examples"]
+        for key in found:
+            assert found[key] == (of_all if key in forced else decoded)[key], key
 
 
 def test_the_first_rows_of_each_length():
@@ -126,16 +140,18 @@ def test_the_first_rows_of_each_length():
 
 
 def test_spans_are_few_round_and_on_one_side_of_the_training_lengths():
-    assert spans([3, 5], (1, 9)) == [Span(3, 3, True), Span(5, 5, True)]
+    assert spans([3, 5], (1, 9)) == [Span(3, 3, "in_range"), Span(5, 5, "in_range")]
     found = spans(range(1, 401), (1, 25))
-    assert found[:3] == [Span(1, 20, True), Span(21, 25, True), Span(26, 40, False)]
-    assert found[-1] == Span(381, 400, False) and len(found) == 21
-    assert [span.in_range for span in spans([1, 2, 3, 4], (2, 3))] == [False, True, True, False]
+    inside, beyond = "in_range", "beyond"
+    assert found[:3] == [Span(1, 20, inside), Span(21, 25, inside), Span(26, 40, beyond)]
+    assert found[-1] == Span(381, 400, beyond) and len(found) == 21
+    parts = [span.part for span in spans([1, 2, 3, 4], (2, 3))]
+    assert parts == ["below", "in_range", "in_range", "beyond"]
     assert len(spans(range(0, 5001, 7), (50, 60))) <= 25
 
 
 def test_over_runs_takes_every_run_once():
-    rows = [Counts(examples=n, decoded=n, right_sequences=1).summary() for n in (1, 2, 4)]
+    rows = [FOUR_OF_TEN.summary() | {"exact_match": 1 / n} for n in (1, 2, 4)]
     found = over_runs(rows)
     assert found["runs"] == 3
     assert found["exact_match"] == {"mean": pytest.approx(7 / 12), "min": 0.25, "max": 1.0}
@@ -156,39 +172,38 @@ def test_a_tasks_pairs_are_chosen_by_the_length_of_their_targets():
         pairs_of_split(config, facts, "test", Selection((7, 7), 5, "tgt"))
 
 
-def test_a_plot_is_ascii_and_marks_both_ranges():
-    found = [Span(1, 2, True), Span(3, 4, True), Span(5, 10, False)]
+def test_a_plot_is_ascii_and_marks_every_range():
+    found = [Span(1, 2, "below"), Span(3, 4, "in_range"), Span(5, 10, "beyond")]
     lines = list(plot_lines(found, [1.0, 0.72, 0.0], 40))
-    assert lines[0] == " 1.0 |  o"
+    assert lines[0] == " 1.0 |  b"
     assert lines[3] == " 0.7 |     o"
     assert lines[10] == " 0.0 |        x"
     assert lines[12].split() == ["1", "3", "5"]
     assert "".join(lines).isascii() and len(lines) == 13
-    many = [Span(n, n, False) for n in range(100, 125)]
+    many = [Span(n, n, "beyond") for n in range(100, 125)]
     assert max(map(len, plot_lines(many, [0.5] * 25, 40))) <= 40
 
 
 def test_differences_from_teacher_forcing_fit_eighty_columns():
     """As of a model without a causal mask: every number is whole."""
-    counts = Counts(
-        examples=20_000,
-        forced_sequences=20_000,
-        tokens=60_000,
-        right_tokens=59_000,
-        decoded=20_000,
-        right_sequences=541,
-        decoded_forced_sequences=20_000,
-        decoded_tokens=60_000,
-        decoded_right_tokens=60_000,
-        free_tokens=52_500,
-    )
+    row = FOUR_OF_TEN.summary() | {
+        "decoded": 20_000,
+        "exact_match": 0.027,
+        "low": 0.025,
+        "high": 0.029,
+        "forced_exact_match": 1.0,
+        "exact_match_difference": -0.973,
+        "free_token_accuracy": 0.875,
+        "token_accuracy": 0.983,
+        "token_accuracy_difference": -0.125,
+    }
     console = Console(width=80)
     with console.capture() as printed:
-        console.print(_length_table("src", [("in range", counts.summary(), False)]))
+        console.print(_length_table("src", [("in range", row, False)]))
     assert "…" not in printed.get()
-    (row,) = (line.split() for line in printed.get().splitlines() if "in range" in line)
+    (shown,) = (line.split() for line in printed.get().splitlines() if "in range" in line)
     numbers = ["20,000", "0.027", "0.025..0.029", "1.000", "-0.973", "0.875", "0.983", "-0.125"]
-    assert row == ["in", "range", *numbers]
+    assert shown == ["in", "range", *numbers]
 
 
 def test_whoever_follows_an_evaluation_hears_of_every_pair():

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 PLOT_HEIGHT = 10
 WIDEST_PLOT = 80
+MARKS = {"below": "b", "in_range": "o", "beyond": "x"}
 Summary = dict[str, Any]
 Row = tuple[str, Summary, bool]
 """Label, summary, and whether a gap follows."""
@@ -26,13 +27,13 @@ def print_one(console: Console, group: Sequence["Measured"], search: str) -> Non
     from toytrans.evaluation import spans as spans_of
 
     (measured,) = group
-    run, report = measured.run, measured.report
-    rows = ranges(measured.data, report, measured.train_length)
+    run, scores = measured.run, measured.scores
+    rows = ranges(measured.data, scores, measured.train_length)
     if len(rows) != 1:
-        rows.append((f"{measured.data}, all", report.total().summary()))
+        rows.append((f"{measured.data}, all", scores.summary()))
     title = f"{run.path}, step {run.step}, {search}{broken(run.config.fault)}"
     print_table(console, results_table(title, rows))
-    spans = spans_of(report.by_length, measured.train_length)
+    spans = spans_of(scores.lengths, measured.train_length)
     shown = _rows(measured, spans)
     print_table(console, _length_table(measured.side, shown))
     _print_errors(console, measured.side, shown)
@@ -41,8 +42,8 @@ def print_one(console: Console, group: Sequence["Measured"], search: str) -> Non
 
 
 def print_several(console: Console, several: Sequence["Measured"], search: str) -> None:
-    """Every run with mean and range: in range, beyond, together, per length; errors of all runs."""
-    from toytrans.evaluation import Report, over_runs
+    """Every run with mean and range: each part, together, per length; errors of all runs."""
+    from toytrans.evaluation import over_runs
     from toytrans.evaluation import spans as spans_of
 
     parts: dict[str, list[tuple[Measured, Summary]]] = {}
@@ -54,30 +55,29 @@ def print_several(console: Console, several: Sequence["Measured"], search: str) 
         title = f"{label}: {data}, {len(rows)} runs trained on lengths {low} to {high}, {search}"
         print_table(console, _runs_table(title, rows))
     side = several[0].side
-    together = several[0]._replace(report=sum((one.report for one in several), Report()))
-    spans = spans_of(together.report.by_length, together.train_length)
+    first, *others = (one.scores for one in several)
+    together = several[0]._replace(scores=sum(others, first))
+    spans = spans_of(together.scores.lengths, together.train_length)
     summaries = []
     for span in spans:
-        counts = (measured.report.total(*span[:2]) for measured in several)
-        summaries.append(over_runs([c.summary() for c in counts if c.examples]))
+        found = (measured.scores.summary(span.low, span.high) for measured in several)
+        summaries.append(over_runs([summary for summary in found if summary["examples"]]))
     print_table(console, _mean_table(side, spans, summaries))
     _print_errors(console, side, _rows(together, spans), ", all runs together")
     _print_plot(console, side, spans, [row["exact_match"]["mean"] for row in summaries])
 
 
 def _rows(measured: "Measured", spans: Sequence["Span"]) -> list[Row]:
-    """Rows of spans of lengths, then in range, beyond and together."""
-    report = measured.report
-    lengths = (report.total(*span[:2]).summary() for span in spans)
+    """Rows of spans of lengths, then of the parts and together."""
+    lengths = (measured.scores.summary(span.low, span.high) for span in spans)
     rows = [*zip(map(_span_label, spans), lengths, _section_ends(spans), strict=True)]
     return rows + [(label, summary, False) for label, summary in measured.parts()]
 
 
 def _section_ends(spans: Sequence["Span"]) -> list[bool]:
-    """Whether a table has a gap after a span: where the side of the training range changes, and at
-    the end."""
-    sides = [span.in_range for span in spans]
-    return [here != there for here, there in zip(sides, [*sides[1:], None], strict=True)]
+    """Whether a table has a gap after a span: where its part ends."""
+    parts = [span.part for span in spans]
+    return [here != there for here, there in zip(parts, [*parts[1:], None], strict=True)]
 
 
 def _span_label(span: "Span") -> str:
@@ -194,9 +194,13 @@ def _mean_table(side: str, spans: Sequence["Span"], rows: Sequence[Summary]) -> 
 
 def _print_plot(console: Console, side: str, spans: Sequence["Span"], values: list[float]) -> None:
     """A plot, if there are two spans or more."""
+    from toytrans.evaluation import PARTS
+
     if len(spans) < 2:
         return
-    console.print(f"exact match against {_side_name(side)} length: o = in range, x = beyond")
+    there = {span.part for span in spans}
+    legend = ", ".join(f"{MARKS[part]} = {PARTS[part]}" for part in MARKS if part in there)
+    console.print(f"exact match against {_side_name(side)} length: {legend}")
     for line in plot_lines(spans, values, min(console.width, WIDEST_PLOT)):
         console.print(line, markup=False, soft_wrap=True)
 
@@ -207,7 +211,7 @@ def plot_lines(spans: Sequence["Span"], values: Sequence[float], width: int) -> 
     levels = [round(value * PLOT_HEIGHT) for value in values]
     for level in range(PLOT_HEIGHT, -1, -1):
         marks = (
-            ("o" if span.in_range else "x") if here == level else " "
+            MARKS[span.part] if here == level else " "
             for span, here in zip(spans, levels, strict=True)
         )
         line = "".join(mark.rjust(cell) for mark in marks)

@@ -12,7 +12,7 @@ from toytrans.cli.common import argument, broken, columns, output, plain, print_
 
 if TYPE_CHECKING:
     from toytrans.data.pairs import Pairs, PairSource, Split
-    from toytrans.evaluation import Report
+    from toytrans.evaluation import Scores, Summary
     from toytrans.training.run import Run
     from toytrans.training.trainer import Trainer
 
@@ -51,17 +51,16 @@ def results_table(title: str, rows: Sequence[tuple[str, dict[str, Any]]]) -> Tab
 
 
 def ranges(
-    data: str, report: "Report", train_length: tuple[int, int]
-) -> list[tuple[str, dict[str, Any]]]:
-    """Label and summary within the training lengths, below and beyond, where there are pairs."""
-    low, high = train_length
-    parts = (("", low, high), (", below", 0, low - 1), (", beyond", high + 1, None))
+    data: str, scores: "Scores", train_length: tuple[int, int]
+) -> list[tuple[str, "Summary"]]:
+    """Label and summary below, in and beyond the training lengths, where there are pairs."""
+    from toytrans.evaluation import part_of
+
     rows = []
-    for name, first, last in parts:
-        lengths = [n for n in report.by_length if n >= first and (last is None or n <= last)]
-        if lengths:
-            counts = report.total(first, last).summary()
-            rows.append((f"{data} {min(lengths)} to {max(lengths)}{name}", counts))
+    for part, summary in scores.parts(train_length).items():
+        lengths = [n for n in scores.lengths if part_of(n, train_length) == part]
+        name = "" if part == "in_range" else f", {part}"
+        rows.append((f"{data} {lengths[0]} to {lengths[-1]}{name}", summary))
     return rows
 
 
@@ -93,12 +92,12 @@ def print_results(trainer: "Trainer", source: "PairSource") -> None:
     splits: list[Split] = ["valid", "test"] if files is None or files.test else ["valid"]
     for split in splits:
         pairs = all_pairs(source, split)
-        report = trainer.reports.get(run.step) if split == "valid" else None
-        if report is None:
+        scores = trainer.scores.get(run.step) if split == "valid" else None
+        if scores is None:
             own = context.shard_pairs(pairs)
-            counts = evaluate(run.model, own, run.facts, source_bos=run.config.source_bos)
-            report = context.sum_reports(counts)
-        rows += ranges(split, report, run.facts.train_length)
+            counted = evaluate(run.model, own, run.facts, source_bos=run.config.source_bos)
+            scores = context.all_scores(counted)
+        rows += ranges(split, scores, run.facts.train_length)
     if context.is_main:
         print_table(console, results_table(title, rows))
         _print_translations(console, run, pairs)

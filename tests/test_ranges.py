@@ -1,0 +1,210 @@
+"""Below, in and beyond the training lengths: each share is recomputed from the translations."""
+
+import csv
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from conftest import Command, call, tiny_yaml
+
+import toytrans
+
+LOW, HIGH, LONGEST = 2, 6, 12
+RANGES = {
+    "below": range(1, LOW),
+    "in_range": range(LOW, HIGH + 1),
+    "beyond": range(HIGH + 1, LONGEST + 1),
+}
+LABELS = {"below": "below", "in_range": "in range", "beyond": "beyond"}
+Pair = tuple[list[str], list[str]]
+
+
+def copies(lengths: range, each: int, seed: int) -> list[Pair]:
+    chooser = torch.Generator().manual_seed(seed)
+    draws = [torch.randint(4, (n,), generator=chooser) for n in lengths for _ in range(each)]
+    sources = [[str(k) for k in draw.tolist()] for draw in draws]
+    return [(source, source) for source in sources]
+
+
+def write(path: str, pairs: list[Pair]) -> None:
+    Path(path).write_text("".join(f"{' '.join(s)}\t{' '.join(t)}\n" for s, t in pairs))
+
+
+def spoil(pairs: list[Pair]) -> Iterator[Pair]:
+    """Give some pairs a wrong target: of length 1 seven in ten, to length 6 three, beyond one."""
+    for number, (source, target) in enumerate(pairs):
+        spoilt = 7 if len(source) < LOW else 3 if len(source) <= HIGH else 1
+        wrong = str((int(target[-1]) + 1) % 4)
+        yield source, [*target[:-1], wrong] if number % 10 < spoilt else target
+
+
+TESTED = list(spoil(copies(range(1, LONGEST + 1), 10, 1)))
+
+
+@pytest.fixture(scope="module")
+def study(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a run trained on lengths 2 to 6 and tested on 1 to 12."""
+    folder = tmp_path_factory.mktemp("ranges")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        write("train.tsv", copies(range(LOW, HIGH + 1), 80, 0))
+        write("test.tsv", TESTED)
+        files = {"train": "train.tsv", "test": "test.tsv"}
+        model = {"positions": "anchored", "d_model": 32}
+        train = {"max_steps": 60, "lr": 0.01}
+        data = {"files": files, "batch_tokens": 512}
+        Path("c.yaml").write_text(tiny_yaml(data=data, model=model, train=train))
+        assert call("train", "c.yaml", "--out", "r") == 0
+    return folder
+
+
+@pytest.fixture
+def inside(study: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(study)
+
+
+@pytest.fixture(scope="module")
+def right(study: Path) -> list[bool]:
+    """Whether the translation of each tested source is its target."""
+    run = toytrans.load(study / "r")
+    said = run.translate([" ".join(source) for source, _ in TESTED])
+    return [text.split() == target for text, (_, target) in zip(said, TESTED, strict=True)]
+
+
+def share(right: list[bool], lengths: range) -> float:
+    """Exact match of some lengths."""
+    values = [ok for ok, (source, _) in zip(right, TESTED, strict=True) if len(source) in lengths]
+    return sum(values) / len(values)
+
+
+@pytest.fixture(scope="module")
+def shares(right: list[bool]) -> dict[str, float]:
+    found = {part: share(right, lengths) for part, lengths in RANGES.items()}
+    outside = [*RANGES["below"], *RANGES["beyond"]]
+    together = sum(share(right, range(n, n + 1)) for n in outside) / len(outside)
+    assert len({*found.values(), together}) == 4, "no two of them can be taken for each other"
+    return found
+
+
+def test_eval_gives_each_range_its_share(inside, shares, right, command: Command):
+    found = json.loads(command("eval", "r", "--json").out)
+    assert {part: found[part]["exact_match"] for part in RANGES} == shares
+    for part, lengths in RANGES.items():
+        rows = [row for row in found["by_length"] if row["length"] in lengths]
+        assert found[part]["examples"] == len(rows) * 10 == len(lengths) * 10
+        assert [row["exact_match"] for row in rows] == [
+            share(right, range(n, n + 1)) for n in lengths
+        ]
+    assert "out_of_range" not in found
+    shown = command("eval", "r").out
+    first, _, rest = shown.partition("per source length")
+    for label, part in (("1 to 1, below", "below"), ("7 to 12, beyond", "beyond")):
+        assert re.search(rf"test {label} +\d+ +{shares[part]:.3f} ", first)
+    for part, label in LABELS.items():
+        cells = re.search(rf"^ *{label} +(\d+) +(\d\.\d+) ", rest, re.M)
+        assert cells and cells.groups() == (str(10 * len(RANGES[part])), f"{shares[part]:.3f}")
+    assert "b = below, o = in range, x = beyond" in shown
+    axis = [line for line in shown.splitlines() if re.match(r" \d\.\d \|", line)]
+    marks = "".join(axis)
+    assert [marks.count(mark) for mark in "box"] == [len(each) for each in RANGES.values()]
+
+
+def test_a_range_without_pairs_has_no_key(inside, command: Command):
+    for lengths, there in (
+        ("2:6", ["in_range"]),
+        ("1:6", ["below", "in_range"]),
+        ("9:9", ["beyond"]),
+    ):
+        found = json.loads(command("eval", "r", "--lengths", lengths, "--json").out)
+        assert [part for part in RANGES if part in found] == there
+        compared = json.loads(command("compare", "r", "--lengths", lengths, "--json").out)
+        (group,) = compared["groups"]
+        assert [part for part in RANGES if part in group["runs"][0]["values"]] == there
+
+
+def test_runs_are_averaged_range_by_range(inside, shares, command: Command):
+    assert call("train", "c.yaml", "--out", "other", "--seed", "1") == 0
+    alone = [json.loads(command("eval", run, "--json").out) for run in ("r", "other")]
+    found = json.loads(command("eval", "r", "other", "--json").out)
+    for part in RANGES:
+        values = [run[part]["exact_match"] for run in alone]
+        assert found["over_runs"][part]["exact_match"]["mean"] == pytest.approx(sum(values) / 2)
+        assert found["groups"][0][part] == found["over_runs"][part]
+    shown = command("eval", "r", "other").out
+    for part, label in LABELS.items():
+        assert re.search(rf"{label}: test, 2 runs trained on lengths 2 to\s+6", shown), part
+
+
+@pytest.mark.parametrize("lengths", [(), ("--lengths", "1:12")])
+def test_compare_gives_each_range_its_share(lengths, inside, shares, tmp_path, command: Command):
+    """Decoded, and teacher-forced with --lengths, which gives the same shares."""
+    found = json.loads(command("compare", "r", *lengths, "--json").out)
+    (group,) = found["groups"]
+    for part in RANGES:
+        assert group["runs"][0]["values"][part] == pytest.approx(shares[part])
+        assert group["summaries"][part]["mean"] == pytest.approx(shares[part])
+    table = tmp_path / "t.csv"
+    shown = command("compare", "r", *lengths, "--csv", str(table)).out
+    for part, label in LABELS.items():
+        assert re.search(
+            rf"exact match, {label}: test pairs.*\n(.*\n)+? +1 +{shares[part]:.3f}", shown
+        )
+    rows = list(csv.DictReader(table.read_text().splitlines()))
+    if lengths:
+        assert {row["length"]: row["part"] for row in rows} == {
+            str(n): part for part, each in RANGES.items() for n in each
+        }
+        per_length = json.loads(command("eval", "r", *lengths, "--json").out)["by_length"]
+        for row, own in zip(rows, per_length, strict=True):
+            assert float(row["exact_match"]) == own["exact_match"] == own["forced_exact_match"]
+            assert (float(row["low"]), float(row["high"])) == (own["low"], own["high"])
+    else:
+        names = {part: f"exact_match_{label.replace(' ', '_')}" for part, label in LABELS.items()}
+        assert {part: float(rows[0][name]) for part, name in names.items()} == shares
+
+
+def test_python_gives_each_range_its_share(inside, shares):
+    measured = toytrans.load("r").evaluate()
+    found = measured.to_dict()
+    assert {part: found[part]["exact_match"] for part in RANGES} == shares
+    for part, label in LABELS.items():
+        assert f"  {label}: exact match {shares[part]:.3f} (" in str(measured)
+
+
+def test_loss_and_tokens_of_each_range_are_those_of_the_model(inside, command: Command):
+    run = toytrans.load("r")
+    found = json.loads(command("eval", "r", "--json").out)
+    ids = {symbol: k for k, symbol in enumerate(run.vocabulary.symbols, 3)}
+    for part, lengths in RANGES.items():
+        losses, right = [], []
+        for source, target in TESTED:
+            if len(source) in lengths:
+                start = [1] if run.config.source_bos else []
+                src = torch.tensor([start + [ids[s] for s in source] + [2]])
+                tgt = torch.tensor([ids[s] for s in target] + [2])
+                with torch.no_grad():
+                    logits = run.model(src, torch.cat([torch.tensor([1]), tgt[:-1]])[None])[0]
+                losses.append(torch.nn.functional.cross_entropy(logits, tgt, reduction="none"))
+                right.append(logits.argmax(-1) == tgt)
+        assert found[part]["loss"] == pytest.approx(float(torch.cat(losses).mean()), rel=1e-4)
+        assert found[part]["token_accuracy"] == float(torch.cat(right).double().mean())
+
+
+def test_a_report_shows_each_range(inside, shares, tmp_path, command: Command):
+    pytest.importorskip("altair")
+    page = tmp_path / "page.html"
+    assert command("report", "r", "--out", str(page)).code == 0
+    text = re.sub(r"<[^>]+>", " ", page.read_text())
+    for part, label in LABELS.items():
+        pairs = 10 * len(RANGES[part])
+        assert re.search(rf"\b{label}\s+{pairs}\s+{shares[part]:.4f}\b", text)
+    assert call("train", "c.yaml", "--out", "second", "--set", "train.max_steps=2") == 0
+    both = tmp_path / "both.html"
+    assert command("report", "r", "second", "--out", str(both)).code == 0
+    text = re.sub(r"<[^>]+>", " ", both.read_text())
+    heads = r"\s+".join(f"exact match, {label}" for label in LABELS.values())
+    assert re.search(heads, text)
+    assert re.search(r"\s+".join(f"{shares[part]:.4f}" for part in RANGES), text)
