@@ -24,7 +24,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from toytrans.errors import UserError
 from toytrans.safe_io import Unreadable, json_text, read_whole
 from toytrans.training.failpoint import failpoint
-from toytrans.training.writing import draft_of, flush_folder, write_file
+from toytrans.training.writing import drafts_in, flush_folder, write_file
 
 CONFIG, DATA, ENVIRONMENT, METRICS, LOCK, CHECKPOINTS, MANIFEST, REPLACED, LOGS = (
     "config.yaml",
@@ -43,7 +43,6 @@ DESCRIPTION = "checkpoint.json"
 RUN_FILES = (METRICS, DATA, ENVIRONMENT, MANIFEST, CONFIG)
 """Files of a run. The config is moved last: its place shows whether a move was completed."""
 
-_DRAFTS = tuple(draft_of(Path(name)).name for name in RUN_FILES)
 CHECKPOINT_FILES = (*(f"{part}.safetensors" for part in PARTS), DESCRIPTION)
 
 MOST_BYTES = 1_000_000
@@ -139,7 +138,7 @@ def prune(run: Path, steps: Iterable[int]) -> None:
 def discard_draft(folder: Path) -> None:
     """Delete a half-written or half-deleted checkpoint, if it holds no other files."""
     with contextlib.suppress(OSError):
-        _delete(folder, (*CHECKPOINT_FILES, *(f".{name}.draft" for name in CHECKPOINT_FILES)))
+        _delete(folder, (*CHECKPOINT_FILES, *(draft.name for draft in drafts_in(folder))))
 
 
 def keep_unreadable(run: Path, step: int) -> Path:
@@ -347,7 +346,8 @@ def delete_files(run: Path) -> list[str]:
     try:
         _remove_empty(run / CHECKPOINTS)
         needed = {DATA, CONFIG} if os.path.lexists(run / CHECKPOINTS) else set()
-        for name in (*_DRAFTS, *RUN_FILES, LOCK):
+        delete_drafts(run)
+        for name in (*RUN_FILES, LOCK):
             if name not in needed and (run / name).is_file() and not (run / name).is_symlink():
                 (run / name).unlink()
     except OSError as error:
@@ -355,6 +355,12 @@ def delete_files(run: Path) -> list[str]:
     _remove_empty(run)
     inside = [f"{CHECKPOINTS}/{name}" for name in _names(run / CHECKPOINTS)]
     return sorted({*_names(run), *inside} - {CHECKPOINTS})
+
+
+def delete_drafts(run: Path) -> None:
+    """Delete what a crash left of the files of a locked run directory."""
+    for draft in drafts_in(run):
+        draft.unlink()
 
 
 def is_unfinished(run: Path) -> bool:
@@ -376,7 +382,8 @@ def forget_claim(run: Path, *, made: bool) -> None:
 
 def _others(run: Path) -> list[str]:
     """Entries of a run directory that training does not write."""
-    known = {*RUN_FILES, *_DRAFTS, LOCK, CHECKPOINTS, REPLACED, LOGS}
+    drafts = (draft.name for draft in drafts_in(run))
+    known = {*RUN_FILES, *drafts, LOCK, CHECKPOINTS, REPLACED, LOGS}
     inside = [name for name in _names(run / CHECKPOINTS) if not _is_draft(name)]
     return [
         *sorted(set(_names(run)) - known),

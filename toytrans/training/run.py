@@ -47,6 +47,7 @@ from toytrans.training.owned import (
     ENVIRONMENT,
     METRICS,
     checkpoint_folder,
+    delete_drafts,
     saved_steps,
     saying_what_failed,
 )
@@ -98,6 +99,7 @@ def create_run(path: Path, config: Config, facts: DatasetInfo, environment: dict
     }
     with saying_what_failed(path, "the run's description"):
         (path / CHECKPOINTS).mkdir(parents=True, exist_ok=True)
+        delete_drafts(path)
         write_file(path / DATA, (json.dumps(data, ensure_ascii=False) + "\n").encode())
         write_json(path / ENVIRONMENT, environment)
         write_file(path / CONFIG, save_config(config).encode())

@@ -14,7 +14,6 @@ import csv
 import hmac
 import io
 import os
-import shutil
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -33,7 +32,7 @@ from toytrans.insight.diagnosis.exercise_sheet import CONFIG_TEXT, MOST_STUDENTS
 from toytrans.insight.diagnosis.fault_cards import CARDS
 from toytrans.safe_io import Unreadable, read_json
 from toytrans.sealed import NONCE, opened, seal
-from toytrans.training.writing import write_file, write_json
+from toytrans.training.writing import drafted, write_file, write_json
 from toytrans.yaml_tree import parse_value, read_yaml
 
 CONFIG, ABOUT, SHEET, PROGRESS = "exercise.yaml", "exercise.json", "SHEET.md", "progress.json"
@@ -109,33 +108,29 @@ def draw(key: str, seed: int, level: Level, number: int = 1) -> Exercise:
 
 def write(exercise: Exercise, folder: Path) -> None:
     """Write an exercise into a new folder. Raises UserError if the folder exists."""
-    with _new(folder):
-        _fill(folder, exercise)
+    with _new(folder) as draft:
+        _fill(draft, exercise)
 
 
 def write_class(drawn: Sequence[Exercise], folder: Path) -> None:
     """Write exercises into numbered folders in a new folder. Raises UserError if it exists."""
     digits = max(2, len(str(len(drawn))))
-    with _new(folder):
+    with _new(folder) as draft:
         for exercise in drawn:
-            student = folder / f"{exercise.number:0{digits}}"
+            student = draft / f"{exercise.number:0{digits}}"
             student.mkdir()
             _fill(student, exercise)
 
 
 @contextlib.contextmanager
-def _new(folder: Path) -> Iterator[None]:
-    """Make a folder, and remove it again if it cannot be filled. Raises UserError."""
-    is_made = False
+def _new(folder: Path) -> Iterator[Path]:
+    """Make a folder under another name, which it gets when it is filled. Raises UserError."""
     try:
-        folder.mkdir(parents=True)
-        is_made = True
-        yield
-    except FileExistsError:
-        raise UserError(f"--out {folder}: exists; remove it, or name another folder") from None
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with drafted(folder) as draft:
+            draft.mkdir()
+            yield draft
     except OSError as error:
-        if is_made:
-            shutil.rmtree(folder, ignore_errors=True)
         raise UserError(f"--out {folder}: cannot be written ({error.strerror})") from None
 
 
