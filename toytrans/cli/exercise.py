@@ -9,6 +9,7 @@ import typer
 from toytrans.cli.common import columns, note, output, plain, write_new
 from toytrans.cli.render.proofs import print_card
 from toytrans.insight.diagnosis.exercise_sheet import MOST_STUDENTS
+from toytrans.safe_io import to_bytes
 
 app = typer.Typer(no_args_is_help=True, help="Set, solve and grade exercises: find the fault.")
 
@@ -127,7 +128,7 @@ def grade(
 
     marks = exercises.grade(folder, key)
     if csv is not None:
-        write_new("--csv", csv, exercises.as_csv(marks).encode(errors="surrogateescape"))
+        write_new("--csv", csv, to_bytes(exercises.as_csv(marks)))
     from rich.box import SIMPLE_HEAD
 
     headings = ("student", "answer", "right", "fault")

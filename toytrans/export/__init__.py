@@ -79,6 +79,8 @@ def export(run: Run, name: ExportFormat, out: Path) -> None:
     """Write the model of a run. Raises UserError; nothing is left behind then."""
     check_installed(name)
     check_fits(run, name)
+    if not str(out).isprintable():
+        raise UserError(f"{out}: no name that every runtime can open; name another --out")
     try:
         with drafted(out) as draft:
             format_module(name).write(run, draft)

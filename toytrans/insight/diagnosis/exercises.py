@@ -10,14 +10,12 @@ The teacher's key draws the fault: key, seed, level and number give the same exe
 """
 
 import contextlib
-import csv
 import hmac
-import io
 import os
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Literal, get_args
 
 try:
     import fcntl
@@ -30,7 +28,7 @@ from toytrans.choices import FaultName, did_you_mean
 from toytrans.errors import UserError
 from toytrans.insight.diagnosis.exercise_sheet import CONFIG_TEXT, MOST_STUDENTS, sheet
 from toytrans.insight.diagnosis.fault_cards import CARDS
-from toytrans.safe_io import Unreadable, read_json
+from toytrans.safe_io import Unreadable, csv_text, read_json
 from toytrans.sealed import NONCE, opened, seal
 from toytrans.training.writing import drafted, write_file, write_json
 from toytrans.yaml_tree import parse_value, read_yaml
@@ -331,17 +329,7 @@ def _problem_of_config(folder: Path, exercise: Exercise) -> str:
 
 def as_csv(marks: Sequence[Mark]) -> str:
     """The marks, a line each, under a line of headings."""
-    file = io.StringIO()
     names = list(Mark.__dataclass_fields__)
-    writer = csv.writer(file, lineterminator="\n")
-    writer.writerow(names)
-    writer.writerows([_cell(getattr(mark, name)) for name in names] for mark in marks)
-    return file.getvalue()
-
-
-def _cell(value: Any) -> str:
-    """A value for a spreadsheet, which must not take it for a formula."""
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    text = "" if value is None else str(value)
-    return f"'{text}" if text[:1] in ("=", "+", "-", "@") else text
+    words = {True: "yes", False: "no"}
+    rows = [asdict(mark) | {"right": words[mark.right]} for mark in marks]
+    return csv_text([names, *([row[name] for name in names] for row in rows)])
