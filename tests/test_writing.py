@@ -1,4 +1,4 @@
-"""Files that commands write for the user: whole or not at all, and nothing of the user's is lost."""
+"""Files that commands write for the user: whole or not at all, and nothing else is lost."""
 
 import contextlib
 import os
