@@ -79,7 +79,7 @@ def export(run: Run, name: ExportFormat, out: Path) -> None:
     """Write the model of a run. Raises UserError; nothing is left behind then."""
     check_installed(name)
     check_fits(run, name)
-    if not str(out).isprintable():
+    if any("\ud800" <= letter <= "\udfff" for letter in str(out)):  # bytes that are no UTF-8
         raise UserError(f"{out}: no name that every runtime can open; name another --out")
     try:
         with drafted(out) as draft:
