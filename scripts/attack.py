@@ -224,7 +224,7 @@ def poisoned(folder: Path, _: argparse.Namespace) -> bool:
 
 RUN_FILES = ("metrics.jsonl", "data.json", "environment.json", "checkpoints.json", "config.yaml")
 ENTRIES = (*RUN_FILES, ".toytrans-lock", "checkpoints", "notes.txt", "result.json")
-ENTRIES += tuple(f".{name}.draft" for name in RUN_FILES)
+ENTRIES += (f".toytrans-{'0' * 16}.draft",)
 ENTRIES += tuple(
     f"checkpoints/{name}"
     for name in ("step-10", "step-20", "step-30", ".step-30", ".old-step-10", "step-20-unreadable")

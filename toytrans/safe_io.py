@@ -1,9 +1,12 @@
 """Read files that may be hostile: no pipes, no devices, nothing larger than expected. And JSON."""
 
+import csv
+import io
 import json
 import math
 import os
 import stat
+from collections.abc import Iterable, Sequence
 from io import BufferedReader
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -88,6 +91,24 @@ def read_json(
 def _open_at_once(path: str, flags: int) -> int:
     """Open without blocking: a pipe without a writer would block for ever."""
     return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
+
+
+def csv_text(rows: Iterable[Sequence[Any]]) -> str:
+    """Rows as CSV. Text that a spreadsheet would take for a formula begins with an apostrophe."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\r\n")  # so a return in a cell is quoted too
+    writer.writerows([_cell(value) for value in row] for row in rows)
+    return text.getvalue().replace("\r\n", "\n")
+
+
+def _cell(value: Any) -> Any:
+    is_formula = isinstance(value, str) and value.startswith(("=", "+", "-", "@", "\t", "\r", "\n"))
+    return f"'{value}" if is_formula else value
+
+
+def to_bytes(text: str) -> bytes:
+    """Text for a file. Names of files that are no UTF-8 get their own bytes again."""
+    return text.encode(errors="surrogateescape")
 
 
 def json_text(value: Any, indent: int | None = None) -> str:

@@ -355,9 +355,9 @@ def test_a_bug_is_an_internal_error(here: Path, monkeypatch, command: Command):
 
 
 def test_results_that_cannot_be_written_end_in_one_line(trained, refused_later):
-    Path("results/sweeps/.c.json.draft").mkdir(parents=True)
+    Path("results/sweeps/c.csv").mkdir(parents=True)
     message = refused_later("sweep", "c.yaml", "--seeds", "0:1", *TWO)
-    assert "results/sweeps: c.json cannot be written (" in message
+    assert "results/sweeps/c.csv: " in message
 
 
 @pytest.fixture

@@ -172,7 +172,7 @@ def _run() -> int | str | None:
         if fault := fault_in_user_code(error):
             _print_error(f"your code: {fault}")
             return 2
-        if isinstance(error, OSError) and error.errno in REFUSALS:
+        if isinstance(error, OSError) and (error.filename or error.errno in REFUSALS):
             _print_error(f"{error.filename or 'standard output'}: {error.strerror}")
             silence(sys.stdout)
             return 2

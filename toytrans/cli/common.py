@@ -10,7 +10,7 @@ import re
 import shlex
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TextIO, TypeVar, get_args
 
@@ -23,6 +23,7 @@ from toytrans.choices import FaultName, did_you_mean
 from toytrans.errors import UserError
 from toytrans.insight.tables import printable as printable
 from toytrans.sealed import fault_remark, is_sealed
+from toytrans.training.writing import check_free, write_file
 from toytrans.user_code import trusting
 
 if TYPE_CHECKING:
@@ -187,35 +188,25 @@ def check_forms(forms: dict[str, bool]) -> None:
         raise UserError(f"{' and '.join(chosen)} are different forms of output; give one of them")
 
 
-def check_new(option: str, path: Path, remedy: str = "remove it, or name another") -> None:
-    """Raise UserError if what an option names exists: nothing is overwritten."""
-    if os.path.lexists(path):
-        raise UserError(f"{option} {path}: exists already; {remedy}")
+def check_new(option: str, path: Path, **how: Any) -> None:
+    """Raise UserError if something is in the way of what an option names. how: of `check_free`."""
+    with _written_for(option, path):
+        check_free(path, **{"replace": False} | how)
 
 
 def write_new(option: str, path: Path, raw: bytes, *, replace: bool = False) -> None:
-    """Write the file that an option names. Raises UserError if it exists or cannot be written.
+    """Write the file that an option names. Raises UserError. replace: as in `write_file`."""
+    with _written_for(option, path):
+        write_file(path, raw, replace=replace)
 
-    replace: a file that exists is replaced, nothing else.
-    """
-    if replace and path.is_file() and not path.is_symlink():
-        return write_again(option, path, raw)
-    check_new(option, path)
+
+@contextlib.contextmanager
+def _written_for(option: str, path: Path) -> Iterator[None]:
+    """Name the option in errors."""
     try:
-        with path.open("xb") as file:
-            file.write(raw)
-    except OSError as error:
-        if not isinstance(error, FileExistsError):
-            path.unlink(missing_ok=True)  # it was made here, and is not whole
-        raise UserError(f"{option} {path}: cannot be written ({error.strerror})") from None
-
-
-def write_again(option: str, path: Path, raw: bytes) -> None:
-    """Replace the file that an option names. Raises UserError if it cannot be written."""
-    from toytrans.training.writing import write_file
-
-    try:
-        write_file(path, raw)
+        yield
+    except UserError as error:
+        raise UserError(f"{option} {error}") from None
     except OSError as error:
         raise UserError(f"{option} {path}: cannot be written ({error.strerror})") from None
 

@@ -9,7 +9,7 @@ import typer
 from toytrans.cli.common import AsJson, Examples, Lengths, check_new, output, span_of, write_new
 from toytrans.cli.evaluate import Device
 from toytrans.cli.render.groups import measured, print_groups, print_unread
-from toytrans.safe_io import json_text
+from toytrans.safe_io import json_text, to_bytes
 
 
 def compare(
@@ -58,7 +58,7 @@ def compare(
     groups = group(members)
     if csv is not None:
         text = lengths_csv(groups) if measure.lengths else runs_csv(groups)
-        write_new("--csv", csv, text.encode())
+        write_new("--csv", csv, to_bytes(text))
     if plot is not None:
         write_new("--plot", plot, draw(groups, "", plot.suffix[1:].lower()))
     if as_json:

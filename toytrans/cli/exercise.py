@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 from toytrans.cli.common import columns, note, output, plain, write_new
 from toytrans.cli.render.proofs import print_card
 from toytrans.insight.diagnosis.exercise_sheet import MOST_ANSWERS, MOST_STUDENTS
+from toytrans.safe_io import to_bytes
 
 app = typer.Typer(no_args_is_help=True, help="Set, solve and grade exercises: find the fault.")
 
@@ -193,8 +194,7 @@ def grade(
 
     marks = exercises.grade(folder, key)
     if csv is not None:
-        text = exercises.as_csv(marks)
-        write_new("--csv", csv, text.encode(errors="surrogateescape"), replace=True)
+        write_new("--csv", csv, to_bytes(exercises.as_csv(marks)), replace=True)
     if page is not None:
         write_new("--page", page, _page(folder, marks).encode(errors="replace"), replace=True)
     from rich.box import SIMPLE_HEAD

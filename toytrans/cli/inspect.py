@@ -1,7 +1,5 @@
 """`toytrans inspect-masks`: which query may attend to which key."""
 
-import csv
-import sys
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -12,7 +10,7 @@ from toytrans.cli.render.panels import All, AsHtml, Panel, print_names, print_pa
 from toytrans.cli.render.tables import fitting, step_through
 from toytrans.cli.sources import Source, with_source
 from toytrans.errors import UserError
-from toytrans.safe_io import json_text
+from toytrans.safe_io import csv_text, json_text
 
 if TYPE_CHECKING:
     from toytrans.insight.inspected import InspectedBatch
@@ -118,12 +116,11 @@ def _tables(inspected: "InspectedBatch", library: str | None) -> "Iterator[Table
 def _print_csv(inspected: "InspectedBatch") -> None:
     from toytrans.insight.masks.mask_tables import COLUMNS, masks_as_rows
 
-    writer = csv.writer(sys.stdout, lineterminator="\n")
-    writer.writerow(COLUMNS)
-    for row in masks_as_rows(inspected):
-        writer.writerow(
-            [fitting(printable(cell)) if isinstance(cell, str) else cell for cell in row]
-        )
+    rows = (
+        [fitting(printable(cell)) if isinstance(cell, str) else cell for cell in row]
+        for row in masks_as_rows(inspected)
+    )
+    print(csv_text([COLUMNS, *rows]), end="")
 
 
 def _walk(source: Source) -> None:

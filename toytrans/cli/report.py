@@ -1,12 +1,17 @@
 """`toytrans report`."""
 
+import itertools
+import os
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from toytrans.cli.common import Progress, check_new, printable
+from toytrans.cli.common import Progress, check_new, printable, write_new
 from toytrans.errors import UserError
+
+PAGE = Path("report.html")
+"""What is written without --out. If it is there, report-2.html and so on."""
 
 
 def report(
@@ -14,7 +19,10 @@ def report(
         list[Path] | None,
         typer.Argument(metavar="RUN", help="Run directories. Default: the newest run."),
     ] = None,
-    out: Annotated[Path, typer.Option(help="The file to write.")] = Path("report.html"),
+    out: Annotated[
+        Path | None,
+        typer.Option(help="The file to write. Default: report.html, report-2.html and so on."),
+    ] = None,
     overwrite: Annotated[
         bool, typer.Option("--overwrite", help="Replace the file if it exists.")
     ] = False,
@@ -25,10 +33,12 @@ def report(
     length, masks, attention at every checkpoint, translations, proofs, configuration. Several
     runs: the same curves together, and how their configs differ.
     """
-    if not overwrite:
-        check_new("--out", out, "give --overwrite, or name another")
-    if not out.parent.is_dir():
-        raise UserError(f"--out {out}: there is no folder {out.parent}; make it, or name another")
+    if overwrite:
+        out = out or PAGE
+    if out is not None:
+        check_new("--out", out, replace=overwrite, remedy="give --overwrite, or name another")
+        if not out.parent.is_dir():
+            raise UserError(f"--out {out}: there is no folder {out.parent}; make it first")
     from toytrans.report.page import check_plots, page
 
     check_plots()
@@ -44,18 +54,13 @@ def report(
         title, parts = views[0].name, list(sections.sections_of(views[0], follow))
     else:
         title, parts = f"{len(views)} runs", list(compared.sections_of(views, follow))
-    _write(out, page(f"toytrans: {title}", parts), overwrite)
+    text = page(f"toytrans: {title}", parts)
+    out = out or _free()
+    write_new("--out", out, text.encode(), replace=overwrite)
     print(f"wrote {printable(str(out))}")
 
 
-def _write(out: Path, text: str, overwrite: bool) -> None:
-    """Write the page under a draft's name first, so that a full disk loses no earlier page."""
-    draft = out.with_name(f".{out.name}.draft")
-    try:
-        draft.write_text(text, encoding="utf-8")
-        if not overwrite:
-            check_new("--out", out, "give --overwrite, or name another")
-        draft.replace(out)
-    except OSError as error:
-        draft.unlink(missing_ok=True)
-        raise UserError(f"--out {out}: cannot be written ({error.strerror})") from None
+def _free() -> Path:
+    """A name in the working directory that nothing has yet."""
+    more = (Path(f"report-{number}.html") for number in itertools.count(2))
+    return next(path for path in itertools.chain([PAGE], more) if not os.path.lexists(path))

@@ -8,11 +8,6 @@ Each format is a module of its name, which has
     decoder(path): reads it in its runtime
 """
 
-import contextlib
-import os
-import shutil
-import tempfile
-from collections.abc import Iterator
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -28,6 +23,7 @@ from toytrans.model.decoding import search, token_limits
 from toytrans.sealed import fault_remark
 from toytrans.tokens import BOS_ID, EOS_ID, FIRST_SYMBOL_ID, PAD_ID
 from toytrans.training.run import Run
+from toytrans.training.writing import drafted
 from toytrans.user_code import shown
 
 BATCH = 100
@@ -83,24 +79,13 @@ def export(run: Run, name: ExportFormat, out: Path) -> None:
     """Write the model of a run. Raises UserError; nothing is left behind then."""
     check_installed(name)
     check_fits(run, name)
+    if any("\ud800" <= letter <= "\udfff" for letter in str(out)):  # bytes that are no UTF-8
+        raise UserError(f"{out}: no name that every runtime can open; name another --out")
     try:
-        with _draft(out) as draft:
+        with drafted(out) as draft:
             format_module(name).write(run, draft)
-            if os.path.lexists(out):
-                raise UserError(f"{out}: exists already; remove it, or name another")
-            draft.rename(out)
     except OSError as error:
         raise UserError(f"{out}: cannot be written ({error.strerror})") from None
-
-
-@contextlib.contextmanager
-def _draft(out: Path) -> Iterator[Path]:
-    """A path of the same name in a folder beside it, which goes afterwards."""
-    folder = Path(tempfile.mkdtemp(prefix=f".{out.name}.", dir=out.parent))
-    try:
-        yield folder / out.name
-    finally:
-        shutil.rmtree(folder)
 
 
 def decoder_of(name: ExportFormat, path: Path) -> Decoder:

@@ -4,6 +4,7 @@ Altair is declarative: data, marks and what they show. Tooltips, sliders and tex
 readers come from Vega. A specification holds all its data, so a page loads nothing.
 """
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -64,7 +65,7 @@ def curves(runs: Mapping[str, Sequence[dict[str, Any]]]) -> list[Chart]:
 
 def _is_drawn(value: Any, log: bool) -> bool:
     """Whether a scale has a place for a value."""
-    return isinstance(value, int | float) and (value > 0 or not log)
+    return value is not None and math.isfinite(value) and (value > 0 or not log)
 
 
 def thinned(rows: Rows, most: int = MOST_POINTS) -> Rows:
@@ -80,7 +81,7 @@ def _with_pace(records: Iterable[dict[str, Any]]) -> Rows:
     tokens, seconds = 0, 0.0
     for record in records:
         row, now, then = dict(record), record.get("target_tokens"), record.get("elapsed_s")
-        if isinstance(now, int) and isinstance(then, int | float):
+        if now is not None and then is not None:
             if then > seconds and now > tokens:
                 row["tokens_per_s"] = (now - tokens) / (then - seconds)
             tokens, seconds = now, then

@@ -10,6 +10,7 @@ from toytrans.report import charts
 from toytrans.report.page import Section, section
 from toytrans.report.runs import RunView
 from toytrans.report.sections import Follow, measured
+from toytrans.sealed import fault_remark
 
 
 def sections_of(views: list[RunView], follow: Follow) -> Iterator[Section]:
@@ -17,8 +18,9 @@ def sections_of(views: list[RunView], follow: Follow) -> Iterator[Section]:
     names = _names(views)
     results, missing = {}, []
     for name, view in zip(names, views, strict=True):
-        if view.run is None:
+        if view.problem or view.run is None:
             missing.append(f"{name}: {view.problem or 'no checkpoint'}")
+        if view.run is None:
             continue
         follow(f"exact match of {name}")
         try:
@@ -64,16 +66,22 @@ def _summary(
         rows.append(
             [
                 name,
-                view.state,
+                _state(view),
                 f"{view.run.step:,}" if view.run else "",
                 view.config.seed if view.config else "",
                 *["" if match is None else f"{match:.4f}" for match in matches],
                 f"{result['loss']:.4f}" if result else "",
-                f"{view.records[-1]['elapsed_s']:.1f} s" if view.records else "",
+                view.training_time,
             ]
         )
     text = "The buttons in the headings sort the table."
     return section("summary", "Runs", text=text, sortable=(heads, rows), missing="\n".join(missing))
+
+
+def _state(view: RunView) -> str:
+    """How far a run has come, and that it is broken on purpose or a sealed exercise."""
+    fault = fault_remark(view.config.fault) if view.config else ""
+    return "; ".join(filter(None, (view.state, fault)))
 
 
 def _differences(names: list[str], views: list[RunView]) -> Section:

@@ -55,9 +55,17 @@ def section(name: str, title: str, **parts: Any) -> Section:
 
 
 def as_script(values: Any) -> Markup:
-    """JSON for a script element, which no text in it can end."""
-    text = json.dumps(values, separators=(",", ":"), allow_nan=False)
+    """JSON for a script element, which no text in it can end. Control characters are shown."""
+    text = json.dumps(_plain(values), separators=(",", ":"), allow_nan=False)
     return Markup(text.replace("<", "\\u003c"))
+
+
+def _plain(values: Any) -> Any:
+    if isinstance(values, dict):
+        return {_shown(key): _plain(value) for key, value in values.items()}
+    if isinstance(values, list | tuple):
+        return [_plain(value) for value in values]
+    return _shown(values)
 
 
 def page(title: str, sections: list[Section]) -> str:

@@ -8,7 +8,16 @@ from toytrans.config import Config
 from toytrans.data.pairs import DatasetInfo
 from toytrans.errors import UserError
 from toytrans.training.listing import state_of
-from toytrans.training.run import Record, Run, load_run, read_environment, read_records, read_run
+from toytrans.training.records import NOT_MEASURED
+from toytrans.training.run import (
+    Record,
+    Run,
+    damaged_line,
+    load_run,
+    read_environment,
+    read_records,
+    read_run,
+)
 
 
 @dataclass(frozen=True)
@@ -34,6 +43,12 @@ class RunView:
     def name(self) -> str:
         return self.path.name or str(self.path)
 
+    @property
+    def training_time(self) -> str:
+        """Of the last record."""
+        seconds = self.records[-1].get("elapsed_s") if self.records else None
+        return NOT_MEASURED if seconds is None else f"{seconds:.1f} s"
+
 
 def read_view(path: Path) -> RunView:
     """Read a run. Only a path that is no folder raises UserError; damage is part of the view."""
@@ -45,9 +60,9 @@ def read_view(path: Path) -> RunView:
         return RunView(path, "damaged", str(error))
     run, problem, records = None, "", []
     try:
-        records = read_records(path)
+        records, problem = read_records(path), damaged_line(path)
         run = load_run(path, "best", "cpu")
     except UserError as error:
-        problem = str(error)
+        problem = "\n".join(filter(None, (problem, str(error))))
     environment = read_environment(path)
     return RunView(path, str(state_of(path)), problem, config, facts, run, records, environment)

@@ -27,7 +27,8 @@ from toytrans.report.page import Section, section
 from toytrans.report.runs import RunView
 from toytrans.sealed import fault_remark
 from toytrans.training.faults import objective_of
-from toytrans.training.run import Run
+from toytrans.training.records import NOT_MEASURED
+from toytrans.training.run import Record, Run
 
 EVALUATED = 1000
 """Test pairs that are measured."""
@@ -80,12 +81,8 @@ def _summary(view: RunView) -> Section:
     if view.run is not None:
         rows.append(("weights", f"step {view.run.step:,}"))
         rows.append(("parameters", f"{count_parameters(view.run.model):,}"))
-    best = [row for row in view.records if "valid_exact_match" in row]
-    if best:
-        top = max(best, key=lambda row: row["valid_exact_match"])
-        rows.append(("best exact match", f"{top['valid_exact_match']:.4f} at step {top['step']:,}"))
-    if view.records:
-        rows.append(("training time", f"{view.records[-1]['elapsed_s']:.1f} s"))
+    rows.append(("best exact match", _best(view.records)))
+    rows.append(("training time", view.training_time))
     for key in ("device", "precision", "started"):
         if view.environment.get(key):
             rows.append((key, _plain(view.environment[key])))
@@ -95,6 +92,14 @@ def _summary(view: RunView) -> Section:
         if about := fault_remark(view.config.fault):
             rows.append((about.partition(": ")[0], about.partition(": ")[2] or "yes"))
     return section("summary", "Summary", facts=rows, missing=view.problem)
+
+
+def _best(records: list[Record]) -> str:
+    measured = [row for row in records if row.get("valid_exact_match") is not None]
+    if not measured:
+        return NOT_MEASURED
+    top = max(measured, key=lambda row: row["valid_exact_match"])
+    return f"{top['valid_exact_match']:.4f} at step {top['step']:,}"
 
 
 def measured(run: Run) -> Scores:

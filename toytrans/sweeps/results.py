@@ -1,8 +1,6 @@
 """A comparison as plain values, as tables in CSV, and as files of results/sweeps/."""
 
 import contextlib
-import csv
-import io
 import os
 import platform
 import tempfile
@@ -17,7 +15,7 @@ from pydantic import BaseModel
 from toytrans import __version__
 from toytrans.errors import UserError
 from toytrans.evaluation import part_of, wilson_interval
-from toytrans.safe_io import json_text, read_json
+from toytrans.safe_io import csv_text, json_text, read_json, to_bytes
 from toytrans.sweeps.groups import PARTS, Group, Summary, pairs, parts_of, shown
 from toytrans.sweeps.picture import draw
 from toytrans.sweeps.saved import FILE
@@ -105,7 +103,7 @@ def runs_csv(groups: Sequence[Group]) -> str:
         for about, member in _rows(groups)
     )
     matches = [f"exact_match_{name}" for name in names]
-    return _csv([*_heading(groups), *matches, "pairs", "trouble"], rows)
+    return csv_text([[*_heading(groups), *matches, "pairs", "trouble"], *rows])
 
 
 def lengths_csv(groups: Sequence[Group]) -> str:
@@ -125,7 +123,7 @@ def lengths_csv(groups: Sequence[Group]) -> str:
         for count in [member.pairs.get(length, 0)]
     )
     names = ("length", "part", "exact_match", "low", "high", "pairs")
-    return _csv([*_heading(groups), *names], rows)
+    return csv_text([[*_heading(groups), *names], *rows])
 
 
 def _heading(groups: Sequence[Group]) -> list[str]:
@@ -138,14 +136,6 @@ def _rows(groups: Sequence[Group]) -> Iterator[tuple[list[Any], Any]]:
             values = map(shown, group.differs.values())
             config = member.config
             yield [str(member.path), *values, config.seed, config.data_seed], member
-
-
-def _csv(heading: Sequence[str], rows: Iterator[list[Any]]) -> str:
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(heading)
-    writer.writerows(rows)
-    return text.getvalue()
 
 
 def check_results(name: str, folder: Path) -> None:
@@ -198,7 +188,7 @@ def write_results(sweep: Sweep, groups: Sequence[Group]) -> list[Path]:
     }
     json = f"{json_text(about | to_dict(groups), 1)}\n"
     lengths = lengths_csv(groups) if sweep.measure.lengths else None
-    tables = [json.encode(), runs_csv(groups).encode(), lengths.encode() if lengths else None]
+    tables = [to_bytes(text) if text else None for text in (json, runs_csv(groups), lengths)]
     picture = None
     with contextlib.suppress(UserError):  # no matplotlib
         picture = draw(groups, sweep.name)

@@ -38,7 +38,7 @@ from toytrans.sweeps.saved import FILE, SavedSweep, read_sweep
 from toytrans.sweeps.trial import RESULT, Trial, files_of, names_of
 from toytrans.training.owned import LOCK, saved_steps, saying_what_failed
 from toytrans.training.run_folder import InUse, locked
-from toytrans.training.writing import draft_of, write_json
+from toytrans.training.writing import drafts_in, write_json
 
 MOST_TRIALS = 10_000
 MOST_NAMES = 10
@@ -123,7 +123,7 @@ class Sweep:
             self._require_equal(before)
             self._require_kept(before)
             return self._differences(before)
-        mine = {LOCK, draft_of(self.folder / FILE).name}
+        mine = {LOCK, *(draft.name for draft in drafts_in(self.folder))}
         there = {path.name for path in self.folder.iterdir()} if self.folder.is_dir() else set()
         if there - mine or self.folder.is_file():
             raise UserError(f"{self.folder}: not a sweep, so it is left alone; give {ANOTHER}")

@@ -47,7 +47,7 @@ class LoggedRun(NamedTuple):
 
     def time_of(self, record: Record) -> float:
         """When a record was made, in seconds since 1970, pauses left out."""
-        return self.began + float(record["elapsed_s"])
+        return self.began + float(record.get("elapsed_s") or 0.0)
 
 
 Log = Callable[[Record], None]

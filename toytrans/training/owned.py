@@ -23,7 +23,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from toytrans.errors import UserError
 from toytrans.safe_io import Unreadable, json_text, read_whole
 from toytrans.training.failpoint import failpoint
-from toytrans.training.writing import flush_folder, write_file
+from toytrans.training.writing import drafts_in, flush_folder, write_file
 
 CONFIG, DATA, ENVIRONMENT, METRICS, LOCK, CHECKPOINTS, MANIFEST, LOGS = (
     "config.yaml",
@@ -125,7 +125,7 @@ def prune(run: Path, steps: Iterable[int]) -> None:
 def discard_draft(folder: Path) -> None:
     """Delete a half-written or half-deleted checkpoint, if it holds no other files."""
     with contextlib.suppress(OSError):
-        _delete(folder, (*CHECKPOINT_FILES, *(f".{name}.draft" for name in CHECKPOINT_FILES)))
+        _delete(folder, (*CHECKPOINT_FILES, *(draft.name for draft in drafts_in(folder))))
 
 
 def keep_unreadable(run: Path, step: int) -> Path:
@@ -215,3 +215,9 @@ def _delete(folder: Path, names: Sequence[str]) -> None:
     for name in names:
         (folder / name).unlink(missing_ok=True)
     folder.rmdir()
+
+
+def delete_drafts(run: Path) -> None:
+    """Delete what a crash left of the files of a locked run directory."""
+    for draft in drafts_in(run):
+        draft.unlink()

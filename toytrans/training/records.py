@@ -8,6 +8,11 @@ from toytrans.training.run import Record
 
 COLUMNS = ("step", "loss", "lr", "grad_norm", "valid_exact_match", "valid_loss")
 MOST_ROWS = 12
+NOT_MEASURED = "not measured"
+
+
+def _shown(value: float | None) -> str:
+    return NOT_MEASURED if value is None else f"{value:.4g}"
 
 
 class Records(list[Record]):
@@ -37,7 +42,7 @@ class Records(list[Record]):
         """Some records, evenly spread, with the last."""
         stride = -(-len(self) // MOST_ROWS) or 1
         rows = [
-            (str(record["step"]), [f"{record[k]:.4g}" if k in record else "" for k in COLUMNS[1:]])
+            (str(record["step"]), [_shown(record[k]) if k in record else "" for k in COLUMNS[1:]])
             for record in self[::-1][::stride][::-1]
         ]
         return html_table(f"{len(self)} records", COLUMNS[1:], rows)
@@ -52,7 +57,9 @@ class Records(list[Record]):
             left, right = figure.subplots(1, 2)
             for key, label in (("loss", "training"), ("valid_loss", "validation")):
                 left.plot(*self.column(key), label=label, marker="." if "valid" in key else "")
-            left.set(xlabel="step", ylabel="loss, nats per token", yscale="log")
+            left.set(xlabel="step", ylabel="loss, nats per token")
+            if any(loss > 0 for line in left.lines for loss in line.get_ydata()):
+                left.set_yscale("log")
             left.legend()
             right.plot(*self.column("valid_exact_match"), marker=".")
             right.set(xlabel="step", ylabel="exact match, validation", ylim=(-0.05, 1.05))

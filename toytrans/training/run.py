@@ -47,6 +47,7 @@ from toytrans.training.owned import (
     ENVIRONMENT,
     METRICS,
     checkpoint_folder,
+    delete_drafts,
     saved_steps,
     saying_what_failed,
 )
@@ -54,8 +55,13 @@ from toytrans.training.writing import append_line, write_file, write_json
 from toytrans.user_code import trust
 
 Record = dict[str, Any]
-"""One line of metrics.jsonl."""
+"""One line of metrics.jsonl. Of a record that is read, `step` is an int, and each of NUMBERS and
+SHARES is a finite number, or None or missing where it was not measured."""
 
+SHARES = ("valid_exact_match", "valid_token_accuracy")
+NUMBERS = ("loss", "lr", "grad_norm", "padding", "target_tokens", "elapsed_s", "valid_loss")
+LARGEST = 1e100
+"""The magnitude of a number, so that its squares and quotients are finite."""
 
 RUNS = Path("runs")
 """The folder of runs without --out."""
@@ -98,6 +104,7 @@ def create_run(path: Path, config: Config, facts: DatasetInfo, environment: dict
     }
     with saying_what_failed(path, "the run's description"):
         path.mkdir(parents=True, exist_ok=True)
+        delete_drafts(path)
         write_file(path / DATA, (json.dumps(data, ensure_ascii=False) + "\n").encode())
         write_json(path / ENVIRONMENT, environment)
         write_file(path / CONFIG, save_config(config).encode())
@@ -179,6 +186,19 @@ def read_records(path: Path) -> list[Record]:
     return [record for record, _ in record_lines(path) if record is not None]
 
 
+def damaged_line(path: Path) -> str:
+    """Which line of metrics.jsonl ends the reading, as a sentence; empty if none does.
+
+    A last line without an end is none: a training writes it, or was killed in it.
+    Raises UserError if the file cannot be read.
+    """
+    for number, (record, line) in enumerate(record_lines(path), 1):
+        if record is None and line.endswith(b"\n"):
+            where = f"{path / METRICS}:{number}"
+            return f"{where}: no record of a training; what follows is left out"
+    return ""
+
+
 def record_lines(path: Path) -> Iterator[tuple[Record | None, bytes]]:
     """Each line of metrics.jsonl and its record.
 
@@ -205,7 +225,7 @@ def _lines(path: Path) -> Iterator[bytes]:
 
 
 def _record(line: bytes) -> Record | None:
-    """The record in a line: a step and plain values. None if the line is damaged."""
+    """The record in a line: a step and plain values. None if the line holds none."""
     try:
         record = json.loads(line.decode(errors="replace"), parse_constant=_no_number)
     except (ValueError, RecursionError):
@@ -214,7 +234,17 @@ def _record(line: bytes) -> Record | None:
     if not isinstance(step, int) or not 0 <= step <= 2**53:
         return None
     plain = not any(isinstance(value, list | dict) for value in record.values())
-    return record if plain else None
+    ranges = {name: (-LARGEST, LARGEST) for name in NUMBERS} | dict.fromkeys(SHARES, (0, 1))
+    typed = all(
+        record.get(name) is None or is_within(record[name], *ends) for name, ends in ranges.items()
+    )
+    return record if plain and typed else None
+
+
+def is_within(value: Any, low: float, high: float) -> bool:
+    """Whether a value is a number from low to high; NaN is not, nor is true."""
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return is_number and low <= value <= high
 
 
 def _no_number(name: str) -> None:

@@ -267,7 +267,7 @@ def test_a_class_is_graded_to_csv(tmp_path: Path, monkeypatch, command: Command,
 def test_what_is_no_exercise_is_refused(folder: Path, command: Command, refused):
     assert "no exercise here" in refused("exercise", "check", "no_norm")
     assert "no exercises in it" in refused("exercise", "grade", "exercise-7", "--key", KEY)
-    assert "exists; remove it" in refused("exercise", "new", "--seed", "7")
+    assert "exists already; remove it" in refused("exercise", "new", "--seed", "7")
     about = folder / "exercise.json"
     sealed = read(folder).fault
     about.write_text(about.read_text().replace(sealed, sealed[:-4] + "AAAA"))

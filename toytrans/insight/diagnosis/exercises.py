@@ -10,16 +10,13 @@ The teacher's key draws the fault: key, seed, level and number give the same exe
 """
 
 import contextlib
-import csv
 import hmac
-import io
 import os
-import shutil
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Literal, get_args
 
 try:
     import fcntl
@@ -38,9 +35,9 @@ from toytrans.insight.diagnosis.exercise_sheet import (
     sheet,
 )
 from toytrans.insight.diagnosis.fault_cards import CARDS
-from toytrans.safe_io import Unreadable, read_json
+from toytrans.safe_io import Unreadable, csv_text, read_json
 from toytrans.sealed import NONCE, opened, seal
-from toytrans.training.writing import write_file, write_json
+from toytrans.training.writing import drafted, write_file, write_json
 from toytrans.yaml_tree import parse_value, read_yaml
 
 CONFIG, ABOUT, SHEET, PROGRESS = "exercise.yaml", "exercise.json", "SHEET.md", "progress.json"
@@ -136,33 +133,29 @@ def draw(
 
 def write(exercise: Exercise, folder: Path, language: Language = "en") -> None:
     """Write an exercise into a new folder. Raises UserError if the folder exists."""
-    with _new(folder):
-        _fill(folder, exercise, language)
+    with _new(folder) as draft:
+        _fill(draft, exercise, language)
 
 
 def write_class(drawn: Sequence[Exercise], folder: Path, language: Language = "en") -> None:
     """Write exercises into numbered folders in a new folder. Raises UserError if it exists."""
     digits = max(2, len(str(len(drawn))))
-    with _new(folder):
+    with _new(folder) as draft:
         for exercise in drawn:
-            student = folder / f"{exercise.number:0{digits}}"
+            student = draft / f"{exercise.number:0{digits}}"
             student.mkdir()
             _fill(student, exercise, language)
 
 
 @contextlib.contextmanager
-def _new(folder: Path) -> Iterator[None]:
-    """Make a folder, and remove it again if it cannot be filled. Raises UserError."""
-    is_made = False
+def _new(folder: Path) -> Iterator[Path]:
+    """Make a folder under another name, which it gets when it is filled. Raises UserError."""
     try:
-        folder.mkdir(parents=True)
-        is_made = True
-        yield
-    except FileExistsError:
-        raise UserError(f"--out {folder}: exists; remove it, or name another folder") from None
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with drafted(folder) as draft:
+            draft.mkdir()
+            yield draft
     except OSError as error:
-        if is_made:
-            shutil.rmtree(folder, ignore_errors=True)
         raise UserError(f"--out {folder}: cannot be written ({error.strerror})") from None
 
 
@@ -375,17 +368,7 @@ def _problem_of_config(folder: Path, exercise: Exercise) -> str:
 
 def as_csv(marks: Sequence[Mark]) -> str:
     """The marks, a line each, under a line of headings."""
-    file = io.StringIO()
     names = list(Mark.__dataclass_fields__)
-    writer = csv.writer(file, lineterminator="\n")
-    writer.writerow(names)
-    writer.writerows([_cell(getattr(mark, name)) for name in names] for mark in marks)
-    return file.getvalue()
-
-
-def _cell(value: Any) -> str:
-    """A value for a spreadsheet, which must not take it for a formula."""
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    text = "" if value is None else str(value)
-    return f"'{text}" if text[:1] in ("=", "+", "-", "@") else text
+    words = {True: "yes", False: "no"}
+    rows = [asdict(mark) | {"right": words[mark.right]} for mark in marks]
+    return csv_text([names, *([row[name] for name in names] for row in rows)])

@@ -22,7 +22,14 @@ from toytrans.tokens import EOS_ID
 from toytrans.training.checkpoint import Progress, load_checkpoint, most_bytes_of
 from toytrans.training.faults import build_model
 from toytrans.training.owned import saved_steps
-from toytrans.training.run import Record, read_environment, read_run, record_lines
+from toytrans.training.run import (
+    SHARES,
+    Record,
+    is_within,
+    read_environment,
+    read_run,
+    record_lines,
+)
 
 Ending = Literal["max_steps", "max_seconds", "goal", "patience", "diverged", "cut short"]
 
@@ -216,7 +223,6 @@ def read_snapshot(path: Path) -> RunSnapshot:
 
 NUMBERS = ("lr", "padding", "target_tokens", "elapsed_s")
 OR_NULL = ("loss", "grad_norm")
-SHARES = ("valid_exact_match", "valid_token_accuracy")
 
 
 def _settled_lines(path: Path) -> list[tuple[Record | None, bytes]]:
@@ -238,20 +244,13 @@ def _whole(lines: Sequence[Record | None]) -> Iterator[Record]:
         measured = "valid_loss" in record
         numbers = [record.get(name) for name in (*NUMBERS, *["valid_loss"] * measured)]
         numbers += [value for name in OR_NULL if (value := record.get(name, "")) is not None]
-        shares = [record.get(name) for name in SHARES if measured]
-        if not all(_within(number, 2.0**63) for number in numbers):
-            return
-        if not all(_within(share, 1.0) for share in shares):
+        numbers += [record.get(name) for name in SHARES if measured]
+        if not all(is_within(number, -(2.0**63), 2.0**63) for number in numbers):
             return
         if any(record[name] <= before[name] for name in before):
             return
         yield record
         before = {name: record[name] for name in before}
-
-
-def _within(value: Any, bound: float) -> bool:
-    """Whether a value is a number of absolute value up to a bound; NaN is not."""
-    return isinstance(value, int | float) and -bound <= value <= bound
 
 
 def _most_bytes(config: Config, facts: DatasetInfo) -> int:
@@ -296,7 +295,9 @@ def _tested(path: Path, config: Config, facts: DatasetInfo) -> OnTestPairs | Non
     result = read_result(path)
     taken = result["measures"].get(TEST) if result else None
     whole = taken is not None and taken["asked"] == ExactMatch().asked()
-    if taken is None or not whole or taken.get("in_range") is None or split_of(config) != "test":
+    if taken is None or not whole or split_of(config) != "test":
+        return None
+    if not is_within(taken.get("in_range"), 0, 1):  # no such lengths, or a changed file
         return None
     low, high = facts.train_length
     lengths = all_pairs(open_source(config, facts), "test").src_length

@@ -1,0 +1,215 @@
+"""Files that commands write for the user: whole or not at all, and nothing else is lost."""
+
+import contextlib
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import Command, call, made_once, tiny_yaml
+
+TAKEN = "the user's own"
+CONFIG = tiny_yaml()
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a run, `one`."""
+
+    def make(folder: Path) -> None:
+        (folder / "c.yaml").write_text(CONFIG)
+        with contextlib.chdir(folder):
+            assert call("train", "c.yaml", "--out", "one") == 0
+
+    return made_once(tmp_path_factory, "writing", make)
+
+
+@pytest.fixture(autouse=True)
+def run(trained: Path, here: Path) -> Path:
+    """A copy of the run in the working directory; and bare, which has no checkpoint, so that its
+    page is made at once."""
+    shutil.copytree(trained / "one", here / "bare", ignore=shutil.ignore_patterns("checkpoints"))
+    return Path(shutil.copytree(trained / "one", here / "one"))
+
+
+@pytest.fixture(autouse=True)
+def _in_time() -> Iterator[None]:
+    """What waits for a pipe fails."""
+
+    def stop(number: int, frame: Any) -> None:
+        raise TimeoutError("not done within 60 s")
+
+    before = signal.signal(signal.SIGALRM, stop)
+    signal.alarm(60)
+    yield
+    signal.alarm(0)
+    signal.signal(signal.SIGALRM, before)
+
+
+WRITERS = {
+    "report": ("report", "bare", "--out"),
+    "compare --csv": ("compare", "one", "--csv"),
+    "compare --plot": ("compare", "one", "--plot"),
+    "config new": ("config", "new", "--out"),
+    "exercise new": ("exercise", "new", "--out"),
+    "export": ("export", "one", "--format", "safetensors", "--out"),
+    "attention": ("attention", "one", "1 2", "--plot"),
+    "trace": ("trace", "scale", "one", "--src", "1 2", "--tgt", "1 2", "--save"),
+}
+"""Commands by name; the file comes last. Some take the ending of a picture only."""
+
+NAMES = {"compare --plot": "made.svg", "attention": "made.svg"}
+
+
+@pytest.mark.parametrize("what", WRITERS)
+def test_a_name_that_is_taken_is_refused(what: str, refused) -> None:
+    name = NAMES.get(what, "made")
+    Path("diary").write_text(TAKEN)
+    Path(name).symlink_to("diary")
+    assert f"{name}: exists already" in refused(*WRITERS[what], name)
+    Path(name).unlink()
+    Path(name).symlink_to("nothing")
+    refused(*WRITERS[what], name)
+    assert os.readlink(name) == "nothing" and not Path("nothing").exists()
+    Path(name).unlink()
+    os.mkfifo(name)
+    refused(*WRITERS[what], name)
+    assert Path(name).is_fifo()
+    assert Path("diary").read_text() == TAKEN
+
+
+@pytest.mark.parametrize("what", WRITERS)
+def test_a_name_that_no_disk_takes_is_refused_in_one_line(what: str, refused) -> None:
+    end = Path(NAMES.get(what, "")).suffix
+    for length in (256, 5_000):
+        assert "File name too long" in refused(*WRITERS[what], "n" * (length - len(end)) + end)
+    before = sorted(os.listdir())
+    refused(*WRITERS[what], f"no/such/{'n' * 300}/made{end}")
+    assert [name for name in sorted(os.listdir()) if name != "no"] == before
+
+
+@pytest.mark.parametrize("what", WRITERS)
+def test_the_longest_name_is_written(what: str, command: Command) -> None:
+    end = Path(NAMES.get(what, "")).suffix
+    name = "n" * (255 - len(end)) + end
+    answer = command(*WRITERS[what], name)
+    assert answer.code == 0, answer.err
+    assert Path(name).exists()
+    assert not [each for each in os.listdir() if each.startswith(".")], "no drafts are left"
+
+
+def test_the_draft_of_a_report_takes_no_name_of_the_users(command: Command) -> None:
+    Path("precious.txt").write_text(TAKEN)
+    Path(".report.html.draft").symlink_to("precious.txt")
+    Path(".page.html.draft").write_text(TAKEN)
+    os.mkfifo(".third.html.draft")
+    for name in ("report.html", "page.html", "third.html"):
+        assert command("report", "bare", "--out", name).code == 0
+        assert "</html>" in Path(name).read_text()
+    assert Path("precious.txt").read_text() == Path(".page.html.draft").read_text() == TAKEN
+    assert Path(".third.html.draft").is_fifo()
+
+
+@pytest.mark.parametrize("kind", ["pipe", "folder", "link", "link to a device"])
+def test_overwrite_replaces_a_file_and_nothing_else(kind: str, refused, command: Command) -> None:
+    Path("diary").write_text(TAKEN)
+    make = {
+        "pipe": lambda: os.mkfifo("page"),
+        "folder": lambda: os.mkdir("page"),
+        "link": lambda: Path("page").symlink_to("diary"),
+        "link to a device": lambda: Path("page").symlink_to("/dev/null"),
+    }
+    make[kind]()
+    before = os.lstat("page")
+    said = refused("report", "bare", "--overwrite", "--out", "page")
+    assert f"page: is a {kind.partition(' ')[0]}" in said
+    assert os.lstat("page") == before and Path("diary").read_text() == TAKEN
+    assert "is a pipe or a device" in refused("report", "bare", "--overwrite", "--out", "/dev/null")
+    assert command("report", "bare", "--overwrite", "--out", "diary").code == 0
+    assert "</html>" in Path("diary").read_text()
+
+
+def test_a_file_that_comes_meanwhile_is_kept(refused, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another program writes the name while the page is made."""
+    from toytrans.report import page
+
+    made = page.page
+
+    def slowly(*parts: Any) -> str:
+        Path("page.html").write_text(TAKEN)
+        return made(*parts)
+
+    monkeypatch.setattr(page, "page", slowly)
+    assert "exists already" in refused("report", "bare", "--out", "page.html")
+    assert Path("page.html").read_text() == TAKEN
+
+
+def test_a_full_disk_keeps_the_page_of_before(refused, monkeypatch: pytest.MonkeyPatch) -> None:
+    Path("page.html").write_text(TAKEN)
+
+    def full(_: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", full)
+        said = refused("report", "bare", "--overwrite", "--out", "page.html")
+    assert "--out page.html: cannot be written (No space left on device)" in said
+    assert Path("page.html").read_text() == TAKEN
+    assert not [name for name in os.listdir() if name.startswith(".")]
+
+
+def test_a_disk_without_hard_links_takes_files(
+    command: Command, refused, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_links(*_: Any) -> None:
+        raise PermissionError(1, "Operation not permitted")
+
+    monkeypatch.setattr(os, "link", no_links)
+    assert command("config", "new", "--out", "new.yaml").code == 0
+    assert "exists already" in refused("config", "new", "--out", "new.yaml")
+
+
+def test_reports_without_a_name_take_free_ones(command: Command) -> None:
+    Path("report.html").write_text(TAKEN)
+    for name in ("report-2.html", "report-3.html"):
+        assert command("report", "bare").out == f"wrote {name}\n"
+        assert "</html>" in Path(name).read_text()
+    assert Path("report.html").read_text() == TAKEN
+    assert command("report", "bare", "--overwrite").out == "wrote report.html\n"
+    assert "</html>" in Path("report.html").read_text()
+
+
+KILL = """
+import os, signal, sys
+from toytrans.cli.app import main
+write = os.fsync
+def killed(descriptor):
+    os.kill(os.getpid(), signal.SIGKILL)
+os.fsync = killed
+sys.argv = ["toytrans", *sys.argv[1:]]
+main()
+"""
+
+
+def test_a_kill_in_the_middle_leaves_the_file_of_before(command: Command) -> None:
+    Path("page.html").write_text(TAKEN)
+    words = ("config", "new", "--out", "new.yaml")
+    done = subprocess.run([sys.executable, "-c", KILL, *words])
+    assert done.returncode == -signal.SIGKILL
+    assert not Path("new.yaml").exists()
+    assert command(*words).code == 0
+
+
+def test_a_draft_that_a_crash_left_in_a_run_goes_when_it_is_resumed(command: Command) -> None:
+    words = ("train", "c.yaml", "--out", "one", "--resume", "--set", "train.max_steps=8")
+    done = subprocess.run([sys.executable, "-c", KILL, *words])
+    assert done.returncode == -signal.SIGKILL
+    left = [name for name in os.listdir("one") if name.endswith(".draft")]
+    assert len(left) == 1
+    assert command(*words).code == 0
+    assert not set(left) & set(os.listdir("one"))
