@@ -81,7 +81,7 @@ def test_the_next_commands_can_be_typed_whatever_the_names(command: Command):
     trained = command("train", "c.yaml", "--out", "-o/a run", *own)
     assert trained.code == 0
     commands = re.findall(r"^  toytrans (.*)", trained.out, re.MULTILINE)
-    assert commands[0] == "eval './-o/a run'" and " -- '-" in commands[1], commands
+    assert commands[0] == "eval './-o/a run' --trust-code" and " -- '-" in commands[1], commands
     for line in commands:
         answer = command(*shlex.split(line))
         assert answer.code in (0, 1) and "Usage" not in answer.err + answer.out, line

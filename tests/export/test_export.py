@@ -293,7 +293,7 @@ def test_own_code(here: Path, refused: Callable[..., str], command: Command) -> 
     (here / "own.yaml").write_text(tiny_yaml(model=model))
     assert command("train", "own.yaml", "--out", "own").code == 0
     assert "own: no format can express your own code, model.class: my_model.py:TwoGRUs" in refused(
-        "export", "own", "--format", "safetensors"
+        "export", "own", "--format", "safetensors", "--trust-code"
     )
     (here / "task.yaml").write_text(tiny_yaml(data={"task": "my_tasks.py:swap_pairs"}))
     assert command("train", "task.yaml", "--out", "task").code == 0
