@@ -142,18 +142,14 @@ def test_a_folder_that_holds_something_else_is_left_alone(
         ("--device", "cuda:77"),
         ("--break", "nothing"),
         ("--log-to", "paper"),
-        (),
+        ("--set", "data.task=reverse"),
     ],
 )
-def test_a_refused_command_changes_nothing(
-    run: Path, refused: Refused, bad: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
-):
+def test_a_refused_command_changes_nothing(run: Path, refused: Refused, bad: tuple[str, ...]):
     """Nor does it clean up what looks like an older training's."""
     shutil.copytree(run, run / ".replaced")
     (run / "checkpoints/.step-9").mkdir()
     before = contents(run), sorted(run.rglob("*"))
-    if not bad:
-        bad = ("--set", "data.task=reverse")
     refused(*TRAIN, "--out", "run", "--resume", *bad)
     refused(*TRAIN, "--out", "run", *bad)
     assert (contents(run), sorted(run.rglob("*"))) == before
