@@ -44,8 +44,6 @@ FAULTS = (*get_args(FaultName), LEAK)
 PAD, START, END = 0, 1, 2
 
 HIDDEN = {
-    "wrong_scale": "scores are not visible from outside",
-    "no_scale": "scores are not visible from outside",
     "no_residual": "layers are not visible from outside",
     "no_norm": "layers are not visible from outside",
     "no_feed_forward": "layers are not visible from outside",
@@ -166,7 +164,7 @@ def torch_model(shape: Shape, fault: str | None) -> Broken:
 
 def break_torch_layer(layer: Any, fault: str | None) -> None:
     """Plant a fault of the layers."""
-    if fault not in HIDDEN:
+    if fault not in (*HIDDEN, "wrong_scale", "no_scale"):
         return
     layer.activation_relu_or_gelu = 0
     attentions = [
@@ -176,7 +174,7 @@ def break_torch_layer(layer: Any, fault: str | None) -> None:
     for attention in attentions:
         wanted = {"wrong_scale": attention.embed_dim**-0.5, "no_scale": 1.0}.get(fault)
         if wanted is not None:
-            attention.forward = partial(scaled_torch, attention, wanted * attention.head_dim**0.5)
+            attention.forward = partial(scaled_torch, attention, wanted)
     if fault == "no_residual":
         layer.forward = partial(without_residual, layer)
     if fault == "no_feed_forward":
@@ -199,9 +197,27 @@ def without_residual(layer: Any, x: Tensor, memory: Tensor | None = None, **mask
     return x
 
 
-def scaled_torch(attention: Any, factor: float, query: Tensor, *others: Any, **named: Any) -> Any:
-    """Queries are multiplied, so scores are; biases start at zero."""
-    return type(attention).forward(attention, query * factor, *others, **named)
+def scaled_torch(
+    attention: Any,
+    scale: float,
+    *given: Tensor,
+    attn_mask: Tensor | None = None,
+    key_padding_mask: Tensor | None = None,
+    **_: Any,
+) -> tuple[Tensor, None]:
+    """The attention's output with another scale of its scores. Masks are added."""
+    parts = zip(
+        given, attention.in_proj_weight.chunk(3), attention.in_proj_bias.chunk(3), strict=True
+    )
+    heads = (attention.num_heads, attention.head_dim)
+    q, k, v = (F.linear(x, w, b).unflatten(-1, heads).transpose(1, 2) for x, w, b in parts)
+    scores = q @ k.mT * scale
+    if attn_mask is not None:
+        scores = scores + attn_mask
+    if key_padding_mask is not None:
+        scores = scores + key_padding_mask[:, None, None]
+    merged = (scores.softmax(-1) @ v).transpose(1, 2).flatten(2)
+    return attention.out_proj(merged), None
 
 
 def leaking_torch(attention: Any, query: Tensor, *others: Any, **named: Any) -> Any:
