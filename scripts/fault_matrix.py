@@ -18,6 +18,7 @@ from collections import Counter
 from collections.abc import Callable
 from functools import partial
 from typing import Any, get_args
+from unittest import mock
 
 import torch
 from rich.console import Console
@@ -49,6 +50,8 @@ HIDDEN = {
     "no_feed_forward": "layers are not visible from outside",
 }
 """What cannot be told of a plain function."""
+
+IN_LAYERS = (*HIDDEN, "wrong_scale", "no_scale")
 
 Shape = dict[str, Any]
 
@@ -150,7 +153,7 @@ def torch_model(shape: Shape, fault: str | None) -> Broken:
     source, target = (Embedding(vocabulary, width, fault != "no_position") for _ in range(2))
     model = Broken(transformer, source, target, nn.Linear(width, vocabulary), PAD)
     model.fault = fault
-    if fault in HIDDEN:  # torch's shortcuts go past the methods that are broken
+    if fault in IN_LAYERS:  # torch's shortcuts go past the methods that are broken
         transformer.encoder.use_nested_tensor = False
     for layer in (*transformer.encoder.layers, *transformer.decoder.layers):
         break_torch_layer(layer, fault)
@@ -164,7 +167,7 @@ def torch_model(shape: Shape, fault: str | None) -> Broken:
 
 def break_torch_layer(layer: Any, fault: str | None) -> None:
     """Plant a fault of the layers."""
-    if fault not in (*HIDDEN, "wrong_scale", "no_scale"):
+    if fault not in IN_LAYERS:
         return
     layer.activation_relu_or_gelu = 0
     attentions = [
@@ -197,27 +200,11 @@ def without_residual(layer: Any, x: Tensor, memory: Tensor | None = None, **mask
     return x
 
 
-def scaled_torch(
-    attention: Any,
-    scale: float,
-    *given: Tensor,
-    attn_mask: Tensor | None = None,
-    key_padding_mask: Tensor | None = None,
-    **_: Any,
-) -> tuple[Tensor, None]:
-    """The attention's output with another scale of its scores. Masks are added."""
-    parts = zip(
-        given, attention.in_proj_weight.chunk(3), attention.in_proj_bias.chunk(3), strict=True
-    )
-    heads = (attention.num_heads, attention.head_dim)
-    q, k, v = (F.linear(x, w, b).unflatten(-1, heads).transpose(1, 2) for x, w, b in parts)
-    scores = q @ k.mT * scale
-    if attn_mask is not None:
-        scores = scores + attn_mask
-    if key_padding_mask is not None:
-        scores = scores + key_padding_mask[:, None, None]
-    merged = (scores.softmax(-1) @ v).transpose(1, 2).flatten(2)
-    return attention.out_proj(merged), None
+def scaled_torch(attention: Any, scale: float, *given: Tensor, **named: Any) -> Any:
+    """The attention with another scale of its scores."""
+    fused = partial(F.scaled_dot_product_attention, scale=scale)
+    with mock.patch.object(F, "scaled_dot_product_attention", fused):
+        return type(attention).forward(attention, *given, **named)
 
 
 def leaking_torch(attention: Any, query: Tensor, *others: Any, **named: Any) -> Any:
