@@ -18,6 +18,7 @@ from collections import Counter
 from collections.abc import Callable
 from functools import partial
 from typing import Any, get_args
+from unittest import mock
 
 import torch
 from rich.console import Console
@@ -44,13 +45,13 @@ FAULTS = (*get_args(FaultName), LEAK)
 PAD, START, END = 0, 1, 2
 
 HIDDEN = {
-    "wrong_scale": "scores are not visible from outside",
-    "no_scale": "scores are not visible from outside",
     "no_residual": "layers are not visible from outside",
     "no_norm": "layers are not visible from outside",
     "no_feed_forward": "layers are not visible from outside",
 }
 """What cannot be told of a plain function."""
+
+IN_LAYERS = (*HIDDEN, "wrong_scale", "no_scale")
 
 Shape = dict[str, Any]
 
@@ -152,7 +153,7 @@ def torch_model(shape: Shape, fault: str | None) -> Broken:
     source, target = (Embedding(vocabulary, width, fault != "no_position") for _ in range(2))
     model = Broken(transformer, source, target, nn.Linear(width, vocabulary), PAD)
     model.fault = fault
-    if fault in HIDDEN:  # torch's shortcuts go past the methods that are broken
+    if fault in IN_LAYERS:  # torch's shortcuts go past the methods that are broken
         transformer.encoder.use_nested_tensor = False
     for layer in (*transformer.encoder.layers, *transformer.decoder.layers):
         break_torch_layer(layer, fault)
@@ -166,7 +167,7 @@ def torch_model(shape: Shape, fault: str | None) -> Broken:
 
 def break_torch_layer(layer: Any, fault: str | None) -> None:
     """Plant a fault of the layers."""
-    if fault not in HIDDEN:
+    if fault not in IN_LAYERS:
         return
     layer.activation_relu_or_gelu = 0
     attentions = [
@@ -176,7 +177,7 @@ def break_torch_layer(layer: Any, fault: str | None) -> None:
     for attention in attentions:
         wanted = {"wrong_scale": attention.embed_dim**-0.5, "no_scale": 1.0}.get(fault)
         if wanted is not None:
-            attention.forward = partial(scaled_torch, attention, wanted * attention.head_dim**0.5)
+            attention.forward = partial(scaled_torch, attention, wanted)
     if fault == "no_residual":
         layer.forward = partial(without_residual, layer)
     if fault == "no_feed_forward":
@@ -199,9 +200,11 @@ def without_residual(layer: Any, x: Tensor, memory: Tensor | None = None, **mask
     return x
 
 
-def scaled_torch(attention: Any, factor: float, query: Tensor, *others: Any, **named: Any) -> Any:
-    """Queries are multiplied, so scores are; biases start at zero."""
-    return type(attention).forward(attention, query * factor, *others, **named)
+def scaled_torch(attention: Any, scale: float, *given: Tensor, **named: Any) -> Any:
+    """The attention with another scale of its scores."""
+    fused = partial(F.scaled_dot_product_attention, scale=scale)
+    with mock.patch.object(F, "scaled_dot_product_attention", fused):
+        return type(attention).forward(attention, *given, **named)
 
 
 def leaking_torch(attention: Any, query: Tensor, *others: Any, **named: Any) -> Any:

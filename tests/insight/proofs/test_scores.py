@@ -55,6 +55,13 @@ def test_another_scale_may_be_meant_and_is_said(name, words):
     assert found.verdict == "cannot judge" and words in found.message
 
 
+def test_a_plain_function_is_judged_too():
+    arguments = next(e for e in BY_HAND if e.name == "no scale by hand").build()
+    model = arguments.pop("model").eval()
+    found = scores_of(**arguments, model=lambda src, tgt: model(src, tgt))
+    assert found.verdict == "FAIL" and found.message.startswith("nothing scales the scores")
+
+
 def test_a_scale_that_is_given_is_asked_for():
     arguments = next(e for e in BY_HAND if e.name == "scale on both").build()
     assert scores_of(**arguments | {"scale": 0.5}).verdict == "PASS"

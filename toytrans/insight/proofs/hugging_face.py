@@ -27,6 +27,9 @@ LIMITS = (
     "max_target_positions",
 )
 
+UNSCALED = {"t5", "mt5", "umt5", "longt5", "switch_transformers", "pop2piano", "udop"}
+"""Families that scale no scores, by design."""
+
 
 def is_hugging_face(model: Any) -> bool:
     """Whether a model is one of Hugging Face's."""
@@ -178,6 +181,8 @@ def known_of(model: Any) -> dict[str, Any]:
     for name in ids:  # some configs name ids that a small vocabulary does not have
         if size is not None and known[name] is not None and not 0 <= known[name] < size:
             known[name] = None
+    if config.model_type in UNSCALED:
+        known["scale"] = 1
     return {name: value for name, value in known.items() if value is not None}
 
 

@@ -116,11 +116,10 @@ def _near(a: float, b: float) -> bool:
 
 
 def _leaves_out_the_scale(module: nn.Module | None) -> bool:
-    """Whether a layer is one of Hugging Face's that holds no scale, or 1: T5 and GPT-Neo, say,
+    """Whether a layer is one of Hugging Face's that holds no scale: some families, GPT-Neo say,
     scale nothing on purpose."""
     is_theirs = type(module).__module__.startswith("transformers.")
-    scales = [value for name, value in vars(module).items() if "scal" in name]
-    return is_theirs and all(not isinstance(value, bool) and value == 1 for value in scales)
+    return is_theirs and not any("scal" in name for name in vars(module))
 
 
 def _where(batch: ProofBatch, attention: Attention) -> str:
