@@ -36,6 +36,7 @@ FAMILIES = (
     "stepwise",
     "ours",
     "hugging_face",
+    "habits",
 )
 
 
