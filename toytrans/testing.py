@@ -22,10 +22,14 @@ def assert_sound(model: Any, **given: Any) -> Report:
     """The report of `toytrans.check(model, **given)`, where every proof that applies passes.
 
     Raises ProofFailed, an AssertionError with the text of the report, where one fails, or where
-    pads or the future could not be judged: its message says what to give.
+    pads, the future or one that `only` names could not be judged: its message says what to give.
     """
     report = check(model, **given)
     report.raise_if_failed()
+    unjudged = [finding for finding in report.findings if finding.verdict != "PASS"]
+    if given.get("only") and unjudged:
+        first = unjudged[0]
+        raise ProofFailed(f"({first.letter}) {first.shown_verdict}: {first.message}\n{report}")
     return report
 
 

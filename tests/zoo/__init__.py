@@ -37,6 +37,7 @@ FAMILIES = (
     "stepwise",
     "ours",
     "hugging_face",
+    "habits",
 )
 
 

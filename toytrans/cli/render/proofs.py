@@ -87,7 +87,7 @@ def remedy(report: "Report") -> str:
     from toytrans.insight.proofs.report import ESSENTIAL
 
     unsure = [f for f in report.findings if f.verdict == "cannot judge"]
-    first = next((f for f in unsure if f.letter in ESSENTIAL), unsure[0])
+    first = next((f for f in unsure if f.letter in ESSENTIAL), (unsure or report.findings)[0])
     return f"cannot judge {report.subject}: ({first.letter}) {first.message}"
 
 
@@ -133,7 +133,7 @@ def _print_sum(console: "Console", report: "Report") -> None:
     counts = Counter(finding.shown_verdict for finding in report.findings)
     failed = " ".join(f"({finding.letter})" for finding in report.failures)
     apart = counts["does not apply"]
-    unsure = f"{counts['cannot judge']} cannot be judged, " if counts["cannot judge"] else ""
+    unsure = f"{report.not_judged}, " if report.not_judged else ""
     not_asked = f"{report.not_asked}, " if report.not_asked else ""
     console.print(
         f"{counts['PASS']} passed, {counts['FAIL']} failed{' ' + failed if failed else ''}, "

@@ -8,7 +8,6 @@ count.
 """
 
 import math
-import time
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,7 +16,7 @@ from torch import Tensor
 
 from toytrans.errors import UserError
 from toytrans.insight.proofs.answers import NoAnswer, answer, apart, calm, foreign, largest, wider
-from toytrans.insight.proofs.copies import Variant
+from toytrans.insight.proofs.copies import Counted, RoundedAgain, Variant
 from toytrans.insight.proofs.model_under_test import Symbols, described
 from toytrans.insight.proofs.report import CannotJudge
 
@@ -25,8 +24,8 @@ TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-5}
 """Of how large logits are. Rounding in sound models stays below 6e-15 and 1e-6 of it, a leak of
 a thousandth in one layer moves it by 3e-5 and more (scripts/fault_matrix.py, 20 shapes)."""
 
-COARSE = 2e-2
-"""The tolerance of half precision."""
+COARSE, MOST_ROUNDING = 2e-2, 1e-1
+"""The tolerance of half precision, and what it may grow to where the model's rounding is larger."""
 
 SHORT = 12
 """Symbols up to which a batch counts as short: what costs much is asked of such ones alone."""
@@ -193,6 +192,10 @@ class ProofBatch:
         self.tolerance = TOLERANCE.get(self.dtype, COARSE) * self.size
         if self.dtype == torch.float32:
             self.tolerance = max(self.tolerance, min(10 * self._rounding(), 1e-4 * self.size))
+        elif self.dtype not in TOLERANCE:
+            with RoundedAgain():
+                by = self.differ(self.ask(self.src, self.tgt_in), self.logits, self.real)
+            self.tolerance = max(self.tolerance, min(by, MOST_ROUNDING * self.size))
         if self.jitter > self.tolerance:
             raise self._unsteady()
         self.tolerance = max(self.tolerance, 10 * self.jitter)
@@ -304,13 +307,13 @@ class ProofBatch:
         return torch.autograd.grad(value, logits)[0]
 
     def _first_answer(self) -> Tensor:
-        """Logits of the batch, asked for twice: how far the answers are apart, and how many
-        seconds one takes, is kept."""
+        """Logits of the batch, asked for twice: how far the answers are apart, and how much work
+        one is, is kept."""
         try:
             first = self.ask(self.src, self.tgt_in)
-            begun = time.process_time()
-            again = self.ask(self.src, self.tgt_in)
-            self.seconds = time.process_time() - begun
+            with Counted() as counted:
+                again = self.ask(self.src, self.tgt_in)
+            self.work = counted.work
         except NoAnswer as error:
             hint = self._too_large() if "IndexError" in str(error) else ""
             raise NoAnswer(f"{error}{hint}") from error

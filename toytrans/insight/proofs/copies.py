@@ -2,7 +2,8 @@
 
 import contextlib
 import copy
-from collections.abc import Iterator
+import re
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -36,6 +37,8 @@ MASKED = -1e4
 class Variant:
     """A model on a copy of its own: `precision` fp64 or as the model came, eval or train mode.
 
+    came_as: the coarsest precision of the model's weights.
+    opened: weights that are all zero in the model, and here small random numbers.
     Found out while it is asked:
         true_precision: that of its logits
         overwritten: which of the ids that it is handed it changes
@@ -45,7 +48,8 @@ class Variant:
     model: ModelUnderTest
     precision: torch.dtype | None
     training: bool = False
-    perturbed: int = 0
+    opened: tuple[nn.Parameter, ...] = ()
+    came_as: torch.dtype | None = None
     true_precision: torch.dtype | None = None
     overwritten: set[str] = field(default_factory=set)
     drops_masked: bool = False
@@ -76,10 +80,12 @@ def variant_of(
     made = made.eval().cpu()
     if any(nn.parameter.is_lazy(p) for p in (*made.parameters(), *made.buffers())):
         materialise(replace(model, call=made, module=made))
+    dtypes = {p.dtype for p in made.parameters() if p.is_floating_point()}
+    came_as = max(dtypes, key=lambda dtype: torch.finfo(dtype).eps, default=None)
     if precision is not None:
         made = made.to(precision)
     trainable = any(p.requires_grad for p in made.parameters())
-    perturbed = 0 if model.ours is not None else open_zeros(made, trainable)
+    opened = () if model.ours is not None else open_zeros(made, trainable)
     for parameter in made.parameters():
         parameter.requires_grad_(parameter.is_floating_point())
     if training:
@@ -96,7 +102,7 @@ def variant_of(
         layers=Layers.of(made),
         ours=ours,  # type: ignore[arg-type]
     )
-    return Variant(copied, precision, training, perturbed)
+    return Variant(copied, precision, training, opened, came_as)
 
 
 def materialise(model: ModelUnderTest) -> None:
@@ -138,11 +144,11 @@ def in_eval_mode(module: nn.Module | None) -> Iterator[None]:
 
 
 @torch.no_grad()
-def open_zeros(module: nn.Module, trainable: bool) -> int:
+def open_zeros(module: nn.Module, trainable: bool) -> tuple[nn.Parameter, ...]:
     """Give small random numbers to weights that are all zero and can be trained, but for biases
-    and embeddings; how many there were."""
+    and embeddings; which these are."""
     random = torch.Generator().manual_seed(0)
-    count = 0
+    opened = []
     for parent in module.modules():
         if isinstance(parent, nn.Embedding):
             continue
@@ -155,8 +161,21 @@ def open_zeros(module: nn.Module, trainable: bool) -> int:
             noise = torch.randn(parameter.shape, generator=random, dtype=torch.float64)
             width = parameter.shape[-1] if parameter.dim() > 1 else 4
             parameter.copy_((noise * width**-0.5).to(parameter.dtype))
-            count += 1
-    return count
+            opened.append(parameter)
+    return tuple(opened)
+
+
+@contextlib.contextmanager
+def zeroed(parameters: Iterable[nn.Parameter]) -> Iterator[None]:
+    """Parameters are all zero meanwhile."""
+    kept = [(parameter, parameter.detach().clone()) for parameter in parameters]
+    try:
+        for parameter, _ in kept:
+            parameter.data.zero_()
+        yield
+    finally:
+        for parameter, value in kept:
+            parameter.data.copy_(value)
 
 
 def without_dropout(module: nn.Module) -> None:
@@ -189,6 +208,53 @@ class NoDropout(TorchFunctionMode):
         if func is F.scaled_dot_product_attention and "dropout_p" in named:
             named = named | {"dropout_p": 0.0}
         return func(*args, **named)
+
+
+PRODUCTS = re.compile("linear|mm|matmul|einsum|attention|encoder_layer|lstm|gru|rnn")
+"""Functions that sum many products, by their names."""
+
+CALL = 50_000
+"""Multiplications that take about as long as calling a function."""
+
+
+class Counted(TorchFunctionMode):
+    """The work of an answer: multiplications in its products, and its calls of functions. It is the
+    same on any machine."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.work = 0
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        self.work += CALL
+        first = result[0] if isinstance(result, tuple) and result else result
+        if PRODUCTS.search(getattr(func, "__name__", "")) and isinstance(first, Tensor):
+            given = [t for a in args for t in (a if isinstance(a, tuple | list) else (a,))]
+            shapes = [t.shape for t in given if isinstance(t, Tensor) and not t.is_nested]
+            weights = sum(shape.numel() for shape in shapes[1:] if len(shape) == 2)
+            if shapes and shapes[0] and not first.is_nested:
+                rows = first.numel() // max(1, first.shape[-1]) if first.dim() else 1
+                self.work += rows * weights or first.numel() * shapes[0][-1]
+        return result
+
+
+class RoundedAgain(TorchFunctionMode):
+    """Products in half precision differ in their last bit, as if they were summed in another
+    order."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.random = torch.Generator().manual_seed(0)
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        if not PRODUCTS.search(getattr(func, "__name__", "")) or not isinstance(result, Tensor):
+            return result
+        if result.dtype not in (torch.float16, torch.bfloat16) or result.is_nested:
+            return result
+        way = 2 * torch.rand(result.shape, generator=self.random) - 1
+        return (result.float() * (1 + way * torch.finfo(result.dtype).eps / 2)).to(result.dtype)
 
 
 @contextlib.contextmanager

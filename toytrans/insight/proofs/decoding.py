@@ -4,11 +4,12 @@ import inspect
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from toytrans.errors import UserError
-from toytrans.insight.proofs.answers import apart, foreign, largest, logits_of
-from toytrans.insight.proofs.batch import ProofBatch
+from toytrans.insight.proofs.answers import answer, apart, foreign, largest, logits_of
+from toytrans.insight.proofs.batch import MOST_ROUNDING, ProofBatch
+from toytrans.insight.proofs.copies import variant_of, zeroed
 from toytrans.insight.proofs.hugging_face import HuggingFaceCall
 from toytrans.insight.proofs.report import CannotJudge, NotApplicable, NotAsked, Outcome
 from toytrans.model.decoding.state import start_decoding
@@ -138,51 +139,86 @@ def _generated(batch: ProofBatch, generate: Any) -> Outcome:
     given = (
         (src, tgt_in) if len(required) >= 2 else (src if batch.model.has_source else tgt_in[:, :2],)
     )
-    outcomes = []
+    near, outcomes = _nearness(batch), []
     # other rows of the same shape after them: what is kept of the first ones would show
     for rows in (given, tuple(ids.flip(0) for ids in given)):
-        with torch.no_grad():
-            before = torch.get_rng_state()
+        before = torch.get_rng_state()
+        try:
             made = again = _called(batch, generate, rows)
             if not torch.equal(before, torch.get_rng_state()):
                 again = _called(batch, generate, rows)
+        except UserError as error:
+            if rows is given and torch.equal(before, torch.get_rng_state()):
+                raise
+            cause = f"{error}, at a second call after one that it answered: is its cache emptied?"
+            return Outcome(1.0, 0.0, "", cause)
         judge = _judged_logits if len(given) == 2 else _judged_ids
-        outcomes.append(judge(batch, rows, made, again))
+        with zeroed(batch.variant.opened):  # generate runs the model as it came
+            outcomes.append(judge(batch, rows, made, again, near))
     return max(outcomes, key=lambda outcome: (not outcome.passed, outcome.difference))
 
 
+def _nearness(batch: ProofBatch) -> float:
+    """How far logits may be apart where they are computed in the precision that the model came in,
+    by what its rounding does to the batch."""
+    dtype, least = batch.variant.came_as, max(batch.tolerance, 1e-4 * batch.size)
+    own = None if dtype is None or dtype.itemsize > 2 else variant_of(batch.model, dtype)
+    if own is None:
+        return least
+    logits = answer(own.model, batch.src.clone(), batch.tgt_in.clone()).to(batch.logits.dtype)
+    by = batch.differ(logits, batch.logits, batch.real)
+    return max(least, min(3 * by, MOST_ROUNDING * batch.size))
+
+
+def _seen(batch: ProofBatch, src: Tensor, tgt_in: Tensor) -> Tensor:
+    """The logits of a parallel pass. Raises CannotJudge where they are one for all ids."""
+    logits = batch.ask(src, tgt_in)
+    if not largest(apart(logits, logits[:1, :1]).nan_to_num()):
+        raise CannotJudge("the model as it came gives one answer to everything; train it a step")
+    return logits
+
+
+@torch.no_grad()
 def _called(batch: ProofBatch, generate: Any, given: tuple[Tensor, ...]) -> Any:
     """What the function gives for copies of some ids."""
     return foreign(batch.model, "generate", generate, *(ids.clone() for ids in given))
 
 
-def _judged_logits(batch: ProofBatch, given: tuple[Tensor, ...], made: Any, again: Any) -> Outcome:
-    """Logits made step by step beside the parallel pass. again: those of another draw."""
+def _judged_logits(
+    batch: ProofBatch, given: tuple[Tensor, ...], made: Any, again: Any, near: float
+) -> Outcome:
+    """Logits made step by step beside the parallel pass. again: those of another draw; near: how
+    far those in another precision may be apart."""
     src, tgt_in = given
     steps, same = map(logits_of, (made, again))
     if not isinstance(steps, Tensor) or steps.shape[:2] != tgt_in.shape:
         raise UserError(
             "generate(src, tgt_in) gave no logits (B, T, V); expected those of each step"
         )
-    parallel = batch.ask(src, tgt_in)
-    tolerance = batch.tolerance if steps.dtype == parallel.dtype else 1e-4 * batch.size
+    parallel = _seen(batch, src, tgt_in)
+    came_as = batch.variant.came_as or parallel.dtype
+    same_precision = steps.dtype == parallel.dtype == came_as
+    tolerance = batch.tolerance if same_precision else near
     if not largest(apart(steps, same).nan_to_num()) <= tolerance:
         raise CannotJudge(DRAWS)
     by = largest(batch.moved(steps.to(parallel.dtype), parallel))
     return Outcome(by, tolerance, f"{steps.shape[1]} steps = one parallel pass", CAUSE)
 
 
-def _judged_ids(batch: ProofBatch, given: tuple[Tensor, ...], made: Any, again: Any) -> Outcome:
-    """Ids decoded greedily beside the parallel pass. again: those of another draw."""
+def _judged_ids(
+    batch: ProofBatch, given: tuple[Tensor, ...], made: Any, again: Any, near: float
+) -> Outcome:
+    """Ids decoded greedily beside the parallel pass. again: those of another draw; near: how far
+    an id may be behind the best."""
     ids, same = (getattr(answer, "sequences", answer) for answer in (made, again))
     if not isinstance(ids, Tensor) or ids.dim() != 2 or ids.is_floating_point():
         raise UserError("generate gave no ids (B, L); expected what is decoded greedily")
     if not torch.equal(ids, same):
         raise CannotJudge(DRAWS)
-    return _greedy(batch, given[0], ids.long().cpu())
+    return _greedy(batch, given[0], ids.long().cpu(), near)
 
 
-def _greedy(batch: ProofBatch, given: Tensor, ids: Tensor) -> Outcome:
+def _greedy(batch: ProofBatch, given: Tensor, ids: Tensor, near: float) -> Outcome:
     """Whether each id decoded is the best of the parallel pass over those before it."""
     start = (
         batch.model.decoding_start
@@ -192,23 +228,31 @@ def _greedy(batch: ProofBatch, given: Tensor, ids: Tensor) -> Outcome:
     first = 1
     if not batch.model.has_source:
         first = given.shape[1]
-    elif start is not None and not bool((ids[:, 0] == start).all()):
-        ids = torch.cat((torch.full_like(ids[:, :1], start), ids), 1)
+    elif start is not None and not bool((ids[:, :1] == start).all()):
+        ids = nn.functional.pad(ids, (1, 0), value=start)
     elif start is None:
         raise CannotJudge("needs the id that decoding starts with (start_id=...)")
     src = given if batch.model.has_source else given[:, :0]
-    logits = batch.ask(src, ids)[:, first - 1 : -1]
-    wanted = ids[:, first:]
-    ended = torch.zeros_like(wanted, dtype=torch.bool)
-    if batch.model.eos_id is not None:
-        ended = (wanted == batch.model.eos_id).cumsum(1) - (wanted == batch.model.eos_id).long() > 0
-    live = ~ended & (wanted != batch.model.pad_id)
+    wanted, live = _decoded(batch, ids[:, first:])
+    if not bool(live.any()):
+        raise CannotJudge("generate gave no id behind those that it began with")
+    logits = _seen(batch, src, ids)[:, first - 1 : -1]
     best = logits.amax(-1)
     behind = apart(best, logits.gather(-1, wanted[..., None])[..., 0])
     worst_by = largest(behind[live])
-    tolerance = max(batch.tolerance, 1e-4 * batch.size)
     return Outcome(
-        worst_by, tolerance, f"{int(live.sum())} ids decoded are the best of the parallel pass",
+        worst_by, near, f"{int(live.sum())} ids decoded are the best of the parallel pass",
         "decoding takes ids that the parallel pass over the same past does not rank first, by "
         f"{worst_by:.2g}: the steps see something else than the pass, or do not decode greedily",
     )  # fmt: skip
+
+
+def _decoded(batch: ProofBatch, ids: Tensor) -> tuple[Tensor, Tensor]:
+    """Ids (B, L) behind the start, and which of them were decoded: up to the end. Where a row has
+    lost its end, the first of the pads behind it stands for that."""
+    end, pads_behind = batch.model.eos_id, (ids == batch.model.pad_id).flip(1).cumprod(1).flip(1)
+    if end is None:
+        return ids, pads_behind == 0
+    lost = (pads_behind.cumsum(1) == 1) & ~(ids == end).any(1, keepdim=True)
+    ids = ids.masked_fill(lost, end)
+    return ids, ((ids == end).cumsum(1) - (ids == end).long()) == 0

@@ -53,9 +53,9 @@ def first_batches(
         assert plain is not None
         batch, plain = plain, None
     batch.wider_is_taken()
-    if batch.variant.perturbed:
+    if batch.variant.opened:
         notes.append(
-            f"{batch.variant.perturbed} weights that are all zero hold small random numbers in "
+            f"{len(batch.variant.opened)} weights that are all zero hold small random numbers in "
             "the copy, for nothing is seen through them"
         )
     return batch, plain

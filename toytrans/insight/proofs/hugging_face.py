@@ -54,6 +54,11 @@ def hugging_face(model: Any, **given: Any) -> ModelUnderTest:
     """A tested of a Hugging Face model; what was given goes before what its config says."""
     kind: Kind = given.pop("kind", None) or kind_of(model)
     known = known_of(model) | given
+    if "vocabulary_size" not in known:
+        raise UserError(
+            f"{type(model).__name__} does not say its vocabulary_size in its config; check judges "
+            "models that take ids: if this one does, give vocabulary_size=..."
+        )
     if kind != "encoder-decoder":
         return _one_stream(model, kind, known, given)
     known.setdefault("decoding_start", known.get("start_id"))

@@ -3,6 +3,7 @@
 import contextlib
 import math
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from typing import Any, get_args
 
 import torch
@@ -10,7 +11,7 @@ from torch import Tensor, nn
 
 from toytrans.choices import PadMask
 from toytrans.insight.proofs.answers import NoAnswer, answer, calm, largest, worst
-from toytrans.insight.proofs.batch import SHORT, TOLERANCE, ProofBatch
+from toytrans.insight.proofs.batch import SHORT, ProofBatch
 from toytrans.insight.proofs.future import all_replaced
 from toytrans.insight.proofs.report import CannotJudge, NotApplicable, NotAsked, Outcome
 from toytrans.model.rivals import Rival
@@ -88,9 +89,19 @@ def pads_hold_anything(batch: ProofBatch) -> Outcome:
         noise = batch.noise(embedded) * 100 * embedded.abs().amax()
         return torch.where(pads[side][..., None], noise, embedded)
 
-    with embeddings_changed(batch, change, given_embeddings(batch)) as met:
-        answer = batch.ask(batch.src, batch.tgt_in)
-    count = sum(int(pads[side].sum()) for side in met)
+    given = given_embeddings(batch)
+    tables = _tables(batch, given)
+    wanted = {"src", "tgt"} if batch.model.has_source else {"tgt"}
+    if set().union(*tables.values()) >= wanted and not _pads_stand_for_more(batch):
+        with _pad_rows_changed(batch, tables):
+            answer = batch.ask(batch.src, batch.tgt_in)
+    else:
+        with embeddings_changed(batch, change, given) as met:
+            answer = batch.ask(batch.src, batch.tgt_in)
+        if met < wanted:
+            side = "source" if "tgt" in met else "target"
+            raise CannotJudge(f"the {side} is embedded by another module, or at another width")
+    count = sum(int(pads[side].sum()) for side in wanted)
     return Outcome(
         batch.differ(answer, batch.logits, batch.real),
         batch.tolerance,
@@ -98,6 +109,60 @@ def pads_hold_anything(batch: ProofBatch) -> Outcome:
         "real outputs change with what the embedding of a pad holds: pads are seen as keys; are "
         "the pad masks passed to encoder, decoder and cross-attention, each the right way round?",
     )
+
+
+def _tables(batch: ProofBatch, given: Iterable[nn.Module]) -> dict[nn.Embedding, set[str]]:
+    """The tables in the model and in what was given, and the sides that each embeds: those whose
+    symbols are part of what it is asked for, at any width."""
+    modules = [part for whole in (batch.model.module, *given) if whole for part in whole.modules()]
+    asked: dict[nn.Embedding, list[list[int]]] = {
+        part: [] for part in modules if isinstance(part, nn.Embedding)
+    }
+
+    def asked_by(src: Tensor, tgt_in: Tensor) -> dict[nn.Embedding, list[list[int]]]:
+        for seen in asked.values():
+            seen.clear()
+        batch.ask(src, tgt_in)
+        return {table: list(seen) for table, seen in asked.items()}
+
+    with contextlib.ExitStack() as stack:
+        for table, seen in asked.items():
+            keep: Any = lambda _, ids, seen=seen: seen.append(ids[0].flatten().tolist())  # noqa: E731
+            stack.enter_context(table.register_forward_pre_hook(keep))
+        before = asked_by(batch.src, batch.tgt_in)
+        other = [
+            torch.where(torch.isin(ids, batch.symbols), batch.other(ids), ids)
+            for ids in (batch.src, batch.tgt_in)
+        ]
+        by = {"src": asked_by(other[0], batch.tgt_in), "tgt": asked_by(batch.src, other[1])}
+    return {
+        table: {side for side, after in by.items() if after[table] != ids}
+        for table, ids in before.items()
+    }
+
+
+def _pads_stand_for_more(batch: ProofBatch) -> bool:
+    """Whether a pad's id stands at a real place too, as a start or an end."""
+    pads = torch.tensor([batch.model.pad_id, batch.model.source_pad])
+    real = torch.cat((batch.src[batch.real_source], batch.tgt_in[batch.real]))
+    return bool(torch.isin(real, pads).any())
+
+
+@contextlib.contextmanager
+def _pad_rows_changed(batch: ProofBatch, tables: dict[nn.Embedding, set[str]]) -> Iterator[None]:
+    """What tables make of pads is noise meanwhile. Their weights, which may be the output layer's
+    as well, stay."""
+    pads = {"src": batch.model.source_pad, "tgt": batch.model.pad_id}
+
+    def hook(_: nn.Module, given: Any, output: Tensor, of: Tensor) -> Tensor:
+        noise = batch.noise(output) * 100 * output.abs().amax()
+        return torch.where(torch.isin(given[0], of)[..., None], noise, output)
+
+    with contextlib.ExitStack() as stack:
+        for table, sides in tables.items():
+            of = torch.tensor([pads[side] for side in sorted(sides)])
+            stack.enter_context(table.register_forward_hook(partial(hook, of=of)))
+        yield
 
 
 def sees_nothing_closed(batch: ProofBatch) -> Outcome:
@@ -175,7 +240,7 @@ def _gradients(batch: ProofBatch, embeddings: tuple[nn.Module, ...]) -> Outcome:
         by["the future"] = worst((by["the future"], largest(gradient[:, later])))
     if math.isnan(worst(by.values())) and _weights_have_gradients(batch, weighed.sum()):
         raise CannotJudge("gradients of embeddings are NaN, and those of the weights are not")
-    least = size * TOLERANCE.get(batch.dtype, 1e-5) if size else 0.0
+    least = size * batch.tolerance / batch.size
     reached = [name for name, size in by.items() if not size <= least]
     exactly = "exactly zero" if worst(by.values()) == 0 else "zero but for rounding"
     sides = [name for name in by if not (name == "source pads" and "src" not in leaves)]

@@ -6,15 +6,16 @@ from torch import Tensor
 from toytrans.errors import UserError
 from toytrans.insight.proofs.answers import largest, wider, worst
 from toytrans.insight.proofs.batch import ProofBatch
+from toytrans.insight.proofs.pads import other_source_pad
 from toytrans.insight.proofs.report import CannotJudge, NotApplicable, NotAsked, Outcome
 
-NEEDS_SOURCE = "loss and labels are judged for encoder-decoder models"
+NO_NEXT = "the labels of an encoder are not the next tokens"
 
 
 def needs_loss(batch: ProofBatch) -> Tensor:
     """The labels, where a loss function is at hand too."""
-    if not batch.model.has_source:
-        raise NotApplicable(NEEDS_SOURCE)
+    if not batch.model.is_causal:
+        raise NotApplicable(NO_NEXT)
     needed = {}
     if batch.model.loss is None:
         needed["loss"] = "a loss function"
@@ -80,11 +81,13 @@ def _own_differs(batch: ProofBatch, tgt_out: Tensor, own: float, once: float) ->
 def labels_shifted(batch: ProofBatch) -> Outcome:
     """(l) tgt_out[t] = tgt_in[t + 1] at every real place, and rows hold the pairs they are made
     of."""
-    if not batch.model.has_source:
-        raise NotApplicable(NEEDS_SOURCE)
+    if not batch.model.is_causal:
+        raise NotApplicable(NO_NEXT)
     if batch.tgt_out is None:
         raise NotAsked(batch="a batch maker, for its labels")
     if mixed := _mixed_rows(batch):
+        if (other := other_source_pad(batch)) is not None:
+            raise CannotJudge(f"the source has a pad of its own: give source_pad_id={other}")
         return Outcome(1.0, 0.0, "", mixed)
     labelled = batch.model.real_labels(batch.tgt_out)
     follows = batch.real[:, 1:] & batch.real[:, :-1] & labelled[:, :-1]

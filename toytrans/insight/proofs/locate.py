@@ -9,9 +9,9 @@ import torch
 from torch import Tensor, nn
 
 from toytrans.errors import UserError
-from toytrans.insight.proofs.answers import apart, largest
+from toytrans.insight.proofs.answers import apart, calm, largest
 from toytrans.insight.proofs.batch import ProofBatch
-from toytrans.insight.proofs.model_under_test import ATTENTION_END
+from toytrans.insight.proofs.model_under_test import ATTENTION_END, half_of
 from toytrans.insight.proofs.report import Witness
 
 HEADS = ("num_heads", "n_heads", "num_attention_heads", "nhead", "heads", "n_head")
@@ -100,6 +100,7 @@ def _outputs(batch: ProofBatch, module: nn.Module, ids: Ids) -> list[ModuleOutpu
         for name, part in module.named_modules():
             handle = part.register_forward_hook(hook(name, bool(ATTENTION_END.search(name))))
             stack.callback(handle.remove)
+        stack.enter_context(calm(batch.variant))
         batch.model.call(ids[0].clone(), ids[1].clone())
     return seen
 
@@ -139,9 +140,7 @@ def _compared(
 
 def _sides(name: str) -> tuple[int, ...]:
     """Source 0 and target 1, the likelier first."""
-    encoder, decoder = name.find("enc"), name.find("dec")
-    is_source = encoder >= 0 and (decoder < 0 or encoder < decoder)
-    return (0, 1) if is_source or "src" in name else (1, 0)
+    return (0, 1) if half_of(name) == "encoder" or "src" in name else (1, 0)
 
 
 def _batch_first(value: Tensor, shape: tuple[int, ...]) -> Tensor | None:

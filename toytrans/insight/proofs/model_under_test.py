@@ -26,13 +26,25 @@ Loss = Callable[[Tensor, Tensor], Tensor]
 IGNORED = -100
 """The label that torch's cross entropy, and with it Hugging Face's models, ignores."""
 
-# the last matrix of a sub-layer, by its name in toytrans, torch, BART and its kin, T5, BERT
-ATTENTION_END = re.compile(r"(att[\w.]*\.out_proj|Attention\.o|attention\.output\.dense)$")
+# the last matrix of a sub-layer, by its name in toytrans, torch, BART and its kin, T5, BERT, and
+# the Annotated Transformer
+ATTENTION_END = re.compile(
+    r"(att[\w.]*\.out_proj|Attention\.o|attention\.output\.dense|attn\.linears\.3)$"
+)
 FEED_FORWARD_END = re.compile(
-    r"(feed_forward\.3|linear2|fc2|DenseReluDense\.wo|(?<!attention)\.output\.dense)$"
+    r"(feed_forward\.(3|w_2)|linear2|fc2|DenseReluDense\.wo|(?<!attention)\.output\.dense)$"
 )
 CROSS = re.compile(r"cross_?att|multihead_attn|encoder_attn|src_attn|EncDecAttention")
+HALF = re.compile(r"(enc|dec)oder|(?<![a-z])(enc|dec)(?![a-z])")
 EXPERT = re.compile(r"expert|moe|router", re.IGNORECASE)
+
+
+def half_of(name: str) -> Literal["encoder", "decoder"] | None:
+    """Which half of a model a module belongs to, by the word that its name says first."""
+    found = HALF.search(name)
+    if found is None:
+        return None
+    return "encoder" if found[0].startswith("enc") else "decoder"
 
 
 @dataclass(frozen=True)

@@ -192,8 +192,7 @@ def _alone(batch: ProofBatch, row: int) -> tuple[Tensor, Tensor]:
 
 def empty_row(batch: ProofBatch) -> Outcome:
     """(i) A pair without symbols gives numbers, and leaves the other rows as they are; so does a
-    source of nothing but pads, whose own outputs may be NaN where such a row never comes, as the
-    source ends with EOS."""
+    source of nothing but pads, unless the batch maker never makes one."""
     if not batch.model.has_source:
         raise NotApplicable("the model has no source that could be empty")
     pad = batch.model.source_pad
@@ -227,9 +226,18 @@ def empty_row(batch: ProofBatch) -> Outcome:
     needed = own and (all_pads or batch.model.ours is None)
     if not ends and not needed and others <= batch.tolerance:
         raise CannotJudge(give)
+    if needed and not all_pads and others <= batch.tolerance and batch.model.batch_maker is None:
+        raise CannotJudge(
+            "a source of pads alone turns into NaN, or spoils other rows; whether an empty source "
+            "of yours has an end in it, your batch maker shows (batch=...)"
+        )
     is_finite = own and math.isfinite(others)
     what = "its own outputs" if others <= batch.tolerance else "those of other rows"
-    note = "" if all_pads else "; a source of pads alone, which never comes here, would spoil it"
+    note = (
+        ""
+        if all_pads
+        else "; a source of pads alone, which the batch maker never makes, would spoil it"
+    )
     return Outcome(
         others if needed else math.nan,
         batch.tolerance,

@@ -2,7 +2,6 @@
 
 import dataclasses
 import math
-import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
@@ -42,8 +41,9 @@ MORE_SIZES = ((20, 32), (128, 4), (256, 2), (512, 2))
 SEEDS = 3
 """Short batches in which it is asked whether every token is seen."""
 
-SECONDS = 15.0
-"""Processor time that the proofs are kept within, unless asked to be thorough."""
+WORK = 75e9
+"""Multiplications (`Counted`) that the proofs are kept within, unless asked to be thorough: about
+15 s."""
 
 ANSWERS = 80
 """Answers to a batch that its proofs ask for, about."""
@@ -61,7 +61,7 @@ class Plan:
     progress: Progress | None
     findings: dict[str, Finding] = field(default_factory=dict)
     tried: Tried = field(default_factory=Tried)
-    started: float = 0.0
+    spent: float = 0.0
     model: ModelUnderTest | None = None
     source_pad: tuple[int | None] | None = None
 
@@ -95,7 +95,7 @@ class Plan:
 
     def prove(self, model: ModelUnderTest) -> Report:
         """Every proof wanted, on every batch, in each mode and precision that the model has."""
-        self.started, self.model = time.process_time(), model
+        self.model = model
         settings = self.sizes(model.limit)
         in_eval = in_eval_mode(None if model.ours is not None else model.module)
         with torch.random.fork_rng(devices=[]), on_one_thread(model), in_eval:
@@ -185,28 +185,27 @@ class Plan:
             return number != 2 or count <= 3
         return number > 0 and (variant is batch.variant or (self.thorough and number % 2 == 0))
 
-    def _time_left(self, setting: Setting, variant: Variant, needed: float = 0.0) -> bool:
-        """Whether a batch whose proofs need so many seconds is within bounds; a note if not."""
-        spent = time.process_time() - self.started
-        if self.thorough or spent + needed < SECONDS:
+    def _is_within(self, batch: ProofBatch) -> bool:
+        """Whether the proofs of a batch are within bounds, which they then use up; a note if
+        not."""
+        needed = ANSWERS * batch.work
+        if self.thorough or self.spent + needed < WORK:
+            self.spent += needed
             return True
         self.tried.left_out.append(f"lengths from {setting.length} on in {variant.mode} mode")
         self.tried.notes.append(
-            f"lengths from {setting.length} on in {variant.mode} mode left out: they would take "
-            f"more than {SECONDS:.0f} s of processor time in all; thorough tries them"
+            f"lengths from {batch.setting.length} on in {batch.variant.mode} mode left out: the "
+            "model is large; thorough tries them, or give a smaller one"
         )
         return False
 
     def _made(self, variant: Variant, setting: Setting) -> ProofBatch | None:
-        """A batch of some size; None, with a note, where the model does not take it, or takes too
-        long."""
-        if not self._time_left(setting, variant):
-            return None
+        """A batch of some size; None, with a note, where the model does not take it, or it is too
+        much work."""
         try:
             batch = ProofBatch(variant, setting)
             batch.wider_is_taken()
-            needed = ANSWERS * batch.seconds if setting.length > SHORT else 0.0
-            return batch if self._time_left(setting, variant, needed) else None
+            return batch if self._is_within(batch) else None
         except UserError as error:
             self.tried.notes.append(
                 f"length {setting.length} in {variant.mode} mode not judged: {error}"

@@ -201,10 +201,13 @@ class Report:
 
     @property
     def verdict(self) -> Literal["PASS", "FAIL", "cannot judge"]:
-        """FAIL if a proof fails, "cannot judge" if an essential one could not be judged."""
+        """FAIL if a proof fails, "cannot judge" if none passes, or an essential one could not be
+        judged."""
         if self.failures:
             return "FAIL"
-        unsure = any(f.letter in ESSENTIAL and f.verdict == "cannot judge" for f in self.findings)
+        unsure = not any(f.verdict == "PASS" for f in self.findings) or any(
+            f.letter in ESSENTIAL and f.verdict == "cannot judge" for f in self.findings
+        )
         return "cannot judge" if unsure else "PASS"
 
     @property
@@ -277,6 +280,12 @@ class Report:
         return lines
 
     @property
+    def not_judged(self) -> str:
+        """What could not be judged, as "(c) cannot be judged"; empty for none."""
+        unsure = "".join(f"({f.letter}) " for f in self.findings if f.verdict == "cannot judge")
+        return f"{unsure}cannot be judged" if unsure else ""
+
+    @property
     def not_asked(self) -> str:
         """What more proofs need, as "2 not asked (give embedding=, batch=)"; empty for none."""
         missing = [finding.give for finding in self.findings if finding.give]
@@ -341,7 +350,6 @@ class Report:
         if self.tried is not None:
             lines.append(f"tried: {self.tried}")
             lines += [f"note: {note}" for note in self.tried.notes]
-        if self.not_asked:
-            lines.append(self.not_asked)
-        lines.append(self.verdict + self.reduced)
+        ends = (self.verdict + self.reduced, self.not_judged, self.not_asked)
+        lines.append(", ".join(filter(None, ends)))
         return "\n".join(lines)

@@ -6,7 +6,6 @@ in three come pads, behind those of the third other symbols: neither may move wh
 """
 
 import math
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -21,8 +20,8 @@ from toytrans.insight.proofs.report import Outcome, Witness
 PERIOD = 17
 """Neighbouring widths in which target and source differ by each number of -8..8 once."""
 
-SECONDS = 3.0
-"""Processor time after which no further shape is tried."""
+WORK = 15e9
+"""Multiplications (`Counted`) after which no further shape is tried: about 3 s."""
 
 
 GROUP = 3
@@ -86,9 +85,11 @@ def in_many_shapes(batch: ProofBatch) -> Shapes:
 
 
 def _tried(batch: ProofBatch) -> Shapes:
-    shapes, begun = Shapes(batch.setting.widest), time.process_time()
+    shapes, spent = Shapes(batch.setting.widest), 0.0
+    ids = batch.src.numel() + batch.tgt_in.numel()
     for shape in _shapes(batch):
-        if time.process_time() - begun > SECONDS:
+        spent += batch.work * max(1.0, shape.rows * (shape.source + shape.target) / ids)
+        if spent > WORK:
             break
         try:
             _try(batch, shape, shapes)

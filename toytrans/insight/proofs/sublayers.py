@@ -1,19 +1,20 @@
 """Proofs about sub-layers: residual connections, norms and feed-forward."""
 
 import contextlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 
 import torch
 from torch import Tensor, nn
 
 from toytrans.insight.proofs.answers import largest
 from toytrans.insight.proofs.batch import ProofBatch
+from toytrans.insight.proofs.copies import zeroed
 from toytrans.insight.proofs.internals import (
     embeddings_changed,
     given_embeddings,
     needs_layers,
 )
-from toytrans.insight.proofs.model_under_test import Layers
+from toytrans.insight.proofs.model_under_test import Layers, half_of
 from toytrans.insight.proofs.report import CannotJudge, NotApplicable, Outcome
 
 
@@ -130,25 +131,16 @@ def feed_forward_at_work(batch: ProofBatch) -> Outcome:
     )
 
 
-@contextlib.contextmanager
-def silenced(modules: Iterable[nn.Module]) -> Iterator[None]:
+def silenced(modules: Iterable[nn.Module]) -> contextlib.AbstractContextManager[None]:
     """Their weights and biases are zero meanwhile."""
-    kept = [(p, p.detach().clone()) for module in modules for p in module.parameters()]
-    try:
-        for parameter, _ in kept:
-            parameter.data.zero_()
-        yield
-    finally:
-        for parameter, value in kept:
-            parameter.data.copy_(value)
+    return zeroed(parameter for module in modules for parameter in module.parameters())
 
 
 def _side(name: str) -> str:
-    """Which half of the model a module belongs to, by what its name says first."""
-    encoder, decoder = name.find("enc"), name.find("dec")
-    if encoder < 0 and decoder < 0:
+    half = half_of(name)
+    if half is None:
         raise NotApplicable(f"needs names that tell encoder from decoder; {name} does not")
-    return "decoder" if decoder >= 0 and (encoder < 0 or decoder < encoder) else "encoder"
+    return half
 
 
 def _layers(batch: ProofBatch) -> Layers:

@@ -1,0 +1,328 @@
+"""Habits of well-known repositories, sound and faulty, that are easily misjudged."""
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from toytrans.insight.adapters import TorchTransformer
+
+from . import END, PAD, START, SYMBOLS, faulty, sound
+from .parts import WIDTH, Attention, Embedding, Layer, Translator, real, triangle
+from .sound_batches import filled, make_batch, mean_loss
+
+# Weights that are zero at the start, beside decoding by the same model ------------------------
+
+
+def _again(model):
+    """The model, and its greedy decoding by parallel passes."""
+
+    @torch.no_grad()
+    def generate(src):
+        ids = torch.full((len(src), 1), START)
+        for _ in range(6):
+            best = model.eval()(src, ids)[:, -1].argmax(-1)
+            ids = torch.cat((ids, best.masked_fill((ids == END).any(1), PAD)[:, None]), 1)
+        return ids
+
+    return {"model": model, "generate": generate}
+
+
+@sound()
+def closed_gates_and_decoding():
+    """ReZero: each branch is multiplied with a gate that is zero at the start."""
+
+    class Gated(Layer):
+        def __init__(self, attention, cross):
+            super().__init__(attention, cross)
+            self.gate = nn.Parameter(torch.zeros(1))
+
+        def branch(self, x, norm, sublayer):
+            return x + self.gate * sublayer(norm(x))
+
+    class Model(Translator):
+        layer = Gated
+
+    model = Model()
+    return {"model": model, "generate": lambda src, tgt: model.eval()(src, tgt)}
+
+
+@sound()
+def zero_projections_and_decoding():
+    """The last matrix of each attention is zero at the start."""
+    model = Translator()
+    for part in model.modules():
+        if isinstance(part, Attention):
+            nn.init.zeros_(part.out_proj.weight)
+    return _again(model)
+
+
+@sound()
+def one_plus_gain_and_decoding():
+    """Gemma's norm multiplies with 1 + g, and g is zero at the start."""
+
+    class Norm(nn.Module):
+        def __init__(self, width):
+            super().__init__()
+            self.g = nn.Parameter(torch.zeros(width))
+
+        def forward(self, x):
+            return F.rms_norm(x, x.shape[-1:]) * (1 + self.g)
+
+    class Block(Layer):
+        norm = Norm
+
+    class Model(Translator):
+        layer, final_norm = Block, Norm
+
+    return _again(Model())
+
+
+@sound()
+def a_norm_with_its_own_shift_and_decoding():
+    """A layer norm by hand, whose bias is named b_2 as in the Annotated Transformer."""
+
+    class Norm(nn.Module):
+        def __init__(self, width):
+            super().__init__()
+            self.a_2, self.b_2 = nn.Parameter(torch.ones(width)), nn.Parameter(torch.zeros(width))
+
+        def forward(self, x):
+            return F.layer_norm(x, x.shape[-1:], self.a_2, self.b_2)
+
+    class Block(Layer):
+        norm = Norm
+
+    class Model(Translator):
+        layer, final_norm = Block, Norm
+
+    return _again(Model())
+
+
+# What pads hold ------------------------------------------------------------------------------
+
+FIXED = 80
+
+
+class _Fixed(Translator):
+    """Sources are filled up to a fixed width inside, as with a maximum length of sentences."""
+
+    more = 0
+
+    def forward(self, src, tgt):
+        return super().forward(F.pad(src, (0, FIXED - src.shape[1]), value=PAD), tgt)
+
+    def source_mask(self, src, number):
+        return (torch.arange(FIXED) < real(src).sum(1, keepdim=True) + self.more)[:, None, None]
+
+    def cross_mask(self, src, tgt, number):
+        return self.source_mask(src, number)
+
+
+@sound(max_length=72)
+class filled_up_inside(_Fixed):
+    """Sources of a fixed width, masked rightly."""
+
+
+@faulty("c", max_length=72)
+def one_pad_seen_for_ever():
+    """The mask is made for a length + 1, so the same pad is seen in every batch."""
+
+    class Model(_Fixed):
+        more = 1
+
+    model = Model()
+    return {"model": model, "embedding": (model.source, model.target)}
+
+
+@faulty("c", max_length=72)
+def one_pad_seen_and_another_embedding_given():
+    """The same where the embedding given is that of the target alone."""
+
+    class Model(_Fixed):
+        more = 1
+
+    model = Model()
+    return {"model": model, "embedding": model.target}
+
+
+# Half precision ------------------------------------------------------------------------------
+
+
+class _Places(nn.Module):
+    """Embeddings of tokens and of places."""
+
+    def __init__(self, symbols, width):
+        super().__init__()
+        self.tokens, self.places = nn.Embedding(symbols, width), nn.Embedding(100, width)
+
+    def forward(self, ids):
+        return self.tokens(ids) + self.places(torch.arange(ids.shape[1]))
+
+
+@sound(vocabulary_size=1000, max_length=24, length=12, is_long=True)
+def in_bf16_of_some_width():
+    """A width of 256, four layers: rounding in bf16 adds up."""
+    torch.manual_seed(2)
+    core = nn.Transformer(256, 8, 4, 4, 512, batch_first=True)
+    embeddings = (_Places(1000, 256), _Places(1000, 256))
+    model = TorchTransformer(core, *embeddings, nn.Linear(256, 1000)).bfloat16().eval()
+    return {"model": lambda src, tgt: model(src, tgt)}
+
+
+@sound(skip="c")
+def gradients_in_bf16():
+    """The past is what all sum up to without what is later: its gradient is rounded in bf16."""
+    model = Translator().bfloat16().eval()
+
+    def call(src, tgt):
+        x = model.embed_target(tgt)
+        later = x.flip(1).cumsum(1).flip(1) - x
+        past = (x.sum(1, keepdim=True) / 3 * 3 - later) / 4
+        return model.head(past + model.encode(src)[:, :1])
+
+    return {"model": call, "embedding": (model.source, model.target)}
+
+
+# Sub-layers in the Annotated Transformer's layout ---------------------------------------------
+
+
+class _Linears(Attention):
+    """Its four projections are in one list."""
+
+    def __init__(self):
+        nn.Module.__init__(self)
+        self.linears = nn.ModuleList(nn.Linear(WIDTH, WIDTH) for _ in range(4))
+
+    q_proj = property(lambda self: self.linears[0])
+    k_proj = property(lambda self: self.linears[1])
+    v_proj = property(lambda self: self.linears[2])
+    out_proj = property(lambda self: self.linears[3])
+
+
+class _FeedForward(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.w_1, self.w_2 = nn.Linear(WIDTH, 2 * WIDTH), nn.Linear(2 * WIDTH, WIDTH)
+
+    def forward(self, x):
+        return self.w_2(self.w_1(x).relu())
+
+
+class _Annotated(Layer):
+    def __init__(self, attention, cross):
+        super().__init__(attention, cross)
+        del self.fc1, self.fc2
+        self.feed_forward = _FeedForward()
+
+    feed_forward = property(lambda self: self._modules["feed_forward"])
+
+
+@sound()
+class annotated_names(Translator):
+    """The layout of the Annotated Transformer."""
+
+    attention, layer = _Linears, _Annotated
+
+
+@faulty("o")
+class annotated_names_without_residuals(Translator):
+    """The same without x + sublayer(x)."""
+
+    attention = _Linears
+
+    class layer(_Annotated):
+        def branch(self, x, norm, sublayer):
+            return sublayer(norm(x))
+
+
+# Loss and labels of a decoder -----------------------------------------------------------------
+
+
+class _Decoder(nn.Module):
+    """One stream of ids, causal."""
+
+    def __init__(self):
+        super().__init__()
+        self.tokens, self.layer = Embedding(), Layer(Attention, False)
+        self.norm, self.head = nn.LayerNorm(WIDTH), nn.Linear(WIDTH, SYMBOLS)
+
+    def forward(self, ids):
+        x = self.tokens(ids)
+        return self.head(self.norm(self.layer(x, triangle(ids.shape[1])[None, None])))
+
+
+def _decoder(**others):
+    return {"model": _Decoder(), "kind": "decoder", "batch": make_batch, "loss": mean_loss} | others
+
+
+@sound()
+def a_decoder_with_its_loss():
+    """A decoder, its batches and its loss."""
+    return _decoder()
+
+
+@faulty("l")
+def a_decoder_whose_labels_are_not_shifted():
+    """Labels are the tokens just read."""
+
+    def batch(pairs):
+        src, tgt_in, _ = make_batch(pairs)
+        return src, tgt_in, tgt_in
+
+    return _decoder(batch=batch)
+
+
+@faulty("h")
+def a_decoder_whose_pads_are_scored():
+    """The loss ignores no label."""
+    return _decoder(loss=lambda logits, labels: F.cross_entropy(logits.mT, labels))
+
+
+@faulty("m")
+def a_decoder_that_never_learns_to_stop():
+    """Labels have no end."""
+
+    def batch(pairs):
+        rows = [[START, *target] for _, target in pairs]
+        return filled(rows), filled([r[:-1] for r in rows]), filled([r[1:] for r in rows])
+
+    return _decoder(batch=batch)
+
+
+# Decoding -------------------------------------------------------------------------------------
+
+
+@faulty("f")
+def nothing_but_pads_decoded():
+    """Behind the start stand pads, where the model ranks symbols first."""
+    made = _again(Translator())
+    greedy = made["generate"]
+    return made | {"generate": lambda src: greedy(src).index_fill(1, torch.arange(1, 7), PAD)}
+
+
+@sound()
+def pads_in_the_place_of_the_end():
+    """The end is cut off and filled with pads, as for people to read."""
+    made = _again(Translator())
+    with torch.no_grad():
+        made["model"].head.bias[END] = 1.0  # so that some rows end early
+    greedy = made["generate"]
+    return made | {"generate": lambda src: greedy(src).masked_fill(greedy(src) == END, PAD)}
+
+
+@faulty("f")
+def a_cache_that_grows_from_call_to_call():
+    """Keys of the last call are still there, and the mask does not fit them."""
+    model, kept = Translator(), []
+
+    @torch.no_grad()
+    def steps(src, tgt):
+        (layer,) = model.eval().decoder
+        memory, y = model.encode(src), model.embed_target(tgt)
+        kept.append(layer.self_attn_norm(y))
+        past, mask = torch.cat(kept, 1), triangle(tgt.shape[1])[None, None]
+        y = y + layer.self_attn(kept[-1], past, mask)
+        y = y + layer.encoder_attn(layer.encoder_attn_norm(y), memory, real(src)[:, None, None])
+        return model.head(model.decoder_norm(y + layer.feed_forward(layer.fc_norm(y))))
+
+    return {"model": model, "generate": steps}
