@@ -269,7 +269,7 @@ def test_a_bad_line_of_standard_input_is_numbered(
     run: Path, command: Command, monkeypatch: pytest.MonkeyPatch, raw: bytes, fragment: str
 ) -> None:
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(raw), "utf-8"))
-    answer = command("translate")
+    answer = command("translate", str(run))
     assert (answer.code, answer.err.count("\n")) == (2, 1)
     says(answer.err, "toytrans: standard input, line 2", fragment)
 

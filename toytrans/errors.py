@@ -15,6 +15,11 @@ HOW_TO_SEPARATE = "put spaces between symbols, and each sequence in quotes of it
 EACH_ITS_OPTION = 'give each sequence an option of its own: --src "5 7 9" --src "2 4"'
 
 
+def how_to_install(*packages: str) -> str:
+    """The command that installs missing packages, however toytrans itself was installed."""
+    return f"`python -m pip install {' '.join(packages)}`"
+
+
 class UnseenSymbol(UserError):
     """A symbol that is not in the vocabulary. Callers that know file and line add them."""
 

@@ -1,12 +1,20 @@
 """Where a newcomer stumbles: the command answers with the remedy, and takes nothing unasked."""
 
+import json
 import os
+import re
+import sys
 from collections.abc import Callable
+from itertools import groupby
 from pathlib import Path
+from typing import get_args
 
 import pytest
-from conftest import Command
+import typer
+import yaml
+from conftest import Command, Screen, on_screen
 
+from toytrans.choices import FaultName
 from toytrans.sealed import seal
 
 Refused = Callable[..., str]
@@ -101,3 +109,117 @@ def test_a_folder_of_sealed_exercises_has_no_newest_run(command: Command, refuse
     assert command("train", "c.yaml", "--set", f"fault={SEALED}").code == 0
     assert "name the run directory" in refused("attention", "1 2")
     assert command("attention", "runs/c", "1 2").code == 0
+
+
+# Configs -------------------------------------------------------------------------------------
+
+
+def test_a_shipped_config_is_found_by_name_where_no_file_has_it(command: Command):
+    few = ("--set", "train.max_steps=2", "--set", "data.valid_examples=9")
+    few = (*few, "--set", "data.test_examples=9", "--out", "runs/t")
+    assert command("train", "textbook", *few).code == 0
+    Path("textbook").write_text("data: {task: nonsense}\n")
+    assert "nonsense" in command("train", "textbook", *few).err
+
+
+def test_a_config_that_is_not_there_is_answered_with_those_that_are(refused: Refused):
+    assert "textbook" in refused("train", "textbok")
+
+
+def test_no_answer_of_an_installed_package_names_what_only_a_checkout_has(command: Command):
+    answers = [command("train"), command("sweep"), command("train", "no.yaml")]
+    answers += [command("faults")]
+    answers += [command("faults", name) for name in get_args(FaultName)]
+    text = "".join(out + err for _, out, err in answers)
+    assert "textbook" in text
+    assert "configs/" not in text and "scripts/" not in text
+
+
+def test_a_new_config_stops_when_it_has_learned(command: Command):
+    assert command("config", "new", "copy", "--out", "new.yaml").code == 0
+    config = yaml.safe_load(Path("new.yaml").read_text())
+    assert config["train"]["stop_at_exact_match"] == 1.0
+
+
+@pytest.mark.parametrize("fault", ["pad_visible", "wrong_start", "no_residual"])
+def test_a_fault_that_anchors_hide_is_said_to_be_hidden_before_training(
+    command: Command, fault: str
+):
+    broken = ("train", "c.yaml", "--break", fault)
+    hidden = command(*broken, "--set", "model.positions=anchored").err
+    assert f"anchored positions hide {fault}" in hidden.partition("runs/c")[0]
+    seen = command(*broken, "--set", "model.positions=sinusoidal", "--out", "runs/seen")
+    assert seen.code == 0 and "hide" not in seen.err
+
+
+# What commands print -------------------------------------------------------------------------
+
+
+def test_a_trace_without_a_cap_shows_no_capped_scores(run: str, command: Command):
+    without = ("--config", "c.yaml", "--set", "model.positions=sinusoidal", "--all")
+    assert "capped" not in command("trace", *without).out
+    capped = command("trace", "--config", "c.yaml", "--set", "model.score_cap=5.0", "--all")
+    assert "7 capped" in capped.out
+
+
+def test_the_scale_of_a_model_is_shown_alone(run: str, command: Command):
+    answer = command("trace", "scale", run, "--part", "cross")
+    titles = [line for line in answer.out.splitlines() if re.match(r"\d ", line)]
+    assert len(titles) == 1 and "This model: cross-attention" in titles[0]
+
+
+def test_the_doctor_diagnoses_a_planted_fault_before_it_reads_the_config(command: Command):
+    broken = ("--break", "labels_not_shifted", "--set", "train.max_steps=120")
+    assert command("train", "c.yaml", *broken, "--set", "train.lr=0.01").code == 0
+    found = json.loads(command("doctor", "runs/c", "--json").out)["symptoms"]
+    names = [symptom["name"] for symptom in found]
+    assert len(names) > 1 and names[-1] == "fault"
+    assert "; yet" not in command("doctor", "runs/c").out
+
+
+def test_the_card_of_a_leak_names_every_check_that_fails(command: Command):
+    failing = command("check", "--config", "c.yaml", "--break", "no_causal", "--json")
+    letters = [
+        each["letter"] for each in json.loads(failing.out)["findings"] if each["verdict"] == "FAIL"
+    ]
+    assert letters and " ".join(f"({letter})" for letter in letters) in " ".join(
+        command("faults", "no_causal").out.split()
+    )
+
+
+def test_two_forms_of_a_report_are_refused(refused: Refused):
+    pair = ("check", "--config", "c.yaml", "--format", "junit", "--json")
+    assert "give one" in refused(*pair)
+
+
+def test_a_seed_of_the_command_line_is_that_of_the_check(command: Command):
+    Path("m.py").write_text(
+        "import torch\n"
+        "def make():\n"
+        "    model = torch.nn.Embedding(9, 9)\n"
+        "    return {'model': lambda src, tgt_in: model(tgt_in), 'pad_id': 0,\n"
+        "            'vocabulary_size': 9, 'seed': 5}\n"
+    )
+    given = ("check", "--model", "m.py:make", "--only", "a", "--json")
+    assert json.loads(command(*given).out)["seed"] == 5
+    assert json.loads(command(*given, "--seed", "0").out)["seed"] == 0
+
+
+def test_what_a_missing_library_asks_for_is_on_an_index(
+    monkeypatch: pytest.MonkeyPatch, refused: Refused, run: str
+):
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    message = refused("attention", run, "--plot", "a.png")
+    assert "python -m pip install matplotlib" in message and "toytrans[" not in message
+
+
+@pytest.mark.parametrize("back", ["b", "\x1b[D"])
+def test_steps_go_back(monkeypatch: pytest.MonkeyPatch, back: str):
+    keys = iter(["x", back, "x", back, back, "q"])
+    monkeypatch.setattr(typer, "getchar", lambda: next(keys))
+    monkeypatch.setattr(sys, "stdin", Screen())
+    text = on_screen(monkeypatch, "inspect-masks", "--steps", NO_COLOR="1")
+    shown = [line.split("\r")[-1] for line in text.splitlines()]
+    numbers = [found[1] for line in shown if (found := re.match(r"(\d+)[abc]? ", line))]
+    assert [number for number, _ in groupby(numbers)] == ["0", "1", "0", "1", "0"]

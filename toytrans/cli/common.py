@@ -48,7 +48,7 @@ Examples = Annotated[
 ]
 AnyPart = Annotated[
     Literal["encoder", "decoder", "cross"] | None,
-    typer.Option(help="Show one part.", show_default="all"),
+    typer.Option(help="Show one part.", show_default=False),
 ]
 
 
