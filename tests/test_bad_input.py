@@ -256,7 +256,7 @@ def test_lengths_that_the_files_lack_are_named(run: Path, refused: Callable[...,
 
 
 def test_an_argument_with_an_unseen_symbol_is_numbered(run: Path, command: Command) -> None:
-    answer = command("translate", "1 2", "3", "4 x 1")
+    answer = command("translate", str(run), "1 2", "3", "4 x 1")
     assert (answer.code, answer.err.count("\n")) == (2, 1)
     says(answer.err, "toytrans: argument 3", "symbol 'x'", "5 symbols", "'0'")
     assert answer.out.count("\n") == 2  # the two before it are translated
@@ -269,7 +269,7 @@ def test_a_bad_line_of_standard_input_is_numbered(
     run: Path, command: Command, monkeypatch: pytest.MonkeyPatch, raw: bytes, fragment: str
 ) -> None:
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(raw), "utf-8"))
-    answer = command("translate")
+    answer = command("translate", str(run))
     assert (answer.code, answer.err.count("\n")) == (2, 1)
     says(answer.err, "toytrans: standard input, line 2", fragment)
 

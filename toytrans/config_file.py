@@ -46,7 +46,7 @@ def load_config(
         from it, so that raising a limit does not change what was once derived.
     short: values of options in `SHORT`, by key; None changes nothing
     """
-    tree = read_yaml(path)
+    tree = read_yaml(named_config(path))
     for override in overrides:
         lay_over(tree, override)
     for key, value in (short or {}).items():

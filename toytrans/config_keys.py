@@ -37,7 +37,7 @@ USUAL = (
 )
 """Keys of a new config."""
 
-WRITTEN_OUT = ("data.symbols", "data.train_length")
+WRITTEN_OUT = ("data.symbols", "data.train_length", "train.stop_at_exact_match")
 """Keys of a new config that are written as values although they are null by default."""
 
 HEADER = """\
@@ -110,8 +110,9 @@ def is_derived(key: Key) -> bool:
 
 
 def new_config(task: str) -> str:
-    """A commented config of a task, as YAML. Raises UserError."""
-    config = check_config(Tree("a new config", {"data": {"task": task}}))
+    """A commented config of a task, as YAML. It stops when it has learned. Raises UserError."""
+    values = {"data": {"task": task}, "train": {"stop_at_exact_match": 1.0}}
+    config = check_config(Tree("a new config", values))
     lines, section = [HEADER], ""
     known = {key.path: key for key in keys()}
     for key in map(known.__getitem__, USUAL):

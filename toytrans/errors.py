@@ -16,13 +16,23 @@ def shortened(text: str) -> str:
     return text if len(text) <= 2000 else f"{text[:1200]} ... {text[-700:]}"
 
 
+HOW_TO_SEPARATE = "put spaces between symbols, and each sequence in quotes of its own"
+EACH_ITS_OPTION = 'give each sequence an option of its own: --src "5 7 9" --src "2 4"'
+
+
+def how_to_install(*packages: str) -> str:
+    """The command that installs missing packages, however toytrans itself was installed."""
+    return f"`python -m pip install {' '.join(packages)}`"
+
+
 class UnseenSymbol(UserError):
     """A symbol that is not in the vocabulary. Callers that know file and line add them."""
 
     def __init__(self, symbol: str, known: int, example: str) -> None:
         self.symbol = symbol
         hint = f"known are {known} symbols such as {example!r}" if known else "it is empty"
-        super().__init__(f"symbol {symbol!r} is not in the vocabulary ({hint})")
+        more = f"; {HOW_TO_SEPARATE}" if "," in symbol else ""
+        super().__init__(f"symbol {symbol!r} is not in the vocabulary ({hint}){more}")
 
 
 MEMORY_RAN_OUT = (

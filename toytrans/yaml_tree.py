@@ -32,6 +32,23 @@ IN_PYTHON = "config"
 """Name of a tree that is of no file."""
 
 
+_HERE = Path(__file__).parent
+SHIPPED = next(
+    (folder for folder in (_HERE / "configs", _HERE.parent / "configs") if folder.is_dir()), _HERE
+)
+"""The configs that come with the package: in its wheel, or in a checkout beside it."""
+
+
+def shipped() -> list[str]:
+    """The names of the configs that come with the package."""
+    return sorted(path.stem for path in SHIPPED.glob("*.yaml"))
+
+
+def named_config(path: Path) -> Path:
+    """A file of that path; or where there is none, the shipped config of that name."""
+    return SHIPPED / f"{path}.yaml" if str(path) in shipped() and not path.is_file() else path
+
+
 @dataclass
 class Tree:
     """The values of a file, and where each key was written.
@@ -76,7 +93,9 @@ class _Loader(yaml.SafeLoader):
 
 def read_yaml(path: Path) -> Tree:
     """The tree of a YAML file whose top level is a mapping. Raises UserError."""
-    raw = read_named(path, MAX_BYTES, kind="YAML file", hint="; configs/ holds examples")
+    raw = read_named(
+        path, MAX_BYTES, kind="YAML file", hint=f"; shipped are {', '.join(shipped())}"
+    )
     try:
         text = raw.decode("utf-8-sig")
     except UnicodeDecodeError as error:

@@ -252,4 +252,4 @@ def test_without_matplotlib_the_way_to_get_it_is_told(
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     answer = command("attention", "1", "--run", run, "--plot", "a.png")
     assert (answer.code, answer.out) == (2, "")
-    assert "pip install 'toytrans[plot]'" in answer.err
+    assert "pip install matplotlib" in answer.err

@@ -92,11 +92,11 @@ def test_a_run_that_is_named_twice_is_measured_once(runs, command: Command, monk
 
 def test_the_newest_run_is_named_with_what_is_missing(command: Command, here: Path):
     assert command("train", "c.yaml", "--set", "train.max_steps=3").code == 0
-    assert command("translate", "1").err == "by runs/c, step 3\n"
+    assert command("translate", "1").err == "run: runs/c, the newest\n"
     config = here / "runs/c/config.yaml"
     config.write_text(config.read_text().replace("max_steps: 3", "max_steps: 9"))
     answer = command("translate", "1")
-    assert answer.err == "by runs/c, step 3; training is unfinished: step 3 of 9\n"
+    assert answer.err == "run: runs/c, the newest; training is unfinished: step 3 of 9\n"
     assert command("translate", "runs/c", "1").err == "", "it was named by the user"
 
 

@@ -99,7 +99,7 @@ def test_a_run_is_found_and_named(here: Path, command: Command) -> None:
     steps = command("trace", "runs/c", "--example", "decoding")
     assert steps.code == 0 and "step t of decoding, to rounding" in steps.out
     unknown = command("trace", "--src", "9", "--tgt", "1")
-    assert unknown.code == 2 and "runs/c, the newest run: src '9'" in unknown.err
+    assert unknown.code == 2 and "runs/c, the newest\ntoytrans: src '9'" in unknown.err
 
 
 def test_a_fault_is_announced(here: Path, command: Command) -> None:

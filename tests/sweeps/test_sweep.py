@@ -491,7 +491,7 @@ def test_without_matplotlib_one_line_says_what_to_install(trained, command: Comm
 def test_without_ray_one_line_says_what_to_install(here: Path, refused, monkeypatch):
     monkeypatch.setitem(sys.modules, "ray", None)
     message = refused("sweep", "c.yaml", "--on", "ray")
-    assert "--on ray needs Ray, which is not installed; pip install 'toytrans[ray]'" in message
+    assert "--on ray needs Ray, which is not installed; `python -m pip install ray`" in message
 
 
 # Kills ---------------------------------------------------------------------------------------

@@ -37,7 +37,7 @@ from toytrans.cli import (
 )
 from toytrans.cli.common import note, silence, with_trust
 from toytrans.cli.reporter import reporter
-from toytrans.errors import UserError, ran_out_of_memory, shortened
+from toytrans.errors import EACH_ITS_OPTION, UserError, ran_out_of_memory, shortened
 from toytrans.training import signals
 from toytrans.user_code import fault_in_user_code
 
@@ -52,6 +52,16 @@ class _Commands(TyperGroup):
             return super().invoke(ctx)
         except EOFError as error:
             raise _EndOfFile from error
+        except Exception as error:
+            message = getattr(error, "message", "")  # of Typer's UsageError
+            if "extra argument" in message and _takes_sequences(error):
+                raise UserError(f"{message}; {EACH_ITS_OPTION}") from None
+            raise
+
+
+def _takes_sequences(error: Any) -> bool:
+    """Whether an error of the command line is of a command with --src."""
+    return any(option.name == "src" for option in error.ctx.command.params)
 
 
 app = typer.Typer(

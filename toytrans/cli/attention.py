@@ -41,12 +41,8 @@ def attention(
     ] = None,
     checkpoint: Checkpoint = "best",
     part: AnyPart = None,
-    layer: Annotated[
-        int | None, typer.Option(min=1, help="Show one layer, from 1.", show_default="all")
-    ] = None,
-    head: Annotated[
-        int | None, typer.Option(min=1, help="Show one head, from 1.", show_default="all")
-    ] = None,
+    layer: Annotated[int | None, typer.Option(min=1, help="Show one layer, from 1.")] = None,
+    head: Annotated[int | None, typer.Option(min=1, help="Show one head, from 1.")] = None,
     sample: Annotated[
         int,
         typer.Option(

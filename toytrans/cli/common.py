@@ -49,7 +49,7 @@ Examples = Annotated[
 ]
 AnyPart = Annotated[
     Literal["encoder", "decoder", "cross"] | None,
-    typer.Option(help="Show one part.", show_default="all"),
+    typer.Option(help="Show one part.", show_default=False),
 ]
 
 
@@ -93,11 +93,14 @@ def run_and_sequences(
 ) -> tuple[Path | None, list[str]]:
     """The run, which may be the first argument, and the sequences.
 
-    The first argument is a run if it is a directory with a config.yaml.
+    The first argument is a run if it is a directory with a config.yaml. Without --run, it is one
+    too if it is written as a path, with a slash and no space.
     """
     sequences = arguments or []
-    if sequences and os.path.isfile(os.path.join(sequences[0], "config.yaml")):
-        return either(Path(sequences[0]), option, "run"), sequences[1:]
+    first = sequences[0] if sequences else ""
+    is_path = option is None and os.path.basename(first) != first and not re.search(r"\s", first)
+    if is_path or os.path.isfile(os.path.join(first or os.devnull, "config.yaml")):
+        return either(Path(first), option, "run"), sequences[1:]
     return option, sequences
 
 
@@ -130,12 +133,21 @@ def open_run(path: Path | None, checkpoint: str, device: str = "cpu") -> "Run":
     from toytrans import load
     from toytrans.config_file import ignored_in
     from toytrans.training.owned import CONFIG
-    from toytrans.training.run import newest_run
 
-    run: Run = load(path or newest_run(), checkpoint, device)
+    run: Run = load(path or newest(), checkpoint, device)
     if ignored := ignored_in(run.path / CONFIG):
         note(ignored)
     return run
+
+
+def newest() -> Path:
+    """The newest run, named in a note. Raises UserError."""
+    from toytrans.training.run import newest_run, unfinished
+
+    path = newest_run()
+    rest = unfinished(path)
+    note(f"run: {path}, the newest" + (f"; training is unfinished: {rest}" if rest else ""))
+    return path
 
 
 def output(stderr: bool = False) -> Console:

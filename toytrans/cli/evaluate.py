@@ -173,8 +173,6 @@ def translate(
     device: Device = "auto",
 ) -> None:
     """Translate sequences of symbols with a run."""
-    from toytrans.training.run import unfinished
-
     run, sequences = run_and_sequences(sequences, run)
     loaded = _load(run, checkpoint, device)
     if sequences:
@@ -188,10 +186,6 @@ def translate(
                 note(f"toytrans: {error}")
     else:
         _translate_all(loaded, _lines(), "standard input, line")
-    if run is None:
-        rest = unfinished(loaded.path)
-        unfinished_at = f"; training is unfinished: {rest}" if rest else ""
-        note(f"by {loaded.path}, step {loaded.step}{unfinished_at}")
 
 
 def _load(path: Path | None, checkpoint: str, device: str) -> "Run":

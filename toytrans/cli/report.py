@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from toytrans.cli.common import Progress, check_new, printable, write_new
+from toytrans.cli.common import Progress, check_new, newest, printable, write_new
 from toytrans.errors import UserError
 
 PAGE = Path("report.html")
@@ -45,10 +45,9 @@ def report(
     from toytrans.report import compared, sections
     from toytrans.report.runs import read_view
     from toytrans.training.devices import tune_process
-    from toytrans.training.run import newest_run
 
     tune_process()
-    views = [read_view(path) for path in paths or [newest_run()]]
+    views = [read_view(path) for path in paths or [newest()]]
     follow = Progress()
     if len(views) == 1:
         title, parts = views[0].name, list(sections.sections_of(views[0], follow))

@@ -16,10 +16,11 @@ from toytrans.cli.common import (
     RunOption,
     broken,
     either,
+    newest,
     open_run,
     warn_of_fault,
 )
-from toytrans.errors import UserError
+from toytrans.errors import EACH_ITS_OPTION, HOW_TO_SEPARATE, UserError
 
 if TYPE_CHECKING:
     from toytrans.config import Config
@@ -44,6 +45,10 @@ class Source:
 
     def check(self) -> None:
         """Raise UserError if the options contradict each other."""
+        if self.src and self.run and " " in str(self.run) and not self.run.exists():
+            raise UserError(f"{self.run}: a sequence without an option; {EACH_ITS_OPTION}")
+        if not (self.run or self.config):  # whose vocabulary says what a symbol is
+            _check_commas([*self.src, *self.tgt])
         sources, targets = len(self.src), len(self.tgt)
         if sources != targets:
             raise UserError(f"{sources} --src and {targets} --tgt; give one --tgt for each --src")
@@ -65,16 +70,11 @@ class Source:
 
     def load_newest(self) -> "InspectedBatch | None":
         """The batch as the newest run reads it; None if there is no run. Raises UserError."""
-        from toytrans.training.run import newest_run
-
         try:
-            newest = newest_run()
+            run = newest()
         except UserError:
             return None
-        try:
-            return replace(self, run=newest).load()
-        except UserError as error:
-            raise UserError(f"{newest}, the newest run: {error}") from None
+        return replace(self, run=run).load()
 
     def load(self) -> "InspectedBatch":
         """The batch, and the model that reads it: a run's, a config's or a small fresh one."""
@@ -117,6 +117,13 @@ class Source:
             weights = f"fresh weights, seed {settings.seed}{broken(settings.fault)}"
         progress("what the model computes")
         return InspectedBatch(batch, vocabulary, model, weights, settings.fault)
+
+
+def _check_commas(sequences: list[str]) -> None:
+    """Raise UserError where commas seem to separate symbols or sequences."""
+    for sequence in sequences:
+        if any("," in symbol and len(symbol) > 1 for symbol in sequence.split()):
+            raise UserError(f"{sequence!r}: {HOW_TO_SEPARATE}")
 
 
 def _options(

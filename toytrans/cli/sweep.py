@@ -68,7 +68,7 @@ def sweep(
 
     file = either(path, config, "config")
     if file is None:
-        raise UserError("no config; name one, say `toytrans sweep configs/reverse.yaml`")
+        raise UserError("no config; name one, say `toytrans sweep reverse`")
     numbers = None if seeds is None else range_of(seeds)
     span = span_of(lengths)
     if gpu_share is not None and on != "ray":

@@ -152,15 +152,16 @@ def scale(
 ) -> None:
     """Show how scores and softmax change as heads grow, with and without the scale.
 
-    With a run, config, sequences, --part or --layer, that model's heads are
-    measured too.
+    With a run, config, sequences, --part or --layer: what the scale does in that
+    model's heads.
     """
     from toytrans.insight.attention import ablations
 
-    report = ablations.scales()
     if source.given or part or layer:
         traced, _ = _traced(source, part or "encoder", layer or 1)
-        report = report.followed_by(ablations.sharpness(traced))
+        report = ablations.sharpness(traced)
+    else:
+        report = ablations.scales()
     _show(report, as_json, as_html, save)
 
 

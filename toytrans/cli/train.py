@@ -25,6 +25,9 @@ if TYPE_CHECKING:
 
 SECONDS_BETWEEN_LINES = 5.0
 
+HIDDEN_BY_ANCHORS = ("pad_visible", "wrong_start", "no_residual")
+"""Faults that cost a model its exact match, but not one that is shown where to look."""
+
 
 class Moment(NamedTuple):
     """A record, target tokens a second, and the exact match measured last."""
@@ -91,12 +94,17 @@ def train(
 
     file = either(path, config, "config")
     if file is None:
-        raise UserError("no config; name one, say `toytrans train configs/textbook.yaml`")
+        raise UserError("no config; name one, say `toytrans train textbook`")
     if out == "":  # a shell variable that is not set
         raise UserError("--out: empty; name a directory, or leave --out away")
     changes, short = overrides or [], {"device": device, "fault": fault, "seed": seed}
     settings = load_config(file, changes, short=short)
     warn_of_fault(settings.fault)
+    if settings.model.positions == "anchored" and settings.fault in HIDDEN_BY_ANCHORS:
+        note(
+            f"anchored positions hide {settings.fault}: exact match will look sound; its harm "
+            "shows with --set model.positions=sinusoidal"
+        )
     from toytrans.training.devices import tune_process
     from toytrans.training.distributed import init_distributed
     from toytrans.training.loggers import usable

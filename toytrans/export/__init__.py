@@ -17,7 +17,7 @@ import torch
 
 from toytrans.choices import ExportFormat
 from toytrans.data.pairs import pad_rows
-from toytrans.errors import UserError
+from toytrans.errors import UserError, how_to_install
 from toytrans.export.shared import PLACES, Decoder, Rows
 from toytrans.model.decoding import search, token_limits
 from toytrans.sealed import fault_remark
@@ -40,9 +40,7 @@ def check_installed(name: ExportFormat) -> None:
     missing = [package for package in format_module(name).NEEDS if find_spec(package) is None]
     if missing:
         raise UserError(
-            f"--format {name} needs {' and '.join(missing)}; "
-            f"`python -m pip install {' '.join(missing)}`, or install toytrans with its extra "
-            "`export`"
+            f"--format {name} needs {' and '.join(missing)}; {how_to_install(*missing)}"
         )
 
 

@@ -12,7 +12,7 @@ import signal
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from typing import Any
 
-from toytrans.errors import UserError
+from toytrans.errors import UserError, how_to_install
 from toytrans.sweeps.failures import Failure, keep_failure
 from toytrans.sweeps.processes import Round, attempt
 from toytrans.sweeps.trial import Trial
@@ -35,7 +35,7 @@ def check_ray() -> None:
         import ray  # noqa: F401
     except ImportError:
         raise UserError(
-            "--on ray needs Ray, which is not installed; pip install 'toytrans[ray]'"
+            f"--on ray needs Ray, which is not installed; {how_to_install('ray')}"
         ) from None
 
 

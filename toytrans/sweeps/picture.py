@@ -5,7 +5,7 @@ from io import BytesIO
 from textwrap import wrap
 from typing import TYPE_CHECKING
 
-from toytrans.errors import UserError
+from toytrans.errors import UserError, how_to_install
 from toytrans.sweeps.groups import PARTS, Group, parts_of
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ def check_matplotlib() -> None:
     except ImportError:
         raise UserError(
             "pictures are drawn with matplotlib, which is not installed; "
-            "pip install 'toytrans[plot]'"
+            + how_to_install("matplotlib")
         ) from None
 
 

@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 
 from toytrans.choices import LoggerName, did_you_mean
 from toytrans.config import Config
-from toytrans.errors import UserError
+from toytrans.errors import UserError, how_to_install
 from toytrans.safe_io import read_whole
 from toytrans.training.owned import LOGS
 from toytrans.training.run import Record, read_environment, read_records
@@ -167,9 +167,8 @@ def usable(names: Sequence[str]) -> list[LoggerName]:
             raise UserError(f"--log-to {name}: no such logger; {did_you_mean(name, list(OPEN))}")
         spec = importlib.util.find_spec(name)
         if spec is None or spec.origin is None:  # a folder of that name is none
-            raise UserError(
-                f"--log-to {name}: {name} is not installed; pip install 'toytrans[{name}]'"
-            )
+            package = "mlflow-skinny" if name == "mlflow" else name
+            raise UserError(f"--log-to {name}: {name} is not installed; {how_to_install(package)}")
         chosen.append(logger)
     return chosen
 

@@ -28,7 +28,7 @@ from toytrans.errors import UserError
 from toytrans.evaluation import translate
 from toytrans.model.transformer import Transformer
 from toytrans.safe_io import json_text, open_regular, read_whole
-from toytrans.sealed import fault_remark
+from toytrans.sealed import fault_remark, is_sealed
 from toytrans.tokens import Vocabulary
 from toytrans.training.checkpoint import (
     Checkpoint,
@@ -71,15 +71,28 @@ LONGEST_RECORD, MOST_UNREAD = 10_000, 10_000
 
 
 def newest_run() -> Path:
-    """The newest run under runs/ that has a checkpoint. Raises UserError if there is none."""
+    """The newest run under runs/ that has a checkpoint and is no sealed exercise.
+
+    Raises UserError if there is none.
+    """
     entries = list(RUNS.iterdir()) if RUNS.is_dir() else []
     runs = [path for path in entries if is_run(path) and saved_steps(path)]
-    if not runs:
-        raise UserError(
-            f"{RUNS}: no run here yet; train one with `toytrans train --config FILE`, "
-            "or name a run directory"
-        )
-    return max(runs, key=lambda path: (path / CONFIG).stat().st_mtime_ns)
+    for path in sorted(runs, key=lambda run: (run / CONFIG).stat().st_mtime_ns, reverse=True):
+        if not _is_exercise(path):
+            return path
+    if runs:
+        raise UserError(f"{RUNS}: holds sealed exercises only; name the run directory to read")
+    raise UserError(
+        f"{RUNS}: no run here yet; train one with `toytrans train --config FILE`, "
+        "or name a run directory"
+    )
+
+
+def _is_exercise(path: Path) -> bool:
+    try:
+        return is_sealed(read_run(path)[0].fault)
+    except UserError:  # the command that opens it says what is wrong
+        return False
 
 
 def unfinished(path: Path) -> str:

@@ -23,7 +23,7 @@ from toytrans.cli.common import (
 )
 from toytrans.cli.render.results import interval
 from toytrans.cli.render.tables import beside, fitting, has_unicode, side_by_side, wrapped
-from toytrans.errors import UserError
+from toytrans.errors import UserError, how_to_install
 from toytrans.insight.tables import CLOSED
 from toytrans.tokens import EOS_ID, PAD_ID, SPECIALS
 
@@ -272,7 +272,7 @@ def check_plot(path: Path) -> None:
         import matplotlib.figure  # noqa: F401
     except ImportError:
         raise UserError(
-            "--plot draws with matplotlib, which is not installed; pip install 'toytrans[plot]'"
+            f"--plot draws with matplotlib, which is not installed; {how_to_install('matplotlib')}"
         ) from None
 
 

@@ -89,18 +89,30 @@ def side_by_side(columns: list[list[Text]], widths: list[int]) -> Iterator[Text]
 def step_through(console: Console, tables: Iterable[Table]) -> None:
     """Print the tables of one number per key press on a terminal, otherwise all at once.
 
-    q and Ctrl-D quit; Ctrl-C quits with exit code 130.
+    b and the left arrow go back; q and Ctrl-D quit; Ctrl-C quits with exit code 130.
     """
+    steps = [list(group) for _, group in groupby(tables, lambda table: table.number)]
     waits = sys.stdin.isatty() and sys.stdout.isatty()
-    for step, (_, group) in enumerate(groupby(tables, lambda table: table.number)):
-        if step and waits and not _next_key(console):
-            return
-        print_tables(console, group)
+    step = 0
+    while step < len(steps):
+        print_tables(console, steps[step])
+        step += 1
+        if waits and step < len(steps):
+            key = _next_key(console)
+            if key in QUIT:
+                return
+            if key in BACK:
+                step = max(step - 2, 0)
 
 
-def _next_key(console: Console) -> bool:
-    """Wait for a key, and return whether to continue."""
-    prompt = "any key: next step; q: quit"
+QUIT = ("q", "Q", "\x1b")
+BACK = ("b", "B", "\x1b[D", "\x1bOD", "\xe0K", "\x00K")
+"""Keys; the left arrow as terminals and as Windows send it."""
+
+
+def _next_key(console: Console) -> str:
+    """Wait for a key; q at the end of the input."""
+    prompt = "any key: next step; b: back; q: quit"
     console.print(f"[dim]{prompt}[/dim]", end="")
     try:
         key = typer.getchar()
@@ -110,7 +122,7 @@ def _next_key(console: Console) -> bool:
         print()
         raise typer.Exit(130) from None
     print("\r" + " " * len(prompt) + "\r", end="", flush=True)
-    return key not in ("q", "Q", "\x1b")
+    return key
 
 
 class _Block:

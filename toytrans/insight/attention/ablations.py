@@ -107,7 +107,7 @@ def sharpness(traced: Trace) -> TraceReport:
         "log_of_keys_seen": mean(visible.sum(-1).double().log()).float(),
     }
     table = matrix(
-        "3",
+        "1",
         f"This model: {traced.title}",
         torch.stack(list(tensors.values())),
         [label(name) for name in tensors],

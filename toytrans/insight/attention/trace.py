@@ -85,11 +85,6 @@ class TraceReport:
     tensors: dict[str, Tensor]
     facts: dict[str, Any] = field(default_factory=dict)
 
-    def followed_by(self, other: "TraceReport") -> "TraceReport":
-        """Both reports as one."""
-        tensors, facts = self.tensors | other.tensors, self.facts | other.facts
-        return TraceReport([*self.tables, *other.tables], tensors, facts)
-
     def to_dict(self) -> dict[str, Any]:
         """The facts, then every tensor in full, as plain values."""
         return self.facts | {
@@ -222,6 +217,8 @@ def _inside(
         yield from heads._asdict().items()
         yield from ((f"memory_{name}", tensor) for name, tensor in of_memory._asdict().items())
     for name, tensor in steps._asdict().items():
+        if name == "capped" and not call.module.cap:
+            continue
         if name == "masked":  # first what was added
             added = {"bias": call.module.score_bias(call.context), "mask": call.context.mask}
             yield from ((each, x.detach()) for each, x in added.items() if x is not None)

@@ -3,7 +3,13 @@
 A run that solved its task is not asked why it learned so little: clipping and spikes did no harm.
 """
 
-from toytrans.insight.diagnosis.rules import OF_ANY_RUN, OF_FAILURE, OF_TRAINING, rate
+from toytrans.insight.diagnosis.rules import (
+    OF_ANY_RUN,
+    OF_FAILURE,
+    OF_TRAINING,
+    planted_fault,
+    rate,
+)
 from toytrans.insight.diagnosis.snapshot import RunSnapshot
 from toytrans.insight.diagnosis.symptoms import SEVERITIES, Symptom
 
@@ -12,14 +18,15 @@ SOLVED = 0.9
 
 
 def examine(run: RunSnapshot) -> list[Symptom]:
-    """All symptoms of a run, the worst first."""
+    """All symptoms of a run, the worst first; what its config says of a fault comes last."""
     rules = [*OF_ANY_RUN]
     if run.records and not run.diverged:
         rules += OF_TRAINING
         if not solved(run):
             rules += (rate,) if _early(run) else OF_FAILURE
     symptoms = [symptom for rule in rules for symptom in rule(run)]
-    return sorted(symptoms, key=lambda symptom: SEVERITIES.index(symptom.severity))
+    symptoms.sort(key=lambda symptom: SEVERITIES.index(symptom.severity))
+    return [*symptoms, *planted_fault(run)]
 
 
 def solved(run: RunSnapshot) -> bool:

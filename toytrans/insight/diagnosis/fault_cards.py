@@ -21,14 +21,15 @@ class FaultCard:
     threads: str
 
 
-TRAIN = "toytrans train --config configs/textbook.yaml"
+TRAIN = "toytrans train --config textbook"
 MIXED = (
     f"{TRAIN} --set data.symbols=4 --set data.train_examples=512 --set data.train_length=[1,8] "
     "--set data.batch_tokens=10240 --set train.max_steps=60"
 )
 """All lengths in one batch, which is full of pads."""
-PLANTED = "python scripts/fault_harm.py --only planted"
-"""Planted into sound runs of configs/textbook.yaml, as after a faulty port of their weights."""
+PLANTED = "toytrans check RUN --break FAULT, of a sound RUN"
+"""The symptoms are those of sound textbook runs whose weights are read with the fault, as after a
+faulty port. Training with the fault does little harm."""
 
 CARDS: dict[FaultName, FaultCard] = {
     "no_causal": FaultCard(
@@ -38,7 +39,7 @@ CARDS: dict[FaultName, FaultCard] = {
         "1.000, as in a sound run; but exact match is 0.000 to 0.009: decoding has no future to "
         "copy from. The table of `train` may measure an earlier step; see the last one with "
         "`toytrans eval RUN --checkpoint last`",
-        ("b", "e", "f"),
+        ("b", "e", "f", "u"),
         "jadore801120/attention-is-all-you-need-pytorch#19, pytorch/tutorials#719, "
         "lucidrains/x-transformers#102",
     ),
@@ -47,7 +48,7 @@ CARDS: dict[FaultName, FaultCard] = {
         f"{TRAIN} --break triangle_off_by_one",
         "loss 0.12 to 0.23 after a quarter of the steps (sound runs 0.7 to 1.0), token "
         "accuracy 1.000, exact match 0.000 to 0.002: decoding has no label to copy",
-        ("b", "e", "f"),
+        ("b", "e", "f", "u"),
         "pytorch/tutorials#2250, TransformerLensOrg/TransformerLens#284, pytorch/pytorch#103082",
     ),
     "pad_visible": FaultCard(
@@ -88,7 +89,7 @@ CARDS: dict[FaultName, FaultCard] = {
         f"{TRAIN} --break wrong_start",
         "the training loss looks sound (0.004 to 0.008), validation loss is 1.3 to 2.8 and "
         "exact match 0.018 to 0.293. Anchored models do not need the start: "
-        "configs/reverse.yaml ends at 1.000",
+        "the config reverse ends at 1.000",
         ("m",),
         "huggingface/transformers#14439, harvardnlp/annotated-transformer#127",
     ),
@@ -96,7 +97,7 @@ CARDS: dict[FaultName, FaultCard] = {
         "scores are divided by the root of d_model, not of the head's width",
         PLANTED,
         "planted after training: exact match 0.664 to 0.956 (sound 0.996 to 1.000). Training "
-        "with it does no harm, since the weights compensate: configs/reverse_sinusoidal.yaml "
+        "with it does no harm, since the weights compensate: the config reverse_sinusoidal "
         "ends at 1.000",
         ("k",),
         "lucidrains/vit-pytorch#65, karpathy/ng-video-lecture#6, "
@@ -107,7 +108,7 @@ CARDS: dict[FaultName, FaultCard] = {
         f"{TRAIN} --set model.n_heads=1 --break no_scale",
         "with one head of width 64: exact match 0.250 to 0.327 (sound 0.996 to 1.000), since "
         "softmax saturates. With narrow heads the weights compensate: "
-        "configs/reverse_sinusoidal.yaml ends at 0.992 to 0.999",
+        "the config reverse_sinusoidal ends at 0.992 to 0.999",
         ("k",),
         "delzac/cntkx#10",
     ),
@@ -140,7 +141,7 @@ CARDS: dict[FaultName, FaultCard] = {
         "sub-layers replace their input; x is not added",
         f"{TRAIN} --break no_residual",
         "the loss stays at 1.3 to 1.7 and exact match at 0.000. Anchored models know "
-        "where to look: configs/reverse.yaml ends at 1.000",
+        "where to look: the config reverse ends at 1.000",
         ("o",),
         "kyegomez/BitNet#32",
     ),
@@ -148,8 +149,8 @@ CARDS: dict[FaultName, FaultCard] = {
         "the model has no layer normalization",
         PLANTED,
         "planted after training: exact match 0.024 to 0.187. Training without norms does "
-        "little harm with two layers (configs/reverse_sinusoidal.yaml: 0.998 to 0.999); with "
-        "six the model learns nothing (scripts/lessons.py)",
+        "little harm with two layers (config reverse_sinusoidal: 0.998 to 0.999); with six the "
+        "model learns nothing",
         ("p",),
         "iCog-Labs-Dev/PC-Transformers#46",
     ),
@@ -157,7 +158,7 @@ CARDS: dict[FaultName, FaultCard] = {
         "layers have only attention",
         PLANTED,
         "planted after training: exact match 0.000 to 0.020. Training without them does "
-        "little harm, since reversing only moves tokens (configs/reverse_sinusoidal.yaml: "
+        "little harm, since reversing only moves tokens (config reverse_sinusoidal: "
         "0.997)",
         ("q",),
         "fredzzhang/upt#13",

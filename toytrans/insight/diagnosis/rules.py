@@ -57,7 +57,7 @@ MANY_EPOCHS = 20.0
 def planted_fault(run: RunSnapshot) -> Iterator[Symptom]:
     """A fault that the config names."""
     if not is_sealed(run.config.fault) and (fault := opened(run.config.fault)):
-        card, what = CARDS[fault], f"The run has a planted fault: {fault}."
+        card, what = CARDS[fault], f"The config names a planted fault: {fault}."
         changes = {"what": what, "proofs": card.proofs, "cards": (fault,)}
         yield symptom(run.config, "fault", card.what, **changes)
 
@@ -133,8 +133,9 @@ def reads_the_future(run: RunSnapshot) -> Iterator[Symptom]:
     tokens = (1 - last["valid_token_accuracy"]) * run.targets.mean_tokens
     if outputs > tokens + ROUNDING:
         evidence = (
-            f"{measured(last)}: {outputs:.2f} wrong outputs a pair, but {tokens:.2f} wrong "
-            "tokens; yet the first wrong token of an output is wrong in both modes"
+            f"{measured(last)}. Decoding alone, {outputs:.0%} of the outputs are wrong. Fed the "
+            f"target, a pair has {tokens:.2f} wrong tokens. A sound model has at least one wrong "
+            "token where it has a wrong output."
         )
         yield symptom(run.config, "reads_the_future", evidence)
 
@@ -149,8 +150,8 @@ def one_error_each(run: RunSnapshot) -> Iterator[Symptom]:
     chance = run.targets.by_chance(accuracy)
     if exact < chance / 2 and chance - exact > 0.2 and abs(tokens / outputs - 1) <= 0.2:
         evidence = (
-            f"{measured(last)}: {tokens:.2f} wrong tokens a pair; errors at random places would "
-            f"leave {chance:.2f} of the outputs right"
+            f"{measured(last)}. A pair has {tokens:.2f} wrong tokens. Errors at random places "
+            f"would leave {chance:.2f} of the outputs right."
         )
         yield symptom(run.config, "one_error_each", evidence)
 
@@ -375,7 +376,7 @@ def _span(length: tuple[int, int] | None) -> str:
     return f"{length[0]} to {length[1]}" if length else "?"
 
 
-OF_ANY_RUN: tuple[Rule, ...] = (planted_fault, damaged_files, diverged, cut_short)
+OF_ANY_RUN: tuple[Rule, ...] = (damaged_files, diverged, cut_short)
 OF_TRAINING: tuple[Rule, ...] = (
     reads_the_future,
     one_error_each,

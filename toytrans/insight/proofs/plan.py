@@ -192,10 +192,10 @@ class Plan:
         if self.thorough or self.spent + needed < WORK:
             self.spent += needed
             return True
-        self.tried.left_out.append(f"lengths from {setting.length} on in {variant.mode} mode")
+        left_out = f"lengths from {batch.setting.length} on in {batch.variant.mode} mode"
+        self.tried.left_out.append(left_out)
         self.tried.notes.append(
-            f"lengths from {batch.setting.length} on in {batch.variant.mode} mode left out: the "
-            "model is large; thorough tries them, or give a smaller one"
+            f"{left_out} left out: the model is large; thorough tries them, or give a smaller one"
         )
         return False
 

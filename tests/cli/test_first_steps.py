@@ -1,0 +1,225 @@
+"""Where a newcomer stumbles: the command answers with the remedy, and takes nothing unasked."""
+
+import json
+import os
+import re
+import sys
+from collections.abc import Callable
+from itertools import groupby
+from pathlib import Path
+from typing import get_args
+
+import pytest
+import typer
+import yaml
+from conftest import Command, Screen, on_screen
+
+from toytrans.choices import FaultName
+from toytrans.sealed import seal
+
+Refused = Callable[..., str]
+SEALED = seal("no_causal", b"12345678")
+
+pytestmark = pytest.mark.usefixtures("here")
+
+
+@pytest.fixture
+def run(command: Command) -> str:
+    assert command("train", "c.yaml").code == 0
+    return "runs/c"
+
+
+# Sequences -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("source", ["5 7 9, 2 4", "5,7,9"])
+def test_commas_between_symbols_are_refused_with_the_remedy(refused: Refused, source: str):
+    for name in ("inspect-masks", "trace"):
+        assert "spaces between symbols" in refused(name, "--src", source, "--tgt", "5 7")
+    walk = refused("inspect-masks", "--steps", "--src", source, "--tgt", "5 7")
+    assert "spaces between symbols" in walk
+
+
+def test_a_comma_that_is_a_symbol_stays_one(command: Command):
+    assert command("inspect-masks", "--src", "5 , 7", "--tgt", "5").code == 0
+
+
+def test_commas_are_explained_where_a_run_knows_its_symbols(run: str, command: Command):
+    answer = command("translate", run, "1,2")
+    assert answer.code == 2 and "spaces between symbols" in answer.err
+
+
+@pytest.mark.parametrize("first", [(), ("runs/c",)], ids=["without a run", "after a run"])
+def test_a_sequence_without_its_option_is_answered_with_the_option(
+    run: str, command: Command, first: tuple[str, ...]
+):
+    for name in ("inspect-masks", "trace"):
+        answer = command(name, *first, "--src", "1 2", "2 4", "--tgt", "1")
+        assert answer.code == 2 and '--src "5 7 9" --src "2 4"' in answer.err
+        assert answer.err.count("\n") == 1
+
+
+def test_a_path_that_is_not_there_is_no_symbol(run: str, refused: Refused):
+    for name in ("translate", "attention"):
+        assert "runs/typo: no such run" in refused(name, "runs/typo", "1 2")
+
+
+def test_a_symbol_with_a_slash_can_be_translated(command: Command):
+    Path("pairs.tsv").write_text("a/b c\tc a/b\nc\tc\n" * 9)
+    Path("f.yaml").write_text(
+        "data: {files: {train: pairs.tsv, valid: pairs.tsv}, batch_tokens: 64}\n"
+        "model: {d_model: 8, n_heads: 2, n_encoder_layers: 1, n_decoder_layers: 1, d_ff: 8}\n"
+        "train: {max_steps: 1, precision: fp32}\n"
+    )
+    assert command("train", "f.yaml").code == 0
+    assert command("translate", "--run", "runs/f", "a/b").code == 0
+    assert command("translate", "runs/f", "a/b").code == 0
+
+
+# The newest run ------------------------------------------------------------------------------
+
+
+LOOKING = (
+    ("attention", "1 2"),
+    ("translate", "1 2"),
+    ("eval",),
+    ("check", "--only", "a"),
+    ("inspect-masks",),
+    ("trace",),
+    ("trace", "leaks"),
+    ("report",),
+)
+
+
+@pytest.mark.parametrize("arguments", LOOKING, ids=" ".join)
+def test_the_newest_run_is_taken_by_name_and_is_no_sealed_exercise(
+    run: str, command: Command, arguments: tuple[str, ...]
+):
+    sealed = ("--set", f"fault={SEALED}", "--out", "runs/exercise")
+    assert command("train", "c.yaml", *sealed).code == 0
+    later = os.stat(run).st_mtime + 60
+    os.utime("runs/exercise/config.yaml", (later, later))
+    answer = command(*arguments)
+    assert answer.code in (0, 1), answer.err
+    assert "run: runs/c, the newest\n" in answer.err
+    assert "exercise" not in answer.out + answer.err
+
+
+def test_a_folder_of_sealed_exercises_has_no_newest_run(command: Command, refused: Refused):
+    assert command("train", "c.yaml", "--set", f"fault={SEALED}").code == 0
+    assert "name the run directory" in refused("attention", "1 2")
+    assert command("attention", "runs/c", "1 2").code == 0
+
+
+# Configs -------------------------------------------------------------------------------------
+
+
+def test_a_shipped_config_is_found_by_name_where_no_file_has_it(command: Command):
+    few = ("--set", "train.max_steps=2", "--set", "data.valid_examples=9")
+    few = (*few, "--set", "data.test_examples=9", "--out", "runs/t")
+    assert command("train", "textbook", *few).code == 0
+    Path("textbook").write_text("data: {task: nonsense}\n")
+    assert "nonsense" in command("train", "textbook", *few).err
+
+
+def test_a_config_that_is_not_there_is_answered_with_those_that_are(refused: Refused):
+    assert "textbook" in refused("train", "textbok")
+
+
+def test_no_answer_of_an_installed_package_names_what_only_a_checkout_has(command: Command):
+    answers = [command("train"), command("sweep"), command("train", "no.yaml")]
+    answers += [command("faults")]
+    answers += [command("faults", name) for name in get_args(FaultName)]
+    text = "".join(out + err for _, out, err in answers)
+    assert "textbook" in text
+    assert "configs/" not in text and "scripts/" not in text
+
+
+def test_a_new_config_stops_when_it_has_learned(command: Command):
+    assert command("config", "new", "copy", "--out", "new.yaml").code == 0
+    config = yaml.safe_load(Path("new.yaml").read_text())
+    assert config["train"]["stop_at_exact_match"] == 1.0
+
+
+@pytest.mark.parametrize("fault", ["pad_visible", "wrong_start", "no_residual"])
+def test_a_fault_that_anchors_hide_is_said_to_be_hidden_before_training(
+    command: Command, fault: str
+):
+    broken = ("train", "c.yaml", "--break", fault)
+    hidden = command(*broken, "--set", "model.positions=anchored").err
+    assert f"anchored positions hide {fault}" in hidden.partition("runs/c")[0]
+    seen = command(*broken, "--set", "model.positions=sinusoidal", "--out", "runs/seen")
+    assert seen.code == 0 and "hide" not in seen.err
+
+
+# What commands print -------------------------------------------------------------------------
+
+
+def test_a_trace_without_a_cap_shows_no_capped_scores(run: str, command: Command):
+    without = ("--config", "c.yaml", "--set", "model.positions=sinusoidal", "--all")
+    assert "capped" not in command("trace", *without).out
+    capped = command("trace", "--config", "c.yaml", "--set", "model.score_cap=5.0", "--all")
+    assert "7 capped" in capped.out
+
+
+def test_the_scale_of_a_model_is_shown_alone(run: str, command: Command):
+    answer = command("trace", "scale", run, "--part", "cross")
+    titles = [line for line in answer.out.splitlines() if re.match(r"\d ", line)]
+    assert len(titles) == 1 and "This model: cross-attention" in titles[0]
+
+
+def test_the_doctor_diagnoses_a_planted_fault_before_it_reads_the_config(command: Command):
+    broken = ("--break", "labels_not_shifted", "--set", "train.max_steps=120")
+    assert command("train", "c.yaml", *broken, "--set", "train.lr=0.01").code == 0
+    found = json.loads(command("doctor", "runs/c", "--json").out)["symptoms"]
+    names = [symptom["name"] for symptom in found]
+    assert len(names) > 1 and names[-1] == "fault"
+    assert "; yet" not in command("doctor", "runs/c").out
+
+
+def test_the_card_of_a_leak_names_every_check_that_fails(command: Command):
+    failing = command("check", "--config", "c.yaml", "--break", "no_causal", "--json")
+    letters = [
+        each["letter"] for each in json.loads(failing.out)["findings"] if each["verdict"] == "FAIL"
+    ]
+    assert letters and " ".join(f"({letter})" for letter in letters) in " ".join(
+        command("faults", "no_causal").out.split()
+    )
+
+
+def test_two_forms_of_a_report_are_refused(refused: Refused):
+    pair = ("check", "--config", "c.yaml", "--format", "junit", "--json")
+    assert "give one" in refused(*pair)
+
+
+def test_a_seed_of_the_command_line_is_that_of_the_check(command: Command):
+    Path("m.py").write_text(
+        "import torch\n"
+        "def make():\n"
+        "    model = torch.nn.Embedding(9, 9)\n"
+        "    return {'model': lambda src, tgt_in: model(tgt_in), 'pad_id': 0,\n"
+        "            'vocabulary_size': 9, 'seed': 5}\n"
+    )
+    given = ("check", "--model", "m.py:make", "--only", "a", "--json")
+    assert json.loads(command(*given).out)["seed"] == 5
+    assert json.loads(command(*given, "--seed", "0").out)["seed"] == 0
+
+
+def test_what_a_missing_library_asks_for_is_on_an_index(
+    monkeypatch: pytest.MonkeyPatch, refused: Refused, run: str
+):
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    message = refused("attention", run, "--plot", "a.png")
+    assert "python -m pip install matplotlib" in message and "toytrans[" not in message
+
+
+@pytest.mark.parametrize("back", ["b", "\x1b[D"])
+def test_steps_go_back(monkeypatch: pytest.MonkeyPatch, back: str):
+    keys = iter(["x", back, "x", back, back, "q"])
+    monkeypatch.setattr(typer, "getchar", lambda: next(keys))
+    monkeypatch.setattr(sys, "stdin", Screen())
+    text = on_screen(monkeypatch, "inspect-masks", "--steps", NO_COLOR="1")
+    shown = [line.split("\r")[-1] for line in text.splitlines()]
+    numbers = [found[1] for line in shown if (found := re.match(r"(\d+)[abc]? ", line))]
+    assert [number for number, _ in groupby(numbers)] == ["0", "1", "0", "1", "0"]
