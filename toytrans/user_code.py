@@ -159,8 +159,8 @@ def as_read(references: Iterable[str]) -> dict[str, bytes]:
 
 
 def digests(references: Iterable[str]) -> list[str]:
-    """sha256 of each file as it was read."""
-    return [hashlib.sha256(raw).hexdigest() for raw in as_read(references).values()]
+    """sha256 of the file of each reference as it was read."""
+    return [hashlib.sha256(as_read([one])[one]).hexdigest() for one in references]
 
 
 # Running -------------------------------------------------------------------------------------

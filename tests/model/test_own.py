@@ -74,6 +74,18 @@ def test_own_cross_positions(here: Path):
     assert type(model.cross_positions).__name__ == "Cross"
 
 
+def test_one_class_may_stand_in_two_places(here: Path, command: Command):
+    (here / "x.py").write_text(
+        "from toytrans.model.positions.base import Positions\nclass X(Positions): pass\n"
+    )
+    (here / "c.yaml").write_text(
+        tiny_yaml(model={"positions": "x.py:X", "cross_positions": "x.py:X"})
+    )
+    assert command("train", "c.yaml", "--out", "r").code == 0
+    known = json.loads((here / "r" / "environment.json").read_text())["code_sha256"]
+    assert set(known) == {"model.positions", "model.cross_positions"}
+
+
 def test_a_model_of_ones_own_decodes_without_a_cache():
     """Greedy search and beams over it = those over all prefixes, written out."""
     model = own(**{"class": MODEL})

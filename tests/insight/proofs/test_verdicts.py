@@ -1,0 +1,89 @@
+"""Verdicts that must not be better than what was judged, nor depend on the machine."""
+
+import itertools
+import time
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+from zoo import START
+from zoo.parts import Layer, Translator, real
+
+import toytrans
+from toytrans.errors import UserError
+from toytrans.testing import ProofFailed, assert_sound
+
+IDS = {"pad_id": 0, "vocabulary_size": 20, "start_id": 1, "eos_id": 2, "length": 7}
+
+
+def found(report, letter):
+    return next(finding for finding in report.findings if finding.letter == letter)
+
+
+def test_a_check_that_cannot_be_asked_is_no_pass():
+    with pytest.raises(ProofFailed, match=r"needs the embedding layer \(embedding=...\)"):
+        assert_sound(Translator(), **IDS, only="c")
+    with pytest.raises(ProofFailed, match=r"^\(c\) not asked: needs the embedding"):
+        assert_sound(Translator(), **IDS, only="bc")
+    assert toytrans.check(Translator(), **IDS, only="c").verdict == "cannot judge"
+    assert assert_sound(Translator(), **IDS, only="b")
+
+
+def test_a_decoding_of_nothing_is_not_judged_and_named_last():
+    start = lambda src: torch.full((len(src), 1), START)  # noqa: E731
+    report = toytrans.check(Translator(), **IDS, only="bf", generate=start)
+    assert found(report, "f").verdict == "cannot judge"
+    assert str(report).endswith("\nPASS, (f) cannot be judged")
+
+
+def test_a_model_of_pictures_is_refused_in_one_line():
+    transformers = pytest.importorskip("transformers")
+    sizes = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2}
+    config = transformers.ViTConfig(**sizes, intermediate_size=8, image_size=8, patch_size=4)
+    with pytest.raises(UserError, match="does not say its vocabulary_size in its config"):
+        toytrans.check(transformers.ViTModel(config))
+
+
+def test_the_verdict_does_not_depend_on_the_clock(monkeypatch):
+    before = toytrans.check(Translator(), **IDS, only="ab").to_dict()
+    ticks = itertools.count(0, 1000)
+    monkeypatch.setattr(time, "process_time", lambda: next(ticks))
+    assert toytrans.check(Translator(), **IDS, only="ab").to_dict() == before
+
+
+def test_a_failure_in_train_mode_is_placed_in_spite_of_dropout():
+    class Dropping(Layer):
+        """It sees pads in training alone, and drops by a function."""
+
+        def branch(self, x, norm, sublayer):
+            return x + F.dropout(sublayer(norm(x)), 0.5, self.training)
+
+    class Model(Translator):
+        layer = Dropping
+
+        def cross_mask(self, src, tgt, number):
+            mask = real(src)[:, None, None]
+            return torch.ones_like(mask) if self.training else mask
+
+    where = found(toytrans.check(Model(), **IDS, only="a"), "a").where
+    assert where.startswith("in decoder.0.encoder_attn")
+
+
+def test_a_name_that_holds_enc_is_not_the_encoder():
+    class Named(nn.Module):
+        """Both halves in `sentence`, the decoder's layers without a residual connection."""
+
+        def __init__(self):
+            super().__init__()
+            self.sentence = Halves()
+
+        def forward(self, src, tgt):
+            return self.sentence(src, tgt)
+
+    class Halves(Translator):
+        class layer(Layer):
+            def branch(self, x, norm, sublayer):
+                return sublayer(norm(x))
+
+    assert found(toytrans.check(Named(), **IDS), "o").verdict == "FAIL"
