@@ -46,10 +46,11 @@ def test_a_model_of_pictures_is_refused_in_one_line():
 
 
 def test_the_verdict_does_not_depend_on_the_clock(monkeypatch):
-    before = toytrans.check(Translator(), **IDS, only="ab").to_dict()
+    model = Translator()
+    before = toytrans.check(model, **IDS, only="ab").to_dict()
     ticks = itertools.count(0, 1000)
     monkeypatch.setattr(time, "process_time", lambda: next(ticks))
-    assert toytrans.check(Translator(), **IDS, only="ab").to_dict() == before
+    assert toytrans.check(model, **IDS, only="ab").to_dict() == before
 
 
 def test_a_failure_in_train_mode_is_placed_in_spite_of_dropout():
