@@ -17,7 +17,7 @@ from toytrans.config_errors import explain
 from toytrans.config_train import TrainConfig
 from toytrans.errors import UserError
 from toytrans.user_code import is_reference, trust
-from toytrans.yaml_tree import Tree, parse_value, read_yaml, write_yaml
+from toytrans.yaml_tree import Tree, named_config, parse_value, read_yaml, write_yaml
 
 LIMITS = ("train.max_steps", "train.max_seconds", "train.stop_at_exact_match", "train.patience")
 """What may change when a run is resumed."""
