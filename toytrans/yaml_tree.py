@@ -33,9 +33,7 @@ IN_PYTHON = "config"
 
 
 _HERE = Path(__file__).parent
-SHIPPED = next(
-    (folder for folder in (_HERE / "configs", _HERE.parent / "configs") if folder.is_dir()), _HERE
-)
+SHIPPED = _HERE / "configs" if (_HERE / "configs").is_dir() else _HERE.parent / "configs"
 """The configs that come with the package: in its wheel, or in a checkout beside it."""
 
 
@@ -93,9 +91,8 @@ class _Loader(yaml.SafeLoader):
 
 def read_yaml(path: Path) -> Tree:
     """The tree of a YAML file whose top level is a mapping. Raises UserError."""
-    raw = read_named(
-        path, MAX_BYTES, kind="YAML file", hint=f"; shipped are {', '.join(shipped())}"
-    )
+    hint = f"; shipped are {', '.join(shipped())}"
+    raw = read_named(path, MAX_BYTES, kind="YAML file", hint=hint)
     try:
         text = raw.decode("utf-8-sig")
     except UnicodeDecodeError as error:

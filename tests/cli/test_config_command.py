@@ -18,7 +18,9 @@ pytestmark = pytest.mark.usefixtures("here")
 @pytest.mark.parametrize("task", get_args(TaskName))
 def test_a_new_config_is_that_of_its_task_alone(here: Path, task: str):
     (here / "new.yaml").write_text(new_config(task))
-    (here / "bare.yaml").write_text(f"data: {{task: {task}}}\n")
+    (here / "bare.yaml").write_text(
+        f"data: {{task: {task}}}\ntrain: {{stop_at_exact_match: 1.0}}\n"
+    )
     assert load_config(here / "new.yaml") == load_config(here / "bare.yaml")
     assert all(len(line) <= 100 for line in new_config(task).splitlines())
 
@@ -26,7 +28,7 @@ def test_a_new_config_is_that_of_its_task_alone(here: Path, task: str):
 def test_every_line_of_a_new_config_can_be_set(here: Path):
     """Without the # before the keys that follow from others, it is the same config."""
     text = new_config("sort").replace("# test_length", "test_length")
-    text = text.replace("# warmup_steps", "warmup_steps").replace("# stop_at", "stop_at")
+    text = text.replace("# warmup_steps", "warmup_steps")
     (here / "all.yaml").write_text(text)
     values = read_yaml(here / "all.yaml").values
     assert values["data"]["test_length"] == [1, 25] and values["train"]["warmup_steps"] == 100

@@ -177,13 +177,14 @@ def test_the_doctor_diagnoses_a_planted_fault_before_it_reads_the_config(command
     assert "; yet" not in command("doctor", "runs/c").out
 
 
-def test_the_card_of_a_leak_names_every_check_that_fails(command: Command):
-    failing = command("check", "--config", "c.yaml", "--break", "no_causal", "--json")
+@pytest.mark.parametrize("fault", ["no_causal", "triangle_off_by_one"])
+def test_the_card_of_a_leak_names_every_check_that_fails(command: Command, fault: str):
+    failing = command("check", "--config", "c.yaml", "--break", fault, "--json")
     letters = [
-        each["letter"] for each in json.loads(failing.out)["findings"] if each["verdict"] == "FAIL"
+        each["proof"] for each in json.loads(failing.out)["proofs"] if each["verdict"] == "FAIL"
     ]
     assert letters and " ".join(f"({letter})" for letter in letters) in " ".join(
-        command("faults", "no_causal").out.split()
+        command("faults", fault).out.split()
     )
 
 
@@ -194,15 +195,28 @@ def test_two_forms_of_a_report_are_refused(refused: Refused):
 
 def test_a_seed_of_the_command_line_is_that_of_the_check(command: Command):
     Path("m.py").write_text(
-        "import torch\n"
+        "import os, torch\n"
         "def make():\n"
-        "    model = torch.nn.Embedding(9, 9)\n"
-        "    return {'model': lambda src, tgt_in: model(tgt_in), 'pad_id': 0,\n"
-        "            'vocabulary_size': 9, 'seed': 5}\n"
+        "    outputs = torch.nn.Embedding(99, 99)\n"
+        "    def model(src, tgt_in):\n"
+        "        with open('seen.txt', 'a') as file:\n"
+        "            file.write(str(src.tolist()))\n"
+        "        return outputs(tgt_in)\n"
+        "    given = {'model': model, 'pad_id': 0, 'vocabulary_size': 99}\n"
+        "    return given | ({'seed': 5} if 'SEEDED' in os.environ else {})\n"
     )
-    given = ("check", "--model", "m.py:make", "--only", "a", "--json")
-    assert json.loads(command(*given).out)["seed"] == 5
-    assert json.loads(command(*given, "--seed", "0").out)["seed"] == 0
+
+    def sources(*seed: str, seeded: bool) -> str:
+        Path("seen.txt").unlink(missing_ok=True)
+        with pytest.MonkeyPatch.context() as patch:
+            if seeded:
+                patch.setenv("SEEDED", "1")
+            answer = command("check", "--model", "m.py:make", "--only", "a", *seed)
+        assert answer.code in (0, 1), answer.err
+        return Path("seen.txt").read_text()
+
+    assert sources(seeded=True) == sources("--seed", "5", seeded=False)
+    assert sources("--seed", "0", seeded=True) == sources(seeded=False) != sources(seeded=True)
 
 
 def test_what_a_missing_library_asks_for_is_on_an_index(

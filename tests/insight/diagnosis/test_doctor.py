@@ -92,13 +92,13 @@ FEW = replace(TARGETS, train_size=100)
             {"valid": (0.0, 1.0, 0.01)},
             "wrong",
             ["reads_the_future"],
-            "1.00 wrong outputs a pair, but 0.00 wrong tokens",
+            "100% of the outputs are wrong. Fed the target, a pair has 0.00 wrong tokens",
         ),
         (
             {"valid": (0.0, 1 - 1 / 11.5, 0.05)},
             "wrong",
             ["one_error_each"],
-            "1.00 wrong tokens a pair; errors at random places would leave 0.40",
+            "A pair has 1.00 wrong tokens. Errors at random places would leave 0.40",
         ),
         (
             {"valid": (0.0, 0.2, 3.0)},

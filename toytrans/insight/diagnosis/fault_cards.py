@@ -65,7 +65,7 @@ CARDS: dict[FaultName, FaultCard] = {
         f"{TRAIN} --break mask_flipped",
         "loss 0.01 to 0.03 after a quarter of the steps (sound runs 0.7 to 1.0), token "
         "accuracy 1.000, exact match 0.000: the decoder reads only the future",
-        ("a", "b", "c", "d", "e", "f"),
+        ("a", "b", "c", "d", "e", "f", "g", "j", "o", "s", "t", "u"),
         "pytorch/pytorch#29546, pytorch/pytorch#120488, lucidrains/x-transformers#253",
     ),
     "labels_not_shifted": FaultCard(
@@ -125,7 +125,7 @@ CARDS: dict[FaultName, FaultCard] = {
         f"{MIXED} --break loss_on_pads",
         "the training loss reads half of the validation loss (0.49 to 0.53; sound 0.87 to "
         "1.00), since pads are easy. It harms what is reported more than what is learned",
-        ("g", "h"),
+        ("g", "h", "n"),
         "lucidrains/DALLE-pytorch#57, 01-ai/Yi#110",
     ),
     "batch_mean_of_means": FaultCard(
