@@ -8,14 +8,11 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from toytrans import __version__
-from toytrans.errors import UserError
+from toytrans.errors import UserError, how_to_install
 from toytrans.insight.tables import printable
 from toytrans.report.charts import Chart
 
-MISSING = (
-    "a page with plots needs Altair; `python -m pip install altair vl-convert-python` or install "
-    "toytrans with its extra `report`"
-)
+MISSING = f"a page with plots needs Altair: {how_to_install('altair', 'vl-convert-python')}"
 
 
 class Section(NamedTuple):

@@ -129,7 +129,7 @@ def test_a_check_that_was_cut_short_says_so(monkeypatch: pytest.MonkeyPatch):
     model = Torchs()
     whole = check(model, **IDS, only="ab")
     assert str(whole).endswith("\nPASS")
-    monkeypatch.setattr(plan, "SECONDS", 0.0)
+    monkeypatch.setattr(plan, "WORK", 0.0)
     report = check(model, **IDS, only="ab")
     last = str(report).splitlines()[-1]
     assert report.passed and last.startswith("PASS, reduced: lengths from ")
