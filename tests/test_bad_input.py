@@ -129,7 +129,7 @@ def test_a_bad_config_trains_nothing(
 
 @pytest.mark.parametrize("name", ["train", "inspect-masks"])
 def test_a_config_that_is_not_there_is_named(refused: Callable[..., str], name: str) -> None:
-    says(refused(name, "--config", "none.yaml"), "none.yaml", "no such file", "configs/")
+    says(refused(name, "--config", "none.yaml"), "none.yaml", "no such file", "textbook")
     Path("folder").mkdir()
     says(refused(name, "--config", "folder"), "folder", "is a directory", "YAML file")
 
@@ -640,15 +640,20 @@ def test_a_wrong_command_line_is_explained_by_the_parser(
 
 
 @contextlib.contextmanager
-def full_disk(folder: str, pattern: str) -> Iterator[list[str]]:
-    """Within it, flushing a file of the pattern fails for lack of space; the files it met."""
+def full_disk(folder: str, pattern: str, number: int = 1) -> Iterator[list[str]]:
+    """Within it, flushing files of the pattern fails for lack of space, from the given one on; the
+    files whose flush failed."""
     met: list[str] = []
+    seen: list[int] = []
     flush = os.fsync
 
     def refuse(descriptor: int) -> None:
         status = os.fstat(descriptor)
         for path in Path(folder).glob(pattern):
             if os.path.samestat(status, path.stat()):
+                seen.append(descriptor)
+                if len(seen) < number:
+                    break
                 met.append(path.name)
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         flush(descriptor)
@@ -658,12 +663,12 @@ def full_disk(folder: str, pattern: str) -> Iterator[list[str]]:
         yield met
 
 
-@pytest.mark.parametrize("file", ["weights", "optimizer", "checkpoint.json"])
+@pytest.mark.parametrize("number", [1, 2, 4], ids=["weights", "optimizer", "checkpoint.json"])
 def test_a_disk_that_fills_up_leaves_the_checkpoint_before_whole(
-    command: Command, file: str
+    command: Command, number: int
 ) -> None:
     arguments = ("train", "--config", config(), "--set", "train.max_steps=4")
-    with full_disk("runs/copy", f"checkpoints/*step-4*/*{file}*") as met:
+    with full_disk("runs/copy", "checkpoints/.step-4/*.draft", number) as met:
         answer = command(*arguments)
     assert len(met) == 1  # step 2 was saved, step 4 was on its way
     assert answer.code == 2
@@ -683,28 +688,34 @@ def test_a_disk_that_fills_up_leaves_the_checkpoint_before_whole(
 def test_a_disk_that_is_full_at_once_blocks_no_later_training(command: Command, out: str) -> None:
     Path("empty").mkdir()
     arguments = ("train", "--config", config(), "--out", out)
-    with full_disk(out, "*data.json*") as met:
+    with full_disk(out, "*.draft") as met:
         answer = command(*arguments)
     assert len(met) == 1 and answer.code == 2
     assert sorted(os.listdir()) == ["copy.yaml", "empty"] and not os.listdir("empty")
     assert command(*arguments).code == 0
 
 
-@pytest.mark.parametrize("file", ["config.yaml", "data.json", "metrics.jsonl"])
+@pytest.mark.parametrize(
+    ("pattern", "number"),
+    [("*.draft", 1), ("*.draft", 3), ("metrics.jsonl", 1)],
+    ids=["data.json", "config.yaml", "metrics.jsonl"],
+)
 def test_a_full_disk_leaves_every_other_file_of_a_run_whole(
-    run: Path, command: Command, file: str
+    run: Path, command: Command, pattern: str, number: int
 ) -> None:
     before = contents(run)
     longer = ("--resume", "--set", "train.max_steps=7")
-    with full_disk("runs/copy", f"*{file}*") as met:
+    with full_disk("runs/copy", pattern, number) as met:
         answer = command("train", "--config", "copy.yaml", *longer)
     assert len(met) == 1
     assert answer.code == 2
     says(answer.err.splitlines()[-1], "toytrans: runs/copy", os.strerror(errno.ENOSPC))
     after = contents(run)
-    kept = [name for name in before if name not in ("environment.json", "metrics.jsonl")]
-    changed = [name for name in kept if after[name] != before[name]]
-    assert changed == []
+    written = {"environment.json", "metrics.jsonl"}
+    if pattern == "metrics.jsonl":
+        written.add("config.yaml")  # with the new limit, and whole
+    kept = [name for name in before if name not in written]
+    assert [name for name in kept if after[name] != before[name]] == []
     assert command("eval", str(run)).code == 0
 
 

@@ -462,6 +462,7 @@ def test_weights_that_are_no_numbers_are_found(tmp_path, sound):
     checkpoint = load_checkpoint(path, 100)
     name = sorted(checkpoint.weights)[0]
     checkpoint.weights[name].view(-1)[0] = math.nan
+    shutil.rmtree(path / "checkpoints/step-100")
     save_checkpoint(path, checkpoint)
     (found,) = examine(read_snapshot(path))
     assert found.name == "damaged_checkpoint" and f"{name} holds NaN" in found.evidence

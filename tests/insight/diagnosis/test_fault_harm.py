@@ -29,4 +29,4 @@ def test_the_page_has_a_row_for_every_fault_and_cards_name_the_command():
     rows = re.findall(r"^\| (?:textbook|one_head|mixed|planted) \| (\w+) \|", page, re.MULTILINE)
     assert set(rows) == FAULTS | {"none"}
     for fault, card in CARDS.items():
-        assert f"--break {fault}" in card.shown_by or "--only planted" in card.shown_by
+        assert f"--break {fault}" in card.shown_by or "check RUN --break" in card.shown_by

@@ -115,9 +115,9 @@ def test_torchs_transformer_passes_and_stays_as_it_is(norm_first):
     before = {name: value.clone() for name, value in model.state_dict().items()}
     report = check(model, **SIZES, start_id=1, eos_id=2)
     assert report.passed and report.precision == "float64"
-    assert {found.letter for found in report.findings if found.verdict == "PASS"} == set(
-        "abcdeijkopqstuv"
-    )
+    passed = {found.letter for found in report.findings if found.verdict == "PASS"}
+    # without nested tensors, a source of pads alone is NaN
+    assert passed == set("abcdejkopqstuv") | (set() if norm_first else {"i"})
     assert model.training and model.output.weight.dtype == torch.float32
     assert all(torch.equal(before[name], value) for name, value in model.state_dict().items())
 

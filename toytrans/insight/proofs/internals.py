@@ -127,8 +127,12 @@ def _tables(batch: ProofBatch, given: Iterable[nn.Module]) -> dict[nn.Embedding,
 
     with contextlib.ExitStack() as stack:
         for table, seen in asked.items():
-            keep: Any = lambda _, ids, seen=seen: seen.append(ids[0].flatten().tolist())  # noqa: E731
-            stack.enter_context(table.register_forward_pre_hook(keep))
+
+            def note(_: nn.Module, given: Any, seen: list[list[int]] = seen) -> None:
+                if given and isinstance(given[0], Tensor):  # a table of positions may take a shape
+                    seen.append(given[0].flatten().tolist())
+
+            stack.enter_context(table.register_forward_pre_hook(note))
         before = asked_by(batch.src, batch.tgt_in)
         other = [
             torch.where(torch.isin(ids, batch.symbols), batch.other(ids), ids)
