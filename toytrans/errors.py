@@ -39,6 +39,8 @@ MEMORY_RAN_OUT = (
     "DefaultCPUAllocator: can't allocate memory",
     "CUDA error: out of memory",  # of the driver, say for a CUDA graph
     "CUBLAS_STATUS_ALLOC_FAILED",
+    "could not create a primitive",  # of oneDNN
+    "std::bad_alloc",
 )
 """What torch's errors say where they have no class of their own."""
 

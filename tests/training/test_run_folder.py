@@ -191,7 +191,7 @@ def test_a_pipe_in_the_place_of_the_lock_hangs_no_command(run: Path, command: Co
     assert "run" in command("runs", ".").out
     assert command("doctor", "run").code in (0, 1)
     answer = command(*LONGER)
-    assert answer.code == 2 and "run/.toytrans-lock: a pipe or a device" in answer.err
+    assert answer.code == 2 and "run/.toytrans-lock: is a pipe or a device" in answer.err
 
 
 def test_a_reader_that_holds_the_lock_for_a_moment_stops_no_training(
@@ -271,3 +271,44 @@ def test_of_two_new_trainings_in_one_folder_one_is_refused(here: Path):
     assert (code, other) == (0, 2) and err.count("\n") == 1
     assert "new: another training is writing here" in err or "new: holds a run" in err
     assert steps_of(here / "new") == [2, 4, 6]
+
+
+@pytest.mark.parametrize("how", ["a link to nothing", "emptied", "unreadable"])
+def test_a_resume_without_its_checkpoints_changes_nothing(
+    run: Path, refused: Refused, monkeypatch: pytest.MonkeyPatch, how: str
+):
+    """Say on a disk that is not mounted."""
+    (run / "checkpoints").rename("disk")
+    if how == "a link to nothing":
+        (run / "checkpoints").symlink_to("/not/mounted")
+    else:
+        (run / "checkpoints").mkdir()
+    if how == "unreadable":
+        listdir = os.listdir
+
+        def listed(path: str | Path = ".") -> list[str]:
+            if str(path).endswith("checkpoints"):
+                raise PermissionError(13, "Permission denied")
+            return listdir(path)
+
+        monkeypatch.setattr(os, "listdir", listed)
+    before = contents(run)
+    assert len(steps_of(run)) > 1
+    said = refused(*LONGER)
+    assert "run/checkpoints: " in said and "put it back" in said
+    assert contents(run) == before
+
+
+@pytest.mark.parametrize("make", [Path.mkdir, lambda path: path.symlink_to("nowhere")])
+def test_a_lock_that_is_no_file_is_named(run: Path, refused: Refused, make: Callable[[Path], None]):
+    (run / ".toytrans-lock").unlink()
+    make(run / ".toytrans-lock")
+    said = refused(*LONGER)
+    assert "run/.toytrans-lock: is a " in said and "remove" in said
+
+
+def test_numbers_that_no_run_has_are_one_line(run: Path, refused: Refused):
+    assert "no checkpoint 999" in refused("eval", "run", "--checkpoint", "9" * 5000)
+    data = json.loads((run / "data.json").read_text())
+    (run / "data.json").write_text(json.dumps(data | {"train_length": [0, 10**30]}))
+    assert "run/data.json: damaged" in refused("eval", "run", "--examples", "2")

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 from toytrans.cli.common import columns, note, output, plain, write_new
 from toytrans.cli.render.proofs import print_card
 from toytrans.insight.diagnosis.exercise_sheet import MOST_ANSWERS, MOST_STUDENTS
-from toytrans.safe_io import to_bytes
+from toytrans.safe_io import read_whole, to_bytes
 
 app = typer.Typer(no_args_is_help=True, help="Set, solve and grade exercises: find the fault.")
 
@@ -94,6 +94,9 @@ def new(
         note("keep the key: no file has it, and `exercise reveal` and `exercise grade` need it")
 
 
+MOST_BYTES = 10_000_000
+"""Of a file of grades."""
+
 HEADINGS = ("student", "answer", "right", "fault", "answers", "hints", "time", "note")
 
 
@@ -119,6 +122,13 @@ def _page(folder: Path, marks: "Sequence[Mark]") -> str:
     table = (HEADINGS, [_cells(mark) for mark in marks])
     grades = section("grades", "Grades", text=f"{right} of {len(marks)} right", table=table)
     return page(f"class {folder.resolve().name}", [grades])
+
+
+def _write_grades(option: str, path: Path, raw: bytes) -> None:
+    """Write a file of grades, which replaces one that begins alike. Raises UserError."""
+    begins = raw[: raw.index(b"\n") + 1]
+    is_ours = path.is_file() and read_whole(path, MOST_BYTES).startswith(begins)
+    write_new(option, path, raw, replace=is_ours)
 
 
 def _first_sheet(folder: Path) -> Path:
@@ -194,9 +204,9 @@ def grade(
 
     marks = exercises.grade(folder, key)
     if csv is not None:
-        write_new("--csv", csv, to_bytes(exercises.as_csv(marks)), replace=True)
+        _write_grades("--csv", csv, to_bytes(exercises.as_csv(marks)))
     if page is not None:
-        write_new("--page", page, _page(folder, marks).encode(errors="replace"), replace=True)
+        _write_grades("--page", page, _page(folder, marks).encode(errors="replace"))
     from rich.box import SIMPLE_HEAD
 
     table = columns(HEADINGS[:4], HEADINGS[4:6], box=SIMPLE_HEAD)

@@ -30,10 +30,11 @@ def draw(groups: Sequence[Group], title: str, format: str = "png") -> bytes:
     value of every seed. Groups with letters are written out below. Raises UserError without
     matplotlib."""
     check_matplotlib()
-    import matplotlib
+    import matplotlib.style
     from matplotlib.figure import Figure
 
-    with matplotlib.rc_context({"text.parse_math": False, "svg.hashsalt": "toytrans"}):
+    of_ours = {"text.parse_math": False, "svg.hashsalt": "toytrans"}
+    with matplotlib.style.context(["default", of_ours]):
         meanings = _meanings(groups)
         figure = Figure((7, 4 + 0.15 * len(meanings)), layout="constrained")
         if meanings:

@@ -37,7 +37,7 @@ class SavedSweep(BaseModel):
     seeds: Annotated[list[Seed], Field(min_length=1)]
     lengths: Range | None
     examples: int | None
-    trials: list[SavedTrial]
+    trials: Annotated[list[SavedTrial], Field(min_length=1)]
 
     @property
     def measure(self) -> ExactMatch:

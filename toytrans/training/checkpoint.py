@@ -263,7 +263,7 @@ def pick_step(run: Path, which: str) -> int:
                 best = _read_description(run, step).progress.best_step
                 return best if best in steps else step
         return steps[-1]
-    if not (which.isascii() and which.isdigit()) or int(which) not in steps:
+    if which not in map(str, steps):
         raise UserError(
             f"{run}: no checkpoint {which}; there are best, last and the steps "
             f"{', '.join(map(str, steps))}"

@@ -67,6 +67,21 @@ def saved_steps(run: Path) -> list[int]:
     return sorted(step for step in map(_step, names) if step is not None)
 
 
+def check_none_lost(run: Path) -> None:
+    """Raise UserError where a run without a checkpoint has had some: their folder cannot be read,
+    or it lies on a disk that is not there."""
+    folder = run / CHECKPOINTS
+    back = "put it back, or train again with another --out"
+    if os.path.lexists(folder):
+        try:
+            os.listdir(folder)
+        except OSError as error:
+            raise UserError(f"{folder}: cannot be read ({error.strerror}); {back}") from None
+    steps = sorted(read_manifest(run))
+    if len(steps) > 1:  # one alone may be of a training that was killed as it saved it
+        raise UserError(f"{folder}: holds none of the {len(steps)} checkpoints of the run; {back}")
+
+
 def checkpoint_folder(run: Path, step: int) -> Path:
     return run / CHECKPOINTS / f"step-{step}"
 

@@ -49,10 +49,11 @@ class Records(list[Record]):
 
     def _curve(self) -> str:
         """Loss and exact match over steps, as SVG."""
-        import matplotlib
+        import matplotlib.style
         from matplotlib.figure import Figure
 
-        with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": "toytrans"}):
+        of_ours = {"svg.fonttype": "none", "svg.hashsalt": "toytrans"}
+        with matplotlib.style.context(["default", of_ours]):
             figure = Figure((7, 2.6), layout="constrained")
             left, right = figure.subplots(1, 2)
             for key, label in (("loss", "training"), ("valid_loss", "validation")):

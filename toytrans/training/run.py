@@ -154,7 +154,7 @@ class _SavedFacts(BaseModel):
 
     symbols: tuple[str, ...]
     separators: tuple[str, ...]
-    train_length: tuple[Annotated[int, Field(ge=0)], int]
+    train_length: tuple[Annotated[int, Field(ge=0)], Annotated[int, Field(le=10**9)]]
     target_growth: Annotated[int, Field(ge=2, le=LARGEST_MAX_LEN_A)]
     train_sha256: str
 

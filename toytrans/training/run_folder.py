@@ -16,6 +16,7 @@ except ImportError:  # not on Windows
 from toytrans.errors import UserError
 from toytrans.training.owned import CONFIG, LOCK, saying_what_failed
 from toytrans.training.run import RUNS, is_run, read_environment
+from toytrans.training.writing import check_free
 
 TRIES, SECONDS_BETWEEN_TRIES = 10, 0.02
 """How often a lock is asked for: a command that lists runs may hold it for a moment."""
@@ -120,6 +121,7 @@ def locked(path: Path, remedy: str = ", or name another --out") -> Iterator[list
         reason = f"{_dead_link(path)}cannot be made ({error.strerror}); name another directory"
         raise UserError(f"{path}: {reason}") from None
     with saying_what_failed(path, LOCK):
+        check_free(path / LOCK, replace=True)
         flags = os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0)
         descriptor = os.open(path / LOCK, flags | getattr(os, "O_NONBLOCK", 0), 0o666)
     try:

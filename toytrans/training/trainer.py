@@ -39,7 +39,7 @@ from toytrans.training.distributed import SINGLE_PROCESS, DistributedContext
 from toytrans.training.faults import build_model, objective_of
 from toytrans.training.graphs import Capture, GraphedUpdate, most_places
 from toytrans.training.optimizer import AdamW, learning_rate
-from toytrans.training.owned import keep_unreadable, leaves, saved_steps
+from toytrans.training.owned import check_none_lost, keep_unreadable, leaves, saved_steps
 from toytrans.training.run import Record, append_record, cut_records
 from toytrans.training.step import Update, Updated, backward
 
@@ -137,6 +137,7 @@ class Trainer:
                 f"{self.run}: none of its checkpoints can be read; nothing is changed; "
                 "train again with another --out"
             )
+        self.context.on_main(partial(check_none_lost, self.run))
         self.context.on_main(partial(cut_records, self.run, 0))
         return ["no checkpoint to resume from; starting at step 0"]
 

@@ -69,7 +69,7 @@ def check_free(path: Path, *, replace: bool, remedy: str = "remove it, or name a
     if kind == "link":
         raise UserError(f"{path}: is a link, and nothing is written through it; remove the link")
     if kind not in ("", "file"):
-        raise UserError(f"{path}: is a {kind}, not a file; name another")
+        raise UserError(f"{path}: is a {kind}, not a file; remove it, or name another")
 
 
 def _kind(path: Path) -> str:

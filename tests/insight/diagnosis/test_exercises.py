@@ -2,6 +2,7 @@
 
 import csv
 import errno
+import fcntl
 import json
 import re
 import shlex
@@ -253,7 +254,7 @@ def test_a_class_is_graded_to_csv(tmp_path: Path, monkeypatch, command: Command,
     assert "not an exercise, or changed" in marks["06"]["note"]
     assert "wrong key" in refused("exercise", "grade", "class", "--key", "x")
     table = Path("grades.csv").read_text()
-    Path("grades.csv").write_text("of yesterday")
+    Path("grades.csv").write_text(table.splitlines(True)[0] + "of yesterday")
     again = command("exercise", "grade", "class", "--key", KEY, "--csv", "grades.csv")
     assert again.code == 0 and Path("grades.csv").read_text() == table
     Path("folder").mkdir()
@@ -449,3 +450,34 @@ def test_answers_given_at_once_are_all_kept(folder: Path):
     with ThreadPoolExecutor(6) as pool:
         list(pool.map(lambda _: exercises.answer(folder, "no_norm"), range(12)))
     assert exercises.progress(folder).answers[-12:] == ["no_norm"] * 12
+
+
+def test_grades_replace_grades_and_nothing_else(folder: Path, command: Command, refused):
+    shutil.move(folder, "class/01")
+    Path("notes.txt").write_text("mine")
+    command("exercise", "check", " no_causal ", "--exercise", "class/01")
+    answers = Path("class/01/progress.json").read_text()
+    assert "no_causal" in answers
+    grade = ("exercise", "grade", "class", "--key", KEY)
+    for option in ("--csv", "--page"):
+        for taken in ("notes.txt", "class/01/progress.json"):
+            assert f"{option} {taken}: exists already" in refused(*grade, option, taken)
+        for _ in range(2):
+            assert command(*grade, option, f"grades{option}").code == 0
+    assert Path("notes.txt").read_text() == "mine"
+    assert Path("class/01/progress.json").read_text() == answers
+
+
+def test_an_exercise_that_another_command_holds_is_named(folder: Path, refused, monkeypatch):
+    monkeypatch.setattr(exercises, "SECONDS_BETWEEN_TRIES", 0.001)
+    with (folder / "exercise.json").open("rb") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        said = refused("exercise", "hint", "--exercise", str(folder))
+    assert "another command is at this exercise" in said
+
+
+def test_a_right_key_is_not_called_wrong_where_progress_is_damaged(folder: Path, command: Command):
+    shutil.move(folder, "class/01")
+    Path("class/01/progress.json").write_text("{")
+    done = command("exercise", "grade", "class", "--key", KEY)
+    assert done.code == 0 and "0 of 1 right" in done.out and "progress.json" in done.out

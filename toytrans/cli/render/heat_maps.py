@@ -278,7 +278,7 @@ def check_plot(path: Path) -> None:
 
 def draw(path: Path, maps: "AttentionMaps") -> None:
     """Draw all maps in one picture: a block per pair, a row per layer, a column per head."""
-    import matplotlib
+    import matplotlib.style
     from matplotlib.figure import Figure
 
     heads, layers = max(len(each.heads) for each in maps.attentions), len(maps.attentions)
@@ -290,8 +290,8 @@ def draw(path: Path, maps: "AttentionMaps") -> None:
             f"--plot {path}: {pairs} x {layers} rows of maps are too many for one "
             "picture; choose with --part, --layer or --head, or give fewer sequences"
         )
-    plain_text = matplotlib.rc_context(
-        {"text.parse_math": False, "svg.fonttype": "none", "svg.hashsalt": "toytrans"}
+    plain_text = matplotlib.style.context(
+        ["default", {"text.parse_math": False, "svg.fonttype": "none", "svg.hashsalt": "toytrans"}]
     )
     with plain_text, warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")

@@ -6,6 +6,7 @@ from xml.etree import ElementTree
 
 from toytrans.choices import FaultName
 from toytrans.cli.common import output, plain, print_page, warn_of_fault
+from toytrans.insight.tables import printable
 from toytrans.safe_io import json_text
 from toytrans.sealed import is_sealed, opened
 
@@ -59,6 +60,10 @@ def junit(report: "Report") -> str:
             ElementTree.SubElement(
                 case, "skipped", message=f"{finding.shown_verdict}: {finding.message}"
             )
+    for element in suite.iter():  # XML has no control characters
+        element.text = element.text and "\n".join(map(printable, element.text.split("\n")))
+        for name, value in element.items():
+            element.set(name, printable(value))
     return ElementTree.tostring(suite, encoding="unicode")
 
 

@@ -195,9 +195,9 @@ def progress(folder: Path) -> Progress:
 def answer(folder: Path, given: str) -> tuple[bool | None, str]:
     """Whether an answer is right (None: that is not told), and how many there were of how many. It
     is written down. Raises UserError."""
-    names = (*get_args(FaultName), NONE)
+    given, names = given.strip(), (*get_args(FaultName), NONE)
     if given not in names:
-        shown = given.strip() or "an empty answer"
+        shown = given or "an empty answer"
         raise UserError(f"{shown}: no such fault; {did_you_mean(given, names)}")
     exercise = read(folder)
     with _alone(folder):
@@ -245,8 +245,15 @@ def hints_of(exercise: Exercise) -> list[str]:
 def _alone(folder: Path) -> Iterator[None]:
     """Commands in one folder change its progress one after the other."""
     with (folder / ABOUT).open("rb") as held:
-        if fcntl is not None:
-            fcntl.flock(held, fcntl.LOCK_EX)
+        for _ in range(TRIES if fcntl is not None else 0):
+            try:
+                fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                time.sleep(SECONDS_BETWEEN_TRIES)
+        else:
+            if fcntl is not None:
+                raise UserError(f"{folder}: another command is at this exercise; wait for its end")
         yield
 
 
@@ -297,7 +304,7 @@ def grade(folder: Path, key: str) -> list[Mark]:
         raise UserError(f"{folder}: no exercises in it; name the folder that `--class` made")
     folders = [each for each in sorted(folder.iterdir()) if _has_files(each)]
     marks = _without_copies(folders, [_mark(each, key) for each in folders])
-    if not any(mark.fault for mark in marks):
+    if not any(mark.fault for mark in marks) and any(mark.note == CHANGED for mark in marks):
         raise UserError(f"{folder}: --key gives none of these exercises; it is the wrong key")
     return marks
 
@@ -325,6 +332,9 @@ def _without_copies(folders: Sequence[Path], marks: Sequence[Mark]) -> list[Mark
         for seal, mark in zip(seals, marks, strict=True)
     ]
 
+
+TRIES, SECONDS_BETWEEN_TRIES = 100, 0.05
+"""How often a command asks for an exercise that another one holds."""
 
 CHANGED = "not the exercise that was handed out"
 
