@@ -483,6 +483,8 @@ def test_a_sweep_of_a_script_is_that_of_the_command(here: Path, command: Command
         ({"grid": {"train.lr": []}}, "train.lr=: an empty value"),
         ({"lengths": (5, 1)}, "lengths"),
         ({"on": "moon"}, "on 'moon': local or ray"),
+        ({"jobs": -1}, "jobs -1: expected a whole number, 1 or more"),
+        ({"examples": 0}, "examples 0: expected a whole number, 1 or more"),
     ],
 )
 def test_a_sweep_that_is_refused_trains_nothing(options, message):

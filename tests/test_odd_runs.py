@@ -100,7 +100,9 @@ def test_what_was_not_measured_says_so(run: Path, command: Command) -> None:
     assert "not measured" in toytrans.load("whole").records._table()
 
 
-@pytest.mark.parametrize("line", ["", "[]", '{"step": "2"}', '{"step": 2, "loss": "text"}', "{"])
+@pytest.mark.parametrize(
+    "line", ["", "[]", '{"step": "2"}', '{"step": true}', '{"step": 2, "loss": "text"}', "{"]
+)
 def test_a_line_that_is_no_record_is_named(line: str, run: Path, command: Command) -> None:
     first, *rest = (run / "metrics.jsonl").read_text().splitlines()
     write_records(run, [first, line, *rest])

@@ -138,6 +138,15 @@ def test_python_asks_too(here: Path):
     assert open_source(run.config, run.facts).facts == run.facts
 
 
+def test_trust_ends_with_its_block(here: Path):
+    (here / "other.py").write_text(TASK)
+    reference = user_code.absolute("other.py:f")
+    with user_code.trusting(True):
+        assert user_code.load(reference)([1]) == [1]
+    with pytest.raises(UserError, match="trust_code=True"):
+        user_code.load(reference)
+
+
 def test_the_exit_of_a_signal_is_no_fault_of_the_code_that_runs(here: Path):
     (here / "own.py").write_text(
         "from toytrans.training.signals import exit_if_signalled\n"

@@ -79,7 +79,7 @@ class Scores:
         ours, theirs = self.losses, other.losses
         losses = {n: ours.get(n, 0.0) + theirs.get(n, 0.0) for n in ours.keys() | theirs.keys()}
         return Scores(
-            {name: torch.cat([ours, other.columns[name]]) for name, ours in self.columns.items()},
+            {name: torch.cat([own, other.columns[name]]) for name, own in self.columns.items()},
             losses,
         )
 
@@ -134,13 +134,13 @@ class Scores:
         found = {part: self.summary(*ends[part]) for part in PARTS}
         return {part: summary for part, summary in found.items() if summary["examples"]}
 
-    def curve(self) -> dict[int, float]:
-        """The teacher-forced exact match of each length."""
-        return {n: self.summary(n, n)["forced_exact_match"] for n in self.lengths}
+    def by_length(self) -> dict[int, Summary]:
+        """The summary of each length."""
+        return {n: self.summary(n, n) for n in self.lengths}
 
     def to_dict(self, train_length: tuple[int, int]) -> Summary:
         """Plain values: the total, its parts, per length."""
-        rows = [{"length": n} | self.summary(n, n) for n in self.lengths]
+        rows = [{"length": n} | summary for n, summary in self.by_length().items()]
         for row in rows:
             del row["loss"]
         return self.summary() | self.parts(train_length) | {"by_length": rows}

@@ -78,7 +78,7 @@ def load(reference: str) -> Any:
         )
     path, _, name = reference.rpartition(":")
     if path not in _files:
-        trust([reference])
+        _files[path] = _File(_read(path))
     file = _files[path]
     if file.module is None:
         file.module = _run(path, file.raw)
@@ -115,7 +115,7 @@ def fault_in_user_code(error: BaseException) -> str | None:
 
 def failure(error: BaseException, reference: str) -> str:
     """An exception in one line: its type, its message and its line in the user's file."""
-    path = reference.rpartition(":")[0]
+    path = _path_of(reference)
     line = _line_of(error, path)
     return f"{_what(error)} ({shown(path)}:{line})" if line else _what(error)
 
@@ -125,18 +125,15 @@ def failure(error: BaseException, reference: str) -> str:
 
 def trust(references: Iterable[str]) -> None:
     """Read code that the user names, and let this process run it. Raises UserError."""
-    raw: dict[str, bytes] = {}
-    for reference in references:
-        path = reference.rpartition(":")[0]
-        if path not in raw:
-            raw[path] = read_named(path, MOST_BYTES, name=shown(path))
-        trust_as_read({reference: raw[path]})
+    named = list(references)
+    raw = {path: _read(path) for path in dict.fromkeys(map(_path_of, named))}
+    trust_as_read({reference: raw[_path_of(reference)] for reference in named})
 
 
 def trust_as_read(code: Mapping[str, bytes]) -> None:
     """Let this process run code that another one has read. code: the file of each reference."""
     for reference, raw in code.items():
-        path = reference.rpartition(":")[0]
+        path = _path_of(reference)
         if path not in _files or _files[path].raw != raw:
             _files[path] = _File(raw)
         _trusted.add(reference)
@@ -155,12 +152,21 @@ def trusting(everything: bool) -> Iterator[None]:
 
 def as_read(references: Iterable[str]) -> dict[str, bytes]:
     """The file of each reference as it was read when it was named: what runs."""
-    return {reference: _files[reference.rpartition(":")[0]].raw for reference in references}
+    return {reference: _files[_path_of(reference)].raw for reference in references}
 
 
 def digests(references: Iterable[str]) -> list[str]:
     """sha256 of the file of each reference as it was read."""
-    return [hashlib.sha256(as_read([one])[one]).hexdigest() for one in references]
+    return [hashlib.sha256(_files[_path_of(one)].raw).hexdigest() for one in references]
+
+
+def _path_of(reference: str) -> str:
+    return reference.rpartition(":")[0]
+
+
+def _read(path: str) -> bytes:
+    """The bytes of a file of code. Raises UserError."""
+    return read_named(path, MOST_BYTES, name=shown(path))
 
 
 # Running -------------------------------------------------------------------------------------

@@ -21,6 +21,7 @@ import toytrans
 from toytrans.config_file import load_config
 from toytrans.errors import UserError
 from toytrans.sweeps import outcomes, processes, sweep, trial
+from toytrans.sweeps.failures import Failure, keep_failure, read_failure
 from toytrans.sweeps.measure import ExactMatch
 from toytrans.sweeps.processes import attempt, run_trials
 from toytrans.training.run_folder import locked
@@ -178,6 +179,15 @@ def test_a_grid_without_a_run_that_has_a_result_is_refused(words, lost, trained,
     assert (trained.folder / "sweep.json").read_bytes() == before
 
 
+def test_seeds_with_gaps_are_told_as_python_takes_them(trained):
+    before = json.loads((trained.folder / "sweep.json").read_text())
+    many = {"run": "of-another-seed", "seed": 5, "config": 0}
+    changes = {"seeds": [0, 1, 5], "trials": [*before["trials"], many]}
+    (trained.folder / "sweep.json").write_text(json.dumps(before | changes))
+    with pytest.raises(UserError, match="; add to seeds 0, 1, 5 --set"):
+        planned("model.positions=anchored")
+
+
 def test_a_run_without_a_result_may_leave_the_grid(trained, command: Command):
     shutil.rmtree(trained.trials[-1].path)
     shutil.rmtree(trained.trials[-2].path)
@@ -290,6 +300,29 @@ def test_a_signal_that_nobody_knows_is_not_given_a_number(here: Path):
     """As after a SIGTERM to the whole process group, which ends the fork server too."""
     failure = processes.failure_by_code(here / "run", processes.UNKNOWN)
     assert failure is not None and "killed by an unknown signal; " in failure.reason
+
+
+@pytest.mark.parametrize("code", [1, 128, -9, 137])
+def test_an_exit_code_is_kept_as_the_reason(here: Path, code: int):
+    failure = processes.failure_by_code(here / "run", code)
+    assert failure is not None and read_failure(here / "run") == failure
+
+
+def test_a_reason_that_is_no_utf8_is_read_again(here: Path):
+    """As of a path whose bytes are no UTF-8."""
+    text = os.fsdecode(b"/data/\xff.txt")
+    keep_failure(here / "run", Failure(reason=f"{text}: no such file", traceback=text))
+    again = read_failure(here / "run")
+    assert again is not None and again.reason == "/data/\\udcff.txt: no such file"
+    assert again.error().args[0].endswith("\n/data/\\udcff.txt")
+
+
+@pytest.mark.parametrize("make", [Path.mkdir, lambda path: path.symlink_to("elsewhere")])
+def test_what_has_the_name_of_a_failure_stops_no_sweep(here: Path, make):
+    make(here / "run.failed.json")
+    keep_failure(here / "run", Failure(reason="the disk is full"))
+    keep_failure(here / "run", None)
+    assert not (here / "elsewhere").exists()
 
 
 @pytest.mark.parametrize("error", [EOFError, ConnectionRefusedError, BrokenPipeError])

@@ -120,6 +120,7 @@ def test_a_run_is_never_replaced(run: Path, refused: Refused, command: Command):
         {"config.yaml": "data: {task: copy}", "data.json": '{"posts": []}'},
         {"data.json": "{}", "checkpoints/step-3/checkpoint.json": "{}"},
         {".toytrans-lock": "", "sweep.json": "{}", "c-123/config.yaml": "seed: 1"},
+        {".toytrans-lock": "", "sweep.json": "{}"},
         {".toytrans-lock": "", "config.yaml": "- 1", "data.json": "[]"},
     ],
 )

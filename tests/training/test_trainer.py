@@ -191,7 +191,8 @@ def test_an_interruption_ends_after_the_running_step_and_saves(tmp_path):
 
 @pytest.mark.parametrize("precision", ["bf16", "fp64"])
 def test_other_precisions_train(tmp_path, precision):
-    trainer = trainer_of(tmp_path / "run", precision=precision, train={"max_steps": 30, "lr": 0.01})
+    train = {"max_steps": 30, "lr": 0.01, "precision": precision}
+    trainer = trainer_of(tmp_path / "run", precision=precision, train=train)
     losses = [record["loss"] for record in trainer.train()]
     assert losses[-1] < losses[0]
     dtype = {parameter.dtype for parameter in trainer.model.parameters()}

@@ -65,9 +65,7 @@ class Run(training_run.Run):
         """
         if split not in ("valid", "test") or length_of not in ("src", "tgt"):
             raise UserError(f"split {split!r}, length_of {length_of!r}: valid or test, src or tgt")
-        for name, number in (("examples", examples), ("decode", decode), ("beam", beam)):
-            if number is not None and not (is_count(number) and number):
-                raise UserError(f"{name} {number!r}: expected a whole number, 1 or more")
+        check_positive(examples=examples, decode=decode, beam=beam)
         pairs_of: Split | Path | tuple[Path, Path] = split
         if isinstance(files, str | Path):
             pairs_of = Path(files)
@@ -165,6 +163,13 @@ def checked_lengths(lengths: Any) -> tuple[int, int] | None:
     if len(pair) != 2 or not all(map(is_count, pair)) or pair[0] > pair[1]:
         raise UserError(f"lengths {lengths!r}: write the shortest and the longest, say (1, 400)")
     return pair
+
+
+def check_positive(**numbers: int | None) -> None:
+    """Raise UserError for an argument that is neither None nor a whole number from 1."""
+    for name, number in numbers.items():
+        if number is not None and not (is_count(number) and number):
+            raise UserError(f"{name} {number!r}: expected a whole number, 1 or more")
 
 
 def is_count(number: Any) -> bool:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from toytrans.api.run import Run, checked_lengths, is_count, load
+from toytrans.api.run import Run, check_positive, checked_lengths, is_count, load
 from toytrans.api.training import Settings, logger, name_of, tree_of
 from toytrans.config import Config
 from toytrans.config_file import config_of, lay_over
@@ -18,7 +18,7 @@ from toytrans.sweeps.failures import Failure
 from toytrans.sweeps.groups import PARTS, Group, Summary, group, parts_of
 from toytrans.sweeps.measure import ExactMatch
 from toytrans.sweeps.on_ray import check_ray, run_on_ray
-from toytrans.sweeps.outcomes import SWEEPS, decoding_of
+from toytrans.sweeps.outcomes import SWEEPS
 from toytrans.sweeps.processes import run_trials, workers_for
 from toytrans.sweeps.sweep import Sweep, plan
 
@@ -106,6 +106,7 @@ def sweep(
     """
     if on not in ("local", "ray"):
         raise UserError(f"on {on!r}: local or ray")
+    check_positive(examples=examples, jobs=jobs)
     if on == "ray":
         check_ray()
     name = name_of(config, _config(config)) if out is None else Path(out).name
@@ -168,4 +169,4 @@ def _run(
     for failure in failures.values():
         if failure.traceback:
             raise failure.error()
-    return Comparison(sweep.name, decoding_of(sweep.measure), groups, files)
+    return Comparison(sweep.name, sweep.measure.decoding, groups, files)

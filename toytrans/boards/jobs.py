@@ -64,7 +64,8 @@ class BoardMeasure:
             decode=self.of.decode,
             side="src" if data.task else "tgt",
         )
-        return scores.summary() | {"by_length": scores.curve()}
+        curve = {n: each["forced_exact_match"] for n, each in scores.by_length().items()}
+        return scores.summary() | {"by_length": curve}
 
     def _value(self, summary: dict[str, Any]) -> float:
         if self.of.metric == "perplexity":

@@ -21,8 +21,6 @@ app = typer.Typer(no_args_is_help=True, help="Set, solve and grade exercises: fi
 Folder = Annotated[Path, typer.Option("--exercise", metavar="DIR", help="The exercise's folder.")]
 Key = Annotated[str, typer.Option(metavar="KEY", help="The teacher's key, printed by `new`.")]
 HERE = Path()
-MOST_NAMES = 10
-"""Of a note."""
 
 
 @app.command()
@@ -219,5 +217,6 @@ def grade(
             console.print(plain(f"{mark.student}: {mark.note}"))
     console.print(f"{sum(mark.right for mark in marks)} of {len(marks)} right")
     if names := exercises.left_out(folder):
-        more = f" and {len(names) - MOST_NAMES} more" if len(names) > MOST_NAMES else ""
-        note(f"not graded, no exercise found in them: {', '.join(names[:MOST_NAMES])}{more}")
+        from toytrans.sweeps.sweep import listed
+
+        note(f"not graded, no exercise found in them: {listed(names)}")

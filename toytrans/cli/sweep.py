@@ -142,7 +142,7 @@ def _line(sweep: "Sweep", trial: "Trial", failure: "Failure | None") -> str:
     if failure is not None:
         return f"{sweep.title(trial)}: failed: {failure.reason}"
     from toytrans.sweeps.groups import PARTS
-    from toytrans.sweeps.outcomes import TEST, decoding_of
+    from toytrans.sweeps.outcomes import TEST
 
     result = trial.result() or {"measures": {TEST: {}}}
     taken = result["measures"][TEST]
@@ -150,7 +150,7 @@ def _line(sweep: "Sweep", trial: "Trial", failure: "Failure | None") -> str:
     if len(parts) > 2:
         del parts[PARTS["value"]]
     matches = ", ".join(f"{name} {share(value)}" for name, value in parts.items())
-    match = f"{decoding_of(sweep.measure)} exact match: {matches}"
+    match = f"{sweep.measure.decoding} exact match: {matches}"
     return f"{sweep.title(trial)}: {match} ({result.get('train_s', 0):.0f} s)"
 
 

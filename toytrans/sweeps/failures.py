@@ -14,7 +14,14 @@ from toytrans.errors import UserError, shortened
 from toytrans.safe_io import Unreadable, read_json
 from toytrans.training.writing import write_json
 
-Short = Annotated[str, AfterValidator(shortened)]
+
+def _written(text: str) -> str:
+    """Text that a file of JSON can hold: a path that is no UTF-8 with escape codes."""
+    return text.encode(errors="backslashreplace").decode()
+
+
+Text = Annotated[str, AfterValidator(_written)]
+Short = Annotated[Text, AfterValidator(shortened)]
 
 
 class Failure(BaseModel):
@@ -24,7 +31,7 @@ class Failure(BaseModel):
 
     reason: Short
     final: bool = False
-    traceback: str = ""
+    traceback: Text = ""
 
     def error(self) -> Exception:
         """What stops a command that cannot go on without the trial."""
@@ -34,8 +41,9 @@ class Failure(BaseModel):
 
 
 def keep_failure(run: Path, failure: Failure | None) -> None:
-    """Write why a trial failed; None: forget it. A full disk stops no sweep."""
-    with contextlib.suppress(OSError):
+    """Write why a trial failed; None: forget it. A full disk stops no sweep, nor does
+    something else of that name."""
+    with contextlib.suppress(OSError, UserError):
         if failure is None:
             _path(run).unlink(missing_ok=True)
         else:

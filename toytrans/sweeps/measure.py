@@ -37,6 +37,11 @@ class ExactMatch:
     def _decode(self) -> int | None:
         return None if self.lengths is None else 1
 
+    @property
+    def decoding(self) -> str:
+        """How the exact match is decoded."""
+        return "free-running" if self._decode is None else "teacher-forced"
+
     def pairs(self, config: Config, facts: DatasetInfo) -> Pairs:
         """The pairs that are measured. Raises UserError where there are none."""
         return pairs_of_split(
@@ -59,9 +64,10 @@ class ExactMatch:
             decode=self._decode,
         )
         total, parts = scores.summary(), scores.parts(facts.train_length)
+        each = scores.by_length()
         return total | {
-            "by_length": scores.curve(),
-            "pairs_by_length": {n: scores.summary(n, n)["examples"] for n in scores.lengths},
+            "by_length": {n: summary["forced_exact_match"] for n, summary in each.items()},
+            "pairs_by_length": {n: summary["examples"] for n, summary in each.items()},
             "train_length": facts.train_length,
             **{part: self._value(summary) for part, summary in parts.items()},
             "asked": self.asked(),

@@ -13,18 +13,12 @@ from toytrans.sweeps.measure import ExactMatch
 from toytrans.sweeps.saved import read_sweep
 from toytrans.sweeps.trial import Taken, Trial, read_result
 from toytrans.training.owned import CONFIG, LOCK
+from toytrans.training.records import NOT_MEASURED
 from toytrans.training.run import RUNS, is_run, load_run, read_records, read_run, unfinished
 
 TEST = "test"
 
 SWEEPS = RUNS / "sweeps"
-
-NOT_MEASURED = "not measured"
-
-
-def decoding_of(measure: ExactMatch) -> str:
-    """How an exact match was decoded."""
-    return "free-running" if measure.lengths is None else "teacher-forced"
 
 
 def is_done(trial: Trial) -> bool:

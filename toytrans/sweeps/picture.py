@@ -21,7 +21,7 @@ def check_matplotlib() -> None:
     except ImportError:
         raise UserError(
             "pictures are drawn with matplotlib, which is not installed; "
-            + how_to_install("matplotlib")
+            f"{how_to_install('matplotlib')}"
         ) from None
 
 

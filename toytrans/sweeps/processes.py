@@ -117,14 +117,14 @@ def failure_by_code(run: Path, code: int) -> Failure | None:
         unwritten = Failure(reason=f"{run}: failed; its process said why, and could not write it")
         return read_failure(run) or unwritten
     if 0 < code <= 128:
-        return Failure(reason=f"{run}: exit code {code}", traceback="its process wrote why")
-    number = -code if code < 0 else code - 128
-    killed = "by an unknown signal" if code == UNKNOWN else f"by signal {number}"
-    if number == 9:
-        killed += " (out of memory?)"
-    failure = Failure(
-        reason=f"{run}: its process was killed {killed}; the same command goes on where it stopped"
-    )
+        failure = Failure(reason=f"{run}: exit code {code}", traceback="its process wrote why")
+    else:
+        number = -code if code < 0 else code - 128
+        killed = "by an unknown signal" if code == UNKNOWN else f"by signal {number}"
+        if number == 9:
+            killed += " (out of memory?)"
+        going_on = "the same command goes on where it stopped"
+        failure = Failure(reason=f"{run}: its process was killed {killed}; {going_on}")
     keep_failure(run, failure)
     return failure
 

@@ -210,7 +210,8 @@ def _write(name: str, raw: bytes | None) -> Path | None:
 
 @contextlib.contextmanager
 def _writing(name: str) -> Iterator[Path]:
-    """The folder of results files, made where it is missing. Raises UserError for a name."""
+    """The folder of results files, made where it is missing. Raises UserError, which names the
+    file, where the disk refuses."""
     folder = RESULTS / "sweeps"
     with saying_what_failed(folder, name):
         folder.mkdir(parents=True, exist_ok=True)

@@ -233,7 +233,8 @@ def plan(
             trial = Trial(
                 label=label, config=seeded, measures=measures, folder=folder, hashed=hashed
             )
-            trials.append(replace(trial, label=there.get((seed, trial.digest), label)))
+            other = there.get((seed, trial.digest), label)
+            trials.append(trial if other == label else replace(trial, label=other))
             titles.append(f"{title_of(choice)} seed {seed}".strip())
     sweep = Sweep(name, folder, grid, seeds, measure, trials, titles)
     sweep.changes()
@@ -270,10 +271,11 @@ def _there(folder: Path) -> dict[tuple[int, str], str]:
 
 
 def _asked(grid: Grid, seeds: Sequence[int]) -> str:
-    """The options that gave a grid."""
+    """The options that gave a grid. Seeds with gaps, which Python alone takes, are no option."""
     texts = [f"{key}={','.join(values)}" for key, values in grid.items()]
     sets = [f"--set {shlex.quote(text)}" for text in texts]
-    return " ".join([f"--seeds {_spans(seeds)}", *sets])
+    spans = _spans(seeds)
+    return " ".join([f"seeds {spans}" if "," in spans else f"--seeds {spans}", *sets])
 
 
 def _option(value: Any) -> str:

@@ -29,11 +29,12 @@ from toytrans.training.objective import SOUND, CrossEntropy, Objective, token_lo
 
 
 def build_model(config: Config, vocabulary: Vocabulary) -> Transformer:
-    """The model of a config, with the config's fault in it. Raises UserError."""
+    """The model of a config, with the config's fault in it: in fp64 where it is trained so, else in
+    fp32. Raises UserError."""
     model = build(config.model, vocabulary)
     if config.fault is not None:
         plant(config.fault, model)
-    return model
+    return model.double() if config.train.precision == "fp64" else model
 
 
 def plant(fault: str, model: Transformer) -> None:

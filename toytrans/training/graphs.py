@@ -48,12 +48,14 @@ class CudaCapture:
             warm_up()
         outside.wait_stream(self.stream)
         graph = torch.cuda.CUDAGraph()
+        collects = gc.isenabled()
         gc.disable()  # a CUDA graph that is freed breaks a capture
         try:
             with torch.cuda.graph(graph, pool=self.pool, stream=self.stream):
                 work()
         finally:
-            gc.enable()
+            if collects:
+                gc.enable()
         replay: Work = graph.replay
         return replay
 

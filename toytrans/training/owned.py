@@ -1,6 +1,8 @@
-"""The files of a run directory, and the only ones that toytrans deletes: checkpoints of its own.
+"""The files of a run directory. toytrans deletes checkpoints and drafts of its own alone.
 
     config.yaml  data.json  environment.json  metrics.jsonl
+    .toytrans-lock                held by the training that writes here
+    .toytrans-HEX.draft           a file while it is written
     checkpoints.json              SHA-256 of the checkpoints that this run wrote
     checkpoints/step-N/           a checkpoint
     checkpoints/.step-N/          a checkpoint while it is written

@@ -6,8 +6,9 @@ runs/name/environment.json  versions, device, precision, what else can change nu
 runs/name/metrics.jsonl     one record a line
 runs/name/checkpoints/      see checkpoint.py
 runs/name/.toytrans-lock    held by the training that writes here
+runs/name/.toytrans-HEX.draft  a file while it is written
 
-The only files that toytrans deletes are older checkpoints: see owned.py.
+The only files that toytrans deletes are checkpoints and drafts of its own: see owned.py.
 """
 
 import json
@@ -62,6 +63,9 @@ SHARES = ("valid_exact_match", "valid_token_accuracy")
 NUMBERS = ("loss", "lr", "grad_norm", "padding", "target_tokens", "elapsed_s", "valid_loss")
 LARGEST = 1e100
 """The magnitude of a number, so that its squares and quotients are finite."""
+
+RANGES = {name: (-LARGEST, LARGEST) for name in NUMBERS} | dict.fromkeys(SHARES, (0, 1))
+"""The least and the greatest value of each number of a record."""
 
 RUNS = Path("runs")
 """The folder of runs without --out."""
@@ -244,12 +248,11 @@ def _record(line: bytes) -> Record | None:
     except (ValueError, RecursionError):
         return None
     step = record.get("step") if isinstance(record, dict) else None
-    if not isinstance(step, int) or not 0 <= step <= 2**53:
+    if not is_within(step, 0, 2**53) or not isinstance(step, int):
         return None
     plain = not any(isinstance(value, list | dict) for value in record.values())
-    ranges = {name: (-LARGEST, LARGEST) for name in NUMBERS} | dict.fromkeys(SHARES, (0, 1))
     typed = all(
-        record.get(name) is None or is_within(record[name], *ends) for name, ends in ranges.items()
+        record.get(name) is None or is_within(record[name], *ends) for name, ends in RANGES.items()
     )
     return record if plain and typed else None
 
@@ -332,15 +335,13 @@ def load_run(
     """The model of a run directory, in eval mode, in fp32 (fp64 where it was trained so).
 
     checkpoint: best, last or a step. device: as in a config. trust_code: whether code that the run
-    names may be run, its task's say. Raises UserError.
+    names may be run, its task's say, until the process ends. Raises UserError.
     """
     path = Path(path)
     config, facts = read_run(path)
     if trust_code:
         trust(config.references.values())
     model = build_model(config, facts.vocabulary)
-    if config.train.precision == "fp64":
-        model.double()
     step, loaded = _chosen(path, checkpoint, most_bytes_of(model))
     load_weights(model, loaded.weights, str(checkpoint_folder(path, step)))
     return Run(path, config, facts, model.eval().to(choose_device(device)), step)

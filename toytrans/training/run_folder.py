@@ -14,9 +14,9 @@ except ImportError:  # not on Windows
     fcntl = None  # type: ignore[assignment]
 
 from toytrans.errors import UserError
-from toytrans.training.owned import CONFIG, LOCK, saying_what_failed
+from toytrans.training.owned import DATA, ENVIRONMENT, LOCK, saying_what_failed
 from toytrans.training.run import RUNS, is_run, read_environment
-from toytrans.training.writing import check_free
+from toytrans.training.writing import check_free, drafts_in
 
 TRIES, SECONDS_BETWEEN_TRIES = 10, 0.02
 """How often a lock is asked for: a command that lists runs may hold it for a moment."""
@@ -71,10 +71,9 @@ def check_folder(path: Path, *, resume: bool) -> None:
 
 
 def _is_begun(path: Path) -> bool:
-    """Whether a training was killed here before it wrote its config. A sweep's folder, which has
-    a lock too, holds folders."""
-    locked = (path / LOCK).is_file() and not os.path.lexists(path / CONFIG)
-    return locked and not any(entry.is_dir() for entry in path.iterdir())
+    """Whether a training was killed here before it wrote its config."""
+    written = {LOCK, DATA, ENVIRONMENT, *(draft.name for draft in drafts_in(path))}
+    return (path / LOCK).is_file() and written >= {*os.listdir(path)}
 
 
 @contextlib.contextmanager

@@ -34,9 +34,9 @@ def backward(
     They equal the gradients of one large batch that holds all rows.
 
     forward: (src, tgt_in) -> logits (B, T, V).
-    tokens: the number of tokens, where the device alone knows it; None = it is counted.
-    Returns the summed loss, a scalar tensor, and the number of real target tokens. Both are
-    sums over all processes.
+    tokens: their number as a scalar on the device, for a graph; None = it is counted.
+    Returns the summed loss, a scalar tensor, and the number of real target tokens, 0 if `tokens`
+    is given. Both are sums over all processes.
     """
     batches = [objective.batch(batch) for batch in batches]
     counted = sum(objective.tokens(batch) for batch in batches) if tokens is None else 0

@@ -57,7 +57,7 @@ class Trainer:
     progress: what was trained so far.
     stop_reason: why training ended; None while it runs.
     cause: the number that was not finite, if training diverged.
-    reports: the validation report of the best checkpoint by its step, if it was measured here.
+    scores: the validation scores of the best checkpoint by its step, if it was measured here.
     saved_step: the step of the newest checkpoint, written or resumed from.
     """
 
@@ -76,7 +76,7 @@ class Trainer:
         self.precision, self.context = precision, context
         model = build_model(config, source.facts.vocabulary)
         self.objective = objective_of(config.fault, config.model.backward)
-        self.model = model.double().to(device) if precision == "fp64" else model.to(device)
+        self.model = model.to(device)
         self._forward: Callable[[Tensor, Tensor], Tensor] = context.wrap(
             self.model,
             skips_weights=config.fault is not None,

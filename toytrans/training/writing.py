@@ -94,10 +94,9 @@ def _place(draft: Path, path: Path, replace: bool) -> None:
 
 def append_line(path: Path, raw: bytes) -> None:
     """Add a line to a file. Raises UserError if the path is a link, a pipe or a device."""
+    check_free(path, replace=True)
     flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT
     flags |= getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
-    if path.is_symlink():
-        raise UserError(f"{path}: is a link, and nothing is written through it; remove the link")
     with open(os.open(path, flags, 0o666), "ab") as file:
         if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
             raise Unreadable(f"{path}: a pipe or a device, not a file; remove it")

@@ -13,7 +13,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from conftest import VOCABULARY, config_of
+import yaml
+from conftest import VOCABULARY, config_of, tiny_yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -408,6 +409,18 @@ def test_runs_that_are_broken_are_found_out(tmp_path, sections, expected):
     case = read_snapshot(train(tmp_path / "run", **sections))
     case = replace(case, config=case.config.model_copy(update={"fault": None}))
     assert expected in names(case)
+
+
+def test_the_checkpoint_of_a_large_model_in_fp64_is_whole(tmp_path):
+    """Its moments take more bytes than those of the model in fp32 may."""
+    path = tmp_path / "run"
+    changes = {"model": {"d_ff": 45_000}, "train": {"max_steps": 1, "precision": "fp64"}}
+    toytrans.train(yaml.safe_load(tiny_yaml(**changes)), path)
+    moments = path / "checkpoints/step-1/optimizer.safetensors"
+    assert moments.stat().st_size > moments.with_stem("weights").stat().st_size + 2**24
+    (saved,) = read_snapshot(path).checkpoints
+    shutil.rmtree(path)
+    assert saved.damage is None
 
 
 def test_a_sound_run_looks_sound(sound, command):

@@ -74,14 +74,13 @@ def print_unread(console: Console, unread: "Sequence[tuple[Path, str]]") -> None
 def measured(measure: "ExactMatch", groups: "Sequence[Group]") -> str:
     """What was measured, in words."""
     from toytrans.sweeps.measure import split_of
-    from toytrans.sweeps.outcomes import decoding_of
 
     configs = [group.members[0].config for group in groups]
     pairs = f"{' or '.join(sorted(set(map(split_of, configs))))} pairs"
     faults = {config.fault for config in configs}
     fault = broken(faults.pop()) if len(faults) == 1 else ""
     of = f" of lengths {measure.lengths[0]} to {measure.lengths[1]}" if measure.lengths else ""
-    return f"{pairs}{of}, {decoding_of(measure)}{fault}"
+    return f"{pairs}{of}, {measure.decoding}{fault}"
 
 
 def _print_title(console: Console, title: str) -> None:

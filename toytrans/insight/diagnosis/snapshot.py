@@ -221,7 +221,7 @@ def read_snapshot(path: Path) -> RunSnapshot:
     )
 
 
-NUMBERS = ("lr", "padding", "target_tokens", "elapsed_s")
+NEEDED = ("lr", "padding", "target_tokens", "elapsed_s")
 OR_NULL = ("loss", "grad_norm")
 
 
@@ -242,10 +242,8 @@ def _whole(lines: Sequence[Record | None]) -> Iterator[Record]:
         if record is None:
             return
         measured = "valid_loss" in record
-        numbers = [record.get(name) for name in (*NUMBERS, *["valid_loss"] * measured)]
-        numbers += [value for name in OR_NULL if (value := record.get(name, "")) is not None]
-        numbers += [record.get(name) for name in SHARES if measured]
-        if not all(is_within(number, -(2.0**63), 2.0**63) for number in numbers):
+        needed = (*NEEDED, *(("valid_loss", *SHARES) if measured else ()))
+        if any(record.get(name) is None for name in needed) or not record.keys() >= {*OR_NULL}:
             return
         if any(record[name] <= before[name] for name in before):
             return
