@@ -73,7 +73,8 @@ def _wrong_scale(batch: ProofBatch, attention: Attention, wanted: float) -> str:
         return f"{is_said}, and scale={wanted:g} was given"
     if type(attention.module).__module__.startswith("transformers."):
         return ""
-    meant = "" if batch.model.ours is not None else f"; if meant, give scale={scores.factor:.3g}"
+    given = f"scale={scores.factor:.3g}"
+    meant = "" if batch.model.ours is not None else f"; if that is meant, give {given}"
     right = f"1 / root of the head's width {scores.inner} is {wanted:.3g}"
     for width in (scores.width, scores.inner * scores.heads):
         if width != scores.inner and width and _near(scores.factor, width**-0.5):
