@@ -40,7 +40,7 @@ def parts_of(parser: argparse.ArgumentParser, only: list[str] | None) -> tuple[s
 
 
 def training_specs(size: Size, tokens: int, device: str) -> list[Training]:
-    """Ours, eager and as records in each precision; then the peers."""
+    """Ours, eager in bf16 and as CUDA graphs in each precision; then the peers."""
     rows = max(1, tokens // (size.longest + 3))  # S + T of a pair of mean length
     base = Training("ours", size, rows, bucketed=True, device=device)
     ours = [replace(base, precision=kind, recorded=True) for kind in ("bf16", "fp32")]

@@ -4,7 +4,7 @@
 class UserError(Exception):
     """An error that the user can fix. Its message is one line: what, where, the remedy.
 
-    Only what names several keys has several lines, its arguments.
+    Only what names several keys, or shows code, has several lines.
     """
 
     def __str__(self) -> str:

@@ -310,6 +310,15 @@ def pads_in_the_place_of_the_end():
     return made | {"generate": lambda src: greedy(src).masked_fill(greedy(src) == END, PAD)}
 
 
+@sound()
+def pads_that_are_ranked_first():
+    """An untrained model ranks the pad first, and ids are decoded as it ranks them."""
+    made = _again(Translator())
+    with torch.no_grad():
+        made["model"].head.bias[PAD] = 20.0
+    return made
+
+
 @faulty("f")
 def a_cache_that_grows_from_call_to_call():
     """Keys of the last call are still there, and the mask does not fit them."""

@@ -443,3 +443,24 @@ class removed_pads(Translator):
         y = self.decode(src, tgt, self.encode(src))
         logits = y.new_zeros(*tgt.shape, SYMBOLS)
         return logits.masked_scatter(keep[..., None], self.head(y[keep]))
+
+
+class _Spelled(Embedding):
+    """A word is the sum of its characters; character 0 fills up, and has the pad's number."""
+
+    def __init__(self):
+        super().__init__()
+        self.tokens = nn.Embedding(SYMBOLS, WIDTH)
+        spelling = torch.arange(SYMBOLS)[:, None] // torch.tensor([1, 5, 9])
+        self.register_buffer("characters", spelling)
+
+    def forward(self, ids):
+        return self.tokens(self.characters[ids]).sum(-2) + self.places(ids)
+
+
+@sound()
+def words_made_of_characters():
+    """Tables of characters are asked for 0 where a word is short, not where a pad stands."""
+    model = Translator()
+    model.source, model.target = _Spelled(), _Spelled()
+    return {"model": model, "embedding": (model.source, model.target)}

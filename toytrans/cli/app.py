@@ -52,16 +52,17 @@ class _Commands(TyperGroup):
             return super().invoke(ctx)
         except EOFError as error:
             raise _EndOfFile from error
-        except Exception as error:
-            message = getattr(error, "message", "")  # of Typer's UsageError
-            if "extra argument" in message and _takes_sequences(error):
+        except Exception as error:  # Typer does not export its UsageError, which has these two
+            message, ctx = getattr(error, "message", None), getattr(error, "ctx", None)
+            is_extra = isinstance(message, str) and "extra argument" in message
+            if is_extra and ctx is not None and _takes_sequences(ctx):
                 raise UserError(f"{message}; {EACH_ITS_OPTION}") from None
             raise
 
 
-def _takes_sequences(error: Any) -> bool:
-    """Whether an error of the command line is of a command with --src."""
-    return any(option.name == "src" for option in error.ctx.command.params)
+def _takes_sequences(ctx: Any) -> bool:
+    """Whether a context of the command line is of a command with --src."""
+    return any(option.name == "src" for option in ctx.command.params)
 
 
 app = typer.Typer(

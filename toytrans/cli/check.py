@@ -27,7 +27,7 @@ from toytrans.cli.common import (
 )
 from toytrans.cli.render.proofs import print_card, remedy, show
 from toytrans.errors import UserError
-from toytrans.sealed import fault_remark, is_closed
+from toytrans.sealed import fault_remark
 from toytrans.training.signals import signals_as_exceptions
 from toytrans.user_code import RAISED, absolute, failure, load, trust
 
@@ -164,8 +164,6 @@ def check(
         planted, report = None, _check_other(model, how, facts)
     else:
         report, planted = _check_run(run, checkpoint, fault, how)
-    if is_closed(planted):
-        report = _without_causes(report)
     show(report, planted, "json" if as_json else form or "text")
     if report.verdict == "cannot judge":
         raise UserError(_with_options(remedy(report)) if model else remedy(report))
@@ -230,13 +228,6 @@ def _check_resume(settings: "Config", name: str, steps: int, kills: int, seed: i
         return prove_resume(settings, name, steps, kills, seed, Progress())
 
 
-def _without_causes(report: "Report") -> "Report":
-    """What fails in a closed exercise, and not why."""
-    hidden = "what breaks this is not told in a closed exercise"
-    findings = (replace(f, message=hidden) if f.verdict == "FAIL" else f for f in report.findings)
-    return replace(report, findings=tuple(findings))
-
-
 def _check_run(
     path: Path | None, checkpoint: str, fault: FaultName | None, how: dict[str, Any]
 ) -> "tuple[Report, str | None]":
@@ -292,7 +283,7 @@ def _check_other(name: str, how: dict[str, Any], facts: dict[str, Any]) -> "Repo
         with _without_nested_tensors():
             report: Report = check(model, **({"progress": Progress()} | arguments | facts | given))
     except MoreThanIds as error:
-        print(error.wrapper)
+        typer.echo(error.wrapper, err=True)
         raise UserError(f"{error.message}. It is printed above") from None
     except UserError as error:
         raise UserError(_with_options(str(error))) from None

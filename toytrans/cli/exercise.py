@@ -190,11 +190,17 @@ def grade(
     key: Key,
     csv: Annotated[
         Path | None,
-        typer.Option("--csv", metavar="FILE", help="Write a CSV file, again and again."),
+        typer.Option(
+            "--csv", metavar="FILE", help="Write a CSV file; one that exists is replaced."
+        ),
     ] = None,
     page: Annotated[
         Path | None,
-        typer.Option("--page", metavar="FILE", help="Write a page for a browser."),
+        typer.Option(
+            "--page",
+            metavar="FILE",
+            help="Write a page for a browser; one that exists is replaced.",
+        ),
     ] = None,
 ) -> None:
     """Grade the exercises of a class: answers, numbers of answers and of hints, times."""

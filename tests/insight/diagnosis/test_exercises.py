@@ -14,11 +14,13 @@ from typing import get_args
 import pytest
 from conftest import Command
 
+import toytrans
 from toytrans.choices import FaultName
 from toytrans.config_file import load_config
 from toytrans.insight.diagnosis import exercises
 from toytrans.insight.diagnosis.exercises import DRAWN, KINDS, draw, hints_of, read
 from toytrans.insight.diagnosis.fault_cards import CARDS
+from toytrans.sealed import seal
 
 ROOT = Path(__file__).parents[3]
 KEY = "red chalk"
@@ -357,6 +359,24 @@ def test_check_names_what_fails_in_a_closed_exercise_and_not_why(
         assert cure[:30] in " ".join(out["open", form].split())
         assert cure[:30] not in told and "is not told in a closed exercise" in told
     assert "(p) FAIL" in out["closed", "text"]
+    sets = (word for setting in SMALL for word in ("--set", setting))
+    assert command("train", "closed/exercise.yaml", "--out", "run", *sets).code == 0
+    report = toytrans.check(toytrans.load("run"), length=7)
+    hidden = [finding for finding in report.findings if finding.verdict != "PASS"]
+    assert "p" in {finding.letter for finding in hidden}
+    assert {f.message for f in hidden} == {"why is not told in a closed exercise"}
+    assert not any(finding.details for finding in hidden)
+    assert cure[:30] not in str(report)
+    sealed = seal("pad_visible", bytes(8), closed=True)
+    chosen = ("--set", f"fault={sealed}", "--only", "ag", "--length", "7", "--json")
+    check = command("check", "--config", "textbook", *chosen)
+    proofs = {proof["proof"]: proof for proof in json.loads(check.out)["proofs"]}
+    assert {name: proof["verdict"] for name, proof in proofs.items()} == {
+        "a": "FAIL",
+        "g": "does not apply",
+    }
+    assert {proof["words"] for proof in proofs.values()} == {hidden[0].message}
+    assert not {"where", "example", "reproduce"} & set(proofs["a"])
 
 
 def test_a_sheet_in_korean_has_the_same_commands(tmp_path: Path, monkeypatch, command: Command):

@@ -116,3 +116,36 @@ def test_why_nothing_was_judged_is_said():
 
     found = scores_of(model=written_out, kind="decoder", pad_id=0, vocabulary_size=20)
     assert found.verdict == "does not apply" and "written out" in found.message
+
+
+def test_a_scale_of_hugging_faces_config_is_no_mistake():
+    hf = pytest.importorskip("transformers")
+    ids = {"vocab_size": 30, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
+    sizes = {"hidden_size": 16, "intermediate_size": 16, "max_position_embeddings": 80}
+    layers = {"num_hidden_layers": 2, "num_attention_heads": 4}
+    by_layer = hf.GPT2Config(**ids, **sizes, **layers, scale_attn_by_inverse_layer_idx=True)
+    by_width = hf.GraniteConfig(**ids, **sizes, **layers, attention_multiplier=1 / 4)
+    granite = hf.GraniteForCausalLM(by_width)
+    for model in (hf.GPT2LMHeadModel(by_layer), granite):
+        found = scores_of(model=model)
+        assert found.verdict == "cannot judge" and "give scale=0.25" in found.message
+    assert scores_of(model=granite, scale=0.25).verdict == "PASS"
+    assert scores_of(model=granite, scale=0.5).verdict == "FAIL"
+
+
+@pytest.mark.parametrize("name", ["root of the models width", "multiplied by the root"])
+def test_a_mistaken_scale_may_be_meant(name):
+    arguments = next(entry for entry in BY_HAND if entry.name == name).build()
+    scale = arguments["model"].attention.scale
+    assert f"give scale={scale:.3g}" in scores_of(**arguments).message
+    assert scores_of(**arguments | {"scale": scale}).verdict == "PASS"
+
+
+def test_equal_numbers_do_not_tell_how_heads_are_merged():
+    arguments = next(entry for entry in BY_HAND if entry.name == "scale on the queries").build()
+    frozen = [
+        parameter.requires_grad_(False).zero_()
+        for name, parameter in arguments["model"].named_parameters()
+        if ".c." in name
+    ]
+    assert frozen and scores_of(**arguments).verdict == "PASS"

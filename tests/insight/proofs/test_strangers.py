@@ -1,5 +1,6 @@
 """What `check` says to those who bring their own model for the first time."""
 
+import functools
 import warnings
 
 import pytest
@@ -109,6 +110,26 @@ def test_a_wrapper_fits_the_signature(forward, line):
     assert line in str(refused.value)
 
 
+class Callable:
+    def __call__(self, src, tgt, tgt_mask):
+        return tgt
+
+
+@pytest.mark.parametrize("model", [functools.partial(Callable()), Callable()])
+def test_a_callable_without_a_name_is_refused_too(model):
+    with pytest.raises(UserError, match="takes tgt_mask beside ids"):
+        check(model, **IDS)
+
+
+def test_ids_that_are_called_padded_or_masked_are_ids():
+    model = Torchs().eval()
+    for function in (
+        lambda src, tgt_padded: model(src, tgt_padded),
+        lambda src_padded, tgt_masked: model(src_padded, tgt_masked),
+    ):
+        assert check(function, **IDS, **SHORT, only="b").passed
+
+
 def test_the_command_prints_the_wrapper_and_where_an_argument_goes(tmp_path, command: Command):
     path = tmp_path / "strange.py"
     path.write_text(
@@ -118,7 +139,8 @@ def test_the_command_prints_the_wrapper_and_where_an_argument_goes(tmp_path, com
         "    return {'model': lambda ids: ids, 'pad_id': 0, 'vocabulary_size': 9}\n"
     )
     answer = command("check", "--model", f"{path}:masked")
-    assert answer.code == 2 and answer.out.startswith("class Asked(torch.nn.Module):\n")
+    assert answer.code == 2 and not answer.out, "which --json leaves to programs"
+    assert answer.err.startswith("class Asked(torch.nn.Module):\n")
     assert "takes tgt_mask beside ids" in " ".join(answer.err.split())
     answer = command("check", "--model", f"{path}:ids_alone")
     assert "give kind='decoder'" in answer.err

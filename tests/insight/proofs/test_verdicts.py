@@ -7,11 +7,12 @@ import pytest
 import torch
 from torch import nn
 from torch.nn import functional as F
-from zoo import START
-from zoo.parts import Layer, Translator, real
+from zoo import START, entries
+from zoo.parts import Embedding, Layer, Translator, real
 
 import toytrans
 from toytrans.errors import UserError
+from toytrans.insight.proofs import plan
 from toytrans.testing import ProofFailed, assert_sound
 
 IDS = {"pad_id": 0, "vocabulary_size": 20, "start_id": 1, "eos_id": 2, "length": 7}
@@ -88,3 +89,53 @@ def test_a_name_that_holds_enc_is_not_the_encoder():
                 return sublayer(norm(x))
 
     assert found(toytrans.check(Named(), **IDS), "o").verdict == "FAIL"
+
+
+@pytest.mark.parametrize(
+    ("family", "name", "letter"),
+    [
+        ("sound_batches", "words made of characters", "c"),
+        ("habits", "pads that are ranked first", "f"),
+    ],
+)
+def test_a_sound_model_passes_where_a_pad_stands_for_more(family, name, letter):
+    entry = next(e for e in entries() if (e.family, e.name) == (family, name))
+    report = toytrans.check(**entry.build(), length=7, only=letter)
+    assert found(report, letter).verdict == "PASS", str(report)
+
+
+def test_ids_that_an_embedding_is_given_by_name_are_met():
+    class Named(Embedding):
+        def forward(self, ids):
+            return self.tokens(ids) + self.tokens(input=ids) + self.places(ids)
+
+    model = Translator()
+    model.source, model.target = Named(), Named()
+    embedding = (model.source, model.target)
+    assert found(toytrans.check(model, **IDS, embedding=embedding), "c").verdict == "PASS"
+    model.source_mask = lambda src, number: torch.ones_like(src, dtype=torch.bool)[:, None, None]
+    report = toytrans.check(model, **IDS, embedding=embedding, only="c")
+    assert found(report, "c").verdict == "FAIL"
+
+
+def test_a_generate_that_never_answered_is_not_said_to_have():
+    def draws_and_raises(src):
+        torch.rand(1)
+        raise ValueError("no weights")
+
+    with pytest.raises(UserError, match="no weights"):
+        toytrans.check(Translator(), **IDS, generate=draws_and_raises, only="f")
+
+
+def test_more_seeds_of_a_batch_leave_no_length_out(monkeypatch):
+    """A model that does not see its source is asked with more seeds, which cost no lengths."""
+
+    class Blind(Translator):
+        def encode(self, src):
+            return torch.zeros_like(super().encode(src))
+
+    monkeypatch.setattr(plan, "WORK", 1e8)
+    few, many = (
+        toytrans.check(Blind(), **IDS | {"length": 16}, only=only).tried for only in ("b", "bs")
+    )
+    assert few.left_out and few.left_out == many.left_out

@@ -29,7 +29,7 @@ DROPOUTS = {
 SMALL = 2_000_000
 """A model of fewer weights is asked on one thread."""
 
-MASKED = -1e4
+DROPPED_BELOW = -1e4
 """Scores below it are masked."""
 
 
@@ -202,7 +202,7 @@ class NoDropout(TorchFunctionMode):
         named = kwargs or {}
         if func in DROPOUTS:
             given = args[0] if args else named["input"]
-            if given.numel() and bool(given.detach().min() < MASKED):
+            if given.numel() and bool(given.detach().min() < DROPPED_BELOW):
                 self.variant.drops_masked = True
             return given
         if func is F.scaled_dot_product_attention and "dropout_p" in named:

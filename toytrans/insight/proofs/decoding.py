@@ -139,7 +139,7 @@ def _generated(batch: ProofBatch, generate: Any) -> Outcome:
     given = (
         (src, tgt_in) if len(required) >= 2 else (src if batch.model.has_source else tgt_in[:, :2],)
     )
-    near, outcomes = _nearness(batch), []
+    near, outcomes, made = _nearness(batch), [], None
     # other rows of the same shape after them: what is kept of the first ones would show
     for rows in (given, tuple(ids.flip(0) for ids in given)):
         before = torch.get_rng_state()
@@ -148,7 +148,7 @@ def _generated(batch: ProofBatch, generate: Any) -> Outcome:
             if not torch.equal(before, torch.get_rng_state()):
                 again = _called(batch, generate, rows)
         except UserError as error:
-            if rows is given and torch.equal(before, torch.get_rng_state()):
+            if made is None:
                 raise
             cause = f"{error}, at a second call after one that it answered: is its cache emptied?"
             return Outcome(1.0, 0.0, "", cause)
@@ -233,13 +233,14 @@ def _greedy(batch: ProofBatch, given: Tensor, ids: Tensor, near: float) -> Outco
     elif start is None:
         raise CannotJudge("needs the id that decoding starts with (start_id=...)")
     src = given if batch.model.has_source else given[:, :0]
-    wanted, live = _decoded(batch, ids[:, first:])
+    decoded = ids[:, first:]
+    ended, live = _ended(batch, decoded)
     if not bool(live.any()):
         raise CannotJudge("generate gave no id behind those that it began with")
     logits = _seen(batch, src, ids)[:, first - 1 : -1]
     best = logits.amax(-1)
-    behind = apart(best, logits.gather(-1, wanted[..., None])[..., 0])
-    worst_by = largest(behind[live])
+    behind = [apart(best, logits.gather(-1, x[..., None])[..., 0]) for x in (decoded, ended)]
+    worst_by = largest(torch.minimum(*behind)[live])
     return Outcome(
         worst_by, near, f"{int(live.sum())} ids decoded are the best of the parallel pass",
         "decoding takes ids that the parallel pass over the same past does not rank first, by "
@@ -247,9 +248,9 @@ def _greedy(batch: ProofBatch, given: Tensor, ids: Tensor, near: float) -> Outco
     )  # fmt: skip
 
 
-def _decoded(batch: ProofBatch, ids: Tensor) -> tuple[Tensor, Tensor]:
-    """Ids (B, L) behind the start, and which of them were decoded: up to the end. Where a row has
-    lost its end, the first of the pads behind it stands for that."""
+def _ended(batch: ProofBatch, ids: Tensor) -> tuple[Tensor, Tensor]:
+    """Ids (B, L) behind the start, and which of them were decoded: up to the end. Where a row lacks
+    an end, it is put for the first of the pads at the end of the row."""
     end, pads_behind = batch.model.eos_id, (ids == batch.model.pad_id).flip(1).cumprod(1).flip(1)
     if end is None:
         return ids, pads_behind == 0

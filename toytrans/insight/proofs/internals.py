@@ -4,6 +4,7 @@ import contextlib
 import math
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
+from itertools import chain
 from typing import Any, get_args
 
 import torch
@@ -40,7 +41,7 @@ def embeddings_changed(
 
     def hook(module: nn.Module, given: Any, named: Any, output: Any) -> Any:
         """What goes on in place of an embedding's output."""
-        ids = next((v for v in (*given, *named.values()) if isinstance(v, Tensor)), None)
+        ids = _first_tensor(given, named)
         if ids is None or not isinstance(output, Tensor):
             return output
         for side, wanted in (("src", batch.src), ("tgt", batch.tgt_in)):
@@ -72,6 +73,11 @@ def embeddings_changed(
             handle.remove()
     if not met:
         raise CannotJudge(why[0])
+
+
+def _first_tensor(given: Any, named: Any) -> Tensor | None:
+    """The ids that a module is called with, by position or by name."""
+    return next((v for v in (*given, *named.values()) if isinstance(v, Tensor)), None)
 
 
 def given_embeddings(batch: ProofBatch) -> tuple[nn.Module, ...]:
@@ -113,7 +119,7 @@ def pads_hold_anything(batch: ProofBatch) -> Outcome:
 
 def _tables(batch: ProofBatch, given: Iterable[nn.Module]) -> dict[nn.Embedding, set[str]]:
     """The tables in the model and in what was given, and the sides that each embeds: those whose
-    symbols are part of what it is asked for, at any width."""
+    symbols are what it is asked for, at any width. One of characters is asked for others."""
     modules = [part for whole in (batch.model.module, *given) if whole for part in whole.modules()]
     asked: dict[nn.Embedding, list[list[int]]] = {
         part: [] for part in modules if isinstance(part, nn.Embedding)
@@ -128,21 +134,33 @@ def _tables(batch: ProofBatch, given: Iterable[nn.Module]) -> dict[nn.Embedding,
     with contextlib.ExitStack() as stack:
         for table, seen in asked.items():
 
-            def note(_: nn.Module, given: Any, seen: list[list[int]] = seen) -> None:
-                if given and isinstance(given[0], Tensor):  # a table of positions may take a shape
-                    seen.append(given[0].flatten().tolist())
+            def note(_: nn.Module, given: Any, named: Any, seen: list[list[int]] = seen) -> None:
+                if (ids := _first_tensor(given, named)) is not None:  # positions may take a shape
+                    seen.append(ids.flatten().tolist())
 
-            stack.enter_context(table.register_forward_pre_hook(note))
+            stack.enter_context(table.register_forward_pre_hook(note, with_kwargs=True))
         before = asked_by(batch.src, batch.tgt_in)
         other = [
             torch.where(torch.isin(ids, batch.symbols), batch.other(ids), ids)
             for ids in (batch.src, batch.tgt_in)
         ]
         by = {"src": asked_by(other[0], batch.tgt_in), "tgt": asked_by(batch.src, other[1])}
-    return {
-        table: {side for side, after in by.items() if after[table] != ids}
-        for table, ids in before.items()
-    }
+    pads = (batch.model.source_pad, batch.model.pad_id)
+
+    def real(ids: Iterable[int]) -> list[int]:
+        return sorted(i for i in ids if i not in pads)
+
+    src, tgt = batch.src[batch.real_source].tolist(), batch.tgt_in[batch.real].tolist()
+    own = {"src": real(src), "tgt": real(tgt)}
+
+    def embeds(table: nn.Embedding, side: str) -> bool:
+        calls = before[table]
+        if by[side][table] == calls:
+            return False
+        wholes = [real(ids) for ids in (*calls, chain(*calls))]  # at once, or step by step
+        return own[side] in wholes or real(src + tgt) in wholes
+
+    return {table: {side for side in by if embeds(table, side)} for table in before}
 
 
 def _pads_stand_for_more(batch: ProofBatch) -> bool:
@@ -158,14 +176,19 @@ def _pad_rows_changed(batch: ProofBatch, tables: dict[nn.Embedding, set[str]]) -
     as well, stay."""
     pads = {"src": batch.model.source_pad, "tgt": batch.model.pad_id}
 
-    def hook(_: nn.Module, given: Any, output: Tensor, of: Tensor) -> Tensor:
+    def hook(_: nn.Module, given: Any, named: Any, output: Tensor, of: Tensor) -> Tensor:
+        ids = _first_tensor(given, named)
+        assert ids is not None  # with them the table was found
         noise = batch.noise(output) * 100 * output.abs().amax()
-        return torch.where(torch.isin(given[0], of)[..., None], noise, output)
+        return torch.where(torch.isin(ids, of)[..., None], noise, output)
 
     with contextlib.ExitStack() as stack:
         for table, sides in tables.items():
-            of = torch.tensor([pads[side] for side in sorted(sides)])
-            stack.enter_context(table.register_forward_hook(partial(hook, of=of)))
+            if sides:
+                of = torch.tensor([pads[side] for side in sorted(sides)])
+                stack.enter_context(
+                    table.register_forward_hook(partial(hook, of=of), with_kwargs=True)
+                )
         yield
 
 

@@ -8,7 +8,6 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from toytrans.model.attention import Attention
 from toytrans.model.transformer import Transformer
 from toytrans.tokens import BOS_ID, EOS_ID, PAD_ID
 
@@ -49,10 +48,9 @@ def half_of(name: str) -> Literal["encoder", "decoder"] | None:
 
 @dataclass(frozen=True)
 class Layers:
-    """What a model is built of, by name: the attention modules whose projections are at hand, and
-    the last matrix of every attention and of every feed-forward sub-layer."""
+    """What a model is built of, by name: the last matrix of every attention and of every
+    feed-forward sub-layer."""
 
-    attentions: dict[str, nn.Module]
     attention_ends: dict[str, nn.Module]
     feed_forward_ends: dict[str, nn.Module]
 
@@ -73,22 +71,7 @@ class Layers:
             for name, m in modules.items()
             if FEED_FORWARD_END.search(name) and not EXPERT.search(name)
         }
-        attentions = {
-            name: module
-            for name, module in modules.items()
-            if isinstance(module, Attention) or _is_plain(module)
-        }
-        return Layers(attentions, ends, forward)
-
-
-def _is_plain(module: nn.Module) -> bool:
-    """Whether an attention's projections are at hand: torch's, of one width, or BART's kin."""
-    if isinstance(module, nn.MultiheadAttention):
-        return module.in_proj_weight is not None and module.bias_k is None
-    parts = ("q_proj", "k_proj", "v_proj", "out_proj")
-    return all(isinstance(getattr(module, part, None), nn.Module) for part in parts) and isinstance(
-        getattr(module, "num_heads", None), int
-    )
+        return Layers(ends, forward)
 
 
 @dataclass(frozen=True)

@@ -164,7 +164,7 @@ class Plan:
                 if variant in left or not self._is_wanted(number, variant, batch, len(settings)):
                     continue
                 longer = self._made(variant, setting)
-                if longer is None:
+                if longer is None or not self._is_within(longer):
                     left.add(variant)
                     continue
                 self._ask_often(longer)
@@ -200,12 +200,11 @@ class Plan:
         return False
 
     def _made(self, variant: Variant, setting: Setting) -> ProofBatch | None:
-        """A batch of some size; None, with a note, where the model does not take it, or it is too
-        much work."""
+        """A batch of some size; None, with a note, where the model does not take it."""
         try:
             batch = ProofBatch(variant, setting)
             batch.wider_is_taken()
-            return batch if self._is_within(batch) else None
+            return batch
         except UserError as error:
             self.tried.notes.append(
                 f"length {setting.length} in {variant.mode} mode not judged: {error}"

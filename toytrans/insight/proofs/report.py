@@ -245,7 +245,8 @@ class Report:
         return sorted(judged, key=lambda f: (order.index(f.verdict), f.letter in follows))
 
     def cause_of(self, finding: Finding) -> list[str]:
-        """What is said of a failure: its cause and details, or what it may follow from."""
+        """What is said of a finding that did not pass: its cause and details, or what it may
+        follow from."""
         if first := self.follows.get(finding.letter):
             return [f"may follow from ({first}): mend that first"]
         names = {"where": "first seen", "example": "smallest example", "reproduce": "reproduce"}
@@ -254,7 +255,7 @@ class Report:
 
     @property
     def reduced(self) -> str:
-        """What was left out for want of time, after the verdict; empty for nothing."""
+        """What was left out as too much work, after the verdict; empty for nothing."""
         left_out = self.tried.left_out if self.tried is not None else []
         if not left_out or not self.passed:
             return ""

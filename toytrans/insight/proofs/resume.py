@@ -34,9 +34,6 @@ from toytrans.training.owned import CHECKPOINTS, METRICS, saved_steps
 from toytrans.training.run import is_run, read_precision, read_records
 from toytrans.yaml_tree import Tree
 
-FEWEST_KILLS = 2
-"""The first kill leaves a checkpoint, and the second comes after a resume from it."""
-
 EVALUATIONS, VALID_EXAMPLES, TEST_EXAMPLES = 10, 40, 8
 """Of a trial: so many, and with them checkpoints, on so few pairs that most time is training."""
 
@@ -81,7 +78,8 @@ def prove_resume(
     Every other kill is aimed at the writing of a checkpoint, the others come at random moments.
     Where a proof fails the two runs stay, in a folder that is named. follow: called before the
     training in pieces and after each kill. Raises UserError where the config cannot be trained,
-    and where no kill came after a resume past step 0. kills: at least FEWEST_KILLS.
+    and where no kill came after a resume past step 0. kills: 2 or more; the first leaves a
+    checkpoint, and the second comes after a resume from it.
     """
     folder = Path(tempfile.mkdtemp(prefix="toytrans-resume-"))
     report = None

@@ -3,8 +3,6 @@
 import math
 import re
 
-from torch import nn
-
 from toytrans.insight.proofs.answers import calm
 from toytrans.insight.proofs.batch import ProofBatch
 from toytrans.insight.proofs.internals import needs_layers
@@ -65,25 +63,29 @@ def _leak(attention: Attention) -> str:
 
 
 def _wrong_scale(batch: ProofBatch, attention: Attention, wanted: float) -> str:
-    """A wrong scale that is known as a mistake, in words; "" for another, which may be meant."""
+    """A wrong scale that is known as a mistake, in words; "" for another, which may be meant, and
+    for those of Hugging Face's layers, which hold what their config says."""
     scores = attention.scores
     if _near(scores.factor, wanted) or scores.learned:
         return ""
     is_said = f"scores are q k times {scores.factor:.3g}"
     if batch.model.scale is not None:
         return f"{is_said}, and scale={wanted:g} was given"
+    if type(attention.module).__module__.startswith("transformers."):
+        return ""
+    given = f"scale={scores.factor:.3g}"
+    meant = "" if batch.model.ours is not None else f"; if that is meant, give {given}"
     right = f"1 / root of the head's width {scores.inner} is {wanted:.3g}"
     for width in (scores.width, scores.inner * scores.heads):
         if width != scores.inner and width and _near(scores.factor, width**-0.5):
-            return f"{is_said}, 1 / root of the model's width {width}; {right}"
+            return f"{is_said}, 1 / root of the model's width {width}; {right}{meant}"
     if _near(scores.factor, 1 / scores.inner):
-        return f"{is_said}; {right}: scaled twice, or by the width in place of its root?"
+        return f"{is_said}; {right}: scaled twice, or by the width in place of its root?{meant}"
     if _near(scores.factor, scores.inner**0.5):
-        return f"{is_said}; {right}: multiplied in place of divided?"
+        return f"{is_said}; {right}: multiplied in place of divided?{meant}"
     has_heads = scores.heads > 1 or scores.inner < scores.width
     is_bare = scores.plain and has_heads and not scores.biased
-    if _near(scores.factor, 1) and is_bare and not _leaves_out_the_scale(attention.module):
-        meant = "" if batch.model.ours is not None else "; if that is meant, give scale=1"
+    if _near(scores.factor, 1) and is_bare:
         return f"nothing scales the scores q k; {right}{meant}"
     return f"{is_said}; {right}" if batch.model.ours is not None else ""
 
@@ -113,13 +115,6 @@ def _wanted(batch: ProofBatch, attention: Attention) -> float:
 def _near(a: float, b: float) -> bool:
     """But for half precision's rounding."""
     return math.isclose(a, b, rel_tol=0.01)
-
-
-def _leaves_out_the_scale(module: nn.Module | None) -> bool:
-    """Whether a layer is one of Hugging Face's that holds no scale: some families, GPT-Neo say,
-    scale nothing on purpose."""
-    is_theirs = type(module).__module__.startswith("transformers.")
-    return is_theirs and not any("scal" in name for name in vars(module))
 
 
 def _where(batch: ProofBatch, attention: Attention) -> str:

@@ -321,7 +321,7 @@ def _is_split(trace: Trace | None, part: Tensor, rows: int) -> bool:
         return False
     heads = whole.shape[-1] // part.shape[-1]
     several = heads > 1 and part.shape[1] > 1 and len(part) == rows * heads
-    return several and torch.equal(part, whole.reshape(part.shape))
+    return several and _is_read_as(whole, part)
 
 
 def _is_merged(trace: Trace, merged: Tensor, rows: int) -> bool:
@@ -331,7 +331,12 @@ def _is_merged(trace: Trace, merged: Tensor, rows: int) -> bool:
         return False
     heads = whole.numel() // (rows * whole.shape[-1] * whole.shape[-2])
     several = heads > 1 and merged.shape[-1] == heads * whole.shape[-1]
-    return several and torch.equal(merged, whole.reshape(merged.shape))
+    return several and _is_read_as(whole, merged)
+
+
+def _is_read_as(whole: Tensor, part: Tensor) -> bool:
+    """Whether a part is the whole in its own order. Of one number everywhere nobody can tell."""
+    return torch.equal(part, whole.reshape(part.shape)) and bool((part != part.flatten()[0]).any())
 
 
 def _parts(module: nn.Module | None) -> list[nn.Module]:

@@ -8,8 +8,11 @@ from torch import nn
 
 from toytrans.errors import UserError
 
-MORE = re.compile(r"mask|pad|len|bias|pos|causal|cache|state", re.IGNORECASE)
-"""Names of what is no ids."""
+MORE = re.compile(
+    r"(masks?|(^|_)(pad|padding|lens?|lengths?|bias|pos|positions?|causal|cache|states?))(_|$)",
+    re.IGNORECASE,
+)
+"""Words in names of what is no ids; tgt_padded and tgt_masked are ids."""
 
 TARGET = re.compile(r"tgt|trg|target|dec|future|causal|look|subsequent", re.IGNORECASE)
 CROSS = re.compile(r"mem|cross|enc_dec|dec_enc", re.IGNORECASE)
@@ -39,7 +42,7 @@ def refuse_more_than_ids(model: Any, pad_id: int) -> None:
     more = [p for p in needed if p.name not in ids]
     if not ids or not more:
         return
-    name = type(model).__name__ if isinstance(model, nn.Module) else model.__name__
+    name = getattr(model, "__name__", type(model).__name__)
     passed = [f"{p.name}={p.name}" if p.kind is p.KEYWORD_ONLY else p.name for p in needed]
     blocks = any("padding" in p.name for p in more)
     lines = [
