@@ -44,7 +44,9 @@ def shipped() -> list[str]:
 
 def named_config(path: Path) -> Path:
     """A file of that path; or where there is none, the shipped config of that name."""
-    return SHIPPED / f"{path}.yaml" if str(path) in shipped() and not path.is_file() else path
+    if path.is_file() or str(path) not in shipped():
+        return path
+    return SHIPPED / f"{path}.yaml"
 
 
 @dataclass
