@@ -268,6 +268,29 @@ def made_once(factory: pytest.TempPathFactory, name: str, make: Callable[[Path],
     return folder
 
 
+def trained_run(factory: pytest.TempPathFactory, config: str) -> Path:
+    """A run of a config, which lies beside it as c.yaml."""
+    folder = factory.mktemp("trained")
+    (folder / "c.yaml").write_text(config)
+    with contextlib.chdir(folder):
+        assert call("train", "--config", "c.yaml", "--out", "run") == 0
+    return folder / "run"
+
+
+@pytest.fixture
+def in_time() -> Iterator[None]:
+    """What waits for a pipe, or reads a device to its end, fails."""
+
+    def stop(number: int, frame: object) -> None:
+        raise TimeoutError("not done within 60 s")
+
+    before = signal.signal(signal.SIGALRM, stop)
+    signal.alarm(60)
+    yield
+    signal.alarm(0)
+    signal.signal(signal.SIGALRM, before)
+
+
 @pytest.fixture(scope="session")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     """A folder in which README's first command has run, and its output."""

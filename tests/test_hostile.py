@@ -9,11 +9,10 @@ import io
 import json
 import os
 import shutil
-import signal
 import subprocess
 import sys
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -31,25 +30,11 @@ from toytrans.errors import UserError
 from toytrans.training.run import read_precision, read_records
 from toytrans.training.trainer import Trainer
 
-pytestmark = pytest.mark.usefixtures("here")
+pytestmark = pytest.mark.usefixtures("here", "in_time")
 TINY = tiny_yaml(model={"d_model": 8, "d_ff": 16}, train={"max_steps": 4, "log_every": 10})
 
 FILES = tiny_yaml(data={"files": {"train": "a.tsv", "valid": "a.tsv"}})
 Refused = Callable[..., str]
-
-
-@pytest.fixture(autouse=True)
-def _in_time() -> Iterator[None]:
-    """What waits for a pipe, or reads a device to its end, fails."""
-
-    def stop(number: int, frame: Any) -> None:
-        raise TimeoutError("not done within 60 s")
-
-    before = signal.signal(signal.SIGALRM, stop)
-    signal.alarm(60)
-    yield
-    signal.alarm(0)
-    signal.signal(signal.SIGALRM, before)
 
 
 @pytest.fixture(scope="module")

@@ -9,7 +9,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from conftest import Command, call, made_once, tiny_yaml
+from conftest import Command, call, made_once, tiny_yaml, trained_run
 
 import toytrans
 
@@ -18,22 +18,15 @@ CONFIG = tiny_yaml(train={"max_steps": 4})
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with a run, `one`."""
-
-    def make(folder: Path) -> None:
-        (folder / "c.yaml").write_text(CONFIG)
-        with contextlib.chdir(folder):
-            assert call("train", "c.yaml", "--out", "one") == 0
-
-    return made_once(tmp_path_factory, "odd", make)
+    return trained_run(tmp_path_factory, CONFIG)
 
 
 @pytest.fixture(autouse=True)
 def run(trained: Path, here: Path) -> Path:
     """A run in the working directory whose page is made at once: it has no checkpoint."""
-    shutil.copytree(trained / "one", here / "whole")
+    shutil.copytree(trained, here / "whole")
     ignored = shutil.ignore_patterns("checkpoints")
-    return Path(shutil.copytree(trained / "one", here / "one", ignore=ignored))
+    return Path(shutil.copytree(trained, here / "one", ignore=ignored))
 
 
 def records(run: Path) -> list[dict]:

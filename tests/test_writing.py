@@ -1,54 +1,33 @@
 """Files that commands write for the user: whole or not at all, and nothing else is lost."""
 
-import contextlib
 import os
 import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import Command, call, made_once, tiny_yaml
+from conftest import Command, tiny_yaml, trained_run
 
 TAKEN = "the user's own"
 CONFIG = tiny_yaml()
 
+pytestmark = pytest.mark.usefixtures("in_time")
+
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with a run, `one`."""
-
-    def make(folder: Path) -> None:
-        (folder / "c.yaml").write_text(CONFIG)
-        with contextlib.chdir(folder):
-            assert call("train", "c.yaml", "--out", "one") == 0
-
-    return made_once(tmp_path_factory, "writing", make)
+    return trained_run(tmp_path_factory, CONFIG)
 
 
 @pytest.fixture(autouse=True)
 def run(trained: Path, here: Path) -> Path:
     """A copy of the run in the working directory; and bare, which has no checkpoint, so that its
     page is made at once."""
-    shutil.copytree(trained / "one", here / "bare", ignore=shutil.ignore_patterns("checkpoints"))
-    return Path(shutil.copytree(trained / "one", here / "one"))
-
-
-@pytest.fixture(autouse=True)
-def _in_time() -> Iterator[None]:
-    """What waits for a pipe fails."""
-
-    def stop(number: int, frame: Any) -> None:
-        raise TimeoutError("not done within 60 s")
-
-    before = signal.signal(signal.SIGALRM, stop)
-    signal.alarm(60)
-    yield
-    signal.alarm(0)
-    signal.signal(signal.SIGALRM, before)
+    shutil.copytree(trained, here / "bare", ignore=shutil.ignore_patterns("checkpoints"))
+    return Path(shutil.copytree(trained, here / "one"))
 
 
 WRITERS = {

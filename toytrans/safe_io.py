@@ -45,20 +45,17 @@ def read_whole(path: Path | str, most_bytes: int) -> bytes:
     return raw
 
 
-def read_named(
-    path: Path | str, most_bytes: int, *, name: str = "", kind: str = "file", hint: str = ""
-) -> bytes:
+def read_named(path: Path | str, most_bytes: int, *, name: str = "", kind: str = "file") -> bytes:
     """The bytes of a file that the user named. Raises UserError: one line with the remedy.
 
     name: how errors call the file, if not by its path.
     kind: what the user must name instead of a directory.
-    hint: added if there is no such file.
     """
     name = name or str(path)
     try:
         return read_whole(path, most_bytes)
     except FileNotFoundError:
-        raise UserError(f"{name}: no such file{hint}") from None
+        raise UserError(f"{name}: no such file") from None
     except IsADirectoryError:
         raise UserError(f"{name}: is a directory; name a {kind}") from None
     except OSError as error:

@@ -6,7 +6,6 @@ an attacker might use: aliases, tags, duplicate keys, deep nesting, thousands of
 over 1 MB.
 """
 
-import contextlib
 import re
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -39,17 +38,22 @@ SHIPPED = _HERE / "configs" if (_HERE / "configs").is_dir() else _HERE.parent / 
 
 
 def shipped() -> list[str]:
-    """The names of the configs that come with the package, as far as its folder can be read."""
-    with contextlib.suppress(OSError):
-        return sorted(path.stem for path in SHIPPED.glob("*.yaml"))
-    return []
+    """The names of the configs that come with the package."""
+    return sorted(path.stem for path in SHIPPED.glob("*.yaml"))
 
 
 def named_config(path: Path) -> Path:
-    """A file of that path; or where there is none, the shipped config of that name."""
-    if path.is_file() or str(path) not in shipped():
-        return path
-    return SHIPPED / f"{path}.yaml"
+    """A file of that path; or where there is none, the shipped config of that name. Raises
+    UserError where there is neither."""
+    try:
+        path.lstat()
+    except FileNotFoundError:
+        if str(path) in (names := shipped()):
+            return SHIPPED / f"{path}.yaml"
+        raise UserError(f"{path}: no such file; shipped are {', '.join(names)}") from None
+    except OSError:
+        pass  # whoever reads it says why it cannot be read
+    return path
 
 
 @dataclass
@@ -96,8 +100,7 @@ class _Loader(yaml.SafeLoader):
 
 def read_yaml(path: Path) -> Tree:
     """The tree of a YAML file whose top level is a mapping. Raises UserError."""
-    hint = f"; shipped are {', '.join(shipped())}"
-    raw = read_named(path, MAX_BYTES, kind="YAML file", hint=hint)
+    raw = read_named(path, MAX_BYTES, kind="YAML file")
     try:
         text = raw.decode("utf-8-sig")
     except UnicodeDecodeError as error:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from conftest import Command, call, config_of, tiny_yaml
+from conftest import Command, config_of, tiny_yaml, trained_run
 from forked import Forked
 
 from toytrans.config_file import load_config
@@ -34,10 +34,7 @@ CPU = torch.device("cpu")
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("trained")
-    (folder / "c.yaml").write_text(CONFIG)
-    assert call("train", "--config", str(folder / "c.yaml"), "--out", str(folder / "run")) == 0
-    return folder / "run"
+    return trained_run(tmp_path_factory, CONFIG)
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from conftest import Command, call, tiny_yaml
+from conftest import Command, tiny_yaml, trained_run
 
 from toytrans.errors import UserError
 from toytrans.training.owned import saved_steps
@@ -21,10 +21,7 @@ DIVERGES = ("--set", "train.lr=1e30", "--set", "train.clip_norm=null")
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("trained")
-    (folder / "c.yaml").write_text(TINY)
-    assert call("train", "--config", str(folder / "c.yaml"), "--out", str(folder / "run")) == 0
-    return folder / "run"
+    return trained_run(tmp_path_factory, TINY)
 
 
 @pytest.fixture

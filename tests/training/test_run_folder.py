@@ -5,13 +5,12 @@ import fcntl
 import json
 import os
 import shutil
-import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from conftest import Command, call, tiny_yaml
+from conftest import Command, tiny_yaml, trained_run
 from forked import COMMAND, Forked
 
 import toytrans
@@ -26,29 +25,13 @@ Refused = Callable[..., str]
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("trained")
-    (folder / "c.yaml").write_text(CONFIG)
-    assert call("train", "--config", str(folder / "c.yaml"), "--out", str(folder / "run")) == 0
-    return folder / "run"
+    return trained_run(tmp_path_factory, CONFIG)
 
 
 @pytest.fixture
 def run(trained: Path, here: Path) -> Path:
     """A run of six steps in the working directory."""
     return Path(shutil.copytree(trained, "run"))
-
-
-@pytest.fixture
-def in_time() -> Iterator[None]:
-    """A command that hangs fails."""
-
-    def hangs(*_: object) -> None:
-        raise AssertionError("it hangs")
-
-    signal.signal(signal.SIGALRM, hangs)
-    signal.alarm(60)
-    yield
-    signal.alarm(0)
 
 
 def contents(folder: Path) -> dict[str, bytes]:

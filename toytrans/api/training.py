@@ -15,7 +15,7 @@ from toytrans.training.isolation import Isolation
 from toytrans.training.run import Record
 from toytrans.training.session import Request, open_session
 from toytrans.training.trainer import StopReason
-from toytrans.yaml_tree import IN_PYTHON, Tree, read_yaml
+from toytrans.yaml_tree import IN_PYTHON, Tree, named_config, read_yaml
 
 logger = logging.getLogger("toytrans")
 """Gets what the commands print on standard error: at level INFO, an interruption as a WARNING."""
@@ -151,7 +151,7 @@ def train(
 def tree_of(config: Any) -> Tree:
     """The values of a config, for this call alone. Raises UserError."""
     if isinstance(config, str | Path):
-        return read_yaml(Path(config))
+        return read_yaml(named_config(Path(config)))
     if isinstance(config, Config):
         return Tree(IN_PYTHON, config.model_dump(mode="json"))
     if isinstance(config, Mapping):
