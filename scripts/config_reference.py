@@ -5,11 +5,11 @@
 A test compares the committed page with this output.
 """
 
-from toytrans.config_keys import Key, keys
+from toytrans.config.explain import Key, keys
 
 HEAD = """# Configuration
 
-<!-- Made by scripts/config_reference.py; edit the descriptions in toytrans/config.py instead. -->
+<!-- Made by scripts/config_reference.py; edit the descriptions in toytrans/config/schema.py instead. -->
 
 One YAML file describes a run. It must name `data.task` or `data.files`. Every other key has a
 default. The run directory holds `config.yaml` with the value of every key that applies.

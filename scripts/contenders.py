@@ -126,8 +126,8 @@ def _serve(line: Any, spec: Training | Decoding) -> None:
 
 def config_of(spec: Training) -> Any:
     """The config of a size: reverse, 100 symbols, everything else by default."""
-    from toytrans.config_file import check_config
-    from toytrans.yaml_tree import Tree
+    from toytrans.config.load import check_config
+    from toytrans.config.yaml import Tree
 
     size = spec.size
     model: dict[str, Any] = {

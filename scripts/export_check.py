@@ -24,7 +24,7 @@ os.environ["OMP_NUM_THREADS"] = "1"
 import torch
 
 from toytrans import export
-from toytrans.choices import ExportFormat
+from toytrans.config.names import ExportFormat
 from toytrans.errors import UserError
 from toytrans.export.shared import Decoder, Rows
 from toytrans.tokens import BOS_ID, EOS_ID

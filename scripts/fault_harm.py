@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import toytrans
-from toytrans.choices import FaultName
+from toytrans.config.names import FaultName
 from toytrans.training.faults import plant
 from toytrans.training.run import read_records
 

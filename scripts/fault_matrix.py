@@ -28,8 +28,8 @@ from torch.nn import functional as F
 from transformers import BartConfig, BartForConditionalGeneration
 
 import toytrans
-from toytrans.choices import FaultName
-from toytrans.config import Config
+from toytrans.config.names import FaultName
+from toytrans.config.schema import Config
 from toytrans.errors import UserError
 from toytrans.insight.adapters import TorchTransformer, padded
 from toytrans.insight.proofs import check_own

@@ -36,10 +36,10 @@ import yaml
 from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
 
-from toytrans.choices import FaultName, FormatName, PositionName, TaskName
 from toytrans.cli.app import main as toytrans
-from toytrans.config import Config
-from toytrans.config_file import load_config
+from toytrans.config.load import load_config
+from toytrans.config.names import FaultName, FormatName, PositionName, TaskName
+from toytrans.config.schema import Config
 from toytrans.data import check_splits, open_source
 from toytrans.errors import UserError
 from toytrans.training.trainer import Trainer

@@ -30,8 +30,8 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 import torch
 from torch import Tensor
 
-from toytrans.choices import PositionName
-from toytrans.config import Config
+from toytrans.config.names import PositionName
+from toytrans.config.schema import Config
 from toytrans.data import open_source
 from toytrans.data.batches import training_batches
 from toytrans.training.devices import Precision

@@ -30,8 +30,7 @@ from unittest.mock import patch
 
 import torch
 
-from toytrans.config import ModelConfig
-from toytrans.config_train import TrainConfig
+from toytrans.config.schema import ModelConfig, TrainConfig
 from toytrans.data.batches import make_batch
 from toytrans.data.pairs import Pairs
 from toytrans.model.initialisation import count_parameters

@@ -34,7 +34,7 @@ from torch.nn.utils.rnn import pad_sequence
 from torch.utils.data import DataLoader
 from transformers import BartForConditionalGeneration, MarianMTModel
 
-from toytrans.config import ModelConfig
+from toytrans.config.schema import ModelConfig
 from toytrans.data.batches import Batch
 from toytrans.data.pairs import Pairs, pad_rows
 from toytrans.export.huggingface import SPECIALS

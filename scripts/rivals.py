@@ -24,7 +24,7 @@ from rich.table import Table
 from torch import Tensor
 
 import toytrans
-from toytrans.config import Config
+from toytrans.config.schema import Config
 from toytrans.data.batches import Batch
 from toytrans.model.build import build
 from toytrans.model.initialisation import count_parameters

@@ -21,7 +21,7 @@ import time
 from collections import Counter, deque
 from pathlib import Path
 
-from toytrans.config_file import load_config
+from toytrans.config.load import load_config
 from toytrans.insight.proofs.resume import Refused, compare, train_in_pieces, train_straight
 from toytrans.training.failpoint import PLACES
 

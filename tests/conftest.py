@@ -25,9 +25,10 @@ import torch
 import typer.main
 
 from toytrans import user_code
-from toytrans.choices import AnchorName, PadMask, PositionName
 from toytrans.cli.app import main
-from toytrans.config import Config
+from toytrans.config.names import AnchorName, PadMask, PositionName
+from toytrans.config.schema import Config
+from toytrans.config.yaml import write_yaml
 from toytrans.insight.inspected import InspectedBatch, batch_of_sequences
 from toytrans.model.backends.cpu import leave_products_to_onednn
 from toytrans.model.build import build
@@ -36,7 +37,6 @@ from toytrans.model.masks import MaskMaker, Masks
 from toytrans.model.positions.base import Distances
 from toytrans.model.transformer import Transformer
 from toytrans.tokens import BOS_ID, EOS_ID, Vocabulary
-from toytrans.yaml_tree import write_yaml
 
 
 @pytest.hookimpl(wrapper=True)

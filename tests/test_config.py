@@ -17,14 +17,13 @@ from conftest import Command
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from toytrans.choices import PositionName, TaskName
-from toytrans.config import Config
-from toytrans.config_errors import fields_of
-from toytrans.config_file import check_config, differences, load_config, save_config
-from toytrans.config_foreign import FOREIGN
-from toytrans.config_section import Section
+from toytrans.config.errors import fields_of
+from toytrans.config.foreign import FOREIGN
+from toytrans.config.load import check_config, differences, load_config, save_config
+from toytrans.config.names import PositionName, TaskName
+from toytrans.config.schema import Config, Section
+from toytrans.config.yaml import Tree, read_yaml, write_yaml
 from toytrans.errors import UserError
-from toytrans.yaml_tree import Tree, read_yaml, write_yaml
 
 PLAIN = """\
 seed: 3
@@ -854,7 +853,7 @@ def test_limits_the_device_and_cuda_graphs_may_change(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("module", "absent"),
     [
-        ("toytrans.config_file", {"torch"}),
+        ("toytrans.config.load", {"torch"}),
         ("toytrans.cli.app", {"torch", "pydantic", "yaml", "importlib.metadata"}),
     ],
 )

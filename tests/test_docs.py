@@ -47,7 +47,7 @@ def test_every_page_is_in_the_navigation_and_on_the_front_page():
 def test_the_configuration_page_is_made_from_the_schema():
     page = script("config_reference").page()
     assert (ROOT / "docs/configuration.md").read_text() == page
-    from toytrans.config import Config, ModelConfig
+    from toytrans.config.schema import Config, ModelConfig
 
     for name, field in (Config.model_fields | ModelConfig.model_fields).items():
         assert f"| `{field.alias or name}` |" in page

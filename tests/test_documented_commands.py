@@ -161,7 +161,7 @@ def test_torchrun_takes_the_lines_of_the_docs():
 
 
 def test_the_configs_of_the_docs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    from toytrans.config_file import load_config
+    from toytrans.config.load import load_config
 
     shutil.copytree(ROOT / "docs/examples", tmp_path, dirs_exist_ok=True)
     monkeypatch.chdir(tmp_path)

@@ -23,7 +23,7 @@ from conftest import Command, call, tiny_yaml
 from torch import Tensor
 
 import toytrans
-from toytrans.config_file import load_config
+from toytrans.config.load import load_config
 from toytrans.data import check_splits, open_source
 from toytrans.data import files as data_files
 from toytrans.errors import UserError
@@ -385,7 +385,7 @@ def test_what_has_no_end_is_refused_inside_a_run(
 MEMORY = """
 import resource, sys
 from pathlib import Path
-from toytrans.config_file import load_config
+from toytrans.config.load import load_config
 from toytrans.errors import UserError
 Path("seen").write_text("data: {task: copy, symbols: 5}")
 load_config(Path("seen"))  # what a config needs is imported
@@ -482,7 +482,7 @@ def test_examples_times_their_length_are_bounded() -> None:
 
 
 def test_the_parameters_that_are_counted_are_nearly_all() -> None:
-    from toytrans.config import ModelConfig
+    from toytrans.config.schema import ModelConfig
     from toytrans.model.initialisation import count_parameters
     from toytrans.model.transformer import Transformer
     from toytrans.tokens import Vocabulary

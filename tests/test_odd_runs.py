@@ -143,7 +143,7 @@ def test_an_odd_result_of_a_sweep_ends_in_no_traceback(
 
 
 def test_a_page_of_several_runs_says_which_are_broken(run: Path, command: Command) -> None:
-    sealed = toytrans.sealed.seal("no_causal", b"8 bytes.")
+    sealed = toytrans.config.sealed.seal("no_causal", b"8 bytes.")
     for name, fault in (("broken", "no_causal"), ("exercise", sealed)):
         shutil.copytree(run, name)
         config = Path(name, "config.yaml")

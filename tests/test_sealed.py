@@ -7,12 +7,12 @@ from typing import get_args
 import pytest
 from conftest import TINY, config_of
 
-from toytrans.choices import FaultName
-from toytrans.config_file import check_config
+from toytrans.config.load import check_config
+from toytrans.config.names import FaultName
+from toytrans.config.sealed import fault_remark, is_sealed, opened, seal
+from toytrans.config.yaml import Tree
 from toytrans.errors import UserError
-from toytrans.sealed import fault_remark, is_sealed, opened, seal
 from toytrans.training.faults import check_fault, objective_of
-from toytrans.yaml_tree import Tree
 
 NONCE = b"12345678"
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from toytrans.api.run import Run, load
     from toytrans.api.sweep import Comparison, sweep
     from toytrans.api.training import Training, train
-    from toytrans.config import Config
+    from toytrans.config.schema import Config
     from toytrans.insight.proofs import check
 
 __version__ = "0.3.0"
@@ -37,7 +37,7 @@ __all__ = [
 
 _MODULES = {
     "Comparison": "toytrans.api.sweep",
-    "Config": "toytrans.config",
+    "Config": "toytrans.config.schema",
     "Run": "toytrans.api.run",
     "Training": "toytrans.api.training",
     "check": "toytrans.insight.proofs",

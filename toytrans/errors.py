@@ -1,5 +1,7 @@
 """Errors that the user can fix."""
 
+from collections.abc import Iterable
+
 
 class UserError(Exception):
     """An error that the user can fix. Its message is one line: what, where, the remedy.
@@ -18,6 +20,16 @@ def shortened(text: str) -> str:
 
 HOW_TO_SEPARATE = "put spaces between symbols, and each sequence in quotes of its own"
 EACH_ITS_OPTION = 'give each sequence an option of its own: --src "5 7 9" --src "2 4"'
+
+
+def did_you_mean(name: str, names: Iterable[str]) -> str:
+    """The end of an error about an unknown name: the nearest known name, or all of them."""
+    import difflib
+
+    names = list(names)
+    near = difflib.get_close_matches(name, names, n=1)
+    near = near or [known for known in names if known.lower() == name.strip().lower()]
+    return f"did you mean {near[0]}?" if near else f"there are {', '.join(names)}"
 
 
 def how_to_install(*packages: str) -> str:

@@ -18,8 +18,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from toytrans.choices import did_you_mean
-from toytrans.errors import UserError
+from toytrans.errors import UserError, did_you_mean
 from toytrans.safe_io import read_named
 
 MOST_BYTES = 10_000_000

@@ -17,11 +17,11 @@ from conftest import Command
 
 from toytrans.boards import definition, jobs, results
 from toytrans.boards.definition import board_names, load_board
+from toytrans.config.yaml import write_yaml
 from toytrans.errors import UserError
 from toytrans.sweeps import processes, trial
 from toytrans.sweeps.failures import Failure, keep_failure
 from toytrans.training.run_folder import locked
-from toytrans.yaml_tree import write_yaml
 
 SCAN_FILES = [
     f"tasks_{split}_{name}.txt" for split in ("train", "test") for name in ("simple", "length")

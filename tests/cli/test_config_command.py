@@ -7,10 +7,10 @@ from typing import get_args
 import pytest
 from conftest import Command
 
-from toytrans.choices import TaskName
-from toytrans.config_file import load_config
-from toytrans.config_keys import explain_key, is_derived, keys, new_config
-from toytrans.yaml_tree import read_yaml
+from toytrans.config.explain import explain_key, is_derived, keys, new_config
+from toytrans.config.load import load_config
+from toytrans.config.names import TaskName
+from toytrans.config.yaml import read_yaml
 
 pytestmark = pytest.mark.usefixtures("here")
 

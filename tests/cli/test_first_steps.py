@@ -14,8 +14,8 @@ import typer
 import yaml
 from conftest import Command, Screen, on_screen
 
-from toytrans.choices import FaultName
-from toytrans.sealed import seal
+from toytrans.config.names import FaultName
+from toytrans.config.sealed import seal
 
 Refused = Callable[..., str]
 SEALED = seal("no_causal", b"12345678")

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from conftest import Command, call, tiny_yaml
 
-from toytrans.sealed import seal
+from toytrans.config.sealed import seal
 
 
 @pytest.fixture(scope="module")

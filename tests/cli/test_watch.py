@@ -23,7 +23,7 @@ from rich.console import Console
 from toytrans.cli.render import watch as module
 from toytrans.cli.render.watch import curve, translation
 from toytrans.cli.train import Moment
-from toytrans.config_file import load_config
+from toytrans.config.load import load_config
 from toytrans.data import open_source
 from toytrans.errors import UserError
 from toytrans.training.trainer import Trainer

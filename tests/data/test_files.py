@@ -6,7 +6,7 @@ import pytest
 import torch
 from conftest import config_of
 
-from toytrans.config_data import FilesConfig
+from toytrans.config.schema import FilesConfig
 from toytrans.data import check_splits, open_source
 from toytrans.data.files import FilePairs, read_pairs
 from toytrans.errors import UserError

@@ -11,8 +11,8 @@ from conftest import config_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from toytrans.choices import TaskName
-from toytrans.config import Config
+from toytrans.config.names import TaskName
+from toytrans.config.schema import Config
 from toytrans.data.pairs import Pairs, mix
 from toytrans.data.tasks import SWAP, TASKS, TaskPairs, card, dictionary
 

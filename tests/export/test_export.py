@@ -15,8 +15,8 @@ from conftest import Command, call, config_of, model_of, tiny_yaml
 
 import toytrans
 from toytrans import export
-from toytrans.choices import ExportFormat
-from toytrans.config import Config
+from toytrans.config.names import ExportFormat
+from toytrans.config.schema import Config
 from toytrans.data.pairs import DatasetInfo
 from toytrans.errors import UserError
 from toytrans.export import plain

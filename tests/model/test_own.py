@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 import toytrans
 from toytrans import user_code
-from toytrans.config_file import load_config
+from toytrans.config.load import load_config
 from toytrans.model.build import build
 from toytrans.model.decoding import DecoderState, search
 from toytrans.model.own import OwnModel

@@ -5,7 +5,7 @@ import torch
 from conftest import SCHEMES, VOCABULARY, model_of
 from torch import nn
 
-from toytrans.config import ModelConfig
+from toytrans.config.schema import ModelConfig
 from toytrans.model.initialisation import count_parameters
 from toytrans.model.transformer import Transformer
 from toytrans.tokens import Vocabulary

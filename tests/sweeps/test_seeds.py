@@ -7,8 +7,8 @@ import torch
 from conftest import Command, config_of
 
 from toytrans.cli.evaluate import _groups
-from toytrans.config import Config
-from toytrans.config_file import load_config, save_config
+from toytrans.config.load import load_config, save_config
+from toytrans.config.schema import Config
 from toytrans.data import open_source
 from toytrans.data.batches import training_batches
 from toytrans.evaluation import Scores

@@ -18,7 +18,7 @@ import pytest
 from conftest import Command, tiny_yaml
 
 import toytrans
-from toytrans.config_file import load_config
+from toytrans.config.load import load_config
 from toytrans.errors import UserError
 from toytrans.sweeps import outcomes, processes, sweep, trial
 from toytrans.sweeps.failures import Failure, keep_failure, read_failure

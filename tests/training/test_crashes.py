@@ -175,7 +175,7 @@ def test_what_a_kill_costs_is_found(finished):
 
 
 def test_a_run_that_does_not_go_on_fails_the_proof_and_is_kept(monkeypatch, tmp_path):
-    from toytrans.config_file import load_config
+    from toytrans.config.load import load_config
     from toytrans.insight.proofs import resume
 
     codes = iter([(0, ""), (2, "toytrans: damaged")])

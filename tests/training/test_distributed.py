@@ -16,7 +16,7 @@ from conftest import EVERY_ANCHOR, call, config_of, made_once, tiny_yaml
 from distributed_scenarios import SCENARIOS, SHRUNK, STEPS, train_all, trainer_of
 from forked import COMMAND, Ended, Forked
 
-from toytrans.config_file import load_config
+from toytrans.config.load import load_config
 from toytrans.data import open_source
 from toytrans.data.batches import training_batches
 from toytrans.errors import UserError

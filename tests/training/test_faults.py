@@ -6,7 +6,7 @@ import pytest
 import torch
 from conftest import VOCABULARY, config_of, model_of
 
-from toytrans.choices import FaultName
+from toytrans.config.names import FaultName
 from toytrans.errors import UserError
 from toytrans.training.faults import FAULTS, build_model, check_fault, objective_of, plant
 from toytrans.training.objective import SOUND

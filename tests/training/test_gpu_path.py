@@ -15,8 +15,8 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
-from toytrans.choices import TaskName
-from toytrans.config import Config
+from toytrans.config.names import TaskName
+from toytrans.config.schema import Config
 from toytrans.data import batches, open_source
 from toytrans.data.batches import Batch, Pool, training_batches
 from toytrans.model.backends import sdpa

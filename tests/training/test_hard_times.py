@@ -15,7 +15,7 @@ import torch
 from conftest import Command, config_of, tiny_yaml, trained_run
 from forked import Forked
 
-from toytrans.config_file import load_config
+from toytrans.config.load import load_config
 from toytrans.data import open_source
 from toytrans.data.batches import largest_batch, training_batches
 from toytrans.training import trainer as trainer_module

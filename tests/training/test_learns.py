@@ -5,7 +5,7 @@ from statistics import mean
 import pytest
 import torch
 
-from toytrans.config import Config
+from toytrans.config.schema import Config
 from toytrans.data import open_source
 from toytrans.data.pairs import all_pairs
 from toytrans.evaluation import evaluate

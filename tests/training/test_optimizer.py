@@ -6,7 +6,7 @@ import pytest
 import torch
 from conftest import VOCABULARY, model_of
 
-from toytrans.config_train import TrainConfig
+from toytrans.config.schema import TrainConfig
 from toytrans.training.optimizer import AdamW, learning_rate
 
 

@@ -2,8 +2,8 @@
 
 from typing import get_args
 
-from toytrans.choices import FaultName, PositionName
-from toytrans.config import Config
+from toytrans.config.names import FaultName, PositionName
+from toytrans.config.schema import Config
 from toytrans.tokens import Vocabulary
 from toytrans.training.faults import build_model
 

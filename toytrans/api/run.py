@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from toytrans.config.sealed import fault_remark
 from toytrans.data.pairs import Side, Split
 from toytrans.data.selection import Selection
 from toytrans.errors import UserError
 from toytrans.model.initialisation import count_parameters
-from toytrans.sealed import fault_remark
 from toytrans.training import run as training_run
 from toytrans.training.isolation import Isolation
 from toytrans.training.measured import Measured, measure

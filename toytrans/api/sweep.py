@@ -9,8 +9,8 @@ from typing import Any, Literal
 
 from toytrans.api.run import Run, check_positive, checked_lengths, is_count, load
 from toytrans.api.training import Settings, logger, name_of, tree_of
-from toytrans.config import Config
-from toytrans.config_file import config_of, lay_over
+from toytrans.config.load import config_of, lay_over
+from toytrans.config.schema import Config
 from toytrans.errors import UserError
 from toytrans.html import html_table
 from toytrans.sweeps import results

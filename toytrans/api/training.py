@@ -8,14 +8,14 @@ from pathlib import Path
 from typing import Any, Self
 
 from toytrans.api.run import Run, load
-from toytrans.config import Config
-from toytrans.config_file import config_of
+from toytrans.config.load import config_of
+from toytrans.config.schema import Config
+from toytrans.config.yaml import IN_PYTHON, Tree, named_config, read_yaml
 from toytrans.errors import UserError
 from toytrans.training.isolation import Isolation
 from toytrans.training.run import Record
 from toytrans.training.session import Request, open_session
 from toytrans.training.trainer import StopReason
-from toytrans.yaml_tree import IN_PYTHON, Tree, named_config, read_yaml
 
 logger = logging.getLogger("toytrans")
 """Gets what the commands print on standard error: at level INFO, an interruption as a WARNING."""

@@ -11,11 +11,10 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from toytrans.config import Config
-from toytrans.config_file import check_config
-from toytrans.config_section import Positive, Range, Section
+from toytrans.config.load import check_config
+from toytrans.config.schema import Config, Positive, Range, Section
+from toytrans.config.yaml import Tree, read_yaml
 from toytrans.errors import UserError
-from toytrans.yaml_tree import Tree, read_yaml
 
 FOLDER = Path(__file__).parent
 SEEDS = (0, 1, 2, 3, 4)

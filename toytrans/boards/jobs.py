@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from toytrans.boards.definition import SEEDS, Board, Measure, Variant, config_of
-from toytrans.config import Config
-from toytrans.config_section import Paths
+from toytrans.config.schema import Config, Paths
 from toytrans.data import open_source
 from toytrans.data.pairs import DatasetInfo, all_pairs
 from toytrans.evaluation import evaluate

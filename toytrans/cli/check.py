@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 
 import typer
 
-from toytrans.choices import FaultName
 from toytrans.cli.common import (
     Break,
     Checkpoint,
@@ -26,13 +25,14 @@ from toytrans.cli.common import (
     plain,
 )
 from toytrans.cli.render.proofs import print_card, remedy, show
+from toytrans.config.names import FaultName
+from toytrans.config.sealed import fault_remark
 from toytrans.errors import UserError
-from toytrans.sealed import fault_remark
 from toytrans.training.signals import signals_as_exceptions
 from toytrans.user_code import RAISED, absolute, failure, load, trust
 
 if TYPE_CHECKING:
-    from toytrans.config import Config
+    from toytrans.config.schema import Config
     from toytrans.insight.proofs.report import Report
 
 
@@ -200,7 +200,7 @@ def faults(
 
 def _settings(path: Path, overrides: list[str] | None, fault: FaultName | None) -> "Config":
     """A config with overrides and, if given, another fault."""
-    from toytrans.config_file import load_config
+    from toytrans.config.load import load_config
 
     return load_config(path, overrides or (), short={"fault": fault})
 
@@ -250,8 +250,8 @@ def _check_run(
 
 
 def _checked(path: Path, values: dict[str, Any]) -> Any:
-    from toytrans.config_file import check_config
-    from toytrans.yaml_tree import Tree
+    from toytrans.config.load import check_config
+    from toytrans.config.yaml import Tree
 
     return check_config(Tree(str(path), values))
 

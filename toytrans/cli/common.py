@@ -19,10 +19,10 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from toytrans.choices import FaultName, did_you_mean
-from toytrans.errors import UserError
+from toytrans.config.names import FaultName
+from toytrans.config.sealed import fault_remark, is_sealed
+from toytrans.errors import UserError, did_you_mean
 from toytrans.insight.tables import printable as printable
-from toytrans.sealed import fault_remark, is_sealed
 from toytrans.training.writing import check_free, write_file
 from toytrans.user_code import trusting
 
@@ -131,7 +131,7 @@ def open_run(path: Path | None, checkpoint: str, device: str = "cpu") -> "Run":
     Raises UserError.
     """
     from toytrans import load
-    from toytrans.config_file import ignored_in
+    from toytrans.config.load import ignored_in
     from toytrans.training.owned import CONFIG
 
     run: Run = load(path or newest(), checkpoint, device)

@@ -8,7 +8,7 @@ import typer
 from toytrans.cli.common import argument, columns, note, output, plain, write_new
 
 if TYPE_CHECKING:
-    from toytrans.config_keys import Key
+    from toytrans.config.explain import Key
 
 app = typer.Typer(no_args_is_help=True, help="Write a new config, or explain its keys.")
 
@@ -22,7 +22,7 @@ def new(
     ] = None,
 ) -> None:
     """Write a commented config with the usual keys. It trains as it is."""
-    from toytrans.config_keys import new_config
+    from toytrans.config.explain import new_config
 
     text = new_config(task)
     if out is None:
@@ -39,7 +39,7 @@ def explain(
     ] = None,
 ) -> None:
     """Explain a key: meaning, type, default and range. A section lists its keys."""
-    from toytrans.config_keys import explain_key, keys
+    from toytrans.config.explain import explain_key, keys
 
     matching = explain_key(key) if key else list(keys())
     if len(matching) == 1:
@@ -51,7 +51,7 @@ def explain(
 def _print_key(key: "Key") -> None:
     from rich.table import Table
 
-    from toytrans.config_keys import is_derived
+    from toytrans.config.explain import is_derived
 
     meaning, null = key.parts
     rows = {

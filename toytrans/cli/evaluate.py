@@ -30,7 +30,7 @@ from toytrans.errors import UnseenSymbol, UserError
 from toytrans.safe_io import json_text
 
 if TYPE_CHECKING:
-    from toytrans.config import Config
+    from toytrans.config.schema import Config
     from toytrans.training.measured import Measured
     from toytrans.training.run import Run
 

@@ -5,7 +5,6 @@ from typing import Annotated
 
 import typer
 
-from toytrans.choices import ExportFormat
 from toytrans.cli.common import (
     Checkpoint,
     RunArgument,
@@ -15,6 +14,7 @@ from toytrans.cli.common import (
     open_run,
     printable,
 )
+from toytrans.config.names import ExportFormat
 
 CHECKED, LONGEST = 8, 20
 """Sequences that are decoded after writing, and their longest, in symbols."""

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from toytrans.cli.common import AsJson, Progress, columns, note, output, plain, share
+from toytrans.config.sealed import fault_remark
 from toytrans.errors import UserError
 from toytrans.safe_io import json_text
-from toytrans.sealed import fault_remark
 
 if TYPE_CHECKING:
     from toytrans.training.listing import ListedRun

@@ -23,7 +23,7 @@ from toytrans.cli.common import (
 from toytrans.errors import EACH_ITS_OPTION, HOW_TO_SEPARATE, UserError
 
 if TYPE_CHECKING:
-    from toytrans.config import Config
+    from toytrans.config.schema import Config
     from toytrans.insight.inspected import InspectedBatch
 
 
@@ -64,7 +64,7 @@ class Source:
     @property
     def settings(self) -> "Config | None":
         """The config given with --config."""
-        from toytrans.config_file import load_config
+        from toytrans.config.load import load_config
 
         return load_config(self.config, self.overrides) if self.config else None
 
@@ -79,7 +79,7 @@ class Source:
     def load(self) -> "InspectedBatch":
         """The batch, and the model that reads it: a run's, a config's or a small fresh one."""
         progress = Progress()
-        from toytrans.config import ModelConfig
+        from toytrans.config.schema import ModelConfig
         from toytrans.data import open_source
         from toytrans.insight.inspected import (
             InspectedBatch,

@@ -64,7 +64,7 @@ def sweep(
 
     The same command goes on where it was stopped.
     """
-    from toytrans.config_file import load_config
+    from toytrans.config.load import load_config
 
     file = either(path, config, "config")
     if file is None:

@@ -5,14 +5,14 @@ from typing import TYPE_CHECKING, Annotated, get_args
 
 import typer
 
-from toytrans.choices import TaskName, did_you_mean
 from toytrans.cli.common import columns, output, plain
-from toytrans.errors import UserError
+from toytrans.config.names import TaskName
+from toytrans.errors import UserError, did_you_mean
 from toytrans.safe_io import json_text
 from toytrans.user_code import is_reference, shown, trust
 
 if TYPE_CHECKING:
-    from toytrans.config import Config
+    from toytrans.config.schema import Config
 
 
 def tasks(
@@ -24,7 +24,7 @@ def tasks(
     ] = None,
 ) -> None:
     """List the tasks, or show one task's card with samples."""
-    from toytrans.config_file import load_config
+    from toytrans.config.load import load_config
 
     names = get_args(TaskName)
     settings = load_config(config) if config else None
@@ -42,7 +42,7 @@ def tasks(
 
 def schema() -> None:
     """Print the JSON Schema of a config file, for editors."""
-    from toytrans.config import Config
+    from toytrans.config.schema import Config
 
     print(json_text(Config.model_json_schema(), 1))
 
@@ -94,8 +94,8 @@ def _card(config: "Config") -> None:
 
 
 def _small(name: str, longest: int) -> "Config":
-    from toytrans.config_file import check_config
-    from toytrans.yaml_tree import Tree
+    from toytrans.config.load import check_config
+    from toytrans.config.yaml import Tree
 
     config = check_config(Tree(name, {"data": {"task": name, "train_length": [1, longest]}}))
     trust(config.references.values())

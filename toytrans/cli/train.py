@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, get_args
 
 import typer
 
-from toytrans.choices import LoggerName
 from toytrans.cli.common import Break, ConfigOption, Overrides, either, note, share, warn_of_fault
 from toytrans.cli.render.results import print_results
 from toytrans.cli.reporter import reporter
+from toytrans.config.names import LoggerName
 from toytrans.errors import UserError
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ class Moment(NamedTuple):
 
 
 def _device(name: str) -> str:
-    from toytrans.config import DEVICE
+    from toytrans.config.schema import DEVICE
 
     if not re.match(DEVICE, name):
         raise UserError(f"--device {name}: expected auto | cpu | cuda | cuda:N | mps")
@@ -90,7 +90,7 @@ def train(
     ] = False,
 ) -> None:
     """Train a model from a YAML file and measure it."""
-    from toytrans.config_file import load_config
+    from toytrans.config.load import load_config
 
     file = either(path, config, "config")
     if file is None:
@@ -204,7 +204,7 @@ def _report_stop(
 ) -> None:
     """Exit with the right code if training has diverged or was interrupted, even at its last
     step."""
-    from toytrans.config_file import SHORT
+    from toytrans.config.load import SHORT
     from toytrans.training.signals import exit_if_signalled
 
     trainer = session.trainer

@@ -1,6 +1,6 @@
 """Data: from a config to padded batches."""
 
-from toytrans.config import Config
+from toytrans.config.schema import Config
 from toytrans.data.files import FilePairs
 from toytrans.data.own_tasks import OwnTaskPairs
 from toytrans.data.pairs import SPLITS, DatasetInfo, PairSource, all_pairs

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from toytrans.config import Config
+from toytrans.config.schema import Config
 from toytrans.data.pairs import Pairs, PairSource, permutation
 from toytrans.tokens import BOS_ID, EOS_ID, PAD_ID
 

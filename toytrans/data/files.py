@@ -14,9 +14,8 @@ from pathlib import Path
 
 from torch import Tensor
 
-from toytrans.choices import FormatName
-from toytrans.config_data import MOST_IDS, FilesConfig
-from toytrans.config_section import Paths
+from toytrans.config.names import FormatName
+from toytrans.config.schema import MOST_IDS, FilesConfig, Paths
 from toytrans.data.pairs import MAX_LEN_B, DatasetInfo, Pairs, Split, pad_rows, permutation
 from toytrans.errors import UnseenSymbol, UserError
 from toytrans.safe_io import read_named

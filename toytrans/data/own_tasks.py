@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from toytrans.config_data import DataConfig
+from toytrans.config.schema import DataConfig
 from toytrans.data.pairs import (
     MAX_LEN_B,
     DatasetInfo,

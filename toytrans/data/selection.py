@@ -7,14 +7,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from toytrans.choices import FormatName
-from toytrans.config import Config
-from toytrans.config_file import check_config
+from toytrans.config.load import check_config
+from toytrans.config.names import FormatName
+from toytrans.config.schema import Config
+from toytrans.config.yaml import Tree
 from toytrans.data import open_source
 from toytrans.data.files import encode_pairs, read_pairs
 from toytrans.data.pairs import DatasetInfo, Pairs, PairSource, Side, Split, all_pairs
 from toytrans.errors import UserError
-from toytrans.yaml_tree import Tree
 
 MOST_DRAWS = 64
 """Targets of certain lengths are searched among this many times the wanted pairs of a task."""

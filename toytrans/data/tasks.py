@@ -12,8 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from toytrans.config import Config
-from toytrans.config_data import DataConfig
+from toytrans.config.schema import Config, DataConfig
 from toytrans.data import arithmetic, stack, zipf
 from toytrans.data.pairs import (
     SPLITS,

@@ -15,12 +15,12 @@ from typing import Any, get_args
 
 import torch
 
-from toytrans.choices import ExportFormat
+from toytrans.config.names import ExportFormat
+from toytrans.config.sealed import fault_remark
 from toytrans.data.pairs import pad_rows
 from toytrans.errors import UserError, how_to_install
 from toytrans.export.shared import PLACES, Decoder, Rows
 from toytrans.model.decoding import search, token_limits
-from toytrans.sealed import fault_remark
 from toytrans.tokens import BOS_ID, EOS_ID, FIRST_SYMBOL_ID, PAD_ID
 from toytrans.training.run import Run
 from toytrans.training.writing import drafted

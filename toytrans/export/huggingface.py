@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from toytrans.config import ModelConfig
+from toytrans.config.schema import ModelConfig
 from toytrans.data.pairs import MAX_LEN_B, pad_rows
 from toytrans.export.shared import PLACES, Decoder, Rows, cut, position_table, token_names
 from toytrans.model.transformer import Transformer

@@ -8,7 +8,7 @@ import safetensors.torch
 from torch import Tensor
 
 from toytrans import __version__
-from toytrans.config import ModelConfig
+from toytrans.config.schema import ModelConfig
 from toytrans.data.pairs import pad_rows
 from toytrans.export import plain
 from toytrans.export.shared import Decoder, Rows, cut

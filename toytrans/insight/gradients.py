@@ -12,8 +12,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from toytrans.choices import Backward
-from toytrans.config import ModelConfig
+from toytrans.config.names import Backward
+from toytrans.config.schema import ModelConfig
 from toytrans.model.attention import Attention, eager_attention
 from toytrans.model.build import build
 from toytrans.model.context import AttentionContext

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from toytrans.config import Config
+from toytrans.config.schema import Config
 from toytrans.data import open_source
 from toytrans.data.batches import Batch, make_batch
 from toytrans.data.files import TextPair, encode_pairs

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from toytrans.config import ModelConfig
+from toytrans.config.schema import ModelConfig
 from toytrans.model import backends
 from toytrans.model.backends.dropout import dropout as drop
 from toytrans.model.context import AttentionContext

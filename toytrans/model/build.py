@@ -1,6 +1,6 @@
 """The model of a config."""
 
-from toytrans.config import ModelConfig
+from toytrans.config.schema import ModelConfig
 from toytrans.model.own import OwnModel
 from toytrans.model.rivals import rival
 from toytrans.model.transformer import Transformer

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 from torch import Tensor, nn
 
-from toytrans.config import ModelConfig
+from toytrans.config.schema import ModelConfig
 from toytrans.model.attention import Attention
 from toytrans.model.backends.dropout import Dropout
 from toytrans.model.context import AttentionContext

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from toytrans.choices import PadMask
+from toytrans.config.names import PadMask
 from toytrans.tokens import PAD_ID
 
 

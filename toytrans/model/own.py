@@ -4,7 +4,7 @@ import torch
 from torch import Tensor, nn
 
 from toytrans import user_code
-from toytrans.config import MOST_PARAMETERS, ModelConfig
+from toytrans.config.schema import MOST_PARAMETERS, ModelConfig
 from toytrans.errors import UserError
 from toytrans.model.substitute import Substitute
 from toytrans.tokens import BOS_ID, EOS_ID, PAD_ID, Vocabulary

@@ -5,7 +5,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from toytrans.config import ModelConfig
+from toytrans.config.schema import ModelConfig
 from toytrans.model.backends.dropout import Dropout
 from toytrans.model.context import AttentionContext
 from toytrans.model.initialisation import initialise

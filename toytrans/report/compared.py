@@ -3,14 +3,14 @@
 from collections.abc import Iterator
 from typing import Any
 
-from toytrans.config_file import flatten
+from toytrans.config.load import flatten
+from toytrans.config.sealed import fault_remark
 from toytrans.errors import UserError
 from toytrans.evaluation import PARTS
 from toytrans.report import charts
 from toytrans.report.page import Section, section
 from toytrans.report.runs import RunView
 from toytrans.report.sections import Follow, measured
-from toytrans.sealed import fault_remark
 
 
 def sections_of(views: list[RunView], follow: Follow) -> Iterator[Section]:

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from toytrans.config import Config
+from toytrans.config.schema import Config
 from toytrans.data.pairs import DatasetInfo
 from toytrans.errors import UserError
 from toytrans.training.listing import state_of

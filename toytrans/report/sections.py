@@ -7,7 +7,8 @@ of a damaged run still shows the rest.
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from toytrans.config_file import compared_with_defaults
+from toytrans.config.load import compared_with_defaults
+from toytrans.config.sealed import fault_remark
 from toytrans.data.batches import make_batch
 from toytrans.data.selection import Selection, pairs_of_split
 from toytrans.errors import UserError
@@ -25,7 +26,6 @@ from toytrans.report import charts
 from toytrans.report.attention import at_every_checkpoint, of_validation
 from toytrans.report.page import Section, section
 from toytrans.report.runs import RunView
-from toytrans.sealed import fault_remark
 from toytrans.training.faults import objective_of
 from toytrans.training.records import NOT_MEASURED
 from toytrans.training.run import Record, Run

@@ -3,7 +3,7 @@
 import itertools
 from collections.abc import Callable, Sequence
 
-from toytrans.config import Config
+from toytrans.config.schema import Config
 from toytrans.data import check_splits, open_source
 from toytrans.errors import UserError
 from toytrans.sweeps.measure import ExactMatch

@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 from pydantic import ValidationError
 
 from toytrans import user_code
-from toytrans.config import Config
-from toytrans.config_file import flatten
+from toytrans.config.load import flatten
+from toytrans.config.schema import Config
 from toytrans.evaluation import PARTS as RANGES
 from toytrans.evaluation import Span, spans
 

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from toytrans.config import Config
+from toytrans.config.schema import Config
 from toytrans.data.pairs import DatasetInfo, Pairs, Split
 from toytrans.data.selection import Selection, pairs_of_split
 from toytrans.evaluation import PARTS, Summary, evaluate

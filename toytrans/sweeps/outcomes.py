@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from toytrans.config import Config
+from toytrans.config.schema import Config
 from toytrans.errors import UserError
 from toytrans.sweeps.failures import read_failure
 from toytrans.sweeps.groups import PARTS, Member

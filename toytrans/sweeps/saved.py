@@ -5,14 +5,13 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from toytrans.config import Config
-from toytrans.config_file import check_config
-from toytrans.config_section import Range, Seed
+from toytrans.config.load import check_config
+from toytrans.config.schema import Config, Range, Seed
+from toytrans.config.yaml import Tree
 from toytrans.errors import UserError
 from toytrans.safe_io import read_json
 from toytrans.sweeps.grid import Grid
 from toytrans.sweeps.measure import ExactMatch
-from toytrans.yaml_tree import Tree
 
 FILE, MOST_BYTES = "sweep.json", 2**26
 

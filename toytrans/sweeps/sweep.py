@@ -15,9 +15,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from toytrans.config import Config
-from toytrans.config_file import flatten
-from toytrans.config_section import Paths
+from toytrans.config.load import flatten
+from toytrans.config.schema import Config, Paths
 from toytrans.errors import UserError
 from toytrans.safe_io import json_text
 from toytrans.sweeps.failures import Failure

@@ -19,8 +19,8 @@ from typing import Annotated, Any, Literal, Protocol, Self
 import torch
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from toytrans.config import Config
-from toytrans.config_section import Paths
+from toytrans.config.schema import Config, Paths
+from toytrans.config.yaml import write_yaml
 from toytrans.data.files import sha256_of
 from toytrans.data.pairs import DatasetInfo
 from toytrans.errors import UserError
@@ -36,7 +36,6 @@ from toytrans.training.signals import exit_if_signalled
 from toytrans.training.trainer import Trainer
 from toytrans.training.writing import write_json
 from toytrans.user_code import as_read, digests
-from toytrans.yaml_tree import write_yaml
 
 RESULT = "result.json"
 

@@ -20,7 +20,7 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 from safetensors import SafetensorError
 from torch import Tensor
 
-from toytrans.config_train import TrainConfig
+from toytrans.config.schema import TrainConfig
 from toytrans.errors import UserError
 from toytrans.model.transformer import Transformer
 from toytrans.safe_io import Unreadable, open_regular, read_whole

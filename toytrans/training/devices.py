@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from toytrans.config import ModelConfig
+from toytrans.config.schema import ModelConfig
 from toytrans.data.batches import Batch
 from toytrans.errors import UserError
 from toytrans.model.backends.cpu import leave_products_to_onednn

@@ -12,8 +12,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from toytrans.choices import Backward, FaultName
-from toytrans.config import Config, ModelConfig
+from toytrans.config.names import Backward, FaultName
+from toytrans.config.schema import Config, ModelConfig
+from toytrans.config.sealed import is_sealed, opened
 from toytrans.data.batches import Batch
 from toytrans.errors import UserError
 from toytrans.model.attention import Attention
@@ -23,7 +24,6 @@ from toytrans.model.manual_backward.layers import cross_entropy
 from toytrans.model.masks import MaskMaker
 from toytrans.model.positions.base import Positions
 from toytrans.model.transformer import Transformer
-from toytrans.sealed import is_sealed, opened
 from toytrans.tokens import BOS_ID, EOS_ID, PAD_ID, Vocabulary
 from toytrans.training.objective import SOUND, CrossEntropy, Objective, token_losses
 

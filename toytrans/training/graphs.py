@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import torch
 
-from toytrans.config import Config
+from toytrans.config.schema import Config
 from toytrans.data.batches import Batch, bucket
 from toytrans.data.pairs import MAX_LEN_B, DatasetInfo
 from toytrans.errors import UserError

@@ -20,9 +20,9 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from toytrans.choices import LoggerName, did_you_mean
-from toytrans.config import Config
-from toytrans.errors import UserError, how_to_install
+from toytrans.config.names import LoggerName
+from toytrans.config.schema import Config
+from toytrans.errors import UserError, did_you_mean, how_to_install
 from toytrans.safe_io import read_whole
 from toytrans.training.owned import LOGS
 from toytrans.training.run import Record, read_environment, read_records

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim.adamw import adamw
 
-from toytrans.config_train import TrainConfig
+from toytrans.config.schema import TrainConfig
 
 FLOOR = 0.02
 """Linear and cosine decay end at this share of the peak."""

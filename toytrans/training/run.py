@@ -21,15 +21,15 @@ from typing import Annotated, Any, get_args, overload
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from toytrans.config import Config
-from toytrans.config_file import read_config, save_config
+from toytrans.config.load import read_config, save_config
+from toytrans.config.schema import Config
+from toytrans.config.sealed import fault_remark, is_sealed
 from toytrans.data.files import LARGEST_MAX_LEN_A, MOST_BYTES
 from toytrans.data.pairs import DatasetInfo
 from toytrans.errors import UserError
 from toytrans.evaluation import translate
 from toytrans.model.transformer import Transformer
 from toytrans.safe_io import json_text, open_regular, read_whole
-from toytrans.sealed import fault_remark, is_sealed
 from toytrans.tokens import Vocabulary
 from toytrans.training.checkpoint import (
     Checkpoint,

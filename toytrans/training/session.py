@@ -21,8 +21,8 @@ from typing import Any, Literal, NamedTuple
 import torch
 
 from toytrans import __version__
-from toytrans.config import Config
-from toytrans.config_file import differences, ignored_in
+from toytrans.config.load import differences, ignored_in
+from toytrans.config.schema import Config
 from toytrans.data import check_splits, open_source
 from toytrans.data.files import sha256_of
 from toytrans.data.pairs import DatasetInfo, PairSource

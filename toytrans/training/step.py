@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from toytrans.config_train import TrainConfig
+from toytrans.config.schema import TrainConfig
 from toytrans.data.batches import Batch
 from toytrans.training.devices import Precision
 from toytrans.training.distributed import SINGLE_PROCESS, DistributedContext

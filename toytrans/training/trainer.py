@@ -18,7 +18,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from toytrans.config import Config
+from toytrans.config.schema import Config
 from toytrans.data.batches import Batch, largest_batch, training_batches
 from toytrans.data.pairs import Pairs, PairSource, all_pairs
 from toytrans.errors import UserError, ran_out_of_memory

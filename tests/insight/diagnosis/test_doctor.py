@@ -19,7 +19,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import toytrans
-from toytrans.config import Config
+from toytrans.config.schema import Config
+from toytrans.config.yaml import write_yaml
 from toytrans.data import open_source
 from toytrans.data.pairs import DatasetInfo
 from toytrans.insight.diagnosis.doctor import examine
@@ -36,7 +37,6 @@ from toytrans.training import machine
 from toytrans.training.checkpoint import load_checkpoint, save_checkpoint
 from toytrans.training.run import append_record, create_run, load_run, read_records
 from toytrans.training.trainer import Trainer
-from toytrans.yaml_tree import write_yaml
 
 TARGETS = TargetStats(tokens=tuple(range(2, 22)), entropy=math.log(20), train_size=None)
 """Validation targets of lengths 1 to 20, of twenty symbols."""

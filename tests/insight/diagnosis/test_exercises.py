@@ -15,12 +15,12 @@ import pytest
 from conftest import Command
 
 import toytrans
-from toytrans.choices import FaultName
-from toytrans.config_file import load_config
+from toytrans.config.load import load_config
+from toytrans.config.names import FaultName
+from toytrans.config.sealed import seal
 from toytrans.insight.diagnosis import exercises
 from toytrans.insight.diagnosis.exercises import DRAWN, KINDS, draw, hints_of, read
 from toytrans.insight.diagnosis.fault_cards import CARDS
-from toytrans.sealed import seal
 
 ROOT = Path(__file__).parents[3]
 KEY = "red chalk"

@@ -6,8 +6,8 @@ from typing import get_args
 
 from conftest import script
 
-from toytrans.choices import FaultName
-from toytrans.config_file import load_config
+from toytrans.config.load import load_config
+from toytrans.config.names import FaultName
 from toytrans.insight.diagnosis.fault_cards import CARDS
 
 ROOT = Path(__file__).parents[3]

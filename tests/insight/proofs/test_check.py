@@ -15,7 +15,7 @@ from zoo import faulty_training, sound_batches
 from zoo.parts import Translator
 
 import toytrans
-from toytrans.choices import FaultName, PositionName
+from toytrans.config.names import FaultName, PositionName
 from toytrans.errors import UserError
 from toytrans.insight.adapters import TorchTransformer
 from toytrans.insight.diagnosis.fault_cards import CARDS

@@ -10,8 +10,8 @@ import torch
 from conftest import VOCABULARY, config_of, model_of
 from torch import nn
 
-from toytrans.choices import FaultName
-from toytrans.config import Config
+from toytrans.config.names import FaultName
+from toytrans.config.schema import Config
 from toytrans.data import open_source
 from toytrans.data.batches import Batch
 from toytrans.insight import gradients

@@ -6,7 +6,7 @@ import pytest
 import torch
 from conftest import VOCABULARY, config_of, model_of
 
-from toytrans.choices import PositionName
+from toytrans.config.names import PositionName
 from toytrans.model.decoding import DecoderState
 from toytrans.model.positions import position_scheme
 from toytrans.model.positions.base import Positions

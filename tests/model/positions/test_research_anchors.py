@@ -8,8 +8,8 @@ import torch
 from anchor_formulas import anchored_bias, counted_bias
 from conftest import EVERY_ANCHOR, VOCABULARY, model_of
 
-from toytrans.choices import AnchorName
-from toytrans.config import COUNTING
+from toytrans.config.names import AnchorName
+from toytrans.config.schema import COUNTING
 from toytrans.tokens import BOS_ID, EOS_ID, PAD_ID
 
 

@@ -10,7 +10,8 @@ from conftest import TINY, VOCABULARY, Command, config_of
 from torch import Tensor, nn
 
 import toytrans
-from toytrans.config import Config
+from toytrans.config.schema import Config
+from toytrans.config.yaml import write_yaml
 from toytrans.data.batches import Batch
 from toytrans.insight.attention.heads import Choice, attend
 from toytrans.insight.proofs import check_own
@@ -19,7 +20,6 @@ from toytrans.model.decoding import search
 from toytrans.model.decoding.state import RivalState, UncachedState, start_decoding
 from toytrans.model.rivals import Rival
 from toytrans.tokens import BOS_ID, EOS_ID
-from toytrans.yaml_tree import write_yaml
 
 RIVALS = [
     {"kind": "rnn"},

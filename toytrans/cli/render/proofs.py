@@ -4,11 +4,11 @@ from collections import Counter
 from typing import TYPE_CHECKING
 from xml.etree import ElementTree
 
-from toytrans.choices import FaultName
 from toytrans.cli.common import output, plain, print_page, warn_of_fault
+from toytrans.config.names import FaultName
+from toytrans.config.sealed import is_sealed, opened
 from toytrans.insight.tables import printable
 from toytrans.safe_io import json_text
-from toytrans.sealed import is_sealed, opened
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from toytrans.config import ModelConfig
+from toytrans.config.schema import ModelConfig
 from toytrans.insight.attention.ablations import entropy, leaks
 from toytrans.insight.attention.trace import TraceReport, distance, trace
 from toytrans.insight.attention.trace_tables import layout, memory_tables

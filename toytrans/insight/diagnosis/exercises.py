@@ -25,8 +25,10 @@ except ImportError:  # not on Windows
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from toytrans.choices import FaultName, did_you_mean
-from toytrans.errors import UserError
+from toytrans.config.names import FaultName
+from toytrans.config.sealed import NONCE, opened, seal
+from toytrans.config.yaml import parse_value, read_yaml
+from toytrans.errors import UserError, did_you_mean
 from toytrans.insight.diagnosis.exercise_sheet import (
     CONFIG_TEXT,
     MOST_ANSWERS,
@@ -36,9 +38,7 @@ from toytrans.insight.diagnosis.exercise_sheet import (
 )
 from toytrans.insight.diagnosis.fault_cards import CARDS
 from toytrans.safe_io import Unreadable, csv_text, read_json
-from toytrans.sealed import NONCE, opened, seal
 from toytrans.training.writing import drafted, write_file, write_json
-from toytrans.yaml_tree import parse_value, read_yaml
 
 CONFIG, ABOUT, SHEET, PROGRESS = "exercise.yaml", "exercise.json", "SHEET.md", "progress.json"
 

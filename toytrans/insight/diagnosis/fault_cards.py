@@ -6,7 +6,7 @@ docs/teaching.md.
 
 from dataclasses import dataclass
 
-from toytrans.choices import FaultName
+from toytrans.config.names import FaultName
 
 
 @dataclass(frozen=True)

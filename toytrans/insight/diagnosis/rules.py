@@ -6,11 +6,11 @@ The bounds were set on measured runs, sound and faulty; EXPERIMENTS.md lists the
 from collections.abc import Callable, Iterator, Sequence
 from statistics import median
 
+from toytrans.config.sealed import is_sealed, opened
 from toytrans.evaluation import wilson_interval
 from toytrans.insight.diagnosis.fault_cards import CARDS
 from toytrans.insight.diagnosis.snapshot import SETTLED, RunSnapshot
 from toytrans.insight.diagnosis.symptoms import Symptom, symptom
-from toytrans.sealed import is_sealed, opened
 from toytrans.training.run import Record
 
 Rule = Callable[[RunSnapshot], Iterator[Symptom]]

@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 import torch
 
-from toytrans.config import Config
+from toytrans.config.schema import Config
 from toytrans.data import open_source
 from toytrans.data.pairs import DatasetInfo, Pairs, all_pairs
 from toytrans.errors import UserError

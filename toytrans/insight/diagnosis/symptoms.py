@@ -3,8 +3,8 @@
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
 
-from toytrans.choices import FaultName
-from toytrans.config import Config
+from toytrans.config.names import FaultName
+from toytrans.config.schema import Config
 
 Severity = Literal["wrong", "odd", "note"]
 SEVERITIES: tuple[Severity, ...] = ("wrong", "odd", "note")

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from toytrans.choices import PadMask
+from toytrans.config.names import PadMask
 from toytrans.data.batches import Batch
 from toytrans.html import Cell, html_beside, html_table
 from toytrans.insight.inspected import ATTENTIONS, InspectedBatch

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from toytrans.config import ModelConfig
+from toytrans.config.schema import ModelConfig
 from toytrans.data.batches import Batch
 from toytrans.insight.capture import recording
 from toytrans.insight.inspected import InspectedBatch, batch_of_sequences, fresh

@@ -14,7 +14,8 @@ from typing import Any, get_args
 import torch
 from torch import Tensor, nn
 
-from toytrans.config import Config
+from toytrans.config.schema import Config
+from toytrans.config.sealed import fault_remark
 from toytrans.data.batches import Batch, make_batch
 from toytrans.data.pairs import Pairs, pad_rows
 from toytrans.errors import UserError
@@ -25,7 +26,6 @@ from toytrans.insight.proofs.model_under_test import Kind, Layers, ModelUnderTes
 from toytrans.insight.proofs.wrapper import refuse_more_than_ids
 from toytrans.model.own import OwnModel
 from toytrans.model.transformer import Transformer
-from toytrans.sealed import fault_remark
 from toytrans.tokens import BOS_ID, EOS_ID, PAD_ID, Vocabulary
 from toytrans.training.faults import objective_of
 from toytrans.user_code import RAISED

@@ -6,14 +6,14 @@ from typing import Any
 
 from torch import Tensor
 
-from toytrans.config import Config
+from toytrans.config.schema import Config
+from toytrans.config.sealed import is_closed
 from toytrans.errors import UserError
 from toytrans.insight.proofs.adapters import model_under_test, own
 from toytrans.insight.proofs.plan import Plan, Progress
 from toytrans.insight.proofs.report import Report
 from toytrans.insight.proofs.table import PROOFS
 from toytrans.model.transformer import Transformer
-from toytrans.sealed import is_closed
 from toytrans.tokens import Vocabulary
 from toytrans.training.run import Run
 

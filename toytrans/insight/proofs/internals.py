@@ -10,7 +10,7 @@ from typing import Any, get_args
 import torch
 from torch import Tensor, nn
 
-from toytrans.choices import PadMask
+from toytrans.config.names import PadMask
 from toytrans.insight.proofs.answers import NoAnswer, answer, calm, largest, worst
 from toytrans.insight.proofs.batch import SHORT, ProofBatch
 from toytrans.insight.proofs.future import all_replaced

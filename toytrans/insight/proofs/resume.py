@@ -24,15 +24,15 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from toytrans.config import Config
-from toytrans.config_file import check_config, save_config
+from toytrans.config.load import check_config, save_config
+from toytrans.config.schema import Config
+from toytrans.config.yaml import Tree
 from toytrans.errors import UserError
 from toytrans.insight.proofs.report import Finding, Outcome, Report, finding_of
 from toytrans.training.checkpoint import Checkpoint, load_checkpoint
 from toytrans.training.failpoint import IN_A_SAVE, VARIABLE
 from toytrans.training.owned import CHECKPOINTS, METRICS, saved_steps
 from toytrans.training.run import is_run, read_precision, read_records
-from toytrans.yaml_tree import Tree
 
 EVALUATIONS, VALID_EXAMPLES, TEST_EXAMPLES = 10, 40, 8
 """Of a trial: so many, and with them checkpoints, on so few pairs that most time is training."""

@@ -4,7 +4,7 @@ user's: a subclass of `Positions`."""
 from importlib import import_module
 
 from toytrans import user_code
-from toytrans.config import ModelConfig
+from toytrans.config.schema import ModelConfig
 from toytrans.errors import UserError
 from toytrans.model.positions.base import Positions
 from toytrans.tokens import Vocabulary

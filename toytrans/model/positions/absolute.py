@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from toytrans.config import ModelConfig
+from toytrans.config.schema import ModelConfig
 from toytrans.data.pairs import permutation
 from toytrans.errors import UserError
 from toytrans.model.positions.base import Positions

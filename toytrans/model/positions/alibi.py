@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from toytrans.config import ModelConfig
+from toytrans.config.schema import ModelConfig
 from toytrans.model.positions.base import Distances
 from toytrans.model.positions.relative import Relative
 from toytrans.tokens import Vocabulary

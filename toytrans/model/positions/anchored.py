@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor, nn
 
-from toytrans.config import ModelConfig
+from toytrans.config.schema import ModelConfig
 from toytrans.model.positions.base import CrossState, Distances, arange
 from toytrans.model.positions.relative import Relative
 from toytrans.tokens import FIRST_SYMBOL_ID, Vocabulary

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor, nn
 
-from toytrans.config import ModelConfig
+from toytrans.config.schema import ModelConfig
 from toytrans.model.positions.absolute import Absolute
 from toytrans.tokens import Vocabulary
 

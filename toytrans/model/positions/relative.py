@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from toytrans.config import ModelConfig
+from toytrans.config.schema import ModelConfig
 from toytrans.model.positions.base import Distances, Positions, arange, grown
 from toytrans.tokens import Vocabulary
 

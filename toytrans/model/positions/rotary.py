@@ -5,7 +5,7 @@ import math
 import torch
 from torch import Tensor, nn
 
-from toytrans.config import ModelConfig
+from toytrans.config.schema import ModelConfig
 from toytrans.model.positions.base import Positions, grown
 from toytrans.tokens import Vocabulary
 

@@ -5,7 +5,7 @@ import math
 import torch
 from torch import Tensor
 
-from toytrans.config import ModelConfig
+from toytrans.config.schema import ModelConfig
 from toytrans.model.positions.absolute import Absolute
 from toytrans.model.positions.base import grown
 from toytrans.tokens import Vocabulary

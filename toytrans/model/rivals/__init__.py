@@ -1,6 +1,6 @@
 """The rivals of the transformer: recurrent and convolutional encoder-decoders with attention."""
 
-from toytrans.config import ModelConfig
+from toytrans.config.schema import ModelConfig
 from toytrans.model.rivals.base import Rival
 from toytrans.model.rivals.conv import Convolutional
 from toytrans.model.rivals.rnn import Recurrent

@@ -6,7 +6,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from toytrans.config import ModelConfig
+from toytrans.config.schema import ModelConfig
 from toytrans.model.backends.dropout import Dropout
 from toytrans.model.context import additive, has_visible_key
 from toytrans.model.masks import MaskMaker

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor, nn
 
-from toytrans.config import ModelConfig
+from toytrans.config.schema import ModelConfig
 from toytrans.model.masks import padding_mask
 from toytrans.model.rivals.base import Rival, Written, masked_weights
 from toytrans.tokens import Vocabulary

@@ -7,11 +7,11 @@ from difflib import get_close_matches
 from textwrap import wrap
 from typing import Any, NamedTuple
 
-from toytrans.config import Config
-from toytrans.config_file import check_config
-from toytrans.config_foreign import FOREIGN
+from toytrans.config.foreign import FOREIGN
+from toytrans.config.load import check_config
+from toytrans.config.schema import Config
+from toytrans.config.yaml import Tree, write_yaml
 from toytrans.errors import UserError
-from toytrans.yaml_tree import Tree, write_yaml
 
 BOUNDS = {"minimum": "≥", "exclusiveMinimum": ">", "maximum": "≤", "exclusiveMaximum": "<"}
 

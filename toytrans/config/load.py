@@ -1,6 +1,6 @@
 """Read, override, save and compare configs.
 
-A YAML file becomes a tree of plain values with the line of every key (`yaml_tree`), `--set`
+A YAML file becomes a tree of plain values with the line of every key (`yaml`), `--set`
 overrides are laid over it, and Pydantic checks the whole (`Config`).
 """
 
@@ -11,13 +11,11 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from toytrans.config import Config, ModelConfig
-from toytrans.config_data import DataConfig
-from toytrans.config_errors import explain
-from toytrans.config_train import TrainConfig
+from toytrans.config.errors import explain
+from toytrans.config.schema import Config, DataConfig, ModelConfig, TrainConfig
+from toytrans.config.yaml import Tree, named_config, parse_value, read_yaml, write_yaml
 from toytrans.errors import UserError
 from toytrans.user_code import is_reference, trust
-from toytrans.yaml_tree import Tree, named_config, parse_value, read_yaml, write_yaml
 
 LIMITS = ("train.max_steps", "train.max_seconds", "train.stop_at_exact_match", "train.patience")
 """What may change when a run is resumed."""

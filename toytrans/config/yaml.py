@@ -32,7 +32,7 @@ IN_PYTHON = "config"
 """Name of a tree that is of no file."""
 
 
-_HERE = Path(__file__).parent
+_HERE = Path(__file__).parent.parent
 SHIPPED = _HERE / "configs" if (_HERE / "configs").is_dir() else _HERE.parent / "configs"
 """The configs that come with the package: in its wheel, or in a checkout beside it."""
 

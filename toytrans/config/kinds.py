@@ -5,8 +5,7 @@ model: a `ModelConfig`, which imports this module.
 
 from typing import Any
 
-from toytrans.choices import ModelKind
-from toytrans.config_section import refusal
+from toytrans.config.names import ModelKind
 
 OWN: dict[ModelKind, dict[str, Any]] = {
     "transformer": {},
@@ -38,6 +37,8 @@ def defaults(model: Any) -> dict[str, Any]:
 
 def check(model: Any) -> None:
     """Raise a refusal for a key that the kind does not heed."""
+    from toytrans.config.schema import refusal
+
     kind = model.kind
     for owner, names in OWN.items():
         for name in names:

@@ -10,7 +10,7 @@ import hashlib
 from base64 import b64decode, urlsafe_b64encode
 from typing import cast, get_args
 
-from toytrans.choices import FaultName
+from toytrans.config.names import FaultName
 from toytrans.errors import UserError
 
 PREFIX = "sealed-"

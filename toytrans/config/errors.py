@@ -7,8 +7,8 @@ from typing import Any, get_args
 
 from pydantic import BaseModel, ValidationError
 
-from toytrans.config_foreign import FOREIGN, library_of
-from toytrans.yaml_tree import IN_PYTHON, MAX_DEPTH, Tree
+from toytrans.config.foreign import FOREIGN, library_of
+from toytrans.config.yaml import IN_PYTHON, MAX_DEPTH, Tree
 
 MOST_LINES = 5
 """Keys of another library that are named at once."""

@@ -1,38 +1,311 @@
-"""The description of a run: typed, strict, each default written once.
+"""The description of a run: typed, strict, each key described once and each default written once.
 
 A key that is null may take its value from other keys: test_length is five beyond train_length, say.
 Each section derives these values when it is validated, so a saved `config.yaml` holds every value.
-`config_file` reads files and overrides.
+`load` reads files and overrides.
 """
 
 import sys
-from typing import Annotated, Any, Literal
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any, Literal, NamedTuple, Self, TypeVar
 
-from pydantic import Field, Strict
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Discriminator,
+    Field,
+    ModelWrapValidatorHandler,
+    Strict,
+    Tag,
+    field_validator,
+    model_validator,
+)
+from pydantic_core import PydanticCustomError
 
-from toytrans import config_kinds as kinds
-from toytrans.choices import (
+from toytrans.config import kinds
+from toytrans.config.names import (
     AnchorName,
     Backward,
     CrossPositionName,
+    FaultName,
+    FormatName,
     ModelKind,
     PadMask,
     PositionName,
+    TaskName,
 )
-from toytrans.config_data import MOST_IDS, MOST_TOKENS, DataConfig
-from toytrans.config_section import (
-    Depth,
-    OrOwn,
-    OrSealed,
-    Own,
-    Section,
-    Seed,
-    Size,
-    refusal,
-)
-from toytrans.config_train import TrainConfig
+from toytrans.config.sealed import is_sealed, opened
 from toytrans.errors import UserError
-from toytrans.user_code import is_reference
+from toytrans.user_code import absolute, is_reference
+
+# What the sections share ---------------------------------------------------------------------
+
+
+def _absolute(paths: str | tuple[str, str]) -> str | tuple[str, str]:
+    if isinstance(paths, str):
+        return str(Path(paths).absolute())
+    return str(Path(paths[0]).absolute()), str(Path(paths[1]).absolute())
+
+
+Length = Annotated[int, Field(ge=0, le=2**16)]
+Range = Annotated[tuple[Length, Length], Strict(False)]
+Paths = str | tuple[str, str]
+"""A file, or two files of parallel text."""
+
+AbsolutePaths = Annotated[
+    str | Annotated[tuple[str, str], Strict(False)], AfterValidator(_absolute)
+]
+Seed = Annotated[int, Field(ge=0, lt=2**31)]
+Positive = Annotated[int, Field(ge=1, le=10**9)]
+Examples = Annotated[int, Field(ge=1, le=10**7)]
+Symbols = Annotated[int, Field(ge=1, le=10**5)]
+Size = Annotated[int, Field(ge=1, le=2**20)]
+Depth = Annotated[int, Field(ge=1, le=1000)]
+Proportion = Annotated[float, Field(ge=0, le=1)]
+
+
+def refusal(key: str, reason: str) -> PydanticCustomError:
+    """What a validator raises for a key of its section, or for a path from there."""
+    return PydanticCustomError("refusal", "{reason}", {"key": key, "reason": reason})
+
+
+T = TypeVar("T")
+
+
+def _own(text: str) -> str:
+    try:
+        return absolute(text)
+    except ValueError as error:
+        raise refusal("", str(error)) from None
+
+
+def _kind(value: Any) -> str:
+    return "[own]" if isinstance(value, str) and is_reference(value) else "[built in]"
+
+
+Own = Annotated[str, AfterValidator(_own), Field(json_schema_extra={"pattern": ":"})]
+"""Code of the user's: FILE.py:NAME, saved with an absolute path."""
+
+OrOwn = Annotated[
+    Annotated[T, Tag("[built in]")] | Annotated[Own, Tag("[own]")], Discriminator(_kind)
+]
+"""Something built in, by its name, or code of the user's."""
+
+
+def _whole(seal: str) -> str:
+    try:
+        opened(seal)
+    except UserError as error:
+        raise refusal("", str(error).partition(": ")[2]) from None
+    return seal
+
+
+def _kind_of_fault(value: Any) -> str:
+    return "[sealed]" if isinstance(value, str) and is_sealed(value) else "[named]"
+
+
+Sealed = Annotated[str, AfterValidator(_whole), Field(json_schema_extra={"pattern": "^sealed-"})]
+OrSealed = Annotated[
+    Annotated[FaultName, Tag("[named]")] | Annotated[Sealed, Tag("[sealed]")],
+    Discriminator(_kind_of_fault),
+]
+"""A fault, by its name or in an exercise's seal."""
+
+
+class Section(BaseModel):
+    """Part of a config. Unknown keys, loose types and changes are refused."""
+
+    model_config = ConfigDict(
+        extra="forbid",
+        strict=True,
+        frozen=True,
+        allow_inf_nan=False,
+        validate_by_name=True,  # as `model_copy` and `_resolve` give them
+        serialize_by_alias=True,
+    )
+
+    @field_validator("*")
+    @classmethod
+    def _refuse_subnormal(cls, value: Any) -> Any:
+        """Training takes such numbers for 0, and so would the reader of a saved config."""
+        if isinstance(value, float) and 0 < abs(value) < sys.float_info.min:
+            raise refusal("", f"found {value}, too small for a number that is not 0")
+        return value
+
+    @model_validator(mode="wrap")
+    @classmethod
+    def _resolve(cls, values: Any, validate: ModelWrapValidatorHandler[Self]) -> Self:
+        section = validate(values)
+        derived = section._derived()
+        if any(getattr(section, name) != value for name, value in derived.items()):
+            section = validate(dict(section) | derived)
+        section._check()
+        return section
+
+    def _derived(self) -> dict[str, Any]:
+        """Values that follow from other keys."""
+        return {}
+
+    def _check(self) -> None:
+        """Raise `refusal` where keys contradict each other."""
+
+    def _defaults(self, **values: Any) -> dict[str, Any]:
+        """Those of the values whose key is null."""
+        return {name: value for name, value in values.items() if getattr(self, name) is None}
+
+    def _refuse(self, names: Sequence[str], reason: str) -> None:
+        for name in names:
+            if getattr(self, name) is not None:
+                raise refusal(name, reason)
+
+
+# data ---------------------------------------------------------------------------------------
+
+
+class TaskLimits(NamedTuple):
+    """What a config must know of a task.
+
+    growth: most target symbols per source symbol. shortest: symbols of the shortest source.
+    fewest_symbols: least data.symbols; there are no numbers in base 1. symbols: its default.
+    """
+
+    growth: int = 1
+    shortest: int = 0
+    fewest_symbols: int = 1
+    symbols: int | None = 10
+
+
+LIMITS: dict[str, TaskLimits] = {
+    "addition": TaskLimits(shortest=3, fewest_symbols=2),
+    "multiplication": TaskLimits(shortest=3, fewest_symbols=2),
+    "parity": TaskLimits(shortest=1, fewest_symbols=2, symbols=2),
+    "stack": TaskLimits(fewest_symbols=2, symbols=2),
+    "reverse_nlplike": TaskLimits(symbols=8000),
+    "duplicate": TaskLimits(growth=2),
+    "lexicon": TaskLimits(growth=2),
+}
+"""Of the tasks whose limits are not all usual."""
+
+MOST_IDS = 2**27
+"""Ids of a validation or test split, padded to its longest sequence; less than fills a machine."""
+
+
+MOST_TOKENS = 2**24
+"""Padded tokens of a batch, and of all batches of one step."""
+
+
+class FilesConfig(Section):
+    """Pairs read from files."""
+
+    train: AbsolutePaths = Field(description="Training file. Format text takes [SOURCE, TARGET].")
+    valid: AbsolutePaths | None = Field(
+        None, description="Validation file. null holds out 5% of train, chosen by the seed."
+    )
+    test: AbsolutePaths | None = Field(None, description="Test file. null means no test data.")
+    format: FormatName | None = Field(
+        None, description="File format. null takes it from the name of the training file."
+    )
+
+
+class DataConfig(Section):
+    """Which pairs, how long, how many."""
+
+    task: OrOwn[TaskName] | None = Field(
+        None,
+        description="Synthetic task, or your own: FILE.py:NAME. Do not set data.files too.",
+    )
+    files: FilesConfig | None = Field(
+        None, description="Pairs read from files. Do not set data.task too."
+    )
+    symbols: Symbols | None = Field(
+        None,
+        description="Number of symbols of the task. null means 10; 2 for parity and stack; 8000 "
+        "for reverse_nlplike; what your own task says.",
+    )
+    train_length: Range | None = Field(
+        None, description="Shortest and longest training source, in symbols. null means [1, 20]."
+    )
+    valid_length: Range | None = Field(
+        None, description="Lengths of validation sources. null means train_length."
+    )
+    test_length: Range | None = Field(
+        None, description="Lengths of test sources. null means train_length and 5 symbols beyond."
+    )
+    train_examples: Examples | None = Field(
+        None,
+        description="Number of training pairs. null means new pairs without end for a task, all "
+        "pairs of a file.",
+    )
+    valid_examples: Examples | None = Field(
+        None,
+        description="Number of validation pairs. null means 1000 for a task, all pairs of a file.",
+    )
+    test_examples: Examples | None = Field(
+        None, description="Number of test pairs. null means 1000 for a task, all pairs of a file."
+    )
+    batch_tokens: Annotated[int, Field(ge=1, le=MOST_TOKENS)] = Field(
+        4096, description="Size of a batch in padded tokens: rows times (S + T)."
+    )
+    seed: Seed | None = Field(
+        None,
+        description="Seed of pairs, splits and batches alone. null means the seed of the run.",
+    )
+    disjoint: bool = Field(
+        True, description="Keep validation and test sources out of the training data."
+    )
+
+    def _derived(self) -> dict[str, Any]:
+        if self.task is None:
+            return {}
+        return self._defaults(
+            train_length=(1, 20),
+            valid_length=self.train_length or (1, 20),
+            valid_examples=1000,
+            test_examples=1000,
+            symbols=self.limits.symbols,
+        )
+
+    @property
+    def limits(self) -> TaskLimits:
+        """Those of the task. Of the user's, its code alone knows them; `data` checks them then."""
+        if is_reference(self.task):
+            return TaskLimits(symbols=None)
+        return LIMITS.get(self.task or "", TaskLimits())
+
+    def _check(self) -> None:
+        if (self.task is None) == (self.files is None):
+            problem = "task and files exclude each other" if self.task else "nothing to learn from"
+            raise refusal("", f"{problem}; name data.task or data.files")
+        if self.task is None:
+            of_tasks = ("symbols", "train_length", "valid_length", "test_length")
+            self._refuse(of_tasks, "belongs to data.task, not to data.files")
+            return
+        shortest, fewest = self.limits.shortest, self.limits.fewest_symbols
+        if self.symbols is not None and self.symbols < fewest:
+            raise refusal("symbols", f"{self.task} needs at least {fewest}")
+        for name in ("train_length", "valid_length", "test_length"):
+            if (span := getattr(self, name)) is None:
+                continue
+            if span[0] > span[1]:
+                raise refusal(name, f"{list(span)} starts above its end; swap the two")
+            if span[1] < shortest:
+                raise refusal(name, f"{self.task} needs a source length of {shortest} or more")
+
+    def longest(self) -> int:
+        """The largest source length that a task is asked for in any split."""
+        return max((span[1] for span in self._spans()), default=0)
+
+    def shortest(self) -> int:
+        """The smallest one."""
+        return min((span[0] for span in self._spans()), default=0)
+
+    def _spans(self) -> list[tuple[int, int]]:
+        return [span for span in (self.train_length, self.valid_length, self.test_length) if span]
+
+
+# model --------------------------------------------------------------------------------------
 
 COUNTING: tuple[AnchorName, ...] = ("count", "count_end", "fertility", "fertility_end")
 """Anchors whose places a head learns to count."""
@@ -228,6 +501,95 @@ class ModelConfig(Section):
         """Whether any attention has anchored positions."""
         return self.class_ is None and "anchored" in (self.positions, self.cross_positions)
 
+
+# train --------------------------------------------------------------------------------------
+
+
+class TrainConfig(Section):
+    """The training."""
+
+    max_steps: Annotated[int, Field(ge=0, le=10**9)] = Field(
+        1000, description="Number of optimiser steps."
+    )
+    max_seconds: Annotated[float, Field(gt=0)] | None = Field(
+        None, description="Stop after so many seconds of training. null means no limit."
+    )
+    lr: Annotated[float, Field(gt=0)] = Field(
+        3e-3, description="Learning rate at its peak, after warm-up."
+    )
+    schedule: Literal["constant", "linear", "cosine", "inverse_sqrt"] = Field(
+        "linear",
+        description="Course of the learning rate after warm-up. linear and cosine end at 2% of lr.",
+    )
+    warmup_steps: Annotated[int, Field(ge=0)] | None = Field(
+        None,
+        description="Steps of linear warm-up. null means 100, or a third of max_steps if that is "
+        "less.",
+    )
+    clip_norm: Annotated[float, Field(gt=0)] | None = Field(
+        1.0, description="Largest norm of the gradient; larger ones are scaled down. null: no clip."
+    )
+    weight_decay: Annotated[float, Field(ge=0)] = Field(
+        0.0, description="Weight decay of AdamW on matrices."
+    )
+    label_smoothing: Annotated[float, Field(ge=0, lt=1)] = Field(
+        0.0, description="Share of the label's probability that is spread over the vocabulary."
+    )
+    accumulate: Annotated[int, Field(ge=1, le=2**16)] = Field(
+        1, description="Number of batches whose gradients are added up for one step."
+    )
+    eval_every: Positive | None = Field(
+        None, description="Steps between two evaluations. null means a quarter of max_steps."
+    )
+    log_every: Positive = Field(10, description="Steps between two records in metrics.jsonl.")
+    stop_at_exact_match: Proportion | None = Field(
+        None, description="Stop when the exact match on validation data is this high. null: never."
+    )
+    patience: Positive | None = Field(
+        None,
+        description="Stop after so many evaluations without a better one. null means never.",
+    )
+    keep_checkpoints: Annotated[int, Field(ge=1, le=10**4)] = Field(
+        2,
+        description="Number of newest checkpoints to keep. The best one is kept as well. Reports "
+        "show attention at each.",
+    )
+    precision: Literal["auto", "fp32", "bf16", "fp64"] = Field(
+        "auto",
+        description="Precision of matrix products. auto takes bf16 if the device has instructions "
+        "for it, except on a CPU up to d_model 64; else fp32.",
+    )
+    cuda_graphs: Literal["auto", "on", "off"] = Field(
+        "auto",
+        description="Record a step once for each shape of a batch, and replay it with one launch. "
+        "For a CUDA device. auto means off until it has been measured on a GPU.",
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _without_compile(cls, values: Any) -> Any:
+        """Runs of earlier versions have `compile: false` in their config.yaml."""
+        if not isinstance(values, dict) or "compile" not in values:
+            return values
+        if values["compile"] is not False:
+            raise refusal("compile", "no longer exists; leave it out, and see train.cuda_graphs")
+        return {key: value for key, value in values.items() if key != "compile"}
+
+    def _derived(self) -> dict[str, Any]:
+        return self._defaults(
+            warmup_steps=min(100, self.max_steps // 3), eval_every=max(1, self.max_steps // 4)
+        )
+
+    def _check(self) -> None:
+        if self.warmup_steps is not None and self.warmup_steps > self.max_steps:
+            raise refusal(
+                "warmup_steps",
+                f"{self.warmup_steps} steps of warm-up are more than "
+                f"train.max_steps {self.max_steps}; lower it or leave it out",
+            )
+
+
+# The whole -----------------------------------------------------------------------------------
 
 DEVICE = r"^(auto|cpu|cuda|cuda:\d+|mps)$"
 

@@ -1,6 +1,5 @@
 """The names that a config and the command line choose among."""
 
-from collections.abc import Iterable
 from typing import Literal
 
 TaskName = Literal[
@@ -38,13 +37,3 @@ FaultName = Literal[
 ]
 FormatName = Literal["text", "tsv", "jsonl", "scan"]
 ExportFormat = Literal["safetensors", "huggingface", "ctranslate2", "onnx"]
-
-
-def did_you_mean(name: str, names: Iterable[str]) -> str:
-    """The end of an error about an unknown name: the nearest known name, or all of them."""
-    import difflib
-
-    names = list(names)
-    near = difflib.get_close_matches(name, names, n=1)
-    near = near or [known for known in names if known.lower() == name.strip().lower()]
-    return f"did you mean {near[0]}?" if near else f"there are {', '.join(names)}"
