@@ -4,10 +4,10 @@
     python scripts/same_numbers.py compare DIR [NAME ...] [--scan DIR]
 
 `save` trains 50 steps of every config, and of one small config under each position scheme and
-option of the model: fp32, CPU, one thread. It keeps the runs in DIR. `compare`, run with another
-version of toytrans, trains the same again and compares `metrics.jsonl` without its times. It also
-evaluates the runs in DIR, greedily and with a beam, and compares those documents: runs that the
-older version saved must load. Exit code 1 if anything differs.
+option of the model: fp32, CPU, one thread. It evaluates each greedily and with a beam, and keeps the
+runs and what eval says in DIR. `compare`, run with another version of toytrans, trains and evaluates
+the same again. It compares `metrics.jsonl` without its times, and what eval says without its times
+and its run. Exit code 1 if anything differs.
 SCAN is read from --scan: the folder of tasks_train_simple.txt and tasks_test_simple.txt.
 """
 
@@ -88,17 +88,19 @@ def records(run: Path) -> list[dict]:
 
 
 def evaluations(run: Path) -> list[dict]:
-    """What eval says, greedily and with a beam of 3, without times."""
-    both = [
-        json.loads(toytrans("eval", str(run), "--json", *beam)) for beam in ([], ["--beam", "3"])
+    """What eval says, greedily and with a beam of 3."""
+    ways = ([], ["--beam", "3"])
+    return [json.loads(toytrans("eval", str(run), "--json", "--trust-code", *w)) for w in ways]
+
+
+def comparable(documents: list[dict]) -> list[dict]:
+    """Without times, the run's folder, and keys that were renamed: `out_of_range` became `below` and
+    `beyond`."""
+    names = ("run", "out_of_range", "below", "beyond")
+    return [
+        {k: v for k, v in document.items() if k not in names and "second" not in k}
+        for document in documents
     ]
-    return [{k: v for k, v in document.items() if "second" not in k} for document in both]
-
-
-def without_renamed(documents: list[dict]) -> list[dict]:
-    """Without the keys for lengths out of training: `out_of_range` became `below` and `beyond`."""
-    names = ("out_of_range", "below", "beyond")
-    return [{k: v for k, v in document.items() if k not in names} for document in documents]
 
 
 def main() -> None:
@@ -121,8 +123,8 @@ def main() -> None:
         with tempfile.TemporaryDirectory() as folder:
             train(*every[name], Path(folder) / "run")
             trained = records(Path(folder) / "run") == records(kept)
-        before = json.loads(document.read_text())
-        evaluated = without_renamed(evaluations(kept)) == without_renamed(before)
+            after = comparable(evaluations(Path(folder) / "run"))
+        evaluated = after == comparable(json.loads(document.read_text()))
         different += not (trained and evaluated)
         words = {True: "equal", False: "DIFFERENT"}
         print(f"{name:<26} training {words[trained]}, eval {words[evaluated]}", flush=True)
