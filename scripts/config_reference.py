@@ -9,7 +9,7 @@ from toytrans.config.explain import Key, keys
 
 HEAD = """# Configuration
 
-<!-- Made by scripts/config_reference.py; edit the descriptions in toytrans/config/schema.py instead. -->
+<!-- Made by scripts/config_reference.py from toytrans/config/schema.py; edit the keys there. -->
 
 One YAML file describes a run. It must name `data.task` or `data.files`. Every other key has a
 default. The run directory holds `config.yaml` with the value of every key that applies.

@@ -159,3 +159,16 @@ def test_the_exit_of_a_signal_is_no_fault_of_the_code_that_runs(here: Path):
         with pytest.raises(SystemExit) as stop:
             user_code.load(reference)()
         assert user_code.fault_in_user_code(stop.value) == fault
+
+
+def test_a_config_finds_the_code_beside_it_and_an_option_that_of_the_working_directory(here: Path):
+    (here / "lab").mkdir()
+    (here / "lab/own.py").write_text("def f(s): return s[::-1]\n")
+    (here / "lab/c.yaml").write_text(CONFIG)
+    train = ("train", "lab/c.yaml", "--set", "train.max_steps=2", "--out")
+    assert toytrans_(*train, "beside").code == 0
+    assert (
+        toytrans_("train", "lab/c.yaml", "--out", "given", "--set", "data.task=own.py:f").code == 0
+    )
+    for run, folder in (("beside", here / "lab"), ("given", here)):
+        assert f"{folder}/own.py:f" in (here / run / "config.yaml").read_text()

@@ -21,6 +21,11 @@ from typing import Any
 from toytrans.errors import UserError, did_you_mean
 from toytrans.safe_io import read_named
 
+_HERE = Path(__file__).parent
+SHIPPED = _HERE / "configs" if (_HERE / "configs").is_dir() else _HERE.parent / "configs"
+"""The configs that come with the package, and `examples/`, code that they name: in its wheel, or in
+a checkout beside it."""
+
 MOST_BYTES = 10_000_000
 """Of a file of code."""
 
@@ -70,7 +75,7 @@ def shown(reference: str) -> str:
 
 def load(reference: str) -> Any:
     """What a reference names. Raises UserError."""
-    if not (reference in _trusted or _trusts_all):
+    if not (reference in _trusted or _trusts_all or _is_shipped(reference)):
         raise UserError(
             f"{shown(reference)}: code that a run names runs with --trust-code alone "
             "(trust_code=True in Python); read it first"
@@ -152,6 +157,11 @@ def trusting(everything: bool) -> Iterator[None]:
 def as_read(references: Iterable[str]) -> dict[str, bytes]:
     """The file of each reference as it was read when it was named: what runs."""
     return {reference: _files[_path_of(reference)].raw for reference in references}
+
+
+def _is_shipped(reference: str) -> bool:
+    """Whether a file came with the package: it is trusted as the package is."""
+    return Path(_path_of(reference)).resolve().is_relative_to((SHIPPED / "examples").resolve())
 
 
 def digests(references: Iterable[str]) -> list[str]:

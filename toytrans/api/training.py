@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any, Self
 
 from toytrans.api.run import Run, load
-from toytrans.config.load import config_of
+from toytrans.config.load import config_of, read_tree
 from toytrans.config.schema import Config
-from toytrans.config.yaml import IN_PYTHON, Tree, named_config, read_yaml
+from toytrans.config.yaml import IN_PYTHON, Tree
 from toytrans.errors import UserError
 from toytrans.training.isolation import Isolation
 from toytrans.training.run import Record
@@ -151,7 +151,7 @@ def train(
 def tree_of(config: Any) -> Tree:
     """The values of a config, for this call alone. Raises UserError."""
     if isinstance(config, str | Path):
-        return read_yaml(named_config(Path(config)))
+        return read_tree(Path(config))
     if isinstance(config, Config):
         return Tree(IN_PYTHON, config.model_dump(mode="json"))
     if isinstance(config, Mapping):

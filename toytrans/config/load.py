@@ -12,10 +12,10 @@ from typing import Any
 from pydantic import ValidationError
 
 from toytrans.config.errors import explain
-from toytrans.config.schema import Config, DataConfig, ModelConfig, TrainConfig
-from toytrans.config.yaml import Tree, named_config, parse_value, read_yaml, write_yaml
+from toytrans.config.schema import OWN_CODE, Config, DataConfig, ModelConfig, TrainConfig
+from toytrans.config.yaml import Tree, parse_value, read_yaml, write_yaml
 from toytrans.errors import UserError
-from toytrans.user_code import is_reference, trust
+from toytrans.user_code import SHIPPED, is_reference, trust
 
 LIMITS = ("train.max_steps", "train.max_seconds", "train.stop_at_exact_match", "train.patience")
 """What may change when a run is resumed."""
@@ -44,13 +44,48 @@ def load_config(
         from it, so that raising a limit does not change what was once derived.
     short: values of options in `SHORT`, by key; None changes nothing
     """
-    tree = read_yaml(named_config(path))
+    tree = read_tree(path)
     for override in overrides:
         lay_over(tree, override)
     for key, value in (short or {}).items():
         if value is not None:
             _set(tree, key, value, SHORT[key])
     return config_of(tree, base)
+
+
+def shipped() -> list[str]:
+    """The names of the configs that come with the package."""
+    return sorted(path.stem for path in SHIPPED.glob("*.yaml"))
+
+
+def read_tree(path: Path) -> Tree:
+    """The values of a config file; where there is none of that path, of the shipped config of that
+    name. Raises UserError where there is neither."""
+    file = _named(path)
+    return beside(read_yaml(file), file.parent)
+
+
+def _named(path: Path) -> Path:
+    try:
+        path.lstat()
+    except FileNotFoundError:
+        if str(path) in (names := shipped()):
+            return SHIPPED / f"{path}.yaml"
+        raise UserError(f"{path}: no such file; shipped are {', '.join(names)}") from None
+    except OSError:
+        pass  # whoever reads it says why it cannot be read
+    return path
+
+
+def beside(tree: Tree, folder: Path) -> Tree:
+    """A tree whose code of the user's, FILE.py:NAME, is looked for from a folder."""
+    for key in OWN_CODE:
+        section, _, name = key.partition(".")
+        values = tree.values.get(section)
+        if isinstance(values, dict) and isinstance(values.get(name), str):
+            named = values[name]
+            values[name] = str(folder.absolute() / named) if is_reference(named) else named
+    return tree
 
 
 def config_of(

@@ -591,6 +591,9 @@ class TrainConfig(Section):
 
 # The whole -----------------------------------------------------------------------------------
 
+OWN_CODE = ("data.task", "model.class", "model.positions", "model.cross_positions")
+"""Keys that may name code of the user's."""
+
 DEVICE = r"^(auto|cpu|cuda|cuda:\d+|mps)$"
 
 
@@ -682,13 +685,10 @@ class Config(Section):
     @property
     def references(self) -> dict[str, str]:
         """The code of the user's that it names, by key."""
-        named = {
-            "data.task": self.data.task,
-            "model.class": self.model.class_,
-            "model.positions": self.model.positions,
-            "model.cross_positions": self.model.cross_positions,
-        }
-        return {key: text for key, text in named.items() if text and is_reference(text)}
+        data, model = self.data, self.model
+        named = (data.task, model.class_, model.positions, model.cross_positions)
+        pairs = zip(OWN_CODE, named, strict=True)
+        return {key: text for key, text in pairs if text and is_reference(text)}
 
     @property
     def data_seed(self) -> int:

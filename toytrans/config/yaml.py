@@ -32,30 +32,6 @@ IN_PYTHON = "config"
 """Name of a tree that is of no file."""
 
 
-_HERE = Path(__file__).parent.parent
-SHIPPED = _HERE / "configs" if (_HERE / "configs").is_dir() else _HERE.parent / "configs"
-"""The configs that come with the package: in its wheel, or in a checkout beside it."""
-
-
-def shipped() -> list[str]:
-    """The names of the configs that come with the package."""
-    return sorted(path.stem for path in SHIPPED.glob("*.yaml"))
-
-
-def named_config(path: Path) -> Path:
-    """A file of that path; or where there is none, the shipped config of that name. Raises
-    UserError where there is neither."""
-    try:
-        path.lstat()
-    except FileNotFoundError:
-        if str(path) in (names := shipped()):
-            return SHIPPED / f"{path}.yaml"
-        raise UserError(f"{path}: no such file; shipped are {', '.join(names)}") from None
-    except OSError:
-        pass  # whoever reads it says why it cannot be read
-    return path
-
-
 @dataclass
 class Tree:
     """The values of a file, and where each key was written.
