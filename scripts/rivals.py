@@ -28,19 +28,20 @@ from toytrans.config.schema import Config
 from toytrans.data.batches import Batch
 from toytrans.model.build import build
 from toytrans.model.initialisation import count_parameters
-from toytrans.model.rivals import Rival
+from toytrans.model.seq2seq import Seq2Seq
 from toytrans.model.transformer import Transformer
 from toytrans.sweeps.groups import Group, Member
 from toytrans.tokens import BOS_ID, EOS_ID, FIRST_SYMBOL_ID, Vocabulary
 from toytrans.training.optimizer import AdamW
 from toytrans.training.run import read_records
 from toytrans.training.step import Update
+from toytrans.user_code import SHIPPED
 
 SYMBOLS = 20
 KINDS: dict[str, dict] = {
     "transformer": {"positions": "sinusoidal"},
-    "rnn": {"kind": "rnn", "d_model": 88},
-    "conv": {"kind": "conv", "d_model": 72, "kernel_size": 5, "positions": "sinusoidal"},
+    "rnn": {"class": f"{SHIPPED}/examples/rnn.py:Recurrent", "d_model": 88},
+    "conv": {"class": f"{SHIPPED}/examples/conv.py:Sinusoidal", "d_model": 72},
 }
 """Two layers on either side, and within 3% as many parameters as the first."""
 
@@ -72,7 +73,7 @@ def config(kind: str, **model: object) -> Config:
     return Config.model_validate(CONFIG | {"model": KINDS[kind] | model})
 
 
-def model_of(kind: str, seed: int = 0, **model: object) -> Transformer:
+def model_of(kind: str, seed: int = 0, **model: object) -> Seq2Seq:
     torch.manual_seed(seed)
     symbols = Vocabulary(tuple(map(str, range(SYMBOLS))))
     return build(config(kind, **model).model, symbols)
@@ -81,7 +82,7 @@ def model_of(kind: str, seed: int = 0, **model: object) -> Transformer:
 # Paths and reach ------------------------------------------------------------------------------
 
 
-def influence(model: Transformer, length: int) -> Tensor:
+def influence(model: Seq2Seq, length: int) -> Tensor:
     """How much each source token moves the encoder's output at the last place: (length,), the norm
     of the gradient of a random projection of that output with respect to each embedding."""
     leaves = []
@@ -92,7 +93,7 @@ def influence(model: Transformer, length: int) -> Tensor:
 
     src = torch.randint(FIRST_SYMBOL_ID, FIRST_SYMBOL_ID + SYMBOLS, (8, length))
     hook = model.src_embedding.register_forward_hook(leaf)
-    memory = model.read(src)[0][1] if isinstance(model, Rival) else model.encode(src)
+    memory = model.encode(src) if isinstance(model, Transformer) else model.read(src)[0][1]
     hook.remove()
     last = memory[:, -1]
     (gradient,) = torch.autograd.grad((last * torch.randn_like(last)).sum(), leaves)

@@ -4,10 +4,10 @@
     python scripts/same_numbers.py compare DIR [NAME ...] [--scan DIR]
 
 `save` trains 50 steps of every config, and of one small config under each position scheme and
-option of the model: fp32, CPU, one thread. It evaluates each greedily and with a beam, and keeps the
-runs and what eval says in DIR. `compare`, run with another version of toytrans, trains and evaluates
-the same again. It compares `metrics.jsonl` without its times, and what eval says without its times
-and its run. Exit code 1 if anything differs.
+option of the model: fp32, CPU, one thread. It evaluates each greedily and with a beam, and keeps
+the runs and what eval says in DIR. `compare`, run with another version of toytrans, trains and
+evaluates the same again. It compares `metrics.jsonl` and what eval says, both without times. Exit
+code 1 if anything differs.
 SCAN is read from --scan: the folder of tasks_train_simple.txt and tasks_test_simple.txt.
 """
 
@@ -94,8 +94,7 @@ def evaluations(run: Path) -> list[dict]:
 
 
 def comparable(documents: list[dict]) -> list[dict]:
-    """Without times, the run's folder, and keys that were renamed: `out_of_range` became `below` and
-    `beyond`."""
+    """Without times, the run's folder, and `out_of_range`, which became `below` and `beyond`."""
     names = ("run", "out_of_range", "below", "beyond")
     return [
         {k: v for k, v in document.items() if k not in names and "second" not in k}

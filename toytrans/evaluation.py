@@ -25,7 +25,7 @@ from toytrans.data.batches import Batch, evaluation_batches
 from toytrans.data.pairs import DatasetInfo, Pairs, Side, pad_rows
 from toytrans.data.selection import first_of_each
 from toytrans.model.decoding import search
-from toytrans.model.transformer import Transformer
+from toytrans.model.seq2seq import Seq2Seq
 from toytrans.tokens import EOS_ID, PAD_ID, Vocabulary
 
 BATCH_TOKENS = 16_384
@@ -215,7 +215,7 @@ def wilson_interval(right: int, total: int) -> tuple[float, float]:
 
 @torch.no_grad()
 def evaluate(
-    model: Transformer,
+    model: Seq2Seq,
     pairs: Pairs,
     facts: DatasetInfo,
     *,
@@ -266,7 +266,7 @@ def _add_losses(sums: dict[int, float], lengths: Tensor, losses: Tensor) -> None
 
 
 @contextlib.contextmanager
-def _in_eval_mode(model: Transformer) -> Iterator[torch.device]:
+def _in_eval_mode(model: Seq2Seq) -> Iterator[torch.device]:
     """Evaluation mode until the block ends. Yields the model's device."""
     training = model.training
     model.eval()
@@ -276,7 +276,7 @@ def _in_eval_mode(model: Transformer) -> Iterator[torch.device]:
         model.train(training)
 
 
-def _forced(model: Transformer, batch: Batch) -> tuple[Columns, Tensor]:
+def _forced(model: Seq2Seq, batch: Batch) -> tuple[Columns, Tensor]:
     """Teacher-forced columns of a batch, and the loss (B,) of each row in nats."""
     logits = model(batch.src, batch.tgt_in)
     real = batch.tgt_out != PAD_ID
@@ -314,7 +314,7 @@ def _free(tokens: Tensor, expected: Tensor) -> Columns:
 
 @torch.no_grad()
 def translate(
-    model: Transformer,
+    model: Seq2Seq,
     sequences: list[list[str]],
     facts: DatasetInfo,
     *,

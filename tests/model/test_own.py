@@ -16,8 +16,9 @@ import toytrans
 from toytrans import user_code
 from toytrans.config.load import load_config
 from toytrans.model.build import build
-from toytrans.model.decoding import DecoderState, search
+from toytrans.model.decoding import search
 from toytrans.model.own import OwnModel
+from toytrans.model.seq2seq import Seq2Seq
 from toytrans.model.transformer import Transformer
 from toytrans.sweeps.processes import attempt
 from toytrans.sweeps.trial import Trial
@@ -34,7 +35,7 @@ def examples(here: Path) -> Path:
     return here
 
 
-def own(**model: object) -> Transformer:
+def own(**model: object) -> Seq2Seq:
     config = config_of(model={"d_model": 8, "n_heads": 2, **model})
     user_code.trust(config.references.values())
     return build(config.model, VOCABULARY).eval()
@@ -60,7 +61,7 @@ def test_own_positions_bias_by_their_formula():
 def test_own_positions_decode_step_by_step_as_in_one_pass():
     model = own(positions=POSITIONS).double()
     src, tgt_in = ids()
-    state = DecoderState(model, src, 4)
+    state = model.start_decoding(src, 4)
     with torch.no_grad():
         steps = [state.next_logits(token[:, None])[:, 0] for token in tgt_in.unbind(1)]
         assert torch.allclose(torch.stack(steps, 1), model(src, tgt_in), atol=1e-12)
@@ -108,15 +109,9 @@ def test_a_model_of_ones_own_decodes_without_a_cache():
 
 def test_the_best_of_beams_is_found_as_with_a_cache(monkeypatch):
     """One of our models is decoded both ways."""
-    from toytrans.model.decoding import beam, state
-
     model, (src, _) = own(positions="sinusoidal").double(), ids()
     cached = search(model, src, beam=3)
-    monkeypatch.setattr(
-        beam,
-        "start_decoding",
-        lambda model, src, places, beams: state.UncachedState(model, src, beams),
-    )
+    monkeypatch.setattr(Transformer, "start_decoding", Seq2Seq.start_decoding)
     again = search(model, src, beam=3)
     assert torch.equal(cached.tokens, again.tokens)
     assert torch.allclose(cached.score, again.score)
@@ -185,6 +180,13 @@ def test_buffers_of_ones_own_model_are_saved(here: Path, command: Command):
 
 
 MODULE = "import torch\nclass X(torch.nn.Module):\n  def __init__(s, c, v): super().__init__()\n"
+SEQ2SEQ = """
+import torch
+from toytrans.model.seq2seq import Seq2Seq
+class X(Seq2Seq):
+  def __init__(s, c, v): super().__init__(c); s.a = torch.nn.Linear(1, 1)
+  def forward(s, a, b): return torch.zeros(*b.shape, 8)
+"""
 REFUSED = {
     ("model.positions", "class X: pass"): ("x.py:X: fails: TypeError",),
     ("model.positions", "def X(m, v): return m"): ("x.py:X: derive it from Positions",),
@@ -212,6 +214,9 @@ REFUSED = {
         "model.class",
         MODULE + "  def forward(s, a, b): return torch.zeros(*b.shape, 8)",
     ): ("0 parameters; a model has 1 to",),
+    ("model.class", SEQ2SEQ + "  def start_decoding(s, src, places, beams=1): return 1 / 0"): (
+        "x.py:X: start_decoding(src, places).next_logits(tokens) fails: ZeroDivisionError",
+    ),
 }
 
 

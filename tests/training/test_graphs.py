@@ -99,7 +99,6 @@ def test_a_recorded_run_resumes_with_the_same_numbers(tmp_path):
         ({"fault": "pad_is_eos"}, "fault pad_is_eos"),
         ({"model": {"backward": "by_hand"}}, "by_hand"),
         ({"train": {"precision": "fp64"}}, "fp64"),
-        ({"model": {"kind": "rnn", "n_heads": 4, "d_ff": 256}}, "model.kind: rnn"),
         ({}, "several processes"),
     ],
     ids=str,

@@ -12,7 +12,7 @@ from toytrans.config.schema import Config, Paths
 from toytrans.data import open_source
 from toytrans.data.pairs import DatasetInfo, all_pairs
 from toytrans.evaluation import evaluate
-from toytrans.model.transformer import Transformer
+from toytrans.model.seq2seq import Seq2Seq
 from toytrans.sweeps.processes import Round, run_trials, workers_for
 from toytrans.sweeps.trial import Taken, Trial
 from toytrans.training.run import RUNS
@@ -40,7 +40,7 @@ class BoardMeasure:
         return self.of.model_dump(mode="json", include={"lengths", "pairs", "decode", "metric"})
 
     def take(
-        self, model: Transformer, config: Config, facts: DatasetInfo, taken: Mapping[str, Taken]
+        self, model: Seq2Seq, config: Config, facts: DatasetInfo, taken: Mapping[str, Taken]
     ) -> Taken:
         """The summary of an evaluation. A measure of the same pairs that was taken before is used
         again."""
@@ -49,7 +49,7 @@ class BoardMeasure:
         summary = same[0] if same else self._evaluated(model, config, facts)
         return summary | {"asked": asked, "value": self._value(summary)}
 
-    def _evaluated(self, model: Transformer, config: Config, facts: DatasetInfo) -> dict[str, Any]:
+    def _evaluated(self, model: Seq2Seq, config: Config, facts: DatasetInfo) -> dict[str, Any]:
         """The summary of an evaluation, and the teacher-forced exact match of each length."""
         asked: dict[str, Any] = {"test_examples": self.of.pairs}
         if self.of.lengths is not None:

@@ -88,7 +88,7 @@ class Source:
             batch_of_sequences,
             fresh,
         )
-        from toytrans.model.transformer import Transformer
+        from toytrans.model.transformer import Transformer, as_transformer
         from toytrans.training.faults import build_model
 
         loaded, settings = None, self.settings
@@ -111,9 +111,9 @@ class Source:
             batch, vocabulary = batch_of_config(settings, self.rows or 2, facts)
         progress("the model")
         if loaded:
-            model, weights = loaded.model, f"weights of {loaded.title}"
+            model, weights = as_transformer(loaded.model), f"weights of {loaded.title}"
         else:
-            model = fresh(lambda: build_model(settings, vocabulary), settings.seed)
+            model = fresh(lambda: as_transformer(build_model(settings, vocabulary)), settings.seed)
             weights = f"fresh weights, seed {settings.seed}{broken(settings.fault)}"
         progress("what the model computes")
         return InspectedBatch(batch, vocabulary, model, weights, settings.fault)

@@ -15,7 +15,6 @@ _ALIKE = {
     "attention_probs_dropout_prob dropout_rate",
     "model.tie_embeddings": "tied_embeddings tied_softmax share_all_embeddings "
     "share_decoder_input_output_embed tie_word_embeddings",
-    "model.cell": "rnn_type cell_type",
     "model.norm": "layer_norm encoder_normalize_before decoder_normalize_before norm_first",
     "model.activation": "activation_fn activation_function hidden_act",
     "model.max_positions": "max_position_embeddings max_source_positions max_target_positions",

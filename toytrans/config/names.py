@@ -6,7 +6,6 @@ TaskName = Literal[
     Literal["addition", "copy", "duplicate", "lexicon", "multiplication", "odds_first"],
     Literal["parity", "reverse", "reverse_nlplike", "shift", "sort", "stack"],
 ]
-ModelKind = Literal["transformer", "rnn", "conv"]
 PositionName = Literal[
     "sinusoidal", "learned", "none", "rotary", "alibi", "t5", "relative", "anchored"
 ]

@@ -24,14 +24,12 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError
 
-from toytrans.config import kinds
 from toytrans.config.names import (
     AnchorName,
     Backward,
     CrossPositionName,
     FaultName,
     FormatName,
-    ModelKind,
     PadMask,
     PositionName,
     TaskName,
@@ -319,11 +317,6 @@ MOST_PARAMETERS = 10**9
 class ModelConfig(Section):
     """The model."""
 
-    kind: ModelKind = Field(
-        "transformer",
-        description="The model: transformer; rnn, a recurrent network with attention; or conv, "
-        "ConvS2S.",
-    )
     d_model: Annotated[int, Field(ge=1, le=2**16)] = Field(
         64, description="Width D of embeddings and layers."
     )
@@ -340,21 +333,9 @@ class ModelConfig(Section):
         alias="class",
         description="Your own model, FILE.py:NAME, in place of the transformer.",
     )
-    cell: Literal["gru", "lstm"] | None = Field(
-        None, description="Cells of kind rnn. null means gru."
-    )
-    rnn_attention: Literal["bahdanau", "luong"] | None = Field(
-        None,
-        description="Attention of kind rnn: additive, before each step; or general, after all "
-        "steps. null means bahdanau.",
-    )
-    kernel_size: Annotated[int, Field(ge=1, le=64)] | None = Field(
-        None, description="Places that a convolution of kind conv sees. null means 3."
-    )
     positions: OrOwn[PositionName] = Field(
         "anchored",
-        description="Position scheme of embeddings and self-attention, or your own. Left out, it "
-        "is none in kind rnn and learned in kind conv.",
+        description="Position scheme of embeddings and self-attention, or your own.",
     )
     cross_positions: OrOwn[CrossPositionName] | None = Field(
         None,
@@ -409,11 +390,9 @@ class ModelConfig(Section):
     )
 
     def _derived(self) -> dict[str, Any]:
-        derived = kinds.defaults(self)
-        positions = derived.get("positions", self.positions)
-        anchored = positions == "anchored" and self.class_ is None
-        derived |= self._defaults(cross_positions="anchored" if anchored else "none")
-        if self.random_positions or positions == "learned":
+        anchored = self.positions == "anchored" and self.class_ is None
+        derived = self._defaults(cross_positions="anchored" if anchored else "none")
+        if self.random_positions or self.positions == "learned":
             derived |= self._defaults(max_positions=2048 if self.random_positions else 512)
         if not (anchored or self.cross_positions == "anchored"):
             return derived | self._defaults(score_cap=0.0)
@@ -425,8 +404,7 @@ class ModelConfig(Section):
         )
 
     def _check(self) -> None:
-        kinds.check(self)
-        if self.kind == "transformer" and self.d_model % self.n_heads:
+        if self.class_ is None and self.d_model % self.n_heads:
             divisors = [h for h in range(1, self.d_model + 1) if self.d_model % h == 0]
             near = sorted(sorted(divisors, key=lambda h: abs(h - self.n_heads))[:3])
             raise refusal(
@@ -472,12 +450,12 @@ class ModelConfig(Section):
         many a model of the user's has is known when it is built."""
         if self.class_ is not None:
             return
-        depths = (self.n_encoder_layers, self.n_decoder_layers)
+        attention, feed_forward = 4 * self.d_model**2, 2 * self.d_model * self.d_ff
+        encoder, decoder = attention + feed_forward, 2 * attention + feed_forward
+        if not self.share_layers:
+            encoder, decoder = encoder * self.n_encoder_layers, decoder * self.n_decoder_layers
         ids = vocabulary * (1 if self.tie_embeddings else 3) + (self.max_positions or 0)
-        size = ids * self.d_model + sum(
-            layer * (1 if self.share_layers else depth)
-            for layer, depth in zip(kinds.layer_sizes(self), depths, strict=True)
-        )
+        size = ids * self.d_model + encoder + decoder
         if size > MOST_PARAMETERS:
             raise UserError(
                 f"model: {size:,} parameters, {vocabulary:,} symbols; at most "
@@ -616,7 +594,7 @@ class Config(Section):
     data: DataConfig = Field(description="The pairs: where they come from, how long, how many.")
     model: ModelConfig = Field(
         default_factory=ModelConfig,
-        description="The model: kind, sizes, positions, layers.",
+        description="The model: sizes, positions, layers.",
     )
     train: TrainConfig = Field(
         default_factory=TrainConfig,

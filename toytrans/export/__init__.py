@@ -56,8 +56,6 @@ def check_fits(run: Run, name: ExportFormat) -> None:
             raise UserError(
                 f"{run.path}: no format can express your own code, {key}: {shown(code)}"
             )
-    if run.config.model.kind != "transformer":
-        raise UserError(f"{run.path}: no format can express model.kind: {run.config.model.kind}")
     if option := format_module(name).refusal(run.config.model):
         fits = [other for other in get_args(ExportFormat) if not _refuses(other, run)]
         remedy = f"take --format {' or '.join(fits)}" if fits else "no format can"

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from toytrans.config.schema import ModelConfig
 from toytrans.export.shared import PLACES, Decoder, Rows, position_table, token_names
-from toytrans.model.transformer import Transformer
+from toytrans.model.transformer import Transformer, as_transformer
 from toytrans.tokens import BOS_ID, EOS_ID, PAD_ID, Vocabulary
 from toytrans.training.run import Run
 
@@ -39,7 +39,7 @@ def refusal(model: ModelConfig) -> str:
 def write(run: Run, path: Path) -> None:
     """Write the model and its vocabulary."""
     path.mkdir(exist_ok=True)
-    converted(run.model, run.vocabulary).save(str(path))
+    converted(as_transformer(run.model), run.vocabulary).save(str(path))
 
 
 @torch.no_grad()

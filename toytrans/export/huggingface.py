@@ -16,7 +16,7 @@ from torch import Tensor
 from toytrans.config.schema import ModelConfig
 from toytrans.data.pairs import MAX_LEN_B, pad_rows
 from toytrans.export.shared import PLACES, Decoder, Rows, cut, position_table, token_names
-from toytrans.model.transformer import Transformer
+from toytrans.model.transformer import Transformer, as_transformer
 from toytrans.tokens import BOS_ID, EOS_ID, PAD_ID, Vocabulary
 from toytrans.training.run import Run
 
@@ -51,7 +51,7 @@ def write(run: Run, path: Path) -> None:
 
     `generate` stops where decoding here would, for the longest source of training or test.
     """
-    theirs = converted(run.model)
+    theirs = converted(as_transformer(run.model))
     longest = max(run.facts.train_length[1], (run.config.data.test_length or (0, 0))[1])
     settings = theirs.generation_config
     limit = run.facts.max_len_a * longest + MAX_LEN_B

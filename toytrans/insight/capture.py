@@ -18,7 +18,8 @@ from toytrans.data.batches import Batch
 from toytrans.model.attention import Attention, Intermediates, eager_attention, merge_heads
 from toytrans.model.context import AttentionContext
 from toytrans.model.kv_cache import KeysValues
-from toytrans.model.transformer import Transformer
+from toytrans.model.seq2seq import Seq2Seq
+from toytrans.model.transformer import Transformer, as_transformer
 
 Part = Literal["encoder", "decoder", "cross"]
 PARTS: tuple[Part, ...] = get_args(Part)
@@ -128,9 +129,9 @@ def attentions(model: Transformer) -> dict[tuple[Part, int], Attention]:
 
 
 @torch.no_grad()
-def capture(model: Transformer, batch: Batch) -> dict[tuple[Part, int], AttentionCall]:
-    """Every attention call of one forward pass by part and layer."""
-    modules = attentions(model)
+def capture(model: Seq2Seq, batch: Batch) -> dict[tuple[Part, int], AttentionCall]:
+    """Every attention call of one forward pass by part and layer. Raises UserError."""
+    modules = attentions(as_transformer(model))
     with recording(modules) as calls:
         model(batch.src, batch.tgt_in)
     turn: Counter[Attention] = Counter()  # a module shared by n layers is called n times

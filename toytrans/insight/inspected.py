@@ -15,7 +15,7 @@ from toytrans.data.files import TextPair, encode_pairs
 from toytrans.data.pairs import DatasetInfo
 from toytrans.insight.capture import AttentionCall, Part, capture
 from toytrans.model.masks import Masks
-from toytrans.model.transformer import Transformer
+from toytrans.model.transformer import Transformer, as_transformer
 from toytrans.tokens import PAD_ID, Vocabulary, vocabulary_of
 from toytrans.training.faults import objective_of
 from toytrans.training.run import Run
@@ -135,7 +135,8 @@ def batch_of_run(run: Run, src: Sequence[str], tgt: Sequence[str]) -> InspectedB
     """Pairs of sequences as a run reads them. Raises UserError."""
     batch, _ = batch_of_sequences(src, tgt, run.vocabulary, run.config.source_bos)
     weights = f"weights of {run.title}"
-    return InspectedBatch(batch, run.vocabulary, run.model, weights, run.config.fault)
+    model = as_transformer(run.model)
+    return InspectedBatch(batch, run.vocabulary, model, weights, run.config.fault)
 
 
 def batch_of_sequences(

@@ -105,7 +105,7 @@ class Attention(nn.Module):
             (q,) = self.project(x, 0, 1)
             return q, *memory
         q, k, v = self.project(x, 0, 3)
-        places = range(x.shape[1]) if cache is None else cache.places
+        places = range(x.shape[1]) if cache is None else range(cache.place, cache.place + 1)
         q, k = self.rotate(q, places), self.rotate(k, places)
         return (q, k, v) if cache is None else (q, *cache.extend(k, v))
 

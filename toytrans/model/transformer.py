@@ -2,28 +2,30 @@
 
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
 from toytrans.config.schema import ModelConfig
+from toytrans.errors import UserError
 from toytrans.model.backends.dropout import Dropout
 from toytrans.model.context import AttentionContext
+from toytrans.model.decoding.cached import CachedState
 from toytrans.model.initialisation import initialise
 from toytrans.model.layers import DecoderLayer, EncoderLayer
 from toytrans.model.masks import MaskMaker
 from toytrans.model.positions import position_scheme
+from toytrans.model.seq2seq import Seq2Seq
 from toytrans.tokens import Vocabulary
+from toytrans.user_code import shown
 
 
-class Transformer(nn.Module):
+class Transformer(Seq2Seq):
     """The model of Vaswani et al. 2017, with pre- or post-norm. It makes its masks from ids.
 
     Pre-norm has a final norm after each stack; post-norm needs none. The output has no bias.
     """
 
     def __init__(self, model: ModelConfig, vocabulary: Vocabulary) -> None:
-        super().__init__()
-        self.config = model
+        super().__init__(model)
         self.masks = MaskMaker(model.pad_mask)
         size, width = len(vocabulary), model.d_model
         model.check_size(size)
@@ -54,6 +56,10 @@ class Transformer(nn.Module):
     def forward(self, src: Tensor, tgt_in: Tensor) -> Tensor:
         """Teacher-forced logits: src (B, S), tgt_in (B, T) ids -> (B, T, V)."""
         return self.decode(tgt_in, self.encode(src), src)
+
+    def start_decoding(self, src: Tensor, places: int, beams: int = 1) -> CachedState:
+        """The state before the first token, with a key-value cache."""
+        return CachedState(self, src, places, beams)
 
     def encode(self, src: Tensor) -> Tensor:
         """Source ids (B, S) -> memory (B, S, D)."""
@@ -95,7 +101,12 @@ class Transformer(nn.Module):
     def _stack(layers: nn.ModuleList, depth: int) -> list[Any]:
         return [layers[i % len(layers)] for i in range(depth)]
 
-    @property
-    def dtype(self) -> torch.dtype:
-        """The dtype of the weights."""
-        return self.output.weight.dtype
+
+def as_transformer(model: Seq2Seq) -> Transformer:
+    """A model, for whoever asks for its layers. Raises UserError for one that is no transformer."""
+    if not isinstance(model, Transformer):
+        raise UserError(
+            f"{shown(model.config.class_ or '')}: a model of your own, whose layers this command "
+            "does not know; train, eval, translate and check do without"
+        )
+    return model

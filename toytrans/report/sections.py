@@ -22,6 +22,7 @@ from toytrans.insight.proofs import check
 from toytrans.insight.proofs.report import Report as Proofs
 from toytrans.insight.tables import Table
 from toytrans.model.initialisation import count_parameters
+from toytrans.model.transformer import as_transformer
 from toytrans.report import charts
 from toytrans.report.attention import at_every_checkpoint, of_validation
 from toytrans.report.page import Section, section
@@ -140,7 +141,8 @@ def inspected_of_run(run: Run) -> InspectedBatch:
     pairs = few(validation_pairs(run, TRANSLATED), MASK_LENGTHS)
     batch = objective_of(run.config.fault).batch(make_batch(pairs, run.config.source_bos))
     weights = f"weights of step {run.step}"
-    return InspectedBatch(batch, run.vocabulary, run.model, weights, run.config.fault)
+    model = as_transformer(run.model)
+    return InspectedBatch(batch, run.vocabulary, model, weights, run.config.fault)
 
 
 def masks(inspected: InspectedBatch) -> Section:

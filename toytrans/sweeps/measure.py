@@ -8,7 +8,7 @@ from toytrans.config.schema import Config
 from toytrans.data.pairs import DatasetInfo, Pairs, Split
 from toytrans.data.selection import Selection, pairs_of_split
 from toytrans.evaluation import PARTS, Summary, evaluate
-from toytrans.model.transformer import Transformer
+from toytrans.model.seq2seq import Seq2Seq
 from toytrans.sweeps.trial import Taken
 
 
@@ -50,7 +50,7 @@ class ExactMatch:
 
     def take(
         self,
-        model: Transformer,
+        model: Seq2Seq,
         config: Config,
         facts: DatasetInfo,
         taken: Mapping[str, Taken] | None = None,

@@ -25,7 +25,7 @@ from toytrans.data.files import sha256_of
 from toytrans.data.pairs import DatasetInfo
 from toytrans.errors import UserError
 from toytrans.model.initialisation import count_parameters
-from toytrans.model.transformer import Transformer
+from toytrans.model.seq2seq import Seq2Seq
 from toytrans.safe_io import read_json
 from toytrans.training import devices
 from toytrans.training.checkpoint import Count
@@ -65,7 +65,7 @@ class Measure(Protocol):
         """The keys that its numbers depend on, as JSON."""
 
     def take(
-        self, model: Transformer, config: Config, facts: DatasetInfo, taken: Mapping[str, Taken]
+        self, model: Seq2Seq, config: Config, facts: DatasetInfo, taken: Mapping[str, Taken]
     ) -> Taken:
         """Its numbers, with `asked` and `value`. taken: by the measures before it."""
 
@@ -244,7 +244,7 @@ def train_and_measure(trial: Trial) -> None:
                     write_json(trial.path / RESULT, result)
 
 
-def _to_measure(trial: Trial, trainer: Trainer) -> Transformer:
+def _to_measure(trial: Trial, trainer: Trainer) -> Seq2Seq:
     """The model that is measured. Raises Diverged."""
     if trial.checkpoint == "last":
         return trainer.model

@@ -22,7 +22,7 @@ from torch import Tensor
 
 from toytrans.config.schema import TrainConfig
 from toytrans.errors import UserError
-from toytrans.model.transformer import Transformer
+from toytrans.model.seq2seq import Seq2Seq
 from toytrans.safe_io import Unreadable, open_regular, read_whole
 from toytrans.training.failpoint import failpoint
 from toytrans.training.owned import (
@@ -133,7 +133,7 @@ def _contiguous(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
 # Reading -------------------------------------------------------------------------------------
 
 
-def most_bytes_of(model: Transformer) -> int:
+def most_bytes_of(model: Seq2Seq) -> int:
     """The most bytes of a file in a checkpoint of a model: two moments of each number, and what
     names and random states take."""
     return 2 * sum(tensor.nbytes for tensor in weights_of(model).values()) + 2**24
@@ -271,7 +271,7 @@ def pick_step(run: Path, which: str) -> int:
     return int(which)
 
 
-def load_weights(model: Transformer, weights: dict[str, Tensor], place: str) -> None:
+def load_weights(model: Seq2Seq, weights: dict[str, Tensor], place: str) -> None:
     """Copy weights by name into a model. Raises UserError with the first tensor that misfits.
 
     place: where the weights come from, for the error.
@@ -284,7 +284,7 @@ def load_weights(model: Transformer, weights: dict[str, Tensor], place: str) -> 
             tensor.copy_(weights[name])
 
 
-def weights_of(model: Transformer) -> dict[str, Tensor]:
+def weights_of(model: Seq2Seq) -> dict[str, Tensor]:
     """What a checkpoint keeps of a model: its parameters, tied ones once, and persistent buffers.
     Those of models of the user's that hold infinities are masks, made anew with the model."""
     weights: dict[str, Tensor] = dict(model.named_parameters())

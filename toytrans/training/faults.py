@@ -23,12 +23,13 @@ from toytrans.model.layers import DecoderLayer, EncoderLayer, Residual
 from toytrans.model.manual_backward.layers import cross_entropy
 from toytrans.model.masks import MaskMaker
 from toytrans.model.positions.base import Positions
-from toytrans.model.transformer import Transformer
+from toytrans.model.seq2seq import Seq2Seq
+from toytrans.model.transformer import Transformer, as_transformer
 from toytrans.tokens import BOS_ID, EOS_ID, PAD_ID, Vocabulary
 from toytrans.training.objective import SOUND, CrossEntropy, Objective, token_losses
 
 
-def build_model(config: Config, vocabulary: Vocabulary) -> Transformer:
+def build_model(config: Config, vocabulary: Vocabulary) -> Seq2Seq:
     """The model of a config, with the config's fault in it: in fp64 where it is trained so, else in
     fp32. Raises UserError."""
     model = build(config.model, vocabulary)
@@ -37,15 +38,16 @@ def build_model(config: Config, vocabulary: Vocabulary) -> Transformer:
     return model.double() if config.train.precision == "fp64" else model
 
 
-def plant(fault: str, model: Transformer) -> None:
+def plant(fault: str, model: Seq2Seq) -> None:
     """Break a model in place. Faults of the batch or of the loss leave it as it is.
 
-    Raises UserError for a fault without effect.
+    Raises UserError for a fault without effect, and for a model that is no transformer.
     """
     check_fault(fault, model.config)
     if name := opened(fault):
-        model.masks = MaskMaker(model.config.pad_mask)
-        FAULTS[name].plant(model)
+        transformer = as_transformer(model)
+        transformer.masks = MaskMaker(model.config.pad_mask)
+        FAULTS[name].plant(transformer)
 
 
 def objective_of(fault: str | None, backward: Backward = "autograd") -> Objective:
@@ -68,12 +70,6 @@ def check_fault(fault: str | None, model: ModelConfig, processes: int = 1) -> No
         return
     if (name := opened(fault)) is None:
         return
-    if model.kind != "transformer" and FAULTS[name].objective is SOUND:
-        others = ", ".join(name for name, each in FAULTS.items() if each.objective is not SOUND)
-        raise UserError(
-            f"fault: {fault} breaks a part of the transformer, and model.kind is {model.kind}; "
-            f"take one of its training: {others}"
-        )
     if reason := FAULTS[name].no_effect(model):
         raise UserError(f"fault: {fault} {reason}")
     if processes > 1 and not FAULTS[name].can_shard:

@@ -19,7 +19,7 @@ from toytrans.data.batches import Batch, bucket
 from toytrans.data.pairs import MAX_LEN_B, DatasetInfo
 from toytrans.errors import UserError
 from toytrans.model.positions.base import Positions
-from toytrans.model.transformer import Transformer
+from toytrans.model.seq2seq import Seq2Seq
 from toytrans.training.devices import Precision
 from toytrans.training.step import Update, Updated
 from toytrans.user_code import is_reference
@@ -67,7 +67,7 @@ class GraphedUpdate:
     size before the first graph, which reads them where they are.
     """
 
-    def __init__(self, capture: Capture, eager: Update, model: Transformer, places: int) -> None:
+    def __init__(self, capture: Capture, eager: Update, model: Seq2Seq, places: int) -> None:
         self.capture, self.eager = capture, eager
         self.graphs: dict[tuple[int, ...], _Graph] = {}
         device = eager.device
@@ -76,8 +76,9 @@ class GraphedUpdate:
         self.lr = torch.zeros((), dtype=rate, device=device)
         self.tokens, self.loss, self.norm = (torch.zeros((), device=device) for _ in range(3))
         schemes = [module for module in model.modules() if isinstance(module, Positions)]
+        like = next(model.parameters())
         for scheme in schemes:
-            scheme.make_room(places, model.output.weight)
+            scheme.make_room(places, like)
         # held, since graphs go on to read them even if a longer sequence brings larger ones
         self.tables = [dict(vars(scheme)) for scheme in schemes]
 
@@ -155,7 +156,6 @@ def choose_capture(
         "code of your own may read values back": own,
         f"fault {config.fault} counts its tokens in the batch": config.fault is not None,
         "model.backward: by_hand keeps what it needs outside of them": model.backward == "by_hand",
-        f"model.kind: {model.kind} has not been tried with them": model.kind != "transformer",
         "fp64 is for comparisons": precision == "fp64",
     }
     if reason := next((reason for reason, holds in reasons.items() if holds), ""):

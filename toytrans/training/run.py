@@ -28,7 +28,7 @@ from toytrans.data.files import LARGEST_MAX_LEN_A, MOST_BYTES
 from toytrans.data.pairs import DatasetInfo
 from toytrans.errors import UserError
 from toytrans.evaluation import translate
-from toytrans.model.transformer import Transformer
+from toytrans.model.seq2seq import Seq2Seq
 from toytrans.safe_io import json_text, open_regular, read_whole
 from toytrans.tokens import Vocabulary
 from toytrans.training.checkpoint import (
@@ -292,7 +292,7 @@ class Run:
     path: Path
     config: Config
     facts: DatasetInfo
-    model: Transformer
+    model: Seq2Seq
     step: int
 
     @property

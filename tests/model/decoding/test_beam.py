@@ -8,18 +8,18 @@ from conftest import EVERY_ANCHOR, model_of
 from lively_models import SRC, lively
 
 from toytrans.model.decoding import (
-    DecoderState,
     beam_search,
     greedy,
     limits,
     search,
 )
+from toytrans.model.decoding.cached import CachedState
 from toytrans.tokens import BOS_ID, EOS_ID, PAD_ID, Vocabulary
 
 
 def scored(model, src, sequence):
     """Log-probability of a sequence, step by step."""
-    state, newest, total = DecoderState(model, src, len(sequence)), BOS_ID, 0.0
+    state, newest, total = model.start_decoding(src, len(sequence)), BOS_ID, 0.0
     for token in sequence:
         logits = state.next_logits(torch.tensor([[newest]]))[0, 0]
         total += logits.log_softmax(-1)[token].item()
@@ -85,13 +85,13 @@ def test_rows_leave_and_the_others_do_not_notice(model, width, monkeypatch):
     rows = [[BOS_ID, *source, EOS_ID] for source in sources]
     src = torch.tensor([row + [PAD_ID] * (9 - len(row)) for row in rows])
     sizes = []
-    select = DecoderState.select_sources
+    select = CachedState.select_sources
 
     def noted(state, kept):
         sizes.append(len(kept))
         select(state, kept)
 
-    monkeypatch.setattr(DecoderState, "select_sources", noted)
+    monkeypatch.setattr(CachedState, "select_sources", noted)
     together = search(model, src, beam=width).tokens
     assert sizes and sizes == sorted(sizes, reverse=True) and sizes[-1] < 30
     for ids, row in zip(together, rows, strict=True):

@@ -7,9 +7,9 @@ from lively_models import SRC, lively
 
 from toytrans.data.batches import bucket
 from toytrans.model.decoding import (
-    DecoderState,
     greedy,
 )
+from toytrans.model.decoding.cached import CachedState
 from toytrans.tokens import BOS_ID, EOS_ID, PAD_ID
 
 
@@ -46,13 +46,13 @@ def test_the_cache_gives_the_same_tokens_as_whole_passes(positions, norm):
 
 def test_rows_end_at_different_places_and_leave_the_batch(monkeypatch):
     model = lively("sinusoidal")
-    sizes, step = [], DecoderState.next_logits
+    sizes, step = [], CachedState.next_logits
 
-    def counted(state: DecoderState, tokens: torch.Tensor) -> torch.Tensor:
+    def counted(state: CachedState, tokens: torch.Tensor) -> torch.Tensor:
         sizes.append(len(tokens))
         return step(state, tokens)
 
-    monkeypatch.setattr(DecoderState, "next_logits", counted)
+    monkeypatch.setattr(CachedState, "next_logits", counted)
     tokens = greedy(model, SRC).tokens
     lengths = [int((row != PAD_ID).sum()) for row in tokens]
     assert len(set(lengths)) > 1 and len(sizes) == max(lengths)

@@ -5,9 +5,6 @@ import torch
 from conftest import EVERY_ANCHOR, SCHEMES
 from lively_models import SRC, lively
 
-from toytrans.model.decoding import (
-    DecoderState,
-)
 from toytrans.tokens import BOS_ID
 
 
@@ -17,7 +14,7 @@ def test_step_by_step_logits_equal_one_parallel_pass(positions):
     tgt_in = torch.tensor([[1, 4, 7, 6, 5]]).expand(4, 5)
     with torch.no_grad():
         whole = model(SRC, tgt_in)
-        state = DecoderState(model, SRC, 5)
+        state = model.start_decoding(SRC, 5)
         steps = [state.next_logits(tgt_in[:, t : t + 1]) for t in range(5)]
     assert torch.allclose(torch.cat(steps, 1), whole, atol=1e-12)
 
@@ -29,7 +26,7 @@ def test_beams_sharing_a_cache_see_their_own_past_alone(model):
     has said."""
     model = lively("anchored", **model)
     src = SRC
-    state = DecoderState(model, src, 4, 3)
+    state = model.start_decoding(src, 4, 3)
     said = torch.full((4, 3, 1), BOS_ID)
     for step in range(4):
         logits = state.next_logits(said[:, :, -1])

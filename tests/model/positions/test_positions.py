@@ -7,7 +7,6 @@ import torch
 from conftest import VOCABULARY, config_of, model_of
 
 from toytrans.config.names import PositionName
-from toytrans.model.decoding import DecoderState
 from toytrans.model.positions import position_scheme
 from toytrans.model.positions.base import Positions
 from toytrans.tokens import BOS_ID, EOS_ID, PAD_ID
@@ -32,7 +31,7 @@ def test_cross_attention_may_have_a_scheme_of_its_own():
     src = torch.tensor([[BOS_ID, 5, 6, 7, EOS_ID], [BOS_ID, 8, EOS_ID, PAD_ID, PAD_ID]])
     tgt_in = torch.tensor([[BOS_ID, 7, 6], [BOS_ID, 8, PAD_ID]])
     for each in (model, alone):
-        parallel, state = each(src, tgt_in), DecoderState(each, src, 3)
+        parallel, state = each(src, tgt_in), each.start_decoding(src, 3)
         steps = [state.next_logits(tokens[:, None])[:, 0] for tokens in tgt_in.T]
         assert torch.allclose(parallel[0], torch.stack(steps, 1)[0], atol=1e-12)
 

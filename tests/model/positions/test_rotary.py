@@ -3,7 +3,6 @@
 import torch
 from conftest import VOCABULARY, model_of
 
-from toytrans.model.decoding import DecoderState
 from toytrans.tokens import BOS_ID, EOS_ID
 
 
@@ -31,7 +30,7 @@ def test_rotary_rotates_pairs_and_leaves_the_distance_alone():
 def test_beams_are_turned_to_one_place():
     model = model_of(VOCABULARY, positions="rotary")
     src = torch.tensor([[5, 6, 7, EOS_ID]])
-    state = DecoderState(model, src, 4, 3)
+    state = model.start_decoding(src, 4, 3)
     state.next_logits(torch.full((1, 3), BOS_ID))
     second = state.next_logits(torch.tensor([[4, 5, 6]]))
     for beam, token in enumerate((4, 5, 6)):

@@ -125,7 +125,6 @@ def _print_translations(console: Console, run: "Run", pairs: "Pairs") -> None:
     console.print("[bold]next[/bold]")
     commands = [f"toytrans eval {where}", f"toytrans translate {where} {example}"]
     if run.config.model.class_ is None:  # the layers of others are not known
-        is_transformer = run.config.model.kind == "transformer"
-        commands.append(f"toytrans {'inspect-masks' if is_transformer else 'attention'} {where}")
+        commands.append(f"toytrans inspect-masks {where}")
     for command in (*commands, f"toytrans check {where}"):
         console.print(plain(f"  {command}"), soft_wrap=True)

@@ -28,7 +28,6 @@ from toytrans.insight.tables import (
 )
 from toytrans.model.attention import Attention, Intermediates, eager_attention
 from toytrans.model.context import AttentionContext
-from toytrans.model.decoding import DecoderState
 from toytrans.model.masks import MaskMaker, causal_mask, padding_mask
 from toytrans.model.transformer import Transformer
 from toytrans.tokens import EOS_ID, PAD_ID, Vocabulary
@@ -320,7 +319,7 @@ def decoding(inspected: InspectedBatch, row: int) -> TraceReport:
     src, tgt_in, _ = inspected.batch
     with torch.no_grad():
         parallel, no_triangle = model(src, tgt_in), without(src, tgt_in)
-        state = DecoderState(model, src, tgt_in.shape[1])
+        state = model.start_decoding(src, tgt_in.shape[1])
         steps = [state.next_logits(tokens[:, None])[:, 0] for tokens in tgt_in.T]
     stepwise = torch.stack(steps, 1)  # (B, T, V)
     real = padding_mask(tgt_in)

@@ -30,8 +30,8 @@ from toytrans.data.batches import Batch
 from toytrans.errors import UserError
 from toytrans.evaluation import wilson_interval
 from toytrans.insight.capture import Part, capture
-from toytrans.model.rivals import Rival
-from toytrans.model.transformer import Transformer
+from toytrans.model.seq2seq import Seq2Seq
+from toytrans.model.transformer import as_transformer
 from toytrans.tokens import BOS_ID, FIRST_SYMBOL_ID
 
 NEAR = ("previous", "next")
@@ -57,10 +57,10 @@ class Choice(NamedTuple):
     layer: int | None = None
     head: int | None = None
 
-    def check(self, model: Transformer) -> None:
+    def check(self, model: Seq2Seq) -> None:
         """Raises UserError if the model has no such layer or head."""
         depths = depths_of(model)
-        heads = 1 if isinstance(model, Rival) else model.config.n_heads
+        heads = model.config.n_heads
         chosen = {part: depth for part, depth in depths.items() if self.part in (None, part)}
         if not chosen:
             raise UserError(f"part {self.part}: no such part; there are {', '.join(depths)}")
@@ -74,11 +74,10 @@ class Choice(NamedTuple):
 ALL = Choice()
 
 
-def depths_of(model: Transformer) -> dict[Part, int]:
-    """How many attentions each part has. Those of a rival are cross-attentions of one head."""
-    if isinstance(model, Rival):
-        return {"cross": model.attentions}
-    encoder, decoder = model.config.n_encoder_layers, model.config.n_decoder_layers
+def depths_of(model: Seq2Seq) -> dict[Part, int]:
+    """How many attentions each part has. Raises UserError."""
+    config = as_transformer(model).config
+    encoder, decoder = config.n_encoder_layers, config.n_decoder_layers
     return {"encoder": encoder, "decoder": decoder, "cross": decoder}
 
 
@@ -158,17 +157,8 @@ def axes(part: Part, batch: Batch) -> tuple[Tensor, Tensor]:
 # Weights --------------------------------------------------------------------------------------
 
 
-def attend(model: Transformer, batch: Batch, choice: Choice = ALL) -> list[AttentionWeights]:
+def attend(model: Seq2Seq, batch: Batch, choice: Choice = ALL) -> list[AttentionWeights]:
     """The weights of every chosen attention, from one forward pass. Raises UserError."""
-    if isinstance(model, Rival):
-        mask = model.masks.cross(batch.src, batch.tgt_in)
-        with torch.no_grad():
-            weights = model.cross_weights(batch.src, batch.tgt_in)
-        return [
-            _weights("cross", layer, choice.head, each[:, None], mask)
-            for layer, each in enumerate(weights, 1)
-            if choice.part in (None, "cross") and choice.layer in (None, layer)
-        ]
     return [
         _weights(part, layer, choice.head, call.intermediates().weights, call.context.mask)
         for (part, layer), call in capture(model, batch).items()
@@ -195,7 +185,7 @@ def _weights(
 # Rules ----------------------------------------------------------------------------------------
 
 
-def measure(model: Transformer, batches: Iterable[Batch], choice: Choice = ALL) -> list[HeadReport]:
+def measure(model: Seq2Seq, batches: Iterable[Batch], choice: Choice = ALL) -> list[HeadReport]:
     """Fit the rules to every chosen head, over all queries of some batches."""
     tallies: dict[tuple[Part, int], Tally] = {}
     for batch in batches:

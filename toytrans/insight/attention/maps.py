@@ -24,7 +24,7 @@ from toytrans.insight.attention.heads import (
 from toytrans.insight.inspected import batch_of_run
 from toytrans.insight.tables import CLOSED
 from toytrans.model.decoding import greedy
-from toytrans.model.transformer import Transformer
+from toytrans.model.seq2seq import Seq2Seq
 from toytrans.tokens import BOS_ID, EOS_ID, PAD_ID, SPECIALS
 from toytrans.training.run import Run
 
@@ -214,7 +214,7 @@ def few(pairs: Pairs, lengths: tuple[int, ...] = (6, 4)) -> Pairs:
 
 
 @torch.no_grad()
-def translated(model: Transformer, src: Tensor, growth: int) -> Batch:
+def translated(model: Seq2Seq, src: Tensor, growth: int) -> Batch:
     """Source ids (B, S) with their greedy translations.
 
     A row of tgt_out without EOS was cut off at the limit of decoding.

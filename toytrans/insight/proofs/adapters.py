@@ -24,7 +24,7 @@ from toytrans.insight.proofs.copies import variant_of
 from toytrans.insight.proofs.hugging_face import hugging_face, is_hugging_face
 from toytrans.insight.proofs.model_under_test import Kind, Layers, ModelUnderTest, Symbols, padded
 from toytrans.insight.proofs.wrapper import refuse_more_than_ids
-from toytrans.model.own import OwnModel
+from toytrans.model.seq2seq import Seq2Seq
 from toytrans.model.transformer import Transformer
 from toytrans.tokens import BOS_ID, EOS_ID, PAD_ID, Vocabulary
 from toytrans.training.faults import objective_of
@@ -203,10 +203,11 @@ def _independent(tested: ModelUnderTest) -> bool | None:
     return moved <= 1e-4 * max(largest(before.nan_to_num(0.0, 0.0, 0.0).clamp(-1e4, 1e4)), 1e-30)
 
 
-def own(model: Transformer, config: Config, vocabulary: Vocabulary, name: str) -> ModelUnderTest:
+def own(model: Seq2Seq, config: Config, vocabulary: Vocabulary, name: str) -> ModelUnderTest:
     """A toytrans model with what it learns from, faults included. One that its user wrote is asked
     as any model is."""
-    model, foreign = copy.deepcopy(model).cpu(), isinstance(model, OwnModel)
+    model = copy.deepcopy(model).cpu()
+    ours = model if isinstance(model, Transformer) else None
     objective = objective_of(config.fault, config.model.backward)
 
     def batch(pairs: Symbols) -> tuple[Tensor, Tensor, Tensor]:
@@ -227,12 +228,12 @@ def own(model: Transformer, config: Config, vocabulary: Vocabulary, name: str) -
         eos_id=EOS_ID,
         decoding_start=BOS_ID,
         limit=model.config.max_length,
-        embeddings=None if foreign else (model.src_embedding, model.tgt_embedding),
+        embeddings=(ours.src_embedding, ours.tgt_embedding) if ours else None,
         loss=loss,
         batch_maker=batch,
         layers=Layers.of(model),
         module=model,
-        ours=None if foreign else model,
+        ours=ours,
     )
 
 

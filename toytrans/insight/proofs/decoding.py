@@ -12,8 +12,7 @@ from toytrans.insight.proofs.batch import MOST_ROUNDING, ProofBatch
 from toytrans.insight.proofs.copies import variant_of, zeroed
 from toytrans.insight.proofs.hugging_face import HuggingFaceCall
 from toytrans.insight.proofs.report import CannotJudge, NotApplicable, NotAsked, Outcome
-from toytrans.model.decoding.state import start_decoding
-from toytrans.model.rivals import Rival
+from toytrans.model.seq2seq import Seq2Seq
 
 CAUSE = (
     "a step of decoding, which has only the past, gives other logits than the parallel pass: "
@@ -33,24 +32,21 @@ def steps_are_the_pass(batch: ProofBatch) -> Outcome:
         raise NotApplicable("an encoder does not decode")
     if batch.model.generate is not None:
         return _generated(batch, batch.model.generate)
-    if batch.model.ours is not None:
-        return _ours(batch)
+    if isinstance(batch.model.module, Seq2Seq) and batch.model.module.decodes_from_a_state:
+        return _from_a_state(batch, batch.model.module)
     if isinstance(batch.model.call, HuggingFaceCall):
         return _cached(batch, batch.model.call)
     raise NotAsked(generate="decoding step by step with a cache")
 
 
-def _ours(batch: ProofBatch) -> Outcome:
-    model = batch.model.ours
-    assert model is not None
+def _from_a_state(batch: ProofBatch, model: Seq2Seq) -> Outcome:
     with torch.no_grad():
-        state = start_decoding(model, batch.src, batch.tgt_in.shape[1])
+        state = model.start_decoding(batch.src, batch.tgt_in.shape[1])
         steps = [state.next_logits(token[:, None])[:, 0] for token in batch.tgt_in.unbind(1)]
     return Outcome(
         largest((torch.stack(steps, 1) - batch.logits)[batch.real]),
         batch.tolerance,
-        f"{len(steps)} steps with the {'state' if isinstance(model, Rival) else 'cache'} = one "
-        "masked pass",
+        f"{len(steps)} steps with the {'cache' if batch.model.ours else 'state'} = one masked pass",
         CAUSE,
     )
 

@@ -13,7 +13,7 @@ from toytrans.insight.proofs.adapters import model_under_test, own
 from toytrans.insight.proofs.plan import Plan, Progress
 from toytrans.insight.proofs.report import Report
 from toytrans.insight.proofs.table import PROOFS
-from toytrans.model.transformer import Transformer
+from toytrans.model.seq2seq import Seq2Seq
 from toytrans.tokens import Vocabulary
 from toytrans.training.run import Run
 
@@ -91,7 +91,7 @@ def check(
 
 
 def check_own(
-    model: Transformer,
+    model: Seq2Seq,
     config: Config,
     vocabulary: Vocabulary,
     name: str,
@@ -108,7 +108,7 @@ def check_own(
 
 
 def _proved(
-    plan: Plan, model: Transformer, config: Config, vocabulary: Vocabulary, name: str
+    plan: Plan, model: Seq2Seq, config: Config, vocabulary: Vocabulary, name: str
 ) -> Report:
     """The report on a model of ours; in a closed exercise it says what fails, and not why."""
     report = plan.prove(own(model, config, vocabulary, name))

@@ -15,7 +15,6 @@ from toytrans.insight.proofs.answers import NoAnswer, answer, calm, largest, wor
 from toytrans.insight.proofs.batch import SHORT, ProofBatch
 from toytrans.insight.proofs.future import all_replaced
 from toytrans.insight.proofs.report import CannotJudge, NotApplicable, NotAsked, Outcome
-from toytrans.model.rivals import Rival
 from toytrans.model.transformer import Transformer
 
 Change = Callable[[str, Tensor], Tensor]
@@ -331,13 +330,6 @@ def pad_rows_do_no_harm(batch: ProofBatch) -> Outcome:
         f"loss apart by {by_loss:.1e}, gradients by {apart:.1e}: something reads the rows of pads; "
         "does the loss ignore pad labels, and are pads closed as keys?",
     )
-
-
-def needs_layers(batch: ProofBatch) -> None:
-    """Raises NotApplicable for a rival, which has no such sub-layers."""
-    if isinstance(batch.model.ours, Rival):
-        kind = batch.model.ours.config.kind
-        raise NotApplicable(f"is about a transformer's sub-layers, and model.kind is {kind}")
 
 
 def needs_ours(batch: ProofBatch, what: str) -> Transformer:

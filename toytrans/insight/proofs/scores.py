@@ -5,7 +5,6 @@ import re
 
 from toytrans.insight.proofs.answers import calm
 from toytrans.insight.proofs.batch import ProofBatch
-from toytrans.insight.proofs.internals import needs_layers
 from toytrans.insight.proofs.report import CannotJudge, NotApplicable, Outcome
 from toytrans.insight.proofs.seen import MASKED, Attention, attention_seen
 
@@ -13,7 +12,6 @@ from toytrans.insight.proofs.seen import MASKED, Attention, attention_seen
 def attention_is_right(batch: ProofBatch) -> Outcome:
     """(k) Scores are q k / root of the head's width (Vaswani et al. 2017, equation 1), closed ones
     hold a number that closes, and softmax sums over the keys."""
-    needs_layers(batch)
     src, tgt_in = batch.src.clone(), batch.tgt_in.clone()
     with attention_seen(batch.model.module, src, tgt_in) as seen, calm(batch.variant):
         batch.model.call(src, tgt_in)

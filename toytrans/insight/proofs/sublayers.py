@@ -12,7 +12,6 @@ from toytrans.insight.proofs.copies import zeroed
 from toytrans.insight.proofs.internals import (
     embeddings_changed,
     given_embeddings,
-    needs_layers,
 )
 from toytrans.insight.proofs.model_under_test import Layers, half_of
 from toytrans.insight.proofs.report import CannotJudge, NotApplicable, Outcome
@@ -66,7 +65,6 @@ def input_passes_by(batch: ProofBatch) -> Outcome:
 def scale_is_normed(batch: ProofBatch) -> Outcome:
     """(p) Embeddings a million times as large give no larger logits than a thousand times: layer
     normalisation holds them (Ba et al. 2016)."""
-    needs_layers(batch)
     sizes = []
     for factor in (1e3, 1e6):
 
@@ -144,7 +142,6 @@ def _side(name: str) -> str:
 
 
 def _layers(batch: ProofBatch) -> Layers:
-    needs_layers(batch)
     if batch.model.layers is None:
         raise NotApplicable("needs layers with known names, which a plain callable does not show")
     return batch.model.layers

@@ -1,18 +1,17 @@
-"""Decoding with a key-value cache: greedy and beam search. PAD and BOS are never chosen."""
+"""Decoding: greedy and beam search. PAD and BOS are never chosen."""
 
 from torch import Tensor
 
 from toytrans.model.decoding.beam import beam_search
 from toytrans.model.decoding.greedy import greedy
 from toytrans.model.decoding.limits import Decoded, token_limits
-from toytrans.model.decoding.state import DecoderState
-from toytrans.model.transformer import Transformer
+from toytrans.model.seq2seq import Seq2Seq
 
-__all__ = ["Decoded", "DecoderState", "beam_search", "greedy", "search", "token_limits"]
+__all__ = ["Decoded", "beam_search", "greedy", "search", "token_limits"]
 
 
 def search(
-    model: Transformer, src: Tensor, *, beam: int = 1, growth: int = 2, alpha: float = 1.0
+    model: Seq2Seq, src: Tensor, *, beam: int = 1, growth: int = 2, alpha: float = 1.0
 ) -> Decoded:
     """Greedy search, or beam search where `beam` is more than 1."""
     if beam == 1:

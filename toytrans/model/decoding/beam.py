@@ -5,14 +5,13 @@ from torch import Tensor
 
 from toytrans.model.decoding.limits import Decoded, token_limits
 from toytrans.model.decoding.loop import run
-from toytrans.model.decoding.state import start_decoding
-from toytrans.model.transformer import Transformer
+from toytrans.model.seq2seq import Seq2Seq
 from toytrans.tokens import BOS_ID, EOS_ID, PAD_ID
 
 
 @torch.no_grad()
 def beam_search(
-    model: Transformer, src: Tensor, width: int, alpha: float = 1.0, growth: int = 2
+    model: Seq2Seq, src: Tensor, width: int, alpha: float = 1.0, growth: int = 2
 ) -> Decoded:
     """The best of the hypotheses that `width` beams find, for sources (B, S).
 
@@ -35,7 +34,7 @@ class Beams:
 
     def __init__(
         self,
-        model: Transformer,
+        model: Seq2Seq,
         src: Tensor,
         limits: Tensor,
         longest: int,
@@ -43,8 +42,8 @@ class Beams:
         alpha: float = 1.0,
     ) -> None:
         self.limits, self.longest, self.width, self.alpha = limits, longest, width, alpha
-        self.place, sources = 0, len(src)
-        self.state = start_decoding(model, src, longest, width)
+        sources = len(src)
+        self.state = model.start_decoding(src, longest, width)
         self.newest = src.new_full((sources, width), BOS_ID)
         dtype = torch.promote_types(model.dtype, torch.float32)
         like = torch.empty(0, dtype=dtype, device=src.device)
@@ -61,24 +60,24 @@ class Beams:
         return ~self.done
 
     def step(self) -> None:
+        place = self.state.place
         logits = self.state.next_logits(self.newest)
         log_probs = logits.log_softmax(-1, dtype=self.log_prob.dtype)
         log_probs[..., :EOS_ID].fill_(-torch.inf)  # neither PAD nor BOS
-        parents, tokens = self.advance(log_probs)
+        parents, tokens = self.advance(log_probs, place)
         self.newest.copy_(tokens)
         self.state.select_beams(parents)
-        self.place += 1
 
-    def advance(self, log_probs: Tensor) -> tuple[Tensor, Tensor]:
-        """Log-probabilities (A, W, V) of the next tokens -> which beam of its source each open
-        beam goes on from, and with which token: both (A, W)."""
-        vocabulary, place = log_probs.shape[-1], self.place
+    def advance(self, log_probs: Tensor, place: int) -> tuple[Tensor, Tensor]:
+        """Log-probabilities (A, W, V) at a place -> which beam of its source each open beam goes
+        on from, and with which token: both (A, W)."""
+        vocabulary = log_probs.shape[-1]
         totals = self.log_prob[..., None] + log_probs
         best = totals.flatten(1).topk(min(2 * self.width, self.width * vocabulary), 1)
         parent, token = best.indices // vocabulary, best.indices % vocabulary
         limits = self.limits[self.rows]
         last = limits == place + 1
-        self._end(best.values, parent, token, last)
+        self._end(best.values, parent, token, place, last)
         order = best.values.masked_fill(token == EOS_ID, -torch.inf).topk(self.width, 1).indices
         parent, token = parent.gather(1, order), token.gather(1, order)
         log_prob = best.values.gather(1, order)
@@ -99,17 +98,17 @@ class Beams:
     def decoded(self) -> Decoded:
         return Decoded(self.best_tokens, self.best_score)
 
-    def _end(self, totals: Tensor, parent: Tensor, token: Tensor, last: Tensor) -> None:
+    def _end(self, totals: Tensor, parent: Tensor, token: Tensor, place: int, last: Tensor) -> None:
         """Record candidates that ended, and open ones at the limit if nothing has ended."""
         eos, best = token == EOS_ID, self.best_score[self.rows]
         cut_off = last & ~eos.any(1) & best.isinf()
-        scores = (totals / (self.place + 1) ** self.alpha).masked_fill(
+        scores = (totals / (place + 1) ** self.alpha).masked_fill(
             ~(eos | cut_off[:, None]), -torch.inf
         )
         score, pick = scores.max(1, keepdim=True)  # (A, 1)
         index = parent.gather(1, pick)[..., None].expand(-1, 1, self.longest)
         tokens = self.history.gather(1, index)[:, 0]  # (A, longest)
-        tokens[:, self.place] = token.gather(1, pick)[:, 0]
+        tokens[:, place] = token.gather(1, pick)[:, 0]
         better = score[:, 0] > best
         self.best_score[self.rows] = score[:, 0].where(better, best)
         before = self.best_tokens[self.rows]

@@ -5,13 +5,12 @@ from torch import Tensor
 
 from toytrans.model.decoding.limits import Decoded, token_limits
 from toytrans.model.decoding.loop import run
-from toytrans.model.decoding.state import start_decoding
-from toytrans.model.transformer import Transformer
+from toytrans.model.seq2seq import Seq2Seq
 from toytrans.tokens import BOS_ID, EOS_ID, PAD_ID
 
 
 @torch.no_grad()
-def greedy(model: Transformer, src: Tensor, growth: int = 2) -> Decoded:
+def greedy(model: Seq2Seq, src: Tensor, growth: int = 2) -> Decoded:
     """The likeliest token at every step, for sources (B, S)."""
     limits = token_limits(src, growth, model.config.max_length)
     longest = int(limits.max()) if len(src) else 0
@@ -24,20 +23,20 @@ class Greedy:
     limits: (B,), how many tokens each row may become; at most `longest`.
     """
 
-    def __init__(self, model: Transformer, src: Tensor, limits: Tensor, longest: int) -> None:
-        self.limits, self.longest, self.place = limits, longest, 0
-        self.state = start_decoding(model, src, longest)
+    def __init__(self, model: Seq2Seq, src: Tensor, limits: Tensor, longest: int) -> None:
+        self.limits, self.longest = limits, longest
+        self.state = model.start_decoding(src, longest)
         self.rows = torch.arange(len(src), device=src.device)  # which source each row is of
         self.going = torch.ones_like(self.rows, dtype=torch.bool)
         self.newest = torch.full_like(self.rows, BOS_ID)
         self.tokens = src.new_full((len(src), longest), PAD_ID)
 
     def step(self) -> None:
+        place = self.state.place
         logits = self.state.next_logits(self.newest[:, None])[:, 0]
         self.newest.copy_(logits[:, EOS_ID:].argmax(-1) + EOS_ID)  # neither PAD nor BOS
-        self.tokens[self.rows, self.place] = self.newest.where(self.going, PAD_ID)
-        self.place += 1
-        self.going &= (self.newest != EOS_ID) & (self.limits[self.rows] > self.place)
+        self.tokens[self.rows, place] = self.newest.where(self.going, PAD_ID)
+        self.going &= (self.newest != EOS_ID) & (self.limits[self.rows] > place + 1)
 
     def keep(self, kept: Tensor) -> None:
         self.rows, self.newest, self.going = self.rows[kept], self.newest[kept], self.going[kept]

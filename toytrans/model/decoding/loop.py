@@ -7,20 +7,21 @@ from torch import Tensor
 
 from toytrans.data.batches import bucket
 from toytrans.model.decoding.limits import Decoded, rows_to_keep
+from toytrans.model.seq2seq import DecoderState
 from toytrans.tokens import PAD_ID
 
 
 class Search(Protocol):
     """A search of several sources, one place at a time.
 
-    `step` reads nothing back from a GPU. It updates all tensors of a search in place, so that
-    whoever repeats its work on the device alone finds them in the same memory.
+    `step` reads nothing back from a GPU.
 
-    place, longest: the next place, and how many there are.
+    state: what the model keeps; it knows the next place.
+    longest: how many places there are.
     rows: which source each row of the other tensors is of, (A,).
     """
 
-    place: int
+    state: DecoderState
     longest: int
     rows: Tensor
 
@@ -44,7 +45,7 @@ def run(search: Search) -> Decoded:
     Some ended rows stay, so that few batch sizes occur: each new size costs a CPU freshly generated
     kernels.
     """
-    while search.place < search.longest:
+    while search.state.place < search.longest:
         search.step()
         going = search.going
         if not (count := int(going.sum())):
