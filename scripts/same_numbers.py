@@ -21,12 +21,15 @@ from pathlib import Path
 
 CONFIGS = Path(__file__).parent.parent / "configs"
 SCHEMES = ("sinusoidal", "learned", "rotary", "alibi", "t5", "relative", "none", "anchored")
-ANCHORS = {
-    "double": "[double, double_wrap, end, start]",
-    "repeat": "[repeat, first, start, end]",
-    "count": "[count, count_end, start, end]",
-    "fertility": "[fertility, fertility_end, start, wrap]",
-}
+
+
+def anchored_by(name: str) -> list[str]:
+    """Overrides that take a class of examples/anchors.py."""
+    code = f"{CONFIGS}/examples/anchors.py:{name.title()}"
+    keys = {"positions": code, "cross_positions": code, "source_bos": "true", "score_cap": "1"}
+    return [f"model.{key}={value}" for key, value in keys.items()]
+
+
 OPTIONS = {
     "post_norm": ["model.norm=post", "model.positions=sinusoidal"],
     "by_hand": ["model.backward=by_hand"],
@@ -43,7 +46,7 @@ OPTIONS = {
     ],
     "bf16": ["train.precision=bf16"],
     "accumulate": ["train.accumulate=2", "train.label_smoothing=0.1"],
-    **{f"anchors_{name}": [f"model.cross_anchors={value}"] for name, value in ANCHORS.items()},
+    **{f"anchors_{name}": anchored_by(name) for name in ("double", "repeat", "count", "fertility")},
     **{f"positions_{name}": [f"model.positions={name}"] for name in SCHEMES},
 }
 """Overrides of `reverse`, by the name of their run."""

@@ -18,7 +18,7 @@ import tempfile
 from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 from types import ModuleType
-from typing import NamedTuple, get_args
+from typing import Any, NamedTuple, get_args
 
 import pytest
 import torch
@@ -26,7 +26,7 @@ import typer.main
 
 from toytrans import user_code
 from toytrans.cli.app import main
-from toytrans.config.names import AnchorName, PadMask, PositionName
+from toytrans.config.names import PadMask, PositionName
 from toytrans.config.schema import Config
 from toytrans.config.yaml import write_yaml
 from toytrans.insight.inspected import InspectedBatch, batch_of_sequences
@@ -182,10 +182,20 @@ def distances_of(model: Transformer, queries: int, src: torch.Tensor) -> Distanc
     return distances
 
 
-EVERY_ANCHOR = {"n_heads": 11, "d_model": 88, "cross_anchors": list(get_args(AnchorName))}
+EXAMPLES = Path(__file__).parent.parent / "configs" / "examples"
+
+
+def anchors_of(name: str, **model: Any) -> dict[str, Any]:
+    """The keys of a model whose positions are a class of examples/anchors.py."""
+    code = f"{EXAMPLES}/anchors.py:{name}"
+    keys = {"positions": code, "cross_positions": code, "source_bos": True, "score_cap": 1.0}
+    return keys | model
+
+
+EVERY_ANCHOR = anchors_of("Every", n_heads=11, d_model=88)
 SCHEMES = [
     *({"positions": name} for name in get_args(PositionName)),
-    {"positions": "anchored", **EVERY_ANCHOR},
+    EVERY_ANCHOR,
     {"positions": "sinusoidal", "random_positions": True},
 ]
 """What a model's positions may be."""

@@ -196,7 +196,7 @@ def test_a_list_that_occurs_twice_is_written_out_twice(tmp_path: Path) -> None:
 
 
 NUMBERS = {"train": ("lr", "max_seconds", "clip_norm", "weight_decay", "label_smoothing")}
-NUMBERS |= {"model": ("bias_gain", "slope", "score_cap", "dropout")}
+NUMBERS |= {"model": ("score_cap", "dropout")}
 PATHS = (
     st.text(max_size=9)
     | st.text("0123456789-+.eExno:_ ~#'\"[]{}&*!|>%@`\n\t\x85\u2028\ufeff", max_size=8)
@@ -244,7 +244,7 @@ def test_every_config_that_is_accepted_is_saved_and_reads_back_equal(folder: Pat
     assert len(accepted) > 20 and any(config.data.files for config in accepted)
 
 
-@pytest.mark.parametrize("key", ["train.lr", "train.weight_decay", "model.slope"])
+@pytest.mark.parametrize("key", ["train.lr", "train.weight_decay", "model.score_cap"])
 def test_a_number_that_training_takes_for_zero_is_refused(tmp_path, key):
     message = refusal(tmp_path, PLAIN, f"{key}=1e-310")
     assert_says(message, (f"{key}: ", "1e-310", "too small for a number that is not 0"))
@@ -347,8 +347,6 @@ def test_a_missing_file_and_a_directory_are_told_apart(tmp_path: Path) -> None:
         ("model.n_heads=true", ("model.n_heads: found true, expected a whole number",)),
         ("model.share_layers=no", ("model.share_layers: found 'no', expected true or false",)),
         ("model.share_layers=1", ("model.share_layers: found 1, expected true or false",)),
-        ("model.cross_anchors=start", ("model.cross_anchors: found 'start', expected a list",)),
-        ("model.cross_anchors=[start, stop]", ("model.cross_anchors.1: found 'stop'", "wrap")),
         ("model=3", ("model: found 3, expected a section of keys",)),
         ("data=~", ("data: found null, expected a section of keys",)),
         ("data.train_length=5", ("data.train_length: found 5, expected a list, say [1, 20]",)),
@@ -474,21 +472,6 @@ TABLE = "model.positions=learned"
         (["data.files={train: a.tsv}"], ("data", "task and files exclude each other")),
         (["data.task=~"], ("data", "data.task or data.files")),
         (["model.max_positions=100"], ("model.max_positions", "positions: learned")),
-        ([TABLE, "model.slope=1"], ("model.slope", "positions: anchored")),
-        ([TABLE, "model.bias_gain=1"], ("model.bias_gain", "positions: anchored")),
-        (
-            ["model.positions=none", "model.cross_anchors=[start, end, wrap, start]"],
-            ("model.cross_anchors", "positions: anchored"),
-        ),
-        (["model.cross_anchors=[start, end]"], ("model.cross_anchors: 2 anchors for 4 heads",)),
-        (
-            ["model.cross_anchors=[count, end, end, end]", "model.cross_positions=none"],
-            ("model.cross_anchors", "cross_positions: anchored"),
-        ),
-        (
-            ["model.cross_anchors=[fertility, end, end, end]", "model.backward=by_hand"],
-            ("model.backward", "take autograd"),
-        ),
         (["data.task=addition", "data.train_length=[1, 2]"], ("data.train_length", "3 or more")),
         (
             ["data.task=multiplication", "data.test_length=[1, 2]"],
@@ -524,8 +507,6 @@ def test_options_of_a_task_are_refused_beside_files(tmp_path: Path, key: str) ->
         [TABLE, "model.max_positions=26"],
         [TABLE, "data.task=duplicate", "data.test_length=[1, 255]"],
         ["train.warmup_steps=1000"],
-        ["model.slope=0", "model.bias_gain=1"],
-        ["model.cross_anchors=[end, end, end, end]"],
         ["data.task=addition", "data.train_length=[1, 3]"],
         ["train.max_steps=0"],
     ],
@@ -583,21 +564,19 @@ def test_three_steps_need_no_word_on_warm_up(tmp_path: Path) -> None:
     assert load(tmp_path, PLAIN, "train.max_steps=3").train.warmup_steps == 1
 
 
-def test_anchored_options_follow_from_the_heads(tmp_path: Path) -> None:
-    model = load(tmp_path, PLAIN, "model.d_model=60", "model.n_heads=6").model
-    assert model.positions == "anchored"
-    assert model.cross_anchors == ("start", "end", "wrap", "start", "start", "end")
-    assert (model.score_cap, model.bias_gain, model.slope) == (1.0, 16.0, 1.0)
-    assert model.max_positions is None
-
-
-@pytest.mark.parametrize(("positions", "rows"), [("learned", 512), ("sinusoidal", None)])
-def test_other_schemes_leave_the_anchored_options_out(
-    tmp_path: Path, positions: str, rows: int | None
+@pytest.mark.parametrize(
+    ("positions", "cap", "bos", "rows"),
+    [
+        ("anchored", 1.0, True, None),
+        ("learned", 0.0, False, 512),
+        ("sinusoidal", 0.0, False, None),
+    ],
+)
+def test_options_follow_from_the_positions(
+    tmp_path: Path, positions: str, cap: float, bos: bool, rows: int | None
 ) -> None:
     model = load(tmp_path, PLAIN, f"model.positions={positions}").model
-    assert (model.cross_anchors, model.bias_gain, model.slope) == (None, None, None)
-    assert (model.score_cap, model.max_positions) == (0.0, rows)
+    assert (model.score_cap, model.source_bos, model.max_positions) == (cap, bos, rows)
 
 
 def test_an_override_wins_over_the_file_and_the_last_one_over_the_first(tmp_path: Path) -> None:
@@ -730,9 +709,9 @@ NAMES = [
     "d_model",
     "n_heads",
     "positions",
-    "cross_anchors",
+    "source_bos",
     "max_positions",
-    "slope",
+    "score_cap",
     "share_layers",
     "max_steps",
     "lr",

@@ -407,7 +407,7 @@ BOMBS = {
     "brackets": ("a: " + "[" * 10_000, "nested deeper"),
     "merge": ("data: {task: copy}\nmodel:\n  <<: {d_model: 8}\n", "<<: unknown key"),
     "object": ("data: !!python/object/apply:os.system [ls]\n", "tags"),
-    "list": ("data: {task: copy}\nmodel: {cross_anchors: [" + "x, " * 300_000 + "x]}", "10,000"),
+    "list": ("data: {task: copy}\nmodel: {positions: [" + "x, " * 300_000 + "x]}", "10,000"),
     "keys": ("".join(f"k{k}: 1\n" for k in range(90_000)), "10,000"),
     "dots": ("data: {task: copy}\n? " + "a." * 450_000 + "\n: 1\n", "unknown key"),
     "word": ("data: {task: " + "x" * 990_000 + "}\n", "data.task"),

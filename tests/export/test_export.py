@@ -107,8 +107,7 @@ def test_options_of_every_format(options: dict[str, object], tmp_path: Path) -> 
     [
         {"backward": "by_hand"},
         {"pad_mask": "keys_and_queries"},
-        {"cross_anchors": ["double", "double_wrap", "end"]},
-        {"slope": 0.5, "bias_gain": 2, "score_cap": 3},
+        {"n_heads": 6, "d_model": 48, "score_cap": 3},
     ],
 )
 def test_other_options(model: dict[str, object], tmp_path: Path) -> None:
@@ -122,12 +121,6 @@ def test_other_options(model: dict[str, object], tmp_path: Path) -> None:
     [
         ("sinusoidal", {"score_cap": 2}, "huggingface", "model.score_cap: 2; take --format safet"),
         ("none", {"cross_positions": "anchored"}, "ctranslate2", "model.cross_positions: anchored"),
-        (
-            "anchored",
-            {"cross_anchors": ["end", "count", "wrap"]},
-            "onnx",
-            "cross_anchors: count; no format can",
-        ),
     ],
 )
 def test_an_option_without_a_counterpart(

@@ -257,7 +257,6 @@ def test_what_code_raises_on_the_way_names_the_line(
     [
         ("model.backward=by_hand", ("model.backward", "no model of your own")),
         ("fault=no_causal", ("fault: ", "faults are made in toytrans' models")),
-        ("model.cross_anchors=[start]", ("model.cross_anchors", "belongs to positions: anchored")),
     ],
 )
 def test_settings_that_do_not_go_with_a_model_of_ones_own(setting, parts, refused):

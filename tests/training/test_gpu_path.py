@@ -155,7 +155,7 @@ def test_tokens_known_beforehand_are_those_that_are_there(tmp_path, name):
 @pytest.mark.parametrize(
     "scheme",
     [{"positions": name} for name in ("anchored", "sinusoidal", "learned", "none", "rotary", "t5")]
-    + [{"positions": "anchored", **EVERY_ANCHOR}],
+    + [EVERY_ANCHOR],
     ids=str,
 )
 @pytest.mark.parametrize("task", ["addition", "copy"])

@@ -44,13 +44,6 @@ def test_anchored_positions_solve_a_task_and_go_beyond_its_lengths(tmp_path, tas
     assert inside >= 0.99 and beyond >= 0.99
 
 
-def test_learned_counts_read_a_stack_at_any_length(tmp_path):
-    data = {"task": "stack", "symbols": 2, "train_length": [1, 12], "test_length": [1, 48]}
-    model = {"cross_anchors": ["count_end", "count_end", "start", "end"], **ONE_LAYER}
-    inside, beyond = trained(tmp_path, data, model, max_steps=150, lr=5e-3)
-    assert inside >= 0.99 and beyond >= 0.99
-
-
 def test_anchored_positions_add(tmp_path):
     data = {"task": "addition", "train_length": [3, 13], "test_length": [3, 20]}
     inside, beyond = trained(tmp_path, data, {"d_model": 32}, max_steps=400, lr=1e-2)

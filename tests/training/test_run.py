@@ -38,7 +38,7 @@ def test_what_a_run_directory_holds(command):
         json.loads(line)
 
 
-NOT_OF_ROTARY = ("class", "cross_anchors", "slope")
+NOT_OF_ROTARY = ("class", "max_positions")
 
 
 def test_a_saved_config_says_what_applies_to_the_run(command):

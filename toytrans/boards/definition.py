@@ -2,6 +2,7 @@
 
 One YAML file a board, beside this module. A board's `config` holds for all its tasks; a task lays
 what is its own over it, and `control` lays over that what makes it the plain model to compare with.
+Code that they name is looked for among the shipped examples.
 """
 
 from collections.abc import Sequence
@@ -11,10 +12,11 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from toytrans.config.load import check_config
+from toytrans.config.load import beside, check_config
 from toytrans.config.schema import Config, Positive, Range, Section
 from toytrans.config.yaml import Tree, read_yaml
 from toytrans.errors import UserError
+from toytrans.user_code import SHIPPED
 
 FOLDER = Path(__file__).parent
 SEEDS = (0, 1, 2, 3, 4)
@@ -101,7 +103,8 @@ def config_of(
         values = _laid_over(values, layer)
     if "files" in values["data"]:
         values["data"]["files"] = _with_folder(board, values["data"]["files"], files)
-    return check_config(Tree(f"board task {task}", values | {"seed": seed}))
+    tree = Tree(f"board task {task}", values | {"seed": seed})
+    return check_config(beside(tree, SHIPPED / "examples"))
 
 
 def _laid_over(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:

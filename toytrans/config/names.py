@@ -10,10 +10,6 @@ PositionName = Literal[
     "sinusoidal", "learned", "none", "rotary", "alibi", "t5", "relative", "anchored"
 ]
 CrossPositionName = Literal["none", "anchored"]
-AnchorName = Literal[
-    Literal["start", "end", "wrap", "double", "double_wrap"],
-    Literal["repeat", "first", "count", "count_end", "fertility", "fertility_end"],
-]
 PadMask = Literal["keys", "keys_and_queries"]
 Backward = Literal["autograd", "by_hand"]
 LoggerName = Literal["tensorboard", "wandb", "mlflow"]

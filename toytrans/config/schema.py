@@ -28,7 +28,6 @@ from pydantic.fields import FieldInfo
 from pydantic_core import PydanticCustomError
 
 from toytrans.config.names import (
-    AnchorName,
     Backward,
     CrossPositionName,
     FaultName,
@@ -320,11 +319,6 @@ class DataConfig(Section):
 
 # model --------------------------------------------------------------------------------------
 
-COUNTING: tuple[AnchorName, ...] = ("count", "count_end", "fertility", "fertility_end")
-"""Anchors whose places a head learns to count."""
-
-ANCHOR_CYCLE: tuple[AnchorName, ...] = ("start", "end", "wrap", "start")
-
 MOST_PARAMETERS = 10**9
 """Far more than a toy needs, and less than would fill a machine."""
 
@@ -357,10 +351,10 @@ class ModelConfig(Section):
         description="Position scheme of cross-attention, or your own. null means anchored if "
         "positions is anchored, else none.",
     )
-    cross_anchors: Annotated[tuple[AnchorName, ...], Strict(False)] | None = Field(
+    source_bos: bool | None = Field(
         None,
-        description="One anchor per head of cross-attention, anchored positions only. null "
-        "repeats start, end, wrap, start.",
+        description="Start sources with BOS. null means true if positions or cross_positions is "
+        "anchored, else false. Set it where your own positions count from BOS.",
     )
     random_positions: bool = Field(
         False,
@@ -377,15 +371,6 @@ class ModelConfig(Section):
         None,
         description="Attention scores become cap * tanh(score / cap). 0 turns this off. null "
         "means 1 if positions is anchored, else 0.",
-    )
-    bias_gain: Annotated[float, Field(gt=0)] | None = Field(
-        None,
-        description="Factor of the learned position bias, anchored positions only. null means 16.",
-    )
-    slope: Annotated[float, Field(ge=0)] | None = Field(
-        None,
-        description="Penalty on a score for each place between key and anchor, anchored "
-        "positions only. null means 1.",
     )
     share_layers: bool = Field(
         False, description="Use the weights of one layer for the whole depth of a stack."
@@ -406,17 +391,15 @@ class ModelConfig(Section):
 
     def _derived(self) -> dict[str, Any]:
         anchored = self.positions == "anchored" and self.class_ is None
-        derived = self._defaults(cross_positions="anchored" if anchored else "none")
+        cross = self.cross_positions or ("anchored" if anchored else "none")
+        derived = self._defaults(
+            cross_positions=cross,
+            source_bos=anchored or (cross == "anchored" and self.class_ is None),
+            score_cap=1.0 if anchored else 0.0,
+        )
         if self.random_positions or self.positions == "learned":
             derived |= self._defaults(max_positions=2048 if self.random_positions else 512)
-        if not (anchored or self.cross_positions == "anchored"):
-            return derived | self._defaults(score_cap=0.0)
-        heads = range(min(self.n_heads, self.d_model))
-        cycle = tuple(ANCHOR_CYCLE[h % len(ANCHOR_CYCLE)] for h in heads)
-        cap = 1.0 if anchored else 0.0
-        return derived | self._defaults(
-            cross_anchors=cycle, score_cap=cap, bias_gain=16.0, slope=1.0
-        )
+        return derived
 
     def _check(self) -> None:
         if self.class_ is None and self.d_model % self.n_heads:
@@ -430,11 +413,6 @@ class ModelConfig(Section):
         self._check_positions()
         if self.class_ is not None and self.backward == "by_hand":
             raise refusal("backward", "by_hand derives no model of your own; take autograd")
-        if self.is_anchored:
-            self._check_anchors()
-        else:
-            names = ("cross_anchors", "bias_gain", "slope")
-            self._refuse(names, "belongs to positions: anchored, or to such cross_positions")
 
     def _check_positions(self) -> None:
         if self.positions == "sinusoidal" and self.d_model % 2:
@@ -448,17 +426,6 @@ class ModelConfig(Section):
         if self.positions == "rotary" and self.d_model // self.n_heads % 2:
             width = self.d_model // self.n_heads
             raise refusal("positions", f"rotary rotates pairs: heads of even width, not {width}")
-
-    def _check_anchors(self) -> None:
-        if self.counts and self.cross_positions == "none":
-            raise refusal("cross_anchors", "counts need cross_positions: anchored, not none")
-        if self.counts and self.backward == "by_hand":
-            raise refusal("backward", f"by_hand derives no {', '.join(COUNTING)}; take autograd")
-        if self.cross_anchors is not None and len(self.cross_anchors) != self.n_heads:
-            raise refusal(
-                "cross_anchors",
-                f"{len(self.cross_anchors)} anchors for {self.n_heads} heads; name one per head",
-            )
 
     def check_size(self, vocabulary: int) -> None:
         """Raise UserError where a model with V ids has more than MOST_PARAMETERS parameters. How
@@ -483,16 +450,6 @@ class ModelConfig(Section):
         if self.max_positions is None or not self.random_positions:
             return self.max_positions
         return self.max_positions // 4
-
-    @property
-    def counts(self) -> bool:
-        """Whether a head of cross-attention learns to count."""
-        return not set(COUNTING).isdisjoint(self.cross_anchors or ())
-
-    @property
-    def is_anchored(self) -> bool:
-        """Whether any attention has anchored positions."""
-        return self.class_ is None and "anchored" in (self.positions, self.cross_positions)
 
 
 # train --------------------------------------------------------------------------------------
@@ -685,5 +642,5 @@ class Config(Section):
 
     @property
     def source_bos(self) -> bool:
-        """Whether sources start with BOS: anchored positions count from both ends."""
-        return self.model.is_anchored
+        """Whether sources start with BOS."""
+        return bool(self.model.source_bos)

@@ -153,13 +153,12 @@ class PlainTransformer(nn.Module):
             since = j - torch.where(earlier, j, 0).amax(-1)
         distances = {
             "start": t - since[:, None],
-            "double": 2 * t - since[:, None],
             "end": t - (n + 1 - j),
             "wrap": t - n - j,
-            "double_wrap": 2 * (t - n // 2) - j,
         }
         shape = src.shape[0], tgt.shape[1], src.shape[1]
-        return torch.stack([distances[a].expand(shape) for a in self.options["cross_anchors"]], 1)
+        anchors = [ANCHORS[head % len(ANCHORS)] for head in range(self.options["n_heads"])]
+        return torch.stack([distances[anchor].expand(shape) for anchor in anchors], 1)
 
     def bias(self, name: str, distance: Tensor, kind: str) -> Tensor:
         """What a position scheme adds to the scores of an attention: (B or 1, H, Tq, Tk)."""
@@ -174,11 +173,13 @@ class PlainTransformer(nn.Module):
             begins = torch.tensor(T5_BEGINS, device=distance.device)
             bucket = far.clamp(max=8) + (far[..., None] >= begins).sum(-1)
             return table[heads, bucket + 16 * (distance < 0)]
-        near = self.options["bias_gain"] * table[heads, distance.clamp(-3, 3) + 3]
-        return near - self.options["slope"] * far
+        return 16 * table[heads, distance.clamp(-3, 3) + 3] - far
 
 
 GELU = {"gelu": "none", "gelu_tanh": "tanh"}
+
+ANCHORS = ("start", "end", "wrap", "start")
+"""Of the heads of anchored cross-attention, repeated."""
 
 T5_BEGINS = [math.ceil(8 * 16 ** (k / 8)) for k in range(1, 8)]
 """Where the eight wide buckets of T5 begin, the first apart, which begins at 8."""

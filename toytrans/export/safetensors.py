@@ -17,14 +17,10 @@ from toytrans.training.run import Run
 NEEDS: tuple[str, ...] = ()
 SUFFIX = ".safetensors"
 
-ANCHORS = ("start", "end", "wrap", "double", "double_wrap")
-"""Anchors that plain.py computes."""
-
 
 def refusal(model: ModelConfig) -> str:
-    """The option that plain.py cannot compute; empty if it computes all."""
-    unknown = [name for name in model.cross_anchors or () if name not in ANCHORS]
-    return f"model.cross_anchors: {unknown[0]}" if unknown else ""
+    """Empty: plain.py computes every option."""
+    return ""
 
 
 def weights_of(run: Run) -> dict[str, Tensor]:

@@ -13,6 +13,7 @@ from toytrans.insight.attention.maps import translated
 from toytrans.insight.capture import PARTS, Part, capture, intermediates
 from toytrans.model.context import AttentionContext
 from toytrans.model.masks import MaskMaker
+from toytrans.model.positions.anchored import Anchored
 from toytrans.model.transformer import Transformer
 from toytrans.tokens import EOS_ID, PAD_ID
 
@@ -242,17 +243,11 @@ def test_shared_layers_are_seen_once_each() -> None:
     assert not any(module._forward_hooks for module in model.modules())
 
 
-def test_a_model_set_by_hand_does_what_its_tables_say() -> None:
+def test_a_model_set_by_hand_does_what_its_tables_say(monkeypatch: pytest.MonkeyPatch) -> None:
     """Anchored heads without scores see only their tables: place i of the distance d = i - 3."""
-    config = config_of(
-        model={
-            "n_heads": 4,
-            "n_encoder_layers": 1,
-            "n_decoder_layers": 1,
-            "positions": "anchored",
-            "cross_anchors": ["end", "end", "start", "start"],
-        }
-    )
+    monkeypatch.setattr(Anchored, "anchors", ("end", "end", "start", "start"))
+    sizes = {"n_heads": 4, "n_encoder_layers": 1, "n_decoder_layers": 1}
+    config = config_of(model={"positions": "anchored", **sizes})
     model = Transformer(config.model, VOCABULARY).eval()
     (encoder,), (decoder,) = model.encoder_stack(), model.decoder_stack()
     distances = {
@@ -269,7 +264,7 @@ def test_a_model_set_by_hand_does_what_its_tables_say() -> None:
             module.in_proj.weight.zero_()
             module.bias_table.zero_()
             for head, distance in enumerate(wanted):
-                module.bias_table[head, distance + 3] = 20 / config.model.bias_gain
+                module.bias_table[head, distance + 3] = 20 / model.positions.gain
     found = h.measure(model, [batch_of(ROWS, True), batch_of(ROWS[:2], True)])
     labels = [label for _, names in distances.values() for label in names]
     assert [head.label for head in found] == labels

@@ -76,11 +76,11 @@ def test_beams_do_not_depend_on_the_batch(width):
         assert together.score[row].item() == pytest.approx(alone.score[0].item(), abs=1e-9)
 
 
-@pytest.mark.parametrize("model", [{}, EVERY_ANCHOR], ids=["default", "every_anchor"])
+@pytest.mark.parametrize("model", ["anchored", EVERY_ANCHOR], ids=["default", "every_anchor"])
 @pytest.mark.parametrize("width", [1, 3])
 def test_rows_leave_and_the_others_do_not_notice(model, width, monkeypatch):
     """Thirty padded sources together and one by one, with the batch shrinking on the way."""
-    model = lively("anchored", **model)
+    model = lively(model)
     sources = [torch.randint(3, 9, (n % 7 + 1,)).tolist() for n in range(30)]
     rows = [[BOS_ID, *source, EOS_ID] for source in sources]
     src = torch.tensor([row + [PAD_ID] * (9 - len(row)) for row in rows])

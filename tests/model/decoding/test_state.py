@@ -19,12 +19,12 @@ def test_step_by_step_logits_equal_one_parallel_pass(positions):
     assert torch.allclose(torch.cat(steps, 1), whole, atol=1e-12)
 
 
-@pytest.mark.parametrize("model", [{}, EVERY_ANCHOR], ids=["default", "every_anchor"])
+@pytest.mark.parametrize("model", ["anchored", EVERY_ANCHOR], ids=["default", "every_anchor"])
 @torch.no_grad()
 def test_beams_sharing_a_cache_see_their_own_past_alone(model):
     """Logits of beams that change places step by step equal those of whole passes over what each
     has said."""
-    model = lively("anchored", **model)
+    model = lively(model)
     src = SRC
     state = model.start_decoding(src, 4, 3)
     said = torch.full((4, 3, 1), BOS_ID)

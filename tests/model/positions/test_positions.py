@@ -20,10 +20,7 @@ def test_configuration_and_model_name_the_same_schemes():
 
 def test_cross_attention_may_have_a_scheme_of_its_own():
     model = model_of(VOCABULARY, positions="rotary", cross_positions="anchored")
-    assert (
-        model.config.cross_anchors
-        and config_of(model={"positions": "rotary", "cross_positions": "anchored"}).source_bos
-    )
+    assert model.config.source_bos
     layer = model.decoder_layers[0]
     assert layer.self_attention.bias_table is None and layer.cross_attention.bias_table is not None
     alone = model_of(VOCABULARY, positions="anchored", cross_positions="none")

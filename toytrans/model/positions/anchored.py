@@ -4,6 +4,7 @@ import torch
 from torch import Tensor, nn
 
 from toytrans.config.schema import ModelConfig
+from toytrans.errors import UserError
 from toytrans.model.positions.base import CrossState, Distances, arange
 from toytrans.model.positions.relative import Relative
 from toytrans.tokens import FIRST_SYMBOL_ID, Vocabulary
@@ -13,8 +14,8 @@ class Anchored(Relative):
     """Distances from anchors: seven learned steps near d = 0, and a slope beyond.
 
     Each head adds gain T_h[clip(d, -3, 3)] - slope |d| to its scores. In self-attention d = i - j.
-    In cross-attention each head has one anchor. t is the decoder's place, j the source's. BOS is
-    place 0 in both, and the source has n symbols.
+    In cross-attention each head has one anchor, in the order of `anchors`, which is repeated. t is
+    the decoder's place, j the source's. BOS is place 0 in both, and the source has n symbols.
 
         start   d = t - p(j), p(j) = places since the last separator before j, or since BOS
         end     d = t - (n + 1 - j)
@@ -24,25 +25,27 @@ class Anchored(Relative):
     Position Representations) as a bias. The slope is that of Press et al. 2022 (ALiBi). It bounds
     the weights of all far keys by a geometric series, at any length. If the wanted key lies
     outside the source, the nearest end gets the largest bias. Sequences may have any length.
-    Sources carry BOS and EOS. More anchors: `research_anchors.py`.
+    Sources carry BOS and EOS. `configs/examples/anchors.py` has more anchors.
+
+    ways: the anchors in use. rows: which of them each head measures from.
     """
 
     reach = 3
     bias_weights = 2 * reach + 1
-    supported: tuple[str, ...] = ("start", "end", "wrap")
+    anchors: tuple[str, ...] = ("start", "end", "wrap", "start")
+    gain = 16.0
+    slope = 1.0
 
     def __init__(self, model: ModelConfig, vocabulary: Vocabulary) -> None:
         super().__init__(model, vocabulary)
-        assert model.cross_anchors and model.bias_gain and model.slope is not None
-        self.gain, self.slope = model.bias_gain, model.slope
+        if not model.source_bos:
+            raise UserError("model.source_bos: false; anchored positions count from BOS, take true")
         separators = torch.tensor(vocabulary.separator_ids).long()
         self.register_buffer("separators", separators, persistent=False)
         self.separators: Tensor
-        used = dict.fromkeys(name for name in model.cross_anchors if name in self.supported)
-        self.anchors = tuple(used)
-        self.rows = [
-            self.anchors.index(name) for name in model.cross_anchors if name in self.supported
-        ]
+        self.names = [self.anchors[head % len(self.anchors)] for head in range(model.n_heads)]
+        self.ways = list(dict.fromkeys(self.names))
+        self.rows = [self.ways.index(name) for name in self.names]
 
     def start(
         self, memory: Tensor, src: Tensor, tgt_in: Tensor | None = None, beams: int = 1
@@ -96,7 +99,7 @@ class SourceAnchors(CrossState):
         """Distances from each anchor in use: (B, Tq, S) each."""
         t = arange(queries, self.src.device)[:, None]
         shape = (len(self.src), len(queries), self.src.shape[1])
-        return [self.from_anchor(name, t).expand(shape) for name in self.scheme.anchors]
+        return [self.from_anchor(name, t).expand(shape) for name in self.scheme.ways]
 
     def from_anchor(self, name: str, t: Tensor) -> Tensor:
         """Distances from one anchor, for target places t (Tq, 1): (B or 1, Tq, S)."""
@@ -110,13 +113,4 @@ class SourceAnchors(CrossState):
         self.since = self.since[sources]
 
 
-def scheme(model: ModelConfig, vocabulary: Vocabulary) -> Anchored:
-    """The plain scheme, or that of the research anchors if a head has one of them."""
-    if set(model.cross_anchors or ()) <= set(Anchored.supported):
-        return Anchored(model, vocabulary)
-    from toytrans.model.positions.research_anchors import ResearchAnchored
-
-    return ResearchAnchored(model, vocabulary)
-
-
-SCHEME = scheme
+SCHEME = Anchored

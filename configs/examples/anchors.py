@@ -1,4 +1,13 @@
-"""Anchors of cross-attention that only boards use: doubled places, repeats, learned counts."""
+"""More anchors of cross-attention: doubled places, repeats, learned counts.
+
+model:
+  positions: examples/anchors.py:Counting
+  cross_positions: examples/anchors.py:Counting
+  source_bos: true
+  score_cap: 1
+
+The classes at the end each have a list of anchors. Write one of your own beside them.
+"""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -27,7 +36,11 @@ class CountedDistances(Distances):
     needs_fp32: ClassVar[bool] = True
 
 
-class ResearchAnchored(Anchored):
+COUNTING = ("count", "count_end", "fertility", "fertility_end")
+"""Anchors whose places a head learns to count."""
+
+
+class MoreAnchors(Anchored):
     """Anchored positions with more anchors. t, j, n and p(j) are those of `Anchored`.
 
         double       d = 2t - p(j): two places of the source for one of the target
@@ -55,19 +68,18 @@ class ResearchAnchored(Anchored):
     what a place adds, Dong and Xu 2020 (CIF); fertility, Brown et al. 1993.
     """
 
-    supported = ("start", "end", "wrap", "double", "double_wrap", "repeat", "first")
-
     def __init__(self, model: ModelConfig, vocabulary: Vocabulary) -> None:
         super().__init__(model, vocabulary)
-        self.vocabulary_size, anchors = len(vocabulary), model.cross_anchors or ()
-        counting = [head for head, name in enumerate(anchors) if name not in self.supported]
-        ways = [*self.anchors, *counting]  # a counting head measures in a way of its own
-        self.rows = [ways.index(h if h in counting else name) for h, name in enumerate(anchors)]
-        self.reads_tokens = "repeat" in self.anchors
-        self.needs_repeats = self.reads_tokens or "first" in self.anchors
+        self.vocabulary_size, heads = len(vocabulary), list(enumerate(self.names))
+        counting = [head for head, name in heads if name in COUNTING]
+        self.ways = [name for name in self.ways if name not in COUNTING]
+        every = [*self.ways, *counting]  # a counting head measures in a way of its own
+        self.rows = [every.index(h if h in counting else name) for h, name in heads]
+        self.reads_tokens = "repeat" in self.ways
+        self.needs_repeats = self.reads_tokens or "first" in self.ways
         self.register_buffer("counting", torch.tensor(counting).long(), persistent=False)
         self.counting: Tensor  # which heads, (G,)
-        names = [anchors[head] for head in counting]
+        names = [self.names[head] for head in counting]
         backwards = torch.tensor([name.endswith("_end") for name in names]).bool()
         self.register_buffer("backwards", backwards[:, None, None], persistent=False)
         self.backwards: Tensor  # (G, 1, 1)
@@ -79,7 +91,7 @@ class ResearchAnchored(Anchored):
     def start(
         self, memory: Tensor, src: Tensor, tgt_in: Tensor | None = None, beams: int = 1
     ) -> CrossState:
-        return ResearchAnchors(self, memory, src, tgt_in, beams)
+        return MoreSourceAnchors(self, memory, src, tgt_in, beams)
 
     def count(self, memory: Tensor, src: Tensor) -> tuple[Tensor, Tensor] | None:
         """c(j), and what place j adds to it: (G, B, S) each. None if no head counts."""
@@ -110,13 +122,13 @@ class ResearchAnchored(Anchored):
         heads = self.counting
         weights = self.with_slope(table)[heads]
         features = self.features_up_to(distances.offset, weights)
-        next_steps = distances.index[len(self.anchors) :] + 1
+        next_steps = distances.index[len(self.ways) :] + 1
         above = self.weigh(weights, features, next_steps, range(len(heads)))
         fraction, extra = distances.fraction.transpose(0, 1), distances.extra.transpose(0, 1)
         return bias.index_add(1, heads, (above - bias[:, heads]) * fraction + extra)
 
 
-class ResearchAnchors(SourceAnchors):
+class MoreSourceAnchors(SourceAnchors):
     """The anchors of A sources with W beams each.
 
     repeats: (A, S), how often the id of a place occurs before it
@@ -127,7 +139,7 @@ class ResearchAnchors(SourceAnchors):
 
     def __init__(
         self,
-        scheme: ResearchAnchored,
+        scheme: MoreAnchors,
         memory: Tensor,
         src: Tensor,
         tgt_in: Tensor | None,
@@ -182,7 +194,7 @@ class ResearchAnchors(SourceAnchors):
             (self.since_same(*tokens) if name == "repeat" else self.from_anchor(name, t)).expand(
                 shape
             )
-            for name in self.scheme.anchors
+            for name in self.scheme.ways
         ]
 
     def _rows(self, queries: range) -> int:
@@ -234,3 +246,61 @@ def repeats_of(ids: Tensor) -> Tensor:
     begins = nn.functional.pad(new_id, (1, 0), value=True)
     start = torch.where(begins, places, 0).cummax(1).values  # of the run of each id
     return torch.empty_like(order).scatter(1, order, places - start)
+
+
+class Counting(MoreAnchors):
+    """Of configs/stack.yaml."""
+
+    anchors = ("count_end", "count_end", "start", "end")
+
+
+class Chomsky(MoreAnchors):
+    """Of the board chomsky."""
+
+    anchors = (
+        *("start", "start", "start", "start", "start", "count_end"),
+        *("wrap", "double", "double_wrap", "repeat", "first", "first"),
+    )
+    slope = 2.0
+
+
+class T2T(MoreAnchors):
+    """Of the board t2t."""
+
+    anchors = ("start", "start", "end", "wrap", "repeat", "first", "first", "first")
+
+
+class Scan(MoreAnchors):
+    """Of the board scan."""
+
+    anchors = ("fertility", "fertility", "fertility_end", "fertility_end")
+
+
+class Double(MoreAnchors):
+    """Two source places for each target place."""
+
+    anchors = ("double", "double_wrap", "end", "start")
+
+
+class Repeat(MoreAnchors):
+    """Where a symbol comes again."""
+
+    anchors = ("repeat", "first", "start", "end")
+
+
+class Count(MoreAnchors):
+    """Counts from both ends."""
+
+    anchors = ("count", "count_end", "start", "end")
+
+
+class Fertility(MoreAnchors):
+    """Counts of amounts above zero from both ends."""
+
+    anchors = ("fertility", "fertility_end", "start", "wrap")
+
+
+class Every(MoreAnchors):
+    """Every anchor once, for eleven heads."""
+
+    anchors = ("start", "end", "wrap", "double", "double_wrap", "repeat", "first", *COUNTING)
