@@ -136,14 +136,8 @@ def test_pools_are_made_on_the_device_and_read_back_once(tmp_path, monkeypatch, 
 def test_tokens_known_beforehand_are_those_that_are_there(tmp_path, name):
     config = stream_config(name, tmp_path)
     for source_bos in (True, False):
-        model = config.model.model_copy(
-            update={
-                "positions": "anchored" if source_bos else "sinusoidal",
-                "cross_positions": "anchored" if source_bos else "none",
-            }
-        )
+        model = config.model.model_copy(update={"source_bos": source_bos})
         config = config.model_copy(update={"model": model})
-        assert config.source_bos == source_bos
         for batch, _ in islice(training_batches(open_source(config), config), 40):
             assert batch.known is not None
             counted = Batch(*batch)
