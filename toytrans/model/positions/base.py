@@ -5,6 +5,9 @@ A scheme may do three things:
     rotate: rotate queries and keys of self-attention
     self_distances, start: measure how far keys are from queries; `bias` turns that into numbers
         that each head adds to its scores
+
+This is the seam for schemes of the user's. What cross-attention measures from is a `CrossState`,
+which may read sources, memory and target tokens. configs/examples/anchors.py uses all of it.
 """
 
 from collections.abc import Callable
@@ -29,13 +32,14 @@ class Distances:
     index: Tensor
     offset: int
     needs_fp32: ClassVar[bool] = False
-    """Whether the bias loses too much in bf16."""
+    """Whether the bias loses too much in bf16. A subclass with finer distances sets it."""
 
 
 class CrossState:
     """What cross-attention measures its distances from, for A sources. This one measures none.
 
-    A scheme keeps here whatever it needs of sources and of the tokens read so far.
+    A scheme keeps here whatever it needs of sources and of the tokens read so far. In decoding,
+    `advance` comes before `distances` of its place, and the other two follow the search.
     """
 
     def distances(self, queries: range) -> Distances | None:
