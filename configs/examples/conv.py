@@ -29,6 +29,7 @@ class GatedConv(nn.Conv1d):
         width, kept = config.d_model, 1 - config.dropout
         super().__init__(width, 2 * width, kernel)
         nn.init.normal_(self.weight, std=(4 * kept / (kernel * width)) ** 0.5)  # section 3.5
+        assert self.bias is not None
         nn.init.zeros_(self.bias)
 
     def forward(self, x: Tensor) -> Tensor:
