@@ -177,7 +177,7 @@ def context_with_an_empty_row(bias: bool) -> tuple[AttentionContext, torch.Tenso
 
 def distances_of(model: Transformer, queries: int, src: torch.Tensor) -> Distances:
     """From the first target places to those of src (B, S), by anchors that do not count."""
-    distances = model.positions.start(torch.empty(0), src).distances(range(queries))
+    distances = model.positions.cross_state(torch.empty(0), src).distances(range(queries))
     assert distances is not None
     return distances
 

@@ -88,7 +88,7 @@ class MoreAnchors(Anchored):
         self.multiplying: Tensor  # (G,)
         self.amounts = nn.Linear(model.d_model, len(counting)) if counting else None
 
-    def start(
+    def cross_state(
         self, memory: Tensor, src: Tensor, tgt_in: Tensor | None = None, beams: int = 1
     ) -> CrossState:
         return MoreSourceAnchors(self, memory, src, tgt_in, beams)

@@ -26,7 +26,7 @@ def test_every_anchor_in_cross_attention():
     memory = torch.randn(2, 8, EVERY_ANCHOR["d_model"]).double() * 3
     raw = model.positions.amounts(memory)
     assert 0 < (1 + raw < 0).sum() < raw.numel(), "some take away"
-    distances = model.positions.start(memory, src, tgt_in).distances(range(7))
+    distances = model.positions.cross_state(memory, src, tgt_in).distances(range(7))
     bias = model.positions.bias(attention.bias_table, distances)
     for row, ids in enumerate(src.tolist()):
         for head, anchor in enumerate(anchors):
@@ -47,7 +47,7 @@ def test_amounts_are_clipped_and_still_learn():
     src = torch.tensor([[BOS_ID, 5, 6, 7, EOS_ID]])
     with torch.no_grad():
         model.positions.amounts.bias.copy_(torch.tensor([2.0, -4.0]))
-    sources = model.positions.start(0.01 * torch.randn(1, 5, 24).double(), src)
+    sources = model.positions.cross_state(0.01 * torch.randn(1, 5, 24).double(), src)
     assert torch.allclose(sources.reached[0, 0], torch.tensor([0.0, 1, 2, 3, 4]).double())
     assert torch.allclose(sources.reached[1, 0], torch.tensor([1.0, 0, 0, 0, 0]).double())
     sources.added[0].sum().backward()
@@ -65,7 +65,7 @@ def test_fertilities_multiply_and_stay_finite():
         amounts.bias.copy_(torch.tensor([0.0, 1000.0]))
     around[0] = thrice[1] = 1
     memory = torch.stack([around, around, thrice, around + thrice, thrice])[None]
-    added = model.positions.start(memory, src).added
+    added = model.positions.cross_state(memory, src).added
     assert added[0, 0].tolist() == pytest.approx([0, 4, 3, 12, 1])
     assert added[1, 0].tolist() == pytest.approx([1, *[math.exp(6)] * 3, 0])
 

@@ -76,7 +76,7 @@ class Transformer(Seq2Seq):
         places = range(tgt_in.shape[1])
         distances = self.positions.self_distances(places, places, src.device)
         self_context = AttentionContext.of(self.masks.decoder_self(tgt_in), distances, self.dtype)
-        distances = self.cross_positions.start(memory, src, tgt_in).distances(places)
+        distances = self.cross_positions.cross_state(memory, src, tgt_in).distances(places)
         cross_context = AttentionContext.of(self.masks.cross(src, tgt_in), distances, self.dtype)
         x = self.embed(self.tgt_embedding, tgt_in)
         for layer in self.decoder_stack():

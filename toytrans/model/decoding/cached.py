@@ -40,7 +40,7 @@ class CachedState(DecoderState):
         self.ancestry: Tensor | None = None
         if beams > 1:
             self.ancestry = src.new_zeros(len(src), beams, places * beams, dtype=torch.bool)
-        self.cross_state = model.cross_positions.start(memory, src, beams=beams)
+        self.cross_state = model.cross_positions.cross_state(memory, src, beams=beams)
 
     def next_logits(self, tokens: Tensor) -> Tensor:
         model, query = self.model, range(self.place, self.place + 1)

@@ -47,7 +47,7 @@ class Anchored(Relative):
         self.ways = list(dict.fromkeys(self.names))
         self.rows = [self.ways.index(name) for name in self.names]
 
-    def start(
+    def cross_state(
         self, memory: Tensor, src: Tensor, tgt_in: Tensor | None = None, beams: int = 1
     ) -> CrossState:
         return SourceAnchors(self, src)

@@ -3,8 +3,8 @@
 A scheme may do three things:
     embed: add something to the embeddings
     rotate: rotate queries and keys of self-attention
-    self_distances, start: measure how far keys are from queries; `bias` turns that into numbers
-        that each head adds to its scores
+    self_distances, cross_state: measure how far keys are from queries; `bias` turns that into
+        numbers that each head adds to its scores
 
 This is the seam for schemes of the user's. What cross-attention measures from is a `CrossState`,
 which may read sources, memory and target tokens. configs/examples/anchors.py uses all of it.
@@ -95,7 +95,7 @@ class Positions(nn.Module):
         """From queries to keys of the same sequence, measured in one way; None = no bias."""
         return None
 
-    def start(
+    def cross_state(
         self, memory: Tensor, src: Tensor, tgt_in: Tensor | None = None, beams: int = 1
     ) -> CrossState:
         """What cross-attention needs of its sources.
@@ -122,7 +122,9 @@ class Positions(nn.Module):
         return nn.Parameter(table.normal_(0, self.bias_deviation) if self.bias_deviation else table)
 
 
-def grown(table: Tensor, rows: int, like: Tensor, compute: Callable[[int], Tensor]) -> Tensor:
+def extend_table(
+    table: Tensor, rows: int, like: Tensor, compute: Callable[[int], Tensor]
+) -> Tensor:
     """A table of so many rows or more, on the device of `like` and in its dtype, fp32 at least.
 
     It is the given one where that will do. A longer one has twice the rows at least, since decoding

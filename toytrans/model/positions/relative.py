@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from toytrans.config.schema import ModelConfig
-from toytrans.model.positions.base import Distances, Positions, arange, grown
+from toytrans.model.positions.base import Distances, Positions, arange, extend_table
 from toytrans.tokens import Vocabulary
 
 
@@ -83,7 +83,7 @@ class Relative(Positions):
     """A bias by the distance d = i - j of query i and key j.
 
     A subclass describes each distance by F features, which each head weighs. Cross-attention has
-    a bias where `start` gives distances. Sequences may have any length.
+    a bias where `cross_state` gives distances. Sequences may have any length.
 
     rows: which of several distances each head uses
     """
@@ -122,7 +122,7 @@ class Relative(Positions):
         """
         if torch.compiler.is_compiling():  # a graph keeps no table
             return self._computed(offset, like.device).to(like.dtype)
-        self._table = grown(
+        self._table = extend_table(
             self._table, 2 * offset + 1, like, lambda rows: self._computed(rows // 2, like.device)
         )
         zero = len(self._table) // 2  # the row of distance 0

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from toytrans.config.schema import ModelConfig
-from toytrans.model.positions.base import Positions, grown
+from toytrans.model.positions.base import Positions, extend_table
 from toytrans.tokens import Vocabulary
 
 
@@ -52,7 +52,7 @@ class Rotary(Positions):
         """
         if torch.compiler.is_compiling():  # a graph keeps no table
             return self._computed(places, like.device).to(like.dtype)
-        self._table = grown(
+        self._table = extend_table(
             self._table, places.stop, like, lambda rows: self._computed(range(rows))
         )
         return self._table[places.start : places.stop].to(like.dtype)

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from toytrans.config.schema import ModelConfig
 from toytrans.model.positions.absolute import Absolute
-from toytrans.model.positions.base import grown
+from toytrans.model.positions.base import extend_table
 from toytrans.tokens import Vocabulary
 
 
@@ -27,7 +27,9 @@ class Sinusoidal(Absolute):
         width, device = like.shape[-1], like.device
         if torch.compiler.is_compiling() and device.type != "mps":  # a graph keeps no table
             return sinusoids(places.start, len(places), width, device).to(like)
-        self._table = grown(self._table, places.stop, like, lambda rows: sinusoids(0, rows, width))
+        self._table = extend_table(
+            self._table, places.stop, like, lambda rows: sinusoids(0, rows, width)
+        )
         return self._table[places.start : places.stop].to(like.dtype)
 
     def make_room(self, places: int, like: Tensor) -> None:
