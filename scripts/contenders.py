@@ -137,6 +137,7 @@ def config_of(spec: Training) -> Any:
         "n_encoder_layers": size.layers,
         "n_decoder_layers": size.layers,
         "positions": spec.positions,
+        "norm": "pre",
         "dropout": spec.dropout,
     }
     data: dict[str, Any] = {"task": "reverse", "symbols": 100, "train_length": [1, size.longest]}

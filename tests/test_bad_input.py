@@ -550,7 +550,7 @@ def test_a_name_that_no_disk_takes_is_refused(command: Command) -> None:
         ("train.eval_every=3", "train.eval_every (2 -> 3)"),
         ("model.d_ff=64", "model.d_ff (32 -> 64)"),
         ("model.n_heads=4", "model.n_heads (2 -> 4)"),
-        ("model.positions=learned", "model.positions (anchored -> learned)"),
+        ("model.positions=learned", "model.positions (sinusoidal -> learned)"),
     ],
 )
 def test_a_run_is_not_resumed_with_another_setting(

@@ -40,7 +40,11 @@ FOLLOWS = {  # which of the schemes a format expresses
 
 def run_of(scheme: str, **model: object) -> Run:
     """A run with a fresh model whose norms, biases and tables are shaken."""
-    options = {"d_model": 24, "n_heads": 3} | ALIASES.get(scheme, {"positions": scheme}) | model
+    options = (
+        {"d_model": 24, "n_heads": 3, "norm": "pre"}
+        | ALIASES.get(scheme, {"positions": scheme})
+        | model
+    )
     config = Config.model_validate(config_of().model_dump() | {"model": options})
     facts = DatasetInfo(VOCABULARY, (1, 30))
     return Run(Path("fresh"), config, facts, model_of(VOCABULARY, **options).float(), 0)

@@ -4,6 +4,7 @@ from statistics import mean
 
 import pytest
 import torch
+from conftest import ANCHORED
 
 from toytrans.config.schema import Config
 from toytrans.data import open_source
@@ -20,7 +21,7 @@ def trained(tmp_path, data, model=None, **train):
     config = Config.model_validate(
         {
             "data": {"valid_examples": 50, "test_examples": 300, "batch_tokens": 1024, **data},
-            "model": {"d_model": 32, "d_ff": 128} | (model or {}),
+            "model": ANCHORED | {"d_model": 32, "d_ff": 128} | (model or {}),
             "train": train,
         }
     )

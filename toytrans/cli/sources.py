@@ -98,7 +98,7 @@ class Source:
         warn_of_fault(settings.fault if settings else None)
         if settings is None:
             batch, vocabulary = batch_of_sequences(self.src, self.tgt)
-            small = ModelConfig(positions="sinusoidal", n_encoder_layers=1, n_decoder_layers=1)
+            small = ModelConfig(norm="pre", n_encoder_layers=1, n_decoder_layers=1)
             model = fresh(lambda: Transformer(small, vocabulary), 0)
             return InspectedBatch(batch, vocabulary, model, "fresh weights")
         if loaded and self.src:

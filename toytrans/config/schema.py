@@ -367,9 +367,9 @@ class ModelConfig(Section):
         None, description="Places that a convolution of kind conv sees. null means 3."
     )
     positions: OrOwn[PositionName] = Field(
-        "anchored",
-        description="Position scheme of embeddings and self-attention, or your own. Left out, it "
-        "is none in kind rnn and learned in kind conv.",
+        "sinusoidal",
+        description="Position scheme of embeddings and self-attention, or your own. sinusoidal is "
+        "the paper's; anchored is told where each output's source stands.",
     )
     cross_positions: OrOwn[CrossPositionName] | None = Field(
         None,
@@ -410,7 +410,8 @@ class ModelConfig(Section):
         False, description="Use the weights of one layer for the whole depth of a stack."
     )
     norm: Literal["pre", "post"] = Field(
-        "pre", description="Layer norm before each sub-layer, or after the residual sum."
+        "post",
+        description="Layer norm before each sub-layer, or after the residual sum as in the paper.",
     )
     activation: Literal["relu", "gelu", "gelu_tanh"] = Field(
         "relu", description="Activation of the feed-forward sub-layer."

@@ -22,6 +22,7 @@ import torch
 
 from toytrans import __version__
 from toytrans.config.load import differences
+from toytrans.config.names import NOT_THE_PAPERS
 from toytrans.config.schema import Config
 from toytrans.data import check_splits, open_source
 from toytrans.data.files import sha256_of
@@ -119,8 +120,8 @@ def open_session(
         context.on_main(lambda: run.create_run(path, plan.config, source.facts, environment))
         processes = f", {context.size} processes" if context.size > 1 else ""
         report(f"{path}: {device}, {precision}{processes}")
-        changes = _changes(before, environment)
-        for sentence in filter(None, (remark, *source.notes, *notes, *changes)):
+        notes = [_scheme(plan.config), remark, *source.notes, *notes]
+        for sentence in filter(None, (*notes, *_changes(before, environment))):
             report(sentence)
         if resumed and plan.saved:
             _report_schedule(plan.saved[0], plan.config, trainer.progress.step, report)
@@ -128,6 +129,13 @@ def open_session(
         signals.end(*context.gather(signals.received))
         yield Session(trainer, source, signals, resumed)
     signals.end(signals.received)  # one that came in the moment after the training
+
+
+def _scheme(config: Config) -> str:
+    """What a scheme of positions other than the paper's is given; else empty."""
+    name = config.model.positions
+    given = NOT_THE_PAPERS.get(name) if config.model.class_ is None else None
+    return f"positions {name}: {given}; not the paper's" if given else ""
 
 
 def _plan(request: Request, context: DistributedContext) -> _Plan:

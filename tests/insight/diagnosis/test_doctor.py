@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 import torch
 import yaml
-from conftest import VOCABULARY, config_of, tiny_yaml
+from conftest import ANCHORED, VOCABULARY, config_of, tiny_yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -263,7 +263,7 @@ def test_a_sweep_whose_test_file_is_of_another_kind_is_found(tmp_path, monkeypat
     texts = [" ".join(map(str, (n % 4, n // 4 % 4, n // 16))) for n in range(64)]
     Path("train.tsv").write_text("".join(f"{text}\t{text}\n" for text in texts))
     Path("other.tsv").write_text("".join(f"{text}\t{text[::-1]}\n" for text in texts))
-    sizes = {"d_model": 32, "d_ff": 64, "n_encoder_layers": 1, "n_decoder_layers": 1}
+    sizes = {"d_model": 32, "d_ff": 64, "n_encoder_layers": 1, "n_decoder_layers": 1} | ANCHORED
     for name in ("train", "other"):
         files = {"train": "train.tsv", "valid": "train.tsv", "test": f"{name}.tsv"}
         config = {
@@ -363,7 +363,7 @@ def train(path: Path, stop: int | None = None, **sections) -> Path:
     config = Config.model_validate(
         {
             "data": data | {"valid_examples": 100} | sections.pop("data", {}),
-            "model": {"d_model": 32, "d_ff": 64} | layers | sections.pop("model", {}),
+            "model": ANCHORED | {"d_model": 32, "d_ff": 64} | layers | sections.pop("model", {}),
             "train": {"max_steps": 100, "lr": 1e-2, "warmup_steps": 20, "log_every": 4}
             | sections.pop("train", {}),
             **sections,
