@@ -32,8 +32,8 @@ from torch import Tensor
 
 from toytrans.config.names import PositionName
 from toytrans.config.schema import Config
-from toytrans.data import open_source
 from toytrans.data.batches import training_batches
+from toytrans.data.open import open_dataset
 from toytrans.training.devices import Precision
 from toytrans.training.graphs import CudaCapture
 from toytrans.training.run import create_run
@@ -106,7 +106,7 @@ def trainer_of(
     train = {"lr": 2**-10, "schedule": "constant", "warmup_steps": 0, "precision": precision}
     sections = {"data": data, "model": model, "train": train}
     config = Config.model_validate({key: sections[key] | given.get(key, {}) for key in sections})
-    source, run = open_source(config), run or next(options.folders)
+    source, run = open_dataset(config), run or next(options.folders)
     create_run(run, config, source.facts, {})
     device = torch.device("cuda:0" if options.device == "cuda" else "cpu")
     capture = CudaCapture(device) if options.device == "cuda" else stand_in

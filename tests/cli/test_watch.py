@@ -24,7 +24,7 @@ from toytrans.cli.render import watch as module
 from toytrans.cli.render.watch import curve, translation
 from toytrans.cli.train import Moment
 from toytrans.config.load import load_config
-from toytrans.data import open_source
+from toytrans.data.open import open_dataset
 from toytrans.errors import UserError
 from toytrans.training.trainer import Trainer
 
@@ -114,7 +114,7 @@ def test_a_signal_saves_and_the_terminal_is_as_before():
 def trainer(here: Path) -> Trainer:
     config = load_config(here / "c.yaml", ["model.dropout=0.5"])
     (here / "r").mkdir()
-    return Trainer(config, open_source(config), here / "r", torch.device("cpu"), "fp32")
+    return Trainer(config, open_dataset(config), here / "r", torch.device("cpu"), "fp32")
 
 
 def moment(step: int, **more: float) -> Moment:

@@ -9,7 +9,6 @@ from conftest import Command, config_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from toytrans.data import open_source
 from toytrans.data.batches import (
     Batch,
     bucket,
@@ -18,6 +17,7 @@ from toytrans.data.batches import (
     make_batch,
     training_batches,
 )
+from toytrans.data.open import open_dataset
 from toytrans.data.pairs import Pairs, pad_rows
 from toytrans.tokens import PAD_ID
 
@@ -79,7 +79,7 @@ def stream(task="reverse", budget=1024, dealt=0, count=60, **data):
     config = config_of(
         task, data={"symbols": 20, "train_length": [1, 20], "batch_tokens": budget} | data
     )
-    return list(islice(training_batches(open_source(config), config, dealt), count))
+    return list(islice(training_batches(open_dataset(config), config, dealt), count))
 
 
 def test_few_shapes_and_little_padding():
@@ -138,7 +138,7 @@ def test_buckets_end_where_a_learned_table_does():
     assert bucket(26) == 28
     data = {"symbols": 20, "train_length": [20, 25], "batch_tokens": 512}
     config = config_of("copy", data=data, model={"positions": "learned", "max_positions": 26})
-    batches = [batch for batch, _ in islice(training_batches(open_source(config), config), 20)]
+    batches = [batch for batch, _ in islice(training_batches(open_dataset(config), config), 20)]
     assert max(batch.src.shape[1] for batch in batches) == 26
     assert max(batch.tgt_in.shape[1] for batch in batches) == 26
 
@@ -155,7 +155,7 @@ def test_a_limited_split_goes_round_in_epochs():
 
 
 def test_evaluation_sees_every_pair_once():
-    source = open_source(config_of("sort", data={"train_length": [0, 9]}))
+    source = open_dataset(config_of("sort", data={"train_length": [0, 9]}))
     pairs = source.pairs("test", torch.arange(333))
     seen = []
     for batch, rows in evaluation_batches(pairs, 512, source_bos=False):

@@ -6,9 +6,8 @@ import pytest
 import torch
 from conftest import config_of
 
-from toytrans.config.schema import FilesConfig
-from toytrans.data import check_splits, open_source
-from toytrans.data.files import FilePairs, read_pairs
+from toytrans.data.files import read_pairs
+from toytrans.data.open import check_dataset, open_dataset
 from toytrans.errors import UserError
 
 
@@ -71,14 +70,18 @@ def test_what_does_not_fit_a_format_is_named_with_its_line(tmp_path, name, text,
     assert says in str(error.value) and "\n" not in str(error.value)
 
 
+def config_of_files(files, model=None, **data):
+    none = {"task": None, "symbols": None, "train_length": None}
+    return config_of(data={**none, "files": files, **data}, model=model or {})
+
+
 def file_pairs(tmp_path, train, **others):
     paths = {}
     for name, pairs in {"train": train, **others}.items():
         path = tmp_path / f"{name}.jsonl"
         path.write_text("".join(json.dumps({"src": s, "tgt": t}) + "\n" for s, t in pairs))
         paths[name] = str(path)
-    limits = {"train": None, "valid": None, "test": None}
-    return FilePairs(FilesConfig.model_validate(paths), 0, limits)
+    return open_dataset(config_of_files(paths))
 
 
 def test_the_vocabulary_comes_from_training_alone(tmp_path):
@@ -105,7 +108,7 @@ def test_decoding_may_grow_to_twice_what_training_targets_do(tmp_path):
     """growth S + 10 tokens: 12 symbols, twice 6, and their end need growth 3 for one of source."""
     for length, growth in ((5, 2), (6, 3), (10, 11), (900, 1000), (1009, 1000)):
         source = file_pairs(tmp_path, [([1, 2], [1]), ([1], [1] * length), ([], [1] * 50)])
-        assert source.facts.max_len_a == growth
+        assert source.facts.target_growth == growth
 
 
 def test_a_limit_takes_a_fixed_choice_of_a_file(tmp_path):
@@ -115,17 +118,9 @@ def test_a_limit_takes_a_fixed_choice_of_a_file(tmp_path):
             "".join(json.dumps({"src": s, "tgt": t}) + "\n" for s, t in train)
         )
     files = {name: str(tmp_path / f"{name}.jsonl") for name in ("train", "valid", "test")}
-    config = config_of(
-        data={
-            "task": None,
-            "symbols": None,
-            "train_length": None,
-            "files": files,
-            "test_examples": 20,
-        }
-    )
+    config = config_of_files(files, test_examples=20)
     first, second = (
-        open_source(config).pairs("test", torch.arange(20)).src.tolist() for _ in range(2)
+        open_dataset(config).pairs("test", torch.arange(20)).src.tolist() for _ in range(2)
     )
     assert first == second
     assert len({row[0] for row in first}) == 20
@@ -146,14 +141,11 @@ def test_sources_that_occur_twice_are_held_out_together_and_overlaps_are_counted
 def test_a_changed_training_file_is_noticed_where_it_matters(tmp_path):
     source = file_pairs(tmp_path, [([k], [k]) for k in range(40)], test=[([1], [1])])
     facts = source.facts
-    files = FilesConfig.model_validate(
-        {"train": str(tmp_path / "train.jsonl"), "test": str(tmp_path / "test.jsonl")}
-    )
-    limits = {"train": None, "valid": None, "test": None}
-    assert FilePairs(files, 0, limits, facts).size("valid") == 2
+    config = config_of_files({name: str(tmp_path / f"{name}.jsonl") for name in ("train", "test")})
+    assert open_dataset(config, facts).size("valid") == 2
     with (tmp_path / "train.jsonl").open("a") as file:
         file.write('{"src": [1], "tgt": [2]}\n')
-    again = FilePairs(files, 0, limits, facts)
+    again = open_dataset(config, facts)
     assert again.size("test") == 1
     with pytest.raises(UserError, match="not the file that the run was trained on"):
         again.size("valid")
@@ -164,16 +156,16 @@ def test_sequences_past_a_learned_table_are_refused_before_training(tmp_path):
     (tmp_path / "train.jsonl").write_text(
         "".join(json.dumps({"src": s, "tgt": t}) + "\n" for s, t in train)
     )
-    data = {"task": None, "symbols": None, "train_length": None}
-    data["files"] = {"train": str(tmp_path / "train.jsonl")}
-    for rows, fits in ((9, True), (8, False)):
-        model = {"positions": "learned", "max_positions": rows}
-        config = config_of(data=data, model=model)
-        if fits:
-            check_splits(config, open_source(config))
-        else:
-            with pytest.raises(UserError, match="9 places, its end included, is longer than"):
-                check_splits(config, open_source(config))
+    files = {"train": str(tmp_path / "train.jsonl")}
+    for cross, places in (("none", 9), ("anchored", 10)):  # with BOS before the source
+        for rows in (places, places - 1):
+            model = {"positions": "learned", "cross_positions": cross, "max_positions": rows}
+            config = config_of_files(files, model)
+            if rows == places:
+                check_dataset(config, open_dataset(config))
+                continue
+            with pytest.raises(UserError, match=f"{places} places, its ends included, is more"):
+                check_dataset(config, open_dataset(config))
 
 
 @pytest.mark.parametrize("name", ["pairs", "pairs.tsv"])

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from toytrans.config.schema import Config
-from toytrans.data import open_source
+from toytrans.data.open import open_dataset
 from toytrans.data.pairs import all_pairs
 from toytrans.evaluation import evaluate
 from toytrans.training.run import create_run
@@ -24,7 +24,7 @@ def trained(tmp_path, data, model=None, **train):
             "train": train,
         }
     )
-    source = open_source(config)
+    source = open_dataset(config)
     create_run(tmp_path / "run", config, source.facts, {})
     trainer = Trainer(config, source, tmp_path / "run", CPU, "fp32")
     records = list(trainer.train())

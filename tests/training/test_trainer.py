@@ -8,8 +8,8 @@ import torch
 from conftest import config_of
 from torch.nn import functional as F
 
-from toytrans.data import open_source
 from toytrans.data.batches import Batch, training_batches
+from toytrans.data.open import open_dataset
 from toytrans.training.checkpoint import saved_steps
 from toytrans.training.objective import summed_loss
 from toytrans.training.run import create_run, read_records
@@ -21,7 +21,7 @@ CPU = torch.device("cpu")
 def trainer_of(run, task="copy", precision="fp32", **sections):
     data = {"batch_tokens": 256, "valid_examples": 30, "test_examples": 30}
     config = config_of(task, **(sections | {"data": data | sections.get("data", {})}))
-    source = open_source(config)
+    source = open_dataset(config)
     create_run(run, config, source.facts, {})
     return Trainer(config, source, run, CPU, precision)
 

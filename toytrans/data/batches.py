@@ -20,7 +20,8 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from toytrans.config.schema import Config
-from toytrans.data.pairs import Pairs, PairSource, permutation
+from toytrans.data.hashing import permutation
+from toytrans.data.pairs import Dataset, Pairs
 from toytrans.tokens import BOS_ID, EOS_ID, PAD_ID
 
 SMALLEST_POOL = 4096
@@ -134,7 +135,7 @@ def bucket(length: int) -> int:
 
 
 def training_batches(
-    source: PairSource, config: Config, dealt: int = 0, device: torch.device | str = "cpu"
+    source: Dataset, config: Config, dealt: int = 0, device: torch.device | str = "cpu"
 ) -> Generator[tuple[Batch, int]]:
     """Endless batches, each with the number of pairs dealt so far.
 
@@ -163,7 +164,7 @@ def training_batches(
         past = 0
 
 
-def largest_batch(source: PairSource, config: Config, device: torch.device | str = "cpu") -> Batch:
+def largest_batch(source: Dataset, config: Config, device: torch.device | str = "cpu") -> Batch:
     """The training batch that needs the most memory, from a file or from a task's first pool.
 
     That pool holds the longest sources of the task many times.
@@ -181,7 +182,7 @@ def largest_batch(source: PairSource, config: Config, device: torch.device | str
     return make_batch(pairs.take(order[start:stop].to(device)), source_bos, shape)
 
 
-def _pool_size(source: PairSource, config: Config) -> int:
+def _pool_size(source: Dataset, config: Config) -> int:
     """Pairs of a pool. It is at most the number of training pairs, so no batch repeats a pair."""
     pair_tokens = sum(source.facts.train_length) + 3  # S + T of a mean source with its ends
     size = max(BATCHES_OF_A_POOL * config.data.batch_tokens // pair_tokens, SMALLEST_POOL)
@@ -251,7 +252,7 @@ def evaluation_batches(
             yield make_batch(pairs.take(rows), source_bos, (len(rows), src_width, tgt_width)), rows
 
 
-def _stream(source: PairSource, seed: int, start: int, count: int) -> Tensor:
+def _stream(source: Dataset, seed: int, start: int, count: int) -> Tensor:
     """Indices (count,) of the pairs start .. start + count - 1 of the stream.
 
     A finite split is repeated in epochs, each with its own order.

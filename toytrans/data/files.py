@@ -16,7 +16,8 @@ from torch import Tensor
 
 from toytrans.config.names import FormatName
 from toytrans.config.schema import MOST_IDS, FilesConfig, Paths
-from toytrans.data.pairs import MAX_LEN_B, DatasetInfo, Pairs, Split, pad_rows, permutation
+from toytrans.data.hashing import permutation
+from toytrans.data.pairs import MOST_TARGET_GROWTH, TARGET_SLACK, DataFacts, Pairs, Split, pad_rows
 from toytrans.errors import UnseenSymbol, UserError
 from toytrans.safe_io import read_named
 from toytrans.tokens import Vocabulary, vocabulary_of
@@ -26,9 +27,6 @@ HELD_OUT_SHARE = 0.05
 
 MOST_BYTES, MOST_LINES, LONGEST_LINE = 100_000_000, 2_000_000, 1_000_000
 """Of a file, its lines, and letters of one; all of it is held in memory, many times its size."""
-
-LARGEST_MAX_LEN_A = 1000
-"""Target symbols per source symbol that decoding allows."""
 
 
 @dataclass(frozen=True)
@@ -48,25 +46,25 @@ class FilePairs:
         self,
         files: FilesConfig,
         seed: int,
-        examples: dict[Split, int | None],
-        facts: DatasetInfo | None = None,
+        examples: dict[str, int | None],
+        facts: DataFacts | None = None,
     ) -> None:
         self._files, self._seed, self._examples, self._facts = files, seed, examples, facts
         self._texts: dict[Split, list[TextPair]] = {}
         self._encoded: dict[Split, Pairs] = {}
 
     @cached_property
-    def facts(self) -> DatasetInfo:
-        """Vocabulary, lengths and max_len_a of the training file, or those a run has saved."""
+    def facts(self) -> DataFacts:
+        """Vocabulary, lengths and target growth of the training file, or those a run has saved."""
         if self._facts:
             return self._facts
         pairs = self._train_text
         lengths = [len(pair.src) for pair in pairs]
         vocabulary = vocabulary_of(side for pair in pairs for side in (pair.src, pair.tgt))
-        return DatasetInfo(
+        return DataFacts(
             vocabulary,
             (min(lengths), max(lengths)),
-            _max_len_a(pairs),
+            _target_growth(pairs),
             sha256_of(self._files.train),
         )
 
@@ -148,19 +146,19 @@ class FilePairs:
         return [pair for pair in text if (tuple(pair.src) in chosen) == (split == "valid")]
 
 
-def _max_len_a(pairs: Sequence[TextPair]) -> int:
-    """The least a from 2 to 1,000 for which a S + MAX_LEN_B tokens hold twice every target and its
-    end: other sources may need more tokens than those of training."""
-    max_len_a = 2
+def _target_growth(pairs: Sequence[TextPair]) -> int:
+    """The least g from 2 to 1,000 for which g S + TARGET_SLACK tokens hold twice every target and
+    its end: other sources may need more tokens than those of training."""
+    growth = 2
     for pair in pairs:
-        if len(pair.tgt) + 1 > LARGEST_MAX_LEN_A * len(pair.src) + MAX_LEN_B and pair.src:
+        if len(pair.tgt) + 1 > MOST_TARGET_GROWTH * len(pair.src) + TARGET_SLACK and pair.src:
             raise UserError(
                 f"{pair.tgt_place}: {len(pair.tgt):,} symbols for a source of {len(pair.src):,}; "
-                f"a target may have {LARGEST_MAX_LEN_A:,} for each of its source's"
+                f"a target may have {MOST_TARGET_GROWTH:,} for each of its source's"
             )
         if pair.src:
-            max_len_a = max(max_len_a, -(-(2 * len(pair.tgt) + 1 - MAX_LEN_B) // len(pair.src)))
-    return min(max_len_a, LARGEST_MAX_LEN_A)
+            growth = max(growth, -(-(2 * len(pair.tgt) + 1 - TARGET_SLACK) // len(pair.src)))
+    return min(growth, MOST_TARGET_GROWTH)
 
 
 def sha256_of(paths: Paths) -> str:

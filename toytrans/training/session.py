@@ -23,9 +23,9 @@ import torch
 from toytrans import __version__
 from toytrans.config.load import differences, ignored_in
 from toytrans.config.schema import Config
-from toytrans.data import check_splits, open_source
 from toytrans.data.files import sha256_of
-from toytrans.data.pairs import DatasetInfo, PairSource
+from toytrans.data.open import check_dataset, open_dataset
+from toytrans.data.pairs import DataFacts, Dataset
 from toytrans.errors import UserError
 from toytrans.training import owned, run, run_folder
 from toytrans.training.devices import Precision, choose_device, choose_precision
@@ -63,7 +63,7 @@ class Session(NamedTuple):
     """A trainer in its locked run directory. resumed: whether it continues from a checkpoint."""
 
     trainer: Trainer
-    source: PairSource
+    source: Dataset
     signals: ReceivedSignals
     resumed: bool
 
@@ -74,7 +74,7 @@ class _Plan(NamedTuple):
     path: Path
     config: Config
     precision: Precision | Literal["auto"]
-    saved: tuple[Config, DatasetInfo] | None
+    saved: tuple[Config, DataFacts] | None
     resume: bool
 
 
@@ -161,17 +161,17 @@ def _config_to_resume(request: Request, path: Path, saved: Config) -> Config:
     return config
 
 
-def _open(plan: _Plan, context: DistributedContext) -> tuple[torch.device, PairSource]:
+def _open(plan: _Plan, context: DistributedContext) -> tuple[torch.device, Dataset]:
     """The device and the data of this process, checked. Raises UserError."""
     check_fault(plan.config.fault, plan.config.model, context.size)
     device = choose_device(context.device(plan.config.device))
-    source = open_source(plan.config)
+    source = open_dataset(plan.config)
     if plan.saved is not None and source.facts != plan.saved[1]:
         raise UserError(
             f"{plan.path}: the training data is not that of the saved run; put it back, or start "
             "another run with --out"
         )
-    check_splits(plan.config, source)
+    check_dataset(plan.config, source)
     return device, source
 
 

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from toytrans.config.schema import Config
 from toytrans.data.batches import Batch, largest_batch, training_batches
-from toytrans.data.pairs import Pairs, PairSource, all_pairs
+from toytrans.data.pairs import Dataset, Pairs, all_pairs
 from toytrans.errors import UserError, ran_out_of_memory
 from toytrans.evaluation import Scores, evaluate
 from toytrans.training.checkpoint import (
@@ -64,7 +64,7 @@ class Trainer:
     def __init__(
         self,
         config: Config,
-        source: PairSource,
+        source: Dataset,
         run: Path,
         device: torch.device,
         precision: Precision,

@@ -11,7 +11,7 @@ from rich.table import Table
 from toytrans.cli.common import argument, broken, columns, output, plain, print_table, share
 
 if TYPE_CHECKING:
-    from toytrans.data.pairs import Pairs, PairSource, Split
+    from toytrans.data.pairs import Dataset, Pairs, Split
     from toytrans.evaluation import Scores, Summary
     from toytrans.training.run import Run
     from toytrans.training.trainer import Trainer
@@ -64,7 +64,7 @@ def ranges(
     return rows
 
 
-def print_results(trainer: "Trainer", source: "PairSource") -> None:
+def print_results(trainer: "Trainer", source: "Dataset") -> None:
     """The table at the end of a training. All its processes measure the best checkpoint together,
     like `toytrans eval`."""
     from toytrans import load

@@ -22,7 +22,7 @@ from toytrans.cli.common import output, printable, share
 from toytrans.cli.render.heat_maps import map_of
 from toytrans.cli.render.tables import GAP, fitting, has_unicode, side_by_side, wrapped
 from toytrans.data.batches import make_batch
-from toytrans.data.pairs import PairSource, all_pairs
+from toytrans.data.pairs import Dataset, all_pairs
 from toytrans.errors import UserError
 from toytrans.insight.attention.heads import Choice, attend, count
 from toytrans.insight.attention.maps import AttentionMaps, few
@@ -46,7 +46,7 @@ LENGTHS = (6, 4)
 
 
 @contextlib.contextmanager
-def watch(trainer: Trainer, source: PairSource) -> Iterator[Callable[["Moment"], None]]:
+def watch(trainer: Trainer, source: Dataset) -> Iterator[Callable[["Moment"], None]]:
     """The view, on standard error. Yields what draws a moment, if there is time for it."""
     console = output(stderr=True)
     live = Live(
@@ -89,7 +89,7 @@ def can_watch() -> bool:
 class _View:
     """What is shown, and the time that it takes."""
 
-    def __init__(self, trainer: Trainer, source: PairSource) -> None:
+    def __init__(self, trainer: Trainer, source: Dataset) -> None:
         self.trainer, self.facts = trainer, source.facts
         self.pairs = few(all_pairs(source, "valid"), LENGTHS)
         self.maps: AttentionMaps | None = None
@@ -136,7 +136,7 @@ class _View:
         self.maps, self.sampled_step = None, run.step
         model.eval()
         try:
-            self.answers = greedy(model, batch.src, self.facts.max_len_a).tokens.tolist()
+            self.answers = greedy(model, batch.src, self.facts.target_growth).tokens.tolist()
             attentions = attend(model, batch, Choice("cross"))
             heads = [head for each in attentions for head in count(each, batch).result()]
             self.maps = AttentionMaps(run, batch, attentions, heads, "")
