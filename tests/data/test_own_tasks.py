@@ -242,9 +242,8 @@ def test_a_learned_table_must_hold_the_longest_target(refused: Callable[..., str
     table = ("model.positions=learned", "model.max_positions=20", "data.test_length=[1, 6]")
     sets = [word for setting in table for word in ("--set", setting)]
     message = refused("train", "c.yaml", *sets)
-    assert (
-        "sources of 6 symbols take up to 22 places" in message and "model.max_positions" in message
-    )
+    assert "data.test_length: 6 symbols are more than the 5 that" in message
+    assert "model.max_positions 20" in message and "has growth 2" in message
     assert not Path("runs").exists()
 
 
@@ -269,4 +268,4 @@ def test_a_position_table_needs_what_the_task_says_of_its_growth(
     words = [word for setting in sets for word in ("--set", setting)]
     done = command("train", "c.yaml", "--out", "r", *words)
     assert done.code == (0 if fits else 2), done.err
-    assert ("sources of 31 symbols take up to 41 places" in done.err) == (not fits)
+    assert ("31 symbols are more than the 30 that" in done.err) == (not fits)

@@ -627,9 +627,8 @@ class Config(Section):
         data, train = self.data, self.train
         if data.train_length is not None and data.test_length is None:
             low, high = data.train_length
-            five = range(high + 5, high, -1)
-            fits = (n for n in five if not self.no_room(self._places(n, data.limits)))
-            data = data.model_copy(update={"test_length": (low, next(fits, high))})
+            beyond = max(high, min(high + 5, self._room(data.limits)))
+            data = data.model_copy(update={"test_length": (low, beyond)})
         if self.model.backward == "by_hand" and train.precision == "auto":
             train = train.model_copy(update={"precision": "fp32"})
         return {"data": data, "train": train}
@@ -651,9 +650,8 @@ class Config(Section):
             if span[1] < limits.shortest:
                 needs = f"{shown(self.data.task or '')} needs a source length of {limits.shortest}"
                 return f"data.{split}_length", f"{needs} or more"
-            if reason := self.no_room(places := self._places(span[1], limits)):
-                sources = f"sources of {span[1]} symbols take up to {places} places, their"
-                return f"data.{split}_length", f"{sources} targets and ends included, {reason}"
+            if reason := self.too_long(span[1], limits):
+                return f"data.{split}_length", reason
             examples = self.data.examples[split]
             if split != "train" and examples is not None and examples * span[1] > MOST_IDS:
                 return f"data.{split}_examples", (
@@ -662,20 +660,25 @@ class Config(Section):
                 )
         return None
 
-    def no_room(self, places: int) -> str:
-        """Why a sequence of so many places does not fit the position table; "" where it does."""
-        most = self.model.max_length
-        if most is None or places <= most:
+    def too_long(self, symbols: int, limits: TaskLimits) -> str:
+        """Why a source of so many symbols, or its target, does not fit the position table; "" where
+        both do."""
+        room = self._room(limits)
+        if symbols <= room:
             return ""
         return (
-            f"more than the {most} that model.max_positions {self.model.max_positions} leaves room "
-            "for; raise it, or take positions without a table"
+            f"{symbols} symbols are more than the {room} that model.max_positions "
+            f"{self.model.max_positions} leaves room for; raise it, or take positions without a "
+            "table"
         )
 
-    def _places(self, symbols: int, limits: TaskLimits) -> int:
-        """Of the longest sequence of a pair whose source has so many symbols, with its ends."""
-        target = limits.target_growth * symbols + limits.target_slack
-        return max(symbols + 1 + self.source_bos, target)
+    def _room(self, limits: TaskLimits) -> int:
+        """Source symbols whose source and target both fit the position table, ends included."""
+        most = self.model.max_length
+        if most is None:
+            return sys.maxsize
+        target = (most - limits.target_slack) // limits.target_growth
+        return min(most - 1 - self.source_bos, target)
 
     def _check_step(self) -> None:
         """Whether the batches of one step fit memory. All are there before the first is used:

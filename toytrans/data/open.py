@@ -30,10 +30,6 @@ def check_dataset(config: Config, dataset: Dataset) -> None:
     for split in SPLITS:
         if split == "test" and files.test is None:
             continue
-        pairs = all_pairs(dataset, split)
-        source, target = pairs.lengths_on_host().amax(1).tolist()
-        places = max(source + 1 + config.source_bos, target + 1)
-        if reason := config.no_room(places):
-            raise UserError(
-                f"data.files.{split}: a sequence of {places} places, its ends included, is {reason}"
-            )
+        longest = int(all_pairs(dataset, split).lengths_on_host().max())
+        if reason := config.too_long(longest, config.data.limits):
+            raise UserError(f"data.files.{split}: {reason}")

@@ -80,7 +80,8 @@ def open_own_task(config: Config, facts: DataFacts | None = None) -> TaskPairs:
     if facts is None:  # a new run, whose outputs may become as long as decoding allows
         limits = limits._replace(target_growth=own.target_growth, target_slack=TARGET_SLACK)
     if found := config.misfit(limits):
-        raise UserError(": ".join(found))
+        has = f"{own.name} has growth {own.target_growth} and shortest {own.shortest}"
+        raise UserError(f"{': '.join(found)} ({has})")
     asked = min(low for low, _ in data.lengths.values())
     settings = data.model_copy(update={"symbols": len(own.symbols)})
     pairs = TaskPairs(_as_task(own, asked), settings, seed)
