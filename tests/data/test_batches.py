@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from toytrans.data.batches import (
     Batch,
     bucket,
-    cut,
     evaluation_batches,
     make_batch,
+    plan_batches,
     training_batches,
 )
 from toytrans.data.open import open_dataset
@@ -61,13 +61,13 @@ def test_buckets_waste_little_and_are_few(length):
     st.integers(50, 4000),
     st.booleans(),
 )
-def test_cuts_hold_every_pair_once_within_the_budget(lengths, budget, even_rows):
+def test_plans_hold_every_pair_once_within_the_budget(lengths, budget, even_rows):
     src_length, tgt_length = torch.tensor(lengths).unbind(1)
-    order, cuts = cut(torch.tensor(lengths).T, budget, True, even_rows)
+    order, plans = plan_batches(torch.tensor(lengths).T, budget, True, even_rows)
     assert sorted(order.tolist()) == list(range(len(lengths)))
-    assert [start for start, _, _ in cuts] == [0, *(stop for _, stop, _ in cuts[:-1])]
-    assert cuts[-1][1] == len(lengths)
-    for start, stop, (rows, width, height) in cuts:
+    assert [start for start, _, _ in plans] == [0, *(stop for _, stop, _ in plans[:-1])]
+    assert plans[-1].stop == len(lengths)
+    for start, stop, (rows, width, height) in plans:
         assert 0 < stop - start <= rows
         assert rows == 1 or rows * (width + height) <= budget
         members = order[start:stop]

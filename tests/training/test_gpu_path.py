@@ -18,7 +18,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 from toytrans.config.names import TaskName
 from toytrans.config.schema import Config
 from toytrans.data import batches
-from toytrans.data.batches import Batch, Pool, training_batches
+from toytrans.data.batches import Batch, plan_batches, training_batches
 from toytrans.data.open import open_dataset
 from toytrans.model.backends import sdpa
 from toytrans.model.context import AttentionContext
@@ -118,8 +118,13 @@ def test_pools_are_made_on_the_device_and_read_back_once(tmp_path, monkeypatch, 
     config = stream_config(name, tmp_path)
     source = open_dataset(config)
     expected = list(islice(training_batches(source, config), 100))
-    made, pools, reads, sent = Pool.of, [], [], []
-    monkeypatch.setattr(Pool, "of", lambda *what: (pools.append(what), made(*what))[1])
+    pools, reads, sent = [], [], []
+
+    def planned(lengths: Tensor, *rest: Any, **more: Any) -> Any:
+        pools.append(lengths)
+        return plan_batches(lengths, *rest, **more)
+
+    monkeypatch.setattr(batches, "plan_batches", planned)
     with OtherDevice() as other:
         for (batch, dealt), (like, like_dealt) in zip(
             islice(training_batches(source, config, device=META), 100), expected, strict=True
