@@ -2,7 +2,6 @@
 place and the remedy, values that follow from others, and a saved config that reads back equal."""
 
 import math
-import re
 import signal
 import subprocess
 import sys
@@ -13,12 +12,9 @@ from typing import Any, get_args
 
 import pytest
 import torch
-from conftest import Command
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from toytrans.config.errors import fields_of
-from toytrans.config.foreign import FOREIGN
 from toytrans.config.load import check_config, differences, load_config, save_config
 from toytrans.config.names import PositionName, TaskName
 from toytrans.config.schema import Config, Section
@@ -254,150 +250,6 @@ def test_a_number_that_training_takes_for_zero_is_refused(tmp_path, key):
     assert_says(message, (f"{key}: ", "1e-310", "too small for a number that is not 0"))
 
 
-# Keys of other libraries --------------------------------------------------------------------
-
-
-JOEYNMT = """\
-name: reverse_experiment
-data:
-    train: data/train
-    dev: data/dev
-    src: {lang: src, max_length: 25}
-testing:
-    beam_size: 1
-training:
-    optimizer: adamw
-    learning_rate: 0.001
-    label_smoothing: 0.1
-    patience: 4
-model:
-    encoder:
-        num_layers: 2
-        hidden_size: 64
-    decoder:
-        num_layers: 3
-"""
-
-
-def lines_of_refusal(folder: Path, text: str, *overrides: str) -> list[str]:
-    with pytest.raises(UserError) as caught:
-        load(folder, text, *overrides)
-    assert str(caught.value) == "\n".join(caught.value.args)
-    return [line.removeprefix(f"{folder}/") for line in caught.value.args]
-
-
-def test_a_config_of_joeynmt_gets_a_line_for_each_key(tmp_path: Path) -> None:
-    assert lines_of_refusal(tmp_path, JOEYNMT) == [
-        "run.yaml:3: data.train: here data.files.train",
-        "run.yaml:4: data.dev: here data.files.valid",
-        "run.yaml:5: data.src.max_length: here data.train_length",
-        "run.yaml:7: testing.beam_size: here the option --beam of eval",
-        "run.yaml:9: training.optimizer: always AdamW here; leave it out",
-        "more keys with other names here: 6, without one: 2; this looks like a file of JoeyNMT: "
-        "see docs/from/joeynmt.md",
-    ]
-    rest = "".join(JOEYNMT.splitlines(True)[10:])
-    assert lines_of_refusal(tmp_path, f"training:\n{rest}") == [
-        "run.yaml:2: training.label_smoothing: here train.label_smoothing",
-        "run.yaml:3: training.patience: here train.patience",
-        "run.yaml:6: model.encoder.num_layers: here model.n_encoder_layers",
-        "run.yaml:7: model.encoder.hidden_size: here model.d_model",
-        "run.yaml:9: model.decoder.num_layers: here model.n_decoder_layers",
-    ]
-
-
-HUGGING_FACE = """\
-model_type: marian
-encoder_layers: 2
-decoder_layers: 2
-encoder_attention_heads: 4
-encoder_ffn_dim: 256
-learning_rate: 0.001
-num_train_epochs: 3
-"""
-FAIRSEQ = """\
-model: {encoder_embed_dim: 64, encoder_ffn_embed_dim: 256, share_all_embeddings: true}
-optimization: {lr: [0.001], max_update: 1000, update_freq: [1]}
-criterion: {label_smoothing: 0.1}
-"""
-
-
-@pytest.mark.parametrize(
-    ("text", "last"),
-    [
-        (
-            HUGGING_FACE,
-            "more keys with other names here: 1, without one: 1; this looks like a file of "
-            "Hugging Face: see docs/from/huggingface.md",
-        ),
-        (
-            FAIRSEQ,
-            "more keys with other names here: 2; this looks like a file of fairseq: see "
-            "docs/configuration.md",
-        ),
-        (
-            "n_layers: 2\nnhead: 2\nlayers: 2\nn_head: 2\nemb_dim: 2\nd_inner: 2",
-            "more keys with other names here: 1",
-        ),
-    ],
-)
-def test_the_last_line_says_how_many_are_left_and_whose_file_it_is(tmp_path, text, last) -> None:
-    lines = lines_of_refusal(tmp_path, text)
-    assert len(lines) == 6 and lines[-1] == last
-    page = last.rpartition("see ")[2]
-    assert page == last or (Path(__file__).parent.parent / page).is_file()
-
-
-FROM_ELSEWHERE = {
-    "model.n_encoder_layers and model.n_decoder_layers": "n_layers num_layers num_hidden_layers",
-    "model.n_encoder_layers": "encoder_layers num_encoder_layers",
-    "model.d_model": "hidden_size embedding_dim encoder_embed_dim",
-    "model.n_heads": "num_heads nhead encoder_attention_heads num_attention_heads",
-    "model.d_ff": "ff_size dim_feedforward encoder_ffn_embed_dim intermediate_size",
-    "model.tie_embeddings": "tied_embeddings share_decoder_input_output_embed tie_word_embeddings",
-    "train.lr": "learning_rate",
-    "train.warmup_steps": "warmup learning_rate_warmup warmup_updates",
-    "train.max_steps": "max_epoch max_epochs epochs updates num_train_epochs",
-    "train.clip_norm": "clip_grad_norm max_grad_norm",
-    "data.batch_tokens": "batch_size batch_type max_tokens",
-    "device": "use_cuda",
-    "--beam": "beam_size num_beams",
-    "AdamW": "optimizer",
-    "batch first": "batch_first",
-    "mean over real target tokens": "normalization",
-    "train.keep_checkpoints": "keep_last_ckpts save_total_limit",
-}
-
-
-@pytest.mark.parametrize(
-    ("name", "ours"),
-    [(name, ours) for ours, names in FROM_ELSEWHERE.items() for name in names.split()],
-)
-def test_a_name_of_another_library_is_recognised(tmp_path, name, ours) -> None:
-    for section in ("", "model.", "train."):
-        (line,) = lines_of_refusal(tmp_path, PLAIN, f"{section}{name}=1")
-        assert line.startswith(f"--set: {section}{name}: ") and ours in line
-
-
-def test_every_name_from_elsewhere_is_unknown_here_and_leads_to_a_key() -> None:
-    paths = fields_of(Config)
-    for name, hint in FOREIGN.items():
-        assert name not in paths, name
-        assert "." in name or name not in {path.rpartition(".")[2] for path in paths}, name
-        for target in re.findall(r"\b(?:data|model|train)\.[\w.]+", hint):
-            assert target in paths, (name, target)
-
-
-def test_each_name_from_elsewhere_is_one_line_in_the_terminal(command: Command, tmp_path):
-    path = write(tmp_path, 'data: {task: copy}\n"a\\nb": {n_layers: 2}\nnhead: 2\n')
-    answer = command("train", str(path))
-    assert answer.code == 2 and answer.err.splitlines() == [
-        f"toytrans: {path}:2: a\\nb.n_layers: here model.n_encoder_layers and "
-        "model.n_decoder_layers",
-        f"toytrans: {path}:3: nhead: here model.n_heads",
-    ]
-
-
 # Files that are refused ----------------------------------------------------------------------
 
 
@@ -574,7 +426,6 @@ def test_an_unknown_key_is_named_however_it_is_spelt(
 
 def test_the_example_in_a_message_suits_its_key(tmp_path: Path) -> None:
     assert "say [1, 20]" in refusal(tmp_path, PLAIN, "data.test_length=20")
-    assert "[1, 20]" not in refusal(tmp_path, PLAIN, "model.cross_anchors=start")
 
 
 def test_a_config_without_data_is_told_what_to_add(tmp_path: Path) -> None:

@@ -104,32 +104,3 @@ def test_what_runs_refuses(here, refused, command: Command, monkeypatch):
     (here / "runs").mkdir()
     assert command("runs") == (0, "", "runs: no runs here\n")
     assert json.loads(command("runs", "--json").out)["runs"] == []
-
-
-def test_a_run_that_an_earlier_version_compiled_is_read(trained, here: Path, command: Command):
-    """It is as good as before; in a new config the key is an error."""
-    for name, value in (("old", "true"), ("off", "false"), ("odd", "3")):
-        config = Path(shutil.copytree(trained, here / "runs" / name)) / "config.yaml"
-        config.write_text(config.read_text().replace("\ntrain:", f"\ntrain:\n  compile: {value}"))
-    listed = json.loads(command("runs", "--json").out)["runs"]
-    states = {Path(run["run"]).name: run["state"] for run in listed}
-    assert states == {"old": "finished", "off": "finished", "odd": "damaged"}
-
-    said = r"runs/old/config\.yaml:\d+: train\.compile: true is ignored; .*\n"
-    for words in (
-        ("eval", "{}"),
-        ("translate", "--run", "{}", "1 2"),
-        ("check", "{}", "--only", "m"),
-    ):
-        old, off = (command(*(w.format(f"runs/{n}") for w in words)) for n in ("old", "off"))
-        assert (old.code, old.out) == (off.code, off.out.replace("runs/off", "runs/old"))
-        assert len(re.findall(said, old.err)) == 1 and "ignored" not in off.err, old.err
-
-    resume = ("--out", "runs/old", "--resume", "--set", "train.max_steps=8")
-    resumed = command("train", "c.yaml", *resume)
-    assert resumed.code == 0 and re.search(said, resumed.err), resumed.err
-    assert "ignored" not in command("eval", "runs/old").err, "the config was written anew"
-    (here / "new.yaml").write_text(tiny_yaml(train={"compile": True}))
-    refused = command("train", "new.yaml")
-    assert refused.code == 2 and "compile: no longer exists" in refused.err
-    assert "train.cuda_graphs" in refused.err and refused.err.startswith("toytrans: new.yaml:")

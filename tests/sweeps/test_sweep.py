@@ -150,7 +150,7 @@ def test_a_mistake_in_the_base_file_is_told_once(here: Path, refused):
     Path("c.yaml").write_text(text)
     message = refused("sweep", "c.yaml", "--seeds", "0:2", *TWO)
     assert message.count("checkpoint_every") == 1 and "combinations" not in message
-    assert message.endswith("checkpoint_every: here train.eval_every\n")
+    assert message.endswith("did you mean train.keep_checkpoints?\n")
 
 
 def test_a_larger_grid_adds_trials(trained, here: Path):

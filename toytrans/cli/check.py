@@ -153,7 +153,7 @@ def check(
         raise UserError(f"{name} is of somebody else's model; give --model with it")
     if config is not None:
         settings = _settings(config, overrides, fault)
-        planted = settings.fault
+        planted: str | None = settings.fault
         if resume:
             report = _check_resume(settings, str(config), steps, kills, seed or 0)
         else:
@@ -202,7 +202,7 @@ def _settings(path: Path, overrides: list[str] | None, fault: FaultName | None) 
     """A config with overrides and, if given, another fault."""
     from toytrans.config.load import load_config
 
-    return load_config(path, overrides or (), short={"fault": fault})
+    return load_config(path, overrides or (), by_option={"fault": fault})
 
 
 def _check_config(settings: "Config", name: str, how: dict[str, Any]) -> "Report":

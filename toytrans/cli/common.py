@@ -126,17 +126,10 @@ def with_trust(command: Callable[..., None]) -> Callable[..., None]:
 
 
 def open_run(path: Path | None, checkpoint: str, device: str = "cpu") -> "Run":
-    """The run of a path, or the newest one; notes what is ignored of its config.
-
-    Raises UserError.
-    """
+    """The run of a path, or the newest one. Raises UserError."""
     from toytrans import load
-    from toytrans.config.load import ignored_in
-    from toytrans.training.owned import CONFIG
 
     run: Run = load(path or newest(), checkpoint, device)
-    if ignored := ignored_in(run.path / CONFIG):
-        note(ignored)
     return run
 
 

@@ -22,7 +22,7 @@ def new(
     ] = None,
 ) -> None:
     """Write a commented config with the usual keys. It trains as it is."""
-    from toytrans.config.explain import new_config
+    from toytrans.config.new import new_config
 
     text = new_config(task)
     if out is None:

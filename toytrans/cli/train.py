@@ -98,7 +98,7 @@ def train(
     if out == "":  # a shell variable that is not set
         raise UserError("--out: empty; name a directory, or leave --out away")
     changes, short = overrides or [], {"device": device, "fault": fault, "seed": seed}
-    settings = load_config(file, changes, short=short)
+    settings = load_config(file, changes, by_option=short)
     warn_of_fault(settings.fault)
     if settings.model.positions == "anchored" and settings.fault in HIDDEN_BY_ANCHORS:
         note(
@@ -204,7 +204,7 @@ def _report_stop(
 ) -> None:
     """Exit with the right code if training has diverged or was interrupted, even at its last
     step."""
-    from toytrans.config.load import SHORT
+    from toytrans.config.load import KEY_OPTIONS
     from toytrans.training.signals import exit_if_signalled
 
     trainer = session.trainer
@@ -215,7 +215,7 @@ def _report_stop(
     received = trainer.context.gather(session.signals.received)
     if any(received):
         sets = [word for change in changes for word in ("--set", change)]
-        given = ((SHORT[key], value) for key, value in short.items() if value is not None)
+        given = ((KEY_OPTIONS[key], value) for key, value in short.items() if value is not None)
         sets += [str(word) for pair in given for word in pair]
         again = shlex.join(
             [*trainer.context.command(), "train", "--config", str(config), *sets]

@@ -1,59 +1,34 @@
-"""Every key of a config: meaning, type, default and range, from the JSON Schema; and a new config
-with the usual keys."""
+"""Every key of a config: meaning, type, default and range, as the schema has them."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Sequence
 from difflib import get_close_matches
-from textwrap import wrap
-from typing import Any, NamedTuple
+from functools import cache
+from itertools import chain
+from types import NoneType, UnionType
+from typing import Annotated, Any, Literal, NamedTuple, Union, get_args, get_origin
 
-from toytrans.config.foreign import FOREIGN
-from toytrans.config.load import check_config
-from toytrans.config.schema import Config
-from toytrans.config.yaml import Tree, write_yaml
+from pydantic.fields import FieldInfo
+
+from toytrans.config.schema import Config, fields_of
 from toytrans.errors import UserError
 
-BOUNDS = {"minimum": "≥", "exclusiveMinimum": ">", "maximum": "≤", "exclusiveMaximum": "<"}
-
-USUAL = (
-    "seed",
-    "data.task",
-    "data.symbols",
-    "data.train_length",
-    "data.test_length",
-    "data.batch_tokens",
-    "model.d_model",
-    "model.n_heads",
-    "model.n_encoder_layers",
-    "model.n_decoder_layers",
-    "model.d_ff",
-    "model.dropout",
-    "model.positions",
-    "train.max_steps",
-    "train.lr",
-    "train.schedule",
-    "train.warmup_steps",
-    "train.stop_at_exact_match",
-)
-"""Keys of a new config."""
-
-WRITTEN_OUT = ("data.symbols", "data.train_length", "train.stop_at_exact_match")
-"""Keys of a new config that are written as values although they are null by default."""
-
-HEADER = """\
-# Train with `toytrans train FILE`. `toytrans config explain KEY` explains a key.
-# Remove the # before a key to set it; otherwise it follows from other keys.
-"""
+BOUNDS = {"ge": "≥", "gt": ">", "le": "≤", "lt": "<"}
+WORDS = {int: "integer", float: "number", bool: "boolean", str: "string"}
 
 
 class Key(NamedTuple):
-    """A key of a config, or a section, whose type is "section". default, range: as YAML."""
+    """A key of a config, or a section, whose type is "section".
+
+    default, range: as YAML. names: that it chooses among.
+    """
 
     path: str
     meaning: str
     type: str
     default: str
     range: str
+    names: tuple[str, ...]
 
     @property
     def section(self) -> str:
@@ -70,27 +45,40 @@ class Key(NamedTuple):
         return (match[1], match[2]) if match else (self.meaning, "")
 
 
-def keys() -> Iterator[Key]:
+@cache
+def keys() -> tuple[Key, ...]:
     """All sections and keys, each section before its keys."""
-    schema = Config.model_json_schema()
-    yield from _keys(schema, "", schema)
+    every = []
+    for path, field, section in fields_of(Config):
+        kind, names, bounds = _kind_of(field.annotation, field)
+        kind = "section" if section else kind
+        default = "" if section else _shown(field.default)
+        every.append(
+            Key(
+                path=path,
+                meaning=field.description or "",
+                type=kind,
+                default="required" if field.is_required() else default,
+                range=bounds or ", ".join(f"`{name}`" for name in names),
+                names=names,
+            )
+        )
+    return tuple(every)
 
 
 def explain_key(path: str) -> list[Key]:
     """A key; or a section and its keys. Raises UserError."""
-    every = list(keys())
+    every = keys()
     matching = [key for key in every if path in (key.path, key.section)]
     if not matching:
         raise UserError(f"no key {path!r}; {_hint(path, every)}")
     return matching
 
 
-def _hint(path: str, every: list[Key]) -> str:
-    """What an unknown path may mean: a name in a section, another library's, a similar one."""
+def _hint(path: str, every: Sequence[Key]) -> str:
+    """What an unknown path may mean: a name in a section, or a similar one."""
     name = path.rpartition(".")[2]
     near = [key.path for key in every if key.name == name]
-    if not near and name in FOREIGN:
-        return FOREIGN[name]
     near += get_close_matches(path, [key.path for key in every], n=1)
     return f"did you mean {near[0]}?" if near else "`toytrans config explain` lists all keys"
 
@@ -106,37 +94,10 @@ def is_derived(key: Key) -> bool:
         {"kind": "conv"},
     )
     samples = ({"data": {"task": "copy"}, "model": model} for model in models)
-    return any(_value(key, Config.model_validate(sample)) is not None for sample in samples)
+    return any(value_of(key, Config.model_validate(sample)) is not None for sample in samples)
 
 
-def new_config(task: str) -> str:
-    """A commented config of a task, as YAML. It stops when it has learned. Raises UserError."""
-    values = {"data": {"task": task}, "train": {"stop_at_exact_match": 1.0}}
-    config = check_config(Tree("a new config", values))
-    lines, section = [HEADER], ""
-    known = {key.path: key for key in keys()}
-    for key in map(known.__getitem__, USUAL):
-        if key.section != section:
-            section = key.section
-            lines.append(f"\n{section}:\n")
-        lines.append(_line(key, config))
-    return "".join(lines)
-
-
-def _line(key: Key, config: Config) -> str:
-    """The meaning of a key as comments, and its value in a config."""
-    value = _value(key, config)
-    indent = "  " if key.section else ""
-    texts = [key.meaning, *[f"One of {key.range.replace('`', '')}."] * ("`" in key.range)]
-    comments = [f"# {line}" for text in texts for line in wrap(text, 90)]
-    value = list(value) if isinstance(value, tuple) else value
-    setting = write_yaml({key.name: value}).rstrip()
-    if value is None or (key.default == "null" and key.path not in (*WRITTEN_OUT, "data.task")):
-        setting = f"# {setting}"
-    return "".join(f"{indent}{line}\n" for line in [*comments, setting])
-
-
-def _value(key: Key, config: Config) -> Any:
+def value_of(key: Key, config: Config) -> Any:
     """The value of a key in a config; None in a section that is null."""
     value: Any = config
     for name in key.path.split("."):
@@ -144,51 +105,32 @@ def _value(key: Key, config: Config) -> Any:
     return value
 
 
-def _keys(section: dict[str, Any], prefix: str, schema: dict[str, Any]) -> Iterator[Key]:
-    for name, key in section["properties"].items():
-        kind = _resolved(key, schema)
-        is_section = "properties" in kind
-        shape = "section" if is_section else _type_of(kind)
-        default = f"{_shown(key['default'])}" if "default" in key else "required"
-        if is_section and name not in section.get("required", ()):
-            default = ""
-        yield Key(f"{prefix}{name}", key["description"], shape, default, _range_of(kind))
-        if is_section:
-            yield from _keys(kind, f"{prefix}{name}.", schema)
-
-
-def _resolved(key: dict[str, Any], schema: dict[str, Any]) -> dict[str, Any]:
-    """A key's type without `null`, references followed."""
-    kinds = [kind for kind in key.get("anyOf", [key]) if kind.get("type") != "null"]
-    kinds = [each for kind in kinds for each in kind.get("oneOf", [kind])]
-    kinds = [schema["$defs"][k["$ref"].rpartition("/")[2]] if "$ref" in k else k for k in kinds]
-    return kinds[0] if len(kinds) == 1 else {"anyOf": kinds}
-
-
-def _type_of(kind: dict[str, Any]) -> str:
-    """The type of a value in words."""
-    if "anyOf" in kind:
-        return " or ".join(map(_type_of, kind["anyOf"]))
-    if kind.get("pattern") == ":":
-        return "own code"
-    if kind.get("pattern") == "^sealed-":
-        return "sealed name"
-    if "enum" in kind:
-        return "name"
-    if kind["type"] == "array":
-        return "list of 2" if "prefixItems" in kind else f"list of {_type_of(kind['items'])}"
-    return str(kind["type"])
-
-
-def _range_of(kind: dict[str, Any]) -> str:
-    """The bounds of a number, or the names to choose from; of a list, those of its values."""
-    if "prefixItems" in kind or "items" in kind:
-        return _range_of(kind.get("items") or kind["prefixItems"][0])
-    if "enum" in kind:
-        return ", ".join(f"`{name}`" for name in kind["enum"])
-    if "anyOf" in kind:
-        return "; ".join(filter(None, map(_range_of, kind["anyOf"])))
-    return ", ".join(f"{sign} {kind[name]:,}" for name, sign in BOUNDS.items() if name in kind)
+def _kind_of(kind: Any, field: FieldInfo | None) -> tuple[str, tuple[str, ...], str]:
+    """Type of a value in words, names that it chooses among, and bounds; of a list, those of its
+    values. field: what is said of the type beside it."""
+    if get_origin(kind) is Annotated:
+        kind, *said = get_args(kind)
+        inner = [each for each in said if isinstance(each, FieldInfo)]
+        return _kind_of(kind, inner[0] if inner else None)
+    title = field.title if field is not None and field.title else ""
+    if get_origin(kind) in (Union, UnionType):
+        parts = [_kind_of(part, None) for part in get_args(kind) if part is not NoneType]
+        kinds, names, ranges = zip(*parts, strict=True)
+        return " or ".join(kinds), tuple(chain(*names)), "; ".join(filter(None, ranges))
+    if get_origin(kind) is Literal:
+        return f"name {title}".strip(), get_args(kind), ""
+    if get_origin(kind) is tuple:
+        first, *others = get_args(kind)
+        inside, names, bounds = _kind_of(first, None)
+        return "list of 2" if others != [...] else f"list of {inside}", names, bounds
+    limits = [] if field is None else field.metadata
+    found = [
+        f"{sign} {getattr(limit, name):,}"
+        for name, sign in BOUNDS.items()
+        for limit in limits
+        if hasattr(limit, name)
+    ]
+    return title or WORDS.get(kind, ""), (), ", ".join(found)
 
 
 def _shown(value: object) -> str:

@@ -12,20 +12,26 @@ from typing import Any
 from pydantic import ValidationError
 
 from toytrans.config.errors import explain
-from toytrans.config.schema import OWN_CODE, Config, DataConfig, ModelConfig, TrainConfig
+from toytrans.config.schema import OWN_CODE, Config, fields_of
 from toytrans.config.yaml import Tree, parse_value, read_yaml, write_yaml
 from toytrans.errors import UserError
 from toytrans.user_code import SHIPPED, is_reference, trust
 
-LIMITS = ("train.max_steps", "train.max_seconds", "train.stop_at_exact_match", "train.patience")
+MAY_RISE_ON_RESUME = (
+    "train.max_steps",
+    "train.max_seconds",
+    "train.stop_at_exact_match",
+    "train.patience",
+)
+"""Limits of a training."""
+
+MAY_DIFFER = (*MAY_RISE_ON_RESUME, "device", "train.cuda_graphs", "train.keep_checkpoints")
 """What may change when a run is resumed."""
 
-MAY_DIFFER = (*LIMITS, "device", "train.cuda_graphs", "train.keep_checkpoints")
-
-NAMED = ("task", "files", "class_", *(limit.rpartition(".")[2] for limit in LIMITS))
+NULL_IS_A_VALUE = ("data.task", "data.files", "model.class", *MAY_RISE_ON_RESUME)
 """Keys whose null does not follow from other keys."""
 
-SHORT = {"device": "--device", "fault": "--break", "seed": "--seed"}
+KEY_OPTIONS = {"device": "--device", "fault": "--break", "seed": "--seed"}
 """Options of commands that give one key, by that key."""
 
 FILES = ("data.files.train", "data.files.valid", "data.files.test")
@@ -35,21 +41,21 @@ def load_config(
     path: Path,
     overrides: Sequence[str] = (),
     base: Config | None = None,
-    short: Mapping[str, Any] | None = None,
+    by_option: Mapping[str, Any] | None = None,
 ) -> Config:
     """Read, override and check a config of the user's, whose code is trusted. Raises UserError.
 
     overrides: `section.key=value`, values in YAML
     base: a saved run's config. Values that the file leaves to follow from others are then taken
         from it, so that raising a limit does not change what was once derived.
-    short: values of options in `SHORT`, by key; None changes nothing
+    by_option: values of options in `KEY_OPTIONS`, by key; None changes nothing
     """
     tree = read_tree(path)
     for override in overrides:
         lay_over(tree, override)
-    for key, value in (short or {}).items():
+    for key, value in (by_option or {}).items():
         if value is not None:
-            _set(tree, key, value, SHORT[key])
+            _set(tree, key, value, KEY_OPTIONS[key])
     return config_of(tree, base)
 
 
@@ -103,28 +109,8 @@ def config_of(
 
 
 def read_config(path: Path) -> Config:
-    """A saved config, whose code is not trusted. Raises UserError.
-
-    Of a run of earlier versions, `train.compile: true` is ignored; `ignored_in` says so.
-    """
-    tree = read_yaml(path)
-    if _was_compiled(tree):
-        del tree.values["train"]["compile"]
-    return check_config(tree)
-
-
-def ignored_in(path: Path) -> str:
-    """What `read_config` ignores in a saved config, in one line; else empty. Raises UserError."""
-    tree = read_yaml(path)
-    if not _was_compiled(tree):
-        return ""
-    place = tree.place("train.compile")
-    return f"{place}: train.compile: true is ignored; the key no longer exists"
-
-
-def _was_compiled(tree: Tree) -> bool:
-    train = tree.values.get("train")
-    return isinstance(train, dict) and train.get("compile") is True
+    """A saved config, whose code is not trusted. Raises UserError."""
+    return check_config(read_yaml(path))
 
 
 def check_config(tree: Tree) -> Config:
@@ -132,7 +118,7 @@ def check_config(tree: Tree) -> Config:
     try:
         return Config.model_validate(tree.values)
     except ValidationError as error:
-        raise UserError(*explain(error, tree, Config)) from None
+        raise UserError(explain(error, tree)) from None
 
 
 def save_config(config: Config) -> str:
@@ -210,10 +196,10 @@ def _set(tree: Tree, key: str, value: Any, place: str) -> None:
 
 
 def _keep_derived(tree: Tree, base: Config) -> None:
-    saved = base.model_dump(mode="json")
-    for section, model in (("data", DataConfig), ("model", ModelConfig), ("train", TrainConfig)):
-        stated = tree.values.setdefault(section, {})
-        if isinstance(stated, dict):
-            for name, field in model.model_fields.items():
-                if field.default is None and name not in NAMED:
-                    stated.setdefault(name, saved[section][name])
+    saved = flatten(base.model_dump(mode="json"))
+    for key, field, _ in fields_of(Config):
+        section, _, name = key.partition(".")
+        if name and "." not in name and field.default is None and key not in NULL_IS_A_VALUE:
+            stated = tree.values.setdefault(section, {})
+            if isinstance(stated, dict):
+                stated.setdefault(name, saved[key])

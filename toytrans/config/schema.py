@@ -6,22 +6,25 @@ Each section derives these values when it is validated, so a saved `config.yaml`
 """
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal, NamedTuple, Self, TypeVar
+from typing import Annotated, Any, Literal, NamedTuple, Self, TypeVar, get_args
 
 from pydantic import (
     AfterValidator,
     BaseModel,
+    BeforeValidator,
     ConfigDict,
-    Discriminator,
     Field,
     ModelWrapValidatorHandler,
+    PlainSerializer,
     Strict,
-    Tag,
+    ValidatorFunctionWrapHandler,
+    WrapValidator,
     field_validator,
     model_validator,
 )
+from pydantic.fields import FieldInfo
 from pydantic_core import PydanticCustomError
 
 from toytrans.config import kinds
@@ -43,20 +46,8 @@ from toytrans.user_code import absolute, is_reference, shown
 # What the sections share ---------------------------------------------------------------------
 
 
-def _absolute(paths: str | tuple[str, str]) -> str | tuple[str, str]:
-    if isinstance(paths, str):
-        return str(Path(paths).absolute())
-    return str(Path(paths[0]).absolute()), str(Path(paths[1]).absolute())
-
-
 Length = Annotated[int, Field(ge=0, le=2**16)]
 Range = Annotated[tuple[Length, Length], Strict(False)]
-Paths = str | tuple[str, str]
-"""A file, or two files of parallel text."""
-
-AbsolutePaths = Annotated[
-    str | Annotated[tuple[str, str], Strict(False)], AfterValidator(_absolute)
-]
 Seed = Annotated[int, Field(ge=0, lt=2**31)]
 Positive = Annotated[int, Field(ge=1, le=10**9)]
 Examples = Annotated[int, Field(ge=1, le=10**7)]
@@ -74,6 +65,20 @@ def refusal(key: str, reason: str) -> PydanticCustomError:
 T = TypeVar("T")
 
 
+def _paths(value: Any) -> str | tuple[str, str]:
+    match value:
+        case str():
+            return str(Path(value).absolute())
+        case [str(), str()]:
+            return str(Path(value[0]).absolute()), str(Path(value[1]).absolute())
+    raise refusal("", f"found {value!r}, expected text, or a list of two, say [a.src, a.tgt]")
+
+
+Paths = str | tuple[str, str]
+AbsolutePaths = Annotated[Paths, BeforeValidator(_paths)]
+"""A file, or two files of parallel text, saved with absolute paths."""
+
+
 def _own(text: str) -> str:
     try:
         return absolute(text)
@@ -81,35 +86,31 @@ def _own(text: str) -> str:
         raise refusal("", str(error)) from None
 
 
-def _kind(value: Any) -> str:
-    return "[own]" if isinstance(value, str) and is_reference(value) else "[built in]"
+def _or_own(value: Any, built_in: ValidatorFunctionWrapHandler) -> str:
+    if isinstance(value, str) and is_reference(value):
+        return _own(value)
+    return str(built_in(value))
 
 
-Own = Annotated[str, AfterValidator(_own), Field(json_schema_extra={"pattern": ":"})]
+Own = Annotated[str, AfterValidator(_own), Field(title="own code")]
 """Code of the user's: FILE.py:NAME, saved with an absolute path."""
 
-OrOwn = Annotated[
-    Annotated[T, Tag("[built in]")] | Annotated[Own, Tag("[own]")], Discriminator(_kind)
-]
+OrOwn = Annotated[T, WrapValidator(_or_own), PlainSerializer(str), Field(title="or own code")]
 """Something built in, by its name, or code of the user's."""
 
 
-def _whole(seal: str) -> str:
+def _or_sealed(value: Any, named: ValidatorFunctionWrapHandler) -> str:
+    if not (isinstance(value, str) and is_sealed(value)):
+        return str(named(value))
     try:
-        opened(seal)
+        opened(value)
     except UserError as error:
         raise refusal("", str(error).partition(": ")[2]) from None
-    return seal
+    return value
 
 
-def _kind_of_fault(value: Any) -> str:
-    return "[sealed]" if isinstance(value, str) and is_sealed(value) else "[named]"
-
-
-Sealed = Annotated[str, AfterValidator(_whole), Field(json_schema_extra={"pattern": "^sealed-"})]
 OrSealed = Annotated[
-    Annotated[FaultName, Tag("[named]")] | Annotated[Sealed, Tag("[sealed]")],
-    Discriminator(_kind_of_fault),
+    FaultName, WrapValidator(_or_sealed), PlainSerializer(str), Field(title="or sealed name")
 ]
 """A fault, by its name or in an exercise's seal."""
 
@@ -159,6 +160,20 @@ class Section(BaseModel):
         for name in names:
             if getattr(self, name) is not None:
                 raise refusal(name, reason)
+
+
+def fields_of(
+    section: type[Section], prefix: str = ""
+) -> Iterator[tuple[str, FieldInfo, type[Section] | None]]:
+    """Every key as a path, each section before its keys: with its field, and of a section its
+    class."""
+    for name, field in section.model_fields.items():
+        path = prefix + (field.alias or name)
+        kinds = (field.annotation, *get_args(field.annotation))
+        inner = [kind for kind in kinds if isinstance(kind, type) and issubclass(kind, Section)]
+        yield path, field, inner[0] if inner else None
+        for kind in inner:
+            yield from fields_of(kind, f"{path}.")
 
 
 # data ---------------------------------------------------------------------------------------
@@ -564,16 +579,6 @@ class TrainConfig(Section):
         description="Record a step once for each shape of a batch, and replay it with one launch. "
         "For a CUDA device. auto means off until it has been measured on a GPU.",
     )
-
-    @model_validator(mode="before")
-    @classmethod
-    def _without_compile(cls, values: Any) -> Any:
-        """Runs of earlier versions have `compile: false` in their config.yaml."""
-        if not isinstance(values, dict) or "compile" not in values:
-            return values
-        if values["compile"] is not False:
-            raise refusal("compile", "no longer exists; leave it out, and see train.cuda_graphs")
-        return {key: value for key, value in values.items() if key != "compile"}
 
     def _derived(self) -> dict[str, Any]:
         return self._defaults(

@@ -7,6 +7,7 @@ over 1 MB.
 """
 
 import re
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -21,12 +22,19 @@ MAX_DEPTH = 20
 MAX_NODES = 10_000
 """Keys, values and sections. PyYAML would need half a minute for a megabyte of them."""
 
-_NULL = re.compile(r"~|null|Null|NULL|")
-_BOOL = re.compile(r"true|True|TRUE|false|False|FALSE")
-_INT = re.compile(r"[-+]?[0-9]{1,600}")  # Python may be told to refuse 641; longer ones are floats
-_FLOAT = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?")
-_SPECIAL_FLOAT = re.compile(r"[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)")
-
+_CORE: dict[str, tuple[str, Sequence[str], Callable[[str], Any]]] = {
+    "null": (r"~|null|Null|NULL|", ["~", "n", "N", ""], lambda text: None),
+    "bool": (r"true|True|TRUE|false|False|FALSE", "tTfF", lambda text: text.lower() == "true"),
+    # Python may be told to refuse 641 digits; longer numbers are floats
+    "int": (r"[-+]?[0-9]{1,600}", "-+0123456789", int),
+    "float": (
+        r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?"
+        r"|[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)",
+        "-+.0123456789",
+        lambda text: float(text.lower().replace(".inf", "inf").replace(".nan", "nan")),
+    ),
+}
+"""What a plain scalar may be besides text: its pattern, how it may begin, and its value."""
 
 IN_PYTHON = "config"
 """Name of a tree that is of no file."""
@@ -52,7 +60,7 @@ class Tree:
 
 
 class _Loader(yaml.SafeLoader):
-    """SafeLoader that converts no types, and refuses aliases, tags and deep nesting."""
+    """SafeLoader of the core schema, which refuses aliases, tags and deep nesting."""
 
     yaml_implicit_resolvers: dict[str, Any] = {}
     depth = nodes = 0
@@ -105,31 +113,29 @@ def write_yaml(values: dict[str, Any]) -> str:
 
 
 class _Dumper(yaml.SafeDumper):
-    """SafeDumper that writes lists on one line, and quotes text that would be read otherwise."""
+    """SafeDumper of the core schema, which writes lists on one line."""
+
+    yaml_implicit_resolvers: dict[str, Any] = {}
 
     def ignore_aliases(self, data: Any) -> bool:
         return True
 
 
 def _represent_text(dumper: yaml.SafeDumper, text: str) -> yaml.Node:
-    quoted = not isinstance(_scalar(text), str) or text != text.strip() or not text.isprintable()
-    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style='"' if quoted else None)
+    style = None if text.isprintable() else '"'  # else a reader takes \x85 for a line end
+    return dumper.represent_scalar(f"{_TAG}str", text, style=style)
 
 
 def _represent_list(dumper: yaml.SafeDumper, values: list[Any]) -> yaml.Node:
-    return dumper.represent_sequence("tag:yaml.org,2002:seq", values, flow_style=True)
+    return dumper.represent_sequence(f"{_TAG}seq", values, flow_style=True)
 
 
-def _represent_float(dumper: yaml.SafeDumper, number: float) -> yaml.Node:
-    text = repr(number).replace("inf", ".inf").replace("nan", ".nan")
-    if "." not in text:  # PyYAML follows YAML 1.1 and would write a tag before it
-        text = text.replace("e", ".0e")
-    return dumper.represent_scalar("tag:yaml.org,2002:float", text)
-
-
+_TAG = "tag:yaml.org,2002:"
 _Dumper.add_representer(str, _represent_text)
 _Dumper.add_representer(list, _represent_list)
-_Dumper.add_representer(float, _represent_float)
+for _name, (_pattern, _first, _) in _CORE.items():
+    for _class in (_Loader, _Dumper):
+        _class.add_implicit_resolver(_TAG + _name, re.compile(rf"({_pattern})\Z"), _first)
 
 
 def _parse(text: str, name: str, places: dict[str, str] | None = None) -> Any:
@@ -154,7 +160,8 @@ def _parse(text: str, name: str, places: dict[str, str] | None = None) -> Any:
 
 def _value(node: yaml.Node, key: str, name: str, places: dict[str, str]) -> Any:
     if isinstance(node, yaml.ScalarNode):
-        return node.value if node.style in ("'", '"', "|", ">") else _scalar(node.value)
+        kind = node.tag.removeprefix(_TAG)
+        return _CORE[kind][2](node.value) if kind in _CORE else node.value
     if isinstance(node, yaml.SequenceNode):
         return [_value(item, f"{key}.{i}", name, places) for i, item in enumerate(node.value)]
     assert isinstance(node, yaml.MappingNode)
@@ -170,21 +177,6 @@ def _value(node: yaml.Node, key: str, name: str, places: dict[str, str]) -> Any:
         places[path] = place
         values[last] = _value(value_node, path, name, places)
     return values
-
-
-def _scalar(text: str) -> Any:
-    """A plain scalar under YAML 1.2's core schema (decimal numbers only)."""
-    if _NULL.fullmatch(text):
-        return None
-    if _BOOL.fullmatch(text):
-        return text.lower() == "true"
-    if _INT.fullmatch(text):
-        return int(text)
-    if _FLOAT.fullmatch(text):
-        return float(text)
-    if _SPECIAL_FLOAT.fullmatch(text):
-        return float(text.replace(".", "", 1))
-    return text
 
 
 def _refused(event: Any, reason: str) -> yaml.MarkedYAMLError:

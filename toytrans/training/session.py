@@ -21,13 +21,13 @@ from typing import Any, Literal, NamedTuple
 import torch
 
 from toytrans import __version__
-from toytrans.config.load import differences, ignored_in
+from toytrans.config.load import differences
 from toytrans.config.schema import Config
 from toytrans.data.files import sha256_of
 from toytrans.data.open import check_dataset, open_dataset
 from toytrans.data.pairs import DataFacts, Dataset
 from toytrans.errors import UserError
-from toytrans.training import owned, run, run_folder
+from toytrans.training import run, run_folder
 from toytrans.training.devices import Precision, choose_device, choose_precision
 from toytrans.training.distributed import SINGLE_PROCESS, DistributedContext
 from toytrans.training.faults import check_fault
@@ -110,7 +110,7 @@ def open_session(
         trainer = Trainer(plan.config, source, path, device, precision, context, capture)
         notes += trainer.resume() if plan.resume else []
         resumed = trainer.progress.step > 0
-        before, ignored = context.on_main(lambda: _before(path)) if resumed else ({}, "")
+        before = context.on_main(lambda: run.read_environment(path)) if resumed else {}
         environment = _environment(plan.config, device, precision, context)
         environment["cuda_graphs"] = capture is not None
         environment["config"] = before.get("config", request.name)
@@ -120,7 +120,7 @@ def open_session(
         processes = f", {context.size} processes" if context.size > 1 else ""
         report(f"{path}: {device}, {precision}{processes}")
         changes = _changes(before, environment)
-        for sentence in filter(None, (remark, ignored, *source.notes, *notes, *changes)):
+        for sentence in filter(None, (remark, *source.notes, *notes, *changes)):
             report(sentence)
         if resumed and plan.saved:
             _report_schedule(plan.saved[0], plan.config, trainer.progress.step, report)
@@ -179,11 +179,6 @@ def _held(plan: _Plan, request: Request) -> contextlib.AbstractContextManager[An
     """The run's folder, locked, and sentences for the user."""
     out = plan.path if plan.resume else request.out
     return run_folder.held(request.name, out, resume=plan.resume, remedy=request.remedy)
-
-
-def _before(path: Path) -> tuple[dict[str, Any], str]:
-    """The environment of the run that is resumed, and what of its config is ignored."""
-    return run.read_environment(path), ignored_in(path / owned.CONFIG)
 
 
 def _environment(
