@@ -146,7 +146,7 @@ def compared(options: Options, scheme: Row, precision: Precision) -> Row:
     runs = []
     for recorded in (False, False, True):
         trainer = trainer_of(options, precision, recorded, model={**scheme, "dropout": 0.1})
-        sums, batches = [], training_batches(trainer.source, trainer.config, 0, trainer.device)
+        sums, batches = [], training_batches(trainer.dataset, trainer.config, 0, trainer.device)
         for dealt in islice(batches, options.steps):
             trainer._clear_window()
             trainer._step([dealt])
@@ -210,7 +210,7 @@ def speed(options: Options) -> Rows:
 def rate(options: Options, precision: Precision, recorded: bool, given: dict[str, Row]) -> Row:
     """Median of three stretches after one in which all shapes occur."""
     trainer = trainer_of(options, precision, recorded, **given)
-    batches = training_batches(trainer.source, trainer.config, 0, trainer.device)
+    batches = training_batches(trainer.dataset, trainer.config, 0, trainer.device)
     began, rates = time.perf_counter(), []
     for dealt in islice(batches, 4 if options.quick else 40):
         trainer._step([dealt])

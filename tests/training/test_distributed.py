@@ -286,6 +286,6 @@ def test_every_weight_takes_part_in_every_pass(tmp_path, scheme):
     """So that DistributedDataParallel need not look for those that do not; some faults apart."""
     for more in ({}, {"share_layers": True}, {"tie_embeddings": False, "norm": "post"}):
         trainer = trainer_of(tmp_path, model=scheme | more)
-        stream = training_batches(trainer.source, trainer.config)
+        stream = training_batches(trainer.dataset, trainer.config)
         trainer._step([next(stream)])
         assert all(parameter.grad is not None for parameter in trainer.model.parameters())

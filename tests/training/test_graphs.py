@@ -39,7 +39,7 @@ def trainer_of(run: Path, capture: Capture | None, **sections) -> Trainer:
 def numbers(trainer: Trainer, steps: int) -> list[torch.Tensor]:
     """Loss and gradient norm after each of some steps; then the weights."""
     found = []
-    for dealt in islice(training_batches(trainer.source, trainer.config), steps):
+    for dealt in islice(training_batches(trainer.dataset, trainer.config), steps):
         trainer._step([dealt])
         found += [trainer._loss_sum.clone(), trainer._grad_norm.clone()]
     return found + [parameter.detach().clone() for parameter in trainer.model.parameters()]

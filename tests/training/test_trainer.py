@@ -34,9 +34,9 @@ def test_steps_are_clipped_adamw_steps_at_the_scheduled_rate(tmp_path):
     torch.manual_seed(config.seed)
     from toytrans.model.transformer import Transformer
 
-    twin = Transformer(config.model, trainer.source.facts.vocabulary)
+    twin = Transformer(config.model, trainer.dataset.facts.vocabulary)
     adamw = torch.optim.AdamW(twin.parameters(), betas=(0.9, 0.98), weight_decay=0)
-    stream = training_batches(trainer.source, config)
+    stream = training_batches(trainer.dataset, config)
     for step in range(1, 11):
         batches = [batch for batch, _ in islice(stream, 2)]
         tokens = sum(int((batch.tgt_out != 0).sum()) for batch in batches)
@@ -65,7 +65,7 @@ def test_records_hold_what_the_design_says(tmp_path):
         assert sorted(record) == sorted(expected)
     assert trainer.stop_reason == "max_steps"
     assert saved_steps(trainer.run) == sorted({6, 7, trainer.progress.best_step})
-    stream = training_batches(trainer.source, trainer.config)
+    stream = training_batches(trainer.dataset, trainer.config)
     batches = [batch for batch, _ in islice(stream, 7)]
     assert yielded[-1]["target_tokens"] == sum(batch.target_tokens for batch in batches)
     last = batches[-1]
@@ -74,7 +74,7 @@ def test_records_hold_what_the_design_says(tmp_path):
 
 def test_the_first_loss_is_that_of_the_first_batches(tmp_path):
     trainer = trainer_of(tmp_path / "run", train={"max_steps": 1})
-    batch: Batch = next(training_batches(trainer.source, trainer.config))[0]
+    batch: Batch = next(training_batches(trainer.dataset, trainer.config))[0]
     with torch.no_grad():
         expected = summed_loss(trainer.model(batch.src, batch.tgt_in), batch.tgt_out)
     (record,) = trainer.train()

@@ -124,11 +124,11 @@ def batch_of_config(
 
     facts: those of a run, which decide the vocabulary.
     """
-    source = open_dataset(config, facts)
-    size = source.size("train")
+    dataset = open_dataset(config, facts)
+    size = dataset.size("train")
     chosen = rows if size is None else min(rows, size)
-    batch = make_batch(source.pairs("train", torch.arange(chosen)), config.source_bos)
-    return objective_of(config.fault).batch(batch), source.facts.vocabulary
+    batch = make_batch(dataset.pairs("train", torch.arange(chosen)), config.source_bos)
+    return objective_of(config.fault).batch(batch), dataset.facts.vocabulary
 
 
 def batch_of_run(run: Run, src: Sequence[str], tgt: Sequence[str]) -> InspectedBatch:

@@ -103,9 +103,9 @@ def check_choices(
                 seen.add(same)
                 if here:
                     choose_device(config.device)
-                source = open_dataset(config)
-                check_dataset(config, source)
-                measure.pairs(config, source.facts)
+                dataset = open_dataset(config)
+                check_dataset(config, dataset)
+                measure.pairs(config, dataset.facts)
         except UserError as error:
             refused.append((choice, error))
     _raise_refused(refused, len(configs))

@@ -239,7 +239,7 @@ def train_and_measure(trial: Trial) -> None:
         taken = result["measures"]
         for name, measure in trial.measures.items():
             if name not in taken:
-                taken[name] = measure.take(model, trainer.config, session.source.facts, taken)
+                taken[name] = measure.take(model, trainer.config, session.dataset.facts, taken)
                 with saying_what_failed(trial.path, RESULT):
                     write_json(trial.path / RESULT, result)
 

@@ -63,7 +63,7 @@ class Session(NamedTuple):
     """A trainer in its locked run directory. resumed: whether it continues from a checkpoint."""
 
     trainer: Trainer
-    source: Dataset
+    dataset: Dataset
     signals: ReceivedSignals
     resumed: bool
 
@@ -94,8 +94,8 @@ def open_session(
     and no signal ends it.
     """
     plan = context.on_main(lambda: _plan(request, context))
-    device, source = context.on_all(lambda: _open(plan, context))
-    context.require_equal(config=request.config, data=source.facts, device=device.type)
+    device, dataset = context.on_all(lambda: _open(plan, context))
+    context.require_equal(config=request.config, data=dataset.facts, device=device.type)
     precision = context.on_main(
         lambda: choose_precision(plan.precision, device, plan.config.model.d_model)
     )
@@ -107,7 +107,7 @@ def open_session(
         contextlib.ExitStack() as lock,
     ):
         path, notes = context.on_main(lambda: lock.enter_context(_held(plan, request)))
-        trainer = Trainer(plan.config, source, path, device, precision, context, capture)
+        trainer = Trainer(plan.config, dataset, path, device, precision, context, capture)
         notes += trainer.resume() if plan.resume else []
         resumed = trainer.progress.step > 0
         before = context.on_main(lambda: run.read_environment(path)) if resumed else {}
@@ -116,17 +116,17 @@ def open_session(
         environment["config"] = before.get("config", request.name)
         environment["id"] = _id_of(before)
         signals.end(*context.gather(signals.received))
-        context.on_main(lambda: run.create_run(path, plan.config, source.facts, environment))
+        context.on_main(lambda: run.create_run(path, plan.config, dataset.facts, environment))
         processes = f", {context.size} processes" if context.size > 1 else ""
         report(f"{path}: {device}, {precision}{processes}")
         changes = _changes(before, environment)
-        for sentence in filter(None, (remark, *source.notes, *notes, *changes)):
+        for sentence in filter(None, (remark, *dataset.notes, *notes, *changes)):
             report(sentence)
         if resumed and plan.saved:
             _report_schedule(plan.saved[0], plan.config, trainer.progress.step, report)
         signals.act = trainer.interrupt
         signals.end(*context.gather(signals.received))
-        yield Session(trainer, source, signals, resumed)
+        yield Session(trainer, dataset, signals, resumed)
     signals.end(signals.received)  # one that came in the moment after the training
 
 
@@ -165,14 +165,14 @@ def _open(plan: _Plan, context: DistributedContext) -> tuple[torch.device, Datas
     """The device and the data of this process, checked. Raises UserError."""
     check_fault(plan.config.fault, plan.config.model, context.size)
     device = choose_device(context.device(plan.config.device))
-    source = open_dataset(plan.config)
-    if plan.saved is not None and source.facts != plan.saved[1]:
+    dataset = open_dataset(plan.config)
+    if plan.saved is not None and dataset.facts != plan.saved[1]:
         raise UserError(
             f"{plan.path}: the training data is not that of the saved run; put it back, or start "
             "another run with --out"
         )
-    check_dataset(plan.config, source)
-    return device, source
+    check_dataset(plan.config, dataset)
+    return device, dataset
 
 
 def _held(plan: _Plan, request: Request) -> contextlib.AbstractContextManager[Any]:

@@ -46,13 +46,13 @@ LENGTHS = (6, 4)
 
 
 @contextlib.contextmanager
-def watch(trainer: Trainer, source: Dataset) -> Iterator[Callable[["Moment"], None]]:
+def watch(trainer: Trainer, dataset: Dataset) -> Iterator[Callable[["Moment"], None]]:
     """The view, on standard error. Yields what draws a moment, if there is time for it."""
     console = output(stderr=True)
     live = Live(
         console=console, auto_refresh=False, redirect_stdout=False, vertical_overflow="crop"
     )
-    view = _View(trainer, source)
+    view = _View(trainer, dataset)
     size = console.size
 
     def draw() -> None:
@@ -89,9 +89,9 @@ def can_watch() -> bool:
 class _View:
     """What is shown, and the time that it takes."""
 
-    def __init__(self, trainer: Trainer, source: Dataset) -> None:
-        self.trainer, self.facts = trainer, source.facts
-        self.pairs = few(all_pairs(source, "valid"), LENGTHS)
+    def __init__(self, trainer: Trainer, dataset: Dataset) -> None:
+        self.trainer, self.facts = trainer, dataset.facts
+        self.pairs = few(all_pairs(dataset, "valid"), LENGTHS)
         self.maps: AttentionMaps | None = None
         self.answers: list[list[int]] = []
         self.sampled_step = 0

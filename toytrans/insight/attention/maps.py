@@ -193,11 +193,11 @@ def _sources(run: Run, sequences: Sequence[str], valid: Pairs | None) -> Tensor:
 
 def validation_pairs(run: Run, count: int) -> Pairs:
     """At most `count` pairs, spread evenly over the run's validation data. Raises UserError."""
-    source = open_dataset(run.config, run.facts)
-    size = source.size("valid")
+    dataset = open_dataset(run.config, run.facts)
+    size = dataset.size("valid")
     assert size is not None, "valid is never endless"
     chosen = min(count, size)
-    return source.pairs("valid", torch.arange(chosen) * size // chosen)
+    return dataset.pairs("valid", torch.arange(chosen) * size // chosen)
 
 
 def batches_of(run: Run, pairs: Pairs) -> Iterator[Batch]:

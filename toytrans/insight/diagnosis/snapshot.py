@@ -283,8 +283,8 @@ def _checkpoint(path: Path, step: int, most_bytes: int) -> CheckpointStatus:
 
 
 def _targets(config: Config, facts: DataFacts) -> TargetStats | None:
-    source = open_dataset(config, facts)
-    pairs, size = all_pairs(source, "valid"), source.size("train")
+    dataset = open_dataset(config, facts)
+    pairs, size = all_pairs(dataset, "valid"), dataset.size("train")
     return target_stats(pairs, size) if len(pairs) else None
 
 
