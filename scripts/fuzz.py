@@ -341,10 +341,8 @@ def check_config(raw: bytes) -> Verdict:
         model, data = config.model, config.data
         work = model.d_model * model.d_ff * max(model.n_encoder_layers, model.n_decoder_layers)
         examples = max(data.valid_examples or 0, data.test_examples or 0, data.symbols or 0)
-        if (
-            max(work, examples, data.longest() ** 2, data.batch_tokens) * config.train.accumulate
-            > 9999
-        ):
+        longest = max((high for _, high in data.lengths.values()), default=0)
+        if max(work, examples, longest**2, data.batch_tokens) * config.train.accumulate > 9999:
             return "accepted, not built"
         if config.model.max_positions not in (None, *range(1000)):
             return "accepted, not built"

@@ -672,7 +672,7 @@ class Config(Section):
         if symbols <= room:
             return ""
         return (
-            f"{symbols} symbols are more than the {room} that model.max_positions "
+            f"{symbols} symbols are more than the {max(room, 0)} that model.max_positions "
             f"{self.model.max_positions} leaves room for; raise it, or take positions without a "
             "table"
         )
