@@ -17,7 +17,15 @@ from torch import Tensor
 from toytrans.config.names import FormatName
 from toytrans.config.schema import MOST_IDS, FilesConfig, Paths
 from toytrans.data.hashing import permutation
-from toytrans.data.pairs import MOST_TARGET_GROWTH, TARGET_SLACK, DataFacts, Pairs, Split, pad_rows
+from toytrans.data.pairs import (
+    MOST_TARGET_GROWTH,
+    TARGET_SLACK,
+    DataFacts,
+    Pairs,
+    Sequences,
+    Split,
+    pad_rows,
+)
 from toytrans.errors import UnseenSymbol, UserError
 from toytrans.safe_io import read_named
 from toytrans.tokens import Vocabulary, vocabulary_of
@@ -191,29 +199,28 @@ def read_pairs(paths: Paths, format: FormatName | None = None) -> list[TextPair]
 
 
 def encode_pairs(text: Sequence[TextPair], vocabulary: Vocabulary) -> Pairs:
-    """Padded ids of pairs. Raises UserError with file and line for an unseen symbol."""
-    sides: dict[str, list[list[int]]] = {"src": [], "tgt": []}
-    for side, rows in sides.items():
-        _check_padded(text, side)
-        for pair in text:
-            try:
-                rows.append(vocabulary.encode(getattr(pair, side)))
-            except UnseenSymbol as error:
-                place = getattr(pair, f"{side}_place")
-                raise UserError(f"{place}: {error}; it must occur in training") from None
-    return Pairs(*pad_rows(sides["src"]), *pad_rows(sides["tgt"]))
+    """Padded ids of pairs. Raises UserError with file and line for an unseen symbol, and for a
+    sequence so long that all of its side, padded to it, are too many ids."""
+    sources = [(pair.src, pair.src_place) for pair in text]
+    targets = [(pair.tgt, pair.tgt_place) for pair in text]
+    return Pairs(*_encoded(sources, vocabulary), *_encoded(targets, vocabulary))
 
 
-def _check_padded(text: Sequence[TextPair], side: str) -> None:
-    """Raise UserError where one sequence is so long that all of them, padded to it, are too many
-    ids."""
-    longest = max(text, key=lambda pair: len(getattr(pair, side)))
-    length = len(getattr(longest, side))
-    if len(text) * length > MOST_IDS:
+def _encoded(lines: list[tuple[list[str], str]], vocabulary: Vocabulary) -> Sequences:
+    """Padded ids of one side: of symbols, and of where each line was read."""
+    longest, where = max(lines, key=lambda line: len(line[0]))
+    if len(lines) * len(longest) > MOST_IDS:
         raise UserError(
-            f"{getattr(longest, f'{side}_place')}: {length:,} symbols; padded to these, "
-            f"{len(text):,} sequences are more than {MOST_IDS:,} ids; leave the longest out"
+            f"{where}: {len(longest):,} symbols; padded to these, {len(lines):,} sequences are "
+            f"more than {MOST_IDS:,} ids; leave the longest out"
         )
+    rows = []
+    for symbols, place in lines:
+        try:
+            rows.append(vocabulary.encode(symbols))
+        except UnseenSymbol as error:
+            raise UserError(f"{place}: {error}; it must occur in training") from None
+    return pad_rows(rows)
 
 
 def _parallel(src_path: str, tgt_path: str) -> Iterator[TextPair]:
