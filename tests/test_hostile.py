@@ -492,9 +492,9 @@ def test_the_parameters_that_are_counted_are_nearly_all() -> None:
         model = ModelConfig.model_validate(changes)
         built = count_parameters(Transformer(model, vocabulary))
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("toytrans.config.MOST_PARAMETERS", int(0.9 * built))
+            patch.setattr("toytrans.config.schema.MOST_PARAMETERS", int(0.9 * built))
             assert "parameters" in refusal(model.check_size, len(vocabulary))
-            patch.setattr("toytrans.config.MOST_PARAMETERS", built)
+            patch.setattr("toytrans.config.schema.MOST_PARAMETERS", built)
             model.check_size(len(vocabulary))
 
 
