@@ -68,12 +68,12 @@ Those of more symbols are taken to be many."""
 
 
 def open_own_task(config: Config, facts: DataFacts | None = None) -> TaskPairs:
-    """The pairs of a config's task of the user's, loaded, fitted to the config and tried out.
+    """The pairs of a config's task of the user's, fitted to the config and tried out.
 
     facts: those of a run that was trained on it; its first pairs must be the same.
     Raises UserError.
     """
-    data, seed = config.data, config.data_seed
+    data = config.data
     assert data.task
     own = OwnTask(data.task, data.symbols)
     limits = TaskLimits(shortest=own.shortest)
@@ -84,27 +84,35 @@ def open_own_task(config: Config, facts: DataFacts | None = None) -> TaskPairs:
         raise UserError(f"{': '.join(found)} ({has})")
     asked = min(low for low, _ in data.lengths.values())
     settings = data.model_copy(update={"symbols": len(own.symbols)})
-    pairs = TaskPairs(_as_task(own, asked), settings, seed)
-    if own.has_sampler:
-        low, high = pairs.facts.train_length
-        own.try_sampler([(seed, n) for n in sorted({max(low, own.shortest), high})])
-    indices = torch.arange(min(TRIED, pairs.size("train") or TRIED))
-    sources = _rows(*pairs.sources("train", indices))
-    seconds = own.try_out(sources)
-    if seconds >= SLOW:
-        a_step = data.batch_tokens // (sum(pairs.facts.train_length) + 3)
-        pairs.notes += (
-            f"{own.name}: {1000 * seconds:.1f} ms a pair, so a process computes "
-            f"{1 / seconds:,.0f} a second, and a step of about {a_step} pairs waits for them",
-        )
-    tried = hashlib.sha256(json.dumps([sources, own.targets(sources)]).encode()).hexdigest()
-    pairs.facts = replace(pairs.facts, target_growth=max(2, own.target_growth), train_sha256=tried)
+    pairs = TaskPairs(_as_task(own, asked), settings, config.data_seed)
+    digest = _try_out(own, pairs)
+    growth = max(2, own.target_growth)
+    pairs.facts = replace(pairs.facts, target_growth=growth, train_sha256=digest)
     if facts is not None and facts != pairs.facts:
         raise UserError(
             f"{own.name}: its pairs are not those that the run was trained on; put the code "
             "back, or train again"
         )
     return pairs
+
+
+def _try_out(own: "OwnTask", pairs: TaskPairs) -> str:
+    """Try the code on the first training pairs, and note where it is slow.
+
+    Returns the sha256 of these pairs. Raises UserError.
+    """
+    if own.has_sampler:
+        low, high = pairs.facts.train_length
+        own.try_sampler([(pairs.seed, n) for n in sorted({max(low, own.shortest), high})])
+    indices = torch.arange(min(TRIED, pairs.size("train") or TRIED))
+    sources = _rows(*pairs.sources("train", indices))
+    seconds = own.try_targets(sources)
+    if seconds >= SLOW:
+        pairs.notes += (
+            f"{own.name}: {1000 * seconds:.1f} ms a pair, so a process computes "
+            f"{1 / seconds:,.0f} a second, and training waits for them",
+        )
+    return hashlib.sha256(json.dumps([sources, own.targets(sources)]).encode()).hexdigest()
 
 
 class OwnTask:
@@ -175,7 +183,7 @@ class OwnTask:
             rows.append(row)
         return rows
 
-    def try_out(self, sources: Sequence[Row]) -> float:
+    def try_targets(self, sources: Sequence[Row]) -> float:
         """Seconds that a target takes, their mean. Raises UserError where the function
         is not pure, takes too long or always gives an empty target."""
         seconds, symbols = 0.0, 0
