@@ -17,7 +17,7 @@ import toytrans
 from toytrans import export
 from toytrans.config.names import ExportFormat
 from toytrans.config.schema import Config
-from toytrans.data.pairs import DatasetInfo
+from toytrans.data.pairs import DataFacts
 from toytrans.errors import UserError
 from toytrans.export import plain
 from toytrans.export.shared import token_names
@@ -46,7 +46,7 @@ def run_of(scheme: str, **model: object) -> Run:
         | model
     )
     config = Config.model_validate(config_of().model_dump() | {"model": options})
-    facts = DatasetInfo(VOCABULARY, (1, 30))
+    facts = DataFacts(VOCABULARY, (1, 30))
     return Run(Path("fresh"), config, facts, model_of(VOCABULARY, **options).float(), 0)
 
 

@@ -7,7 +7,7 @@ import torch
 from conftest import ANCHORED
 
 from toytrans.config.schema import Config
-from toytrans.data import open_source
+from toytrans.data.open import open_dataset
 from toytrans.data.pairs import all_pairs
 from toytrans.evaluation import evaluate
 from toytrans.training.run import create_run
@@ -25,7 +25,7 @@ def trained(tmp_path, data, model=None, **train):
             "train": train,
         }
     )
-    source = open_source(config)
+    source = open_dataset(config)
     create_run(tmp_path / "run", config, source.facts, {})
     trainer = Trainer(config, source, tmp_path / "run", CPU, "fp32")
     records = list(trainer.train())

@@ -80,7 +80,7 @@ class Source:
         """The batch, and the model that reads it: a run's, a config's or a small fresh one."""
         progress = Progress()
         from toytrans.config.schema import ModelConfig
-        from toytrans.data import open_source
+        from toytrans.data.open import open_dataset
         from toytrans.insight.inspected import (
             InspectedBatch,
             batch_of_config,
@@ -105,7 +105,7 @@ class Source:
             return batch_of_run(loaded, self.src, self.tgt)
         facts = loaded.facts if loaded else None
         if self.src:
-            vocabulary = open_source(settings).facts.vocabulary
+            vocabulary = open_dataset(settings).facts.vocabulary
             batch, _ = batch_of_sequences(self.src, self.tgt, vocabulary, settings.source_bos)
         else:
             batch, vocabulary = batch_of_config(settings, self.rows or 2, facts)

@@ -21,8 +21,8 @@ from hypothesis import strategies as st
 import toytrans
 from toytrans.config.schema import Config
 from toytrans.config.yaml import write_yaml
-from toytrans.data import open_source
-from toytrans.data.pairs import DatasetInfo
+from toytrans.data.open import open_dataset
+from toytrans.data.pairs import DataFacts
 from toytrans.insight.diagnosis.doctor import examine
 from toytrans.insight.diagnosis.snapshot import (
     CheckpointStatus,
@@ -61,7 +61,7 @@ def a_case(losses=LEARNS, valid=(1.0, 1.0, 0.01), max_steps=None, **changes) -> 
     if valid is not None:
         names = ("valid_exact_match", "valid_token_accuracy", "valid_loss")
         records[-1] |= dict(zip(names, valid, strict=True))
-    facts = DatasetInfo(VOCABULARY, (1, 6))
+    facts = DataFacts(VOCABULARY, (1, 6))
     machine = {"precision": "bf16", "device": "cpu", "bf16_products": True}
     last = (CheckpointStatus(10 * count),)
     return replace(RunSnapshot(config, facts, records, machine, last, TARGETS), **changes)
@@ -340,7 +340,7 @@ def test_no_numbers_are_too_odd_for_the_doctor(losses, norm, exact, accuracy, lo
 
 
 def test_what_the_texts_of_a_split_tell():
-    source = open_source(config_of("copy", data={"symbols": 7, "valid_examples": 400}))
+    source = open_dataset(config_of("copy", data={"symbols": 7, "valid_examples": 400}))
     pairs = source.pairs("valid", torch.arange(400))
     texts = target_stats(pairs, None)
     assert texts.mean_tokens == pytest.approx(float(pairs.tgt_length.double().mean()) + 1)
@@ -369,7 +369,7 @@ def train(path: Path, stop: int | None = None, **sections) -> Path:
             **sections,
         }
     )
-    source = open_source(config)
+    source = open_dataset(config)
     create_run(path, config, source.facts, {"precision": "fp32", "device": "cpu"})
     trainer = Trainer(config, source, path, torch.device("cpu"), "fp32")
     for number, _ in enumerate(trainer.train(), 1):
