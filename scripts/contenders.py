@@ -137,6 +137,7 @@ def config_of(spec: Training) -> Any:
         "n_encoder_layers": size.layers,
         "n_decoder_layers": size.layers,
         "positions": spec.positions,
+        "norm": "pre",
         "dropout": spec.dropout,
     }
     data: dict[str, Any] = {"task": "reverse", "symbols": 100, "train_length": [1, size.longest]}
@@ -165,10 +166,10 @@ def _batches(spec: Training, config: Any, source: Any) -> Iterator[Any]:
 def _trainer(spec: Training) -> Callable[..., Any]:
     """Answers ("steps", seconds), ("data", batches): seconds to make one, over so many; and, for
     ours, ("shares", 0)."""
-    from toytrans.data import open_source
+    from toytrans.data.open import open_dataset
 
     config = config_of(spec)
-    source = open_source(config)
+    source = open_dataset(config)
     batches = _batches(spec, config, source)
     step = _our_step(spec, config) if spec.who == "ours" else _peer_step(spec, config)
 
@@ -212,14 +213,14 @@ def _our_step(spec: Training, config: Any) -> Callable[[Any], None]:
     """The step of `Trainer`: forward, loss, backward, clip, AdamW."""
     import torch
 
-    from toytrans.data import open_source
+    from toytrans.data.open import open_dataset
     from toytrans.model.transformer import Transformer
     from toytrans.training.devices import choose_precision
     from toytrans.training.graphs import CudaCapture, GraphedUpdate, most_places
     from toytrans.training.optimizer import AdamW
     from toytrans.training.step import Update
 
-    device, facts = torch.device(spec.device), open_source(config).facts
+    device, facts = torch.device(spec.device), open_dataset(config).facts
     precision = choose_precision(config.train.precision, device, config.model.d_model)
     model = Transformer(config.model, facts.vocabulary).to(device).train()
     optimizer = AdamW(model, config.train.weight_decay)
@@ -238,9 +239,9 @@ def _peer_step(spec: Training, config: Any) -> Callable[[Any], None]:
     import peers
     from torch.nn.attention import SDPBackend, sdpa_kernel
 
-    from toytrans.data import open_source
+    from toytrans.data.open import open_dataset
 
-    sizes = config.model, len(open_source(config).facts.vocabulary), spec.dropout
+    sizes = config.model, len(open_dataset(config).facts.vocabulary), spec.dropout
     model: Any = (
         peers.bart(*sizes, spec.same) if spec.who == "BART" else peers.TutorialTransformer(*sizes)
     )

@@ -40,7 +40,7 @@ from toytrans.cli.app import main as toytrans
 from toytrans.config.load import load_config
 from toytrans.config.names import FaultName, FormatName, PositionName, TaskName
 from toytrans.config.schema import Config
-from toytrans.data import check_splits, open_source
+from toytrans.data.open import check_dataset, open_dataset
 from toytrans.errors import UserError
 from toytrans.training.trainer import Trainer
 
@@ -341,10 +341,8 @@ def check_config(raw: bytes) -> Verdict:
         model, data = config.model, config.data
         work = model.d_model * model.d_ff * max(model.n_encoder_layers, model.n_decoder_layers)
         examples = max(data.valid_examples or 0, data.test_examples or 0, data.symbols or 0)
-        if (
-            max(work, examples, data.longest() ** 2, data.batch_tokens) * config.train.accumulate
-            > 9999
-        ):
+        longest = max((high for _, high in data.lengths.values()), default=0)
+        if max(work, examples, longest**2, data.batch_tokens) * config.train.accumulate > 9999:
             return "accepted, not built"
         if config.model.max_positions not in (None, *range(1000)):
             return "accepted, not built"
@@ -361,8 +359,8 @@ def _train(config: Config) -> None:
 
     from toytrans.data.batches import training_batches
 
-    source = open_source(config)
-    check_splits(config, source)
+    source = open_dataset(config)
+    check_dataset(config, source)
     if config.device not in ("auto", "cpu"):
         return
     precision = "fp64" if config.train.precision == "fp64" else "fp32"
@@ -380,8 +378,8 @@ def check_files(case: tuple[FormatName, bytes, bytes]) -> Verdict:
     train = ["case.src", "case.tgt"] if name == "text" else "case.src"
     config = Config.model_validate(TINY | {"data": {"files": {"train": train, "format": name}}})
     try:
-        source = open_source(config)
-        check_splits(config, source)
+        source = open_dataset(config)
+        check_dataset(config, source)
         assert source.notes and len(source.facts.vocabulary) >= 3
     except UserError as error:
         assert "\n" not in str(error).replace("case", "")

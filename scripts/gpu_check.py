@@ -32,8 +32,8 @@ from torch import Tensor
 
 from toytrans.config.names import PositionName
 from toytrans.config.schema import Config
-from toytrans.data import open_source
 from toytrans.data.batches import training_batches
+from toytrans.data.open import open_dataset
 from toytrans.training.devices import Precision
 from toytrans.training.graphs import CudaCapture
 from toytrans.training.run import create_run
@@ -106,7 +106,7 @@ def trainer_of(
     train = {"lr": 2**-10, "schedule": "constant", "warmup_steps": 0, "precision": precision}
     sections = {"data": data, "model": model, "train": train}
     config = Config.model_validate({key: sections[key] | given.get(key, {}) for key in sections})
-    source, run = open_source(config), run or next(options.folders)
+    source, run = open_dataset(config), run or next(options.folders)
     create_run(run, config, source.facts, {})
     device = torch.device("cuda:0" if options.device == "cuda" else "cpu")
     capture = CudaCapture(device) if options.device == "cuda" else stand_in
@@ -146,7 +146,7 @@ def compared(options: Options, scheme: Row, precision: Precision) -> Row:
     runs = []
     for recorded in (False, False, True):
         trainer = trainer_of(options, precision, recorded, model={**scheme, "dropout": 0.1})
-        sums, batches = [], training_batches(trainer.source, trainer.config, 0, trainer.device)
+        sums, batches = [], training_batches(trainer.dataset, trainer.config, 0, trainer.device)
         for dealt in islice(batches, options.steps):
             trainer._clear_window()
             trainer._step([dealt])
@@ -210,7 +210,7 @@ def speed(options: Options) -> Rows:
 def rate(options: Options, precision: Precision, recorded: bool, given: dict[str, Row]) -> Row:
     """Median of three stretches after one in which all shapes occur."""
     trainer = trainer_of(options, precision, recorded, **given)
-    batches = training_batches(trainer.source, trainer.config, 0, trainer.device)
+    batches = training_batches(trainer.dataset, trainer.config, 0, trainer.device)
     began, rates = time.perf_counter(), []
     for dealt in islice(batches, 4 if options.quick else 40):
         trainer._step([dealt])

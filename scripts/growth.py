@@ -130,7 +130,7 @@ class _Training:
             n_encoder_layers=point.depth,
             n_decoder_layers=point.depth,
             d_ff=4 * point.width,
-            positions="sinusoidal",
+            norm="pre",
         )
         self.model = Transformer(config, VOCABULARY).train()
         self.optimizer = AdamW(self.model, 0.0)

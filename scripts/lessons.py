@@ -29,7 +29,7 @@ from toytrans.tokens import Vocabulary
 
 CONFIG = """\
 data: {task: reverse, symbols: 20, train_length: [1, 10], test_length: [1, 10]}
-model: {positions: sinusoidal, n_encoder_layers: 6, n_decoder_layers: 6}
+model: {norm: pre, n_encoder_layers: 6, n_decoder_layers: 6}
 train: {max_steps: 1500, lr: 2e-3, eval_every: 50, stop_at_exact_match: 0.99, precision: fp32}
 """
 SMALLER = ("data.batch_tokens=1024", "data.valid_examples=500", "data.test_examples=10")

@@ -66,10 +66,14 @@ def _process_as_new() -> None:
     torch.manual_seed(0)
 
 
+ANCHORED: dict[str, Any] = {"positions": "anchored", "norm": "pre"}
+"""A model that learns in few steps, with places that any length has."""
+
+
 def config_of(task: str = "copy", **sections: dict) -> Config:
     """A small config; `data`, `model` and `train` add to it."""
     data = {"task": task, "symbols": 7, "train_length": [1, 6]} | sections.pop("data", {})
-    model = {"d_model": 16, "n_heads": 2, "d_ff": 32} | sections.pop("model", {})
+    model = ANCHORED | {"d_model": 16, "n_heads": 2, "d_ff": 32} | sections.pop("model", {})
     return Config.model_validate({"data": data, "model": model, **sections})
 
 
@@ -82,7 +86,8 @@ TINY: dict[str, dict] = {
         "test_examples": 9,
         "batch_tokens": 128,
     },
-    "model": {
+    "model": ANCHORED
+    | {
         "d_model": 16,
         "n_heads": 2,
         "n_encoder_layers": 1,
@@ -104,7 +109,7 @@ def tiny_yaml(**sections: dict) -> str:
 SMALL_YAML = """\
 seed: 3
 data: {task: copy, symbols: 5, train_length: [1, 6], valid_examples: 30, test_examples: 8}
-model: {d_model: 8, n_heads: 2, n_encoder_layers: 2, n_decoder_layers: 1, d_ff: 8}
+model: {positions: anchored, norm: pre, d_model: 8, n_heads: 2, n_decoder_layers: 1, d_ff: 8}
 train: {max_steps: 2, precision: fp32}
 """
 """The smallest config that trains."""

@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 from conftest import Command, call
 
-import toytrans.data.tasks
+from toytrans.data.tasks.base import TaskPairs
 
 TINY = """\
 data:
@@ -550,7 +550,7 @@ def test_a_name_that_no_disk_takes_is_refused(command: Command) -> None:
         ("train.eval_every=3", "train.eval_every (2 -> 3)"),
         ("model.d_ff=64", "model.d_ff (32 -> 64)"),
         ("model.n_heads=4", "model.n_heads (2 -> 4)"),
-        ("model.positions=learned", "model.positions (anchored -> learned)"),
+        ("model.positions=learned", "model.positions (sinusoidal -> learned)"),
     ],
 )
 def test_a_run_is_not_resumed_with_another_setting(
@@ -730,7 +730,7 @@ def broken(*_: Any, kind: type[Exception] = RuntimeError, **__: Any) -> None:
 def test_a_bug_of_ours_is_one_line_that_names_its_report(
     kind: type[Exception], command: Command, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(toytrans.data.tasks, "card", functools.partial(broken, kind=kind))
+    monkeypatch.setattr(TaskPairs, "samples", functools.partial(broken, kind=kind))
     answer = command("tasks", "copy")
     assert (answer.code, answer.out, answer.err.count("\n")) == (70, "", 1)
     says(answer.err, "toytrans: ", "internal error", kind.__name__, "out of order")
@@ -742,7 +742,7 @@ def test_a_bug_of_ours_is_one_line_that_names_its_report(
 def test_a_bug_of_ours_is_shown_to_those_who_debug(
     command: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(toytrans.data.tasks, "card", broken)
+    monkeypatch.setattr(TaskPairs, "samples", broken)
     monkeypatch.setenv("TOYTRANS_DEBUG", "1")
     answer = command("tasks", "copy")
     assert (answer.code, answer.out) == (70, "")
@@ -766,7 +766,7 @@ def test_a_mark_of_byte_order_is_no_part_of_the_first_symbol(
 def test_a_bug_whose_report_cannot_be_written_is_one_line_all_the_same(
     command: Command, monkeypatch: pytest.MonkeyPatch, debug: bool
 ) -> None:
-    monkeypatch.setattr(toytrans.data.tasks, "card", broken)
+    monkeypatch.setattr(TaskPairs, "samples", broken)
     monkeypatch.setattr(tempfile, "tempdir", "nowhere")
     if debug:
         monkeypatch.setenv("TOYTRANS_DEBUG", "1")

@@ -7,9 +7,9 @@ import torch
 from conftest import VOCABULARY, config_of, model_of
 from torch.nn import functional as F
 
-from toytrans.data import open_source
 from toytrans.data.batches import make_batch
-from toytrans.data.pairs import DatasetInfo
+from toytrans.data.open import open_dataset
+from toytrans.data.pairs import DataFacts
 from toytrans.evaluation import evaluate, translate, wilson_interval
 from toytrans.model.decoding import greedy
 
@@ -36,10 +36,10 @@ def test_an_interval_of_nothing_is_everything():
 
 
 def test_counts_are_those_of_one_row_at_a_time():
-    source = open_source(config_of("copy", data={"symbols": 10, "train_length": [0, 7]}))
+    source = open_dataset(config_of("copy", data={"symbols": 10, "train_length": [0, 7]}))
     pairs = source.pairs("test", torch.arange(60))
     model = model_of(VOCABULARY, positions="sinusoidal").train()
-    facts = DatasetInfo(VOCABULARY, (0, 5))
+    facts = DataFacts(VOCABULARY, (0, 5))
     scores = evaluate(model, pairs, facts, source_bos=False, batch_tokens=300)
     assert model.training, "the mode is left as it was"
     model.eval()
@@ -64,7 +64,7 @@ def test_counts_are_those_of_one_row_at_a_time():
 
 def test_translations_come_in_the_order_of_the_questions():
     model = model_of(VOCABULARY, positions="sinusoidal")
-    facts = DatasetInfo(VOCABULARY, (0, 5))
+    facts = DataFacts(VOCABULARY, (0, 5))
     sequences = [["1"], [], ["4", "5", "6", "7", "8"], ["2", "+"]]
     together = translate(model, sequences, facts, source_bos=False)
     alone = [translate(model, [s], facts, source_bos=False)[0] for s in sequences]

@@ -24,8 +24,8 @@ from torch import Tensor
 
 import toytrans
 from toytrans.config.load import load_config
-from toytrans.data import check_splits, open_source
 from toytrans.data import files as data_files
+from toytrans.data.open import check_dataset, open_dataset
 from toytrans.errors import UserError
 from toytrans.training.run import read_precision, read_records
 from toytrans.training.trainer import Trainer
@@ -196,7 +196,7 @@ def pipe_instead(path: Path) -> None:
 def resumed(run: Path) -> list[str]:
     """What is said of a run that is resumed."""
     config = load_config(Path("tiny.yaml"))
-    trainer = Trainer(config, open_source(config), run, torch.device("cpu"), "fp32")
+    trainer = Trainer(config, open_dataset(config), run, torch.device("cpu"), "fp32")
     return trainer.resume()
 
 
@@ -492,9 +492,9 @@ def test_the_parameters_that_are_counted_are_nearly_all() -> None:
         model = ModelConfig.model_validate(changes)
         built = count_parameters(Transformer(model, vocabulary))
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("toytrans.config.MOST_PARAMETERS", int(0.9 * built))
+            patch.setattr("toytrans.config.schema.MOST_PARAMETERS", int(0.9 * built))
             assert "parameters" in refusal(model.check_size, len(vocabulary))
-            patch.setattr("toytrans.config.MOST_PARAMETERS", built)
+            patch.setattr("toytrans.config.schema.MOST_PARAMETERS", built)
             model.check_size(len(vocabulary))
 
 
@@ -502,7 +502,7 @@ def reading(text: str) -> str:
     Path("a.tsv").write_text(text)
     Path("files.yaml").write_text(FILES)
     config = load_config(Path("files.yaml"))
-    return refusal(lambda: check_splits(config, open_source(config)))
+    return refusal(lambda: check_dataset(config, open_dataset(config)))
 
 
 def test_data_that_would_fill_the_memory_is_named_with_its_line(

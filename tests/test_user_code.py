@@ -12,7 +12,7 @@ from forked import COMMAND, Ended, Forked
 
 import toytrans
 from toytrans import user_code
-from toytrans.data import open_source
+from toytrans.data.open import open_dataset
 from toytrans.errors import UserError
 
 CONFIG = tiny_yaml(data={"task": "own.py:f"})
@@ -133,9 +133,9 @@ def test_a_resumed_run_cannot_bring_code_along(here: Path, run: Path):
 def test_python_asks_too(here: Path):
     run = toytrans.load("r", device="cpu")
     with pytest.raises(UserError, match="trust_code=True"):
-        open_source(run.config, run.facts)
+        open_dataset(run.config, run.facts)
     run = toytrans.load("r", device="cpu", trust_code=True)
-    assert open_source(run.config, run.facts).facts == run.facts
+    assert open_dataset(run.config, run.facts).facts == run.facts
 
 
 def test_trust_ends_with_its_block(here: Path):

@@ -22,7 +22,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from toytrans.data.batches import Batch, evaluation_batches
-from toytrans.data.pairs import DatasetInfo, Pairs, Side, pad_rows
+from toytrans.data.pairs import DataFacts, Pairs, Side, pad_rows
 from toytrans.data.selection import first_of_each
 from toytrans.model.decoding import search
 from toytrans.model.seq2seq import Seq2Seq
@@ -217,7 +217,7 @@ def wilson_interval(right: int, total: int) -> tuple[float, float]:
 def evaluate(
     model: Seq2Seq,
     pairs: Pairs,
-    facts: DatasetInfo,
+    facts: DataFacts,
     *,
     source_bos: bool,
     beam: int = 1,
@@ -250,7 +250,7 @@ def evaluate(
         some = pairs.take(chosen)
         for batch, rows in evaluation_batches(some, batch_tokens, source_bos, longest, heads):
             batch = batch.to(device)
-            tokens = search(model, batch.src, beam=beam, growth=facts.max_len_a).tokens
+            tokens = search(model, batch.src, beam=beam, target_growth=facts.target_growth).tokens
             for name, column in _free(tokens, batch.tgt_out).items():
                 columns[name][chosen[rows]] = column.long()
             follow(len(rows), total)
@@ -316,7 +316,7 @@ def _free(tokens: Tensor, expected: Tensor) -> Columns:
 def translate(
     model: Seq2Seq,
     sequences: list[list[str]],
-    facts: DatasetInfo,
+    facts: DataFacts,
     *,
     source_bos: bool,
     beam: int = 1,
@@ -331,7 +331,9 @@ def translate(
     longest, heads = model.config.max_length, model.config.n_heads
     with _in_eval_mode(model) as device:
         for batch, order in evaluation_batches(pairs, BATCH_TOKENS, source_bos, longest, heads):
-            decoded = search(model, batch.src.to(device), beam=beam, growth=facts.max_len_a)
+            decoded = search(
+                model, batch.src.to(device), beam=beam, target_growth=facts.target_growth
+            )
             for row, ids in zip(order.tolist(), decoded.tokens.tolist(), strict=True):
                 output[row] = vocabulary.decode(ids)
     return output

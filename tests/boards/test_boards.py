@@ -34,7 +34,7 @@ source: nowhere
 knows: nothing
 config:
   data: {symbols: 4, train_length: [1, 3], test_length: [1, 4], valid_examples: 20}
-  model: {d_model: 16, n_heads: 4, d_ff: 16, n_encoder_layers: 1, n_decoder_layers: 1}
+  model: {positions: anchored, norm: pre, d_model: 16, n_heads: 4, d_ff: 16, n_decoder_layers: 1}
   train: {max_steps: 30}
 control:
   model: {positions: sinusoidal}

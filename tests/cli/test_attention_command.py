@@ -19,7 +19,9 @@ from toytrans.tokens import BOS_ID, PAD_ID
 
 REVERSE = """\
 data: {task: reverse, symbols: 10, train_length: [1, 8], valid_examples: 100, test_examples: 50}
-model: {d_model: 32, n_heads: 2, n_encoder_layers: 1, n_decoder_layers: 1, d_ff: 64}
+model:
+  {positions: anchored, norm: pre, d_model: 32, n_heads: 2, n_encoder_layers: 1,
+   n_decoder_layers: 1, d_ff: 64}
 train: {max_steps: 120, precision: fp32}
 """
 

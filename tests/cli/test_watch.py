@@ -24,7 +24,7 @@ from toytrans.cli.render import watch as module
 from toytrans.cli.render.watch import curve, translation
 from toytrans.cli.train import Moment
 from toytrans.config.load import load_config
-from toytrans.data import open_source
+from toytrans.data.open import open_dataset
 from toytrans.errors import UserError
 from toytrans.training.trainer import Trainer
 
@@ -114,7 +114,7 @@ def test_a_signal_saves_and_the_terminal_is_as_before():
 def trainer(here: Path) -> Trainer:
     config = load_config(here / "c.yaml", ["model.dropout=0.5"])
     (here / "r").mkdir()
-    return Trainer(config, open_source(config), here / "r", torch.device("cpu"), "fp32")
+    return Trainer(config, open_dataset(config), here / "r", torch.device("cpu"), "fp32")
 
 
 def moment(step: int, **more: float) -> Moment:
@@ -124,7 +124,7 @@ def moment(step: int, **more: float) -> Moment:
 def test_a_sample_draws_no_random_number_and_leaves_the_model_training(trainer):
     trainer.model.train()
     before = torch.get_rng_state()
-    view = module._View(trainer, trainer.source)
+    view = module._View(trainer, trainer.dataset)
     trainer.progress.step = 1
     assert view.takes(moment(1, valid_loss=1.0)) and view.maps is not None
     assert view.sampled_step == 1
@@ -133,7 +133,7 @@ def test_a_sample_draws_no_random_number_and_leaves_the_model_training(trainer):
 
 @pytest.mark.parametrize("width", [20, 40, 80, 200])
 def test_every_width_has_a_view_that_fits(trainer, width):
-    view = module._View(trainer, trainer.source)
+    view = module._View(trainer, trainer.dataset)
     view.takes(moment(3, valid_loss=1.0))
     console = Console(width=width, file=io.StringIO(), record=True)
     console.print(view.drawn(width))
@@ -144,7 +144,7 @@ def test_every_width_has_a_view_that_fits(trainer, width):
 def test_weights_that_are_not_finite_leave_the_curve(trainer, monkeypatch):
     with torch.no_grad():
         next(trainer.model.parameters()).fill_(torch.nan)
-    view = module._View(trainer, trainer.source)
+    view = module._View(trainer, trainer.dataset)
     assert view.takes(moment(1, valid_loss=1.0)) and view.maps is None
     with pytest.raises(UserError):
         module.attend(trainer.model, module.make_batch(view.pairs, False), module.Choice("cross"))
@@ -154,7 +154,7 @@ def test_the_view_keeps_within_its_share_of_the_time(trainer, monkeypatch):
     """Drawings of 0.1 s, over 100 s of records every 0.1 s."""
     clock = [0.0]
     monkeypatch.setattr(module.time, "monotonic", lambda: clock[0])
-    view, drawn = module._View(trainer, trainer.source), 0
+    view, drawn = module._View(trainer, trainer.dataset), 0
     for step in range(1000):
         clock[0] += 0.1
         if view.takes(moment(step + 1)):

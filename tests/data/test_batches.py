@@ -9,15 +9,15 @@ from conftest import Command, config_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from toytrans.data import open_source
 from toytrans.data.batches import (
     Batch,
     bucket,
-    cut,
     evaluation_batches,
     make_batch,
+    plan_batches,
     training_batches,
 )
+from toytrans.data.open import open_dataset
 from toytrans.data.pairs import Pairs, pad_rows
 from toytrans.tokens import PAD_ID
 
@@ -61,13 +61,13 @@ def test_buckets_waste_little_and_are_few(length):
     st.integers(50, 4000),
     st.booleans(),
 )
-def test_cuts_hold_every_pair_once_within_the_budget(lengths, budget, even_rows):
+def test_plans_hold_every_pair_once_within_the_budget(lengths, budget, even_rows):
     src_length, tgt_length = torch.tensor(lengths).unbind(1)
-    order, cuts = cut(torch.tensor(lengths).T, budget, True, even_rows)
+    order, plans = plan_batches(torch.tensor(lengths).T, budget, True, even_rows)
     assert sorted(order.tolist()) == list(range(len(lengths)))
-    assert [start for start, _, _ in cuts] == [0, *(stop for _, stop, _ in cuts[:-1])]
-    assert cuts[-1][1] == len(lengths)
-    for start, stop, (rows, width, height) in cuts:
+    assert [start for start, _, _ in plans] == [0, *(stop for _, stop, _ in plans[:-1])]
+    assert plans[-1].stop == len(lengths)
+    for start, stop, (rows, width, height) in plans:
         assert 0 < stop - start <= rows
         assert rows == 1 or rows * (width + height) <= budget
         members = order[start:stop]
@@ -79,7 +79,7 @@ def stream(task="reverse", budget=1024, dealt=0, count=60, **data):
     config = config_of(
         task, data={"symbols": 20, "train_length": [1, 20], "batch_tokens": budget} | data
     )
-    return list(islice(training_batches(open_source(config), config, dealt), count))
+    return list(islice(training_batches(open_dataset(config), config, dealt), count))
 
 
 def test_few_shapes_and_little_padding():
@@ -138,7 +138,7 @@ def test_buckets_end_where_a_learned_table_does():
     assert bucket(26) == 28
     data = {"symbols": 20, "train_length": [20, 25], "batch_tokens": 512}
     config = config_of("copy", data=data, model={"positions": "learned", "max_positions": 26})
-    batches = [batch for batch, _ in islice(training_batches(open_source(config), config), 20)]
+    batches = [batch for batch, _ in islice(training_batches(open_dataset(config), config), 20)]
     assert max(batch.src.shape[1] for batch in batches) == 26
     assert max(batch.tgt_in.shape[1] for batch in batches) == 26
 
@@ -155,7 +155,7 @@ def test_a_limited_split_goes_round_in_epochs():
 
 
 def test_evaluation_sees_every_pair_once():
-    source = open_source(config_of("sort", data={"train_length": [0, 9]}))
+    source = open_dataset(config_of("sort", data={"train_length": [0, 9]}))
     pairs = source.pairs("test", torch.arange(333))
     seen = []
     for batch, rows in evaluation_batches(pairs, 512, source_bos=False):

@@ -6,9 +6,9 @@ import pytest
 import torch
 from conftest import config_of
 
-from toytrans.config.schema import FilesConfig
-from toytrans.data import check_splits, open_source
-from toytrans.data.files import FilePairs, read_pairs
+from toytrans.data.files import read_pairs
+from toytrans.data.open import check_dataset, open_dataset
+from toytrans.data.pairs import all_pairs
 from toytrans.errors import UserError
 
 
@@ -26,18 +26,20 @@ def test_parallel_text_with_empty_lines_and_windows_line_ends(tmp_path):
     assert sides((str(src), str(tgt))) == PAIRS
 
 
-def test_tsv(tmp_path):
-    path = tmp_path / "a.tsv"
-    path.write_text("1 2\tb a\n\t\n3\tc\n")
-    assert sides(str(path)) == PAIRS
-
-
-def test_jsonl_takes_numbers_and_words(tmp_path):
-    path = tmp_path / "a.jsonl"
-    path.write_text(
-        '{"src": [1, 2], "tgt": ["b", "a"]}\n{"src": [], "tgt": []}\n{"src": ["3"], "tgt": ["c"]}'
-    )
-    assert sides(str(path)) == PAIRS
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("a.tsv", "1 2\tb a\n\t\n3\tc\n"),
+        (
+            "a.jsonl",  # numbers and words
+            '{"src": [1, 2], "tgt": ["b", "a"]}\n{"src": [], "tgt": []}\n'
+            '{"src": ["3"], "tgt": ["c"]}',
+        ),
+    ],
+)
+def test_pairs_of_one_file(tmp_path, name, text):
+    (tmp_path / name).write_text(text)
+    assert sides(str(tmp_path / name)) == PAIRS
 
 
 def test_scan(tmp_path):
@@ -71,61 +73,53 @@ def test_what_does_not_fit_a_format_is_named_with_its_line(tmp_path, name, text,
     assert says in str(error.value) and "\n" not in str(error.value)
 
 
+def config_of_files(files, model=None, **data):
+    none = {"task": None, "symbols": None, "train_length": None}
+    return config_of(data={**none, "files": files, **data}, model=model or {})
+
+
 def file_pairs(tmp_path, train, **others):
     paths = {}
     for name, pairs in {"train": train, **others}.items():
         path = tmp_path / f"{name}.jsonl"
         path.write_text("".join(json.dumps({"src": s, "tgt": t}) + "\n" for s, t in pairs))
         paths[name] = str(path)
-    limits = {"train": None, "valid": None, "test": None}
-    return FilePairs(FilesConfig.model_validate(paths), 0, limits)
+    return open_dataset(config_of_files(paths))
 
 
 def test_the_vocabulary_comes_from_training_alone(tmp_path):
-    source = file_pairs(
+    dataset = file_pairs(
         tmp_path, [([1, 10, 9], ["a"])], valid=[([9], ["a"])], test=[([9], []), ([7], [])]
     )
-    assert source.facts.vocabulary.symbols == ("1", "9", "10", "a")
-    assert source.size("valid") == 1
+    assert dataset.facts.vocabulary.symbols == ("1", "9", "10", "a")
+    assert dataset.size("valid") == 1
     with pytest.raises(UserError, match=r"test.jsonl:2: symbol '7' is not in the vocabulary"):
-        source.size("test")
+        dataset.size("test")
 
 
 def test_without_a_valid_file_a_seeded_share_of_train_is_held_out(tmp_path):
     train = [([k], [k]) for k in range(200)]
-    source = file_pairs(tmp_path, train)
-    held_out = source.pairs("valid", torch.arange(source.size("valid"))).src[:, 0].tolist()
-    trained = source.pairs("train", torch.arange(source.size("train"))).src[:, 0].tolist()
+    dataset = file_pairs(tmp_path, train)
+    held_out = all_pairs(dataset, "valid").src[:, 0].tolist()
+    trained = all_pairs(dataset, "train").src[:, 0].tolist()
     assert len(held_out) == 10
     assert sorted(held_out + trained) == [k + 3 for k in range(200)]
-    assert "10 of 200 training pairs (5%" in source.notes[0]
+    assert "10 of 200 training pairs (5%" in dataset.notes[0]
 
 
 def test_decoding_may_grow_to_twice_what_training_targets_do(tmp_path):
     """growth S + 10 tokens: 12 symbols, twice 6, and their end need growth 3 for one of source."""
     for length, growth in ((5, 2), (6, 3), (10, 11), (900, 1000), (1009, 1000)):
-        source = file_pairs(tmp_path, [([1, 2], [1]), ([1], [1] * length), ([], [1] * 50)])
-        assert source.facts.max_len_a == growth
+        dataset = file_pairs(tmp_path, [([1, 2], [1]), ([1], [1] * length), ([], [1] * 50)])
+        assert dataset.facts.target_growth == growth
 
 
 def test_a_limit_takes_a_fixed_choice_of_a_file(tmp_path):
-    train = [([k], [k]) for k in range(50)]
-    for name in ("train", "valid", "test"):
-        (tmp_path / f"{name}.jsonl").write_text(
-            "".join(json.dumps({"src": s, "tgt": t}) + "\n" for s, t in train)
-        )
-    files = {name: str(tmp_path / f"{name}.jsonl") for name in ("train", "valid", "test")}
-    config = config_of(
-        data={
-            "task": None,
-            "symbols": None,
-            "train_length": None,
-            "files": files,
-            "test_examples": 20,
-        }
-    )
+    file_pairs(tmp_path, [([k], [k]) for k in range(50)])
+    files = dict.fromkeys(("train", "valid", "test"), str(tmp_path / "train.jsonl"))
+    config = config_of_files(files, test_examples=20)
     first, second = (
-        open_source(config).pairs("test", torch.arange(20)).src.tolist() for _ in range(2)
+        open_dataset(config).pairs("test", torch.arange(20)).src.tolist() for _ in range(2)
     )
     assert first == second
     assert len({row[0] for row in first}) == 20
@@ -133,47 +127,39 @@ def test_a_limit_takes_a_fixed_choice_of_a_file(tmp_path):
 
 def test_sources_that_occur_twice_are_held_out_together_and_overlaps_are_counted(tmp_path):
     train = [([k % 100], [k]) for k in range(200)]
-    source = file_pairs(tmp_path, train, test=[([3], []), ([4, 4], [])])
-    held_out = source.pairs("valid", torch.arange(source.size("valid"))).src[:, 0].tolist()
-    trained = source.pairs("train", torch.arange(source.size("train"))).src[:, 0].tolist()
+    dataset = file_pairs(tmp_path, train, test=[([3], []), ([4, 4], [])])
+    held_out = all_pairs(dataset, "valid").src[:, 0].tolist()
+    trained = all_pairs(dataset, "train").src[:, 0].tolist()
     assert len(held_out) == 10 and len(set(held_out)) == 5
     assert not set(held_out) & set(trained)
     known = 3 + 3 in trained  # symbol 3 has id 6
-    assert any("1 of 2 test sources are trained on too" in note for note in source.notes) == known
+    assert any("1 of 2 test sources are trained on too" in note for note in dataset.notes) == known
     assert known, "the case occurs with this seed"
 
 
 def test_a_changed_training_file_is_noticed_where_it_matters(tmp_path):
-    source = file_pairs(tmp_path, [([k], [k]) for k in range(40)], test=[([1], [1])])
-    facts = source.facts
-    files = FilesConfig.model_validate(
-        {"train": str(tmp_path / "train.jsonl"), "test": str(tmp_path / "test.jsonl")}
-    )
-    limits = {"train": None, "valid": None, "test": None}
-    assert FilePairs(files, 0, limits, facts).size("valid") == 2
+    dataset = file_pairs(tmp_path, [([k], [k]) for k in range(40)], test=[([1], [1])])
+    facts = dataset.facts
+    config = config_of_files({name: str(tmp_path / f"{name}.jsonl") for name in ("train", "test")})
+    assert open_dataset(config, facts).size("valid") == 2
     with (tmp_path / "train.jsonl").open("a") as file:
         file.write('{"src": [1], "tgt": [2]}\n')
-    again = FilePairs(files, 0, limits, facts)
+    again = open_dataset(config, facts)
     assert again.size("test") == 1
     with pytest.raises(UserError, match="not the file that the run was trained on"):
         again.size("valid")
 
 
 def test_sequences_past_a_learned_table_are_refused_before_training(tmp_path):
-    train = [([1] * k, [1]) for k in range(1, 9)]
-    (tmp_path / "train.jsonl").write_text(
-        "".join(json.dumps({"src": s, "tgt": t}) + "\n" for s, t in train)
-    )
-    data = {"task": None, "symbols": None, "train_length": None}
-    data["files"] = {"train": str(tmp_path / "train.jsonl")}
-    for rows, fits in ((9, True), (8, False)):
-        model = {"positions": "learned", "max_positions": rows}
-        config = config_of(data=data, model=model)
-        if fits:
-            check_splits(config, open_source(config))
-        else:
-            with pytest.raises(UserError, match="9 places, its end included, is longer than"):
-                check_splits(config, open_source(config))
+    file_pairs(tmp_path, [([1] * k, [1]) for k in range(1, 9)])
+    files = {"train": str(tmp_path / "train.jsonl")}
+    for cross, rows in (("none", 9), ("anchored", 10)):  # with BOS before the source
+        model = {"positions": "learned", "cross_positions": cross, "max_positions": rows}
+        config = config_of_files(files, model)
+        check_dataset(config, open_dataset(config))
+        config = config_of_files(files, model | {"max_positions": rows - 1})
+        with pytest.raises(UserError, match="8 symbols are more than the 7 that"):
+            check_dataset(config, open_dataset(config))
 
 
 @pytest.mark.parametrize("name", ["pairs", "pairs.tsv"])

@@ -9,9 +9,9 @@ import torch
 from conftest import Answer, Command, config_of, tiny_yaml
 
 from toytrans import user_code
-from toytrans.data import open_source
-from toytrans.data.own_tasks import OwnTaskPairs
+from toytrans.data.open import open_dataset
 from toytrans.data.pairs import SPLITS, Pairs
+from toytrans.data.tasks.base import TaskPairs
 from toytrans.errors import UserError
 
 SWAP = '''\
@@ -51,15 +51,15 @@ def own(here: Path) -> Path:
     return here / "own.py"
 
 
-def opened(name: str, **data: object) -> OwnTaskPairs:
+def opened(name: str, **data: object) -> TaskPairs:
     config = config_of(f"own.py:{name}", data={"symbols": None, **data})
     user_code.trust(config.references.values())
-    source = open_source(config)
-    assert isinstance(source, OwnTaskPairs)
+    source = open_dataset(config)
+    assert isinstance(source, TaskPairs)
     return source
 
 
-def rows(source: OwnTaskPairs, pairs: Pairs) -> list[tuple[list[str], list[str]]]:
+def rows(source: TaskPairs, pairs: Pairs) -> list[tuple[list[str], list[str]]]:
     decode = source.facts.vocabulary.decode
     return [
         (decode(src), decode(tgt))
@@ -193,11 +193,13 @@ REFUSED = {
     "def f(s): return []\n": ("is empty for all of 32 sources",),
     "def f(s): return s * 40\n": ("symbols for a source of", "growth (now 2)"),
     "import time\ndef f(s):\n    time.sleep(1.1)\n    return s\n": ("takes 1.1 s a pair", "files"),
-    "def f(s): return s\nf.symbols = 0\n": ("own.py:f: symbols: 0; a task has 1 to",),
+    "def f(s): return s\nf.symbols = 0\n": (
+        "own.py:f: symbols: 0; it may be a whole number, 1 to 100,000",
+    ),
     "def f(s): return s\nf.symbols = ['a', 'a']\n": ("names of symbols differ",),
     "def f(s): return s\nf.symbols = ['a b']\n": ("have no blanks",),
-    "def f(s): return s\nf.symbols = 2.5\n": ("symbols: 2.5 is not a whole number",),
-    "def f(s): return s\nf.growth = 0\n": ("growth: 0; it may be 1 to 1,000",),
+    "def f(s): return s\nf.symbols = 2.5\n": ("symbols: 2.5; it may be a whole number, 1 to",),
+    "def f(s): return s\nf.growth = 0\n": ("growth: 0; it may be a whole number, 1 to 1,000",),
     "def f(s): return s\nf.shortest = 11\n": ("data.train_length", "11 or more"),
     "def f(s): return s\nf.separators = ['+']\n": ("'+' is none of its symbols",),
     "def f(s): return s\nf.source = 3\n": ("source is not a function",),
@@ -240,7 +242,8 @@ def test_a_learned_table_must_hold_the_longest_target(refused: Callable[..., str
     table = ("model.positions=learned", "model.max_positions=20", "data.test_length=[1, 6]")
     sets = [word for setting in table for word in ("--set", setting)]
     message = refused("train", "c.yaml", *sets)
-    assert "6 source symbols may become 22" in message and "model.max_positions" in message
+    assert "data.test_length: 6 symbols are more than the 5 that" in message
+    assert "model.max_positions 20" in message and "has growth 2" in message
     assert not Path("runs").exists()
 
 
@@ -265,4 +268,4 @@ def test_a_position_table_needs_what_the_task_says_of_its_growth(
     words = [word for setting in sets for word in ("--set", setting)]
     done = command("train", "c.yaml", "--out", "r", *words)
     assert done.code == (0 if fits else 2), done.err
-    assert ("31 source symbols may become 41 target symbols" in done.err) == (not fits)
+    assert ("31 symbols are more than the 30 that" in done.err) == (not fits)

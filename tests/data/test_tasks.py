@@ -13,14 +13,21 @@ from hypothesis import strategies as st
 
 from toytrans.config.names import TaskName
 from toytrans.config.schema import Config
-from toytrans.data.pairs import Pairs, mix
-from toytrans.data.tasks import SWAP, TASKS, TaskPairs, card, dictionary
+from toytrans.data.hashing import mix
+from toytrans.data.open import open_dataset
+from toytrans.data.pairs import Pairs
+from toytrans.data.tasks import TASKS
+from toytrans.data.tasks.base import TaskPairs
+from toytrans.data.tasks.lexicon import SWAP, dictionary, translations
 
 NAMES = get_args(TaskName)
 
 
 def source_of(task: str, seed: int = 0, **data: object) -> TaskPairs:
-    return TaskPairs(config_of(task, data={"symbols": 10, **data}).data, seed)
+    config = config_of(task, data={"symbols": 10, "seed": seed, **data})
+    source = open_dataset(config)
+    assert isinstance(source, TaskPairs)
+    return source
 
 
 def as_symbols(source: TaskPairs, pairs: Pairs) -> list[tuple[list[str], list[str]]]:
@@ -295,13 +302,16 @@ def test_mixing_is_a_bijection_that_changes_half_of_the_bits():
 
 
 @pytest.mark.parametrize("task", NAMES)
-def test_cards_show_the_tasks_own_pairs(task):
-    shown = card(config_of(task, data={"symbols": 10, "train_length": [1, 9]}))
-    assert len(shown.samples) == 5
-    if task != "lexicon":
-        assert all(tgt == RULES[task](src) for src, tgt in shown.samples)
-    else:
-        assert len(shown.dictionary) == 10
+def test_samples_are_the_tasks_own_pairs(task):
+    samples = source_of(task, seed=3, train_length=[1, 9]).samples(5)
+    assert len(samples) == 5 and samples[0][0]
+    assert all(tgt == RULES[task](src) for src, tgt in samples)
+
+
+def test_every_word_of_the_lexicon_has_a_translation():
+    entries = translations(10, 3)
+    assert [word for word, _ in entries] == [str(k) for k in range(10)]
+    assert all(meaning.split() == translated([word], seed=3) for word, meaning in entries)
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ import toytrans
 from toytrans import export
 from toytrans.config.names import ExportFormat
 from toytrans.config.schema import Config
-from toytrans.data.pairs import DatasetInfo
+from toytrans.data.pairs import DataFacts
 from toytrans.errors import UserError
 from toytrans.export import plain
 from toytrans.export.shared import token_names
@@ -40,9 +40,13 @@ FOLLOWS = {  # which of the schemes a format expresses
 
 def run_of(scheme: str, **model: object) -> Run:
     """A run with a fresh model whose norms, biases and tables are shaken."""
-    options = {"d_model": 24, "n_heads": 3} | ALIASES.get(scheme, {"positions": scheme}) | model
+    options = (
+        {"d_model": 24, "n_heads": 3, "norm": "pre"}
+        | ALIASES.get(scheme, {"positions": scheme})
+        | model
+    )
     config = Config.model_validate(config_of().model_dump() | {"model": options})
-    facts = DatasetInfo(VOCABULARY, (1, 30))
+    facts = DataFacts(VOCABULARY, (1, 30))
     return Run(Path("fresh"), config, facts, model_of(VOCABULARY, **options).float(), 0)
 
 

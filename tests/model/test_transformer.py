@@ -153,7 +153,9 @@ def test_without_positions_the_order_of_the_source_is_not_seen():
 
 def test_tied_and_shared_weights_are_counted_once():
     def count(**model):
-        config = ModelConfig(d_model=8, n_heads=2, d_ff=16, positions="none", **model)
+        config = ModelConfig(
+            d_model=8, n_heads=2, d_ff=16, **{"positions": "none", "norm": "pre"} | model
+        )
         return count_parameters(Transformer(config, Vocabulary(("a", "b"))))
 
     table = 5 * 8

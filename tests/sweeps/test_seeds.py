@@ -9,8 +9,8 @@ from conftest import Command, config_of
 from toytrans.cli.evaluate import _groups
 from toytrans.config.load import load_config, save_config
 from toytrans.config.schema import Config
-from toytrans.data import open_source
 from toytrans.data.batches import training_batches
+from toytrans.data.open import open_dataset
 from toytrans.evaluation import Scores
 from toytrans.training.measured import Measured
 from toytrans.training.run import Run, load_run
@@ -18,12 +18,12 @@ from toytrans.training.trainer import Trainer
 
 
 def batches(config: Config, count: int = 3) -> list[list[list[int]]]:
-    dealt = training_batches(open_source(config), config)
+    dealt = training_batches(open_dataset(config), config)
     return [next(dealt)[0].src.tolist() for _ in range(count)]
 
 
 def weights(config: Config, path: Path) -> torch.Tensor:
-    trainer = Trainer(config, open_source(config), path, torch.device("cpu"), "fp32")
+    trainer = Trainer(config, open_dataset(config), path, torch.device("cpu"), "fp32")
     return torch.cat([parameter.flatten() for parameter in trainer.model.parameters()])
 
 
@@ -35,9 +35,9 @@ def test_data_follow_data_seed_and_weights_follow_seed(task, tmp_path):
     assert batches(plain) == batches(other_weights) != batches(other_data)
     assert weights(plain, tmp_path).equal(weights(other_data, tmp_path))
     assert not weights(plain, tmp_path).equal(weights(other_weights, tmp_path))
-    assert open_source(plain).facts == open_source(other_weights).facts
+    assert open_dataset(plain).facts == open_dataset(other_weights).facts
     if task == "lexicon":
-        assert open_source(plain).facts != open_source(other_data).facts, "its dictionary"
+        assert open_dataset(plain).facts != open_dataset(other_data).facts, "its dictionary"
 
 
 def test_a_config_of_before_has_the_data_of_its_seed(tmp_path):

@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 from conftest import config_of
 
-from toytrans.data import open_source
+from toytrans.data.open import open_dataset
 from toytrans.errors import UserError
 from toytrans.training.devices import tune_process
 from toytrans.training.distributed import SINGLE_PROCESS, DistributedContext, init_distributed
@@ -42,7 +42,7 @@ def trainer_of(run: Path, context: DistributedContext = SINGLE_PROCESS, **sectio
     train |= sections.get("train", {})
     data = SMALL | sections.get("data", {})
     config = config_of("reverse", **(sections | {"train": train, "data": data}))
-    source = open_source(config)
+    source = open_dataset(config)
     context.on_main(lambda: create_run(run, config, source.facts, {}))
     return Trainer(config, source, run, torch.device("cpu"), config.train.precision, context)
 

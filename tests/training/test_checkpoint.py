@@ -7,7 +7,7 @@ import torch
 from conftest import config_of
 
 import toytrans
-from toytrans.data import open_source
+from toytrans.data.open import open_dataset
 from toytrans.errors import UserError
 from toytrans.training.checkpoint import (
     Checkpoint,
@@ -28,7 +28,7 @@ def run(tmp_path):
         data={"valid_examples": 20, "test_examples": 20, "batch_tokens": 256},
         train={"max_steps": 5, "eval_every": 1},
     )
-    source = open_source(config)
+    source = open_dataset(config)
     create_run(tmp_path / "run", config, source.facts, {})
     trainer = Trainer(config, source, tmp_path / "run", torch.device("cpu"), "fp32")
     list(trainer.train())
@@ -94,7 +94,7 @@ def test_resuming_skips_a_damaged_checkpoint_and_says_so(run):
     (run / "checkpoints/step-5/optimizer.safetensors").write_bytes(b"")
     saved, facts = load_run(run, "last").config, load_run(run, "last").facts
     assert facts.train_length == (1, 6)
-    trainer = Trainer(saved, open_source(saved), run, torch.device("cpu"), "fp32")
+    trainer = Trainer(saved, open_dataset(saved), run, torch.device("cpu"), "fp32")
     notes = trainer.resume()
     assert "step-5" in notes[0] and "cut short or changed" in notes[0]
     assert notes[1] == "resumed at step 4"

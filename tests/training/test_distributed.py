@@ -17,8 +17,8 @@ from distributed_scenarios import SCENARIOS, SHRUNK, STEPS, train_all, trainer_o
 from forked import COMMAND, Ended, Forked
 
 from toytrans.config.load import load_config
-from toytrans.data import open_source
 from toytrans.data.batches import training_batches
+from toytrans.data.open import open_dataset
 from toytrans.errors import UserError
 from toytrans.tokens import PAD_ID
 from toytrans.training.checkpoint import load_checkpoint
@@ -118,7 +118,7 @@ def test_two_processes_have_the_losses_of_one(one, two, name):
 
 def test_there_were_batches_of_fewer_rows_than_processes():
     config = config_of("reverse", **SCENARIOS["few rows"])
-    batches = [batch for batch, _ in islice(training_batches(open_source(config), config), 6)]
+    batches = [batch for batch, _ in islice(training_batches(open_dataset(config), config), 6)]
     assert min(len(batch.src) for batch in batches) == 1
     empty = [batch.shard(1, 2) for batch in batches if len(batch.src) == 1]
     assert empty and all((shard.src == PAD_ID).all() for shard in empty)
@@ -127,7 +127,7 @@ def test_there_were_batches_of_fewer_rows_than_processes():
 @pytest.mark.parametrize("size", [2, 3, 5, 40])
 def test_shards_are_the_batch(size):
     config = config_of("copy", data={"batch_tokens": 256})
-    batch, _ = next(training_batches(open_source(config), config))
+    batch, _ = next(training_batches(open_dataset(config), config))
     shards = [batch.shard(rank, size) for rank in range(size)]
     assert len({tuple(part.shape for part in shard) for shard in shards}) == 1
     together = [torch.cat(parts) for parts in zip(*shards, strict=True)]
@@ -283,6 +283,6 @@ def test_every_weight_takes_part_in_every_pass(tmp_path, scheme):
     """So that DistributedDataParallel need not look for those that do not; some faults apart."""
     for more in ({}, {"share_layers": True}, {"tie_embeddings": False, "norm": "post"}):
         trainer = trainer_of(tmp_path, model=scheme | more)
-        stream = training_batches(trainer.source, trainer.config)
+        stream = training_batches(trainer.dataset, trainer.config)
         trainer._step([next(stream)])
         assert all(parameter.grad is not None for parameter in trainer.model.parameters())

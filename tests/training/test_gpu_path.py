@@ -17,8 +17,9 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from toytrans.config.names import TaskName
 from toytrans.config.schema import Config
-from toytrans.data import batches, open_source
-from toytrans.data.batches import Batch, Pool, training_batches
+from toytrans.data import batches
+from toytrans.data.batches import Batch, plan_batches, training_batches
+from toytrans.data.open import open_dataset
 from toytrans.model.backends import sdpa
 from toytrans.model.context import AttentionContext
 from toytrans.tokens import PAD_ID
@@ -115,10 +116,15 @@ def stream_config(name: str, folder: Any) -> Config:
 def test_pools_are_made_on_the_device_and_read_back_once(tmp_path, monkeypatch, name):
     monkeypatch.setattr(batches, "SMALLEST_POOL", 512)
     config = stream_config(name, tmp_path)
-    source = open_source(config)
+    source = open_dataset(config)
     expected = list(islice(training_batches(source, config), 100))
-    made, pools, reads, sent = Pool.of, [], [], []
-    monkeypatch.setattr(Pool, "of", lambda *what: (pools.append(what), made(*what))[1])
+    pools, reads, sent = [], [], []
+
+    def planned(lengths: Tensor, *rest: Any, **more: Any) -> Any:
+        pools.append(lengths)
+        return plan_batches(lengths, *rest, **more)
+
+    monkeypatch.setattr(batches, "plan_batches", planned)
     with OtherDevice() as other:
         for (batch, dealt), (like, like_dealt) in zip(
             islice(training_batches(source, config, device=META), 100), expected, strict=True
@@ -138,7 +144,7 @@ def test_tokens_known_beforehand_are_those_that_are_there(tmp_path, name):
     for source_bos in (True, False):
         model = config.model.model_copy(update={"source_bos": source_bos})
         config = config.model_copy(update={"model": model})
-        for batch, _ in islice(training_batches(open_source(config), config), 40):
+        for batch, _ in islice(training_batches(open_dataset(config), config), 40):
             assert batch.known is not None
             counted = Batch(*batch)
             assert counted.known is None
@@ -162,7 +168,7 @@ def test_a_step_reads_nothing_back_and_sends_nothing(tmp_path, monkeypatch, sche
         model={**scheme, "dropout": 0.1},
         train={"accumulate": 2, "warmup_steps": 0, "label_smoothing": 0.1},
     )
-    source = open_source(config)
+    source = open_dataset(config)
     create_run(tmp_path / "run", config, source.facts, {})
     trainer = Trainer(config, source, tmp_path / "run", META, "fp32")
     dealt = [(batch.to(META), n) for batch, n in islice(training_batches(source, config), 2)]

@@ -7,8 +7,8 @@ import pytest
 import torch
 from conftest import SCHEMES, config_of
 
-from toytrans.data import open_source
 from toytrans.data.batches import training_batches
+from toytrans.data.open import open_dataset
 from toytrans.model.positions.base import Positions
 from toytrans.training.graphs import Capture, choose_capture
 from toytrans.training.run import create_run
@@ -29,7 +29,7 @@ def trainer_of(run: Path, capture: Capture | None, **sections) -> Trainer:
     train = {"precision": "fp32", "eval_every": 1000} | sections.pop("train", {})
     model = LAYERS | sections.pop("model", {})
     config = config_of("reverse", data=DATA, model=model, train=train, **sections)
-    source = open_source(config)
+    source = open_dataset(config)
     create_run(run, config, source.facts, {})
     return Trainer(
         config, source, run, torch.device("cpu"), config.train.precision, capture=capture
@@ -39,7 +39,7 @@ def trainer_of(run: Path, capture: Capture | None, **sections) -> Trainer:
 def numbers(trainer: Trainer, steps: int) -> list[torch.Tensor]:
     """Loss and gradient norm after each of some steps; then the weights."""
     found = []
-    for dealt in islice(training_batches(trainer.source, trainer.config), steps):
+    for dealt in islice(training_batches(trainer.dataset, trainer.config), steps):
         trainer._step([dealt])
         found += [trainer._loss_sum.clone(), trainer._grad_norm.clone()]
     return found + [parameter.detach().clone() for parameter in trainer.model.parameters()]

@@ -16,8 +16,8 @@ from conftest import Command, config_of, tiny_yaml, trained_run
 from forked import Forked
 
 from toytrans.config.load import load_config
-from toytrans.data import open_source
 from toytrans.data.batches import largest_batch, training_batches
+from toytrans.data.open import open_dataset
 from toytrans.training import trainer as trainer_module
 from toytrans.training.checkpoint import load_checkpoint
 from toytrans.training.owned import saved_steps
@@ -99,7 +99,7 @@ def test_a_directory_that_may_not_be_written(run, command: Command, request):
 
 def test_a_checkpoint_cut_anywhere_is_passed_over_for_the_one_before(run, trained):
     config = load_config(trained / "config.yaml")
-    trainer = Trainer(config, open_source(config), run, CPU, "fp32")
+    trainer = Trainer(config, open_dataset(config), run, CPU, "fp32")
     files = sorted((run / "checkpoints/step-4").iterdir())
     cuts = 0
     for path in files:
@@ -216,7 +216,7 @@ def test_memory_that_really_runs_out():
 @pytest.mark.parametrize("task", ["copy", "duplicate", "addition"])
 def test_the_largest_batch_comes_first_of_all(task):
     config = config_of(task, data={"symbols": 9, "train_length": [3, 40], "batch_tokens": 500})
-    source = open_source(config)
+    source = open_dataset(config)
     found = largest_batch(source, config)
 
     def scores(batch) -> int:
@@ -234,7 +234,7 @@ def test_the_largest_batch_of_a_file_is_found_wherever_it_is(tmp_path):
     first = 0
     for seed in range(5):
         config = load_config(Path("f.yaml"), [f"seed={seed}"])
-        source = open_source(config)
+        source = open_dataset(config)
         assert largest_batch(source, config).src.shape == (1, 320)
         pool = itertools.takewhile(lambda dealt: dealt[1] <= 4096, training_batches(source, config))
         first += max(batch.src.shape[1] for batch, _ in pool) == 320
@@ -250,7 +250,7 @@ def test_the_rehearsal_leaves_no_trace(tmp_path, monkeypatch, accumulate):
             model={"dropout": 0.3},
             train={"max_steps": 3, "log_every": 1, "accumulate": accumulate},
         )
-        source, path = open_source(config), tmp_path / name
+        source, path = open_dataset(config), tmp_path / name
         create_run(path, config, source.facts, {})
         trainer = Trainer(config, source, path, CPU, "fp32")
         rehearsals = []

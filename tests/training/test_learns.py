@@ -4,9 +4,10 @@ from statistics import mean
 
 import pytest
 import torch
+from conftest import ANCHORED
 
 from toytrans.config.schema import Config
-from toytrans.data import open_source
+from toytrans.data.open import open_dataset
 from toytrans.data.pairs import all_pairs
 from toytrans.evaluation import evaluate
 from toytrans.training.run import create_run
@@ -20,11 +21,11 @@ def trained(tmp_path, data, model=None, **train):
     config = Config.model_validate(
         {
             "data": {"valid_examples": 50, "test_examples": 300, "batch_tokens": 1024, **data},
-            "model": {"d_model": 32, "d_ff": 128} | (model or {}),
+            "model": ANCHORED | {"d_model": 32, "d_ff": 128} | (model or {}),
             "train": train,
         }
     )
-    source = open_source(config)
+    source = open_dataset(config)
     create_run(tmp_path / "run", config, source.facts, {})
     trainer = Trainer(config, source, tmp_path / "run", CPU, "fp32")
     records = list(trainer.train())

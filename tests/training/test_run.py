@@ -120,12 +120,12 @@ def test_eval_prints_the_documents_keys(command):
 
 def test_eval_of_files_equals_eval_of_the_split_they_hold(command, tmp_path):
     import toytrans
-    from toytrans.data import open_source
+    from toytrans.data.open import open_dataset
     from toytrans.data.pairs import all_pairs
 
     command(*TRAIN, "--out", "r")
     run = toytrans.load("r")
-    pairs = all_pairs(open_source(run.config), "test")
+    pairs = all_pairs(open_dataset(run.config), "test")
     for name, ids in (("s.txt", pairs.src), ("t.txt", pairs.tgt)):
         lines = (" ".join(run.vocabulary.decode(row)) for row in ids.tolist())
         Path(name).write_text("\n".join(lines) + "\n")
@@ -155,9 +155,9 @@ def test_tasks_shows_the_dictionary_of_a_config(command):
     Path("words.yaml").write_text("seed: 5\ndata: {task: lexicon, symbols: 3}\n")
     out = command("tasks", "--config", "words.yaml").out
     assert "of seed 5" in out
-    from toytrans.data.tasks import TASKS, dictionary
+    from toytrans.data.tasks.lexicon import dictionary, vocabulary
 
-    symbols = TASKS["lexicon"].vocabulary(3, 5).symbols
+    symbols = vocabulary(3, 5).symbols
     for word, entry in enumerate(dictionary(3, 5)[:-1].tolist()):
         assert f"{word} = {' '.join(symbols[k] for k in entry if k >= 0)}" in " ".join(out.split())
     assert command("tasks", "copy", "--config", "words.yaml").code == 2

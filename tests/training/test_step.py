@@ -5,8 +5,8 @@ import torch
 from conftest import VOCABULARY, config_of, model_of
 from torch.nn import functional as F
 
-from toytrans.data import open_source
 from toytrans.data.batches import make_batch
+from toytrans.data.open import open_dataset
 from toytrans.training.objective import summed_loss
 from toytrans.training.step import backward
 
@@ -32,7 +32,7 @@ def gradients(model):
 
 @pytest.mark.parametrize("positions", ["sinusoidal", "anchored"])
 def test_accumulation_equals_the_large_batch(positions):
-    source = open_source(config_of("copy", data={"symbols": 10, "train_length": [1, 9]}))
+    source = open_dataset(config_of("copy", data={"symbols": 10, "train_length": [1, 9]}))
     pairs = source.pairs("train", torch.arange(24))
     model = model_of(VOCABULARY, positions=positions)
     rows = torch.arange(24).split([5, 12, 7])

@@ -8,8 +8,8 @@ import torch
 from conftest import config_of
 from torch.nn import functional as F
 
-from toytrans.data import open_source
 from toytrans.data.batches import Batch, training_batches
+from toytrans.data.open import open_dataset
 from toytrans.training.checkpoint import saved_steps
 from toytrans.training.objective import summed_loss
 from toytrans.training.run import create_run, read_records
@@ -21,7 +21,7 @@ CPU = torch.device("cpu")
 def trainer_of(run, task="copy", precision="fp32", **sections):
     data = {"batch_tokens": 256, "valid_examples": 30, "test_examples": 30}
     config = config_of(task, **(sections | {"data": data | sections.get("data", {})}))
-    source = open_source(config)
+    source = open_dataset(config)
     create_run(run, config, source.facts, {})
     return Trainer(config, source, run, CPU, precision)
 
@@ -34,9 +34,9 @@ def test_steps_are_clipped_adamw_steps_at_the_scheduled_rate(tmp_path):
     torch.manual_seed(config.seed)
     from toytrans.model.transformer import Transformer
 
-    twin = Transformer(config.model, trainer.source.facts.vocabulary)
+    twin = Transformer(config.model, trainer.dataset.facts.vocabulary)
     adamw = torch.optim.AdamW(twin.parameters(), betas=(0.9, 0.98), weight_decay=0)
-    stream = training_batches(trainer.source, config)
+    stream = training_batches(trainer.dataset, config)
     for step in range(1, 11):
         batches = [batch for batch, _ in islice(stream, 2)]
         tokens = sum(int((batch.tgt_out != 0).sum()) for batch in batches)
@@ -65,7 +65,7 @@ def test_records_hold_what_the_design_says(tmp_path):
         assert sorted(record) == sorted(expected)
     assert trainer.stop_reason == "max_steps"
     assert saved_steps(trainer.run) == sorted({6, 7, trainer.progress.best_step})
-    stream = training_batches(trainer.source, trainer.config)
+    stream = training_batches(trainer.dataset, trainer.config)
     batches = [batch for batch, _ in islice(stream, 7)]
     assert yielded[-1]["target_tokens"] == sum(batch.target_tokens for batch in batches)
     last = batches[-1]
@@ -74,7 +74,7 @@ def test_records_hold_what_the_design_says(tmp_path):
 
 def test_the_first_loss_is_that_of_the_first_batches(tmp_path):
     trainer = trainer_of(tmp_path / "run", train={"max_steps": 1})
-    batch: Batch = next(training_batches(trainer.source, trainer.config))[0]
+    batch: Batch = next(training_batches(trainer.dataset, trainer.config))[0]
     with torch.no_grad():
         expected = summed_loss(trainer.model(batch.src, batch.tgt_in), batch.tgt_out)
     (record,) = trainer.train()

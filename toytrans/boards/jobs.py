@@ -9,8 +9,8 @@ from typing import Any
 
 from toytrans.boards.definition import SEEDS, Board, Measure, Variant, config_of
 from toytrans.config.schema import Config, Paths
-from toytrans.data import open_source
-from toytrans.data.pairs import DatasetInfo, all_pairs
+from toytrans.data.open import open_dataset
+from toytrans.data.pairs import DataFacts, all_pairs
 from toytrans.evaluation import evaluate
 from toytrans.model.seq2seq import Seq2Seq
 from toytrans.sweeps.processes import Round, run_trials, workers_for
@@ -40,7 +40,7 @@ class BoardMeasure:
         return self.of.model_dump(mode="json", include={"lengths", "pairs", "decode", "metric"})
 
     def take(
-        self, model: Seq2Seq, config: Config, facts: DatasetInfo, taken: Mapping[str, Taken]
+        self, model: Seq2Seq, config: Config, facts: DataFacts, taken: Mapping[str, Taken]
     ) -> Taken:
         """The summary of an evaluation. A measure of the same pairs that was taken before is used
         again."""
@@ -49,7 +49,7 @@ class BoardMeasure:
         summary = same[0] if same else self._evaluated(model, config, facts)
         return summary | {"asked": asked, "value": self._value(summary)}
 
-    def _evaluated(self, model: Seq2Seq, config: Config, facts: DatasetInfo) -> dict[str, Any]:
+    def _evaluated(self, model: Seq2Seq, config: Config, facts: DataFacts) -> dict[str, Any]:
         """The summary of an evaluation, and the teacher-forced exact match of each length."""
         asked: dict[str, Any] = {"test_examples": self.of.pairs}
         if self.of.lengths is not None:
@@ -57,7 +57,7 @@ class BoardMeasure:
         data = config.data.model_copy(update=asked)
         scores = evaluate(
             model,
-            all_pairs(open_source(config.model_copy(update={"data": data})), "test"),
+            all_pairs(open_dataset(config.model_copy(update={"data": data})), "test"),
             facts,
             source_bos=config.source_bos,
             decode=self.of.decode,

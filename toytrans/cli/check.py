@@ -209,11 +209,11 @@ def _check_config(settings: "Config", name: str, how: dict[str, Any]) -> "Report
     """The proofs on fresh weights of a config."""
     import torch
 
-    from toytrans.data import open_source
+    from toytrans.data.open import open_dataset
     from toytrans.insight.proofs import check_own
     from toytrans.training.faults import build_model
 
-    vocabulary = open_source(settings).facts.vocabulary
+    vocabulary = open_dataset(settings).facts.vocabulary
     torch.manual_seed(settings.seed)
     fresh = build_model(settings, vocabulary)
     return check_own(fresh, settings, vocabulary, name, **how, progress=Progress())

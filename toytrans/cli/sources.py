@@ -80,7 +80,7 @@ class Source:
         """The batch, and the model that reads it: a run's, a config's or a small fresh one."""
         progress = Progress()
         from toytrans.config.schema import ModelConfig
-        from toytrans.data import open_source
+        from toytrans.data.open import open_dataset
         from toytrans.insight.inspected import (
             InspectedBatch,
             batch_of_config,
@@ -98,14 +98,14 @@ class Source:
         warn_of_fault(settings.fault if settings else None)
         if settings is None:
             batch, vocabulary = batch_of_sequences(self.src, self.tgt)
-            small = ModelConfig(positions="sinusoidal", n_encoder_layers=1, n_decoder_layers=1)
+            small = ModelConfig(norm="pre", n_encoder_layers=1, n_decoder_layers=1)
             model = fresh(lambda: Transformer(small, vocabulary), 0)
             return InspectedBatch(batch, vocabulary, model, "fresh weights")
         if loaded and self.src:
             return batch_of_run(loaded, self.src, self.tgt)
         facts = loaded.facts if loaded else None
         if self.src:
-            vocabulary = open_source(settings).facts.vocabulary
+            vocabulary = open_dataset(settings).facts.vocabulary
             batch, _ = batch_of_sequences(self.src, self.tgt, vocabulary, settings.source_bos)
         else:
             batch, vocabulary = batch_of_config(settings, self.rows or 2, facts)

@@ -13,6 +13,7 @@ from toytrans.user_code import is_reference, shown, trust
 
 if TYPE_CHECKING:
     from toytrans.config.schema import Config
+    from toytrans.data.tasks.base import TaskPairs
 
 
 def tasks(
@@ -48,13 +49,10 @@ def schema() -> None:
 
 
 def _list(names: tuple[str, ...]) -> None:
-    from toytrans.data.tasks import card
-
     table = columns(("task", "rule", "example"), title="Tasks")
     for name in names:
-        shown = card(_small(name, 6))
-        src, tgt = shown.samples[0]
-        table.add_row(name, shown.rule, f"{' '.join(src)} -> {' '.join(tgt)}")
+        pairs = _opened(_small(name, 6))
+        table.add_row(name, pairs.task.rule, _arrow(pairs.samples(5)[0], " -> "))
     console = output()
     console.print(table)
     console.print("`toytrans tasks NAME` shows a card; a config names one as data.task.")
@@ -66,31 +64,46 @@ def _card(config: "Config") -> None:
 
     from rich.table import Table
 
-    from toytrans.data import open_source
-    from toytrans.data.tasks import TaskPairs, card
+    from toytrans.data.tasks.lexicon import translations
 
-    source = open_source(config)
-    assert isinstance(source, TaskPairs)
-    own = card(config, source=source)
+    pairs, data = _opened(config), config.data
+    symbols = pairs.facts.vocabulary.symbols
+    named = symbols if len(symbols) <= 12 else (*symbols[:4], "...", *symbols[-4:])
+    example, *samples = pairs.samples(5)
+    lengths = "train {} to {}, test {} to {} source symbols"
+    task = shown(config.data.task)
     console = output()
     grid = Table.grid(padding=(0, 2))
-    (src, tgt), *samples = own.samples
-    name = shown(own.name)
     for heading, text in (
-        ("task", name),
-        ("rule", own.rule),
-        ("symbols", own.symbols),
-        ("lengths", own.lengths),
-        ("metric", own.metric),
-        ("example", f"{' '.join(src)}  ->  {' '.join(tgt)}"),
-        *(("", f"{' '.join(src)}  ->  {' '.join(tgt)}") for src, tgt in samples),
+        ("task", task),
+        ("rule", pairs.task.rule),
+        ("symbols", f"{len(symbols)}: {' '.join(named)}"),
+        ("lengths", lengths.format(*data.lengths["train"], *data.lengths["test"])),
+        ("metric", "exact match: the whole target right, through its end"),
+        ("example", _arrow(example)),
+        *(("", _arrow(sample)) for sample in samples),
     ):
         grid.add_row(f"[bold]{heading}[/bold]" if heading else "", plain(text))
     console.print(grid)
-    if own.dictionary:
-        entries = ", ".join(f"{symbol} = {meaning}" for symbol, meaning in own.dictionary)
+    if task == "lexicon":
+        words = translations(pairs.symbols, config.data_seed)
+        entries = ", ".join(f"{word} = {meaning}" for word, meaning in words)
         console.print(f"[bold]dictionary[/bold] (of seed {config.data_seed})  {entries}")
-    console.print(f"\nTrain on it: a config with [bold]data: {{task: {name}}}[/bold]")
+    console.print(f"\nTrain on it: a config with [bold]data: {{task: {task}}}[/bold]")
+
+
+def _opened(config: "Config") -> "TaskPairs":
+    from toytrans.data.open import open_dataset
+    from toytrans.data.tasks.base import TaskPairs
+
+    pairs = open_dataset(config)
+    assert isinstance(pairs, TaskPairs)
+    return pairs
+
+
+def _arrow(sample: tuple[list[str], list[str]], arrow: str = "  ->  ") -> str:
+    src, tgt = sample
+    return f"{' '.join(src)}{arrow}{' '.join(tgt)}"
 
 
 def _small(name: str, longest: int) -> "Config":

@@ -126,7 +126,7 @@ def train(
         with open_session(request, note, context) as session:
             _follow(session, loggers, watched)
             _report_stop(session, file, changes, short)
-        print_results(session.trainer, session.source)
+        print_results(session.trainer, session.dataset)
 
 
 def _follow(session: "Session", loggers: list[LoggerName], watched: bool) -> None:
@@ -154,7 +154,7 @@ def _view(session: "Session", watched: bool) -> AbstractContextManager[Callable[
         from toytrans.cli.render.watch import can_watch, watch
 
         if can_watch():
-            return watch(session.trainer, session.source)
+            return watch(session.trainer, session.dataset)
     return (_bar if sys.stderr.isatty() else _lines)(session.trainer)
 
 

@@ -38,7 +38,7 @@ from toytrans.config.names import (
 )
 from toytrans.config.sealed import is_sealed, opened
 from toytrans.errors import UserError
-from toytrans.user_code import absolute, is_reference
+from toytrans.user_code import absolute, is_reference, shown
 
 # What the sections share ---------------------------------------------------------------------
 
@@ -179,24 +179,26 @@ def fields_of(
 class TaskLimits(NamedTuple):
     """What a config must know of a task.
 
-    growth: most target symbols per source symbol. shortest: symbols of the shortest source.
+    target_growth, target_slack: a source of S symbols becomes at most target_growth S +
+    target_slack tokens, its end included. shortest: symbols of the shortest source.
     fewest_symbols: least data.symbols; there are no numbers in base 1. symbols: its default.
     """
 
-    growth: int = 1
+    target_growth: int = 1
+    target_slack: int = 1
     shortest: int = 0
     fewest_symbols: int = 1
     symbols: int | None = 10
 
 
-LIMITS: dict[str, TaskLimits] = {
+TASK_LIMITS: dict[str, TaskLimits] = {
     "addition": TaskLimits(shortest=3, fewest_symbols=2),
     "multiplication": TaskLimits(shortest=3, fewest_symbols=2),
     "parity": TaskLimits(shortest=1, fewest_symbols=2, symbols=2),
     "stack": TaskLimits(fewest_symbols=2, symbols=2),
     "reverse_nlplike": TaskLimits(symbols=8000),
-    "duplicate": TaskLimits(growth=2),
-    "lexicon": TaskLimits(growth=2),
+    "duplicate": TaskLimits(target_growth=2),
+    "lexicon": TaskLimits(target_growth=2),
 }
 """Of the tasks whose limits are not all usual."""
 
@@ -281,10 +283,10 @@ class DataConfig(Section):
 
     @property
     def limits(self) -> TaskLimits:
-        """Those of the task. Of the user's, its code alone knows them; `data` checks them then."""
+        """Those of the task. Of the user's, its code alone knows them; `misfit` is told then."""
         if is_reference(self.task):
             return TaskLimits(symbols=None)
-        return LIMITS.get(self.task or "", TaskLimits())
+        return TASK_LIMITS.get(self.task or "", TaskLimits())
 
     def _check(self) -> None:
         if (self.task is None) == (self.files is None):
@@ -294,27 +296,25 @@ class DataConfig(Section):
             of_tasks = ("symbols", "train_length", "valid_length", "test_length")
             self._refuse(of_tasks, "belongs to data.task, not to data.files")
             return
-        shortest, fewest = self.limits.shortest, self.limits.fewest_symbols
+        fewest = self.limits.fewest_symbols
         if self.symbols is not None and self.symbols < fewest:
             raise refusal("symbols", f"{self.task} needs at least {fewest}")
-        for name in ("train_length", "valid_length", "test_length"):
-            if (span := getattr(self, name)) is None:
-                continue
+        for split, span in self.lengths.items():
             if span[0] > span[1]:
-                raise refusal(name, f"{list(span)} starts above its end; swap the two")
-            if span[1] < shortest:
-                raise refusal(name, f"{self.task} needs a source length of {shortest} or more")
+                reason = f"{list(span)} starts above its end; swap the two"
+                raise refusal(f"{split}_length", reason)
 
-    def longest(self) -> int:
-        """The largest source length that a task is asked for in any split."""
-        return max((span[1] for span in self._spans()), default=0)
+    @property
+    def lengths(self) -> dict[str, tuple[int, int]]:
+        """Shortest and longest source of each split of a task, in symbols."""
+        spans = {"train": self.train_length, "valid": self.valid_length, "test": self.test_length}
+        return {split: span for split, span in spans.items() if span is not None}
 
-    def shortest(self) -> int:
-        """The smallest one."""
-        return min((span[0] for span in self._spans()), default=0)
-
-    def _spans(self) -> list[tuple[int, int]]:
-        return [span for span in (self.train_length, self.valid_length, self.test_length) if span]
+    @property
+    def examples(self) -> dict[str, int | None]:
+        """Number of pairs of each split; None = no limit."""
+        numbers = (self.train_examples, self.valid_examples, self.test_examples)
+        return dict(zip(("train", "valid", "test"), numbers, strict=True))
 
 
 # model --------------------------------------------------------------------------------------
@@ -343,8 +343,9 @@ class ModelConfig(Section):
         description="Your own model, FILE.py:NAME, in place of the transformer.",
     )
     positions: OrOwn[PositionName] = Field(
-        "anchored",
-        description="Position scheme of embeddings and self-attention, or your own.",
+        "sinusoidal",
+        description="Position scheme of embeddings and self-attention, or your own. sinusoidal is "
+        "the paper's; anchored is told where each output's source stands.",
     )
     cross_positions: OrOwn[CrossPositionName] | None = Field(
         None,
@@ -376,7 +377,8 @@ class ModelConfig(Section):
         False, description="Use the weights of one layer for the whole depth of a stack."
     )
     norm: Literal["pre", "post"] = Field(
-        "pre", description="Layer norm before each sub-layer, or after the residual sum."
+        "post",
+        description="Layer norm before each sub-layer, or after the residual sum as in the paper.",
     )
     activation: Literal["relu", "gelu", "gelu_tanh"] = Field(
         "relu", description="Activation of the feed-forward sub-layer."
@@ -567,7 +569,7 @@ class Config(Section):
         data, train = self.data, self.train
         if data.train_length is not None and data.test_length is None:
             low, high = data.train_length
-            beyond = max(high, min(high + 5, self._longest_source()))
+            beyond = max(high, min(high + 5, self._room(data.limits)))
             data = data.model_copy(update={"test_length": (low, beyond)})
         if self.model.backward == "by_hand" and train.precision == "auto":
             train = train.model_copy(update={"precision": "fp32"})
@@ -579,35 +581,52 @@ class Config(Section):
             raise refusal("train.precision", reason)
         if self.fault is not None and self.model.class_ is not None:
             raise refusal("fault", "faults are made in toytrans' models; leave out model.class")
-        if self.data.task is not None:
-            self._check_lengths()
+        if self.data.task is not None and (found := self.misfit(self.data.limits)):
+            raise refusal(*found)
         self._check_step()
 
-    def _check_lengths(self) -> None:
-        """Whether the lengths of a task fit a position table and memory."""
-        data, longest = self.data, self._longest_source()
-        for name in ("train_length", "valid_length", "test_length"):
-            if (span := getattr(data, name))[1] > longest:
-                raise refusal(
-                    f"data.{name}",
-                    f"{span[1]} symbols are more than the {longest} that "
-                    f"model.max_positions {self.model.max_positions} leaves room for; raise it, or "
-                    "take positions without a table",
-                )
-        for split in ("valid", "test"):
-            examples, span = getattr(data, f"{split}_examples"), getattr(data, f"{split}_length")
-            if examples * span[1] > MOST_IDS:
-                raise refusal(
-                    f"data.{split}_examples",
+    def misfit(self, limits: TaskLimits) -> tuple[str, str] | None:
+        """A key of the lengths or numbers that do not fit the task, the position table or memory,
+        and why. limits: those of the task."""
+        for split, span in self.data.lengths.items():
+            if span[1] < limits.shortest:
+                needs = f"{shown(self.data.task or '')} needs a source length of {limits.shortest}"
+                return f"data.{split}_length", f"{needs} or more"
+            if reason := self.too_long(span[1], limits):
+                return f"data.{split}_length", reason
+            examples = self.data.examples[split]
+            if split != "train" and examples is not None and examples * span[1] > MOST_IDS:
+                return f"data.{split}_examples", (
                     f"{examples:,} pairs of up to {span[1]:,} symbols are more than {MOST_IDS:,} "
-                    f"ids; lower it, or data.{split}_length",
+                    f"ids; lower it, or data.{split}_length"
                 )
+        return None
+
+    def too_long(self, symbols: int, limits: TaskLimits) -> str:
+        """Why a source of so many symbols, or its target, does not fit the position table; "" where
+        both do."""
+        room = self._room(limits)
+        if symbols <= room:
+            return ""
+        return (
+            f"{symbols} symbols are more than the {max(room, 0)} that model.max_positions "
+            f"{self.model.max_positions} leaves room for; raise it, or take positions without a "
+            "table"
+        )
+
+    def _room(self, limits: TaskLimits) -> int:
+        """Source symbols whose source and target both fit the position table, ends included."""
+        most = self.model.max_length
+        if most is None:
+            return sys.maxsize
+        target = (most - limits.target_slack) // limits.target_growth
+        return min(most - 1 - self.source_bos, target)
 
     def _check_step(self) -> None:
         """Whether the batches of one step fit memory. All are there before the first is used:
         each is divided by the number of tokens of all."""
         data, count = self.data, self.train.accumulate
-        longest = (1 + data.limits.growth) * (data.train_length or (0, 0))[1] + 3
+        longest = (1 + data.limits.target_growth) * (data.train_length or (0, 0))[1] + 3
         tokens = max(data.batch_tokens, longest)
         if count > 1 and count * tokens > MOST_TOKENS:
             raise refusal(
@@ -615,12 +634,6 @@ class Config(Section):
                 f"{count:,} batches of up to {tokens:,} tokens are more than the {MOST_TOKENS:,} "
                 "of one step; lower it, data.batch_tokens or data.train_length",
             )
-
-    def _longest_source(self) -> int:
-        """Source symbols whose source and target both fit the position table, EOS included."""
-        if self.model.max_length is None:
-            return sys.maxsize
-        return (self.model.max_length - 1) // self.data.limits.growth
 
     @property
     def references(self) -> dict[str, str]:

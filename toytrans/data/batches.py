@@ -1,6 +1,6 @@
 """Batches: the ends of sequences, padding, the target shift, and length buckets.
 
-    pairs -> pool -> sorted by length, cut under a budget of padded tokens -> shuffled -> Batch
+    pairs -> pool -> sorted by length, planned under a budget of padded tokens -> shuffled -> Batch
 
 A pool is a part of the endless stream of training pairs. Batches of the same width have the same
 number of rows, of which a few may be empty. So few shapes occur; a CPU generates kernels for each
@@ -12,15 +12,17 @@ batch follow from them, so no step waits for a GPU.
 
 import contextlib
 from collections.abc import Generator, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import count
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
 from toytrans.config.schema import Config
-from toytrans.data.pairs import Pairs, PairSource, permutation
+from toytrans.data.hashing import permutation
+from toytrans.data.pairs import Dataset, Pairs
 from toytrans.tokens import BOS_ID, EOS_ID, PAD_ID
 
 SMALLEST_POOL = 4096
@@ -56,6 +58,11 @@ class Batch:
         src, tgt_in, tgt_out = (ids.to(device, non_blocking=True) for ids in self)
         return Batch(src, tgt_in, tgt_out, self.known)
 
+    def take(self, rows: Tensor | slice) -> "Batch":
+        """Some rows of the batch, in that order."""
+        src, tgt_in, tgt_out = (ids[rows] for ids in self)
+        return Batch(src, tgt_in, tgt_out)
+
     def filled(self, rows: int, src_width: int, tgt_width: int) -> "Batch":
         """The batch with the shapes (rows, src_width) and (rows, tgt_width): PAD is added, and
         columns beyond the width are cut off."""
@@ -73,8 +80,7 @@ class Batch:
         """
         rows = -(-len(self.src) // size)
         whole = self.filled(rows * size, self.src.shape[1], self.tgt_in.shape[1])
-        src, tgt_in, tgt_out = (ids[rank * rows : (rank + 1) * rows] for ids in whole)
-        return Batch(src, tgt_in, tgt_out)
+        return whole.take(slice(rank * rows, (rank + 1) * rows))
 
     @property
     def target_tokens(self) -> int:
@@ -96,6 +102,14 @@ class Batch:
             int((self.src != PAD_ID).sum()),
             int((self.tgt_out != PAD_ID).sum()),
         )
+
+
+class BatchPlan(NamedTuple):
+    """Rows start .. stop of the sorted pairs, and the shape (B, S, T) of their batch."""
+
+    start: int
+    stop: int
+    shape: tuple[int, int, int]
 
 
 def shift_target(tgt: Tensor, length: Tensor) -> tuple[Tensor, Tensor]:
@@ -134,7 +148,7 @@ def bucket(length: int) -> int:
 
 
 def training_batches(
-    source: PairSource, config: Config, dealt: int = 0, device: torch.device | str = "cpu"
+    dataset: Dataset, config: Config, dealt: int = 0, device: torch.device | str = "cpu"
 ) -> Generator[tuple[Batch, int]]:
     """Endless batches, each with the number of pairs dealt so far.
 
@@ -143,83 +157,64 @@ def training_batches(
     """
     device = torch.device(device)
     stream = torch.cuda.Stream(device) if device.type == "cuda" else None
-    size = _pool_size(source, config)
+    size = _pool_size(dataset, config)
     first, past = divmod(dealt, size)
     for number in count(first):
-        indices = _stream(source, config.data_seed, number * size, size)
+        indices = _stream(dataset, config.data_seed, number * size, size)
         with _aside(stream):
-            pool = Pool.of(source.pairs("train", indices.to(device)), config)
+            pool, real, plans = _pool(dataset.pairs("train", indices.to(device)), config)
         if stream is not None:
-            for ids in pool.whole:  # else its memory is reused before steps have read it
+            for ids in pool:  # else its memory is reused before steps have read it
                 ids.record_stream(torch.cuda.current_stream(device))
         passed = 0
-        for chosen in permutation(len(pool.cuts), config.data_seed, 4, number).tolist():
-            start, stop, _ = pool.cuts[chosen]
+        for chosen in permutation(len(plans), config.data_seed, 4, number).tolist():
+            start, stop, shape = plans[chosen]
             passed += stop - start
             if passed <= past:
                 continue
             dealt += stop - start
-            yield pool.batch(chosen), dealt
+            sources, targets = real[:, start:stop].sum(1).tolist()
+            batch = pool.take(slice(start, stop)).filled(*shape)
+            yield replace(batch, known=(sources, targets)), dealt
         past = 0
 
 
-def largest_batch(source: PairSource, config: Config, device: torch.device | str = "cpu") -> Batch:
+def _pool(pairs: Pairs, config: Config) -> tuple[Batch, Tensor, list[BatchPlan]]:
+    """All rows of a pool, sorted; the real ids (2, N) of their sources and targets, on the host;
+    and the plans of its batches. The lengths are copied to the host once."""
+    source_bos, lengths = config.source_bos, pairs.lengths_on_host()
+    order, plans = plan_batches(
+        lengths, config.data.batch_tokens, source_bos, longest=config.model.max_length
+    )
+    _, widths, heights = zip(*(plan.shape for plan in plans), strict=True)
+    rows = make_batch(pairs, source_bos, (len(pairs), max(widths), max(heights)))
+    ends = torch.tensor([[1 + source_bos], [1]])
+    return rows.take(order.to(pairs.src.device)), (lengths + ends)[:, order], plans
+
+
+def largest_batch(dataset: Dataset, config: Config, device: torch.device | str = "cpu") -> Batch:
     """The training batch that needs the most memory, from a file or from a task's first pool.
 
     That pool holds the longest sources of the task many times.
     """
-    size = source.size("train") if config.data.files else None
-    indices = _stream(source, config.data_seed, 0, size or _pool_size(source, config))
-    pairs, source_bos = source.pairs("train", indices.to(device)), config.source_bos
-    order, cuts = cut(
+    size = dataset.size("train") if config.data.files else None
+    indices = _stream(dataset, config.data_seed, 0, size or _pool_size(dataset, config))
+    pairs, source_bos = dataset.pairs("train", indices.to(device)), config.source_bos
+    order, plans = plan_batches(
         pairs.lengths_on_host(),
         config.data.batch_tokens,
         source_bos,
         longest=config.model.max_length,
     )
-    start, stop, shape = max(cuts, key=lambda cut: cut[2][0] * sum(cut[2][1:]) ** 2)
+    start, stop, shape = max(plans, key=lambda plan: plan.shape[0] * sum(plan.shape[1:]) ** 2)
     return make_batch(pairs.take(order[start:stop].to(device)), source_bos, shape)
 
 
-def _pool_size(source: PairSource, config: Config) -> int:
+def _pool_size(dataset: Dataset, config: Config) -> int:
     """Pairs of a pool. It is at most the number of training pairs, so no batch repeats a pair."""
-    pair_tokens = sum(source.facts.train_length) + 3  # S + T of a mean source with its ends
+    pair_tokens = sum(dataset.facts.train_length) + 3  # S + T of a mean source with its ends
     size = max(BATCHES_OF_A_POOL * config.data.batch_tokens // pair_tokens, SMALLEST_POOL)
-    return min(size, source.size("train") or size)
-
-
-@dataclass(frozen=True)
-class Pool:
-    """Pairs as one large batch, from which batches are cut.
-
-    whole: all rows, sorted, on any device.
-    real: (2, N), the real ids of each row's source and target, on the host.
-    cuts: rows and shape of each batch.
-    """
-
-    whole: Batch
-    real: Tensor
-    cuts: list["Cut"]
-
-    @staticmethod
-    def of(pairs: Pairs, config: Config) -> "Pool":
-        """Sort pairs and cut them into batches. Their lengths are copied to the host once."""
-        source_bos, lengths = config.source_bos, pairs.lengths_on_host()
-        longest = config.model.max_length
-        order, cuts = cut(lengths, config.data.batch_tokens, source_bos, longest=longest)
-        _, widths, heights = zip(*(shape for _, _, shape in cuts), strict=True)
-        whole = make_batch(pairs, source_bos, (len(pairs), max(widths), max(heights)))
-        there = order.to(pairs.src.device)
-        src, tgt_in, tgt_out = (ids[there] for ids in whole)
-        ends = torch.tensor([[1 + source_bos], [1]])
-        return Pool(Batch(src, tgt_in, tgt_out), (lengths + ends)[:, order], cuts)
-
-    def batch(self, number: int) -> Batch:
-        """The batch of one cut: a slice with PAD up to the shape of its bucket."""
-        start, stop, shape = self.cuts[number]
-        src, tgt_in, tgt_out = (ids[start:stop] for ids in self.whole)
-        sources, targets = self.real[:, start:stop].sum(1).tolist()
-        return Batch(src, tgt_in, tgt_out, (sources, targets)).filled(*shape)
+    return min(size, dataset.size("train") or size)
 
 
 @contextlib.contextmanager
@@ -243,20 +238,21 @@ def evaluation_batches(
     """
     if not len(pairs):
         return
-    lengths = pairs.lengths_on_host()
-    order, cuts = cut(lengths, batch_tokens, source_bos, even_rows=False, longest=longest)
-    for start, stop, (_, src_width, tgt_width) in cuts:
+    order, plans = plan_batches(
+        pairs.lengths_on_host(), batch_tokens, source_bos, even_rows=False, longest=longest
+    )
+    for start, stop, (_, src_width, tgt_width) in plans:
         most = max(1, MOST_SCORES // (heads * max(src_width, tgt_width) ** 2))
         for rows in order[start:stop].split(most):
             yield make_batch(pairs.take(rows), source_bos, (len(rows), src_width, tgt_width)), rows
 
 
-def _stream(source: PairSource, seed: int, start: int, count: int) -> Tensor:
+def _stream(dataset: Dataset, seed: int, start: int, count: int) -> Tensor:
     """Indices (count,) of the pairs start .. start + count - 1 of the stream.
 
     A finite split is repeated in epochs, each with its own order.
     """
-    size = source.size("train")
+    size = dataset.size("train")
     if size is None:
         return torch.arange(start, start + count)
     first, last = start // size, (start + count - 1) // size
@@ -264,45 +260,43 @@ def _stream(source: PairSource, seed: int, start: int, count: int) -> Tensor:
     return torch.cat(epochs)[start - first * size :][:count]
 
 
-Cut = tuple[int, int, tuple[int, int, int]]
-"""Rows start .. stop of the sorted pairs, and the shape (B, S, T) of their batch."""
-
-
-def cut(
+def plan_batches(
     lengths: Tensor,
     batch_tokens: int,
     source_bos: bool,
     even_rows: bool = True,
     longest: int | None = None,
-) -> tuple[Tensor, list[Cut]]:
-    """Sort pairs from long to short and cut them into batches of at most `batch_tokens`.
+) -> tuple[Tensor, list[BatchPlan]]:
+    """Sort pairs from long to short and plan batches of at most `batch_tokens`.
 
     lengths: (2, N) of sources and targets, on the host.
     even_rows: make the batches of a pool about equally full. Otherwise the last one may be small,
     and its few tokens would weigh as much as all tokens of another batch.
     longest: the greatest width of a batch, say the size of a position table.
-    Returns the order (N,) of the pairs, and the cuts.
+    Returns the order (N,) of the pairs, and the plans.
     """
     places = range(int(lengths.max()) + 3)  # BOS and EOS included
     table = torch.tensor([max(n, min(bucket(n), longest or bucket(n))) for n in places])
     src_width, tgt_width = table[lengths[0] + 1 + source_bos], table[lengths[1] + 1]
     order = (-(tgt_width * (int(src_width.max()) + 1) + src_width)).argsort(stable=True)
-    src_widths, tgt_widths = src_width[order].tolist(), tgt_width[order].tolist()
-    cuts = _cut(src_widths, tgt_widths, batch_tokens, 1.0)
+    widths = src_width[order].tolist(), tgt_width[order].tolist()
+    plans = _plans(*widths, batch_tokens, 1.0)
     low, high = 0.5, 1.0
     for _ in range(6 if even_rows else 0):
         middle = (low + high) / 2
-        thinner = _cut(src_widths, tgt_widths, batch_tokens, middle)
-        if len(thinner) > len(cuts):
+        thinner = _plans(*widths, batch_tokens, middle)
+        if len(thinner) > len(plans):
             low = middle
         else:
-            cuts, high = thinner, middle
-    return order, cuts
+            plans, high = thinner, middle
+    return order, plans
 
 
-def _cut(src_widths: list[int], tgt_widths: list[int], batch_tokens: int, fill: float) -> list[Cut]:
-    """Cuts of sorted pairs. fill: the share of each batch's rows that hold a pair."""
-    cuts: list[Cut] = []
+def _plans(
+    src_widths: list[int], tgt_widths: list[int], batch_tokens: int, fill: float
+) -> list[BatchPlan]:
+    """Plans of sorted pairs. fill: the share of each batch's rows that hold a pair."""
+    plans: list[BatchPlan] = []
     start = 0
     while start < len(src_widths):
         tgt_width = tgt_widths[start]
@@ -310,9 +304,9 @@ def _cut(src_widths: list[int], tgt_widths: list[int], batch_tokens: int, fill: 
         src_width = max(src_widths[start : start + rows])
         rows = _rows(src_width + tgt_width, batch_tokens)
         stop = min(start + max(1, int(rows * fill)), len(src_widths))
-        cuts.append((start, stop, (rows, src_width, tgt_width)))
+        plans.append(BatchPlan(start, stop, (rows, src_width, tgt_width)))
         start = stop
-    return cuts
+    return plans
 
 
 def _rows(tokens: int, batch_tokens: int) -> int:

@@ -16,7 +16,16 @@ from torch import Tensor
 
 from toytrans.config.names import FormatName
 from toytrans.config.schema import MOST_IDS, FilesConfig, Paths
-from toytrans.data.pairs import MAX_LEN_B, DatasetInfo, Pairs, Split, pad_rows, permutation
+from toytrans.data.hashing import permutation
+from toytrans.data.pairs import (
+    MOST_TARGET_GROWTH,
+    TARGET_SLACK,
+    DataFacts,
+    Pairs,
+    Sequences,
+    Split,
+    pad_rows,
+)
 from toytrans.errors import UnseenSymbol, UserError
 from toytrans.safe_io import read_named
 from toytrans.tokens import Vocabulary, vocabulary_of
@@ -26,9 +35,6 @@ HELD_OUT_SHARE = 0.05
 
 MOST_BYTES, MOST_LINES, LONGEST_LINE = 100_000_000, 2_000_000, 1_000_000
 """Of a file, its lines, and letters of one; all of it is held in memory, many times its size."""
-
-LARGEST_MAX_LEN_A = 1000
-"""Target symbols per source symbol that decoding allows."""
 
 
 @dataclass(frozen=True)
@@ -48,25 +54,25 @@ class FilePairs:
         self,
         files: FilesConfig,
         seed: int,
-        examples: dict[Split, int | None],
-        facts: DatasetInfo | None = None,
+        examples: dict[str, int | None],
+        facts: DataFacts | None = None,
     ) -> None:
         self._files, self._seed, self._examples, self._facts = files, seed, examples, facts
         self._texts: dict[Split, list[TextPair]] = {}
         self._encoded: dict[Split, Pairs] = {}
 
     @cached_property
-    def facts(self) -> DatasetInfo:
-        """Vocabulary, lengths and max_len_a of the training file, or those a run has saved."""
+    def facts(self) -> DataFacts:
+        """Vocabulary, lengths and target growth of the training file, or those a run has saved."""
         if self._facts:
             return self._facts
         pairs = self._train_text
         lengths = [len(pair.src) for pair in pairs]
         vocabulary = vocabulary_of(side for pair in pairs for side in (pair.src, pair.tgt))
-        return DatasetInfo(
+        return DataFacts(
             vocabulary,
             (min(lengths), max(lengths)),
-            _max_len_a(pairs),
+            _target_growth(pairs),
             sha256_of(self._files.train),
         )
 
@@ -148,19 +154,19 @@ class FilePairs:
         return [pair for pair in text if (tuple(pair.src) in chosen) == (split == "valid")]
 
 
-def _max_len_a(pairs: Sequence[TextPair]) -> int:
-    """The least a from 2 to 1,000 for which a S + MAX_LEN_B tokens hold twice every target and its
-    end: other sources may need more tokens than those of training."""
-    max_len_a = 2
+def _target_growth(pairs: Sequence[TextPair]) -> int:
+    """The least g from 2 to 1,000 for which g S + TARGET_SLACK tokens hold twice every target and
+    its end: other sources may need more tokens than those of training."""
+    growth = 2
     for pair in pairs:
-        if len(pair.tgt) + 1 > LARGEST_MAX_LEN_A * len(pair.src) + MAX_LEN_B and pair.src:
+        if len(pair.tgt) + 1 > MOST_TARGET_GROWTH * len(pair.src) + TARGET_SLACK and pair.src:
             raise UserError(
                 f"{pair.tgt_place}: {len(pair.tgt):,} symbols for a source of {len(pair.src):,}; "
-                f"a target may have {LARGEST_MAX_LEN_A:,} for each of its source's"
+                f"a target may have {MOST_TARGET_GROWTH:,} for each of its source's"
             )
         if pair.src:
-            max_len_a = max(max_len_a, -(-(2 * len(pair.tgt) + 1 - MAX_LEN_B) // len(pair.src)))
-    return min(max_len_a, LARGEST_MAX_LEN_A)
+            growth = max(growth, -(-(2 * len(pair.tgt) + 1 - TARGET_SLACK) // len(pair.src)))
+    return min(growth, MOST_TARGET_GROWTH)
 
 
 def sha256_of(paths: Paths) -> str:
@@ -193,29 +199,28 @@ def read_pairs(paths: Paths, format: FormatName | None = None) -> list[TextPair]
 
 
 def encode_pairs(text: Sequence[TextPair], vocabulary: Vocabulary) -> Pairs:
-    """Padded ids of pairs. Raises UserError with file and line for an unseen symbol."""
-    sides: dict[str, list[list[int]]] = {"src": [], "tgt": []}
-    for side, rows in sides.items():
-        _check_padded(text, side)
-        for pair in text:
-            try:
-                rows.append(vocabulary.encode(getattr(pair, side)))
-            except UnseenSymbol as error:
-                place = getattr(pair, f"{side}_place")
-                raise UserError(f"{place}: {error}; it must occur in training") from None
-    return Pairs(*pad_rows(sides["src"]), *pad_rows(sides["tgt"]))
+    """Padded ids of pairs. Raises UserError with file and line for an unseen symbol, and for a
+    sequence so long that all of its side, padded to it, are too many ids."""
+    sources = [(pair.src, pair.src_place) for pair in text]
+    targets = [(pair.tgt, pair.tgt_place) for pair in text]
+    return Pairs(*_encoded(sources, vocabulary), *_encoded(targets, vocabulary))
 
 
-def _check_padded(text: Sequence[TextPair], side: str) -> None:
-    """Raise UserError where one sequence is so long that all of them, padded to it, are too many
-    ids."""
-    longest = max(text, key=lambda pair: len(getattr(pair, side)))
-    length = len(getattr(longest, side))
-    if len(text) * length > MOST_IDS:
+def _encoded(lines: list[tuple[list[str], str]], vocabulary: Vocabulary) -> Sequences:
+    """Padded ids of one side: of symbols, and of where each line was read."""
+    longest, where = max(lines, key=lambda line: len(line[0]))
+    if len(lines) * len(longest) > MOST_IDS:
         raise UserError(
-            f"{getattr(longest, f'{side}_place')}: {length:,} symbols; padded to these, "
-            f"{len(text):,} sequences are more than {MOST_IDS:,} ids; leave the longest out"
+            f"{where}: {len(longest):,} symbols; padded to these, {len(lines):,} sequences are "
+            f"more than {MOST_IDS:,} ids; leave the longest out"
         )
+    rows = []
+    for symbols, place in lines:
+        try:
+            rows.append(vocabulary.encode(symbols))
+        except UnseenSymbol as error:
+            raise UserError(f"{place}: {error}; it must occur in training") from None
+    return pad_rows(rows)
 
 
 def _parallel(src_path: str, tgt_path: str) -> Iterator[TextPair]:

@@ -11,9 +11,9 @@ from toytrans.config.load import check_config
 from toytrans.config.names import FormatName
 from toytrans.config.schema import Config
 from toytrans.config.yaml import Tree
-from toytrans.data import open_source
 from toytrans.data.files import encode_pairs, read_pairs
-from toytrans.data.pairs import DatasetInfo, Pairs, PairSource, Side, Split, all_pairs
+from toytrans.data.open import open_dataset
+from toytrans.data.pairs import DataFacts, Dataset, Pairs, Side, Split, all_pairs
 from toytrans.errors import UserError
 
 MOST_DRAWS = 64
@@ -39,31 +39,31 @@ class Selection:
     side: Side = "src"
 
 
-def pairs_of_split(config: Config, facts: DatasetInfo, split: Split, wanted: Selection) -> Pairs:
+def pairs_of_split(config: Config, facts: DataFacts, split: Split, wanted: Selection) -> Pairs:
     """Pairs of a split of a run: drawn for a task, taken from the files otherwise.
 
     Raises UserError if no pair has the wanted lengths.
     """
     if config.data.task is None:
-        return _selected(all_pairs(open_source(config, facts), split), wanted)
+        return _selected(all_pairs(open_dataset(config, facts), split), wanted)
     changes: dict[str, Any] = {}
     if wanted.examples:
         changes[f"{split}_examples"] = wanted.examples
     if wanted.lengths and wanted.side == "src":
         changes[f"{split}_length"] = list(wanted.lengths)
     elif wanted.lengths:
-        own = getattr(config.data, f"{split}_length")
-        changes[f"{split}_length"] = [config.data.limits.shortest, max(own[1], wanted.lengths[1])]
-    source = open_source(_changed(config, changes), facts)
+        longest = max(config.data.lengths[split][1], wanted.lengths[1])
+        changes[f"{split}_length"] = [config.data.limits.shortest, longest]
+    dataset = open_dataset(_changed(config, changes), facts)
     if wanted.lengths and wanted.side == "tgt":
-        return source.pairs(split, _with_targets(source, split, wanted))
-    return all_pairs(source, split)
+        return dataset.pairs(split, _with_targets(dataset, split, wanted))
+    return all_pairs(dataset, split)
 
 
 def pairs_of_files(
     paths: Path | tuple[Path, Path],
     format: FormatName | None,
-    facts: DatasetInfo,
+    facts: DataFacts,
     wanted: Selection,
 ) -> Pairs:
     """Pairs of a file, or of two files of parallel text.
@@ -78,7 +78,7 @@ def pairs_of_files(
     return _selected(encode_pairs(text, facts.vocabulary), wanted)
 
 
-def trained_lengths(config: Config, facts: DatasetInfo, side: Side) -> tuple[int, int]:
+def trained_lengths(config: Config, facts: DataFacts, side: Side) -> tuple[int, int]:
     """The shortest and the longest training sequence of one side.
 
     For the targets of a task, the first WATCHED training pairs are measured. Raises UserError if
@@ -86,12 +86,12 @@ def trained_lengths(config: Config, facts: DatasetInfo, side: Side) -> tuple[int
     """
     if side == "src":
         return facts.train_length
-    source = open_source(config, facts)
-    size = source.size("train")
+    dataset = open_dataset(config, facts)
+    size = dataset.size("train")
     if config.data.task is not None:
         size = min(size or WATCHED, WATCHED)
     assert size is not None, "files end"
-    lengths = source.pairs("train", torch.arange(size)).tgt_length
+    lengths = dataset.pairs("train", torch.arange(size)).tgt_length
     return int(lengths.min()), int(lengths.max())
 
 
@@ -116,14 +116,14 @@ def _changed(config: Config, changes: dict[str, Any]) -> Config:
     return check_config(Tree("lengths", values))
 
 
-def _with_targets(source: PairSource, split: Split, wanted: Selection) -> Tensor:
+def _with_targets(dataset: Dataset, split: Split, wanted: Selection) -> Tensor:
     """Indices of the first pairs whose targets have the wanted lengths. Raises UserError."""
-    size = source.size(split)
+    size = dataset.size(split)
     assert size is not None and wanted.lengths
     rows = torch.empty(0, dtype=torch.long)
     for start in range(0, MOST_DRAWS * size, size):
         indices = torch.arange(start, start + size)
-        fits = _within(source.pairs(split, indices).tgt_length, wanted.lengths)
+        fits = _within(dataset.pairs(split, indices).tgt_length, wanted.lengths)
         rows = torch.cat((rows, indices[fits]))[:size]
         if len(rows) == size:
             break

@@ -107,7 +107,7 @@ def random_sources(run: Run, rows: int, longest: int, seed: int = 0) -> Rows:
 
 def greedy(run: Run, src: Rows, most: int) -> Rows:
     """Greedy tokens by toytrans itself, at most `most` of them."""
-    tokens = search(run.model, pad_rows(src)[0], growth=run.facts.max_len_a).tokens
+    tokens = search(run.model, pad_rows(src)[0], target_growth=run.facts.target_growth).tokens
     return [[token for token in row if token != PAD_ID] for row in tokens[:, :most].tolist()]
 
 
@@ -117,7 +117,9 @@ def compare(run: Run, decode: Decoder, src: Rows) -> list[tuple[list[int], list[
     pairs = []
     for start in range(0, len(src), BATCH):
         batch = src[start : start + BATCH]
-        limits = token_limits(pad_rows(batch)[0], run.facts.max_len_a, run.config.model.max_length)
+        limits = token_limits(
+            pad_rows(batch)[0], run.facts.target_growth, run.config.model.max_length
+        )
         most = min(int(limits.max()), PLACES - 1)
         both = zip(greedy(run, batch, most), decode(batch, most), limits.tolist(), strict=True)
         pairs += [(ours[:limit], theirs[:limit]) for ours, theirs, limit in both]

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from toytrans.config.schema import ModelConfig
-from toytrans.data.pairs import MAX_LEN_B, pad_rows
+from toytrans.data.pairs import TARGET_SLACK, pad_rows
 from toytrans.export.shared import PLACES, Decoder, Rows, cut, position_table, token_names
 from toytrans.model.transformer import Transformer, as_transformer
 from toytrans.tokens import BOS_ID, EOS_ID, PAD_ID, Vocabulary
@@ -54,7 +54,7 @@ def write(run: Run, path: Path) -> None:
     theirs = converted(as_transformer(run.model))
     longest = max(run.facts.train_length[1], (run.config.data.test_length or (0, 0))[1])
     settings = theirs.generation_config
-    limit = run.facts.max_len_a * longest + MAX_LEN_B
+    limit = run.facts.target_growth * longest + TARGET_SLACK
     settings.max_new_tokens = min(limit, settings.max_new_tokens)
     with _without_bars():
         theirs.save_pretrained(path)

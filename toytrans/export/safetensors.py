@@ -43,7 +43,7 @@ def about(run: Run) -> dict[str, Any]:
         "symbols": run.vocabulary.symbols,
         "separators": run.vocabulary.separator_ids,
         "source_bos": run.config.source_bos,
-        "target_growth": run.facts.max_len_a,
+        "target_growth": run.facts.target_growth,
     }
 
 

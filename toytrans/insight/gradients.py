@@ -293,7 +293,13 @@ def _whole_model(seed: int) -> Iterator[Comparison]:
     backwards: tuple[Backward, ...] = ("by_hand", "autograd")
     for backward in backwards:
         config = ModelConfig(
-            d_model=H * DH, n_heads=H, n_encoder_layers=1, d_ff=37, backward=backward
+            d_model=H * DH,
+            n_heads=H,
+            n_encoder_layers=1,
+            d_ff=37,
+            positions="anchored",
+            norm="pre",
+            backward=backward,
         )
         model = build(config, Vocabulary(tuple(map(str, range(V - 3))))).double()
         if backward == "autograd":

@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 
 from toytrans.config.schema import Config
-from toytrans.data import open_source
 from toytrans.data.batches import Batch, make_batch
 from toytrans.data.files import TextPair, encode_pairs
-from toytrans.data.pairs import DatasetInfo
+from toytrans.data.open import open_dataset
+from toytrans.data.pairs import DataFacts
 from toytrans.insight.capture import AttentionCall, Part, capture
 from toytrans.model.masks import Masks
 from toytrans.model.transformer import Transformer, as_transformer
@@ -118,17 +118,17 @@ def fresh(make: Callable[[], Transformer], seed: int) -> Transformer:
 
 
 def batch_of_config(
-    config: Config, rows: int, facts: DatasetInfo | None = None
+    config: Config, rows: int, facts: DataFacts | None = None
 ) -> tuple[Batch, Vocabulary]:
     """The first training pairs of a config, padded to one batch as training receives them.
 
     facts: those of a run, which decide the vocabulary.
     """
-    source = open_source(config, facts)
-    size = source.size("train")
+    dataset = open_dataset(config, facts)
+    size = dataset.size("train")
     chosen = rows if size is None else min(rows, size)
-    batch = make_batch(source.pairs("train", torch.arange(chosen)), config.source_bos)
-    return objective_of(config.fault).batch(batch), source.facts.vocabulary
+    batch = make_batch(dataset.pairs("train", torch.arange(chosen)), config.source_bos)
+    return objective_of(config.fault).batch(batch), dataset.facts.vocabulary
 
 
 def batch_of_run(run: Run, src: Sequence[str], tgt: Sequence[str]) -> InspectedBatch:

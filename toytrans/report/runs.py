@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from toytrans.config.schema import Config
-from toytrans.data.pairs import DatasetInfo
+from toytrans.data.pairs import DataFacts
 from toytrans.errors import UserError
 from toytrans.training.listing import state_of
 from toytrans.training.records import NOT_MEASURED
@@ -34,7 +34,7 @@ class RunView:
     state: str
     problem: str = ""
     config: Config | None = None
-    facts: DatasetInfo | None = None
+    facts: DataFacts | None = None
     run: Run | None = None
     records: list[Record] = field(default_factory=list)
     environment: dict[str, Any] = field(default_factory=dict)

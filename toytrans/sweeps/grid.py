@@ -4,7 +4,7 @@ import itertools
 from collections.abc import Callable, Sequence
 
 from toytrans.config.schema import Config
-from toytrans.data import check_splits, open_source
+from toytrans.data.open import check_dataset, open_dataset
 from toytrans.errors import UserError
 from toytrans.sweeps.measure import ExactMatch
 from toytrans.training.devices import choose_device
@@ -103,9 +103,9 @@ def check_choices(
                 seen.add(same)
                 if here:
                     choose_device(config.device)
-                source = open_source(config)
-                check_splits(config, source)
-                measure.pairs(config, source.facts)
+                dataset = open_dataset(config)
+                check_dataset(config, dataset)
+                measure.pairs(config, dataset.facts)
         except UserError as error:
             refused.append((choice, error))
     _raise_refused(refused, len(configs))

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from toytrans.config.schema import Config
-from toytrans.data.pairs import DatasetInfo, Pairs, Split
+from toytrans.data.pairs import DataFacts, Pairs, Split
 from toytrans.data.selection import Selection, pairs_of_split
 from toytrans.evaluation import PARTS, Summary, evaluate
 from toytrans.model.seq2seq import Seq2Seq
@@ -42,7 +42,7 @@ class ExactMatch:
         """How the exact match is decoded."""
         return "free-running" if self._decode is None else "teacher-forced"
 
-    def pairs(self, config: Config, facts: DatasetInfo) -> Pairs:
+    def pairs(self, config: Config, facts: DataFacts) -> Pairs:
         """The pairs that are measured. Raises UserError where there are none."""
         return pairs_of_split(
             config, facts, split_of(config), Selection(self.lengths, self.examples)
@@ -52,7 +52,7 @@ class ExactMatch:
         self,
         model: Seq2Seq,
         config: Config,
-        facts: DatasetInfo,
+        facts: DataFacts,
         taken: Mapping[str, Taken] | None = None,
     ) -> Taken:
         """The summary of an evaluation, the exact match of its parts, and of each length."""

@@ -22,7 +22,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from toytrans.config.schema import Config, Paths
 from toytrans.config.yaml import write_yaml
 from toytrans.data.files import sha256_of
-from toytrans.data.pairs import DatasetInfo
+from toytrans.data.pairs import DataFacts
 from toytrans.errors import UserError
 from toytrans.model.initialisation import count_parameters
 from toytrans.model.seq2seq import Seq2Seq
@@ -65,7 +65,7 @@ class Measure(Protocol):
         """The keys that its numbers depend on, as JSON."""
 
     def take(
-        self, model: Seq2Seq, config: Config, facts: DatasetInfo, taken: Mapping[str, Taken]
+        self, model: Seq2Seq, config: Config, facts: DataFacts, taken: Mapping[str, Taken]
     ) -> Taken:
         """Its numbers, with `asked` and `value`. taken: by the measures before it."""
 
@@ -239,7 +239,7 @@ def train_and_measure(trial: Trial) -> None:
         taken = result["measures"]
         for name, measure in trial.measures.items():
             if name not in taken:
-                taken[name] = measure.take(model, trainer.config, session.source.facts, taken)
+                taken[name] = measure.take(model, trainer.config, session.dataset.facts, taken)
                 with saying_what_failed(trial.path, RESULT):
                     write_json(trial.path / RESULT, result)
 

@@ -23,7 +23,8 @@ from torch import Tensor, distributed, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from toytrans.data.batches import Batch
-from toytrans.data.pairs import Pairs, key_of
+from toytrans.data.hashing import key_of
+from toytrans.data.pairs import Pairs
 from toytrans.errors import UserError
 from toytrans.evaluation import Scores
 

@@ -16,7 +16,7 @@ import torch
 
 from toytrans.config.schema import Config
 from toytrans.data.batches import Batch, bucket
-from toytrans.data.pairs import MAX_LEN_B, DatasetInfo
+from toytrans.data.pairs import TARGET_SLACK, DataFacts
 from toytrans.errors import UserError
 from toytrans.model.positions.base import Positions
 from toytrans.model.seq2seq import Seq2Seq
@@ -123,14 +123,14 @@ class _Graph(NamedTuple):
     replay: Work
 
 
-def most_places(config: Config, facts: DatasetInfo) -> int:
+def most_places(config: Config, facts: DataFacts) -> int:
     """Places of the longest sequence that a run trains on or decodes.
 
     That is what decoding may say of the longest source, padded and with both ends.
     """
     valid = config.data.valid_length or facts.train_length
     longest = max(facts.train_length[1], valid[1])
-    return facts.max_len_a * bucket(longest + 2) + MAX_LEN_B
+    return facts.target_growth * bucket(longest + 2) + TARGET_SLACK
 
 
 def choose_capture(

@@ -24,8 +24,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from toytrans.config.load import read_config, save_config
 from toytrans.config.schema import Config
 from toytrans.config.sealed import fault_remark, is_sealed
-from toytrans.data.files import LARGEST_MAX_LEN_A, MOST_BYTES
-from toytrans.data.pairs import DatasetInfo
+from toytrans.data.files import MOST_BYTES
+from toytrans.data.pairs import MOST_TARGET_GROWTH, DataFacts
 from toytrans.errors import UserError
 from toytrans.evaluation import translate
 from toytrans.model.seq2seq import Seq2Seq
@@ -109,14 +109,14 @@ def unfinished(path: Path) -> str:
     return "" if progress.is_finished(train) else f"step {progress.step} of {train.max_steps}"
 
 
-def create_run(path: Path, config: Config, facts: DatasetInfo, environment: dict[str, Any]) -> None:
+def create_run(path: Path, config: Config, facts: DataFacts, environment: dict[str, Any]) -> None:
     """Make a run directory, or write its description again if it is resumed."""
     vocabulary = facts.vocabulary
     data = {
         "symbols": vocabulary.symbols,
         "separators": vocabulary.separators,
         "train_length": facts.train_length,
-        "target_growth": facts.max_len_a,
+        "target_growth": facts.target_growth,
         "train_sha256": facts.train_sha256,
     }
     with saying_what_failed(path, "the run's description"):
@@ -132,7 +132,7 @@ def is_run(path: Path) -> bool:
     return os.path.isfile(path / CONFIG) and os.path.isfile(path / DATA)  # of no name too long
 
 
-def read_run(path: Path) -> tuple[Config, DatasetInfo]:
+def read_run(path: Path) -> tuple[Config, DataFacts]:
     """The config and the data facts of a run directory. Raises UserError."""
     if not os.path.exists(path):
         raise UserError(f"{path}: no such run directory; `toytrans train` makes one")
@@ -159,16 +159,16 @@ class _SavedFacts(BaseModel):
     symbols: tuple[str, ...]
     separators: tuple[str, ...]
     train_length: tuple[Annotated[int, Field(ge=0)], Annotated[int, Field(le=10**9)]]
-    target_growth: Annotated[int, Field(ge=2, le=LARGEST_MAX_LEN_A)]
+    target_growth: Annotated[int, Field(ge=2, le=MOST_TARGET_GROWTH)]
     train_sha256: str
 
-    def facts(self) -> DatasetInfo:
+    def facts(self) -> DataFacts:
         """The facts. Raises UserError for values that training never writes."""
         low, high = self.train_length
         if low > high or any(symbol.split() != [symbol] for symbol in self.symbols):
             raise UserError("no training's data")
         vocabulary = Vocabulary(self.symbols, self.separators)
-        return DatasetInfo(vocabulary, (low, high), self.target_growth, self.train_sha256)
+        return DataFacts(vocabulary, (low, high), self.target_growth, self.train_sha256)
 
 
 def read_precision(path: Path) -> Precision | None:
@@ -291,7 +291,7 @@ class Run:
 
     path: Path
     config: Config
-    facts: DatasetInfo
+    facts: DataFacts
     model: Seq2Seq
     step: int
 

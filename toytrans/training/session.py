@@ -22,10 +22,11 @@ import torch
 
 from toytrans import __version__
 from toytrans.config.load import differences
+from toytrans.config.names import NOT_THE_PAPERS
 from toytrans.config.schema import Config
-from toytrans.data import check_splits, open_source
 from toytrans.data.files import sha256_of
-from toytrans.data.pairs import DatasetInfo, PairSource
+from toytrans.data.open import check_dataset, open_dataset
+from toytrans.data.pairs import DataFacts, Dataset
 from toytrans.errors import UserError
 from toytrans.training import run, run_folder
 from toytrans.training.devices import Precision, choose_device, choose_precision
@@ -63,7 +64,7 @@ class Session(NamedTuple):
     """A trainer in its locked run directory. resumed: whether it continues from a checkpoint."""
 
     trainer: Trainer
-    source: PairSource
+    dataset: Dataset
     signals: ReceivedSignals
     resumed: bool
 
@@ -74,7 +75,7 @@ class _Plan(NamedTuple):
     path: Path
     config: Config
     precision: Precision | Literal["auto"]
-    saved: tuple[Config, DatasetInfo] | None
+    saved: tuple[Config, DataFacts] | None
     resume: bool
 
 
@@ -94,8 +95,8 @@ def open_session(
     and no signal ends it.
     """
     plan = context.on_main(lambda: _plan(request, context))
-    device, source = context.on_all(lambda: _open(plan, context))
-    context.require_equal(config=request.config, data=source.facts, device=device.type)
+    device, dataset = context.on_all(lambda: _open(plan, context))
+    context.require_equal(config=request.config, data=dataset.facts, device=device.type)
     precision = context.on_main(
         lambda: choose_precision(plan.precision, device, plan.config.model.d_model)
     )
@@ -107,7 +108,7 @@ def open_session(
         contextlib.ExitStack() as lock,
     ):
         path, notes = context.on_main(lambda: lock.enter_context(_held(plan, request)))
-        trainer = Trainer(plan.config, source, path, device, precision, context, capture)
+        trainer = Trainer(plan.config, dataset, path, device, precision, context, capture)
         notes += trainer.resume() if plan.resume else []
         resumed = trainer.progress.step > 0
         before = context.on_main(lambda: run.read_environment(path)) if resumed else {}
@@ -116,18 +117,25 @@ def open_session(
         environment["config"] = before.get("config", request.name)
         environment["id"] = _id_of(before)
         signals.end(*context.gather(signals.received))
-        context.on_main(lambda: run.create_run(path, plan.config, source.facts, environment))
+        context.on_main(lambda: run.create_run(path, plan.config, dataset.facts, environment))
         processes = f", {context.size} processes" if context.size > 1 else ""
         report(f"{path}: {device}, {precision}{processes}")
-        changes = _changes(before, environment)
-        for sentence in filter(None, (remark, *source.notes, *notes, *changes)):
+        notes = [_scheme(plan.config), remark, *dataset.notes, *notes]
+        for sentence in filter(None, (*notes, *_changes(before, environment))):
             report(sentence)
         if resumed and plan.saved:
             _report_schedule(plan.saved[0], plan.config, trainer.progress.step, report)
         signals.act = trainer.interrupt
         signals.end(*context.gather(signals.received))
-        yield Session(trainer, source, signals, resumed)
+        yield Session(trainer, dataset, signals, resumed)
     signals.end(signals.received)  # one that came in the moment after the training
+
+
+def _scheme(config: Config) -> str:
+    """What a scheme of positions other than the paper's is given; else empty."""
+    name = config.model.positions
+    given = NOT_THE_PAPERS.get(name) if config.model.class_ is None else None
+    return f"positions {name}: {given}; not the paper's" if given else ""
 
 
 def _plan(request: Request, context: DistributedContext) -> _Plan:
@@ -161,18 +169,18 @@ def _config_to_resume(request: Request, path: Path, saved: Config) -> Config:
     return config
 
 
-def _open(plan: _Plan, context: DistributedContext) -> tuple[torch.device, PairSource]:
+def _open(plan: _Plan, context: DistributedContext) -> tuple[torch.device, Dataset]:
     """The device and the data of this process, checked. Raises UserError."""
     check_fault(plan.config.fault, plan.config.model, context.size)
     device = choose_device(context.device(plan.config.device))
-    source = open_source(plan.config)
-    if plan.saved is not None and source.facts != plan.saved[1]:
+    dataset = open_dataset(plan.config)
+    if plan.saved is not None and dataset.facts != plan.saved[1]:
         raise UserError(
             f"{plan.path}: the training data is not that of the saved run; put it back, or start "
             "another run with --out"
         )
-    check_splits(plan.config, source)
-    return device, source
+    check_dataset(plan.config, dataset)
+    return device, dataset
 
 
 def _held(plan: _Plan, request: Request) -> contextlib.AbstractContextManager[Any]:

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from toytrans.config.schema import Config
 from toytrans.data.batches import Batch, largest_batch, training_batches
-from toytrans.data.pairs import Pairs, PairSource, all_pairs
+from toytrans.data.pairs import Dataset, Pairs, all_pairs
 from toytrans.errors import UserError, ran_out_of_memory
 from toytrans.evaluation import Scores, evaluate
 from toytrans.training.checkpoint import (
@@ -64,7 +64,7 @@ class Trainer:
     def __init__(
         self,
         config: Config,
-        source: PairSource,
+        dataset: Dataset,
         run: Path,
         device: torch.device,
         precision: Precision,
@@ -72,9 +72,9 @@ class Trainer:
         capture: Capture | None = None,
     ) -> None:
         torch.manual_seed(config.seed)
-        self.config, self.source, self.run, self.device = config, source, run, device
+        self.config, self.dataset, self.run, self.device = config, dataset, run, device
         self.precision, self.context = precision, context
-        model = build_model(config, source.facts.vocabulary)
+        model = build_model(config, dataset.facts.vocabulary)
         self.objective = objective_of(config.fault, config.model.backward)
         self.model = model.to(device)
         self._forward: Callable[[Tensor, Tensor], Tensor] = context.wrap(
@@ -93,7 +93,7 @@ class Trainer:
             context,
         )
         self._update: Callable[..., Updated] = (
-            GraphedUpdate(capture, eager, self.model, most_places(config, source.facts))
+            GraphedUpdate(capture, eager, self.model, most_places(config, dataset.facts))
             if capture
             else eager
         )
@@ -160,7 +160,7 @@ class Trainer:
         reason = self._limit_reached(began) or self.progress.goal_reached(train)
         if reason is None and self.progress.step == 0:
             self._rehearse(made_on)
-        batches = training_batches(self.source, self.config, self.progress.dealt, made_on)
+        batches = training_batches(self.dataset, self.config, self.progress.dealt, made_on)
         with contextlib.closing(batches):
             while reason is None:
                 self._step([next(batches) for _ in range(train.accumulate)])
@@ -242,7 +242,7 @@ class Trainer:
 
         Weights, buffers, optimiser and random states do not change. Raises UserError.
         """
-        batch = largest_batch(self.source, self.config, made_on)
+        batch = largest_batch(self.dataset, self.config, made_on)
         states = self._random_states()
         buffers = [(buffer, buffer.clone()) for buffer in self.model.buffers()]
         self.context.on_all(partial(self._try, batch))
@@ -332,11 +332,11 @@ class Trainer:
     def _evaluate(self) -> Record:
         """Measure the validation data, and record whether this step is the best so far."""
         if self._valid is None:
-            self._valid = self.context.shard_pairs(all_pairs(self.source, "valid"))
+            self._valid = self.context.shard_pairs(all_pairs(self.dataset, "valid"))
         own = evaluate(
             self.model,
             self._valid,
-            self.source.facts,
+            self.dataset.facts,
             source_bos=self.config.source_bos,
         )
         scores = self.context.all_scores(own)

@@ -7,8 +7,8 @@ from rich.console import Console
 
 from toytrans import evaluation
 from toytrans.cli.render.lengths import _length_table, plot_lines
-from toytrans.data import open_source
-from toytrans.data.pairs import DatasetInfo, Pairs, pad_rows
+from toytrans.data.open import open_dataset
+from toytrans.data.pairs import DataFacts, Pairs, pad_rows
 from toytrans.data.selection import (
     Selection,
     first_of_each,
@@ -93,7 +93,7 @@ def test_greedy_exact_match_is_that_of_teacher_forcing(positions):
     """Of untrained models too: an output is right where every forced token is."""
     torch.manual_seed(3)
     config = config_of("copy", data={"symbols": 2, "train_length": [0, 2]})
-    pairs = open_source(config).pairs("test", torch.arange(300))
+    pairs = open_dataset(config).pairs("test", torch.arange(300))
     found = []
     for _ in range(4):
         model = model_of(VOCABULARY, positions=positions)
@@ -101,7 +101,7 @@ def test_greedy_exact_match_is_that_of_teacher_forcing(positions):
             model.src_embedding.weight[5:] = 0
         found.append(
             evaluation.evaluate(
-                model, pairs, DatasetInfo(VOCABULARY, (0, 2)), source_bos=positions == "anchored"
+                model, pairs, DataFacts(VOCABULARY, (0, 2)), source_bos=positions == "anchored"
             )
         )
     together = found[0] + found[1] + found[2] + found[3]
@@ -119,8 +119,8 @@ def test_greedy_exact_match_is_that_of_teacher_forcing(positions):
 
 def test_only_some_pairs_of_each_length_are_decoded():
     config = config_of("copy", data={"train_length": [1, 5]})
-    pairs = open_source(config).pairs("test", torch.arange(60))
-    model, facts = model_of(VOCABULARY), DatasetInfo(VOCABULARY, (1, 5))
+    pairs = open_dataset(config).pairs("test", torch.arange(60))
+    model, facts = model_of(VOCABULARY), DataFacts(VOCABULARY, (1, 5))
     whole = evaluation.evaluate(model, pairs, facts, source_bos=True)
     some = evaluation.evaluate(model, pairs, facts, source_bos=True, decode=3)
     rows = first_of_each(pairs.src_length, 3)
@@ -162,7 +162,7 @@ def test_over_runs_takes_every_run_once():
 
 def test_a_tasks_pairs_are_chosen_by_the_length_of_their_targets():
     config = config_of("duplicate", data={"train_length": [1, 6], "test_examples": 50})
-    facts = open_source(config).facts
+    facts = open_dataset(config).facts
     pairs = pairs_of_split(config, facts, "test", Selection((9, 14), 30, "tgt"))
     assert len(pairs) == 30
     assert set(pairs.tgt_length.tolist()) == {10, 12, 14}, "every other length has no target"
@@ -207,7 +207,7 @@ def test_differences_from_teacher_forcing_fit_eighty_columns():
 
 
 def test_whoever_follows_an_evaluation_hears_of_every_pair():
-    model, facts = model_of(VOCABULARY, positions="none"), DatasetInfo(VOCABULARY, (0, 5))
+    model, facts = model_of(VOCABULARY, positions="none"), DataFacts(VOCABULARY, (0, 5))
     rows = [[3 + k % 7] * (k % 5) for k in range(40)]
     pairs, heard = Pairs(*pad_rows(rows), *pad_rows(rows)), []
     evaluation.evaluate(

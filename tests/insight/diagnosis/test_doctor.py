@@ -14,15 +14,15 @@ from pathlib import Path
 import pytest
 import torch
 import yaml
-from conftest import VOCABULARY, config_of, tiny_yaml
+from conftest import ANCHORED, VOCABULARY, config_of, tiny_yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import toytrans
 from toytrans.config.schema import Config
 from toytrans.config.yaml import write_yaml
-from toytrans.data import open_source
-from toytrans.data.pairs import DatasetInfo
+from toytrans.data.open import open_dataset
+from toytrans.data.pairs import DataFacts
 from toytrans.insight.diagnosis.doctor import examine
 from toytrans.insight.diagnosis.snapshot import (
     CheckpointStatus,
@@ -61,7 +61,7 @@ def a_case(losses=LEARNS, valid=(1.0, 1.0, 0.01), max_steps=None, **changes) -> 
     if valid is not None:
         names = ("valid_exact_match", "valid_token_accuracy", "valid_loss")
         records[-1] |= dict(zip(names, valid, strict=True))
-    facts = DatasetInfo(VOCABULARY, (1, 6))
+    facts = DataFacts(VOCABULARY, (1, 6))
     machine = {"precision": "bf16", "device": "cpu", "bf16_products": True}
     last = (CheckpointStatus(10 * count),)
     return replace(RunSnapshot(config, facts, records, machine, last, TARGETS), **changes)
@@ -263,7 +263,7 @@ def test_a_sweep_whose_test_file_is_of_another_kind_is_found(tmp_path, monkeypat
     texts = [" ".join(map(str, (n % 4, n // 4 % 4, n // 16))) for n in range(64)]
     Path("train.tsv").write_text("".join(f"{text}\t{text}\n" for text in texts))
     Path("other.tsv").write_text("".join(f"{text}\t{text[::-1]}\n" for text in texts))
-    sizes = {"d_model": 32, "d_ff": 64, "n_encoder_layers": 1, "n_decoder_layers": 1}
+    sizes = {"d_model": 32, "d_ff": 64, "n_encoder_layers": 1, "n_decoder_layers": 1} | ANCHORED
     for name in ("train", "other"):
         files = {"train": "train.tsv", "valid": "train.tsv", "test": f"{name}.tsv"}
         config = {
@@ -340,7 +340,7 @@ def test_no_numbers_are_too_odd_for_the_doctor(losses, norm, exact, accuracy, lo
 
 
 def test_what_the_texts_of_a_split_tell():
-    source = open_source(config_of("copy", data={"symbols": 7, "valid_examples": 400}))
+    source = open_dataset(config_of("copy", data={"symbols": 7, "valid_examples": 400}))
     pairs = source.pairs("valid", torch.arange(400))
     texts = target_stats(pairs, None)
     assert texts.mean_tokens == pytest.approx(float(pairs.tgt_length.double().mean()) + 1)
@@ -363,13 +363,13 @@ def train(path: Path, stop: int | None = None, **sections) -> Path:
     config = Config.model_validate(
         {
             "data": data | {"valid_examples": 100} | sections.pop("data", {}),
-            "model": {"d_model": 32, "d_ff": 64} | layers | sections.pop("model", {}),
+            "model": ANCHORED | {"d_model": 32, "d_ff": 64} | layers | sections.pop("model", {}),
             "train": {"max_steps": 100, "lr": 1e-2, "warmup_steps": 20, "log_every": 4}
             | sections.pop("train", {}),
             **sections,
         }
     )
-    source = open_source(config)
+    source = open_dataset(config)
     create_run(path, config, source.facts, {"precision": "fp32", "device": "cpu"})
     trainer = Trainer(config, source, path, torch.device("cpu"), "fp32")
     for number, _ in enumerate(trainer.train(), 1):

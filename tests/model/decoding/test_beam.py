@@ -29,7 +29,7 @@ def scored(model, src, sequence):
 
 @pytest.mark.parametrize("alpha", [0.0, 1.0])
 def test_wide_beams_find_the_best_of_all_sequences(monkeypatch, alpha):
-    monkeypatch.setattr(limits, "MAX_LEN_B", 2)
+    monkeypatch.setattr(limits, "TARGET_SLACK", 2)
     src = torch.tensor([[1, 3, 2], [1, 2, 0]])
     for seed in range(4):
         torch.manual_seed(seed)

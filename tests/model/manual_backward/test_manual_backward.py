@@ -12,8 +12,8 @@ from torch import nn
 
 from toytrans.config.names import FaultName
 from toytrans.config.schema import Config
-from toytrans.data import open_source
 from toytrans.data.batches import Batch
+from toytrans.data.open import open_dataset
 from toytrans.insight import gradients
 from toytrans.model import attention, backends
 from toytrans.model.backends.dropout import keep_mask
@@ -259,7 +259,7 @@ def trainer(folder: Path, road: str) -> Trainer:
             "lr": 2e-2,
         },
     )
-    source = open_source(config)
+    source = open_dataset(config)
     create_run(folder, config, source.facts, {})
     return Trainer(config, source, folder, CPU, config.train.precision)
 

@@ -11,7 +11,7 @@ from rich.table import Table
 from toytrans.cli.common import argument, broken, columns, output, plain, print_table, share
 
 if TYPE_CHECKING:
-    from toytrans.data.pairs import Pairs, PairSource, Split
+    from toytrans.data.pairs import Dataset, Pairs, Split
     from toytrans.evaluation import Scores, Summary
     from toytrans.training.run import Run
     from toytrans.training.trainer import Trainer
@@ -64,7 +64,7 @@ def ranges(
     return rows
 
 
-def print_results(trainer: "Trainer", source: "PairSource") -> None:
+def print_results(trainer: "Trainer", dataset: "Dataset") -> None:
     """The table at the end of a training. All its processes measure the best checkpoint together,
     like `toytrans eval`."""
     from toytrans import load
@@ -91,7 +91,7 @@ def print_results(trainer: "Trainer", source: "PairSource") -> None:
     files = run.config.data.files
     splits: list[Split] = ["valid", "test"] if files is None or files.test else ["valid"]
     for split in splits:
-        pairs = all_pairs(source, split)
+        pairs = all_pairs(dataset, split)
         scores = trainer.scores.get(run.step) if split == "valid" else None
         if scores is None:
             own = context.shard_pairs(pairs)

@@ -22,7 +22,7 @@ from toytrans.cli.common import output, printable, share
 from toytrans.cli.render.heat_maps import map_of
 from toytrans.cli.render.tables import GAP, fitting, has_unicode, side_by_side, wrapped
 from toytrans.data.batches import make_batch
-from toytrans.data.pairs import PairSource, all_pairs
+from toytrans.data.pairs import Dataset, all_pairs
 from toytrans.errors import UserError
 from toytrans.insight.attention.heads import Choice, attend, count
 from toytrans.insight.attention.maps import AttentionMaps, few
@@ -46,13 +46,13 @@ LENGTHS = (6, 4)
 
 
 @contextlib.contextmanager
-def watch(trainer: Trainer, source: PairSource) -> Iterator[Callable[["Moment"], None]]:
+def watch(trainer: Trainer, dataset: Dataset) -> Iterator[Callable[["Moment"], None]]:
     """The view, on standard error. Yields what draws a moment, if there is time for it."""
     console = output(stderr=True)
     live = Live(
         console=console, auto_refresh=False, redirect_stdout=False, vertical_overflow="crop"
     )
-    view = _View(trainer, source)
+    view = _View(trainer, dataset)
     size = console.size
 
     def draw() -> None:
@@ -89,9 +89,9 @@ def can_watch() -> bool:
 class _View:
     """What is shown, and the time that it takes."""
 
-    def __init__(self, trainer: Trainer, source: PairSource) -> None:
-        self.trainer, self.facts = trainer, source.facts
-        self.pairs = few(all_pairs(source, "valid"), LENGTHS)
+    def __init__(self, trainer: Trainer, dataset: Dataset) -> None:
+        self.trainer, self.facts = trainer, dataset.facts
+        self.pairs = few(all_pairs(dataset, "valid"), LENGTHS)
         self.maps: AttentionMaps | None = None
         self.answers: list[list[int]] = []
         self.sampled_step = 0
@@ -136,7 +136,7 @@ class _View:
         self.maps, self.sampled_step = None, run.step
         model.eval()
         try:
-            self.answers = greedy(model, batch.src, self.facts.max_len_a).tokens.tolist()
+            self.answers = greedy(model, batch.src, self.facts.target_growth).tokens.tolist()
             attentions = attend(model, batch, Choice("cross"))
             heads = [head for each in attentions for head in count(each, batch).result()]
             self.maps = AttentionMaps(run, batch, attentions, heads, "")

@@ -47,7 +47,7 @@ def _model(d_model: int, n_heads: int, vocabulary: Vocabulary) -> Transformer:
         n_encoder_layers=1,
         n_decoder_layers=1,
         d_ff=d_model,
-        positions="sinusoidal",
+        norm="pre",
     )
     return fresh(lambda: Transformer(config, vocabulary), 0)
 

@@ -7,8 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from toytrans.data import open_source
 from toytrans.data.batches import Batch, evaluation_batches, make_batch
+from toytrans.data.open import open_dataset
 from toytrans.data.pairs import Pairs, pad_rows
 from toytrans.evaluation import BATCH_TOKENS
 from toytrans.html import Cell, html_beside, html_table
@@ -161,7 +161,7 @@ def maps_of(
         batch, shown = batch_of_run(run, sequences, targets).batch, "pairs"
     else:
         src = _sources(run, sequences, valid)[:most]
-        batch, shown = translated(run.model, src, run.facts.max_len_a), "translations"
+        batch, shown = translated(run.model, src, run.facts.target_growth), "translations"
     attentions = attend(run.model, batch, choice)
     measured = _followed(batches_of(run, valid), len(valid), follow) if valid else [batch]
     reports = measure(run.model, measured, choice)
@@ -193,11 +193,11 @@ def _sources(run: Run, sequences: Sequence[str], valid: Pairs | None) -> Tensor:
 
 def validation_pairs(run: Run, count: int) -> Pairs:
     """At most `count` pairs, spread evenly over the run's validation data. Raises UserError."""
-    source = open_source(run.config, run.facts)
-    size = source.size("valid")
+    dataset = open_dataset(run.config, run.facts)
+    size = dataset.size("valid")
     assert size is not None, "valid is never endless"
     chosen = min(count, size)
-    return source.pairs("valid", torch.arange(chosen) * size // chosen)
+    return dataset.pairs("valid", torch.arange(chosen) * size // chosen)
 
 
 def batches_of(run: Run, pairs: Pairs) -> Iterator[Batch]:
@@ -214,12 +214,12 @@ def few(pairs: Pairs, lengths: tuple[int, ...] = (6, 4)) -> Pairs:
 
 
 @torch.no_grad()
-def translated(model: Seq2Seq, src: Tensor, growth: int) -> Batch:
+def translated(model: Seq2Seq, src: Tensor, target_growth: int) -> Batch:
     """Source ids (B, S) with their greedy translations.
 
     A row of tgt_out without EOS was cut off at the limit of decoding.
     """
-    tgt_out = greedy(model, src, growth).tokens
+    tgt_out = greedy(model, src, target_growth).tokens
     start = tgt_out.new_full((len(tgt_out), 1), BOS_ID)
     tgt_in = torch.cat((start, tgt_out[:, :-1].masked_fill(tgt_out[:, :-1] == EOS_ID, PAD_ID)), 1)
     return Batch(src, tgt_in.masked_fill(tgt_out == PAD_ID, PAD_ID), tgt_out)

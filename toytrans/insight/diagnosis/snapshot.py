@@ -12,8 +12,8 @@ from typing import Any, Literal
 import torch
 
 from toytrans.config.schema import Config
-from toytrans.data import open_source
-from toytrans.data.pairs import DatasetInfo, Pairs, all_pairs
+from toytrans.data.open import open_dataset
+from toytrans.data.pairs import DataFacts, Pairs, all_pairs
 from toytrans.errors import UserError
 from toytrans.sweeps.measure import ExactMatch, split_of
 from toytrans.sweeps.outcomes import TEST
@@ -96,7 +96,7 @@ class RunSnapshot:
     """
 
     config: Config
-    facts: DatasetInfo
+    facts: DataFacts
     records: Sequence[Record]
     environment: dict[str, Any] | None = None
     checkpoints: Sequence[CheckpointStatus] = ()
@@ -251,7 +251,7 @@ def _whole(lines: Sequence[Record | None]) -> Iterator[Record]:
         before = {name: record[name] for name in before}
 
 
-def _most_bytes(config: Config, facts: DatasetInfo) -> int:
+def _most_bytes(config: Config, facts: DataFacts) -> int:
     """The most bytes of a file in a checkpoint."""
     try:
         return most_bytes_of(build_model(config, facts.vocabulary))
@@ -282,13 +282,13 @@ def _checkpoint(path: Path, step: int, most_bytes: int) -> CheckpointStatus:
         return CheckpointStatus(step, damage=str(error))
 
 
-def _targets(config: Config, facts: DatasetInfo) -> TargetStats | None:
-    source = open_source(config, facts)
-    pairs, size = all_pairs(source, "valid"), source.size("train")
+def _targets(config: Config, facts: DataFacts) -> TargetStats | None:
+    dataset = open_dataset(config, facts)
+    pairs, size = all_pairs(dataset, "valid"), dataset.size("train")
     return target_stats(pairs, size) if len(pairs) else None
 
 
-def _tested(path: Path, config: Config, facts: DatasetInfo) -> OnTestPairs | None:
+def _tested(path: Path, config: Config, facts: DataFacts) -> OnTestPairs | None:
     """The result of a sweep's run, if it is of the whole test split. Raises UserError."""
     result = read_result(path)
     taken = result["measures"].get(TEST) if result else None
@@ -298,7 +298,7 @@ def _tested(path: Path, config: Config, facts: DatasetInfo) -> OnTestPairs | Non
     if not is_within(taken.get("in_range"), 0, 1):  # no such lengths, or a changed file
         return None
     low, high = facts.train_length
-    lengths = all_pairs(open_source(config, facts), "test").src_length
+    lengths = all_pairs(open_dataset(config, facts), "test").src_length
     return OnTestPairs(taken["in_range"], int(((lengths >= low) & (lengths <= high)).sum()))
 
 

@@ -46,7 +46,7 @@ TINY = ModelConfig(
     n_encoder_layers=1,
     n_decoder_layers=1,
     d_ff=2 * WIDTH,
-    positions="sinusoidal",
+    norm="pre",
 )
 
 

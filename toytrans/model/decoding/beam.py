@@ -11,7 +11,7 @@ from toytrans.tokens import BOS_ID, EOS_ID, PAD_ID
 
 @torch.no_grad()
 def beam_search(
-    model: Seq2Seq, src: Tensor, width: int, alpha: float = 1.0, growth: int = 2
+    model: Seq2Seq, src: Tensor, width: int, alpha: float = 1.0, target_growth: int = 2
 ) -> Decoded:
     """The best of the hypotheses that `width` beams find, for sources (B, S).
 
@@ -19,7 +19,7 @@ def beam_search(
     is done when no open beam can overtake its best ended hypothesis any more, even if all
     further tokens were certain. Where none has ended at the limit, the best open beam is taken.
     """
-    limits = token_limits(src, growth, model.config.max_length)
+    limits = token_limits(src, target_growth, model.config.max_length)
     longest = int(limits.max()) if len(src) else 0
     return run(Beams(model, src, limits, longest, width, alpha))
 

@@ -10,9 +10,9 @@ from toytrans.tokens import BOS_ID, EOS_ID, PAD_ID
 
 
 @torch.no_grad()
-def greedy(model: Seq2Seq, src: Tensor, growth: int = 2) -> Decoded:
+def greedy(model: Seq2Seq, src: Tensor, target_growth: int = 2) -> Decoded:
     """The likeliest token at every step, for sources (B, S)."""
-    limits = token_limits(src, growth, model.config.max_length)
+    limits = token_limits(src, target_growth, model.config.max_length)
     longest = int(limits.max()) if len(src) else 0
     return run(Greedy(model, src, limits, longest))
 

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from toytrans.data.pairs import MAX_LEN_B
+from toytrans.data.pairs import TARGET_SLACK
 from toytrans.tokens import FIRST_SYMBOL_ID
 
 
@@ -20,13 +20,13 @@ class Decoded:
     score: Tensor | None = None
 
 
-def token_limits(src: Tensor, growth: int, longest: int | None = None) -> Tensor:
+def token_limits(src: Tensor, target_growth: int, longest: int | None = None) -> Tensor:
     """How many tokens each row of src (B, S) may become, EOS included: (B,).
 
-    A source of S symbols may become growth S + 10 tokens. growth is 2, or more where a training
-    file's targets need it. Decoding never knows the target's length.
+    A source of S symbols may become target_growth S + TARGET_SLACK tokens. target_growth is 2, or
+    more where the training targets need it. Decoding never knows the target's length.
     """
-    limits = growth * (src >= FIRST_SYMBOL_ID).sum(1) + MAX_LEN_B
+    limits = target_growth * (src >= FIRST_SYMBOL_ID).sum(1) + TARGET_SLACK
     return limits if longest is None else limits.clamp(max=longest)
 
 

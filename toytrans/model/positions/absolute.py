@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from toytrans.config.schema import ModelConfig
-from toytrans.data.pairs import permutation
+from toytrans.data.hashing import permutation
 from toytrans.errors import UserError
 from toytrans.model.positions.base import Positions
 from toytrans.tokens import Vocabulary

@@ -9,7 +9,8 @@ from statistics import NormalDist
 import torch
 from torch import Tensor
 
-from toytrans.data.pairs import Sequences, draw
+from toytrans.data.hashing import draw
+from toytrans.data.pairs import Sequences
 
 EXPONENT = 1.3
 """The k-th most frequent symbol has a share in proportion to k^-EXPONENT."""
@@ -28,9 +29,9 @@ def normal_length(keys: Tensor, span: tuple[int, int]) -> Tensor:
     return low + _looked_up(draw(keys, 1, _WHOLE), shares)
 
 
-def zipf_symbols(keys: Tensor, sizes: Tensor, symbols: int) -> Sequences:
-    """Symbols in the order of their frequency, 0 the most frequent; sizes (N, 1) are lengths."""
-    length = sizes[:, 0]
+def zipf_symbols(keys: Tensor, shape: Tensor, symbols: int) -> Sequences:
+    """Symbols in the order of their frequency, 0 the most frequent; shape (N, 1) holds lengths."""
+    length = shape[:, 0]
     shares = torch.arange(1, symbols + 1, dtype=torch.float64).pow(-EXPONENT).cumsum(0)
     numbers = draw(keys, int(length.max()) if len(length) else 0, _WHOLE)
     return _looked_up(numbers, (shares / shares[-1])[:-1]), length

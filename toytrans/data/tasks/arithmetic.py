@@ -11,13 +11,23 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from toytrans.data.pairs import Sequences, draw, real_places
+from toytrans.data.hashing import draw
+from toytrans.data.pairs import Sequences, real_places
+from toytrans.data.tasks.base import Task
 from toytrans.tokens import Vocabulary
 
 
-def digits_and(sign: str) -> Callable[[int, int], Vocabulary]:
-    """The vocabulary of a task, given its base and seed: the digits and a sign that separates."""
-    return lambda base, seed: Vocabulary((*(str(k) for k in range(base)), sign), separators=(sign,))
+def task(sign: str, result: str, targets: Callable[[Tensor, Tensor, int, int], Sequences]) -> Task:
+    """The task whose sources have this sign, which separates, and whose targets are this result."""
+    return Task(
+        f"Two numbers and a {sign} between them become their {result}; the least significant digit "
+        "comes first, in base data.symbols.",
+        targets,
+        lambda base, seed: Vocabulary((*map(str, range(base)), sign), separators=(sign,)),
+        operand_lengths,
+        expressions,
+        count_expressions,
+    )
 
 
 def operand_lengths(keys: Tensor, span: tuple[int, int]) -> Tensor:
@@ -32,9 +42,9 @@ def operand_lengths(keys: Tensor, span: tuple[int, int]) -> Tensor:
     return torch.cat((first, second), 1)
 
 
-def expressions(keys: Tensor, sizes: Tensor, base: int) -> Sequences:
+def expressions(keys: Tensor, shape: Tensor, base: int) -> Sequences:
     """Two numbers of the given lengths (N, 2), their top digits not zero, around a sign."""
-    first, length = sizes[:, :1], sizes.sum(1) + 1
+    first, length = shape[:, :1], shape.sum(1) + 1
     width = int(length.max()) if len(length) else 0
     places = torch.arange(width, device=keys.device)
     digits = draw(keys, width, base)

@@ -5,8 +5,10 @@ For k symbols: 0 .. k - 1 stand for themselves, k for POP, and k + 1 + s for pus
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
-from toytrans.data.pairs import Sequences, draw, real_places
+from toytrans.data.hashing import draw
+from toytrans.data.pairs import Sequences, real_places
 from toytrans.tokens import Vocabulary
 
 
@@ -27,9 +29,9 @@ def heights(keys: Tensor, span: tuple[int, int]) -> Tensor:
     return torch.cat((length, height), 1)
 
 
-def sources(keys: Tensor, sizes: Tensor, symbols: int) -> Sequences:
+def sources(keys: Tensor, shape: Tensor, symbols: int) -> Sequences:
     """Stacks of uniform symbols, then uniform actions."""
-    length, height = sizes[:, 0], sizes[:, 1:]
+    length, height = shape[:, 0], shape[:, 1:]
     width = int(length.max()) if len(length) else 0
     places = torch.arange(width, device=keys.device)
     actions = symbols + draw(keys ^ 2, width, symbols + 1)
@@ -46,7 +48,7 @@ def final_stacks(src: Tensor, length: Tensor, symbols: int, seed: int) -> Sequen
     real = real_places(length, src.shape[1])
     pop = (src == symbols) & real
     push = real & ~pop
-    free = torch.nn.functional.pad(push.long() - pop.long(), (1, 0)).cumsum(1)
+    free = pad(push.long() - pop.long(), (1, 0)).cumsum(1)
     height = (free - free.cummin(1).values)[:, 1:]
     lowest_from_here = height.flip(1).cummin(1).values.flip(1)
     lasts = push & (height == lowest_from_here)
