@@ -11,14 +11,13 @@ from hypothesis import strategies as st
 
 from toytrans.data.batches import (
     Batch,
-    bucket,
     evaluation_batches,
     make_batch,
     plan_batches,
     training_batches,
 )
 from toytrans.data.open import open_dataset
-from toytrans.data.pairs import Pairs, pad_rows
+from toytrans.data.pairs import Pairs, bucket, pad_rows
 from toytrans.tokens import PAD_ID
 
 

@@ -22,7 +22,7 @@ from torch.nn.functional import pad
 
 from toytrans.config.schema import Config
 from toytrans.data.hashing import permutation
-from toytrans.data.pairs import Dataset, Pairs
+from toytrans.data.pairs import Dataset, Pairs, bucket
 from toytrans.tokens import BOS_ID, EOS_ID, PAD_ID
 
 SMALLEST_POOL = 4096
@@ -139,12 +139,6 @@ def make_batch(pairs: Pairs, source_bos: bool, shape: tuple[int, int, int] | Non
     src = with_ends(pairs.src, pairs.src_length, bos=source_bos, eos=True)
     batch = Batch(src, *shift_target(pairs.tgt, pairs.tgt_length))
     return batch if shape is None else batch.filled(*shape)
-
-
-def bucket(length: int) -> int:
-    """The padded length: even up to 16, then in steps of a quarter of the power of two below."""
-    step = max(2, 2 ** (length.bit_length() - 3)) if length > 16 else 2
-    return -(-length // step) * step
 
 
 def training_batches(

@@ -113,6 +113,13 @@ def pad_rows(
     return ids.to(device), length.to(device)
 
 
+def bucket(length: int) -> int:
+    """A size of few that occur, at least `length`: even up to 16, then in steps of a quarter of the
+    power of two below. Places are padded to it, and rows of a search filled up."""
+    step = max(2, 2 ** (length.bit_length() - 3)) if length > 16 else 2
+    return -(-length // step) * step
+
+
 def all_pairs(dataset: Dataset, split: Split) -> Pairs:
     """Every pair of a split of limited size."""
     size = dataset.size(split)

@@ -15,8 +15,8 @@ from typing import NamedTuple
 import torch
 
 from toytrans.config.schema import Config
-from toytrans.data.batches import Batch, bucket
-from toytrans.data.pairs import TARGET_SLACK, DataFacts
+from toytrans.data.batches import Batch
+from toytrans.data.pairs import TARGET_SLACK, DataFacts, bucket
 from toytrans.errors import UserError
 from toytrans.model.positions.base import Positions
 from toytrans.model.seq2seq import Seq2Seq

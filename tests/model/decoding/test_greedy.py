@@ -5,7 +5,7 @@ import torch
 from conftest import SCHEMES, VOCABULARY, model_of
 from lively_models import SRC, lively
 
-from toytrans.data.batches import bucket
+from toytrans.data.pairs import bucket
 from toytrans.model.decoding import (
     greedy,
 )

@@ -3,7 +3,7 @@
 import torch
 from lively_models import SRC
 
-from toytrans.data.batches import bucket
+from toytrans.data.pairs import bucket
 from toytrans.model.decoding import token_limits
 from toytrans.model.decoding.limits import rows_to_keep
 

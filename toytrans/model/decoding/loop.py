@@ -5,7 +5,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from toytrans.data.batches import bucket
+from toytrans.data.pairs import bucket
 from toytrans.model.decoding.limits import Decoded, rows_to_keep
 from toytrans.model.seq2seq import DecoderState
 from toytrans.tokens import PAD_ID
