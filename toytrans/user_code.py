@@ -75,15 +75,13 @@ def shown(reference: str) -> str:
 
 def load(reference: str) -> Any:
     """What a reference names. Raises UserError."""
-    if not (reference in _trusted or _trusts_all or _is_shipped(reference)):
+    if not (reference in _trusted or _trusts_all or is_shipped(reference)):
         raise UserError(
             f"{shown(reference)}: code that a run names runs with --trust-code alone "
             "(trust_code=True in Python); read it first"
         )
     path, _, name = reference.rpartition(":")
-    if path not in _files:
-        _files[path] = _File(_read(path))
-    file = _files[path]
+    file = _opened(reference)
     if file.module is None:
         file.module = _run(path, file.raw)
     if not hasattr(file.module, name):
@@ -156,17 +154,25 @@ def trusting(everything: bool) -> Iterator[None]:
 
 def as_read(references: Iterable[str]) -> dict[str, bytes]:
     """The file of each reference as it was read when it was named: what runs."""
-    return {reference: _files[_path_of(reference)].raw for reference in references}
+    return {reference: _opened(reference).raw for reference in references}
 
 
-def _is_shipped(reference: str) -> bool:
+def is_shipped(reference: str) -> bool:
     """Whether a file came with the package: it is trusted as the package is."""
     return Path(_path_of(reference)).resolve().is_relative_to((SHIPPED / "examples").resolve())
 
 
 def digests(references: Iterable[str]) -> list[str]:
     """sha256 of the file of each reference as it was read."""
-    return [hashlib.sha256(_files[_path_of(one)].raw).hexdigest() for one in references]
+    return [hashlib.sha256(_opened(one).raw).hexdigest() for one in references]
+
+
+def _opened(reference: str) -> _File:
+    """The file of a reference, read when it is asked for first. Raises UserError."""
+    path = _path_of(reference)
+    if path not in _files:
+        _files[path] = _File(_read(path))
+    return _files[path]
 
 
 def _path_of(reference: str) -> str:

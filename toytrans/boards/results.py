@@ -87,7 +87,7 @@ def to_dict(name: str, board: Board, jobs: Sequence[Job]) -> dict[str, Any]:
             "notes": list(board.notes),
             "measures": {key: measure.model_dump() for key, measure in entry.measures.items()},
             "configs": {
-                job.variant: job.config_by_names.model_dump(mode="json", exclude={"seed"})
+                job.variant: {key: value for key, value in job.by_names.items() if key != "seed"}
                 for job in mine
             },
             "runs": [

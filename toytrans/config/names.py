@@ -9,17 +9,6 @@ TaskName = Literal[
 PositionName = Literal[
     "sinusoidal", "learned", "none", "rotary", "alibi", "t5", "relative", "anchored"
 ]
-NOT_THE_PAPERS: dict[str, str] = {
-    "learned": "given a vector for each place, learned in training",
-    "none": "given no places; a decoder can count what it sees",
-    "rotary": "given how far apart two tokens of a sequence are, as a rotation",
-    "alibi": "given how far apart two tokens of a sequence are, as a penalty",
-    "t5": "given how far apart two tokens of a sequence are, in learned steps",
-    "relative": "given how far apart two tokens of a sequence are, in learned steps",
-    "anchored": "told where each output's source stands",
-}
-"""What a position scheme other than the sinusoids of Vaswani et al. 2017 is given."""
-
 CrossPositionName = Literal["none", "anchored"]
 PadMask = Literal["keys", "keys_and_queries"]
 Backward = Literal["autograd", "by_hand"]

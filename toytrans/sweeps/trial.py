@@ -92,21 +92,20 @@ class Trial:
     hashed: dict[Paths, str] = field(default_factory=dict, compare=False, repr=False)
 
     @cached_property
-    def config_by_names(self) -> Config:
-        """The config with its files by their names, whatever folder they lie in."""
-        files = self.config.data.files
-        if files is None:
-            return self.config
-        names = {part: names_of(paths) for part, paths in files_of(self.config).items()}
-        data = self.config.data.model_copy(update={"files": files.model_copy(update=names)})
-        return self.config.model_copy(update={"data": data})
+    def by_names(self) -> dict[str, Any]:
+        """The config as values, its files and code by their names, whatever folder they lie in."""
+        values = self.config.model_dump(mode="json")
+        for part, paths in files_of(self.config).items():
+            names = names_of(paths)
+            values["data"]["files"][part] = names if isinstance(names, str) else list(names)
+        for key, reference in self.config.references.items():
+            section, _, name = key.partition(".")
+            values[section][name] = Path(reference).name
+        return values
 
     @cached_property
     def config_sha256(self) -> str:
-        text = write_yaml(self.config_by_names.model_dump(mode="json"))
-        for reference in self.config.references.values():
-            text = text.replace(reference, Path(reference).name)
-        return hashlib.sha256(text.encode()).hexdigest()
+        return hashlib.sha256(write_yaml(self.by_names).encode()).hexdigest()
 
     @cached_property
     def digest(self) -> str:

@@ -22,12 +22,13 @@ import torch
 
 from toytrans import __version__
 from toytrans.config.load import differences
-from toytrans.config.names import NOT_THE_PAPERS
 from toytrans.config.schema import Config
 from toytrans.data.files import sha256_of
 from toytrans.data.open import check_dataset, open_dataset
 from toytrans.data.pairs import DataFacts, Dataset
 from toytrans.errors import UserError
+from toytrans.model.seq2seq import Seq2Seq
+from toytrans.model.transformer import Transformer
 from toytrans.training import run, run_folder
 from toytrans.training.devices import Precision, choose_device, choose_precision
 from toytrans.training.distributed import SINGLE_PROCESS, DistributedContext
@@ -37,7 +38,7 @@ from toytrans.training.machine import settings_of_numbers
 from toytrans.training.optimizer import learning_rate
 from toytrans.training.signals import ReceivedSignals, collect_interrupts, collect_signals
 from toytrans.training.trainer import Trainer
-from toytrans.user_code import digests
+from toytrans.user_code import digests, shown
 
 MAY_CHANGE = ("config", "id", "launch", "started", "command", "python", "platform")
 """Parts of a run's environment that change no number of the training."""
@@ -120,7 +121,7 @@ def open_session(
         context.on_main(lambda: run.create_run(path, plan.config, dataset.facts, environment))
         processes = f", {context.size} processes" if context.size > 1 else ""
         report(f"{path}: {device}, {precision}{processes}")
-        notes = [_scheme(plan.config), remark, *dataset.notes, *notes]
+        notes = [_given(trainer.model), remark, *dataset.notes, *notes]
         for sentence in filter(None, (*notes, *_changes(before, environment))):
             report(sentence)
         if resumed and plan.saved:
@@ -131,10 +132,10 @@ def open_session(
     signals.end(signals.received)  # one that came in the moment after the training
 
 
-def _scheme(config: Config) -> str:
+def _given(model: Seq2Seq) -> str:
     """What a scheme of positions other than the paper's is given; else empty."""
-    name = config.model.positions
-    given = NOT_THE_PAPERS.get(name) if config.model.class_ is None else None
+    given = model.positions.given if isinstance(model, Transformer) else ""
+    name = shown(model.config.positions)
     return f"positions {name}: {given}; not the paper's" if given else ""
 
 

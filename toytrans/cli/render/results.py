@@ -9,6 +9,7 @@ from rich.console import Console
 from rich.table import Table
 
 from toytrans.cli.common import argument, broken, columns, output, plain, print_table, share
+from toytrans.user_code import is_shipped
 
 if TYPE_CHECKING:
     from toytrans.data.pairs import Dataset, Pairs, Split
@@ -117,7 +118,7 @@ def _print_translations(console: Console, run: "Run", pairs: "Pairs") -> None:
         console.print(plain(f"  {' '.join(symbols)}  ->  {answer}  ({verdict})"))
     longest: list[str] = max(sources, key=len)
     where, example = argument(run.path), shlex.quote(" ".join(longest))
-    if run.config.references:
+    if not all(map(is_shipped, run.config.references.values())):
         where = f"{where} --trust-code"
     if longest and longest[0].startswith("-"):
         example = f"-- {example}"

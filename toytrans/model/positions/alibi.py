@@ -16,6 +16,8 @@ class Alibi(Relative):
     The encoder has it in both directions. Nothing is learned.
     """
 
+    given = "given how far apart two tokens of a sequence are, as a penalty"
+
     def __init__(self, model: ModelConfig, vocabulary: Vocabulary) -> None:
         super().__init__(model, vocabulary)
         heads = torch.arange(1, model.n_heads + 1)

@@ -30,6 +30,7 @@ class Anchored(Relative):
     ways: the anchors in use. rows: which of them each head measures from.
     """
 
+    given = "told where each output's source stands"
     reach = 3
     bias_weights = 2 * reach + 1
     anchors: tuple[str, ...] = ("start", "end", "wrap", "start")

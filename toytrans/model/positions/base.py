@@ -57,17 +57,15 @@ class CrossState:
 
 
 class Positions(nn.Module):
-    """No positions at all (scheme `none`).
+    """A scheme that does nothing. Others override what they need.
 
-    Attention without a causal mask then cannot tell one order of its keys from another. A decoder
-    can learn to count what it sees (Kazemnejad et al. 2023, The Impact of Positional Encoding on
-    Length Generalization in Transformers). Other schemes override what they need.
-
+    given: what a model knows of places by it, where that is not what the paper's model knows
     bias_weights: how many numbers each head of an attention learns for its bias
     bias_deviation: standard deviation of their first values. It is not 0 where nothing else tells
         places apart, so that even a fresh model sees the order of its source.
     """
 
+    given = ""
     bias_weights = 0
     bias_deviation = 0.0
 

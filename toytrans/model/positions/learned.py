@@ -15,6 +15,8 @@ class Learned(Absolute):
     sequence may be longer.
     """
 
+    given = "given a vector for each place, learned in training"
+
     def __init__(self, model: ModelConfig, vocabulary: Vocabulary) -> None:
         super().__init__(model, vocabulary)
         assert model.max_positions

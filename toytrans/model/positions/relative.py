@@ -88,6 +88,7 @@ class Relative(Positions):
     rows: which of several distances each head uses
     """
 
+    given = "given how far apart two tokens of a sequence are, in learned steps"
     rows: Sequence[int]
 
     def __init__(self, model: ModelConfig, vocabulary: Vocabulary) -> None:

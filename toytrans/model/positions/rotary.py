@@ -32,6 +32,8 @@ class Rotary(Positions):
     training are new to the model.
     """
 
+    given = "given how far apart two tokens of a sequence are, as a rotation"
+
     def __init__(self, model: ModelConfig, vocabulary: Vocabulary) -> None:
         super().__init__(model, vocabulary)
         self.width = model.d_model // model.n_heads
