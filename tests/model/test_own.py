@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 from conftest import VOCABULARY, Command, config_of, tiny_yaml
+from pydantic import ValidationError
 from torch import Tensor, nn
 
 import toytrans
@@ -263,6 +264,18 @@ def test_settings_that_do_not_go_with_a_model_of_ones_own(setting, parts, refuse
     message = refused("train", "c.yaml", "--set", f"model.class={MODEL}", "--set", setting)
     for part in parts:
         assert part in message
+
+
+@pytest.mark.parametrize(
+    "sizes", [{"d_model": 33}, {"d_model": 6, "n_heads": 2, "positions": "rotary"}]
+)
+def test_a_model_of_ones_own_need_not_heed_what_the_transformer_must(here: Path, sizes: dict):
+    assert config_of(model={"class": MODEL} | sizes).model.max_positions is None
+
+
+def test_anchored_positions_need_the_start_of_a_source():
+    with pytest.raises(ValidationError, match=r"count from BOS"):
+        config_of(model={"source_bos": False})
 
 
 def test_a_config_keeps_the_key_class(here: Path):

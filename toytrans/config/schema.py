@@ -200,7 +200,8 @@ TASK_LIMITS: dict[str, TaskLimits] = {
     "duplicate": TaskLimits(target_growth=2),
     "lexicon": TaskLimits(target_growth=2),
 }
-"""Of the tasks whose limits are not all usual."""
+"""Of the tasks whose limits are not all usual. They stand here because a config is checked without
+the code of tasks, which needs torch."""
 
 MOST_IDS = 2**27
 """Ids of a validation or test split, padded to its longest sequence; less than fills a machine."""
@@ -392,19 +393,24 @@ class ModelConfig(Section):
     )
 
     def _derived(self) -> dict[str, Any]:
-        anchored = self.positions == "anchored" and self.class_ is None
+        ours = self.class_ is None  # a model of the user's heeds what it likes
+        anchored = ours and self.positions == "anchored"
         cross = self.cross_positions or ("anchored" if anchored else "none")
         derived = self._defaults(
             cross_positions=cross,
-            source_bos=anchored or (cross == "anchored" and self.class_ is None),
+            source_bos=anchored or (ours and cross == "anchored"),
             score_cap=1.0 if anchored else 0.0,
         )
-        if self.random_positions or self.positions == "learned":
+        if ours and (self.random_positions or self.positions == "learned"):
             derived |= self._defaults(max_positions=2048 if self.random_positions else 512)
         return derived
 
     def _check(self) -> None:
-        if self.class_ is None and self.d_model % self.n_heads:
+        if self.class_ is not None:
+            if self.backward == "by_hand":
+                raise refusal("backward", "by_hand derives no model of your own; take autograd")
+            return
+        if self.d_model % self.n_heads:
             divisors = [h for h in range(1, self.d_model + 1) if self.d_model % h == 0]
             near = sorted(sorted(divisors, key=lambda h: abs(h - self.n_heads))[:3])
             raise refusal(
@@ -413,15 +419,15 @@ class ModelConfig(Section):
                 f"take {' or '.join(map(str, near))}",
             )
         self._check_positions()
-        if self.class_ is not None and self.backward == "by_hand":
-            raise refusal("backward", "by_hand derives no model of your own; take autograd")
 
     def _check_positions(self) -> None:
         if self.positions == "sinusoidal" and self.d_model % 2:
             raise refusal("d_model", f"sinusoidal positions need an even width, not {self.d_model}")
         if self.random_positions and self.positions not in ("sinusoidal", "learned"):
             raise refusal("random_positions", "belongs to positions: sinusoidal or learned")
-        own = self.class_ is not None or is_reference(self.positions)
+        if not self.source_bos and "anchored" in (self.positions, self.cross_positions):
+            raise refusal("source_bos", "anchored positions count from BOS; leave it out")
+        own = is_reference(self.positions) or is_reference(self.cross_positions)
         if not (own or self.random_positions or self.positions == "learned"):
             reason = "belongs to positions: learned, and to random_positions"
             self._refuse(("max_positions",), reason)

@@ -37,7 +37,7 @@ def seal(fault: FaultName | None, nonce: bytes, *, closed: bool = False) -> str:
 
 def opened(fault: str | None) -> FaultName | None:
     """The fault of a config, its seal opened. Raises UserError where the seal was changed."""
-    if fault is None or not fault.startswith(PREFIX):
+    if fault is None or not is_sealed(fault):
         return cast(FaultName | None, fault)  # the config checked it
     return cast(FaultName, _inside(fault)[0]) or None
 
