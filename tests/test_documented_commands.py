@@ -147,7 +147,7 @@ def run_code(code: str, name: str, capsys) -> None:
 
 
 def test_torchrun_takes_the_lines_of_the_docs():
-    """They are run in tests/training/test_distributed.py; GPUs and several machines are wanting here."""
+    """tests/training/test_distributed.py runs them; GPUs and several machines are wanting here."""
     from torch.distributed.run import get_args_parser
 
     page = (ROOT / "docs/many-processes.md").read_text()
