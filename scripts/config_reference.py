@@ -1,4 +1,4 @@
-"""Print docs/configuration.md from the JSON Schema of a config.
+"""Print docs/configuration.md from the keys of a config's schema.
 
     python scripts/config_reference.py > docs/configuration.md
 
@@ -35,8 +35,6 @@ train:
   it is.
 - `toytrans config explain KEY` gives meaning, type, default and range. A section lists its keys,
   and no key at all lists everything.
-- Keys of JoeyNMT, fairseq and Hugging Face are recognised. Each gets a line that says where it is
-  here, say `run.yaml:3: model.n_layers: here model.n_encoder_layers and model.n_decoder_layers`.
 - An editor completes keys with the JSON Schema, which `toytrans schema` prints.
 
 ```

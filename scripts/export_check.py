@@ -24,7 +24,7 @@ os.environ["OMP_NUM_THREADS"] = "1"
 import torch
 
 from toytrans import export
-from toytrans.config.names import ExportFormat
+from toytrans.config.names import ExportFormat, PositionName
 from toytrans.errors import UserError
 from toytrans.export.shared import Decoder, Rows
 from toytrans.tokens import BOS_ID, EOS_ID
@@ -35,17 +35,8 @@ data: {task: reverse, symbols: 20, train_length: [1, 20], valid_examples: 100, t
 model: {d_model: 32, n_heads: 4, d_ff: 64}
 train: {max_steps: 200, lr: 3.0e-3, precision: fp32}
 """
-SCHEMES = {
-    "sinusoidal": {"positions": "sinusoidal"},
-    "learned": {"positions": "learned"},
-    "random sinusoidal": {"positions": "sinusoidal", "random_positions": "true"},
-    "none": {"positions": "none"},
-    "rotary": {"positions": "rotary"},
-    "alibi": {"positions": "alibi"},
-    "t5": {"positions": "t5"},
-    "relative": {"positions": "relative"},
-    "anchored": {"positions": "anchored"},
-}
+SCHEMES = {name: {"positions": name} for name in get_args(PositionName)}
+SCHEMES["random sinusoidal"] = {"positions": "sinusoidal", "random_positions": "true"}
 NEAR_TIE = 1e-4
 """Nats; fp32 rounds logits of a few nats by less."""
 

@@ -5,8 +5,8 @@
 Four measurements of models with equal numbers of parameters:
   paths   operations in sequence between two source tokens n places apart
   reach   how much a token moves the encoder's output n places later, fresh weights
-  speed   target tokens a second of training by sequence length, all kinds in turn in one process
-  learn   exact match by length on `reverse`, the same data and steps for every kind
+  speed   target tokens a second of training by sequence length, all networks in turn in one process
+  learn   exact match by length on `reverse`, the same data and steps for every network
 The trainings are sweeps below --folder. The same command goes on where it was stopped. The picture
 needs matplotlib (extra `plot`).
 """
@@ -38,8 +38,8 @@ from toytrans.training.step import Update
 from toytrans.user_code import SHIPPED
 
 SYMBOLS = 20
-KINDS: dict[str, dict] = {
-    "transformer": {"positions": "sinusoidal"},
+NETWORKS: dict[str, dict] = {
+    "transformer": {"norm": "pre"},
     "rnn": {"class": f"{SHIPPED}/examples/rnn.py:Recurrent", "d_model": 88},
     "conv": {"class": f"{SHIPPED}/examples/conv.py:Sinusoidal", "d_model": 72},
 }
@@ -68,15 +68,15 @@ STEP_TOKENS, ROUNDS = 1024, 7
 COLOURS = {"transformer": "tab:blue", "rnn": "tab:red", "conv": "tab:green"}
 
 
-def config(kind: str, **model: object) -> Config:
-    """The config of one kind, some of its model's keys changed."""
-    return Config.model_validate(CONFIG | {"model": KINDS[kind] | model})
+def config(name: str, **model: object) -> Config:
+    """The config of one network, some of its model's keys changed."""
+    return Config.model_validate(CONFIG | {"model": NETWORKS[name] | model})
 
 
-def model_of(kind: str, seed: int = 0, **model: object) -> Seq2Seq:
+def model_of(name: str, seed: int = 0, **model: object) -> Seq2Seq:
     torch.manual_seed(seed)
     symbols = Vocabulary(tuple(map(str, range(SYMBOLS))))
-    return build(config(kind, **model).model, symbols)
+    return build(config(name, **model).model, symbols)
 
 
 # Paths and reach ------------------------------------------------------------------------------
@@ -100,25 +100,25 @@ def influence(model: Seq2Seq, length: int) -> Tensor:
     return gradient.norm(dim=2).mean(0)
 
 
-def path(kind: str, distance: int) -> int:
+def path(name: str, distance: int) -> int:
     """Operations in sequence between two tokens: the fewest encoder layers through which the first
     moves the output of the second; of a recurrent layer, which reaches any, its steps."""
     layers = 1
     while True:
         sizes = {"d_model": 16, "n_encoder_layers": layers}
-        if kind == "transformer":
+        if name == "transformer":
             sizes |= {"n_heads": 2, "d_ff": 16}
-        if float(influence(model_of(kind, **sizes).double(), distance + 1)[0]):
-            return layers * distance if kind == "rnn" else layers
+        if float(influence(model_of(name, **sizes).double(), distance + 1)[0]):
+            return layers * distance if name == "rnn" else layers
         layers += 1
 
 
-def reach(kind: str, seeds: int, length: int = 33) -> list[float]:
+def reach(name: str, seeds: int, length: int = 33) -> list[float]:
     """The influence of tokens 0, 1, ... places back, as a share of that of the place's own: the
     geometric mean over seeds."""
     rows = []
     for seed in range(seeds):
-        found = influence(model_of(kind, seed).double(), length).flip(0)
+        found = influence(model_of(name, seed).double(), length).flip(0)
         rows.append((found / found[0]).log())
     return torch.stack(rows).mean(0).exp().tolist()
 
@@ -137,36 +137,36 @@ def batch(length: int) -> Batch:
 
 def speeds() -> dict[str, list[float]]:
     """Target tokens a second of a whole training step, the median of the rounds, for each length.
-    The kinds take turns, so that whatever else the machine does meets all of them."""
-    kinds = list(KINDS)
-    train = config(kinds[0]).train
-    taken: dict[tuple[str, int], list[float]] = {(k, n): [] for k in kinds for n in LENGTHS}
+    The networks take turns, so that whatever else the machine does meets all of them."""
+    names = list(NETWORKS)
+    train = config(names[0]).train
+    taken: dict[tuple[str, int], list[float]] = {(k, n): [] for k in names for n in LENGTHS}
     updates = {}
-    for kind in kinds:
-        model = model_of(kind).train()
-        updates[kind] = Update(model, AdamW(model, 0.0), torch.device("cpu"), train, "fp32")
+    for name in names:
+        model = model_of(name).train()
+        updates[name] = Update(model, AdamW(model, 0.0), torch.device("cpu"), train, "fp32")
     for number in range(ROUNDS + 1):
         for length in LENGTHS:
             one = batch(length)
-            for kind, update in updates.items():
+            for name, update in updates.items():
                 began = time.process_time()
                 update([one], lr=1e-3)
                 seconds = time.process_time() - began
                 if number:  # the first round warms up
-                    taken[kind, length].append(one.target_tokens / seconds)
-    return {kind: [statistics.median(taken[kind, n]) for n in LENGTHS] for kind in kinds}
+                    taken[name, length].append(one.target_tokens / seconds)
+    return {name: [statistics.median(taken[name, n]) for n in LENGTHS] for name in names}
 
 
 # Learning -------------------------------------------------------------------------------------
 
 
 def learn(folder: Path, seeds: int, jobs: int) -> dict[str, Group]:
-    """Every kind with every seed, by kind."""
+    """Every network with every seed, by name."""
     groups = {}
-    for kind in KINDS:
+    for name in NETWORKS:
         compared = toytrans.sweep(
-            config(kind),
-            folder / f"reverse-{kind}",
+            config(name),
+            folder / f"reverse-{name}",
             seeds=range(seeds),
             lengths=(1, LONGEST),
             examples=100 * LONGEST,
@@ -174,7 +174,7 @@ def learn(folder: Path, seeds: int, jobs: int) -> dict[str, Group]:
         )
         if compared.trouble:
             raise SystemExit("\n".join(f"{path}: {why}" for path, why in compared.trouble.items()))
-        (groups[kind],) = compared.groups
+        (groups[name],) = compared.groups
     return groups
 
 
@@ -190,11 +190,11 @@ def table(groups: dict[str, Group]) -> Table:
     shown = Table("model", title="reverse: exact match, seed by seed")
     for heading in ("1 to 10", f"11 to {LONGEST}", f"step of {SOLVED} on validation"):
         shown.add_column(heading, justify="right")
-    for kind, group in groups.items():
+    for name, group in groups.items():
         members = sorted(group.counted, key=lambda member: member.seeds)
         steps = [next((s for s, v in measured(m) if v >= SOLVED), None) for m in members]
         shown.add_row(
-            kind,
+            name,
             " ".join(f"{statistics.fmean(m.between(1, 10)):.3f}" for m in members),
             " ".join(f"{statistics.fmean(m.between(11, LONGEST)):.3f}" for m in members),
             " ".join("-" if step is None else f"{step:,}" for step in steps),
@@ -219,14 +219,14 @@ def draw(
     from matplotlib import pyplot
 
     figure, axes = pyplot.subplots(2, 3, figsize=(12, 7), layout="constrained")
-    for kind, colour in COLOURS.items():
-        style = {"color": colour, "label": kind}
-        axes[0, 0].plot(DISTANCES, paths[kind], "o-", **style)
-        seen = [(n, x) for n, x in enumerate(reached[kind]) if x > 0]
+    for name, colour in COLOURS.items():
+        style = {"color": colour, "label": name}
+        axes[0, 0].plot(DISTANCES, paths[name], "o-", **style)
+        seen = [(n, x) for n, x in enumerate(reached[name]) if x > 0]
         axes[0, 1].plot(*zip(*seen, strict=True), ".-", **style)
-        ratio = [a / b for a, b in zip(speed[kind], speed["transformer"], strict=True)]
+        ratio = [a / b for a, b in zip(speed[name], speed["transformer"], strict=True)]
         axes[0, 2].plot(LENGTHS, ratio, "o-", **style)
-        for member in groups[kind].counted:
+        for member in groups[name].counted:
             axes[1, 0].plot(*zip(*member.curve.items(), strict=True), linewidth=1, **style)
             axes[1, 1].plot(*zip(*measured(member), strict=True), linewidth=1, **style)
     titles = {
@@ -263,17 +263,17 @@ def main() -> None:
     given = parser.parse_args()
     torch.set_num_threads(1)
     console = Console(width=110)
-    counts = {kind: count_parameters(model_of(kind)) for kind in KINDS}
-    console.print("parameters:", ", ".join(f"{kind} {n:,}" for kind, n in counts.items()))
-    paths = {kind: [path(kind, n) for n in DISTANCES] for kind in KINDS}
-    reached = {kind: reach(kind, given.seeds) for kind in KINDS}
+    counts = {name: count_parameters(model_of(name)) for name in NETWORKS}
+    console.print("parameters:", ", ".join(f"{name} {n:,}" for name, n in counts.items()))
+    paths = {name: [path(name, n) for n in DISTANCES] for name in NETWORKS}
+    reached = {name: reach(name, given.seeds) for name in NETWORKS}
     shown = Table("model", *map(str, DISTANCES), title="path: operations between tokens apart by")
-    for kind in KINDS:
-        shown.add_row(kind, *map(str, paths[kind]))
+    for name in NETWORKS:
+        shown.add_row(name, *map(str, paths[name]))
     console.print(shown)
     shown = Table("model", *map(str, DISTANCES), title="influence of a token so many places back")
-    for kind in KINDS:
-        shown.add_row(kind, *(f"{reached[kind][n]:.2g}" for n in DISTANCES))
+    for name in NETWORKS:
+        shown.add_row(name, *(f"{reached[name][n]:.2g}" for n in DISTANCES))
     console.print(shown)
     groups = learn(given.folder, given.seeds, given.jobs)
     console.print(table(groups))
@@ -282,8 +282,8 @@ def main() -> None:
         speed_file.write_text(json.dumps(speeds()))
     speed: dict[str, list[float]] = json.loads(speed_file.read_text())
     shown = Table("model", *map(str, LENGTHS), title="training, target tokens a second by length")
-    for kind in KINDS:
-        shown.add_row(kind, *(f"{value:,.0f}" for value in speed[kind]))
+    for name in NETWORKS:
+        shown.add_row(name, *(f"{value:,.0f}" for value in speed[name]))
     console.print(shown)
     if given.picture:
         draw(paths, reached, speed, groups, given.picture)

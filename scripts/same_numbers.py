@@ -18,9 +18,11 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from typing import get_args
+
+from toytrans.config.names import PositionName
 
 CONFIGS = Path(__file__).parent.parent / "configs"
-SCHEMES = ("sinusoidal", "learned", "rotary", "alibi", "t5", "relative", "none", "anchored")
 
 
 def anchored_by(name: str) -> list[str]:
@@ -37,7 +39,7 @@ OPTIONS = {
     "shared_layers": ["model.share_layers=true"],
     "untied": ["model.tie_embeddings=false"],
     "dropout": ["model.dropout=0.1"],
-    "no_cap": ["model.score_cap=null"],
+    "no_cap": ["model.score_cap=0"],
     "pads_closed_as_queries": ["model.pad_mask=keys_and_queries"],
     "random_positions": [
         "model.positions=learned",
@@ -47,7 +49,7 @@ OPTIONS = {
     "bf16": ["train.precision=bf16"],
     "accumulate": ["train.accumulate=2", "train.label_smoothing=0.1"],
     **{f"anchors_{name}": anchored_by(name) for name in ("double", "repeat", "count", "fertility")},
-    **{f"positions_{name}": [f"model.positions={name}"] for name in SCHEMES},
+    **{f"positions_{name}": [f"model.positions={name}"] for name in get_args(PositionName)},
 }
 """Overrides of `reverse`, by the name of their run."""
 

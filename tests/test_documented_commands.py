@@ -33,8 +33,8 @@ EXPECTED = {
     'toytrans translate "5 7 9"': r"^9 7 5$",
     "toytrans doctor runs/textbook": "nothing looks wrong",
     "toytrans check runs/textbook": ", 0 failed",
-    "toytrans check --model mymodel.py:build": ", 0 failed",
-    "toytrans check --model docs/examples/mymodel.py:build": ", 0 failed",
+    "toytrans check --model checked_model.py:build": ", 0 failed",
+    "toytrans check --model docs/examples/checked_model.py:build": ", 0 failed",
     "toytrans eval runs/textbook --lengths 2:20 --examples 200": "test 8 to 20, beyond",
 }
 """What the output of some commands must hold."""
@@ -116,7 +116,7 @@ def test_the_commands_and_the_code_of_a_page(page: Path, folder: Path, command: 
 def run_line(line: str, command: Command) -> None:
     """Run a command, and look for what its output must hold."""
     words = shlex.split(line)[1:]
-    if words[0] == "board" and words[1:]:  # tests/test_boards.py trains one
+    if words[0] == "board" and words[1:]:  # tests/boards/test_boards.py trains one
         from toytrans.boards.definition import board_names
 
         assert words[1] in board_names()
@@ -147,7 +147,7 @@ def run_code(code: str, name: str, capsys) -> None:
 
 
 def test_torchrun_takes_the_lines_of_the_docs():
-    """They are run in tests/test_distributed.py; GPUs and several machines are wanting here."""
+    """tests/training/test_distributed.py runs them; GPUs and several machines are wanting here."""
     from torch.distributed.run import get_args_parser
 
     page = (ROOT / "docs/many-processes.md").read_text()

@@ -14,5 +14,5 @@ def test_the_page_shows_the_examples(example: Path):
 
 
 def test_the_page_of_checks_shows_its_example():
-    example = (DOCS / "examples/mymodel.py").read_text()
+    example = (DOCS / "examples/checked_model.py").read_text()
     assert f"```python\n{example}```" in (DOCS / "checks.md").read_text()

@@ -12,7 +12,7 @@ PYTHON
 
 cat > swap.yaml <<'YAML'
 data: {task: my_tasks.py:swap_pairs, symbols: 10, train_length: [1, 10], batch_tokens: 1024}
-model: {d_model: 32, d_ff: 64}
+model: {norm: pre, d_model: 32, d_ff: 64}
 train: {max_steps: 800}
 YAML
 

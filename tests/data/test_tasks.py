@@ -23,7 +23,7 @@ from toytrans.data.tasks.lexicon import SWAP, dictionary, translations
 NAMES = get_args(TaskName)
 
 
-def source_of(task: str, seed: int = 0, **data: object) -> TaskPairs:
+def dataset_of(task: str, seed: int = 0, **data: object) -> TaskPairs:
     config = config_of(task, data={"symbols": 10, "seed": seed, **data})
     source = open_dataset(config)
     assert isinstance(source, TaskPairs)
@@ -101,7 +101,7 @@ def test_configuration_and_tasks_name_the_same_tasks():
 
 @pytest.mark.parametrize("task", NAMES)
 def test_targets_follow_the_rule(task):
-    source = source_of(task, seed=3, train_length=[1, 12])
+    source = dataset_of(task, seed=3, train_length=[1, 12])
     pairs = source.pairs("train", torch.arange(400))
     sequences = as_symbols(source, pairs)
     assert len({len(src) for src, _ in sequences}) > 5
@@ -110,7 +110,7 @@ def test_targets_follow_the_rule(task):
 
 
 def test_swaps_and_double_words_do_occur_in_the_lexicon():
-    source = source_of("lexicon", seed=3, train_length=[6, 12])
+    source = dataset_of("lexicon", seed=3, train_length=[6, 12])
     sources = [src for src, _ in as_symbols(source, source.pairs("train", torch.arange(100)))]
     assert sum(src.count(SWAP) > 1 for src in sources) > 10
     for src in sources:
@@ -173,7 +173,7 @@ def test_stacks_of_any_actions_are_those_of_a_list(rows):
 
 
 def test_stacks_and_actions_are_drawn_as_on_the_board():
-    source = source_of("stack", symbols=2, train_length=[9, 9])
+    source = dataset_of("stack", symbols=2, train_length=[9, 9])
     sources = [src for src, _ in as_symbols(source, source.pairs("train", torch.arange(8000)))]
     heights = torch.tensor([sum(s in "01" for s in src) for src in sources]).bincount()
     assert heights[0] == 0 and len(heights) == 9, "a stack, and at least one action"
@@ -183,7 +183,7 @@ def test_stacks_and_actions_are_drawn_as_on_the_board():
     actions = Counter(s for src in sources for s in src if s not in "01")
     assert actions.keys() == {"POP", "PUSH0", "PUSH1"}
     assert max(actions.values()) < 1.06 * min(actions.values())
-    short = source_of("stack", symbols=2, train_length=[0, 1])
+    short = dataset_of("stack", symbols=2, train_length=[0, 1])
     assert {tuple(src) for src, _ in as_symbols(short, short.pairs("train", torch.arange(50)))} == {
         (),
         ("0",),
@@ -195,7 +195,7 @@ def test_stacks_and_actions_are_drawn_as_on_the_board():
     ("task", "shortest"), [("addition", 3), ("multiplication", 3), ("parity", 1), ("stack", 0)]
 )
 def test_sources_of_a_length_are_counted_right(task, shortest):
-    source = source_of(task, symbols=2, train_length=[shortest, 10])
+    source = dataset_of(task, symbols=2, train_length=[shortest, 10])
     sources = {
         tuple(src) for src, _ in as_symbols(source, source.pairs("train", torch.arange(9000)))
     }
@@ -205,7 +205,7 @@ def test_sources_of_a_length_are_counted_right(task, shortest):
 
 @pytest.mark.parametrize(("task", "sign"), [("addition", "+"), ("multiplication", "*")])
 def test_operands_are_as_long_as_the_board_says(task, sign):
-    source = source_of(task, train_length=[1, 20])
+    source = dataset_of(task, train_length=[1, 20])
     assert source.facts.vocabulary.separators == (sign,)
     lengths = set()
     for src, _ in as_symbols(source, source.pairs("train", torch.arange(3000))):
@@ -214,25 +214,25 @@ def test_operands_are_as_long_as_the_board_says(task, sign):
         assert src[a - 1] != "0" and src[-1] != "0"
         lengths.add((a, b))
     assert len(lengths) == sum(20 - a - 1 for a in range(1, 11))
-    exact = source_of(task, train_length=[1, 20], test_length=[40, 40])
+    exact = dataset_of(task, train_length=[1, 20], test_length=[40, 40])
     assert set(exact.pairs("test", torch.arange(200)).src_length.tolist()) == {40}
 
 
 @pytest.mark.parametrize("task", NAMES)
 def test_a_pair_depends_on_seed_split_and_index_alone(task):
-    source = source_of(task, train_length=[1, 9])
+    source = dataset_of(task, train_length=[1, 9])
     many = as_symbols(source, source.pairs("test", torch.arange(300)))
     some = torch.tensor([299, 7, 7, 130])
     assert as_symbols(source, source.pairs("test", some)) == [many[i] for i in some.tolist()]
     other_split = as_symbols(source, source.pairs("valid", torch.arange(300)))
-    other = source_of(task, seed=1, train_length=[1, 9])
+    other = dataset_of(task, seed=1, train_length=[1, 9])
     other_seed = as_symbols(other, other.pairs("test", torch.arange(300)))
     assert many != other_split and many != other_seed
 
 
 @pytest.mark.parametrize("task", NAMES)
 def test_no_source_of_valid_or_test_is_trained_on(task):
-    source = source_of(task, train_length=[1, 7], test_length=[1, 7])
+    source = dataset_of(task, train_length=[1, 7], test_length=[1, 7])
     seen = {}
     for split, count in (("train", 4000), ("valid", 1000), ("test", 1000)):
         pairs = source.pairs(split, torch.arange(count))
@@ -252,7 +252,7 @@ def test_no_source_of_valid_or_test_is_trained_on(task):
 
 
 def test_splits_may_overlap_where_a_board_wants_it():
-    source = source_of("copy", symbols=2, train_length=[14, 14], disjoint=False)
+    source = dataset_of("copy", symbols=2, train_length=[14, 14], disjoint=False)
     train, test = (
         {tuple(src) for src, _ in as_symbols(source, source.pairs(split, torch.arange(5000)))}
         for split in ("train", "test")
@@ -262,7 +262,7 @@ def test_splits_may_overlap_where_a_board_wants_it():
 
 
 def test_lengths_and_symbols_are_uniform():
-    source = source_of("copy", train_length=[0, 9])
+    source = dataset_of("copy", train_length=[0, 9])
     pairs = source.pairs("train", torch.arange(20_000))
     lengths = pairs.src_length.bincount(minlength=10)
     assert (lengths - 2000).abs().max() < 5 * 2000**0.5
@@ -271,7 +271,7 @@ def test_lengths_and_symbols_are_uniform():
 
 
 def test_nlplike_sources_are_shaped_as_the_board_says():
-    source = source_of("reverse_nlplike", symbols=8000, train_length=[1, 70], test_length=[35, 70])
+    source = dataset_of("reverse_nlplike", symbols=8000, train_length=[1, 70], test_length=[35, 70])
     pairs = source.pairs("train", torch.arange(20_000))
     lengths = pairs.src_length.double()
     assert lengths.mean() == pytest.approx(35.5, abs=0.2)  # a normal number of mean 35, rounded up
@@ -303,7 +303,7 @@ def test_mixing_is_a_bijection_that_changes_half_of_the_bits():
 
 @pytest.mark.parametrize("task", NAMES)
 def test_samples_are_the_tasks_own_pairs(task):
-    samples = source_of(task, seed=3, train_length=[1, 9]).samples(5)
+    samples = dataset_of(task, seed=3, train_length=[1, 9]).samples(5)
     assert len(samples) == 5 and samples[0][0]
     assert all(tgt == RULES[task](src) for src, tgt in samples)
 

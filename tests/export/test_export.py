@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import get_args
 
 import pytest
 import torch
@@ -15,7 +16,7 @@ from conftest import Command, call, config_of, model_of, tiny_yaml
 
 import toytrans
 from toytrans import export
-from toytrans.config.names import ExportFormat
+from toytrans.config.names import ExportFormat, PositionName
 from toytrans.config.schema import Config
 from toytrans.data.pairs import DataFacts
 from toytrans.errors import UserError
@@ -27,7 +28,7 @@ from toytrans.training.run import Run
 DOCS = Path(__file__).parents[2] / "docs" / "export.md"
 VOCABULARY = Vocabulary(tuple(map(str, range(12))), separators=("7",))
 TABLES = ("sinusoidal", "learned", "none")
-SCHEMES = (*TABLES, "random", "rotary", "alibi", "t5", "relative", "anchored")
+SCHEMES = (*get_args(PositionName), "random")
 ALIASES = {"random": {"positions": "sinusoidal", "random_positions": True}}
 FOLLOWS = {  # which of the schemes a format expresses
     "safetensors": lambda scheme, norm: True,
@@ -74,6 +75,16 @@ def test_equal_tokens_or_a_refusal(
     export.export(run, name, tmp_path / "out")
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
     assert_equal_tokens(run, name, tmp_path / "out")
+
+
+@pytest.mark.parametrize("key", ["positions", "cross_positions"])
+@pytest.mark.parametrize("name", get_args(ExportFormat))
+def test_a_scheme_that_a_format_does_not_know_is_refused(name: ExportFormat, key: str) -> None:
+    run = run_of("none")
+    model = run.config.model.model_copy(update={key: "newest"})
+    config = run.config.model_copy(update={"model": model})
+    with pytest.raises(UserError, match=f"{name} cannot express model.{key}: newest; no format"):
+        export.check_fits(replace(run, config=config), name)
 
 
 def test_distances_past_the_last_bucket(tmp_path: Path) -> None:

@@ -29,7 +29,7 @@ FARTHEST = 128
 
 def refusal(model: ModelConfig) -> str:
     """The option that CTranslate2 lacks; empty if it has all."""
-    if model.positions in ("alibi", "anchored"):
+    if model.positions not in ("sinusoidal", "learned", "none", "rotary", *BUCKETS):
         return f"model.positions: {model.positions}"
     if model.cross_positions != "none":
         return f"model.cross_positions: {model.cross_positions}"

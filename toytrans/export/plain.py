@@ -22,6 +22,13 @@ from torch.nn import functional as F
 
 PAD, BOS, EOS, FIRST_SYMBOL = 0, 1, 2, 3
 
+BY_DISTANCE = ("alibi", "relative", "t5", "anchored")
+POSITIONS = ("sinusoidal", "learned", "none", "rotary", *BY_DISTANCE)
+"""What `model.positions` may be. Those by distance add a bias to the scores of self-attention."""
+
+CROSS_POSITIONS = ("none", "anchored")
+"""What `model.cross_positions` may be."""
+
 
 class PlainTransformer(nn.Module):
     """An encoder-decoder transformer. about: the JSON in the metadata of its file."""
@@ -134,7 +141,7 @@ class PlainTransformer(nn.Module):
 
     def self_distance(self, ids: Tensor) -> Tensor | None:
         """From places i to places j of one sequence, i - j: (1, 1, L, L)."""
-        if self.options["positions"] not in ("alibi", "relative", "t5", "anchored"):
+        if self.options["positions"] not in BY_DISTANCE:
             return None
         places = torch.arange(ids.shape[1], device=ids.device)
         return (places[:, None] - places)[None, None]

@@ -19,7 +19,11 @@ SUFFIX = ".safetensors"
 
 
 def refusal(model: ModelConfig) -> str:
-    """Empty: plain.py computes every option."""
+    """The positions that plain.py does not compute; empty if it computes them."""
+    if model.positions not in plain.POSITIONS:
+        return f"model.positions: {model.positions}"
+    if model.cross_positions not in plain.CROSS_POSITIONS:
+        return f"model.cross_positions: {model.cross_positions}"
     return ""
 
 

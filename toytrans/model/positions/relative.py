@@ -1,4 +1,4 @@
-"""Biases by distance, and the clipped scheme."""
+"""The scheme `relative`, and what all schemes share that add a bias by distance."""
 
 from collections.abc import Sequence
 from typing import Any

@@ -1,4 +1,4 @@
-# mymodel.py
+# checked_model.py
 import torch
 
 
