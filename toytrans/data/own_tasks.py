@@ -296,7 +296,7 @@ def _as_task(own: OwnTask, asked: int) -> Task:
         return pad_rows(own.targets(_rows(src, length)), src.device)
 
     def count(symbols: int, length: int) -> int:
-        """How many sources of a length there are, at most FEWEST_SOURCES.
+        """How many sources of a length there are, as far as LONG_ENOUGH.
 
         With a sampler this is a bound. It is below FEWEST_SOURCES if one of FEW draws comes twice.
         """

@@ -13,7 +13,7 @@ from torch.nn.functional import pad
 
 from toytrans.data.hashing import draw
 from toytrans.data.pairs import Sequences, real_places
-from toytrans.data.tasks.base import Task
+from toytrans.data.tasks.base import LONG_ENOUGH, Task
 from toytrans.tokens import Vocabulary
 
 
@@ -54,10 +54,11 @@ def expressions(keys: Tensor, shape: Tensor, base: int) -> Sequences:
 
 
 def count_expressions(base: int, length: int) -> int:
-    """How many sources of a length there are."""
+    """How many sources of a length there are, as far as LONG_ENOUGH."""
     if length < 3:
         return 0
-    return int((length - 2) * (base - 1) ** 2 * base ** min(length - 3, 14))  # 2^14 is enough
+    length = min(length, LONG_ENOUGH)
+    return int((length - 2) * (base - 1) ** 2 * base ** (length - 3))
 
 
 def add(src: Tensor, length: Tensor, base: int, seed: int) -> Sequences:

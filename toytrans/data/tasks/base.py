@@ -21,6 +21,9 @@ HELD_OUT_ONE_IN = 16
 FEWEST_SOURCES = 10_000
 """Lengths with fewer possible sources than this are shared by all splits."""
 
+LONG_ENOUGH = 14
+"""Sources are counted as if none were longer: 2^14 is more than FEWEST_SOURCES."""
+
 MOST_TRIES = 600
 """Sources that are drawn for one pair before the task is refused: one in 16 should do."""
 
@@ -40,8 +43,8 @@ def uniform_symbols(keys: Tensor, shape: Tensor, symbols: int) -> Sequences:
 
 
 def power(symbols: int, length: int) -> int:
-    """symbols^length, or FEWEST_SOURCES where it is more: 2^14 is."""
-    return min(int(symbols ** min(length, 14)), FEWEST_SOURCES)
+    """symbols^length, as far as LONG_ENOUGH."""
+    return int(symbols ** min(length, LONG_ENOUGH))
 
 
 @dataclass(frozen=True)
@@ -52,7 +55,7 @@ class Task:
     vocabulary(symbols, seed) -> the names of symbols.
     draw_shape(keys, span) -> what fixes a source's length, (N, k), k = 1 for the length alone.
     sources(keys, shape, symbols) -> Sequences.
-    count(symbols, length) -> how many sources of a length there are.
+    count(symbols, length) -> how many sources of a length there are, as far as LONG_ENOUGH.
     """
 
     rule: str

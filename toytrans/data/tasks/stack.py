@@ -9,6 +9,7 @@ from torch.nn.functional import pad
 
 from toytrans.data.hashing import draw
 from toytrans.data.pairs import Sequences, real_places
+from toytrans.data.tasks.base import power
 from toytrans.tokens import Vocabulary
 
 
@@ -61,7 +62,8 @@ def final_stacks(src: Tensor, length: Tensor, symbols: int, seed: int) -> Sequen
 
 
 def count(symbols: int, length: int) -> int:
-    """How many sources of a length there are: the sum of k^h (k + 1)^(n - h) over heights h."""
+    """How many sources of a length there are, as far as LONG_ENOUGH: the sum of k^h (k + 1)^(n - h)
+    over heights h."""
     if length < 2:
-        return int(symbols**length)
-    return int(symbols * (symbols + 1) * ((symbols + 1) ** (length - 1) - symbols ** (length - 1)))
+        return power(symbols, length)
+    return symbols * (symbols + 1) * (power(symbols + 1, length - 1) - power(symbols, length - 1))
