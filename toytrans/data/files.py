@@ -22,7 +22,6 @@ from toytrans.data.pairs import (
     TARGET_SLACK,
     DataFacts,
     Pairs,
-    Sequences,
     Split,
     pad_rows,
 )
@@ -206,7 +205,7 @@ def encode_pairs(text: Sequence[TextPair], vocabulary: Vocabulary) -> Pairs:
     return Pairs(*_encoded(sources, vocabulary), *_encoded(targets, vocabulary))
 
 
-def _encoded(lines: list[tuple[list[str], str]], vocabulary: Vocabulary) -> Sequences:
+def _encoded(lines: list[tuple[list[str], str]], vocabulary: Vocabulary) -> tuple[Tensor, Tensor]:
     """Padded ids of one side: of symbols, and of where each line was read."""
     longest, where = max(lines, key=lambda line: len(line[0]))
     if len(lines) * len(longest) > MOST_IDS:

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from toytrans.config.schema import DataConfig
 from toytrans.data.hashing import draw, fingerprint, mix, row_keys
-from toytrans.data.pairs import SPLITS, DataFacts, Pairs, Sequences, Split, padded
+from toytrans.data.pairs import SPLITS, DataFacts, Pairs, Sequences, Split, longest_of, padded
 from toytrans.errors import UserError
 from toytrans.tokens import FIRST_SYMBOL_ID, Vocabulary
 
@@ -39,12 +39,21 @@ def uniform_length(keys: Tensor, span: tuple[int, int]) -> Tensor:
 
 def uniform_symbols(keys: Tensor, shape: Tensor, symbols: int) -> Sequences:
     length = shape[:, 0]
-    return draw(keys, int(length.max()) if len(length) else 0, symbols), length
+    return draw(keys, longest_of(length), symbols), length
 
 
 def power(symbols: int, length: int) -> int:
     """symbols^length, as far as LONG_ENOUGH."""
     return int(symbols ** min(length, LONG_ENOUGH))
+
+
+def compacted(values: Tensor, kept: Tensor) -> Sequences:
+    """Of each row of values (N, W) those that are kept, (N, W) bool, in their order."""
+    place = kept.cumsum(1).masked_fill(~kept, 0)
+    rows = values.new_zeros(len(values), values.shape[1] + 1)
+    rows.scatter_(1, place, values)  # place 0 collects the others
+    length = kept.sum(1)
+    return rows[:, 1 : 1 + longest_of(length)], length
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ from torch.nn.functional import pad
 
 from toytrans.data.hashing import draw, mix, permutation, row_keys
 from toytrans.data.pairs import Sequences, real_places
-from toytrans.data.tasks.base import uniform_symbols
+from toytrans.data.tasks.base import compacted, uniform_symbols
 from toytrans.tokens import Vocabulary
 
 SWAP = "~"
@@ -68,8 +68,4 @@ def translate(src: Tensor, length: Tensor, symbols: int, seed: int) -> Sequences
     order = places + 2 * beside[:, 2:] - 2 * beside[:, :-2]
     words = src.gather(1, order).masked_fill(~real, symbols)
     slots = dictionary(symbols, seed).to(src.device)[words].flatten(1)  # (N, 2 S)
-    place = (slots >= 0).cumsum(1)
-    total = place[:, -1] if width else length
-    tgt = slots.new_zeros(len(slots), 2 * width + 1)
-    tgt.scatter_(1, place.masked_fill(slots < 0, 0), slots)  # place 0 collects the gaps
-    return tgt[:, 1 : 1 + (int(total.max()) if len(total) else 0)], total
+    return compacted(slots, slots >= 0)
