@@ -21,7 +21,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from toytrans.config.schema import Config
-from toytrans.data.hashing import permutation
+from toytrans.data.hashing import Use, permutation
 from toytrans.data.pairs import Dataset, Pairs, bucket
 from toytrans.tokens import BOS_ID, EOS_ID, PAD_ID
 
@@ -161,7 +161,7 @@ def training_batches(
             for ids in pool:  # else its memory is reused before steps have read it
                 ids.record_stream(torch.cuda.current_stream(device))
         passed = 0
-        for chosen in permutation(len(plans), config.data_seed, 4, number).tolist():
+        for chosen in permutation(len(plans), config.data_seed, Use.POOL, number).tolist():
             start, stop, shape = plans[chosen]
             passed += stop - start
             if passed <= past:
@@ -249,7 +249,7 @@ def _stream(dataset: Dataset, seed: int, start: int, count: int) -> Tensor:
     if size is None:
         return torch.arange(start, start + count)
     first, last = start // size, (start + count - 1) // size
-    epochs = [permutation(size, seed, 3, epoch) for epoch in range(first, last + 1)]
+    epochs = [permutation(size, seed, Use.EPOCH, epoch) for epoch in range(first, last + 1)]
     return torch.cat(epochs)[start - first * size :][:count]
 
 

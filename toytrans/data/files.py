@@ -16,7 +16,7 @@ from torch import Tensor
 
 from toytrans.config.names import FormatName
 from toytrans.config.schema import MOST_IDS, FilesConfig, Paths
-from toytrans.data.hashing import permutation
+from toytrans.data.hashing import Use, permutation
 from toytrans.data.pairs import (
     MOST_TARGET_GROWTH,
     TARGET_SLACK,
@@ -119,7 +119,7 @@ class FilePairs:
             text = self._text(split)
             limit = self._examples[split]
             if limit is not None and limit < len(text):
-                chosen = permutation(len(text), self._seed, 2)[:limit].sort().values
+                chosen = permutation(len(text), self._seed, Use.SOME_EXAMPLES)[:limit].sort().values
                 text = [text[i] for i in chosen.tolist()]
             self._encoded[split] = encode_pairs(text, self.facts.vocabulary)
         return self._encoded[split]
@@ -148,7 +148,7 @@ class FilePairs:
                 f"{self._files.train}: one source cannot be shared between train and validation; "
                 "name a data.files.valid"
             )
-        order = permutation(len(sources), self._seed, 1).tolist()
+        order = permutation(len(sources), self._seed, Use.VALID_SHARE).tolist()
         chosen = {sources[i] for i in order[: max(1, round(HELD_OUT_SHARE * len(sources)))]}
         return [pair for pair in text if (tuple(pair.src) in chosen) == (split == "valid")]
 

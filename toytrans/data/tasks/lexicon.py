@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from toytrans.data.hashing import draw, mix, permutation, row_keys
+from toytrans.data.hashing import Use, draw, mix, permutation, row_keys
 from toytrans.data.pairs import Sequences, real_places
 from toytrans.data.tasks.base import compacted, uniform_symbols
 from toytrans.tokens import Vocabulary
@@ -19,7 +19,7 @@ def vocabulary(symbols: int, seed: int) -> Vocabulary:
     size = 2
     while len(syllables) ** size < symbols:
         size += 1
-    numbers = permutation(len(syllables) ** size, seed, 0x3D).tolist()[:symbols]
+    numbers = permutation(len(syllables) ** size, seed, Use.WORD_NAMES).tolist()[:symbols]
     made_up = (
         "".join(syllables[number // len(syllables) ** k % len(syllables)] for k in range(size))
         for number in numbers
@@ -33,8 +33,8 @@ def dictionary(symbols: int, seed: int) -> Tensor:
     Each word has a first word of its own, and one in two words has a second, drawn freely. The
     marker becomes nothing.
     """
-    first = permutation(symbols, seed, 0xD1C7) + symbols + 1
-    keys = row_keys(torch.arange(symbols), seed, 0xD1C8)
+    first = permutation(symbols, seed, Use.FIRST_WORDS) + symbols + 1
+    keys = row_keys(torch.arange(symbols), seed, Use.SECOND_WORDS)
     second = draw(keys, 1, symbols)[:, 0] + symbols + 1
     entries = torch.stack((first, second.masked_fill(draw(mix(keys), 1, 2)[:, 0] == 0, -1)), 1)
     return torch.cat((entries, torch.full((1, 2), -1)))
