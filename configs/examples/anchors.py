@@ -87,6 +87,8 @@ class MoreAnchors(Anchored):
         self.register_buffer("multiplying", multiplying, persistent=False)
         self.multiplying: Tensor  # (G,)
         self.amounts = nn.Linear(model.d_model, len(counting)) if counting else None
+        if self.amounts is not None:
+            nn.init.zeros_(self.amounts.bias)
 
     def cross_state(
         self, memory: Tensor, src: Tensor, tgt_in: Tensor | None = None, beams: int = 1
