@@ -152,7 +152,9 @@ class MoreSourceAnchors(SourceAnchors):
     ) -> None:
         super().__init__(scheme, src)
         self.repeats = repeats_of(src) if scheme.needs_repeats else None
-        self.reached, self.added = scheme.learned_places(memory, src)
+        learned = scheme.learned_places(memory, src)
+        self.reached: Tensor | None = learned[0] if learned else None
+        self.added: Tensor | None = learned[1] if learned else None
         self.tokens = self.token_repeats = self.token_counts = None
         if scheme.reads_tokens and tgt_in is not None:
             self.tokens, self.token_repeats = tgt_in, repeats_of(tgt_in)
