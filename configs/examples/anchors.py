@@ -95,12 +95,10 @@ class MoreAnchors(Anchored):
     ) -> CrossState:
         return MoreSourceAnchors(self, memory, src, tgt_in, beams)
 
-    def learned_places(
-        self, memory: Tensor, src: Tensor
-    ) -> tuple[Tensor, Tensor] | tuple[None, None]:
-        """c(j), and what place j adds to it: (G, B, S) each. None twice if no head counts."""
+    def learned_places(self, memory: Tensor, src: Tensor) -> tuple[Tensor, Tensor] | None:
+        """c(j), and what place j adds to it: (G, B, S) each. None if no head counts."""
         if self.amounts is None:
-            return None, None
+            return None
         with torch.autocast(memory.device.type, enabled=False):
             x = self.amounts(memory.to(self.amounts.weight.dtype))  # (B, S, G)
         steep = 1.1 * torch.tanh(x + 1)
