@@ -1,8 +1,8 @@
 """More anchors of cross-attention: doubled places, repeats, learned counts.
 
 model:
-  positions: examples/anchors.py:Counting
-  cross_positions: examples/anchors.py:Counting
+  positions: examples/anchors.py:Stack
+  cross_positions: examples/anchors.py:Stack
   source_bos: true
   score_cap: 1
 
@@ -36,7 +36,7 @@ class CountedDistances(Distances):
     needs_fp32: ClassVar[bool] = True
 
 
-COUNTING = ("count", "count_end", "fertility", "fertility_end")
+LEARNED = ("count", "count_end", "fertility", "fertility_end")
 """Anchors whose places a head learns to count."""
 
 
@@ -71,8 +71,8 @@ class MoreAnchors(Anchored):
     def __init__(self, model: ModelConfig, vocabulary: Vocabulary) -> None:
         super().__init__(model, vocabulary)
         self.vocabulary_size, heads = len(vocabulary), list(enumerate(self.names))
-        counting = [head for head, name in heads if name in COUNTING]
-        self.ways = [name for name in self.ways if name not in COUNTING]
+        counting = [head for head, name in heads if name in LEARNED]
+        self.ways = [name for name in self.ways if name not in LEARNED]
         every = [*self.ways, *counting]  # a counting head measures in a way of its own
         self.rows = [every.index(h if h in counting else name) for h, name in heads]
         self.reads_tokens = "repeat" in self.ways
@@ -87,13 +87,15 @@ class MoreAnchors(Anchored):
         self.register_buffer("multiplying", multiplying, persistent=False)
         self.multiplying: Tensor  # (G,)
         self.amounts = nn.Linear(model.d_model, len(counting)) if counting else None
+        if self.amounts is not None:
+            nn.init.zeros_(self.amounts.bias)
 
     def cross_state(
         self, memory: Tensor, src: Tensor, tgt_in: Tensor | None = None, beams: int = 1
     ) -> CrossState:
         return MoreSourceAnchors(self, memory, src, tgt_in, beams)
 
-    def count(self, memory: Tensor, src: Tensor) -> tuple[Tensor, Tensor] | None:
+    def learned_places(self, memory: Tensor, src: Tensor) -> tuple[Tensor, Tensor] | None:
         """c(j), and what place j adds to it: (G, B, S) each. None if no head counts."""
         if self.amounts is None:
             return None
@@ -134,7 +136,8 @@ class MoreSourceAnchors(SourceAnchors):
     repeats: (A, S), how often the id of a place occurs before it
     reached, added: (G, A, S), the count at each place, and what the place adds
     token_counts: (A, W, V), how often each beam has read each token, when decoding
-    tokens, token_repeats: (A, Tq), tokens of the queries, and how often each occurs before
+    tokens, token_repeats: (A, Tq), tokens of the queries, and how often each occurs before; the
+        queries are all places of a parallel pass, or the beams at one place
     """
 
     def __init__(
@@ -146,26 +149,22 @@ class MoreSourceAnchors(SourceAnchors):
         beams: int,
     ) -> None:
         super().__init__(scheme, src)
-        none = src.new_zeros(0)
         self.repeats = repeats_of(src) if scheme.needs_repeats else None
-        counts = scheme.count(memory, src)
-        self.reached: Tensor | None = counts[0] if counts else None
-        self.added: Tensor | None = counts[1] if counts else None
-        self.reads_tokens, self.token_counts = scheme.reads_tokens, None
-        self.tokens = self.token_repeats = none
-        if self.reads_tokens and tgt_in is not None:
+        learned = scheme.learned_places(memory, src)
+        self.reached: Tensor | None = learned[0] if learned else None
+        self.added: Tensor | None = learned[1] if learned else None
+        self.tokens = self.token_repeats = self.token_counts = None
+        if scheme.reads_tokens and tgt_in is not None:
             self.tokens, self.token_repeats = tgt_in, repeats_of(tgt_in)
-        elif self.reads_tokens:
+        elif scheme.reads_tokens:
             self.token_counts = src.new_zeros(len(src), beams, scheme.vocabulary_size)
-            self.tokens, self.token_repeats = src.new_zeros(2, len(src), beams)
 
     def advance(self, tokens: Tensor) -> None:
         if self.token_counts is None:
             return
         before = self.token_counts.gather(2, tokens[..., None])
         self.token_counts.scatter_(2, tokens[..., None], before + 1)
-        self.tokens.copy_(tokens)
-        self.token_repeats.copy_(before.squeeze(2))
+        self.tokens, self.token_repeats = tokens, before.squeeze(2)
 
     def distances(self, queries: range) -> Distances:
         """Distances from each anchor in use; counted distances last."""
@@ -186,16 +185,7 @@ class MoreSourceAnchors(SourceAnchors):
         """Distances from each anchor in use that does not count: (A, Tq, S) each."""
         t = arange(queries, self.src.device)[:, None]
         shape = (len(self.src), self._rows(queries), self.src.shape[1])
-        tokens = self.tokens, self.token_repeats
-        if self.reads_tokens and self.token_counts is None:
-            some = slice(queries.start, queries.stop)
-            tokens = self.tokens[:, some], self.token_repeats[:, some]
-        return [
-            (self.since_same(*tokens) if name == "repeat" else self.from_anchor(name, t)).expand(
-                shape
-            )
-            for name in self.scheme.ways
-        ]
+        return [self.from_anchor(name, t).expand(shape) for name in self.scheme.ways]
 
     def _rows(self, queries: range) -> int:
         """Queries of a pass; when decoding, the beams of one place if they differ."""
@@ -208,17 +198,20 @@ class MoreSourceAnchors(SourceAnchors):
         if name == "double_wrap":
             j = torch.arange(self.src.shape[1], device=t.device)
             return 2 * (t - self.symbols[:, None, None] // 2) - j
+        if name == "repeat":
+            return self.since_same()
         if name == "first":
             assert self.repeats is not None
             return -self.repeats[:, None, :]
         return super().from_anchor(name, t)
 
-    def since_same(self, tokens: Tensor, token_repeats: Tensor) -> Tensor:
+    def since_same(self) -> Tensor:
         """Occurrences of a query's token between its own and place j's: (A, Tq, S)."""
         assert self.repeats is not None
-        same = tokens[..., None] == self.src[:, None, :]
-        distance = token_repeats[..., None] - self.repeats[:, None, :]
-        past_all = token_repeats[..., None] - same.sum(-1, keepdim=True)
+        assert self.tokens is not None and self.token_repeats is not None
+        same = self.tokens[..., None] == self.src[:, None, :]
+        distance = self.token_repeats[..., None] - self.repeats[:, None, :]
+        past_all = self.token_repeats[..., None] - same.sum(-1, keepdim=True)
         distance = distance.where(same, self.symbols[:, None, None] + 2)
         return torch.where(self.src[:, None, :] == EOS_ID, past_all, distance)
 
@@ -229,7 +222,6 @@ class MoreSourceAnchors(SourceAnchors):
         self.added = None if self.added is None else self.added[:, sources]
         if self.token_counts is not None:
             self.token_counts = self.token_counts[sources]
-            self.tokens, self.token_repeats = self.tokens[sources], self.token_repeats[sources]
 
     def select_beams(self, parents: Tensor) -> None:
         if self.token_counts is not None:
@@ -248,14 +240,15 @@ def repeats_of(ids: Tensor) -> Tensor:
     return torch.empty_like(order).scatter(1, order, places - start)
 
 
-class Counting(MoreAnchors):
-    """Of configs/stack.yaml."""
+class Stack(MoreAnchors):
+    """For configs/stack.yaml: two heads count what is left of a stack, from its top."""
 
     anchors = ("count_end", "count_end", "start", "end")
 
 
 class Chomsky(MoreAnchors):
-    """Of the board chomsky."""
+    """For the board chomsky, whose tasks reverse, double, sort, add, take every other place or work
+    a stack."""
 
     anchors = (
         *("start", "start", "start", "start", "start", "count_end"),
@@ -265,42 +258,42 @@ class Chomsky(MoreAnchors):
 
 
 class T2T(MoreAnchors):
-    """Of the board t2t."""
+    """For the board t2t, whose tasks copy, reverse, double, sort, add and multiply."""
 
     anchors = ("start", "start", "end", "wrap", "repeat", "first", "first", "first")
 
 
 class Scan(MoreAnchors):
-    """Of the board scan."""
+    """For the board scan, where words like twice multiply what a command becomes."""
 
     anchors = ("fertility", "fertility", "fertility_end", "fertility_end")
 
 
 class Double(MoreAnchors):
-    """Two source places for each target place."""
+    """For tasks that take every other place, as odds_first does."""
 
     anchors = ("double", "double_wrap", "end", "start")
 
 
 class Repeat(MoreAnchors):
-    """Where a symbol comes again."""
+    """For tasks that go on from where the symbol just written stands."""
 
     anchors = ("repeat", "first", "start", "end")
 
 
 class Count(MoreAnchors):
-    """Counts from both ends."""
+    """For tasks that leave places out: counts of those that stay, from both ends."""
 
     anchors = ("count", "count_end", "start", "end")
 
 
 class Fertility(MoreAnchors):
-    """Counts of amounts above zero from both ends."""
+    """For tasks in which a symbol becomes several: counts of those, from both ends."""
 
     anchors = ("fertility", "fertility_end", "start", "wrap")
 
 
 class Every(MoreAnchors):
-    """Every anchor once, for eleven heads."""
+    """Every anchor once, for eleven heads: for tests."""
 
-    anchors = ("start", "end", "wrap", "double", "double_wrap", "repeat", "first", *COUNTING)
+    anchors = ("start", "end", "wrap", "double", "double_wrap", "repeat", "first", *LEARNED)

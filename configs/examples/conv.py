@@ -5,6 +5,7 @@ model:
   max_positions: 512
 
 Of the config it heeds d_model, the numbers of layers, dropout, tie_embeddings and max_positions.
+The file stands alone, since a run hashes the file that it names and not what that imports.
 """
 
 import torch

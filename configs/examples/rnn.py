@@ -3,7 +3,8 @@
 model:
   class: examples/rnn.py:Recurrent
 
-Of the config it heeds d_model, the numbers of layers, dropout and tie_embeddings.
+Of the config it heeds d_model, the numbers of layers, dropout and tie_embeddings. The file stands
+alone, since a run hashes the file that it names and not what that imports.
 """
 
 import torch

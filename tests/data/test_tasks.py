@@ -201,6 +201,7 @@ def test_sources_of_a_length_are_counted_right(task, shortest):
     }
     for length in range(shortest, shortest + 3):
         assert sum(len(src) == length for src in sources) == TASKS[task].count(2, length)
+    assert 10_000 <= TASKS[task].count(2, 2**16) < 10**9, "long ones are not counted to the end"
 
 
 @pytest.mark.parametrize(("task", "sign"), [("addition", "+"), ("multiplication", "*")])

@@ -12,7 +12,7 @@ def test_every_attention_is_recorded_once_with_its_own_numbers() -> None:
     assert list(calls) == [(part, n) for part in ("encoder", "decoder", "cross") for n in (1, 2)]
     for (part, _), call in calls.items():
         steps, output = call.run()
-        assert (call.memory is not None) == (part == "cross")
+        assert (call.memory_kv is not None) == (part == "cross")
         torch.testing.assert_close(output, call.output)
         closed = ~call.context.mask.expand_as(steps.weights)
         assert closed.any() and not steps.weights[closed].any()

@@ -23,8 +23,8 @@ def test_two_by_two_by_hand():
     first = math.exp(0.5) / (math.exp(0.5) + 1)
     assert steps.scores[0, 0].tolist() == [[0.5, 0], [0, 0]]
     assert steps.weights[0, 0, 0].tolist() == pytest.approx([first, 1 - first])
-    assert steps.context[0, 0, 0].tolist() == pytest.approx([first, 10 * (1 - first), 0, 0])
-    assert steps.context[0, 0, 1].tolist() == pytest.approx([0.5, 5, 0, 0])
+    assert steps.outputs[0, 0, 0].tolist() == pytest.approx([first, 10 * (1 - first), 0, 0])
+    assert steps.outputs[0, 0, 1].tolist() == pytest.approx([0.5, 5, 0, 0])
 
 
 def heads(*shape: int) -> torch.Tensor:
@@ -62,7 +62,7 @@ def test_every_intermediate_accounts_for_the_output():
     assert torch.allclose(
         output, layer.cross_attention(x, context, keys_values), rtol=0, atol=1e-12
     )
-    assert torch.allclose(steps.weights @ keys_values[1], steps.context)
+    assert torch.allclose(steps.weights @ keys_values[1], steps.outputs)
     assert torch.allclose(steps.masked.softmax(-1), steps.weights)
 
 

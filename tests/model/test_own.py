@@ -76,6 +76,21 @@ def test_own_cross_positions(here: Path):
     assert type(model.cross_positions).__name__ == "Cross"
 
 
+def test_own_positions_keep_the_weights_they_start_with(here: Path):
+    (here / "mine.py").write_text(
+        "from torch import nn\n"
+        "from toytrans.model.positions.base import Positions\n"
+        "class Mine(Positions):\n"
+        "    def __init__(self, *given):\n"
+        "        super().__init__(*given)\n"
+        "        self.embedding, self.line = nn.Embedding(4, 2), nn.Linear(2, 2)\n"
+        "        for parameter in self.parameters():\n"
+        "            nn.init.constant_(parameter, 3)\n"
+    )
+    model = own(positions="sinusoidal", cross_positions="mine.py:Mine")
+    assert all((parameter == 3).all() for parameter in model.cross_positions.parameters())
+
+
 def test_one_class_may_stand_in_two_places(here: Path, command: Command):
     (here / "x.py").write_text(
         "from toytrans.model.positions.base import Positions\nclass X(Positions): pass\n"

@@ -88,7 +88,8 @@ class Source:
             batch_of_sequences,
             fresh,
         )
-        from toytrans.model.transformer import Transformer, as_transformer
+        from toytrans.model.build import as_transformer
+        from toytrans.model.transformer import Transformer
         from toytrans.training.faults import build_model
 
         loaded, settings = None, self.settings

@@ -21,7 +21,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from toytrans.config.schema import Config
-from toytrans.data.hashing import permutation
+from toytrans.data.hashing import Use, permutation
 from toytrans.data.pairs import Dataset, Pairs, bucket
 from toytrans.tokens import BOS_ID, EOS_ID, PAD_ID
 
@@ -161,7 +161,7 @@ def training_batches(
             for ids in pool:  # else its memory is reused before steps have read it
                 ids.record_stream(torch.cuda.current_stream(device))
         passed = 0
-        for chosen in permutation(len(plans), config.data_seed, 4, number).tolist():
+        for chosen in permutation(len(plans), config.data_seed, Use.POOL, number).tolist():
             start, stop, shape = plans[chosen]
             passed += stop - start
             if passed <= past:
@@ -177,9 +177,7 @@ def _pool(pairs: Pairs, config: Config) -> tuple[Batch, Tensor, list[BatchPlan]]
     """All rows of a pool, sorted; the real ids (2, N) of their sources and targets, on the host;
     and the plans of its batches. The lengths are copied to the host once."""
     source_bos, lengths = config.source_bos, pairs.lengths_on_host()
-    order, plans = plan_batches(
-        lengths, config.data.batch_tokens, source_bos, longest=config.model.max_length
-    )
+    order, plans = _planned(lengths, config)
     _, widths, heights = zip(*(plan.shape for plan in plans), strict=True)
     rows = make_batch(pairs, source_bos, (len(pairs), max(widths), max(heights)))
     ends = torch.tensor([[1 + source_bos], [1]])
@@ -193,15 +191,16 @@ def largest_batch(dataset: Dataset, config: Config, device: torch.device | str =
     """
     size = dataset.size("train") if config.data.files else None
     indices = _stream(dataset, config.data_seed, 0, size or _pool_size(dataset, config))
-    pairs, source_bos = dataset.pairs("train", indices.to(device)), config.source_bos
-    order, plans = plan_batches(
-        pairs.lengths_on_host(),
-        config.data.batch_tokens,
-        source_bos,
-        longest=config.model.max_length,
-    )
+    pairs = dataset.pairs("train", indices.to(device))
+    order, plans = _planned(pairs.lengths_on_host(), config)
     start, stop, shape = max(plans, key=lambda plan: plan.shape[0] * sum(plan.shape[1:]) ** 2)
-    return make_batch(pairs.take(order[start:stop].to(device)), source_bos, shape)
+    return make_batch(pairs.take(order[start:stop].to(device)), config.source_bos, shape)
+
+
+def _planned(lengths: Tensor, config: Config) -> tuple[Tensor, list[BatchPlan]]:
+    """The order of training pairs and the plans of their batches. lengths: (2, N), on the host."""
+    tokens, longest = config.data.batch_tokens, config.model.max_length
+    return plan_batches(lengths, tokens, config.source_bos, longest=longest)
 
 
 def _pool_size(dataset: Dataset, config: Config) -> int:
@@ -250,7 +249,7 @@ def _stream(dataset: Dataset, seed: int, start: int, count: int) -> Tensor:
     if size is None:
         return torch.arange(start, start + count)
     first, last = start // size, (start + count - 1) // size
-    epochs = [permutation(size, seed, 3, epoch) for epoch in range(first, last + 1)]
+    epochs = [permutation(size, seed, Use.EPOCH, epoch) for epoch in range(first, last + 1)]
     return torch.cat(epochs)[start - first * size :][:count]
 
 

@@ -16,13 +16,12 @@ from torch import Tensor
 
 from toytrans.config.names import FormatName
 from toytrans.config.schema import MOST_IDS, FilesConfig, Paths
-from toytrans.data.hashing import permutation
+from toytrans.data.hashing import Use, permutation
 from toytrans.data.pairs import (
     MOST_TARGET_GROWTH,
     TARGET_SLACK,
     DataFacts,
     Pairs,
-    Sequences,
     Split,
     pad_rows,
 )
@@ -120,7 +119,7 @@ class FilePairs:
             text = self._text(split)
             limit = self._examples[split]
             if limit is not None and limit < len(text):
-                chosen = permutation(len(text), self._seed, 2)[:limit].sort().values
+                chosen = permutation(len(text), self._seed, Use.SOME_EXAMPLES)[:limit].sort().values
                 text = [text[i] for i in chosen.tolist()]
             self._encoded[split] = encode_pairs(text, self.facts.vocabulary)
         return self._encoded[split]
@@ -149,7 +148,7 @@ class FilePairs:
                 f"{self._files.train}: one source cannot be shared between train and validation; "
                 "name a data.files.valid"
             )
-        order = permutation(len(sources), self._seed, 1).tolist()
+        order = permutation(len(sources), self._seed, Use.VALID_SHARE).tolist()
         chosen = {sources[i] for i in order[: max(1, round(HELD_OUT_SHARE * len(sources)))]}
         return [pair for pair in text if (tuple(pair.src) in chosen) == (split == "valid")]
 
@@ -206,7 +205,7 @@ def encode_pairs(text: Sequence[TextPair], vocabulary: Vocabulary) -> Pairs:
     return Pairs(*_encoded(sources, vocabulary), *_encoded(targets, vocabulary))
 
 
-def _encoded(lines: list[tuple[list[str], str]], vocabulary: Vocabulary) -> Sequences:
+def _encoded(lines: list[tuple[list[str], str]], vocabulary: Vocabulary) -> tuple[Tensor, Tensor]:
     """Padded ids of one side: of symbols, and of where each line was read."""
     longest, where = max(lines, key=lambda line: len(line[0]))
     if len(lines) * len(longest) > MOST_IDS:

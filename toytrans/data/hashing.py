@@ -4,10 +4,30 @@ Nothing here keeps a state. The same address gives the same number on any device
 after a resume.
 """
 
+from enum import IntEnum
+
 import torch
 from torch import Tensor
 
 from toytrans.data.pairs import real_places
+
+
+class Use(IntEnum):
+    """What numbers are drawn for: the part of their address after the seed.
+
+    The sources of a split have the split's place among the splits there.
+    """
+
+    VALID_SHARE = 1  # the sources of a training file that become validation
+    SOME_EXAMPLES = 2  # the pairs of a file that are taken
+    EPOCH = 3  # the order of the pairs in an epoch
+    POOL = 4  # the order of the batches of a pool
+    WORD_NAMES = 0x3D  # names of the lexicon's target words
+    FIRST_WORDS = 0xD1C7  # the lexicon's translations
+    SECOND_WORDS = 0xD1C8
+    RANDOM_PLACES = 0x4A  # the places of evaluation under model.random_positions, of no seed
+    FINGERPRINT = 0x5EED  # the split to which a source belongs
+
 
 _WORD = 2**64
 _GOLDEN = 0x9E3779B97F4A7C15
@@ -61,4 +81,4 @@ def fingerprint(values: Tensor, length: Tensor, seed: int) -> Tensor:
     """A number in [0, 2^63) for each row's symbols in their order: (N, W), (N,) -> (N,)."""
     places = torch.arange(1, values.shape[1] + 1, device=values.device)
     words = mix(values * _signed(_GOLDEN) + places) * real_places(length, values.shape[1])
-    return mix(words.sum(1) ^ key_of(seed, 0x5EED)) & (2**63 - 1)
+    return mix(words.sum(1) ^ key_of(seed, Use.FINGERPRINT)) & (2**63 - 1)

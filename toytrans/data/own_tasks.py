@@ -169,7 +169,7 @@ class OwnTask:
             rows.append([self._numbers[k] for k in row])
         return rows
 
-    def sources(self, drawn: Sequence[tuple[int, int]]) -> list[Row]:
+    def sample(self, drawn: Sequence[tuple[int, int]]) -> list[Row]:
         """The sources that its sampler draws, each from a seed and a length. Raises UserError."""
         generator, rows = random.Random(), []
         for seed, length in drawn:
@@ -208,7 +208,7 @@ class OwnTask:
 
     def try_sampler(self, drawn: Sequence[tuple[int, int]]) -> None:
         """Raises UserError where the sampler draws from more than the generator it is given."""
-        twice = zip(self.sources(drawn), self.sources(drawn), drawn, strict=True)
+        twice = zip(self.sample(drawn), self.sample(drawn), drawn, strict=True)
         for before, after, (_, length) in twice:
             if before != after:
                 self._refuse(
@@ -282,21 +282,24 @@ class OwnTask:
 
 
 def _as_task(own: OwnTask, asked: int) -> Task:
-    """asked: the shortest length that is asked for; a sampler may refuse shorter ones."""
+    """The task as `TaskPairs` asks for it: the same rule on tensors.
+
+    asked: the shortest length that is asked for; a sampler may refuse shorter ones.
+    """
 
     def draw_shape(keys: Tensor, span: tuple[int, int]) -> Tensor:
         return uniform_length(keys, (max(span[0], own.shortest), span[1]))
 
     def sampled(keys: Tensor, shape: Tensor, symbols: int) -> Sequences:
         drawn = list(zip(keys.tolist(), shape[:, 0].tolist(), strict=True))
-        src, length = pad_rows(own.sources(drawn), keys.device)
+        src, length = pad_rows(own.sample(drawn), keys.device)
         return pad(src, (0, int(shape.max()) - src.shape[1])), length
 
     def targets(src: Tensor, length: Tensor, symbols: int, seed: int) -> Sequences:
         return pad_rows(own.targets(_rows(src, length)), src.device)
 
     def count(symbols: int, length: int) -> int:
-        """How many sources of a length there are, at most FEWEST_SOURCES.
+        """How many sources of a length there are, as far as LONG_ENOUGH.
 
         With a sampler this is a bound. It is below FEWEST_SOURCES if one of FEW draws comes twice.
         """
@@ -306,11 +309,11 @@ def _as_task(own: OwnTask, asked: int) -> Task:
         if not own.has_sampler or not asked <= length <= LONGEST_FEW:
             return most
         seeds = row_keys(torch.arange(FEW), length).tolist()
-        drawn = own.sources([(seed, length) for seed in seeds])
+        drawn = own.sample([(seed, length) for seed in seeds])
         return most if len({tuple(row) for row in drawn}) == FEW else min(most, FEWEST_SOURCES - 1)
 
-    sources = sampled if own.has_sampler else uniform_symbols
-    return Task(own.rule, targets, lambda *_: own.vocabulary, draw_shape, sources, count)
+    draw = sampled if own.has_sampler else uniform_symbols
+    return Task(own.rule, targets, lambda *_: own.vocabulary, draw_shape, draw, count)
 
 
 def _rows(src: Tensor, length: Tensor) -> list[Row]:

@@ -55,9 +55,8 @@ class Pairs:
     def take(self, rows: Tensor | slice) -> "Pairs":
         """Some of the pairs, no wider than they need."""
         src_length, tgt_length = self.src_length[rows], self.tgt_length[rows]
-        width = int(src_length.max()) if len(src_length) else 0
-        height = int(tgt_length.max()) if len(tgt_length) else 0
-        return Pairs(self.src[rows, :width], src_length, self.tgt[rows, :height], tgt_length)
+        src = self.src[rows, : longest_of(src_length)]
+        return Pairs(src, src_length, self.tgt[rows, : longest_of(tgt_length)], tgt_length)
 
 
 @dataclass(frozen=True)
@@ -100,6 +99,11 @@ def real_places(length: Tensor, width: int) -> Tensor:
 def padded(values: Tensor, length: Tensor) -> Tensor:
     """Values (N, W) with PAD_ID after each row's length."""
     return values.masked_fill(~real_places(length, values.shape[1]), PAD_ID)
+
+
+def longest_of(lengths: Tensor) -> int:
+    """The greatest of some lengths (N,); 0 if there are none."""
+    return int(lengths.max()) if len(lengths) else 0
 
 
 def pad_rows(

@@ -10,7 +10,8 @@ from torch import Tensor, nn
 
 from toytrans.config.schema import ModelConfig
 from toytrans.export.shared import PLACES, Decoder, Rows, position_table, token_names
-from toytrans.model.transformer import Transformer, as_transformer
+from toytrans.model.build import as_transformer
+from toytrans.model.transformer import Transformer
 from toytrans.tokens import BOS_ID, EOS_ID, PAD_ID, Vocabulary
 from toytrans.training.run import Run
 

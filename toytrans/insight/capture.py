@@ -16,10 +16,11 @@ from torch import Tensor, nn
 
 from toytrans.data.batches import Batch
 from toytrans.model.attention import Attention, Intermediates, eager_attention, merge_heads
+from toytrans.model.build import as_transformer
 from toytrans.model.context import AttentionContext
 from toytrans.model.kv_cache import KeysValues
 from toytrans.model.seq2seq import Seq2Seq
-from toytrans.model.transformer import Transformer, as_transformer
+from toytrans.model.transformer import Transformer
 
 Part = Literal["encoder", "decoder", "cross"]
 PARTS: tuple[Part, ...] = get_args(Part)
@@ -35,17 +36,24 @@ class ModuleCall(NamedTuple):
 
 
 def intermediates(
-    module: Attention, x: Tensor, context: AttentionContext, memory: KeysValues | None = None
+    module: Attention, x: Tensor, context: AttentionContext, memory_kv: KeysValues | None = None
 ) -> tuple[Intermediates, Tensor]:
     """Every intermediate, and the output (B, Tq, D), of a pass without dropout.
 
-    x, context, memory: what `Attention.forward` takes.
+    x, context, memory_kv: what `Attention.forward` takes.
     """
-    q, k, v = module.queries_keys_values(x, memory)
+    q, k, v = module.queries_keys_values(x, memory_kv)
     steps = eager_attention(
         q, k, v, context, module.score_bias(context), module.cap, scale=module.scale
     )
-    return steps, module.out_proj(merge_heads(steps.context))
+    return steps, module.out_proj(merge_heads(steps.outputs))
+
+
+def named(steps: Intermediates) -> dict[str, Tensor]:
+    """Intermediates as tables and JSON name them, who call the outputs context."""
+    tensors = steps._asdict()
+    tensors["context"] = tensors.pop("outputs")
+    return tensors
 
 
 @dataclass(frozen=True)
@@ -53,14 +61,14 @@ class AttentionCall:
     """One call of an attention.
 
     x: (B, Tq, D), the input.
-    memory: keys and values of the encoder's output, for cross-attention.
+    memory_kv: keys and values of the encoder's output, for cross-attention.
     output: (B, Tq, D), what the attention returned.
     """
 
     module: Attention
     x: Tensor
     context: AttentionContext
-    memory: KeysValues | None
+    memory_kv: KeysValues | None
     output: Tensor
 
     @staticmethod
@@ -69,13 +77,13 @@ class AttentionCall:
         bound = inspect.signature(Attention.forward).bind(call.module, *call.args, **call.kwargs)
         given = bound.arguments
         return AttentionCall(
-            call.module, given["x"], given["context"], given.get("memory"), call.output
+            call.module, given["x"], given["context"], given.get("memory_kv"), call.output
         )
 
     def run(self, context: AttentionContext | None = None) -> tuple[Intermediates, Tensor]:
         """Every intermediate, and the output, optionally with another mask."""
         with torch.no_grad():
-            return intermediates(self.module, self.x, context or self.context, self.memory)
+            return intermediates(self.module, self.x, context or self.context, self.memory_kv)
 
     def intermediates(self, context: AttentionContext | None = None) -> Intermediates:
         """Every intermediate, optionally with another mask."""

@@ -325,7 +325,7 @@ def _leave_to_autograd(model: nn.Module) -> None:
 class _Explicit(Attention):
     def attend(self, q: Tensor, k: Tensor, v: Tensor, context: AttentionContext) -> Tensor:
         bias = self.score_bias(context)
-        return eager_attention(q, k, v, context, bias, self.cap, scale=self.scale).context
+        return eager_attention(q, k, v, context, bias, self.cap, scale=self.scale).outputs
 
 
 @torch.no_grad()

@@ -14,8 +14,9 @@ from toytrans.data.files import TextPair, encode_pairs
 from toytrans.data.open import open_dataset
 from toytrans.data.pairs import DataFacts
 from toytrans.insight.capture import AttentionCall, Part, capture
+from toytrans.model.build import as_transformer
 from toytrans.model.masks import Masks
-from toytrans.model.transformer import Transformer, as_transformer
+from toytrans.model.transformer import Transformer
 from toytrans.tokens import PAD_ID, Vocabulary, vocabulary_of
 from toytrans.training.faults import objective_of
 from toytrans.training.run import Run

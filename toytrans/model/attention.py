@@ -23,8 +23,8 @@ class Intermediates(NamedTuple):
     scores: Tensor  # (B, H, Tq, Tk): q k^T / sqrt(Dh)
     capped: Tensor  # scores after the cap, if there is one
     masked: Tensor  # with position bias and mask added
-    weights: Tensor  # softmax over the keys; zero in rows without a visible key
-    context: Tensor  # (B, H, Tq, Dh): weights times values
+    weights: Tensor  # softmax over the keys, before dropout; zero in rows without a visible key
+    outputs: Tensor  # (B, H, Tq, Dh): weights, after dropout, times values
 
 
 def eager_attention(
@@ -37,12 +37,12 @@ def eager_attention(
     dropout: float = 0.0,
     scale: float | None = None,
 ) -> Intermediates:
-    """softmax(q k^T / sqrt(Dh) + bias + mask) v, one step at a time.
+    """softmax(capped(q k^T / sqrt(Dh)) + bias + mask) v, one step at a time.
 
     q: (B, H, Tq, Dh); the head axis may be left out if the mask leaves it out
     k, v: (B, H, Tk, Dh); values may have another width
     bias: (B or 1, H, Tq, Tk), added to the scores
-    cap: if not 0, scores become cap tanh(scores / cap)
+    cap: capped(scores) = cap tanh(scores / cap); 0 leaves them as they are
     dropout: rate on the weights; common practice, though not in the paper's formula
     scale: in place of 1 / sqrt(Dh), where Dh is the width of one head, not of the model
     """
@@ -54,8 +54,8 @@ def eager_attention(
     weights = torch.softmax(masked, -1)
     if context.has_visible_key is not None:
         weights = weights * context.has_visible_key
-    head_outputs = drop(weights, dropout).to(v.dtype) @ v
-    return Intermediates(q, k, v, scores, capped, masked, weights, head_outputs)
+    outputs = drop(weights, dropout).to(v.dtype) @ v
+    return Intermediates(q, k, v, scores, capped, masked, weights, outputs)
 
 
 class Attention(nn.Module):
@@ -64,20 +64,21 @@ class Attention(nn.Module):
     in_proj: makes Q, K and V; rows 0 .. D - 1, D .. 2D - 1 and 2D .. 3D - 1 of its weight.
         Head h owns rows h Dh .. (h + 1) Dh - 1 of each.
     out_proj: maps the heads' outputs, side by side, to the output.
-    bias_table: (H, W), what the position scheme learns per head; None if it learns nothing.
+    bias_table: (H, F), what the position scheme learns per head; None if it learns nothing.
     """
 
     linear = staticmethod(F.linear)  # a subclass may compute it in another way
 
     def __init__(self, model: ModelConfig, positions: Positions) -> None:
         super().__init__()
+        assert model.score_cap is not None
         self.n_heads = model.n_heads
         self.scale = (model.d_model // model.n_heads) ** -0.5
-        self.cap = model.score_cap or 0.0
+        self.cap = model.score_cap
         self.dropout = model.dropout
         self.in_proj = nn.Linear(model.d_model, 3 * model.d_model)
         self.out_proj = nn.Linear(model.d_model, model.d_model)
-        # methods alone: the model owns the scheme and its parameters
+        # the scheme itself would become a part of this module, and its parameters too
         self.rotate, self.position_bias = positions.rotate, positions.bias
         self.bias_table = positions.new_bias_table(model.n_heads)
 
@@ -85,25 +86,26 @@ class Attention(nn.Module):
         self,
         x: Tensor,
         context: AttentionContext,
-        memory: KeysValues | None = None,
+        memory_kv: KeysValues | None = None,
         cache: KVCache | None = None,
     ) -> Tensor:
-        """Queries (B, Tq, D) -> (B, Tq, D).
+        """x (B, Tq, D) -> (B, Tq, D).
 
+        x: what queries are made of; in self-attention keys and values too
         context: mask and relative positions
-        memory: keys and values of the encoder's output; None = self-attention, from x
+        memory_kv: keys and values of the encoder's output; None = self-attention
         cache: keys and values of earlier places, when decoding step by step
         """
-        q, k, v = self.queries_keys_values(x, memory, cache)
+        q, k, v = self.queries_keys_values(x, memory_kv, cache)
         return self.out_proj(merge_heads(self.attend(q, k, v, context)))
 
     def queries_keys_values(
-        self, x: Tensor, memory: KeysValues | None = None, cache: KVCache | None = None
+        self, x: Tensor, memory_kv: KeysValues | None = None, cache: KVCache | None = None
     ) -> tuple[Tensor, Tensor, Tensor]:
         """What `forward` attends with: q (B, H, Tq, Dh), k and v (B, H, Tk, Dh)."""
-        if memory is not None:
+        if memory_kv is not None:
             (q,) = self.project(x, 0, 1)
-            return q, *memory
+            return q, *memory_kv
         q, k, v = self.project(x, 0, 3)
         places = range(x.shape[1]) if cache is None else range(cache.place, cache.place + 1)
         q, k = self.rotate(q, places), self.rotate(k, places)
@@ -128,7 +130,7 @@ class Attention(nn.Module):
         dropout = self.dropout if self.training else 0.0
         backend = backends.first_fitting(q, context, self.cap)
         arguments = (q, k, v, context, self.score_bias(context), self.cap, dropout, self.scale)
-        return backend(*arguments) if backend else eager_attention(*arguments).context
+        return backend(*arguments) if backend else eager_attention(*arguments).outputs
 
     def score_bias(self, context: AttentionContext) -> Tensor | None:
         """What the position scheme adds to the scores: (B or 1, H, Tq, Tk), or None."""

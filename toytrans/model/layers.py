@@ -80,10 +80,10 @@ class DecoderLayer(nn.Module):
         x: Tensor,
         self_context: AttentionContext,
         cross_context: AttentionContext,
-        memory: KeysValues,
+        memory_kv: KeysValues,
         cache: KVCache | None = None,
     ) -> Tensor:
         """(B, T, D), and the keys and values of memory -> (B, T, D)."""
         x = self.residuals[0](x, lambda y: self.self_attention(y, self_context, cache=cache))
-        x = self.residuals[1](x, lambda y: self.cross_attention(y, cross_context, memory))
+        x = self.residuals[1](x, lambda y: self.cross_attention(y, cross_context, memory_kv))
         return self.residuals[2](x, self.feed_forward)

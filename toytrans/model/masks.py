@@ -52,7 +52,7 @@ class MaskMaker:
         return self._without_pads(tgt_in, tgt_in) & causal
 
     def cross(self, src: Tensor, tgt_in: Tensor) -> Tensor:
-        """Every query may attend to every real source token."""
+        """Every target token may attend to every real source token."""
         return self._without_pads(tgt_in, src)
 
     def all(self, src: Tensor, tgt_in: Tensor) -> Masks:

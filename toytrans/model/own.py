@@ -6,6 +6,7 @@ from torch import Tensor, nn
 from toytrans import user_code
 from toytrans.config.schema import MOST_PARAMETERS, ModelConfig
 from toytrans.errors import UserError
+from toytrans.model.initialisation import count_parameters
 from toytrans.model.seq2seq import Seq2Seq
 from toytrans.tokens import BOS_ID, EOS_ID, PAD_ID, Vocabulary
 
@@ -38,7 +39,7 @@ class OwnModel(Seq2Seq):
 
 
 def own_model(config: ModelConfig, vocabulary: Vocabulary) -> Seq2Seq:
-    """What `model.class` names, built as MyModel(config, vocabulary_size) and tried out. A module
+    """Build what `model.class` names, as MyModel(config, vocabulary_size), and try it out. A module
     that is no `Seq2Seq` is adapted. Raises UserError."""
     assert config.class_ is not None
     name, size = user_code.shown(config.class_), len(vocabulary)
@@ -47,7 +48,7 @@ def own_model(config: ModelConfig, vocabulary: Vocabulary) -> Seq2Seq:
         raise UserError(f"{name}: is no torch.nn.Module")
     model = made if isinstance(made, Seq2Seq) else OwnModel(config, made, name, size)
     _try_out(model, config.class_, size)
-    parameters = sum(parameter.numel() for parameter in model.parameters())
+    parameters = count_parameters(model)
     if not 0 < parameters <= MOST_PARAMETERS:
         raise UserError(f"{name}: {parameters:,} parameters; a model has 1 to {MOST_PARAMETERS:,}")
     return model

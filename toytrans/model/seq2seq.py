@@ -75,7 +75,7 @@ class Seq2Seq(nn.Module):
     at each step. Ids are 0 = PAD, 1 = BOS, 2 = EOS, then symbols. Rows of pads fill batches up: no
     logits of theirs count, but none may be NaN.
 
-    config: the section `model` of the config. `max_positions` bounds the places, if it is set.
+    config: the section `model` of the config. Its `max_length` bounds the places, if it is set.
     """
 
     def __init__(self, config: ModelConfig) -> None:

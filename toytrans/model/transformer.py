@@ -5,7 +5,6 @@ from typing import Any
 from torch import Tensor, nn
 
 from toytrans.config.schema import ModelConfig
-from toytrans.errors import UserError
 from toytrans.model.backends.dropout import Dropout
 from toytrans.model.context import AttentionContext
 from toytrans.model.decoding.cached import CachedState
@@ -15,7 +14,6 @@ from toytrans.model.masks import MaskMaker
 from toytrans.model.positions import position_scheme
 from toytrans.model.seq2seq import Seq2Seq
 from toytrans.tokens import Vocabulary
-from toytrans.user_code import shown
 
 
 class Transformer(Seq2Seq):
@@ -37,8 +35,9 @@ class Transformer(Seq2Seq):
         else:
             self.tgt_embedding = nn.Embedding(size, width)
         self.positions = position_scheme(model.positions, model, vocabulary)
-        cross = model.cross_positions or "none"
-        same = cross == model.positions
+        cross = model.cross_positions
+        assert cross is not None
+        same = cross == model.positions  # then one object, so that what it learns is learned once
         self.cross_positions = self.positions if same else position_scheme(cross, model, vocabulary)
         self.drop = Dropout(model.dropout)
         depths = model.n_encoder_layers, model.n_decoder_layers
@@ -76,12 +75,12 @@ class Transformer(Seq2Seq):
         places = range(tgt_in.shape[1])
         distances = self.positions.self_distances(places, places, src.device)
         self_context = AttentionContext.of(self.masks.decoder_self(tgt_in), distances, self.dtype)
-        distances = self.cross_positions.cross_state(memory, src, tgt_in).distances(places)
-        cross_context = AttentionContext.of(self.masks.cross(src, tgt_in), distances, self.dtype)
+        between = self.cross_positions.cross_state(memory, src, tgt_in).distances(places)
+        cross_context = AttentionContext.of(self.masks.cross(src, tgt_in), between, self.dtype)
         x = self.embed(self.tgt_embedding, tgt_in)
         for layer in self.decoder_stack():
-            keys_values = layer.cross_attention.keys_values(memory)
-            x = layer(x, self_context, cross_context, keys_values)
+            memory_kv = layer.cross_attention.keys_values(memory)
+            x = layer(x, self_context, cross_context, memory_kv)
         return self.output(self.decoder_norm(x))
 
     def embed(self, embedding: nn.Embedding, ids: Tensor, start: int = 0) -> Tensor:
@@ -100,13 +99,3 @@ class Transformer(Seq2Seq):
     @staticmethod
     def _stack(layers: nn.ModuleList, depth: int) -> list[Any]:
         return [layers[i % len(layers)] for i in range(depth)]
-
-
-def as_transformer(model: Seq2Seq) -> Transformer:
-    """A model, for whoever asks for its layers. Raises UserError for one that is no transformer."""
-    if not isinstance(model, Transformer):
-        raise UserError(
-            f"{shown(model.config.class_ or '')}: a model of your own, whose layers this command "
-            "does not know; train, eval, translate and check do without"
-        )
-    return model

@@ -21,8 +21,8 @@ from toytrans.insight.masks.mask_tables import REASONS, reasons
 from toytrans.insight.proofs import check
 from toytrans.insight.proofs.report import Report as Proofs
 from toytrans.insight.tables import Table
+from toytrans.model.build import as_transformer
 from toytrans.model.initialisation import count_parameters
-from toytrans.model.transformer import as_transformer
 from toytrans.report import charts
 from toytrans.report.attention import at_every_checkpoint, of_validation
 from toytrans.report.page import Section, section

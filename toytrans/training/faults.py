@@ -18,13 +18,13 @@ from toytrans.config.sealed import is_sealed, opened
 from toytrans.data.batches import Batch
 from toytrans.errors import UserError
 from toytrans.model.attention import Attention
-from toytrans.model.build import build
+from toytrans.model.build import as_transformer, build
 from toytrans.model.layers import DecoderLayer, EncoderLayer, Residual
 from toytrans.model.manual_backward.layers import cross_entropy
 from toytrans.model.masks import MaskMaker
 from toytrans.model.positions.base import Positions
 from toytrans.model.seq2seq import Seq2Seq
-from toytrans.model.transformer import Transformer, as_transformer
+from toytrans.model.transformer import Transformer
 from toytrans.tokens import BOS_ID, EOS_ID, PAD_ID, Vocabulary
 from toytrans.training.objective import SOUND, CrossEntropy, Objective, token_losses
 

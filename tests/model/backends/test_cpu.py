@@ -29,7 +29,7 @@ def test_the_cpu_backend_equals_eager_attention(keys, cap, bias):
     if bias:
         inputs.append(torch.randn(*bias[:3], keys).double())
     given = [x.requires_grad_() for x in inputs]
-    explicit = eager_attention(*given[:3], context, *given[3:], cap=cap).context
+    explicit = eager_attention(*given[:3], context, *given[3:], cap=cap).outputs
     lean = cpu.attend(*given[:3], context, *given[3:], cap=cap)
     assert torch.allclose(explicit, lean, rtol=0, atol=1e-13)
     outward = torch.randn_like(lean)
@@ -52,7 +52,7 @@ def test_the_cpu_backend_drops_the_same_weights_forwards_and_backwards():
     for backend in (eager_attention, cpu.attend):
         torch.manual_seed(5)
         output = backend(*given, context, dropout=0.3)
-        output = output if isinstance(output, torch.Tensor) else output.context
+        output = output if isinstance(output, torch.Tensor) else output.outputs
         found.append((output, *torch.autograd.grad(output.square().sum(), given)))
     for ours, theirs in zip(*found, strict=True):
         assert torch.allclose(ours, theirs, rtol=0, atol=1e-11)

@@ -30,7 +30,7 @@ def test_eager_attention_equals_torchs_kernel(bias, scale):
     eager = (eager_attention, context), (eager_attention, of_gpu(context.mask, q.dtype))
     for backend, given in (*eager, (sdpa.attend, of_gpu(context.mask, q.dtype))):
         output = backend(q, k, v, given, added, scale=scale)
-        output = output if isinstance(output, torch.Tensor) else output.context
+        output = output if isinstance(output, torch.Tensor) else output.outputs
         outputs.append(output.detach())
         gradients.append(torch.autograd.grad((output * torch.arange(5)).sum(), (q, k, v)))
     for one in (1, 2):
@@ -44,16 +44,16 @@ def test_eager_attention_equals_torchs_kernel(bias, scale):
 
 @pytest.mark.parametrize(("quick", "cap"), [(cpu.attend, {"cap": 2.0}), (sdpa.attend, {})])
 def test_backends_in_bf16_are_near_eager_attention_in_fp64(quick, cap):
-    """Context and gradients, to 3% of the largest number."""
+    """Outputs and gradients, to 3% of the largest number."""
     mask = torch.rand(2, 1, 1, 20) < 0.7
     given = [torch.randn(2, 3, 20, 8).bfloat16() for _ in range(3)]
     found = []
     for dtype, backend in ((torch.float64, eager_attention), (torch.bfloat16, quick)):
         q, k, v = (x.to(dtype).requires_grad_() for x in given)
-        context = backend(q, k, v, of_gpu(mask, dtype), **cap)
-        context = context if isinstance(context, torch.Tensor) else context.context
-        gradients = torch.autograd.grad(context.double().square().sum(), (q, k, v))
-        found.append([x.double() for x in (context, *gradients)])
+        output = backend(q, k, v, of_gpu(mask, dtype), **cap)
+        output = output if isinstance(output, torch.Tensor) else output.outputs
+        gradients = torch.autograd.grad(output.double().square().sum(), (q, k, v))
+        found.append([x.double() for x in (output, *gradients)])
     for exact, rounded in zip(*found, strict=True):
         assert (exact - rounded).abs().max() < 0.03 * exact.abs().max()
 

@@ -55,7 +55,7 @@ def test_wide_beams_find_the_best_of_all_sequences(monkeypatch, alpha):
 
 def test_one_beam_is_greedy_search_where_sequences_end():
     model = lively("anchored")
-    one, plain = beam_search(model, SRC, 1), greedy(model, SRC)
+    one, plain = beam_search(model, SRC, width=1), greedy(model, SRC)
     ended = (plain.tokens == EOS_ID).any(1)
     assert ended.any()
     for row in ended.nonzero()[:, 0].tolist():

@@ -5,7 +5,7 @@ from lively_models import SRC
 
 from toytrans.data.pairs import bucket
 from toytrans.model.decoding import token_limits
-from toytrans.model.decoding.limits import rows_to_keep
+from toytrans.model.decoding.loop import rows_to_keep
 
 
 def test_ended_rows_leave_in_few_sizes():

@@ -12,8 +12,8 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from toytrans.data.hashing import draw
-from toytrans.data.pairs import Sequences, real_places
-from toytrans.data.tasks.base import Task
+from toytrans.data.pairs import Sequences, longest_of, real_places
+from toytrans.data.tasks.base import LONG_ENOUGH, Task
 from toytrans.tokens import Vocabulary
 
 
@@ -45,7 +45,7 @@ def operand_lengths(keys: Tensor, span: tuple[int, int]) -> Tensor:
 def expressions(keys: Tensor, shape: Tensor, base: int) -> Sequences:
     """Two numbers of the given lengths (N, 2), their top digits not zero, around a sign."""
     first, length = shape[:, :1], shape.sum(1) + 1
-    width = int(length.max()) if len(length) else 0
+    width = longest_of(length)
     places = torch.arange(width, device=keys.device)
     digits = draw(keys, width, base)
     top = (places == first - 1) | (places == length[:, None] - 1)
@@ -54,10 +54,11 @@ def expressions(keys: Tensor, shape: Tensor, base: int) -> Sequences:
 
 
 def count_expressions(base: int, length: int) -> int:
-    """How many sources of a length there are."""
+    """How many sources of a length there are, as far as LONG_ENOUGH."""
     if length < 3:
         return 0
-    return int((length - 2) * (base - 1) ** 2 * base ** min(length - 3, 14))  # 2^14 is enough
+    length = min(length, LONG_ENOUGH)
+    return int((length - 2) * (base - 1) ** 2 * base ** (length - 3))
 
 
 def add(src: Tensor, length: Tensor, base: int, seed: int) -> Sequences:
@@ -75,7 +76,7 @@ def multiply(src: Tensor, length: Tensor, base: int, seed: int) -> Sequences:
     a, b, lengths = _operands(src, length, base)
     width = a.shape[1]
     columns = torch.zeros_like(a)
-    for place in range(int(lengths[0].max()) if len(a) else 0):
+    for place in range(longest_of(lengths[0])):
         columns[:, place:] += a[:, place, None] * b[:, : width - place]
     largest = width * (base - 1) ** 2
     while largest > 2 * base - 2:
@@ -107,4 +108,4 @@ def _number(columns: Tensor, fewest: Tensor, base: int) -> Sequences:
     carries = columns.gather(1, decided.clamp(min=0)).ge(base) & (decided >= 0)
     digits = (columns + pad(carries[:, :-1], (1, 0))) % base
     length = fewest + digits.gather(1, fewest[:, None])[:, 0].ne(0)
-    return digits[:, : int(length.max()) if len(length) else 0], length
+    return digits[:, : longest_of(length)], length

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from toytrans.config.schema import DataConfig
 from toytrans.data.hashing import draw, fingerprint, mix, row_keys
-from toytrans.data.pairs import SPLITS, DataFacts, Pairs, Sequences, Split, padded
+from toytrans.data.pairs import SPLITS, DataFacts, Pairs, Sequences, Split, longest_of, padded
 from toytrans.errors import UserError
 from toytrans.tokens import FIRST_SYMBOL_ID, Vocabulary
 
@@ -20,6 +20,9 @@ HELD_OUT_ONE_IN = 16
 
 FEWEST_SOURCES = 10_000
 """Lengths with fewer possible sources than this are shared by all splits."""
+
+LONG_ENOUGH = 14
+"""Sources are counted as if none were longer: 2^14 is more than FEWEST_SOURCES."""
 
 MOST_TRIES = 600
 """Sources that are drawn for one pair before the task is refused: one in 16 should do."""
@@ -36,12 +39,21 @@ def uniform_length(keys: Tensor, span: tuple[int, int]) -> Tensor:
 
 def uniform_symbols(keys: Tensor, shape: Tensor, symbols: int) -> Sequences:
     length = shape[:, 0]
-    return draw(keys, int(length.max()) if len(length) else 0, symbols), length
+    return draw(keys, longest_of(length), symbols), length
 
 
 def power(symbols: int, length: int) -> int:
-    """symbols^length, or FEWEST_SOURCES where it is more: 2^14 is."""
-    return min(int(symbols ** min(length, 14)), FEWEST_SOURCES)
+    """symbols^length, as far as LONG_ENOUGH."""
+    return int(symbols ** min(length, LONG_ENOUGH))
+
+
+def compacted(values: Tensor, kept: Tensor) -> Sequences:
+    """Of each row of values (N, W) those that are kept, (N, W) bool, in their order."""
+    place = kept.cumsum(1).masked_fill(~kept, 0)
+    rows = values.new_zeros(len(values), values.shape[1] + 1)
+    rows.scatter_(1, place, values)  # place 0 collects the others
+    length = kept.sum(1)
+    return rows[:, 1 : 1 + longest_of(length)], length
 
 
 @dataclass(frozen=True)
@@ -52,7 +64,7 @@ class Task:
     vocabulary(symbols, seed) -> the names of symbols.
     draw_shape(keys, span) -> what fixes a source's length, (N, k), k = 1 for the length alone.
     sources(keys, shape, symbols) -> Sequences.
-    count(symbols, length) -> how many sources of a length there are.
+    count(symbols, length) -> how many sources of a length there are, as far as LONG_ENOUGH.
     """
 
     rule: str

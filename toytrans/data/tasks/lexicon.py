@@ -4,9 +4,9 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from toytrans.data.hashing import draw, mix, permutation, row_keys
+from toytrans.data.hashing import Use, draw, mix, permutation, row_keys
 from toytrans.data.pairs import Sequences, real_places
-from toytrans.data.tasks.base import uniform_symbols
+from toytrans.data.tasks.base import compacted, uniform_symbols
 from toytrans.tokens import Vocabulary
 
 SWAP = "~"
@@ -19,7 +19,7 @@ def vocabulary(symbols: int, seed: int) -> Vocabulary:
     size = 2
     while len(syllables) ** size < symbols:
         size += 1
-    numbers = permutation(len(syllables) ** size, seed, 0x3D).tolist()[:symbols]
+    numbers = permutation(len(syllables) ** size, seed, Use.WORD_NAMES).tolist()[:symbols]
     made_up = (
         "".join(syllables[number // len(syllables) ** k % len(syllables)] for k in range(size))
         for number in numbers
@@ -33,8 +33,8 @@ def dictionary(symbols: int, seed: int) -> Tensor:
     Each word has a first word of its own, and one in two words has a second, drawn freely. The
     marker becomes nothing.
     """
-    first = permutation(symbols, seed, 0xD1C7) + symbols + 1
-    keys = row_keys(torch.arange(symbols), seed, 0xD1C8)
+    first = permutation(symbols, seed, Use.FIRST_WORDS) + symbols + 1
+    keys = row_keys(torch.arange(symbols), seed, Use.SECOND_WORDS)
     second = draw(keys, 1, symbols)[:, 0] + symbols + 1
     entries = torch.stack((first, second.masked_fill(draw(mix(keys), 1, 2)[:, 0] == 0, -1)), 1)
     return torch.cat((entries, torch.full((1, 2), -1)))
@@ -68,8 +68,4 @@ def translate(src: Tensor, length: Tensor, symbols: int, seed: int) -> Sequences
     order = places + 2 * beside[:, 2:] - 2 * beside[:, :-2]
     words = src.gather(1, order).masked_fill(~real, symbols)
     slots = dictionary(symbols, seed).to(src.device)[words].flatten(1)  # (N, 2 S)
-    place = (slots >= 0).cumsum(1)
-    total = place[:, -1] if width else length
-    tgt = slots.new_zeros(len(slots), 2 * width + 1)
-    tgt.scatter_(1, place.masked_fill(slots < 0, 0), slots)  # place 0 collects the gaps
-    return tgt[:, 1 : 1 + (int(total.max()) if len(total) else 0)], total
+    return compacted(slots, slots >= 0)

@@ -8,7 +8,8 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from toytrans.data.hashing import draw
-from toytrans.data.pairs import Sequences, real_places
+from toytrans.data.pairs import Sequences, longest_of, real_places
+from toytrans.data.tasks.base import compacted, power
 from toytrans.tokens import Vocabulary
 
 
@@ -32,7 +33,7 @@ def heights(keys: Tensor, span: tuple[int, int]) -> Tensor:
 def sources(keys: Tensor, shape: Tensor, symbols: int) -> Sequences:
     """Stacks of uniform symbols, then uniform actions."""
     length, height = shape[:, 0], shape[:, 1:]
-    width = int(length.max()) if len(length) else 0
+    width = longest_of(length)
     places = torch.arange(width, device=keys.device)
     actions = symbols + draw(keys ^ 2, width, symbols + 1)
     return torch.where(places < height, draw(keys, width, symbols), actions), length
@@ -52,16 +53,13 @@ def final_stacks(src: Tensor, length: Tensor, symbols: int, seed: int) -> Sequen
     height = (free - free.cummin(1).values)[:, 1:]
     lowest_from_here = height.flip(1).cummin(1).values.flip(1)
     lasts = push & (height == lowest_from_here)
-    from_top = lasts.flip(1).cumsum(1).flip(1)
-    total = lasts.sum(1)
     values = torch.where(src > symbols, src - symbols - 1, src)
-    tgt = src.new_zeros(len(src), src.shape[1] + 1)
-    tgt.scatter_(1, from_top.masked_fill(~lasts, 0), values)  # place 0 collects the others
-    return tgt[:, 1 : 1 + (int(total.max()) if len(total) else 0)], total
+    return compacted(values.flip(1), lasts.flip(1))
 
 
 def count(symbols: int, length: int) -> int:
-    """How many sources of a length there are: the sum of k^h (k + 1)^(n - h) over heights h."""
+    """How many sources of a length there are, as far as LONG_ENOUGH: the sum of k^h (k + 1)^(n - h)
+    over heights h."""
     if length < 2:
-        return int(symbols**length)
-    return int(symbols * (symbols + 1) * ((symbols + 1) ** (length - 1) - symbols ** (length - 1)))
+        return power(symbols, length)
+    return symbols * (symbols + 1) * (power(symbols + 1, length - 1) - power(symbols, length - 1))

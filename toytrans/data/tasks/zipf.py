@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from toytrans.data.hashing import draw
-from toytrans.data.pairs import Sequences
+from toytrans.data.pairs import Sequences, longest_of
 
 EXPONENT = 1.3
 """The k-th most frequent symbol has a share in proportion to k^-EXPONENT."""
@@ -33,7 +33,7 @@ def zipf_symbols(keys: Tensor, shape: Tensor, symbols: int) -> Sequences:
     """Symbols in the order of their frequency, 0 the most frequent; shape (N, 1) holds lengths."""
     length = shape[:, 0]
     shares = torch.arange(1, symbols + 1, dtype=torch.float64).pow(-EXPONENT).cumsum(0)
-    numbers = draw(keys, int(length.max()) if len(length) else 0, _WHOLE)
+    numbers = draw(keys, longest_of(length), _WHOLE)
     return _looked_up(numbers, (shares / shares[-1])[:-1]), length
 
 

@@ -12,7 +12,7 @@ from toytrans.config.schema import ModelConfig
 from toytrans.insight.attention.ablations import entropy, leaks
 from toytrans.insight.attention.trace import TraceReport, distance, trace
 from toytrans.insight.attention.trace_tables import layout, memory_tables
-from toytrans.insight.capture import intermediates, split_heads
+from toytrans.insight.capture import intermediates, named, split_heads
 from toytrans.insight.inspected import InspectedBatch, batch_of_sequences, fresh
 from toytrans.insight.tables import (
     CLOSED,
@@ -145,13 +145,13 @@ def sdpa() -> TraceReport:
         "self_": _attend((x, x, x)),
     }
     tensors = {
-        prefix + name: getattr(steps, name)
+        prefix + name: named(steps)[name]
         for prefix, steps in versions.items()
         for name in ("q", "k", "v", "scores", "weights", "context")
     }
     sums = torch.cat([steps.weights.sum(-1).flatten() for steps in versions.values()])
     flat = versions[""]
-    error = tiny(distance(versions["one_head_"].context[:, 0], flat.context))
+    error = tiny(distance(versions["one_head_"].outputs[:, 0], flat.outputs))
     tables = [
         layout(
             "1",
@@ -228,14 +228,14 @@ def projections() -> TraceReport:
         wide, output = intermediates(module, x, AttentionContext())
         small = [_linears(module, head) for head in range(module.n_heads)]
         parts = [[F.linear(x, *pair) for pair in pairs] for pairs in small]
-        contexts = [_attend(qkv).context for qkv in parts]
+        contexts = [_attend(qkv).outputs for qkv in parts]
         of_heads = dict(
             zip("qkv", (torch.stack(p, 1) for p in zip(*parts, strict=True)), strict=True)
         )
         of_heads["context"] = torch.stack(contexts, 1)
         of_heads["output"] = module.out_proj(torch.cat(contexts, -1))
         of_heads["output_as_a_sum"] = _sum_of_heads(module, contexts)
-    of_wide = {name: getattr(wide, name) for name in ("q", "k", "v", "context")}
+    of_wide = {name: named(wide)[name] for name in ("q", "k", "v", "context")}
     of_wide["output"] = output
     tensors = {"x": x, "in_proj_weight": module.in_proj.weight.detach()}
     tensors |= {f"wide_{name}": tensor for name, tensor in of_wide.items()}

@@ -30,8 +30,8 @@ from toytrans.data.batches import Batch
 from toytrans.errors import UserError
 from toytrans.evaluation import wilson_interval
 from toytrans.insight.capture import Part, capture
+from toytrans.model.build import as_transformer
 from toytrans.model.seq2seq import Seq2Seq
-from toytrans.model.transformer import as_transformer
 from toytrans.tokens import BOS_ID, FIRST_SYMBOL_ID
 
 NEAR = ("previous", "next")

@@ -19,6 +19,7 @@ from toytrans.insight.capture import (
     ModuleCall,
     Part,
     attentions,
+    named,
     recording,
     split_heads,
 )
@@ -206,7 +207,7 @@ def _inside(
     call: AttentionCall, steps: Intermediates, memory: Tensor
 ) -> Iterator[tuple[str, Tensor]]:
     """One attention, from the projection to its heads side by side."""
-    if call.memory is None:
+    if call.memory_kv is None:
         heads = _project(call.module, call.x, "qkv")
         parts = dict(zip("qkv", heads.pieces, strict=True))
         yield from heads._asdict().items()
@@ -216,7 +217,7 @@ def _inside(
         parts = dict(zip("qkv", (*heads.pieces, *of_memory.pieces), strict=True))
         yield from heads._asdict().items()
         yield from ((f"memory_{name}", tensor) for name, tensor in of_memory._asdict().items())
-    for name, tensor in steps._asdict().items():
+    for name, tensor in named(steps).items():
         if name == "capped" and not call.module.cap:
             continue
         if name == "masked":  # first what was added
@@ -225,7 +226,7 @@ def _inside(
         # a rotary embedding changes q and k, so that they are no longer parts of the projection
         same = name in parts and torch.equal(parts[name], tensor)
         yield name, parts[name] if same else tensor
-    transposed = steps.context.transpose(1, 2)
+    transposed = steps.outputs.transpose(1, 2)
     yield "context_transposed", transposed
     yield "merged", transposed.flatten(2)
 

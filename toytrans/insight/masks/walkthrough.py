@@ -156,7 +156,7 @@ def _encoder(walk: Walk) -> Iterator[Table]:
     note += "; the pad's column is 0, the pad's own row still attends." if walk.padded else "."
     yield _matrix("5", "Encoder: softmax", each.weights, names, keys, note, total=True)
     yield _matrix("6", "Encoder: values V", each.v, names)
-    yield _matrix("6", "Weights x V", each.context, names, None, "Averages of the real values.")
+    yield _matrix("6", "Weights x V", each.outputs, names, None, "Averages of the real values.")
 
 
 def _trap_scale(q: Tensor, k: Tensor, scores: Tensor) -> str:
@@ -218,7 +218,7 @@ def _decoder_self(walk: Walk) -> Iterator[Table]:
     )
     name = "Decoder self-attention: softmax"
     yield _matrix("7c", name, each.weights, names, keys, note, total=True)
-    yield _matrix("7c", "Weights x V", each.context, names)
+    yield _matrix("7c", "Weights x V", each.outputs, names)
 
 
 def _cross(walk: Walk) -> Iterator[Table]:
@@ -252,7 +252,7 @@ def _mask_of_cross(walk: Walk) -> Iterator[Table]:
     yield _wrong_mask("Mask of the larger pads", right, larger, names, keys, trap)
     note = "The pad's column is 0."
     yield _matrix("12", "Cross: softmax", each.weights, names, keys, note, total=True)
-    yield _matrix("13", "Cross: weights x V", each.context, names)
+    yield _matrix("13", "Cross: weights x V", each.outputs, names)
 
 
 def _wrong_mask(

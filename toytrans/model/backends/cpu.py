@@ -28,7 +28,7 @@ def attend(
     dropout: float = 0.0,
     scale: float | None = None,
 ) -> Tensor:
-    """The context (B, H, Tq, Dh) of `eager_attention`, for a CPU.
+    """The outputs (B, H, Tq, Dh) of `eager_attention`, for a CPU.
 
     Products run in the dtype of q, k and v, everything between them in fp32 or fp64.
     """

@@ -33,7 +33,7 @@ def attend(
     dropout: float = 0.0,
     scale: float | None = None,
 ) -> Tensor:
-    """The context (B, H, Tq, Dh) of `eager_attention`, without a cap.
+    """The outputs (B, H, Tq, Dh) of `eager_attention`, without a cap.
 
     context: with the numbers of `for_kernel`
     """

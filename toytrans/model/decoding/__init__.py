@@ -11,9 +11,9 @@ __all__ = ["Decoded", "beam_search", "greedy", "search", "token_limits"]
 
 
 def search(
-    model: Seq2Seq, src: Tensor, *, beam: int = 1, target_growth: int = 2, alpha: float = 1.0
+    model: Seq2Seq, src: Tensor, target_growth: int = 2, *, beam: int = 1, alpha: float = 1.0
 ) -> Decoded:
     """Greedy search, or beam search where `beam` is more than 1."""
     if beam == 1:
         return greedy(model, src, target_growth)
-    return beam_search(model, src, beam, alpha, target_growth)
+    return beam_search(model, src, target_growth, width=beam, alpha=alpha)

@@ -3,6 +3,7 @@
 import torch
 from torch import Tensor
 
+from toytrans.data.pairs import longest_of
 from toytrans.model.decoding.limits import Decoded, token_limits
 from toytrans.model.decoding.loop import run
 from toytrans.model.seq2seq import Seq2Seq
@@ -11,7 +12,7 @@ from toytrans.tokens import BOS_ID, EOS_ID, PAD_ID
 
 @torch.no_grad()
 def beam_search(
-    model: Seq2Seq, src: Tensor, width: int, alpha: float = 1.0, target_growth: int = 2
+    model: Seq2Seq, src: Tensor, target_growth: int = 2, *, width: int, alpha: float = 1.0
 ) -> Decoded:
     """The best of the hypotheses that `width` beams find, for sources (B, S).
 
@@ -20,8 +21,7 @@ def beam_search(
     further tokens were certain. Where none has ended at the limit, the best open beam is taken.
     """
     limits = token_limits(src, target_growth, model.config.max_length)
-    longest = int(limits.max()) if len(src) else 0
-    return run(Beams(model, src, limits, longest, width, alpha))
+    return run(Beams(model, src, limits, width, alpha))
 
 
 class Beams:
@@ -29,19 +29,14 @@ class Beams:
 
     It holds the open beams of the A sources still searched, and the best ended hypothesis of all.
 
-    limits: (B,), how many tokens each row may become; at most `longest`.
+    limits: (B,), how many tokens each row may become
     """
 
     def __init__(
-        self,
-        model: Seq2Seq,
-        src: Tensor,
-        limits: Tensor,
-        longest: int,
-        width: int,
-        alpha: float = 1.0,
+        self, model: Seq2Seq, src: Tensor, limits: Tensor, width: int, alpha: float
     ) -> None:
-        self.limits, self.longest, self.width, self.alpha = limits, longest, width, alpha
+        self.limits, self.width, self.alpha = limits, width, alpha
+        self.longest = longest = longest_of(limits)
         sources = len(src)
         self.state = model.start_decoding(src, longest, width)
         self.newest = src.new_full((sources, width), BOS_ID)

@@ -18,7 +18,7 @@ class CachedState(DecoderState):
     """What a transformer keeps from step to step, for A sources of W beams each.
 
     cross_context: mask of the sources
-    memory: keys and values of the encoder's output, per layer
+    memory_kv: keys and values of the encoder's output, per layer
     caches: keys and values of the target so far, per layer
     ancestry: (A, W, places x W) bool, which keys of its source's cache are a beam's own past;
         None for one beam. Beams share a cache: to reorder a mask is cheaper than to move keys.
@@ -35,8 +35,10 @@ class CachedState(DecoderState):
         mask = model.masks.cross(src, one_query)
         self.cross_context = AttentionContext.of(mask, None, model.dtype)
         every = (layer.cross_attention.keys_values(memory) for layer in stack)
-        self.memory = [(k.contiguous(), v.contiguous()) for k, v in every]  # each place reads them
-        self.caches = [KVCache(*sizes, head_width, keys) for keys, _ in self.memory]
+        self.memory_kv = [
+            (k.contiguous(), v.contiguous()) for k, v in every
+        ]  # each place reads them
+        self.caches = [KVCache(*sizes, head_width, keys) for keys, _ in self.memory_kv]
         self.ancestry: Tensor | None = None
         if beams > 1:
             self.ancestry = src.new_zeros(len(src), beams, places * beams, dtype=torch.bool)
@@ -49,10 +51,10 @@ class CachedState(DecoderState):
         cross_context = replace(self.cross_context, distances=self.cross_state.distances(query))
         x = model.embed(model.tgt_embedding, tokens.reshape(-1, 1), self.place)
         x = x.view(*tokens.shape, -1)  # (A, W, D): the beams of a source as its queries
-        layers = zip(model.decoder_stack(), self.memory, self.caches, strict=True)
-        for layer, memory, cache in layers:
+        layers = zip(model.decoder_stack(), self.memory_kv, self.caches, strict=True)
+        for layer, memory_kv, cache in layers:
             cache.place = self.place
-            x = layer(x, self_context, cross_context, memory, cache)
+            x = layer(x, self_context, cross_context, memory_kv, cache)
         self.place += 1
         return model.output(model.decoder_norm(x))
 
@@ -79,7 +81,7 @@ class CachedState(DecoderState):
 
     def select_sources(self, sources: Tensor) -> None:
         self.cross_context = self.cross_context.select(sources)
-        self.memory = [(k[sources], v[sources]) for k, v in self.memory]
+        self.memory_kv = [(k[sources], v[sources]) for k, v in self.memory_kv]
         self.ancestry = None if self.ancestry is None else self.ancestry[sources]
         self.cross_state.select_sources(sources)
         for cache in self.caches:

@@ -3,6 +3,7 @@
 import torch
 from torch import Tensor
 
+from toytrans.data.pairs import longest_of
 from toytrans.model.decoding.limits import Decoded, token_limits
 from toytrans.model.decoding.loop import run
 from toytrans.model.seq2seq import Seq2Seq
@@ -12,24 +13,22 @@ from toytrans.tokens import BOS_ID, EOS_ID, PAD_ID
 @torch.no_grad()
 def greedy(model: Seq2Seq, src: Tensor, target_growth: int = 2) -> Decoded:
     """The likeliest token at every step, for sources (B, S)."""
-    limits = token_limits(src, target_growth, model.config.max_length)
-    longest = int(limits.max()) if len(src) else 0
-    return run(Greedy(model, src, limits, longest))
+    return run(Greedy(model, src, token_limits(src, target_growth, model.config.max_length)))
 
 
 class Greedy:
     """Greedy search of B sources, one place at a time; see `loop.Search`.
 
-    limits: (B,), how many tokens each row may become; at most `longest`.
+    limits: (B,), how many tokens each row may become
     """
 
-    def __init__(self, model: Seq2Seq, src: Tensor, limits: Tensor, longest: int) -> None:
-        self.limits, self.longest = limits, longest
-        self.state = model.start_decoding(src, longest)
+    def __init__(self, model: Seq2Seq, src: Tensor, limits: Tensor) -> None:
+        self.limits, self.longest = limits, longest_of(limits)
+        self.state = model.start_decoding(src, self.longest)
         self.rows = torch.arange(len(src), device=src.device)  # which source each row is of
         self.going = torch.ones_like(self.rows, dtype=torch.bool)
         self.newest = torch.full_like(self.rows, BOS_ID)
-        self.tokens = src.new_full((len(src), longest), PAD_ID)
+        self.tokens = src.new_full((len(src), self.longest), PAD_ID)
 
     def step(self) -> None:
         place = self.state.place

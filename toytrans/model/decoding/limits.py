@@ -1,4 +1,4 @@
-"""How long decoding may go on, and which rows stay in the batch."""
+"""How long decoding may go on, and what it gives."""
 
 from dataclasses import dataclass
 
@@ -28,11 +28,3 @@ def token_limits(src: Tensor, target_growth: int, longest: int | None = None) ->
     """
     limits = target_growth * (src >= FIRST_SYMBOL_ID).sum(1) + TARGET_SLACK
     return limits if longest is None else limits.clamp(max=longest)
-
-
-def rows_to_keep(going: Tensor, count: int) -> Tensor:
-    """Which rows (count,) of a batch stay in it, in order: all that go on, and ended ones.
-
-    going: (B,), rows that have not ended, at most `count`.
-    """
-    return going.int().argsort(descending=True, stable=True)[:count].sort().values

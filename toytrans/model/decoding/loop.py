@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from toytrans.data.pairs import bucket
-from toytrans.model.decoding.limits import Decoded, rows_to_keep
+from toytrans.model.decoding.limits import Decoded
 from toytrans.model.seq2seq import DecoderState
 from toytrans.tokens import PAD_ID
 
@@ -53,6 +53,14 @@ def run(search: Search) -> Decoded:
         if bucket(count) < len(going):
             search.keep(rows_to_keep(going, bucket(count)))
     return trimmed(search.decoded())
+
+
+def rows_to_keep(going: Tensor, count: int) -> Tensor:
+    """Which rows (count,) of a batch stay in it, in order: all that go on, and ended ones.
+
+    going: (B,), rows that have not ended, at most `count`.
+    """
+    return going.int().argsort(descending=True, stable=True)[:count].sort().values
 
 
 def trimmed(decoded: Decoded) -> Decoded:

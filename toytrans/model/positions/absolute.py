@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from toytrans.config.schema import ModelConfig
-from toytrans.data.hashing import permutation
+from toytrans.data.hashing import Use, permutation
 from toytrans.errors import UserError
 from toytrans.model.positions.base import Positions
 from toytrans.tokens import Vocabulary
@@ -25,8 +25,8 @@ class Absolute(Positions):
         super().__init__(model, vocabulary)
         self.rows, self.room = model.max_positions, model.max_length
         self.random = model.random_positions
-        fixed = permutation(model.max_positions or 0, 0x4A)[: model.max_length or 0].sort().values
-        self.register_buffer("fixed", fixed, persistent=False)
+        fixed = permutation(model.max_positions or 0, Use.RANDOM_PLACES)[: model.max_length or 0]
+        self.register_buffer("fixed", fixed.sort().values, persistent=False)
         self.fixed: Tensor
 
     def embed(self, x: Tensor, start: int = 0) -> Tensor:

@@ -53,9 +53,14 @@ class Anchored(Relative):
     ) -> CrossState:
         return SourceAnchors(self, src)
 
+    def make_room(self, places: int, like: Tensor) -> None:
+        self.features_up_to(4 * places, like)  # the offset of `SourceAnchors`: 2 (T + S)
+
     def bias(self, table: Tensor | None, distances: Distances) -> Tensor:
         """table (H, 7) -> (B or 1, H, Tq, Tk)."""
-        return super().bias(self.with_slope(table), distances)
+        one = len(distances.index) == 1  # as in self-attention
+        rows = [0] * len(self.rows) if one else self.rows
+        return self.weighed(self.with_slope(table), distances, rows)
 
     def with_slope(self, table: Tensor | None) -> Tensor:
         """(H, 7) -> (H, 8): the slope has weight 1 and is not learned."""

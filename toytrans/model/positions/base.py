@@ -23,10 +23,10 @@ from toytrans.tokens import Vocabulary
 
 @dataclass(frozen=True)
 class Distances:
-    """How far keys are from queries, measured in A ways.
+    """How far keys are from queries, measured in M ways.
 
-    index: (A, B or 1, Tq, Tk), distance + offset; never negative
-    offset: at least the largest distance
+    index: (M, B or 1, Tq, Tk), distance + offset; never negative
+    offset: at least the absolute value of any distance
     """
 
     index: Tensor
@@ -60,7 +60,7 @@ class Positions(nn.Module):
     """A scheme that does nothing. Others override what they need.
 
     given: what a model knows of places by it, where that is not what the paper's model knows
-    bias_weights: how many numbers each head of an attention learns for its bias
+    bias_weights: F, how many numbers each head of an attention learns for its bias
     bias_deviation: standard deviation of their first values. It is not 0 where nothing else tells
         places apart, so that even a fresh model sees the order of its source.
     """
@@ -108,12 +108,12 @@ class Positions(nn.Module):
     def bias(self, table: Tensor | None, distances: Distances) -> Tensor:
         """What heads add to their scores: (B or 1, H, Tq, Tk).
 
-        table: (H, W), what an attention has learned; None where `bias_weights` is 0
+        table: (H, F), what an attention has learned; None where `bias_weights` is 0
         """
         raise NotImplementedError
 
     def new_bias_table(self, n_heads: int) -> nn.Parameter | None:
-        """The table that an attention starts with: (H, W)."""
+        """The table that an attention starts with: (H, F)."""
         if not self.bias_weights:
             return None
         table = torch.zeros(n_heads, self.bias_weights)
@@ -138,6 +138,6 @@ def extend_table(
         return compute(len(table) if enough else max(rows, 2 * len(table))).to(like.device, dtype)
 
 
-def arange(places: range, device: torch.device) -> Tensor:
+def arange(places: range, device: torch.device | str) -> Tensor:
     """Places as a tensor."""
     return torch.arange(places.start, places.stop, device=device)

@@ -25,8 +25,8 @@ class DistanceBias(nn.Module):
 
         weights: (H, F)
         features: (N, F), of N distances
-        index: (A, B, Tq, Tk), which of the N, measured in A ways
-        rows: which of the A ways each head uses
+        index: (M, B, Tq, Tk), which of the N, measured in M ways
+        rows: which of the M ways each head uses
         """
         shape = index.shape[1:]
         flat = [way.flatten() for way in index]
@@ -84,12 +84,9 @@ class Relative(Positions):
 
     A subclass describes each distance by F features, which each head weighs. Cross-attention has
     a bias where `cross_state` gives distances. Sequences may have any length.
-
-    rows: which of several distances each head uses
     """
 
     given = "given how far apart two tokens of a sequence are, in learned steps"
-    rows: Sequence[int]
 
     def __init__(self, model: ModelConfig, vocabulary: Vocabulary) -> None:
         super().__init__(model, vocabulary)
@@ -102,13 +99,17 @@ class Relative(Positions):
         return Distances(index[None, None], offset)
 
     def make_room(self, places: int, like: Tensor) -> None:
-        self.features_up_to(4 * places, like)  # the largest offset, of cross-attention: 2 (T + S)
+        """A subclass that measures farther than `places` in cross-attention overrides it."""
+        self.features_up_to(places, like)
 
     def bias(self, table: Tensor | None, distances: Distances) -> Tensor:
         """table (H, F) -> (B or 1, H, Tq, Tk)."""
         assert table is not None
+        return self.weighed(table, distances, [0] * len(table))
+
+    def weighed(self, table: Tensor, distances: Distances, rows: Sequence[int]) -> Tensor:
+        """As `bias`. rows: which of the M ways of measuring each head uses."""
         features = self.features_up_to(distances.offset, table)
-        rows = [0] * len(table) if len(distances.index) == 1 else self.rows
         return self.weigh(table, features, distances.index, rows)
 
     def features(self, distance: Tensor) -> Tensor:

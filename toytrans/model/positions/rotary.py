@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from toytrans.config.schema import ModelConfig
-from toytrans.model.positions.base import Positions, extend_table
+from toytrans.model.positions.base import Positions, arange, extend_table
 from toytrans.tokens import Vocabulary
 
 
@@ -62,8 +62,7 @@ class Rotary(Positions):
     def _computed(self, places: range, device: torch.device | str = "cpu") -> Tensor:
         even = torch.arange(0, self.width, 2, dtype=torch.float64, device=device)
         rates = torch.exp(even * (-math.log(10_000.0) / self.width))
-        each = torch.arange(places.start, places.stop, device=device)
-        angles = each[:, None] * rates  # (L, Dh / 2)
+        angles = arange(places, device)[:, None] * rates  # (L, Dh / 2)
         return torch.stack((angles.cos(), angles.sin()), 1)
 
 
