@@ -147,7 +147,7 @@ def test_a_fault_that_anchors_hide_is_said_to_be_hidden_before_training(
 ):
     broken = ("train", "c.yaml", "--break", fault)
     hidden = command(*broken, "--set", "model.positions=anchored").err
-    assert f"anchored positions hide {fault}" in hidden.partition("runs/c")[0]
+    assert f"told the alignment hide {fault}: " in hidden.partition("runs/c")[0]
     seen = command(*broken, "--set", "model.positions=sinusoidal", "--out", "runs/seen")
     assert seen.code == 0 and "hide" not in seen.err
 

@@ -100,10 +100,11 @@ def train(
     changes, short = overrides or [], {"device": device, "fault": fault, "seed": seed}
     settings = load_config(file, changes, by_option=short)
     warn_of_fault(settings.fault)
-    if settings.model.positions == "anchored" and settings.fault in HIDDEN_BY_ANCHORS:
+    if settings.model.cross_positions != "none" and settings.fault in HIDDEN_BY_ANCHORS:
         note(
-            f"anchored positions hide {settings.fault}: exact match will look sound; its harm "
-            "shows with --set model.positions=sinusoidal"
+            f"positions that are told the alignment hide {settings.fault}: exact match will look "
+            "sound; its harm shows with --set model.positions=sinusoidal --set "
+            "model.cross_positions=none"
         )
     from toytrans.training.devices import tune_process
     from toytrans.training.distributed import init_distributed
