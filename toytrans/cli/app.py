@@ -48,6 +48,7 @@ class _EndOfFile(Exception):
 
 class _Commands(TyperGroup):
     def invoke(self, ctx: Any) -> Any:
+        """Run a command; errors that Typer words badly get words of ours. Raises UserError."""
         try:
             return super().invoke(ctx)
         except EOFError as error:

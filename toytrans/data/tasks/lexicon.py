@@ -14,6 +14,7 @@ _CONSONANTS, _VOWELS = "bdfghjklmnprstvz", "aeiou"
 
 
 def vocabulary(symbols: int, seed: int) -> Vocabulary:
+    """The words, the marker, and as many made-up words, which the seed decides."""
     words = tuple(str(k) for k in range(symbols))
     syllables = [c + v for c in _CONSONANTS for v in _VOWELS]
     size = 2

@@ -45,6 +45,7 @@ class CachedState(DecoderState):
         self.cross_state = model.cross_positions.cross_state(memory, src, beams=beams)
 
     def next_logits(self, tokens: Tensor) -> Tensor:
+        """The newest token of each beam (A, W) -> logits of the next one (A, W, V)."""
         model, query = self.model, range(self.place, self.place + 1)
         self_context = self._self_context(tokens)
         self.cross_state.advance(tokens)
