@@ -34,8 +34,8 @@ from toytrans.training import run as training_run
 from toytrans.training.devices import tune_process
 from toytrans.training.measured import Measured, measure
 from toytrans.training.records import Records
-from toytrans.training.run import Record, load_run, read_records, unfinished
-from toytrans.training.session import Request, Session, open_session
+from toytrans.training.run import Record, RunFolder
+from toytrans.training.session import Session, open_session
 
 if TYPE_CHECKING:
     from toytrans.insight.attention.maps import AttentionMaps
@@ -62,12 +62,12 @@ class Run(training_run.Run):
     @property
     def records(self) -> Records:
         """The records of the training: one dict for each line of metrics.jsonl."""
-        return Records(read_records(self.path))
+        return Records(self.folder.records)
 
     @property
     def unfinished(self) -> str:
         """How far the training has come, say "step 3 of 200"; empty where it reached its end."""
-        return unfinished(self.path)
+        return self.folder.unfinished
 
     def evaluate(
         self,
@@ -161,7 +161,8 @@ def load(
     code that the run names, its task's say, may be run.
     """
     with torch.random.fork_rng(devices=[]):  # a model draws weights before it gets those saved
-        return Run(**vars(load_run(path, str(checkpoint), device, trust_code)))
+        loaded = RunFolder.open(Path(path)).load(str(checkpoint), device, trust_code)
+    return Run(**vars(loaded))
 
 
 # Training --------------------------------------------------------------------------------------
@@ -188,17 +189,11 @@ def train(
     KeyboardInterrupt. The numbers are those of `toytrans train`, bit for bit.
     """
     changed = {**(changes or {}), **({} if seed is None else {"seed": seed})}
-    checked = config_of(_tree_of(config), changes=changed)
-    request = Request(
-        _name_of(config, checked),
-        checked,
-        lambda saved: config_of(_tree_of(config), saved, changed),
-        None if out is None else Path(out),
-        resume,
-    )
+    checked = config_of(_tree_of(config), changed)
+    name, folder = _name_of(config, checked), None if out is None else Path(out)
     with (
         _settings_of_commands(),
-        open_session(request, logger.info, in_program=True) as session,
+        open_session(checked, name, folder, resume, logger.info, in_program=True) as session,
     ):
         _follow(session, on_record)
     return load(session.trainer.run, device=str(session.trainer.device))

@@ -9,13 +9,14 @@ ends without ending the training.
 import importlib.util
 import math
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 from toytrans.errors import UserError, how_to_install
-from toytrans.training.owned import LOGS
-from toytrans.training.run import Record, read_records
+from toytrans.training.run import Record, RunFolder
+
+LOGS = "logs"
 
 Event = dict[str, Any]
 """The fields of an event of TensorBoard's."""
@@ -41,7 +42,7 @@ def copy_to_tensorboard(
     file, began = run / LOGS / f"events.out.tfevents.{time.time_ns()}", time.time() - elapsed_s
     failed = False
 
-    def append(*events: Event) -> None:
+    def append(events: Iterable[Event]) -> None:
         nonlocal failed
         try:
             if not failed:
@@ -56,13 +57,15 @@ def copy_to_tensorboard(
         when = began + float(record.get("elapsed_s") or 0.0)
         return {"wall_time": when, "step": record["step"], "summary": {"value": _values(record)}}
 
-    append(
-        {"wall_time": began, "file_version": "brain.Event:2"},
+    def so_far() -> Iterator[Event]:
+        yield {"wall_time": began, "file_version": "brain.Event:2"}
         # readers forget what older files in this folder hold, from step 0 on
-        {"wall_time": began, "step": 0, "session_log": {"status": "START"}},
-        *(event_of(record) for record in read_records(run) if record["step"] <= step),
-    )
-    return lambda record: append(event_of(record))
+        yield {"wall_time": began, "step": 0, "session_log": {"status": "START"}}
+        records = RunFolder.open(run).records
+        yield from (event_of(record) for record in records if record["step"] <= step)
+
+    append(so_far())
+    return lambda record: append([event_of(record)])
 
 
 def _append(file: Path, events: Iterable[Event]) -> None:
