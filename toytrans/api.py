@@ -4,8 +4,7 @@ import contextlib
 import copy
 import json
 import logging
-import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -20,7 +19,6 @@ from toytrans.data.pairs import Side, Split
 from toytrans.data.selection import Selection
 from toytrans.errors import UserError
 from toytrans.html import html_table
-from toytrans.model.backends.cpu import leave_products_to_onednn, products_as_they_are
 from toytrans.model.initialisation import count_parameters
 from toytrans.sweeps import results
 from toytrans.sweeps.failures import Failure
@@ -31,7 +29,7 @@ from toytrans.sweeps.outcomes import SWEEPS
 from toytrans.sweeps.processes import run_trials, workers_for
 from toytrans.sweeps.sweep import Sweep, plan
 from toytrans.training import run as training_run
-from toytrans.training.devices import tune_process
+from toytrans.training.devices import tuned
 from toytrans.training.measured import Measured, measure
 from toytrans.training.records import Records
 from toytrans.training.run import Record, RunFolder
@@ -96,7 +94,7 @@ class Run(training_run.Run):
         elif files is not None:
             pairs_of = Path(files[0]), Path(files[1])
         wanted = Selection(_checked_lengths(lengths), examples, length_of)
-        with _settings_of_commands():
+        with tuned():
             return measure(self, pairs_of, wanted, decode, beam)
 
     def attention(
@@ -191,10 +189,8 @@ def train(
     changed = {**(changes or {}), **({} if seed is None else {"seed": seed})}
     checked = config_of(_tree_of(config), changed)
     name, folder = _name_of(config, checked), None if out is None else Path(out)
-    with (
-        _settings_of_commands(),
-        open_session(checked, name, folder, resume, logger.info, in_program=True) as session,
-    ):
+    opened = open_session(checked, name, folder, resume, logger.info, in_program=True)
+    with tuned(), opened as session:
         _follow(session, on_record)
     return load(session.trainer.run, device=str(session.trainer.device))
 
@@ -221,27 +217,6 @@ def _follow(session: Session, on_record: Callable[[Record], object] | None) -> N
             trainer.run,
             trainer.progress.step,
         )
-
-
-@contextlib.contextmanager
-def _settings_of_commands() -> Iterator[None]:
-    """Compute as the commands do. The program's random states and arithmetic come back."""
-    put_products_back, state = products_as_they_are(), torch.get_rng_state()
-    on_gpu = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else []
-    on_mps = torch.mps.get_rng_state() if torch.backends.mps.is_available() else None
-    flushed = sys.float_info.min / 2 == 0
-    leave_products_to_onednn(False)
-    tune_process()
-    try:
-        yield
-    finally:
-        put_products_back()
-        torch.set_flush_denormal(flushed)
-        torch.set_rng_state(state)
-        if on_gpu:
-            torch.cuda.set_rng_state_all(on_gpu)
-        if on_mps is not None:
-            torch.mps.set_rng_state(on_mps)
 
 
 # Sweeps ------------------------------------------------------------------------------------------

@@ -1,7 +1,9 @@
 """Choose the device and the precision, and tune the CPU."""
 
+import contextlib
 import ctypes
 import sys
+from collections.abc import Iterator
 from functools import cache
 from typing import Literal
 
@@ -12,7 +14,7 @@ from torch.nn import functional as F
 from toytrans.config.schema import ModelConfig
 from toytrans.data.batches import Batch
 from toytrans.errors import UserError
-from toytrans.model.backends.cpu import leave_products_to_onednn
+from toytrans.model.backends.cpu import leave_products_to_onednn, products_as_they_are
 from toytrans.model.decoding.greedy import greedy
 from toytrans.model.transformer import Transformer
 from toytrans.tokens import BOS_ID, EOS_ID, PAD_ID, Vocabulary
@@ -118,25 +120,42 @@ def has_bf16_products(device: torch.device) -> bool:
 
 
 def tune_process() -> None:
-    """Settings of the whole process with which a CPU trains faster; a program calls it once."""
-    keep_freed_memory()
-    choose_arithmetic()
-
-
-def choose_arithmetic() -> None:
-    """How this process computes.
+    """Settings of the whole process with which a CPU trains faster; a program calls it once.
 
     Numbers too small for a normal exponent, with which a CPU computes many times slower, become
     zero. And products of fp32 matrices are oneDNN's, up to twice as fast as MKL's, where that
     rounds nothing to bf16 on the way; not where there is a GPU, for which the same setting would
     mean TF32.
     """
+    _keep_freed_memory()
     torch.set_flush_denormal(True)
     if multiplies_with_onednn():
         leave_products_to_onednn(True)
 
 
-def keep_freed_memory() -> None:
+@contextlib.contextmanager
+def tuned() -> Iterator[None]:
+    """Compute as a command does. After the block, the random states and arithmetic of before are
+    back."""
+    put_products_back, state = products_as_they_are(), torch.get_rng_state()
+    on_gpu = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else []
+    on_mps = torch.mps.get_rng_state() if torch.backends.mps.is_available() else None
+    flushed = sys.float_info.min / 2 == 0
+    leave_products_to_onednn(False)
+    tune_process()
+    try:
+        yield
+    finally:
+        put_products_back()
+        torch.set_flush_denormal(flushed)
+        torch.set_rng_state(state)
+        if on_gpu:
+            torch.cuda.set_rng_state_all(on_gpu)
+        if on_mps is not None:
+            torch.mps.set_rng_state(on_mps)
+
+
+def _keep_freed_memory() -> None:
     """Memory that is freed stays with the process (glibc only): to get it back costs a page fault
     for every 4 KiB, a fifth of a small model's step."""
     if sys.platform == "linux" and hasattr(libc := ctypes.CDLL(None), "mallopt"):

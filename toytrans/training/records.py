@@ -32,10 +32,9 @@ class Records(list[Record]):
 
     def _repr_html_(self) -> str:
         try:
-            import matplotlib  # noqa: F401
-        except ImportError:
+            return self._curve() if self else self._table()
+        except ImportError:  # matplotlib is an extra
             return self._table()
-        return self._curve() if self else self._table()
 
     def _table(self) -> str:
         """Some records, evenly spread, with the last."""
