@@ -27,8 +27,8 @@ pytestmark = pytest.mark.usefixtures("here")
 def tensors_of(path: str | Path) -> dict[tuple[str, str], bytes]:
     """Every tensor of a run's checkpoints."""
     return {
-        (str(file.relative_to(path)), name): tensor.tobytes()
-        for file in Path(path).glob("checkpoints/**/*.safetensors")
+        (file.name, name): tensor.tobytes()
+        for file in Path(path).glob("checkpoints/*.safetensors")
         for name, tensor in load_file(file).items()
     }
 
@@ -77,62 +77,48 @@ for precision in ("bf16", "fp32"):
         torch.manual_seed(seed + 5)
         torch.rand(100, 100) @ torch.rand(100, 100)
         changes = {"seed": seed, "train.precision": precision}
-        run = toytrans.train("c.yaml", f"{precision}-{seed}", changes=changes, on_record=print)
-"""
-COMMANDS = """
-import sys
-from toytrans.cli import main
-
-for precision in ("bf16", "fp32"):
-    sys.argv[1:] = ["train", "c.yaml", "--out", precision]
-    sys.argv += ["--set", "seed=1", "--set", f"train.precision={precision}"]
-    try:
-        main()
-    except SystemExit as stop:
-        assert not stop.code, stop.code
+        toytrans.train("c.yaml", f"{precision}-{seed}", changes=changes, on_record=print)
 """
 
 
 def test_the_second_training_of_a_process_equals_a_command_bit_for_bit(here: Path):
-    """Two fresh processes with two threads, dropout, and evaluations in between."""
+    """Fresh processes with two threads, dropout, and evaluations in between."""
     config = TINY | {
         "data": TINY["data"] | {"batch_tokens": 1024, "train_length": [1, 12]},
         "model": TINY["model"] | {"d_model": 32, "dropout": 0.2},
         "train": {"max_steps": 12, "eval_every": 4, "log_every": 2, "label_smoothing": 0.1},
     }
     (here / "c.yaml").write_text(json.dumps(config))
-    environment = os.environ | {"OMP_NUM_THREADS": "2"}
-    for program in (TWICE, COMMANDS):
-        line = [sys.executable, "-W", "error", "-c", program]
-        subprocess.run(line, env=environment, check=True, timeout=300, capture_output=True)
+    python = [sys.executable, "-W", "error"]
+    two = {"env": os.environ | {"OMP_NUM_THREADS": "2"}, "check": True, "capture_output": True}
+    subprocess.run([*python, "-c", TWICE], **two)
     for precision in ("bf16", "fp32"):
+        line = ["train", "c.yaml", "--out", precision, "--seed", "1"]
+        change = ["--set", f"train.precision={precision}"]
+        subprocess.run([*python, "-P", "-m", "toytrans", *line, *change], **two)
         made = tensors_of(precision)
         assert made == tensors_of(f"{precision}-1") != tensors_of(f"{precision}-0")
         assert records_of(precision) == records_of(f"{precision}-1")
         assert len(records_of(precision)) == 6
-        described = json.loads((here / f"{precision}-1/environment.json").read_text())
-        assert described["threads"] == 2
+        assert toytrans.load(precision).folder.environment["threads"] == 2
     assert tensors_of("bf16") != tensors_of("fp32")
 
 
 def test_on_record_gets_every_record_and_false_saves_and_stops(run: toytrans.Run):
     log: list[dict] = []
 
-    def on_record(record: dict) -> bool | None:
+    def until_3(record: dict) -> bool | None:
         log.append(record)
         return False if record["step"] == 3 else None
 
-    early = toytrans.train(TINY, "early", on_record=on_record)
+    early = toytrans.train(TINY, "early", on_record=until_3)
     assert [record["step"] for record in log] == [1, 2, 3] and early.unfinished == "step 3 of 6"
-    assert early.records == log
-    again = toytrans.train(TINY, "early", resume=True, on_record=log.append)
-    assert not again.unfinished and again.records == log
+    whole = toytrans.train(TINY, "early", resume=True, on_record=log.append)
+    assert whole.records == log and not whole.unfinished
     assert records_of("early") == records_of(run.path)
-    last = [
-        {key: each[key] for key in each if "step-6" in key[0]}
-        for each in (tensors_of("early"), tensors_of(run.path))
-    ]
-    assert last[0] == last[1] != {}
+    last = "checkpoints/step-6.safetensors"
+    resumed, other = (load_file(folder / last) for folder in (whole.path, run.path))
+    assert all((resumed[name] == other[name]).all() for name in resumed.keys() | other.keys())
 
 
 @pytest.mark.parametrize("error", [ZeroDivisionError, KeyboardInterrupt])
@@ -148,6 +134,22 @@ def test_an_error_in_on_record_is_raised_and_the_run_is_saved(error):
     assert not toytrans.train(TINY, "r", resume=True).unfinished, "the folder is free"
 
 
+@pytest.mark.parametrize(
+    ("name", "written"),
+    [("wandb", "wandb/offline-run-*/*.wandb"), ("mlflow", "mlruns/*/*/metrics/valid_loss")],
+)
+def test_the_lines_for_other_loggers_run(name, written, monkeypatch):
+    """Those of docs/python.md."""
+    pytest.importorskip(name)
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", Path("mlruns").absolute().as_uri())
+    monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
+    blocks = re.findall(r"```py\n(.*?)```", (ROOT / "docs/python.md").read_text(), re.DOTALL)
+    (lines,) = [block for block in blocks if name in block]
+    assert lines.count("\n") <= 6
+    exec(compile(lines.replace("configs/textbook.yaml", "c.yaml"), name, "exec"), {})
+    assert list(Path().glob(written)) and not toytrans.load("runs/c").unfinished
+
+
 def test_the_process_is_left_as_it_was():
     torch.manual_seed(5)
     before = state_of_process()
@@ -157,7 +159,6 @@ def test_the_process_is_left_as_it_was():
     torch.set_flush_denormal(True)
     toytrans.train(TINY, "b")
     assert sys.float_info.min / 2 == 0, "the program had set it"
-    torch.set_flush_denormal(False)
 
 
 @contextlib.contextmanager
@@ -178,47 +179,34 @@ def interrupt_at(step: int, times: int = 1) -> Iterator[None]:
     assert signal.signal(signal.SIGINT, before) is signal.default_int_handler
 
 
-def test_ctrl_c_saves_and_returns_the_run_so_far(caplog):
+def test_ctrl_c_saves_and_a_second_one_is_a_keyboard_interrupt(caplog):
     with interrupt_at(3):
         run = toytrans.train(TINY, "r")
     assert run.unfinished == "step 3 of 6"
     assert "r: interrupted at step 3 and saved; resume=True goes on" in caplog.text
-    assert not toytrans.train(TINY, run.path, resume=True).unfinished
-
-
-def test_a_second_ctrl_c_is_a_keyboard_interrupt():
     with interrupt_at(5, times=2), pytest.raises(KeyboardInterrupt):
-        toytrans.train(TINY, "r")
+        toytrans.train(TINY, "r", resume=True)
     assert toytrans.load("r", "last").step == 4, "the last checkpoint before it"
     assert not toytrans.train(TINY, "r", resume=True).unfinished
 
 
 def test_a_ctrl_c_before_the_first_step_is_a_keyboard_interrupt(monkeypatch):
-    make = Trainer.__init__
-
-    def interrupted(*given, **named) -> None:
-        signal.raise_signal(signal.SIGINT)
-        make(*given, **named)
-
-    monkeypatch.setattr(Trainer, "__init__", interrupted)
+    monkeypatch.setattr(
+        "toytrans.training.session.create_run", lambda *_: signal.raise_signal(signal.SIGINT)
+    )
+    monkeypatch.setattr(Trainer, "_step", None)
     with pytest.raises(KeyboardInterrupt):
         toytrans.train(TINY, "r")
 
 
-def test_outside_of_the_main_thread_no_signal_is_touched():
+def test_a_thread_trains_and_the_log_gets_what_commands_print(caplog, capfd):
+    """Outside of the main thread no signal can be collected."""
+    caplog.set_level(logging.INFO, "toytrans")
     runs = []
     thread = threading.Thread(target=lambda: runs.append(toytrans.train(TINY)))
     thread.start()
     thread.join()
-    assert not runs[0].unfinished
-
-
-def test_what_the_commands_print_goes_to_the_log(caplog, capfd):
-    caplog.set_level(logging.INFO, "toytrans")
-    toytrans.train(TINY, "r")
-    assert "r: cpu, fp32" in caplog.text
-    toytrans.train(TINY, "r", resume=True, changes={"train.max_steps": 7})
-    assert "resumed at step 6" in caplog.text
+    assert not runs[0].unfinished and "runs/copy: cpu, fp32" in caplog.text
     assert capfd.readouterr() == ("", "")
 
 
@@ -231,7 +219,6 @@ def test_what_the_commands_print_goes_to_the_log(caplog, capfd):
         (3, {}, "a config is a path, a dict or a toytrans.Config, not int"),
         ("absent.yaml", {}, "absent.yaml: no such file"),
         (TINY, {"seed": -1}, "changes: seed: found -1, expected at least 0"),
-        (TINY, {"changes": {"train.lrr": 1}}, "changes: train.lrr: unknown key"),
         (TINY, {"changes": {3: 1}}, "changes: 3: unknown key"),
         (TINY, {"out": "full"}, "full: not empty, so it is left alone; name another --out"),
         (TINY, {"changes": {"train.lr": 1e30}}, "training diverged: .*; lower train.lr"),
@@ -247,32 +234,12 @@ def test_bad_input_is_a_user_error(here: Path, config, options, message):
     assert state_of_process() == before
 
 
-@pytest.mark.parametrize(
-    ("name", "written"),
-    [("wandb", "wandb/offline-run-*/*.wandb"), ("mlflow", "mlruns/*/*/metrics/valid_loss")],
-)
-def test_the_lines_for_other_loggers_run(name, written, monkeypatch):
-    """Those of docs/python.md."""
-    pytest.importorskip(name)
-    monkeypatch.setenv("MLFLOW_TRACKING_URI", Path("mlruns").absolute().as_uri())
-    monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
-    blocks = re.findall(r"```py\n(.*?)```", (ROOT / "docs/python.md").read_text(), re.DOTALL)
-    (lines,) = [block for block in blocks if name in block]
-    assert lines.count("\n") <= 6
-    exec(compile(lines.replace("configs/textbook.yaml", "c.yaml"), name, "exec"), {})
-    assert list(Path().glob(written)) and not toytrans.load("runs/c").unfinished
-
-
 # Runs -----------------------------------------------------------------------------------------
 
 
-def test_one_sequence_gives_one_and_a_list_gives_a_list(run: toytrans.Run):
+def test_a_run_translates_and_measures_as_the_commands_do(run: toytrans.Run, command: Command):
     one = run.translate("1 2 3")
-    assert isinstance(one, str) and run.translate(["1 2 3", ""]) == [one, run.translate("")]
-    assert run.translate([]) == []
-
-
-def test_a_run_measures_what_eval_measures(run: toytrans.Run, command: Command):
+    assert run.translate(["1 2 3", ""]) == [one, run.translate("")] and run.translate([]) == []
     for given, options in (
         ({}, ()),
         ({"lengths": (1, 8), "examples": 40}, ("--lengths", "1:8", "--examples", "40")),
@@ -292,45 +259,34 @@ def test_a_run_measures_what_eval_measures(run: toytrans.Run, command: Command):
     assert run.evaluate(files="p.tsv").to_dict()["examples"] == 1
 
 
-def test_attention_of_translations_is_that_of_the_command(run: toytrans.Run, command: Command):
-    line = ("attention", "1 2 3", "4", "--run", str(run.path), "--json")
-    assert run.attention(["1 2 3", "4"]).to_dict() == json.loads(command(*line).out)
-    chosen = run.attention("1 2", part="cross", layer=1, head=2, sample=0)
-    assert [(head.part, head.layer, head.head) for head in chosen.heads] == [("cross", 1, 2)]
-    given = run.attention("1 2", "2 1 0", sample=0)
+def test_attention_and_masks_are_those_of_the_commands(run: toytrans.Run, command: Command):
+    def printed(*line: str) -> dict:
+        return json.loads(command(*line, "--json").out)
+
+    attention = ("attention", "--run", str(run.path))
+    assert run.attention(["1 2 3", "4"]).to_dict() == printed(*attention, "1 2 3", "4")
+    assert run.attention().to_dict()["src"] == printed(*attention)["src"]
+    given = run.attention("1 2", "2 1 0", part="cross", layer=1, head=2, sample=0)
+    assert [(head.part, head.layer, head.head) for head in given.heads] == [("cross", 1, 2)]
     assert run.vocabulary.decode(given.batch.tgt_out[0].tolist()) == ["2", "1", "0"]
-    assert given.basis == "the pairs shown (1)"
-    assert run.attention().to_dict()["src"] == json.loads(command(line[0], *line[3:]).out)["src"]
-
-
-def test_masks_of_a_run_are_those_of_the_command(run: toytrans.Run, command: Command):
-    options = ("--src", "1 2 3", "--tgt", "3 2 1", "--src", "4", "--tgt", "4 4", "--json")
-    printed = json.loads(command("inspect-masks", str(run.path), *options).out)
-    assert run.masks(["1 2 3", "4"], ["3 2 1", "4 4"]).to_dict() == printed
+    pairs = ("--src", "1 2 3", "--tgt", "3 2 1", "--src", "4", "--tgt", "4 4")
+    masks = run.masks(["1 2 3", "4"], ["3 2 1", "4 4"])
+    assert masks.to_dict() == printed("inspect-masks", str(run.path), *pairs)
     translated = run.vocabulary.decode(run.masks("1 2 3").batch.tgt_out[0].tolist())
     assert translated == run.translate("1 2 3").split()
-
-
-def test_a_model_in_train_mode_is_left_in_it():
-    run = toytrans.train(TINY)
-    before = run.attention("1 2", sample=0).to_dict()
+    before = run.attention("1 2").to_dict()
     run.model.train()
-    assert run.attention("1 2", sample=0).to_dict() == before
-    assert run.model.training
+    assert run.attention("1 2").to_dict() == before and run.model.training
+    run.model.eval()
 
 
-def test_records_are_those_of_the_file_and_check_takes_a_run(run: toytrans.Run):
+def test_a_run_is_loaded_at_a_step_with_its_records_and_checked(run: toytrans.Run):
+    assert toytrans.load(run.path, 4).step == toytrans.load(str(run.path), "4").step == 4
     lines = (run.path / "metrics.jsonl").read_text().splitlines()
     assert run.records == [json.loads(line) for line in lines] and len(lines) == 6
     steps, values = run.records.column("valid_loss")
     assert steps == [2, 4, 6] and all(value > 0 for value in values)
     assert toytrans.check(run, only="ab", length=5)
-
-
-def test_a_run_is_loaded_at_a_step(run: toytrans.Run):
-    assert toytrans.load(run.path, 4).step == toytrans.load(str(run.path), "4").step == 4
-    with pytest.raises(toytrans.UserError, match="no checkpoint 3"):
-        toytrans.load(run.path, 3)
 
 
 @pytest.mark.parametrize(
@@ -340,13 +296,12 @@ def test_a_run_is_loaded_at_a_step(run: toytrans.Run):
         (lambda run: run.evaluate((8, 1)), r"lengths \(8, 1\): write"),
         (lambda run: run.evaluate(beam=1.5), "beam 1.5: expected a whole number, 1 or more"),
         (lambda run: run.evaluate(split="train"), "split 'train'"),
-        (lambda run: run.evaluate(files=("no.txt", "no.txt")), "no.txt"),
-        (lambda run: run.attention("1", part="crosss"), "part crosss: no such part"),
         (lambda run: run.attention("1", layer=9), "^layer 9: no such layer"),
         (lambda run: run.attention("1", sample=-1), "sample -1: expected a whole number"),
         (lambda run: run.attention("1", ["1", "2"]), "1 src and 2 tgt"),
         (lambda run: run.translate("1 x"), "'x' is not in the vocabulary"),
         (lambda run: run.masks([]), "no src; give a sequence"),
+        (lambda run: toytrans.load(run.path, 3), "no checkpoint 3"),
         (lambda run: toytrans.check(run.path), r"is a path; give toytrans\.load\('/"),
         (lambda run: toytrans.train(TINY, run.path), "in Python: resume=True"),
     ],
@@ -365,15 +320,12 @@ def test_text_is_short(run: toytrans.Run):
     assert "in range: exact match 0." in repr(run.evaluate())
     assert "cross layer 1 head 2: " in repr(run.attention("1 2"))
     assert "Decoder self-attention: 3 of 9 cells masked, (1, 3, 3)" in repr(run.masks("1", "1 2"))
-    for shown in (run, run.evaluate(), run.attention("1 2"), run.masks("1")):
-        assert len(repr(shown)) < 2000
 
 
-def test_tables_say_why_a_cell_is_closed_and_what_a_head_weighs(run: toytrans.Run):
+def test_masks_heads_and_measurements_are_tables(run: toytrans.Run):
     page = run.masks(["1 2 3", "4"], ["3 2 1", "4"])._repr_html_()
     assert page.count("<table>") == 2 * 3
-    open_cell = 'title="&lt;bos&gt; at 0 -&gt; &lt;bos&gt; at 0: may attend"'
-    assert f'<td {open_cell} style="background: #b7e1c0; color: black' in page
+    assert 'title="&lt;bos&gt; at 0 -&gt; &lt;bos&gt; at 0: may attend"' in page
     assert "3 at 1 -&gt; 2 at 2: masked: future" in page
     assert "4 at 1 -&gt; &lt;pad&gt; at 3: masked: pad key" in page
     maps = run.attention("1 2 3", sample=0)
@@ -384,15 +336,16 @@ def test_tables_say_why_a_cell_is_closed_and_what_a_head_weighs(run: toytrans.Ru
     long = " ".join(["1"] * 200)
     assert "too many to show" in run.masks(long, long)._repr_html_()
     assert "are not shown; choose a part" in run.attention(long, sample=0)._repr_html_()
-
-
-def test_reports_are_tables_and_records_a_curve_or_a_table(run: toytrans.Run, monkeypatch):
     page = run.evaluate()._repr_html_()
     assert all(word in page for word in ("in range", "beyond", "exact match", "length 9"))
+
+
+def test_records_are_a_curve_or_a_table(run: toytrans.Run, monkeypatch):
     curve = run.records._repr_html_()
     assert curve.startswith("<svg") and "exact match, validation" in curve
     assert curve == run.records._repr_html_(), "the same bytes each time"
     monkeypatch.setitem(sys.modules, "matplotlib", None)
+    monkeypatch.setitem(sys.modules, "matplotlib.style", None)
     table = run.records._repr_html_()
     assert table.count("<tr>") == 1 + 6 and f"{run.records[-1]['loss']:.4g}" in table
 
@@ -444,9 +397,7 @@ def test_a_sweep_of_a_script_is_that_of_the_command(here: Path, command: Command
     ("options", "message"),
     [
         ({"seeds": []}, "seeds \\[\\]: give whole numbers"),
-        ({"seeds": [-1]}, "give whole numbers from 0"),
         ({"grid": {"model.positons": ["rotary"]}}, "did you mean model.positions"),
-        ({"grid": {"seed": [1]}}, "seed"),
         ({"grid": {"train.lr": []}}, "train.lr=: an empty value"),
         ({"on": "moon"}, "on 'moon': local or ray"),
         ({"jobs": -1}, "jobs -1: expected a whole number, 1 or more"),
