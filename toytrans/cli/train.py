@@ -121,7 +121,7 @@ def train(
 
     loggers = usable(log_to or [])
     tune_process()
-    with init_distributed(settings.device, note) as context:
+    with init_distributed(settings.device) as context:
         reporter.one_of_several = context.size > 1
         if not context.is_main:
             reporter.fall_silent()
