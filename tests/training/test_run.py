@@ -131,7 +131,6 @@ def test_a_project_that_has_moved_goes_on_with_the_same_files_alone(
     assert Path("r/data.json").read_text() == before
 
 
-
 def test_another_machine_is_named_where_a_run_goes_on(command: Command):
     command(*TRAIN)
     path = Path("r/environment.json")
