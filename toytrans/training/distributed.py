@@ -64,8 +64,8 @@ class DistributedContext:
     def share(self, model: nn.Module) -> None:
         """Give the model of every process the weights of rank 0."""
         if self.size > 1:
-            for weight in model.state_dict().values():
-                distributed.broadcast(weight, src=0)
+            for weight in model.parameters():
+                distributed.broadcast(weight.detach(), src=0)
 
     def sum_gradients(self, parameters: Iterable[nn.Parameter]) -> None:
         """Sum the gradients of all processes, of which each has those of its shard."""
