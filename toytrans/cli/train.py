@@ -116,7 +116,7 @@ def train(
     if log_to:
         check_tensorboard()
     tune_process()
-    with init_distributed(settings.device, note) as context:
+    with init_distributed(settings.device) as context:
         reporter.one_of_several = context.size > 1
         if not context.is_main:
             reporter.fall_silent()
