@@ -196,8 +196,7 @@ def train(
 
 
 def _follow(session: Session, on_record: Callable[[Record], object] | None) -> None:
-    """Train, and give away each record. Raises UserError where training diverged, and
-    KeyboardInterrupt where Ctrl-C came before there was something to save."""
+    """Train, and give away each record. Raises UserError where training diverged."""
     trainer = session.trainer
     records = trainer.train()
     for record in records:
