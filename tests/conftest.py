@@ -262,7 +262,7 @@ def vouch_for(run: Path, step: int, raw: bytes) -> None:
     """Other bytes for a checkpoint, and their checksum."""
     checkpoint_file(run, step).write_bytes(raw)
     listed = json.loads((run / "checkpoints.json").read_bytes())
-    listed["sha256"][str(step)] = hashlib.sha256(raw).hexdigest()
+    listed[str(step)] = hashlib.sha256(raw).hexdigest()
     (run / "checkpoints.json").write_text(json.dumps(listed))
 
 

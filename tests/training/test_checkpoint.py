@@ -48,8 +48,7 @@ def test_the_newest_two_and_the_best_are_kept(tmp_path: Path):
         save_checkpoint(tmp_path, of_step(step, best))
     assert saved_steps(tmp_path) == [2, 4, 5]
     assert [pick_step(tmp_path, which) for which in ("best", "last", "4")] == [2, 5, 4]
-    listed = json.loads((tmp_path / "checkpoints.json").read_text())["sha256"]
-    assert {"2", "4", "5"} <= set(listed)
+    assert {"2", "4", "5"} <= set(json.loads((tmp_path / "checkpoints.json").read_text()))
     with pytest.raises(UserError, match="no checkpoint 999"):
         pick_step(tmp_path, "9" * 5000)
 
@@ -91,7 +90,7 @@ def test_saving_deletes_what_it_has_listed_and_nothing_else(run: Path, command: 
     assert Path("mine").exists()
 
 
-@pytest.mark.parametrize("raw", [None, b"", b"[]", b'{"format": 2, "sha256": {"4": 3}}', b"\xff"])
+@pytest.mark.parametrize("raw", [None, b"", b"[]", b'{"4": 3}', b"\xff"])
 def test_without_its_list_nothing_is_deleted(run: Path, command: Command, raw: bytes | None):
     (run / "checkpoints.json").unlink()
     if raw is not None:
@@ -142,10 +141,10 @@ PROGRESS = json.dumps({"step": 4, "window": {}})
     ("raw", "words"),
     [
         (b"", "damaged"),
-        (b"\xff" * 100, "not a safetensors file"),
+        (b"\xff" * 100, "damaged"),
         (header({}), "damaged"),
         (header({"format": "2", "progress": "{}"}), "it is of step 0"),
-        (header({"format": "2", "progress": '{"step": 1e999}'}), "damaged (step"),
+        (header({"format": "2", "progress": '{"step": 1e999}'}), "damaged"),
         (header({"format": "99", "progress": PROGRESS}), "update toytrans"),
         (header({"format": "2", "progress": PROGRESS}), ".bias_table is missing"),
     ],

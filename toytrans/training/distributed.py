@@ -156,7 +156,7 @@ class DistributedContext:
                     "files and the same kind of device"
                 )
 
-    # Device and launcher
+    # Device
 
     def device(self, name: str) -> str:
         """The device of this process: with GPUs, one for each process of a machine.
@@ -179,13 +179,6 @@ class DistributedContext:
             )
         torch.cuda.set_device(self.local_rank)
         return f"cuda:{self.local_rank}"
-
-    def command(self) -> list[str]:
-        """The command that started the program, as far as it is known."""
-        if self.size == 1:
-            return ["toytrans"]
-        here = ["--nproc-per-node", str(self.size)] if self.size == self.local_size else ["..."]
-        return ["torchrun", *here, "-m", "toytrans"]
 
 
 SINGLE_PROCESS = DistributedContext()

@@ -94,7 +94,7 @@ def open_session(
         size = context.size
         capture, remark = context.on_all(lambda: choose_capture(config, device, precision, size))
         trainer = Trainer(config, dataset, path, device, precision, context, capture)
-        if resume:
+        if resume or goes_on:
             notes += trainer.resume()
         before = saved.environment if saved else {}
         environment = _environment(config, device, precision, context)
