@@ -10,7 +10,7 @@ from toytrans.cli.common import AsJson, columns, note, output
 from toytrans.cli.render.groups import number
 from toytrans.cli.trials import follow, raise_internal
 from toytrans.errors import UserError
-from toytrans.safe_io import json_text
+from toytrans.files import json_text
 
 if TYPE_CHECKING:
     from toytrans.sweeps.board import Board

@@ -10,7 +10,7 @@ from toytrans.cli.common import AsJson, Examples, Lengths, check_new, output, sp
 from toytrans.cli.evaluate import Device
 from toytrans.cli.render.groups import print_comparison
 from toytrans.cli.sweep import Metric
-from toytrans.safe_io import json_text, to_bytes
+from toytrans.files import json_text, to_bytes
 
 
 def compare(

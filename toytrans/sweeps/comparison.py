@@ -10,15 +10,13 @@ from pydantic import BaseModel, ConfigDict
 
 from toytrans.config.schema import Config
 from toytrans.errors import UserError
+from toytrans.files import read_json
 from toytrans.html import html_table
-from toytrans.safe_io import read_json
 from toytrans.sweeps.groups import Group, Member, Summary, pairs, parts_of
 from toytrans.sweeps.measure import PARTS, TEST, Measure, evaluate, of_lengths, read_eval
 from toytrans.sweeps.table import Table, table_of
 from toytrans.sweeps.trial import FAILED, read_failure
-from toytrans.training.owned import CONFIG, LOCK
-from toytrans.training.records import NOT_MEASURED
-from toytrans.training.run import RUNS, Run, is_run, load_run, read_records, read_run, unfinished
+from toytrans.training.run import CONFIG, METRICS, NOT_MEASURED, RUNS, Run, RunFolder, is_run
 
 SWEEPS = RUNS / "sweeps"
 SWEEP = "sweep.json"
@@ -46,7 +44,8 @@ class Comparison:
     @property
     def runs(self) -> list[Run]:
         """The models of the runs that have numbers, group by group. Raises UserError."""
-        return [load_run(member.path) for each in self.groups for member in each.counted]
+        counted = [member for each in self.groups for member in each.counted]
+        return [RunFolder.open(member.path).load() for member in counted]
 
     @property
     def problems(self) -> dict[Path, str]:
@@ -175,7 +174,7 @@ def find_runs(names: Sequence[str]) -> Found:
             raise UserError(f"{name}: not a run, a folder of runs or the name of a sweep")
         for path in paths:
             try:
-                found.runs[path] = read_run(path)[0]
+                found.runs[path] = RunFolder.open(path).config
             except UserError as error:
                 failure = read_failure(path)
                 found.unread[path] = failure.reason if failure else str(error)
@@ -185,7 +184,7 @@ def find_runs(names: Sequence[str]) -> Found:
 def runs_in(folder: Path) -> list[Path]:
     """The folders in a folder that a training has begun to write."""
     inside = sorted(folder.iterdir()) if folder.is_dir() else []
-    return [p for p in inside if any((p / name).exists() for name in (CONFIG, LOCK, FAILED))]
+    return [p for p in inside if any((p / name).exists() for name in (CONFIG, METRICS, FAILED))]
 
 
 def outcome(run: Path, config: Config, measure: Measure) -> Member:
@@ -200,19 +199,19 @@ def outcome(run: Path, config: Config, measure: Measure) -> Member:
         return Member(run, config, problem=failure.reason)
     if not is_run(run):
         return Member(run, config, problem="not begun")
-    return Member(run, config, problem=_diverged(run) or _unfinished(run) or NOT_MEASURED)
+    return Member(run, config, problem=_problem(run))
 
 
-def _unfinished(run: Path) -> str:
-    step = unfinished(run)
-    return f"unfinished: {step}" if step else ""
-
-
-def _diverged(run: Path) -> str:
-    """That the last record of a run holds a number that is not finite."""
-    records = read_records(run)
-    last = records[-1] if records else {}
-    return f"diverged by step {last['step']}" if None in last.values() else ""
+def _problem(run: Path) -> str:
+    """Why a run has no numbers that a training has begun."""
+    try:
+        folder = RunFolder.open(run)
+        last = folder.records[-1] if folder.records else {}
+        if None in last.values():  # a number that was not finite
+            return f"diverged by step {last['step']}"
+        return f"unfinished: {folder.unfinished}" if folder.unfinished else NOT_MEASURED
+    except UserError as error:
+        return str(error)
 
 
 def measure_here(run: Path, config: Config, measure: Measure, device: str) -> Member:
@@ -221,7 +220,7 @@ def measure_here(run: Path, config: Config, measure: Measure, device: str) -> Me
     if member.problem != NOT_MEASURED:
         return member
     try:
-        loaded = load_run(run, "best", device)
+        loaded = RunFolder.open(run).load("best", device)
         return Member(run, config, next(evaluate(loaded, {TEST: measure})))
     except UserError as error:
         return Member(run, config, problem=str(error).partition("; ")[0])

@@ -17,11 +17,10 @@ from toytrans.config.schema import Config, Positive, Range, Section
 from toytrans.data.pairs import Side, Split
 from toytrans.data.selection import Selection
 from toytrans.evaluation import spans
+from toytrans.files import read_json
 from toytrans.model.initialisation import count_parameters
-from toytrans.safe_io import read_json
-from toytrans.training.checkpoint import Count, read_progress
+from toytrans.training.checkpoint import Count
 from toytrans.training.measured import measure
-from toytrans.training.owned import saved_steps
 from toytrans.training.run import Run
 
 EVAL = "eval.json"
@@ -172,7 +171,8 @@ def evaluate(
     so_far: what is known of it. Measures of the same pairs are taken once.
     """
     if so_far is None:
-        progress = read_progress(run.path, saved_steps(run.path)[-1])
+        progress = run.folder.progress()
+        assert progress is not None, "its model was read"
         parameters = count_parameters(run.model)
         so_far = Eval(steps=progress.step, seconds=progress.elapsed_s, parameters=parameters)
     for name, wanted in measures.items():

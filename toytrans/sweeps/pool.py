@@ -22,7 +22,7 @@ from typing import Any
 from toytrans.errors import UserError, how_to_install
 from toytrans.sweeps.trial import Failure, Trial, keep_failure, read_failure, run
 from toytrans.training import devices
-from toytrans.training.machine import usable_cores
+from toytrans.training.environment import usable_cores
 from toytrans.user_code import trust_as_read
 
 Ended = tuple[Trial, Failure | None]

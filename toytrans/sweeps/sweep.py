@@ -22,6 +22,7 @@ from toytrans.config.schema import Config, Paths
 from toytrans.data.open import check_dataset, open_dataset
 from toytrans.data.selection import pairs_of_split
 from toytrans.errors import UserError
+from toytrans.files import disk_errors, drafts_in, write_file, write_json
 from toytrans.sweeps.comparison import SWEEP, Comparison, find_runs, outcome, read_sweep
 from toytrans.sweeps.groups import group
 from toytrans.sweeps.measure import TEST, Measure, split_of
@@ -31,8 +32,6 @@ from toytrans.sweeps.table import cell, made, write_tables
 from toytrans.sweeps.trial import Trial, by_names, path_of
 from toytrans.training.devices import choose_device
 from toytrans.training.faults import check_fault
-from toytrans.training.owned import saying_what_failed
-from toytrans.training.writing import drafts_in, write_file, write_json
 
 MOST_TRIALS = 10_000
 MOST_NAMES = 10
@@ -87,7 +86,7 @@ class Sweep:
     ) -> Generator[list[Ended]]:
         """Train what is missing; yields the trials that have ended, about once a second. Closed
         early, it lets every training save. Raises UserError. Arguments: as in `toytrans.sweep`."""
-        with saying_what_failed(self.folder, SWEEP):
+        with disk_errors(self.folder, SWEEP):
             self.folder.mkdir(parents=True, exist_ok=True)
             write_json(self.folder / SWEEP, {"made": made(), **self.about})
         waiting = self.waiting()
@@ -128,7 +127,7 @@ def write(sweep: Sweep) -> Comparison:
     with contextlib.suppress(UserError):  # no matplotlib
         picture = draw(compared, sweep.folder.name)
     if picture:
-        with saying_what_failed(sweep.folder, PLOT):
+        with disk_errors(sweep.folder, PLOT):
             write_file(sweep.folder / PLOT, picture)
         files.append(sweep.folder / PLOT)
     return replace(compared, files=files)

@@ -17,12 +17,10 @@ import torch
 
 from toytrans import __version__
 from toytrans.evaluation import wilson_interval
-from toytrans.safe_io import csv_text, json_text, to_bytes
+from toytrans.files import csv_text, disk_errors, json_text, to_bytes, write_file
 from toytrans.sweeps.groups import Member, shown
 from toytrans.sweeps.measure import OF_RUN, Eval, Numbers, Result
-from toytrans.training.machine import settings_of_numbers, usable_cores
-from toytrans.training.owned import saying_what_failed
-from toytrans.training.writing import write_file
+from toytrans.training.environment import settings_of_numbers, usable_cores
 
 COLUMNS = ("part", "shortest", "longest", "metric", "value", "low", "high", "pairs")
 """After those that name a run. low, high: the 95% interval of Wilson. Rows of a part have no
@@ -96,7 +94,7 @@ def write_tables(folder: Path, table: Table, about: Mapping[str, Any]) -> list[P
     """Write both files. about: what the JSON says besides. Raises UserError."""
     files = {"table.json": table.json({"made": made(), **about}), "table.csv": table.csv()}
     for name, text in files.items():
-        with saying_what_failed(folder, name):
+        with disk_errors(folder, name):
             write_file(folder / name, to_bytes(text))
     return [folder / name for name in files]
 

@@ -24,15 +24,14 @@ from toytrans.config.load import flatten
 from toytrans.config.schema import Config, Paths
 from toytrans.data.files import sha256_of
 from toytrans.errors import UserError, ran_out_of_memory, shortened
-from toytrans.safe_io import Unreadable, json_text, read_json
+from toytrans.files import Unreadable, disk_errors, json_text, read_json, write_json
 from toytrans.sweeps.measure import EVAL, Eval, Measure, evaluate, read_eval
 from toytrans.training import devices
-from toytrans.training.owned import LOCK, saved_steps, saying_what_failed
-from toytrans.training.run import load_run, read_records
-from toytrans.training.run_folder import InUse, locked
-from toytrans.training.session import Request, open_session
+from toytrans.training.checkpoint import saved_steps
+from toytrans.training.lock import is_locked
+from toytrans.training.run import METRICS, RunFolder
+from toytrans.training.session import open_session
 from toytrans.training.signals import exit_if_signalled
-from toytrans.training.writing import write_json
 from toytrans.user_code import RAISED, as_read, digests, fault_in_user_code
 
 FAILED = "failed.json"
@@ -100,8 +99,10 @@ class Trial(NamedTuple):
 
     def share_done(self) -> float:
         """The proportion of its training that is done."""
-        records = read_records(self.path)
-        return int(records[-1]["step"]) / self.config.train.max_steps if records else 0.0
+        with contextlib.suppress(UserError):  # it has not begun
+            records = RunFolder.open(self.path).records
+            return int(records[-1]["step"]) / self.config.train.max_steps if records else 0.0
+        return 0.0
 
     def saved_step(self) -> int:
         """The step that it goes on from; 0 = it starts."""
@@ -189,16 +190,10 @@ def _failure_of(trial: Trial) -> Failure | None:
 
 
 def _wait_until_free(path: Path) -> None:
-    """Wait for a training of before that is still saving. Raises UserError."""
+    """Wait for a training of before that is still saving."""
     deadline = time.monotonic() + SECONDS_FOR_LOCK
-    while (path / LOCK).exists():
-        try:
-            with locked(path, remedy=""):
-                return
-        except InUse:
-            if time.monotonic() > deadline:
-                raise
-            time.sleep(0.2)
+    while is_locked(path / METRICS) and time.monotonic() < deadline:
+        time.sleep(0.2)
 
 
 def _train_and_measure(trial: Trial) -> None:
@@ -206,18 +201,16 @@ def _train_and_measure(trial: Trial) -> None:
     torch.set_num_threads(1)
     devices.tune_process()
     config = trial.config
-    request = Request(trial.path.name, config, lambda _: config, trial.path, resume=True, remedy="")
-    with open_session(request, lambda _: None, patient=True) as session:
+    with open_session(
+        config, trial.path.name, trial.path, True, lambda _: None, remedy="", patient=True
+    ) as session:
         trainer, signals = session.trainer, session.signals
         for _ in trainer.train():
             pass
         exit_if_signalled(signals.received)
     if trial.checkpoint == "best" and trainer.stop_reason == "diverged":
-        raise Diverged(
-            f"training diverged: the {trainer.cause} is not finite by step "
-            f"{trainer.progress.step}; lower train.lr or train.clip_norm"
-        )
-    trained = load_run(trial.path, trial.checkpoint, str(trainer.device))
+        raise Diverged(trainer.divergence())
+    trained = RunFolder.open(trial.path).load(trial.checkpoint, str(trainer.device))
     for found in evaluate(trained, trial.measures, trial.eval()):
-        with saying_what_failed(trial.path, EVAL):
+        with disk_errors(trial.path, EVAL):
             write_json(trial.path / EVAL, found.model_dump(mode="json"))
