@@ -138,12 +138,13 @@ def _cells(summary: Summary | None) -> list[str]:
 
 
 class Saved(BaseModel):
-    """sweep.json, as far as it is read again."""
+    """sweep.json, as far as it is read again. runs: names, in the order of the grid."""
 
     model_config = ConfigDict(strict=True)
 
     made: dict[str, Any]
     measure: Measure | None = None
+    runs: list[str] = []
 
 
 def read_sweep(folder: Path) -> Saved | None:
@@ -169,7 +170,7 @@ def find_runs(names: Sequence[str]) -> Found:
         folder = Path(name) if os.path.exists(name) else SWEEPS / name
         saved = read_sweep(folder)
         measures.add(saved.measure if saved and saved.measure else found.measure)
-        paths = [folder] if is_run(folder) else runs_in(folder)
+        paths = [folder] if is_run(folder) else _runs_in(folder, saved.runs if saved else [])
         if not paths:
             raise UserError(f"{name}: not a run, a folder of runs or the name of a sweep")
         for path in paths:
@@ -181,10 +182,11 @@ def find_runs(names: Sequence[str]) -> Found:
     return found._replace(measure=measures.pop()) if len(measures) == 1 else found
 
 
-def runs_in(folder: Path) -> list[Path]:
-    """The folders in a folder that a training has begun to write."""
-    inside = sorted(folder.iterdir()) if folder.is_dir() else []
-    return [p for p in inside if any((p / name).exists() for name in (CONFIG, METRICS, FAILED))]
+def _runs_in(folder: Path, first: Sequence[str]) -> list[Path]:
+    """The folders in a folder that a training has begun to write. first: names that come first."""
+    names = sorted(os.listdir(folder)) if folder.is_dir() else []
+    paths = [folder / name for name in dict.fromkeys([*(n for n in first if n in names), *names])]
+    return [p for p in paths if any((p / name).exists() for name in (CONFIG, METRICS, FAILED))]
 
 
 def outcome(run: Path, config: Config, measure: Measure) -> Member:

@@ -71,7 +71,7 @@ class Sweep:
                 runs["goes on"].append(f"{trial.title} from step {step}")
             else:
                 runs["starts"].append(trial.title)
-        sentences = [f"{self.folder}: {len(self.trials)} runs"]
+        sentences = [f"{self.folder}: {len(self.trials)} run{'s' * (len(self.trials) > 1)}"]
         if runs["goes on"] or (runs["finished"] and runs["starts"]):
             sentences += [f"{what}: {listed(some)}" for what, some in runs.items() if some]
         elif runs["finished"]:
@@ -165,7 +165,12 @@ def plan(
             path = there.get(path.name[-8:], path)  # the same by other keys of a grid
             title = f"{_title(choice)} seed {seed}".strip()
             trials.append(Trial(path, seeded, {TEST: measure}, title))
-    about = {"measure": measure.model_dump(mode="json"), "grid": grid, "seeds": list(seeds)}
+    about = {
+        "measure": measure.model_dump(mode="json"),
+        "grid": grid,
+        "seeds": list(seeds),
+        "runs": [trial.path.name for trial in trials],
+    }
     return Sweep(folder, trials, about)
 
 

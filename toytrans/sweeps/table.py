@@ -87,7 +87,8 @@ def _of(numbers: Numbers) -> Iterator[list[Any]]:
 
 
 def _share(value: float, pairs: int) -> list[Any]:
-    return [value, *wilson_interval(round(value * pairs), pairs), pairs]
+    low, high = wilson_interval(round(value * pairs), pairs)
+    return [value, min(low, value), max(high, value), pairs]  # but for rounding they are so
 
 
 def write_tables(folder: Path, table: Table, about: Mapping[str, Any]) -> list[Path]:
