@@ -87,7 +87,7 @@ class Measure(Section):
 
     def same_pairs(self, other: "Measure") -> bool:
         """Whether the numbers of one are those of the other."""
-        return self.model_copy(update={"metric": other.metric}) == _plain(other)
+        return _plain(self.model_copy(update={"metric": other.metric})) == _plain(other)
 
     def selection(self) -> Selection:
         return Selection(self.lengths, self.pairs, self.side)
