@@ -13,8 +13,8 @@ from conftest import SMALL_YAML, Command, call, on_screen
 
 from toytrans import load
 from toytrans.data.batches import Batch
-from toytrans.insight.attention import heads
-from toytrans.insight.tables import CLOSED
+from toytrans.inspection import heads
+from toytrans.inspection.table import CLOSED
 from toytrans.tokens import BOS_ID, PAD_ID
 
 REVERSE = """\

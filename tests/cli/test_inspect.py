@@ -22,9 +22,9 @@ from conftest import PAIRS, SMALL_YAML, Command, Screen, call, on_screen
 
 from toytrans.cli.inspect import Library
 from toytrans.cli.render.tables import print_tables
-from toytrans.insight.masks.conventions import LIBRARIES
-from toytrans.insight.masks.mask_tables import COLUMNS
-from toytrans.insight.tables import CLOSED, Table
+from toytrans.inspection.masks import COLUMNS
+from toytrans.inspection.other_libraries import LIBRARIES
+from toytrans.inspection.table import CLOSED, Table
 
 CONFIG = SMALL_YAML  # of the fixture `here`
 

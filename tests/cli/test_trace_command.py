@@ -8,7 +8,7 @@ import torch
 from conftest import PAIRS, SMALL_YAML, Command
 from safetensors.torch import load_file
 
-from toytrans.insight.capture import PARTS
+from toytrans.inspection.record import PARTS
 
 CONFIG = SMALL_YAML  # of the fixture `here`
 

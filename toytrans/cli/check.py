@@ -183,7 +183,7 @@ def faults(
     ] = None,
 ) -> None:
     """List the faults that can be planted, or show one: symptom, proofs, reports of it."""
-    from toytrans.insight.diagnosis.fault_cards import CARDS
+    from toytrans.exercises.fault_cards import CARDS
 
     console = output()
     if name is not None:

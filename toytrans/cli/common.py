@@ -22,7 +22,7 @@ from rich.text import Text
 from toytrans.config.names import FaultName
 from toytrans.config.sealed import fault_remark, is_sealed
 from toytrans.errors import UserError, did_you_mean
-from toytrans.insight.tables import printable as printable
+from toytrans.inspection.table import printable as printable
 from toytrans.training.writing import check_free, write_file
 from toytrans.user_code import trusting
 

@@ -22,8 +22,8 @@ from toytrans.safe_io import json_text
 from toytrans.training.signals import collect_signals, exit_if_signalled
 
 if TYPE_CHECKING:
-    from toytrans.insight.diagnosis.snapshot import RunSnapshot
-    from toytrans.insight.diagnosis.symptoms import Symptom
+    from toytrans.doctor.record import RunSnapshot
+    from toytrans.doctor.symptoms import Symptom
 
 STYLES = {"wrong": "bold red", "odd": "yellow", "note": "dim"}
 
@@ -92,8 +92,8 @@ def _machine_rows(facts: dict[str, Any]) -> Rows:
 
 def _run(path: Path, as_json: bool) -> bool:
     """Diagnose a run, and return whether nothing is wrong with it."""
-    from toytrans.insight.diagnosis.doctor import examine
-    from toytrans.insight.diagnosis.snapshot import overview, read_snapshot
+    from toytrans.doctor.findings import examine
+    from toytrans.doctor.record import overview, read_snapshot
 
     snapshot = read_snapshot(path)
     symptoms = examine(snapshot)

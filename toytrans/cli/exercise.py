@@ -9,11 +9,11 @@ import typer
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from toytrans.insight.diagnosis.exercises import Mark
+    from toytrans.exercises.exercise import Mark
 
 from toytrans.cli.common import columns, note, output, plain, write_new
 from toytrans.cli.render.proofs import print_card
-from toytrans.insight.diagnosis.exercise_sheet import MOST_ANSWERS, MOST_STUDENTS
+from toytrans.exercises.sheet import MOST_ANSWERS, MOST_STUDENTS
 from toytrans.safe_io import read_whole, to_bytes
 
 app = typer.Typer(no_args_is_help=True, help="Set, solve and grade exercises: find the fault.")
@@ -70,7 +70,7 @@ def new(
 
     It names the fault nowhere. The same options and key give the same exercise again.
     """
-    from toytrans.insight.diagnosis import exercises
+    from toytrans.exercises import exercise as exercises
 
     made = secrets.token_hex(6) if key is None else key
     chosen: Literal[1, 2, 3] = (1, 2, 3)[level - 1]
@@ -130,7 +130,7 @@ def _write_grades(option: str, path: Path, raw: bytes) -> None:
 
 
 def _first_sheet(folder: Path) -> Path:
-    from toytrans.insight.diagnosis import exercises
+    from toytrans.exercises import exercise as exercises
 
     return min([*folder.glob(exercises.SHEET), *folder.glob(f"*/{exercises.SHEET}")])
 
@@ -144,7 +144,7 @@ def check(
 
     Of a closed exercise, the answer is written down only.
     """
-    from toytrans.insight.diagnosis import exercises
+    from toytrans.exercises import exercise as exercises
 
     right, count = exercises.answer(exercise, answer)
     if right is None:
@@ -159,7 +159,7 @@ def check(
 @app.command()
 def hint(exercise: Folder = HERE) -> None:
     """Give the next hint, below those given before: three in all, two of a closed exercise."""
-    from toytrans.insight.diagnosis import exercises
+    from toytrans.exercises import exercise as exercises
 
     console = output()
     hints, most = exercises.hint(exercise)
@@ -172,8 +172,8 @@ def hint(exercise: Folder = HERE) -> None:
 @app.command()
 def reveal(key: Key, exercise: Folder = HERE) -> None:
     """Tell the right answer, to the teacher."""
-    from toytrans.insight.diagnosis import exercises
-    from toytrans.insight.diagnosis.fault_cards import CARDS
+    from toytrans.exercises import exercise as exercises
+    from toytrans.exercises.fault_cards import CARDS
 
     answer = exercises.reveal(exercise, key)
     console = output()
@@ -204,7 +204,7 @@ def grade(
     ] = None,
 ) -> None:
     """Grade the exercises of a class: answers, numbers of answers and of hints, times."""
-    from toytrans.insight.diagnosis import exercises
+    from toytrans.exercises import exercise as exercises
 
     marks = exercises.grade(folder, key)
     if csv is not None:

@@ -9,7 +9,7 @@ from markupsafe import Markup
 
 from toytrans import __version__
 from toytrans.errors import UserError, how_to_install
-from toytrans.insight.tables import printable
+from toytrans.inspection.table import printable
 from toytrans.report.charts import Chart
 
 MISSING = f"a page with plots needs Altair: {how_to_install('altair', 'vl-convert-python')}"

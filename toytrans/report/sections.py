@@ -11,16 +11,15 @@ from toytrans.config.load import compared_with_defaults
 from toytrans.config.sealed import fault_remark
 from toytrans.data.batches import make_batch
 from toytrans.data.selection import Selection, pairs_of_split
+from toytrans.doctor.findings import examine
+from toytrans.doctor.record import read_snapshot
 from toytrans.errors import UserError
 from toytrans.evaluation import PARTS, Scores, evaluate, translate
-from toytrans.insight.attention.maps import AttentionMaps, few, validation_pairs
-from toytrans.insight.diagnosis.doctor import examine
-from toytrans.insight.diagnosis.snapshot import read_snapshot
-from toytrans.insight.inspected import ATTENTIONS, InspectedBatch
-from toytrans.insight.masks.mask_tables import REASONS, reasons
 from toytrans.insight.proofs import check
 from toytrans.insight.proofs.report import Report as Proofs
-from toytrans.insight.tables import Table
+from toytrans.inspection.heads import AttentionMaps, few, validation_pairs
+from toytrans.inspection.shown import ATTENTIONS, REASONS, InspectedBatch
+from toytrans.inspection.table import Table
 from toytrans.model.build import as_transformer
 from toytrans.model.initialisation import count_parameters
 from toytrans.report import charts
@@ -153,7 +152,7 @@ def masks(inspected: InspectedBatch) -> Section:
         grids = []
         for name, title in ATTENTIONS.items():
             queries, keys = inspected.tokens(name, pair)
-            letters = reasons(inspected, name)[pair]
+            letters = inspected.reasons(name)[pair]
             grids.append(
                 {
                     "title": title,

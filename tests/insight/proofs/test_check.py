@@ -17,8 +17,8 @@ from zoo.parts import Translator
 import toytrans
 from toytrans.config.names import FaultName, PositionName
 from toytrans.errors import UserError
+from toytrans.exercises.fault_cards import CARDS
 from toytrans.insight.adapters import TorchTransformer
-from toytrans.insight.diagnosis.fault_cards import CARDS
 from toytrans.insight.proofs import PROOFS, check_own
 from toytrans.insight.proofs.batch import TOLERANCE, ProofBatch
 from toytrans.training.faults import build_model

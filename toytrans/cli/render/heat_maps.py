@@ -24,7 +24,7 @@ from toytrans.cli.common import (
 from toytrans.cli.render.results import interval
 from toytrans.cli.render.tables import beside, fitting, has_unicode, side_by_side, wrapped
 from toytrans.errors import UserError, how_to_install
-from toytrans.insight.tables import CLOSED
+from toytrans.inspection.table import CLOSED
 from toytrans.tokens import EOS_ID, PAD_ID, SPECIALS
 
 if TYPE_CHECKING:
@@ -33,8 +33,7 @@ if TYPE_CHECKING:
     from rich.table import Table
     from torch import Tensor
 
-    from toytrans.insight.attention.heads import HeadReport
-    from toytrans.insight.attention.maps import AttentionMaps
+    from toytrans.inspection.heads import AttentionMaps, HeadReport
 
 LEVELS = (0.05, 0.25, 0.5, 0.75)
 """Weights at which a darker block begins."""
@@ -105,7 +104,7 @@ def _tokens(
     maps: "AttentionMaps", head: "HeadReport", row: int, names: list[str]
 ) -> tuple[list[str], list[str], list[bool]]:
     """Queries and keys of one pair by their names, and which queries are pads."""
-    from toytrans.insight.attention.heads import axes
+    from toytrans.inspection.heads import axes
 
     queries, keys = (ids[row].tolist() for ids in axes(head.part, maps.batch))
     return [names[i] for i in queries], [names[i] for i in keys], [i == PAD_ID for i in queries]

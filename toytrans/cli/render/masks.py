@@ -9,9 +9,8 @@ from rich.text import Text
 from toytrans.cli.common import plain, printable
 from toytrans.cli.render.heat_maps import axis_names, column_heads
 from toytrans.cli.render.tables import STYLES, beside, fitting, side_by_side, wrapped
-from toytrans.insight.inspected import ATTENTIONS, InspectedBatch
-from toytrans.insight.masks.mask_tables import reasons
-from toytrans.insight.tables import CLOSED
+from toytrans.inspection.shown import ATTENTIONS, InspectedBatch
+from toytrans.inspection.table import CLOSED
 from toytrans.tokens import PAD_ID
 
 
@@ -41,7 +40,7 @@ def _block(inspected: InspectedBatch, name: str, title: str, row: int) -> list[T
     left = max(map(cell_len, queries)) + 1
     lines = [Text(title, "bold")]
     lines += [Text(" " * left + head) for head in column_heads(keys, 2)]
-    for query, letters in zip(queries, reasons(inspected, name)[row], strict=True):
+    for query, letters in zip(queries, inspected.reasons(name)[row], strict=True):
         line = Text(" " * (left - 1 - cell_len(query)) + query + " ")
         for letter in letters:
             cell = letter if letter in "1!?" else CLOSED
@@ -59,7 +58,7 @@ def _reading(inspected: InspectedBatch, row: int) -> str:
 
 def _facts(inspected: InspectedBatch, row: int) -> Iterator[str]:
     """What the masks do right, or the cells that are wrong."""
-    grids = {name: reasons(inspected, name)[row] for name in ATTENTIONS}
+    grids = {name: inspected.reasons(name)[row] for name in ATTENTIONS}
     cells = {name: [cell for line in grid for cell in line] for name, grid in grids.items()}
     wrong = {name: (each.count("!"), each.count("?")) for name, each in cells.items()}
     if any(opened or closed for opened, closed in wrong.values()):

@@ -7,13 +7,13 @@ from xml.etree import ElementTree
 from toytrans.cli.common import output, plain, print_page, warn_of_fault
 from toytrans.config.names import FaultName
 from toytrans.config.sealed import is_sealed, opened
-from toytrans.insight.tables import printable
+from toytrans.inspection.table import printable
 from toytrans.safe_io import json_text
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from toytrans.insight.diagnosis.fault_cards import FaultCard
+    from toytrans.exercises.fault_cards import FaultCard
     from toytrans.insight.proofs.report import Finding, Report
 
 
@@ -124,7 +124,7 @@ def _print(console: "Console", report: "Report", fault: str | None) -> None:
         console.print(plain(text), style="dim")
     _print_sum(console, report)
     if not is_sealed(fault) and (name := opened(fault)):
-        from toytrans.insight.diagnosis.fault_cards import CARDS
+        from toytrans.exercises.fault_cards import CARDS
 
         print_card(console, name, CARDS[name])
 

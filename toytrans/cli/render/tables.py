@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.text import Text
 
 from toytrans.cli.common import printable
-from toytrans.insight.tables import CLOSED, Table
+from toytrans.inspection.table import CLOSED, Table
 
 GAP = "  "
 NARROWEST = 36

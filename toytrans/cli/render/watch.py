@@ -24,8 +24,7 @@ from toytrans.cli.render.tables import GAP, fitting, has_unicode, side_by_side, 
 from toytrans.data.batches import make_batch
 from toytrans.data.pairs import Dataset, all_pairs
 from toytrans.errors import UserError
-from toytrans.insight.attention.heads import Choice, attend, count
-from toytrans.insight.attention.maps import AttentionMaps, few
+from toytrans.inspection.heads import AttentionMaps, Choice, attend, few, measure
 from toytrans.model.decoding import greedy
 from toytrans.tokens import EOS_ID
 from toytrans.training.run import Run, read_records
@@ -138,7 +137,7 @@ class _View:
         try:
             self.answers = greedy(model, batch.src, self.facts.target_growth).tokens.tolist()
             attentions = attend(model, batch, Choice("cross"))
-            heads = [head for each in attentions for head in count(each, batch).result()]
+            heads = measure([(attentions, batch)])
             self.maps = AttentionMaps(run, batch, attentions, heads, "")
         except UserError:  # weights that are not finite, or a model without our attention
             pass
