@@ -225,9 +225,10 @@ def _reports(
     part: Part, layer: int, heads: tuple[int, ...], counts: Counts
 ) -> Iterator[HeadReport]:
     """Sums divided, once."""
-    queries, *of_heads, chances = (each.tolist() for each in counts)
+    queries, chances = int(counts.queries), counts.chance.tolist()
     total = max(queries, 1)
-    for head, rights, weights in zip(heads, *of_heads, strict=True):
+    of_heads = zip(heads, counts.right.tolist(), counts.weight.tolist(), strict=True)
+    for head, rights, weights in of_heads:
         fits = [
             Fit(
                 rule,

@@ -130,8 +130,8 @@ def trace(inspected: InspectedBatch, part: Part, layer: int) -> Trace:
         model(inspected.batch.src, inspected.batch.tgt_in)
     # shared layers run once for each position in the stack; embeddings may be shared as well
     turn = layer - 1 if model.config.share_layers else 0
-    side = 0 if part == "encoder" else -1
-    turns = {"embedding": side, "embedded": side, "memory": -1}
+    own = 0 if part == "encoder" else -1
+    turns = {"embedding": own, "embedded": own, "memory": -1}
     called = {name: each[turns.get(name, turn)] for name, each in calls.items() if each}
     call = AttentionCall.of(called["attention"])
     steps, output = call.run()
