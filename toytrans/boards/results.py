@@ -13,10 +13,9 @@ from pydantic import BaseModel
 from toytrans.boards.definition import Board, Measure
 from toytrans.boards.jobs import Job
 from toytrans.evaluation import spans
-from toytrans.safe_io import json_text, read_json
+from toytrans.files import json_text, read_json, write_json
 from toytrans.sweeps.results import RESULTS, this_machine
 from toytrans.training.owned import saying_what_failed
-from toytrans.training.writing import write_json
 
 MOST_BYTES = 2**26
 """Of a results file."""

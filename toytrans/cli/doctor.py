@@ -18,7 +18,7 @@ from toytrans.cli.common import (
     plain,
     share,
 )
-from toytrans.safe_io import json_text
+from toytrans.files import json_text
 from toytrans.training.signals import collect_signals, exit_if_signalled
 
 if TYPE_CHECKING:

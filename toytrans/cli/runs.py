@@ -9,7 +9,7 @@ import typer
 from toytrans.cli.common import AsJson, Progress, columns, note, output, plain, share
 from toytrans.config.sealed import fault_remark
 from toytrans.errors import UserError
-from toytrans.safe_io import json_text
+from toytrans.files import json_text
 
 if TYPE_CHECKING:
     from toytrans.training.listing import ListedRun

@@ -37,8 +37,7 @@ from toytrans.exercises.sheet import (
     Language,
     sheet,
 )
-from toytrans.safe_io import Unreadable, csv_text, read_json
-from toytrans.training.writing import drafted, write_file, write_json
+from toytrans.files import Unreadable, csv_text, drafted, read_json, write_file, write_json
 
 CONFIG, ABOUT, SHEET, PROGRESS = "exercise.yaml", "exercise.json", "SHEET.md", "progress.json"
 

@@ -18,7 +18,7 @@ from typing import Any
 from toytrans.config.load import flatten
 from toytrans.config.schema import Config, Paths
 from toytrans.errors import UserError
-from toytrans.safe_io import json_text
+from toytrans.files import drafts_in, json_text, write_json
 from toytrans.sweeps.failures import Failure
 from toytrans.sweeps.grid import (
     Choice,
@@ -37,7 +37,6 @@ from toytrans.sweeps.saved import FILE, SavedSweep, read_sweep
 from toytrans.sweeps.trial import RESULT, Trial, files_of, names_of
 from toytrans.training.owned import LOCK, saved_steps, saying_what_failed
 from toytrans.training.run_folder import InUse, locked
-from toytrans.training.writing import drafts_in, write_json
 
 MOST_TRIALS = 10_000
 MOST_NAMES = 10

@@ -24,9 +24,9 @@ from toytrans.config.yaml import write_yaml
 from toytrans.data.files import sha256_of
 from toytrans.data.pairs import DataFacts
 from toytrans.errors import UserError
+from toytrans.files import read_json, write_json
 from toytrans.model.initialisation import count_parameters
 from toytrans.model.seq2seq import Seq2Seq
-from toytrans.safe_io import read_json
 from toytrans.training import devices
 from toytrans.training.checkpoint import Count
 from toytrans.training.owned import saying_what_failed
@@ -34,7 +34,6 @@ from toytrans.training.run import load_run, read_records
 from toytrans.training.session import Request, open_session
 from toytrans.training.signals import exit_if_signalled
 from toytrans.training.trainer import Trainer
-from toytrans.training.writing import write_json
 from toytrans.user_code import as_read, digests
 
 RESULT = "result.json"

@@ -22,9 +22,8 @@ from torch import Tensor
 
 from toytrans.config.schema import TrainConfig
 from toytrans.errors import UserError
+from toytrans.files import Unreadable, flush_folder, open_regular, read_whole, write_file
 from toytrans.model.seq2seq import Seq2Seq
-from toytrans.safe_io import Unreadable, open_regular, read_whole
-from toytrans.training.failpoint import failpoint
 from toytrans.training.owned import (
     DESCRIPTION,
     MOST_BYTES,
@@ -37,7 +36,6 @@ from toytrans.training.owned import (
     saved_steps,
     saying_what_failed,
 )
-from toytrans.training.writing import flush_folder, write_file
 
 FORMAT = 1
 
@@ -110,12 +108,10 @@ def save_checkpoint(run: Path, checkpoint: Checkpoint, keep: int = 2) -> None:
                 raw = safetensors.torch.save(_contiguous(getattr(checkpoint, name)))
                 sums[f"{name}.safetensors"] = hashlib.sha256(raw).hexdigest()
                 write_file(draft / f"{name}.safetensors", raw)
-                failpoint(f"whole-{name}.safetensors")
             about = {"format": FORMAT, "sha256": sums, "progress": asdict(checkpoint.progress)}
             write_file(
                 draft / DESCRIPTION, (json.dumps(about, indent=1, allow_nan=False) + "\n").encode()
             )
-            failpoint(f"whole-{DESCRIPTION}")
             flush_folder(draft)
             place_checkpoint(run, step, draft)
         except (OSError, UserError):

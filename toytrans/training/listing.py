@@ -13,7 +13,7 @@ except ImportError:  # not on Windows
     fcntl = None  # type: ignore[assignment]
 
 from toytrans.errors import UserError
-from toytrans.safe_io import Unreadable, open_regular
+from toytrans.files import Unreadable, open_regular
 from toytrans.training.checkpoint import Progress, read_progress
 from toytrans.training.owned import CHECKPOINTS, CONFIG, DATA, LOCK, saved_steps
 from toytrans.training.run import read_run

@@ -23,10 +23,9 @@ from typing import Any, NamedTuple
 from toytrans.config.names import LoggerName
 from toytrans.config.schema import Config
 from toytrans.errors import UserError, did_you_mean, how_to_install
-from toytrans.safe_io import read_whole
+from toytrans.files import read_whole, write_file
 from toytrans.training.owned import LOGS
 from toytrans.training.run import Record, read_environment, read_records
-from toytrans.training.writing import write_file
 
 SECONDS_BEFORE_NOTICE, SECONDS_TO_END = 2.0, 60.0
 """The end of a training waits so long for a logger before it says so, and in all."""

@@ -23,9 +23,7 @@ from pathlib import Path
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from toytrans.errors import UserError
-from toytrans.safe_io import Unreadable, json_text, read_whole
-from toytrans.training.failpoint import failpoint
-from toytrans.training.writing import drafts_in, flush_folder, write_file
+from toytrans.files import Unreadable, drafts_in, flush_folder, json_text, read_whole, write_file
 
 CONFIG, DATA, ENVIRONMENT, METRICS, LOCK, CHECKPOINTS, MANIFEST, LOGS = (
     "config.yaml",
@@ -114,7 +112,6 @@ def place_checkpoint(run: Path, step: int, draft: Path) -> None:
     sums = {str(step): digest for step, digest in sorted(manifest.items()) if step in there}
     write_file(run / MANIFEST, f"{json_text({'format': 1, 'sha256': sums})}\n".encode())
     draft.rename(final)
-    failpoint("renamed")
     flush_folder(final.parent)
 
 
@@ -132,7 +129,6 @@ def prune(run: Path, steps: Iterable[int]) -> None:
         if _is_own(checkpoint_folder(run, step), manifest):
             with contextlib.suppress(OSError):
                 doomed = _hide(checkpoint_folder(run, step))
-                failpoint("pruning")
                 _delete(doomed, CHECKPOINT_FILES)
     for name in os.listdir(folder):
         if _is_draft(name):
@@ -155,7 +151,6 @@ def keep_unreadable(run: Path, step: int) -> Path:
     free = next(p for name in names if not os.path.lexists(p := folder.with_name(name)))
     with saying_what_failed(run, free.name):
         folder.rename(free)
-    failpoint("set-aside")
     return free
 
 

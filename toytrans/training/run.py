@@ -28,8 +28,8 @@ from toytrans.data.files import MOST_BYTES
 from toytrans.data.pairs import MOST_TARGET_GROWTH, DataFacts
 from toytrans.errors import UserError
 from toytrans.evaluation import translate
+from toytrans.files import append_line, json_text, open_regular, read_whole, write_file, write_json
 from toytrans.model.seq2seq import Seq2Seq
-from toytrans.safe_io import json_text, open_regular, read_whole
 from toytrans.tokens import Vocabulary
 from toytrans.training.checkpoint import (
     Checkpoint,
@@ -52,7 +52,6 @@ from toytrans.training.owned import (
     saved_steps,
     saying_what_failed,
 )
-from toytrans.training.writing import append_line, write_file, write_json
 from toytrans.user_code import trust
 
 Record = dict[str, Any]

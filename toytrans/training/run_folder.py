@@ -14,9 +14,9 @@ except ImportError:  # not on Windows
     fcntl = None  # type: ignore[assignment]
 
 from toytrans.errors import UserError
+from toytrans.files import check_free, drafts_in
 from toytrans.training.owned import DATA, ENVIRONMENT, LOCK, saying_what_failed
 from toytrans.training.run import RUNS, is_run, read_environment
-from toytrans.training.writing import check_free, drafts_in
 
 TRIES, SECONDS_BETWEEN_TRIES = 10, 0.02
 """How often a lock is asked for: a command that lists runs may hold it for a moment."""

@@ -95,17 +95,6 @@ def collect_interrupts() -> Iterator[ReceivedSignals]:
         signal.signal(signal.SIGINT, before)
 
 
-@contextlib.contextmanager
-def signals_as_exceptions() -> Iterator[None]:
-    """Let the first signal leave the block as an exception, so that the block cleans up."""
-    with collect_signals(patient=True) as signals:
-        signals.act = lambda: exit_if_signalled(signals.received)
-        try:
-            yield
-        finally:
-            exit_if_signalled(signals.received)  # code in the block may have swallowed it
-
-
 def exit_if_signalled(*received: list[int]) -> None:
     """Exit with the code of the first signal of any process, if there is one."""
     for number in itertools.chain(*received):

@@ -8,6 +8,7 @@ import pytest
 import torch
 from conftest import call
 
+from toytrans.files import json_text
 from toytrans.model.manual_backward import functions
 from toytrans.model.manual_backward.gradients import (
     B,
@@ -19,7 +20,6 @@ from toytrans.model.manual_backward.gradients import (
     ids_with_pads,
     layers,
 )
-from toytrans.safe_io import json_text
 
 OPERATIONS = {
     "linear",
