@@ -1,13 +1,10 @@
 """Exercises: the fault is at work and named nowhere; answers, hints, grades."""
 
 import csv
-import errno
-import fcntl
 import json
 import re
 import shlex
 import shutil
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import get_args
 
@@ -18,7 +15,6 @@ import toytrans
 from toytrans.config.load import load_config
 from toytrans.config.names import FaultName
 from toytrans.config.sealed import seal
-from toytrans.exercises import exercise as exercises
 from toytrans.exercises.exercise import DRAWN, KINDS, draw, hints_of, read
 from toytrans.exercises.fault_cards import CARDS
 
@@ -127,63 +123,6 @@ def test_the_doctor_reads_the_records_and_not_the_seal(folder: Path, command: Co
     assert command("doctor", "runs/exercise").out == sealed.out
 
 
-def test_the_config_is_the_textbook_with_a_seal(folder: Path):
-    given, textbook = (
-        load_config(path).model_dump()
-        for path in (folder / "exercise.yaml", ROOT / "configs/textbook.yaml")
-    )
-    assert given.pop("fault") == read(folder).fault and textbook.pop("fault") is None
-    assert given.pop("seed") == 7 and textbook.pop("seed") == 0
-    assert given == textbook
-
-
-def test_answers_are_judged_and_counted(folder: Path, command: Command, refused):
-    here = ("--exercise", "exercise-7")
-    right = read(folder).answer
-    wrong = next(fault for fault in DRAWN[2] if fault != right)
-    first = command("exercise", "check", str(wrong), *here)
-    assert first.code == 1 and first.out.startswith("wrong") and right not in first.out
-    second = command("exercise", "check", right, *here)
-    assert second.code == 0 and second.out == f"right: {right}; answers: 2\n"
-    assert "no such fault; did you mean no_causal?" in refused(
-        "exercise", "check", "no_cusal", *here
-    )
-    assert "did you mean no_causal?" in refused("exercise", "check", "NO_CAUSAL", *here)
-    assert "an empty answer: no such fault" in refused("exercise", "check", " ", *here)
-    given = [command("exercise", "hint", *here) for _ in range(5)]
-    assert [answer.code for answer in given] == [0] * 5
-    assert [re.findall(r"^(\d)\. ", answer.out, re.MULTILINE) for answer in given] == [
-        ["1"],
-        ["1", "2"],
-        *[["1", "2", "3"]] * 3,
-    ]
-    last = [answer.out.splitlines()[-1] for answer in given]
-    assert last[:2] == ["hints used: 1 of 3", "hints used: 2 of 3"]
-    assert last[2:] == ["hints used: 3 of 3; there are no more"] * 3
-    progress = json.loads((folder / "progress.json").read_text())
-    assert len(progress.pop("times")) == 2
-    assert progress == {"answers": [wrong, right], "hints": 3}
-
-
-def test_every_exercise_has_three_hints_and_only_the_last_says_what_it_is():
-    kinds = [fault for faults in KINDS.values() for fault in faults]
-    assert sorted(kinds) == sorted(get_args(FaultName))
-    assert {fault for drawn in DRAWN.values() for fault in drawn} == {*kinds, None}
-    for level, drawn in DRAWN.items():
-        for fault in drawn:
-            hints = hints_of(draw(key_of(fault, level), 7, level))
-            assert len(hints) == 3
-            assert all(name not in " ".join(hints) for name in kinds)
-            assert fault is None or CARDS[fault].what in hints[2]
-
-
-def test_the_key_gives_the_same_exercise_again_and_another_key_another(command: Command, refused):
-    assert draw(KEY, 7, 2) == draw(f" {KEY} ", 7, 2)
-    seals = {draw(key, 7, 2).fault for key in (KEY, "other")} | {draw(KEY, 8, 2).fault}
-    assert len(seals | {draw(KEY, 7, 2, 2).fault}) == 4
-    assert "--key: empty" in refused("exercise", "new", "--key", " ")
-
-
 @pytest.mark.parametrize("level", [1, 2, 3])
 def test_every_command_of_the_sheet_runs_in_the_folder_of_the_exercise(
     level: int, tmp_path: Path, monkeypatch, command: Command
@@ -204,133 +143,6 @@ def test_every_command_of_the_sheet_runs_in_the_folder_of_the_exercise(
         finds = words[0] in ("check", "doctor") or words[:2] == ["exercise", "check"]
         assert done.code in ((0, 1) if finds else (0,)), (line, done.err)
     assert {path.name for path in Path("runs").iterdir()} == {"exercise", "sound", "suspect"}
-
-
-def test_only_the_right_key_reveals(folder: Path, command: Command, refused):
-    here = ("--exercise", "exercise-7")
-    assert "a wrong key, or a changed exercise" in refused(
-        "exercise", "reveal", "--key", "x", *here
-    )
-    done = command("exercise", "reveal", "--key", KEY, *here)
-    assert done.code == 0 and f"\n{read(folder).answer}\n" in done.out
-
-
-NUMBERS = ["01", "02", "03", "04", "05", "06"]
-
-
-def test_a_class_is_graded_to_csv(tmp_path: Path, monkeypatch, command: Command, refused):
-    monkeypatch.chdir(tmp_path)
-    new = ("exercise", "new", "--class", "6", "--level", "3", "--key", KEY, "--out", "class")
-    assert command(*new).code == 0
-    assert sorted(path.name for path in Path("class").iterdir()) == NUMBERS
-    truth = {number: read(Path("class") / number).answer for number in NUMBERS}
-    assert len(set(truth.values())) > 1
-    wrong = "no_causal"  # never drawn at level 3
-    command("exercise", "check", truth["01"], "--exercise", "class/01")
-    command("exercise", "check", wrong, "--exercise", "class/02")
-    command("exercise", "check", truth["02"], "--exercise", "class/02")
-    command("exercise", "check", wrong, "--exercise", "class/02")  # out of curiosity
-    command("exercise", "check", wrong, "--exercise", "class/03")
-    command("exercise", "hint", "--exercise", "class/03")
-    Path("class/05/exercise.json").write_text(  # another student's, to which the answer is known
-        Path("class/01/exercise.json").read_text().replace('"number": 1', '"number": 5')
-    )
-    command("exercise", "check", truth["01"], "--exercise", "class/05")
-    Path("class/06/exercise.json").write_text("{}")
-    Path("class/01").rename("class/=Ann, B")
-
-    done = command("exercise", "grade", "class", "--key", KEY, "--csv", "grades.csv")
-    assert done.code == 0 and "2 of 6 right" in done.out
-    assert "\n05: not the exercise that was handed out\n06: " in done.out
-    marks = {
-        row["student"]: row for row in csv.DictReader(Path("grades.csv").read_text().splitlines())
-    }
-    ann = marks["'=Ann, B"]
-    assert (ann["right"], ann["answers"], ann["fault"]) == ("yes", "1", truth["01"])
-    assert [marks["02"][k] for k in ("right", "answers", "hints")] == ["yes", "3", "0"]
-    assert marks["02"]["answer"] == truth["02"] and marks["02"]["time"][:2] == "20"
-    assert [marks["03"][k] for k in ("right", "answer", "hints")] == ["no", wrong, "1"]
-    assert marks["04"]["answer"] == marks["04"]["note"] == "" and marks["04"]["right"] == "no"
-    assert marks["05"]["note"] == "not the exercise that was handed out"
-    assert marks["05"]["right"] == "no" and marks["05"]["fault"] == ""
-    assert "not an exercise, or changed" in marks["06"]["note"]
-    assert "wrong key" in refused("exercise", "grade", "class", "--key", "x")
-    table = Path("grades.csv").read_text()
-    Path("grades.csv").write_text(table.splitlines(True)[0] + "of yesterday")
-    again = command("exercise", "grade", "class", "--key", KEY, "--csv", "grades.csv")
-    assert again.code == 0 and Path("grades.csv").read_text() == table
-    Path("folder").mkdir()
-    Path("link").symlink_to("grades.csv")
-    for name in ("folder", "link"):
-        grade = ("exercise", "grade", "class", "--key", KEY, "--csv", name)
-        assert f"--csv {name}: " in refused(*grade)
-    assert Path("grades.csv").read_text() == table
-
-
-def test_what_is_no_exercise_is_refused(folder: Path, command: Command, refused):
-    assert "no exercise here" in refused("exercise", "check", "no_norm")
-    assert "no exercises in it" in refused("exercise", "grade", "exercise-7", "--key", KEY)
-    assert "exists already; remove it" in refused("exercise", "new", "--seed", "7")
-    about = folder / "exercise.json"
-    sealed = read(folder).fault
-    about.write_text(about.read_text().replace(sealed, sealed[:-4] + "AAAA"))
-    assert "this seal was changed" in refused("exercise", "hint", "--exercise", "exercise-7")
-    about.write_text("[]")
-    for words in (("hint",), ("check", "no_norm"), ("reveal", "--key", KEY)):
-        error = refused("exercise", *words, "--exercise", "exercise-7")
-        assert "not an exercise, or changed; take the one handed out" in error
-    Path("file").write_text("")
-    assert "cannot be written" in refused("exercise", "new", "--out", "file/x")
-
-
-def test_a_closed_exercise_tells_nothing_before_grading(
-    tmp_path: Path, monkeypatch, command: Command, refused
-):
-    monkeypatch.chdir(tmp_path)
-    new = ("exercise", "new", "--level", "2", "--closed", "--key", KEY, "--out")
-    assert command(*new, "class", "--class", "2", "--answers", "3").code == 0
-    assert "You have 3 answers. Whether it is right" in Path("class/01/SHEET.md").read_text()
-    truth = read(Path("class/01")).answer
-    wrong = [fault for fault in DRAWN[2] if fault != truth]
-    given = [wrong[0], truth, wrong[1]]
-    answers = [command("exercise", "check", a, "--exercise", "class/01") for a in given]
-    assert [done.code for done in answers] == [0, 0, 0]
-    assert [done.out.replace(a, "X") for a, done in zip(given, answers, strict=True)] == [
-        f"written down: X; answers: {n} of 3; the grading judges it\n" for n in (1, 2, 3)
-    ]
-    refusal = refused("exercise", "check", wrong[2], "--exercise", "class/01")
-    assert "not written down; all 3 answers are given" in refusal
-    for _ in range(4):
-        hints = command("exercise", "hint", "--exercise", "class/02").out
-    assert "hints used: 2 of 2" in hints and "What is wrong" not in hints
-    grade = ("exercise", "grade", "class", "--key", KEY)
-    done = command(*grade, "--page", "class.html")
-    assert done.code == 0 and "1 of 2 right" in done.out
-    page = Path("class.html").read_text()
-    assert all(text in page for text in ("1 of 2 right", truth, "answers", "hints", "time"))
-    assert read(Path("class/01")).limit == 3
-    assert command(*grade, "--page", "class.html").code == 0, "again"
-    about = Path("class/01/exercise.json")
-    about.write_text(about.read_text().replace('"closed": true', '"closed": false'))
-    assert "01: not the exercise that was handed out" in command(*grade).out
-    assert command(*new, "alone").code == 0
-    assert read(Path("alone")).limit == 1, "of a closed exercise"
-
-
-def test_answers_beyond_the_limit_do_not_count(tmp_path: Path, monkeypatch, command: Command):
-    monkeypatch.chdir(tmp_path)
-    new = ("exercise", "new", "--class", "1", "--answers", "1", "--key", KEY, "--out", "class")
-    assert command(*new).code == 0
-    truth = read(Path("class/01")).answer
-    wrong = next(fault for fault in DRAWN[1] if fault != truth)
-    assert command("exercise", "check", wrong, "--exercise", "class/01").out == (
-        f"wrong: it is not {wrong}; answers so far: 1 of 1\n"
-    )
-    path = Path("class/01/progress.json")
-    about = json.loads(path.read_text())
-    about["answers"].append(truth)  # by hand
-    path.write_text(json.dumps(about))
-    assert "0 of 1 right" in command("exercise", "grade", "class", "--key", KEY).out
 
 
 def test_check_names_what_fails_in_a_closed_exercise_and_not_why(
@@ -396,108 +208,194 @@ def test_a_sheet_in_korean_has_the_same_commands(tmp_path: Path, monkeypatch, co
         assert closed[1] != korean and closed[0] != english
 
 
-def test_a_copied_and_a_lost_exercise_are_marked(tmp_path: Path, monkeypatch, command: Command):
-    monkeypatch.chdir(tmp_path)
-    key = "\udcff"  # what a shell gives for a byte that is no UTF-8
-    new = ("exercise", "new", "--class", "4", "--key", key, "--out", "class")
-    assert command(*new).code == 0
-    command("exercise", "check", read(Path("class/01")).answer, "--exercise", "class/01")
-    shutil.rmtree("class/02")
-    shutil.copytree("class/01", "class/02")
-    Path("class/03/exercise.json").unlink()
-    Path("class/04").rename("class/\udcfe")
-    done = command("exercise", "grade", "class", "--key", key, "--csv", "grades.csv")
-    assert done.code == 0 and "0 of 4 right" in done.out
-    rows = Path("grades.csv").read_text(errors="surrogateescape").splitlines()[1:]
-    assert [row.split(",")[0] for row in rows] == ["01", "02", "03", "\udcfe"]
-    copied = "another folder has this exercise too"
-    assert all(row.endswith(copied) for row in rows[:2]) and "exercise.json is missing" in rows[2]
+# Answers, hints, grades ----------------------------------------------------------------------
 
 
-def test_a_changed_config_is_marked(tmp_path: Path, monkeypatch, command: Command):
-    monkeypatch.chdir(tmp_path)
-    new = ("exercise", "new", "--class", "6", "--level", "2", "--key", KEY, "--out", "class")
-    assert command(*new).code == 0
-    for number in NUMBERS:
-        folder = f"class/{number}"
-        command("exercise", "check", read(Path(folder)).answer, "--exercise", folder)
-    configs = [Path("class") / number / "exercise.yaml" for number in NUMBERS]
-    configs[1].unlink()
-    configs[2].write_text(configs[2].read_text().replace("[2, 7]", "[2, 5]"))
-    configs[3].write_text(configs[0].read_text())
-    configs[4].write_text("[")
-    configs[5].write_text(f"{configs[5].read_text()}# a remark\n")
-    done = command("exercise", "grade", "class", "--key", KEY, "--csv", "grades.csv")
-    assert done.code == 0 and "2 of 6 right" in done.out
-    rows = list(csv.DictReader(Path("grades.csv").read_text().splitlines()))
-    assert [row["right"] for row in rows] == ["yes", "no", "no", "no", "no", "yes"]
-    other = "exercise.yaml: not the config that was handed out"
-    notes = [row["note"] for row in rows]
-    assert notes[:4] == ["", "exercise.yaml is missing", other, other] and notes[5] == ""
-    assert "class/05/exercise.yaml:" in notes[4] and "not YAML" in notes[4]
+def test_the_key_draws_the_exercise(command: Command, refused, folder: Path):
+    assert draw(KEY, 7, 2) == draw(f" {KEY} ", 7, 2) == read(folder)
+    seals = {draw(key, 7, 2).fault for key in (KEY, "other")} | {draw(KEY, 8, 2).fault}
+    assert len(seals | {draw(KEY, 7, 2, 2).fault}) == 4
+    assert "--key: empty" in refused("exercise", "new", "--key", " ")
+    reveal = ("exercise", "reveal", "--exercise", "exercise-7", "--key")
+    assert "a wrong key, or a changed exercise" in refused(*reveal, "x")
+    assert f"\n{read(folder).answer}\n" in command(*reveal, KEY).out
+    given, textbook = (
+        load_config(path).model_dump()
+        for path in (folder / "exercise.yaml", ROOT / "configs/textbook.yaml")
+    )
+    assert given.pop("fault") == read(folder).fault and textbook.pop("fault") is None
+    assert given.pop("seed") == 7 and textbook.pop("seed") == 0
+    assert given == textbook
 
 
-def test_what_a_class_holds_besides_exercises_is_named(tmp_path: Path, monkeypatch, command):
-    monkeypatch.chdir(tmp_path)
-    new = ("exercise", "new", "--class", "3", "--key", KEY, "--out", "class")
-    assert command(*new).code == 0
-    grade = ("exercise", "grade", "class", "--key", KEY)
-    assert "not graded" not in command(*grade).err
-    Path("class/02").rename("inner")
-    Path("class/02").mkdir()
-    Path("inner").rename("class/02/inner")  # as some archives are unpacked
-    Path("class/04.zip").write_text("")
-    done = command(*grade)
-    assert done.code == 0 and "0 of 2 right" in done.out
-    assert done.err == "not graded, no exercise found in them: 02, 04.zip\n"
+def test_answers_and_hints_are_judged_and_counted(folder: Path, command: Command, refused):
+    here = ("--exercise", "exercise-7")
+    right = read(folder).answer
+    wrong = next(str(fault) for fault in DRAWN[2] if fault != right)
+    first = command("exercise", "check", wrong, *here)
+    assert first.code == 1 and first.out.startswith("wrong") and right not in first.out
+    second = command("exercise", "check", f" {right} ", *here)
+    assert (second.code, second.out.replace(" ", "")) == (0, f"right:{right};answers:2\n")
+    for typed in ("no_cusal", "NO_CAUSAL"):
+        said = refused("exercise", "check", typed, *here)
+        assert "no such fault; did you mean no_causal?" in said
+    assert "an empty answer: no such fault" in refused("exercise", "check", " ", *here)
+    given = [command("exercise", "hint", *here).out for _ in range(4)]
+    assert [len(re.findall(r"^\d\. ", out, re.MULTILINE)) for out in given] == [1, 2, 3, 3]
+    assert given[1].endswith("hints used: 2 of 3\n")
+    assert given[3].endswith("hints used: 3 of 3; there are no more\n")
+    lines = [json.loads(line) for line in (folder / "progress.jsonl").read_text().splitlines()]
+    assert [line["answer"] for line in lines] == [wrong, right, None, None, None]
 
 
-def test_an_exercise_that_cannot_be_written_leaves_nothing(tmp_path: Path, monkeypatch, refused):
-    monkeypatch.chdir(tmp_path)
+def test_only_the_last_hint_says_what_it_is():
+    kinds = [fault for faults in KINDS.values() for fault in faults]
+    assert sorted(kinds) == sorted(get_args(FaultName))
+    assert {fault for drawn in DRAWN.values() for fault in drawn} == {*kinds, None}
+    for level, drawn in DRAWN.items():
+        for fault in drawn:
+            hints = hints_of(draw(key_of(fault, level), 7, level))
+            assert len(hints) == 3
+            assert all(name not in " ".join(hints) for name in kinds)
+            assert fault is None or CARDS[fault].what in hints[2]
 
-    def full(*_: object) -> None:
-        raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(exercises, "write_json", full)
+def test_what_is_no_exercise_is_refused(folder: Path, command: Command, refused):
+    assert "no exercise here" in refused("exercise", "check", "no_norm")
+    assert "no exercises in it" in refused("exercise", "grade", "exercise-7", "--key", KEY)
+    assert "exists already; remove it" in refused("exercise", "new", "--seed", "7")
+    (folder / "progress.jsonl").write_text("{")
+    hint = ("exercise", "hint", "--exercise", "exercise-7")
+    assert "progress.jsonl: cannot be read; remove it" in refused(*hint)
+    about = folder / "exercise.json"
+    sealed = read(folder).fault
+    about.write_text(about.read_text().replace(sealed, sealed[:-4] + "AAAA"))
+    assert "this seal was changed" in refused(*hint)
+    about.write_text("[]")
+    assert "not an exercise, or changed; take the one handed out" in refused(*hint)
+    Path("file").write_text("")
     for students in ((), ("--class", "2")):
-        error = refused("exercise", "new", "--key", "k", "--out", "e", *students)
-        assert "--out e: cannot be written (No space left on device)" in error
-        assert list(tmp_path.iterdir()) == []
+        assert "cannot be written" in refused("exercise", "new", "--out", "file/x", *students)
     assert "File name too long" in refused("exercise", "new", "--class", "2", "--out", "a" * 300)
 
 
-def test_answers_given_at_once_are_all_kept(folder: Path):
-    with ThreadPoolExecutor(6) as pool:
-        list(pool.map(lambda _: exercises.answer(folder, "no_norm"), range(12)))
-    assert exercises.progress(folder).answers[-12:] == ["no_norm"] * 12
+def test_a_class_is_graded(tmp_path: Path, monkeypatch, command: Command, refused):
+    """Of eleven students, three are right: Ann, one who was right at first, one with a remark."""
+    monkeypatch.chdir(tmp_path)
+    key = "\udcff"  # what a shell gives for a byte that is no UTF-8
+    new = ("exercise", "new", "--class", "11", "--level", "3", "--key", key, "--out", "class")
+    assert command(*new).code == 0
+    folders = sorted(Path("class").iterdir())
+    assert [path.name for path in folders] == [f"{n:02}" for n in range(1, 12)]
+    truth = [read(path).answer for path in folders]
+    assert len(set(truth)) > 1
+    wrong = "no_causal"  # never drawn at level 3
+    for path, right in zip(folders, truth, strict=True):
+        for name in {"02": (wrong, right, wrong), "03": (wrong,), "04": ()}.get(
+            path.name, (right,)
+        ):
+            command("exercise", "check", name, "--exercise", str(path))
+    command("exercise", "hint", "--exercise", "class/03")
+    about, configs = (
+        [path / name for path in folders] for name in ("exercise.json", "exercise.yaml")
+    )
+    about[4].write_text(about[0].read_text().replace('"number": 1', '"number": 5'))
+    about[5].write_text("{}")
+    about[6].unlink()
+    shutil.rmtree(folders[7])
+    shutil.copytree(folders[8], folders[7])
+    configs[9].write_text(configs[9].read_text().replace("[2, 7]", "[2, 5]"))
+    configs[10].write_text(f"{configs[10].read_text()}# a remark\n")
+    folders[0].rename("class/=Ann, B")
+    Path("class/12.zip").write_text("")
+    Path("class/13/inner").mkdir(parents=True)  # as some archives are unpacked
+
+    grade = ("exercise", "grade", "class", "--key", key)
+    done = command(*grade, "--csv", "grades.csv")
+    assert done.code == 0 and "3 of 11 right" in done.out
+    assert done.err == "not graded, no exercise found in them: 12.zip, 13\n"
+    rows = csv.DictReader(Path("grades.csv").read_text().splitlines())
+    marks = {row["student"]: row for row in rows}
+    assert [name for name, row in marks.items() if row["right"] == "yes"] == [
+        *("02", "11", "'=Ann, B"),
+    ]
+    assert [marks["'=Ann, B"][k] for k in ("answers", "fault")] == ["1", truth[0]]
+    assert [marks["02"][k] for k in ("answer", "answers", "hints")] == [truth[1], "3", "0"]
+    assert marks["02"]["time"][:2] == "20"
+    assert [marks["03"][k] for k in ("answer", "answers", "hints")] == [wrong, "1", "1"]
+    assert marks["04"]["answer"] == marks["04"]["note"] == ""
+    copied = "another folder has this exercise too"
+    notes = {
+        "05": "not the exercise that was handed out",
+        "07": "exercise.json is missing",
+        "08": copied,
+        "09": copied,
+        "10": "exercise.yaml: not the config that was handed out",
+    }
+    assert {name: marks[name]["note"] for name in notes} == notes
+    assert "not an exercise, or changed" in marks["06"]["note"]
+    assert "wrong key" in refused(*grade[:-1], "x")
 
 
 def test_grades_replace_grades_and_nothing_else(folder: Path, command: Command, refused):
     shutil.move(folder, "class/01")
     Path("notes.txt").write_text("mine")
-    command("exercise", "check", " no_causal ", "--exercise", "class/01")
-    answers = Path("class/01/progress.json").read_text()
-    assert "no_causal" in answers
+    Path("folder").mkdir()
+    Path("link").symlink_to("notes.txt")
+    command("exercise", "check", "no_causal", "--exercise", "class/01")
+    answers = Path("class/01/progress.jsonl").read_text()
     grade = ("exercise", "grade", "class", "--key", KEY)
     for option in ("--csv", "--page"):
-        for taken in ("notes.txt", "class/01/progress.json"):
-            assert f"{option} {taken}: exists already" in refused(*grade, option, taken)
+        for taken in ("notes.txt", "class/01/progress.jsonl", "folder", "link"):
+            assert f"{option} {taken}: " in refused(*grade, option, taken)
         for _ in range(2):
             assert command(*grade, option, f"grades{option}").code == 0
     assert Path("notes.txt").read_text() == "mine"
-    assert Path("class/01/progress.json").read_text() == answers
+    assert Path("class/01/progress.jsonl").read_text() == answers
+    Path("class/01/progress.jsonl").write_text("{")
+    done = command(*grade)
+    assert done.code == 0 and "0 of 1 right" in done.out and "progress.jsonl" in done.out
 
 
-def test_an_exercise_that_another_command_holds_is_named(folder: Path, refused, monkeypatch):
-    monkeypatch.setattr(exercises, "SECONDS_BETWEEN_TRIES", 0.001)
-    with (folder / "exercise.json").open("rb") as held:
-        fcntl.flock(held, fcntl.LOCK_EX)
-        said = refused("exercise", "hint", "--exercise", str(folder))
-    assert "another command is at this exercise" in said
+def test_a_closed_exercise_tells_nothing_before_grading(
+    tmp_path: Path, monkeypatch, command: Command, refused
+):
+    monkeypatch.chdir(tmp_path)
+    new = ("exercise", "new", "--level", "2", "--closed", "--key", KEY, "--out")
+    assert command(*new, "class", "--class", "2", "--answers", "3").code == 0
+    truth = read(Path("class/01")).answer
+    wrong = [str(fault) for fault in DRAWN[2] if fault != truth]
+    given = [wrong[0], truth, wrong[1]]
+    check = ("exercise", "check", "--exercise", "class/01")
+    told = [command(*check, answer) for answer in given]
+    assert [(done.code, done.out) for done in told] == [
+        (0, f"written down: {answer}; answers: {n} of 3; the grading judges it\n")
+        for n, answer in enumerate(given, 1)
+    ]
+    assert "not written down; all 3 answers are given" in refused(*check, wrong[2])
+    for _ in range(4):
+        hints = command("exercise", "hint", "--exercise", "class/02").out
+    assert "hints used: 2 of 2" in hints and "What is wrong" not in hints
+    grade = ("exercise", "grade", "class", "--key", KEY)
+    done = command(*grade, "--page", "class.html")
+    assert done.code == 0 and "1 of 2 right" in done.out
+    page = Path("class.html").read_text()
+    assert all(text in page for text in ("1 of 2 right", truth, "answers", "hints", "time"))
+    about = Path("class/01/exercise.json")
+    about.write_text(about.read_text().replace('"closed": true', '"closed": false'))
+    assert "01: not the exercise that was handed out" in command(*grade).out
+    assert command(*new, "alone").code == 0
+    assert read(Path("alone")).limit == 1, "of a closed exercise"
 
 
-def test_a_right_key_is_not_called_wrong_where_progress_is_damaged(folder: Path, command: Command):
-    shutil.move(folder, "class/01")
-    Path("class/01/progress.json").write_text("{")
-    done = command("exercise", "grade", "class", "--key", KEY)
-    assert done.code == 0 and "0 of 1 right" in done.out and "progress.json" in done.out
+def test_answers_beyond_the_limit_do_not_count(tmp_path: Path, monkeypatch, command: Command):
+    monkeypatch.chdir(tmp_path)
+    new = ("exercise", "new", "--class", "1", "--answers", "1", "--key", KEY, "--out", "class")
+    assert command(*new).code == 0
+    truth = read(Path("class/01")).answer
+    wrong = next(str(fault) for fault in DRAWN[1] if fault != truth)
+    told = command("exercise", "check", wrong, "--exercise", "class/01").out
+    assert told == f"wrong: it is not {wrong}; answers so far: 1 of 1\n"
+    path = Path("class/01/progress.jsonl")
+    path.write_text(path.read_text() + path.read_text().replace(wrong, truth))  # by hand
+    assert "0 of 1 right" in command("exercise", "grade", "class", "--key", KEY).out

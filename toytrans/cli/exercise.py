@@ -80,10 +80,7 @@ def new(
         exercises.draw(made, seed, chosen, n + 1, closed=closed, limit=limit)
         for n in range(students or 1)
     ]
-    if students is None:
-        exercises.write(drawn[0], folder, language)
-    else:
-        exercises.write_class(drawn, folder, language)
+    exercises.write(drawn, folder, language, numbered=students is not None)
     console = output()
     what = f"{students} exercises" if students else "an exercise"
     console.print(plain(f"{folder}: {what} of level {level}; start with {_first_sheet(folder)}"))

@@ -3,43 +3,39 @@
     DIR/exercise.yaml    the config, its fault sealed
     DIR/exercise.json    number, seed, level, the same seal
     DIR/SHEET.md         what to do
-    DIR/progress.json    answers and hints so far
+    DIR/progress.jsonl   a line for each answer and each hint
 
 The teacher's key draws the fault: key, seed, level and number give the same exercise again. So
 `reveal` and `grade` need the key, and notice a changed exercise. The key is in no file.
 """
 
-import contextlib
 import hmac
 import os
 import time
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Literal, get_args
+from typing import Annotated, Literal, NamedTuple, get_args
 
-try:
-    import fcntl
-except ImportError:  # not on Windows
-    fcntl = None  # type: ignore[assignment]
-
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from toytrans.config.names import FaultName
 from toytrans.config.sealed import NONCE, opened, seal
 from toytrans.config.yaml import parse_value, read_yaml
 from toytrans.errors import UserError, did_you_mean
 from toytrans.exercises.fault_cards import CARDS
-from toytrans.exercises.sheet import (
-    CONFIG_TEXT,
-    MOST_ANSWERS,
-    MOST_STUDENTS,
-    Language,
-    sheet,
+from toytrans.exercises.sheet import CONFIG_TEXT, MOST_ANSWERS, MOST_STUDENTS, Language, sheet
+from toytrans.files import (
+    append_line,
+    csv_text,
+    disk_errors,
+    drafted,
+    read_json,
+    read_named,
+    write_file,
+    write_json,
 )
-from toytrans.files import Unreadable, csv_text, drafted, read_json, write_file, write_json
 
-CONFIG, ABOUT, SHEET, PROGRESS = "exercise.yaml", "exercise.json", "SHEET.md", "progress.json"
+CONFIG, ABOUT, SHEET, PROGRESS = "exercise.yaml", "exercise.json", "SHEET.md", "progress.jsonl"
 
 Level = Literal[1, 2, 3]
 
@@ -99,16 +95,6 @@ class Exercise(BaseModel):
         return opened(self.fault) or NONE
 
 
-class Progress(BaseModel):
-    """progress.json: answers in their order with their times, and the number of hints."""
-
-    model_config = ConfigDict(extra="forbid", strict=True)
-
-    answers: list[str] = []
-    times: list[str] = []
-    hints: Annotated[int, Field(ge=0, le=HINTS)] = 0
-
-
 def draw(
     key: str,
     seed: int,
@@ -130,39 +116,26 @@ def draw(
     return Exercise(seed=seed, level=level, number=number, fault=sealed, closed=closed, limit=limit)
 
 
-def write(exercise: Exercise, folder: Path, language: Language = "en") -> None:
-    """Write an exercise into a new folder. Raises UserError if the folder exists."""
-    with _new(folder) as draft:
-        _fill(draft, exercise, language)
+def write(
+    drawn: Sequence[Exercise], folder: Path, language: Language = "en", numbered: bool = False
+) -> None:
+    """Write an exercise into a new folder, or several into numbered folders in it.
 
-
-def write_class(drawn: Sequence[Exercise], folder: Path, language: Language = "en") -> None:
-    """Write exercises into numbered folders in a new folder. Raises UserError if it exists."""
+    Raises UserError if the folder exists.
+    """
     digits = max(2, len(str(len(drawn))))
-    with _new(folder) as draft:
-        for exercise in drawn:
-            student = draft / f"{exercise.number:0{digits}}"
-            student.mkdir()
-            _fill(student, exercise, language)
-
-
-@contextlib.contextmanager
-def _new(folder: Path) -> Iterator[Path]:
-    """Make a folder under another name, which it gets when it is filled. Raises UserError."""
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
         with drafted(folder) as draft:
-            draft.mkdir()
-            yield draft
+            for exercise in drawn:
+                place = draft / f"{exercise.number:0{digits}}" if numbered else draft
+                place.mkdir(parents=True)
+                text = sheet(exercise.level, language, exercise.closed, exercise.limit)
+                write_file(place / CONFIG, _config_text(exercise).encode())
+                write_file(place / SHEET, text.encode())
+                write_json(place / ABOUT, exercise.model_dump())
     except OSError as error:
         raise UserError(f"--out {folder}: cannot be written ({error.strerror})") from None
-
-
-def _fill(folder: Path, exercise: Exercise, language: Language) -> None:
-    text = sheet(exercise.level, language, exercise.closed, exercise.limit)
-    write_file(folder / CONFIG, _config_text(exercise).encode())
-    write_file(folder / SHEET, text.encode())
-    write_json(folder / ABOUT, exercise.model_dump())
 
 
 def _config_text(exercise: Exercise) -> str:
@@ -184,11 +157,37 @@ def read(folder: Path) -> Exercise:
     return exercise
 
 
-def progress(folder: Path) -> Progress:
-    """The answers and hints so far. Raises UserError."""
-    otherwise = "cannot be read; remove it to start again"
-    saved = read_json(folder / PROGRESS, Progress, otherwise, most_bytes=2**20)
-    return saved or Progress()
+# Answers and hints ---------------------------------------------------------------------------
+
+
+class Event(BaseModel):
+    """A line of progress.jsonl. answer: None for a hint."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    answer: str | None
+    time: str
+
+
+def progress(folder: Path) -> tuple[list[Event], int]:
+    """The answers so far, and the number of hints. Raises UserError."""
+    path = folder / PROGRESS
+    if not os.path.lexists(path):
+        return [], 0
+    try:
+        lines = read_named(path, 2**20).splitlines()
+        events = [Event.model_validate_json(line) for line in lines]
+    except ValidationError:
+        raise UserError(f"{path}: cannot be read; remove it to start again") from None
+    answers = [event for event in events if event.answer is not None]
+    return answers, len(events) - len(answers)
+
+
+def _add(folder: Path, answer: str | None) -> None:
+    """Write an answer or a hint down. Raises UserError."""
+    event = Event(answer=answer, time=time.strftime("%Y-%m-%d %H:%M:%S"))
+    with disk_errors(folder, PROGRESS):
+        append_line(folder / PROGRESS, f"{event.model_dump_json()}\n".encode())
 
 
 def answer(folder: Path, given: str) -> tuple[bool | None, str]:
@@ -198,28 +197,21 @@ def answer(folder: Path, given: str) -> tuple[bool | None, str]:
     if given not in names:
         shown = given or "an empty answer"
         raise UserError(f"{shown}: no such fault; {did_you_mean(given, names)}")
-    exercise = read(folder)
-    with _alone(folder):
-        so_far = progress(folder)
-        if exercise.limit and len(so_far.answers) >= exercise.limit:
-            raise UserError(f"{given}: not written down; all {exercise.limit} answers are given")
-        so_far.answers.append(given)
-        so_far.times.append(time.strftime("%Y-%m-%d %H:%M:%S"))
-        _save(folder, so_far)
-    count = f"{len(so_far.answers)} of {exercise.limit}" if exercise.limit else None
+    exercise, count = read(folder), len(progress(folder)[0])
+    if exercise.limit and count >= exercise.limit:
+        raise UserError(f"{given}: not written down; all {exercise.limit} answers are given")
+    _add(folder, given)
     right = None if exercise.closed else given == exercise.answer
-    return right, count or str(len(so_far.answers))
+    return right, f"{count + 1}" + (f" of {exercise.limit}" if exercise.limit else "")
 
 
 def hint(folder: Path) -> tuple[list[str], int]:
     """The hints so far and one more, and how many there are. That it was asked for is written
     down."""
-    exercise = read(folder)
-    with _alone(folder):
-        so_far = progress(folder)
-        so_far.hints = min(so_far.hints + 1, exercise.most_hints)
-        _save(folder, so_far)
-    return hints_of(exercise)[: so_far.hints], exercise.most_hints
+    exercise, used = read(folder), progress(folder)[1]
+    if used < exercise.most_hints:
+        _add(folder, None)
+    return hints_of(exercise)[: min(used + 1, exercise.most_hints)], exercise.most_hints
 
 
 def hints_of(exercise: Exercise) -> list[str]:
@@ -240,27 +232,7 @@ def hints_of(exercise: Exercise) -> list[str]:
     ]
 
 
-@contextlib.contextmanager
-def _alone(folder: Path) -> Iterator[None]:
-    """Commands in one folder change its progress one after the other."""
-    with (folder / ABOUT).open("rb") as held:
-        for _ in range(TRIES if fcntl is not None else 0):
-            try:
-                fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError:
-                time.sleep(SECONDS_BETWEEN_TRIES)
-        else:
-            if fcntl is not None:
-                raise UserError(f"{folder}: another command is at this exercise; wait for its end")
-        yield
-
-
-def _save(folder: Path, so_far: Progress) -> None:
-    try:
-        write_json(folder / PROGRESS, so_far.model_dump())
-    except OSError as error:
-        raise UserError(f"{folder / PROGRESS}: cannot be written ({error.strerror})") from None
+# The teacher ---------------------------------------------------------------------------------
 
 
 def reveal(folder: Path, key: str) -> str:
@@ -278,8 +250,7 @@ def _is_of(exercise: Exercise, key: str) -> bool:
     return draw(key, *address, closed=exercise.closed, limit=exercise.limit) == exercise
 
 
-@dataclass(frozen=True)
-class Mark:
+class Mark(NamedTuple):
     """A row of the grades. answer: a right one, or else the last. time: when it was given.
     note: why it is not right whatever the answer."""
 
@@ -294,6 +265,9 @@ class Mark:
     note: str = ""
 
 
+CHANGED = "not the exercise that was handed out"
+
+
 def grade(folder: Path, key: str) -> list[Mark]:
     """A mark for each exercise in a folder, by the names of their folders.
 
@@ -301,8 +275,21 @@ def grade(folder: Path, key: str) -> list[Mark]:
     """
     if not any(folder.glob(f"*/{ABOUT}")):
         raise UserError(f"{folder}: no exercises in it; name the folder that `--class` made")
-    folders = [each for each in sorted(folder.iterdir()) if _has_files(each)]
-    marks = _without_copies(folders, [_mark(each, key) for each in folders])
+    marks: list[Mark] = []
+    holders: dict[str, list[int]] = {}
+    for student in sorted(each for each in folder.iterdir() if _has_files(each)):
+        try:
+            exercise = read(student) if os.path.exists(student / ABOUT) else None
+            mark = _mark(student, exercise, key) if exercise else None
+            marks.append(mark or Mark(student.name, note=f"{ABOUT} is missing"))
+            if exercise and marks[-1].fault:
+                holders.setdefault(exercise.fault, []).append(len(marks) - 1)
+        except UserError as error:
+            marks.append(Mark(student.name, note=str(error)))
+    for copies in holders.values():
+        for place in copies if len(copies) > 1 else ():
+            note = "another folder has this exercise too"
+            marks[place] = marks[place]._replace(right=False, note=note)
     if not any(mark.fault for mark in marks) and any(mark.note == CHANGED for mark in marks):
         raise UserError(f"{folder}: --key gives none of these exercises; it is the wrong key")
     return marks
@@ -319,45 +306,22 @@ def _has_files(folder: Path) -> bool:
     return any(os.path.exists(folder / name) for name in (ABOUT, CONFIG, SHEET, PROGRESS))
 
 
-def _without_copies(folders: Sequence[Path], marks: Sequence[Mark]) -> list[Mark]:
-    """The marks; one exercise in several folders is right in none of them."""
-    seals = [
-        read(each).fault if mark.fault else "" for each, mark in zip(folders, marks, strict=True)
-    ]
-    return [
-        replace(mark, right=False, note="another folder has this exercise too")
-        if seal and seals.count(seal) > 1
-        else mark
-        for seal, mark in zip(seals, marks, strict=True)
-    ]
-
-
-TRIES, SECONDS_BETWEEN_TRIES = 100, 0.05
-"""How often a command asks for an exercise that another one holds."""
-
-CHANGED = "not the exercise that was handed out"
-
-
-def _mark(folder: Path, key: str) -> Mark:
-    if not os.path.exists(folder / ABOUT):
-        return Mark(folder.name, note=f"{ABOUT} is missing")
-    try:
-        exercise, so_far = read(folder), progress(folder)
-    except (UserError, Unreadable) as error:
-        return Mark(folder.name, note=str(error))
+def _mark(folder: Path, exercise: Exercise, key: str) -> Mark:
+    """The mark of one student, copies apart. Raises UserError."""
+    answers, hints = progress(folder)
     known = _is_of(exercise, key)
-    given = so_far.answers[: exercise.limit]
-    right = known and exercise.answer in given
-    place = given.index(exercise.answer) if right else len(given) - 1
+    counted = answers[: exercise.limit]
+    right = [event for event in counted if known and event.answer == exercise.answer]
+    shown = (right or counted[-1:] or [None])[0]
     problem = _problem_of_config(folder, exercise) if known else CHANGED
     return Mark(
         student=folder.name,
         level=exercise.level,
-        answer=given[place] if given else "",
-        right=right and not problem,
-        answers=len(so_far.answers),
-        hints=so_far.hints,
-        time=so_far.times[place] if 0 <= place < len(so_far.times) else "",
+        answer=(shown and shown.answer) or "",
+        right=bool(right) and not problem,
+        answers=len(answers),
+        hints=min(hints, exercise.most_hints),
+        time=shown.time if shown else "",
         fault=exercise.answer if known else "",
         note=problem,
     )
@@ -377,7 +341,5 @@ def _problem_of_config(folder: Path, exercise: Exercise) -> str:
 
 def as_csv(marks: Sequence[Mark]) -> str:
     """The marks, a line each, under a line of headings."""
-    names = list(Mark.__dataclass_fields__)
     words = {True: "yes", False: "no"}
-    rows = [asdict(mark) | {"right": words[mark.right]} for mark in marks]
-    return csv_text([names, *([row[name] for name in names] for row in rows)])
+    return csv_text([Mark._fields, *(mark._replace(right=words[mark.right]) for mark in marks)])
