@@ -312,7 +312,7 @@ def _mark(folder: Path, exercise: Exercise, key: str) -> Mark:
     known = _is_of(exercise, key)
     counted = answers[: exercise.limit]
     right = [event for event in counted if known and event.answer == exercise.answer]
-    shown = (right or counted[-1:] or [None])[0]
+    shown = next(iter(right or counted[-1:]), None)
     problem = _problem_of_config(folder, exercise) if known else CHANGED
     return Mark(
         student=folder.name,
@@ -341,5 +341,5 @@ def _problem_of_config(folder: Path, exercise: Exercise) -> str:
 
 def as_csv(marks: Sequence[Mark]) -> str:
     """The marks, a line each, under a line of headings."""
-    words = {True: "yes", False: "no"}
-    return csv_text([Mark._fields, *(mark._replace(right=words[mark.right]) for mark in marks)])
+    rows = [mark._asdict() | {"right": "yes" if mark.right else "no"} for mark in marks]
+    return csv_text([Mark._fields, *(list(row.values()) for row in rows)])
