@@ -141,7 +141,13 @@ def write_file(path: Path, raw: bytes, *, replace: bool = True) -> None:
     replace: whether a regular file of that name is replaced. Nothing else ever is.
     Raises OSError, and UserError where something is in the way.
     """
-    with drafted(path, replace=replace) as draft, draft.open("xb") as file:
+    with drafted(path, replace=replace) as draft:
+        write_new(draft, raw)
+
+
+def write_new(path: Path, raw: bytes) -> None:
+    """Write a new file and flush it to the disk. Raises OSError, also if the file exists."""
+    with path.open("xb") as file:
         _write_out(file, raw)
 
 
@@ -219,9 +225,10 @@ def _place(draft: Path, path: Path, replace: bool) -> None:
 
 
 def append_line(path: Path, raw: bytes) -> None:
-    """Add a line with its end to a file, on a line of its own even if a crash has cut the last one short.
+    """Add a line with its end to a file.
 
-    Raises OSError, and UserError if the path is a link, a pipe or a device.
+    If a crash has cut the last line short, the new one still has a line of its own. Raises OSError,
+    and UserError if the path is a link, a pipe or a device.
     """
     with open_to_append(path) as file:
         is_cut = False

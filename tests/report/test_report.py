@@ -15,7 +15,7 @@ from conftest import Command, call, made_once, tiny_yaml
 from toytrans.inspection.masks import masks_as_rows
 from toytrans.report.runs import read_view
 from toytrans.report.sections import inspected_of_run
-from toytrans.training.listing import state_of
+from toytrans.training.run import state_of
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 

@@ -13,7 +13,7 @@ from toytrans.data.batches import training_batches
 from toytrans.data.open import open_dataset
 from toytrans.evaluation import Scores
 from toytrans.training.measured import Measured
-from toytrans.training.run import Run, load_run
+from toytrans.training.run import Run, RunFolder
 from toytrans.training.trainer import Trainer
 
 
@@ -66,6 +66,6 @@ def test_eval_groups_runs_that_differ_in_either_seed(here: Path, command: Comman
     loaded: list[Run] = []
     for seeds in ("seed=1", "seed=2", "data.seed=5", "train.lr=1e-3"):
         assert command("train", "c.yaml", "--set", seeds, "--out", seeds).code == 0
-        loaded.append(load_run(here / seeds))
+        loaded.append(RunFolder.open(here / seeds).load())
     groups = _groups([Measured(run, Scores({}, {}), (1, 4), "test", "src") for run in loaded])
     assert [len(group) for group in groups] == [3, 1]

@@ -135,10 +135,10 @@ def open_run(path: Path | None, checkpoint: str, device: str = "cpu") -> "Run":
 
 def newest() -> Path:
     """The newest run, named in a note. Raises UserError."""
-    from toytrans.training.run import newest_run, unfinished
+    from toytrans.training.run import RunFolder, newest_run
 
     path = newest_run()
-    rest = unfinished(path)
+    rest = RunFolder.open(path).unfinished
     note(f"run: {path}, the newest" + (f"; training is unfinished: {rest}" if rest else ""))
     return path
 

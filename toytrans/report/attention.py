@@ -11,8 +11,7 @@ from toytrans.errors import UserError
 from toytrans.inspection import heads
 from toytrans.inspection.heads import AttentionMaps, few, validation_pairs
 from toytrans.tokens import Vocabulary
-from toytrans.training.owned import saved_steps
-from toytrans.training.run import Run, load_run
+from toytrans.training.run import Run
 
 MOST_CELLS = 150_000
 """Cells of all maps of a page. Checkpoints are left out where there would be more."""
@@ -52,7 +51,7 @@ def at_every_checkpoint(maps: AttentionMaps) -> Maps:
     """The same maps at every checkpoint of the run."""
     run, batch = maps.run, maps.batch
     labels = {(each.part, each.layer, each.head): each.label for each in maps.heads}
-    steps = sorted({run.step, *saved_steps(run.path)})
+    steps = sorted({run.step, *run.folder.steps})
     cells = sum(each.weights.numel() for each in maps.attentions)
     kept = _spread(steps, MOST_CELLS // max(1, cells))
     rows = []
@@ -73,7 +72,7 @@ def at_every_checkpoint(maps: AttentionMaps) -> Maps:
 def _at(maps: AttentionMaps, step: int) -> list[heads.AttentionWeights]:
     """The weights at another checkpoint; none if a training has just removed it."""
     try:
-        model = load_run(maps.run.path, str(step), "cpu").model
+        model = maps.run.folder.load(str(step), "cpu").model
         shown = {(each.part, each.layer): each.heads for each in maps.attentions}
         return [
             each.only(shown[each.part, each.layer])

@@ -7,17 +7,7 @@ from typing import Any
 from toytrans.config.schema import Config
 from toytrans.data.pairs import DataFacts
 from toytrans.errors import UserError
-from toytrans.training.listing import state_of
-from toytrans.training.records import NOT_MEASURED
-from toytrans.training.run import (
-    Record,
-    Run,
-    damaged_line,
-    load_run,
-    read_environment,
-    read_records,
-    read_run,
-)
+from toytrans.training.run import NOT_MEASURED, Record, Run, RunFolder
 
 
 @dataclass(frozen=True)
@@ -55,14 +45,16 @@ def read_view(path: Path) -> RunView:
     if not path.is_dir():
         raise UserError(f"{path}: no such run directory; `toytrans runs` lists those there are")
     try:
-        config, facts = read_run(path)
+        folder = RunFolder.open(path)
     except UserError as error:
         return RunView(path, "damaged", str(error))
     run, problem, records = None, "", []
     try:
-        records, problem = read_records(path), damaged_line(path)
-        run = load_run(path, "best", "cpu")
+        records = folder.records
+        if folder.damaged_lines:
+            problem = f"{path}/metrics.jsonl: {folder.damaged_lines} lines hold no record"
+        run = folder.load("best", "cpu")
     except UserError as error:
         problem = "\n".join(filter(None, (problem, str(error))))
-    environment = read_environment(path)
-    return RunView(path, str(state_of(path)), problem, config, facts, run, records, environment)
+    state, (config, facts) = str(folder.state), (folder.config, folder.facts)
+    return RunView(path, state, problem, config, facts, run, records, folder.environment)

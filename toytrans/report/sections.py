@@ -27,8 +27,7 @@ from toytrans.report.attention import at_every_checkpoint, of_validation
 from toytrans.report.page import Section, section
 from toytrans.report.runs import RunView
 from toytrans.training.faults import objective_of
-from toytrans.training.records import NOT_MEASURED
-from toytrans.training.run import Record, Run
+from toytrans.training.run import NOT_MEASURED, Record, Run
 
 EVALUATED = 1000
 """Test pairs that are measured."""
