@@ -22,8 +22,8 @@ from toytrans.files import json_text
 from toytrans.training.signals import collect_signals, exit_if_signalled
 
 if TYPE_CHECKING:
+    from toytrans.doctor.findings import Finding
     from toytrans.doctor.record import RunSnapshot
-    from toytrans.doctor.symptoms import Symptom
 
 STYLES = {"wrong": "bold red", "odd": "yellow", "note": "dim"}
 
@@ -151,7 +151,7 @@ def _training_rows(machine: dict[str, Any], facts: dict[str, Any]) -> Rows:
     ]
 
 
-def _details(path: Path, symptom: "Symptom") -> list[str]:
+def _details(path: Path, symptom: "Finding") -> list[str]:
     """Evidence, remedy, and where to look further."""
     lines = [symptom.evidence, f"remedy: {symptom.remedy}"]
     if symptom.proofs:

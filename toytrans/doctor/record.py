@@ -2,11 +2,11 @@
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from statistics import fmean, median
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import torch
 
@@ -18,14 +18,14 @@ from toytrans.sweeps.measure import ExactMatch, split_of
 from toytrans.sweeps.outcomes import TEST
 from toytrans.sweeps.trial import read_result
 from toytrans.tokens import EOS_ID
-from toytrans.training.checkpoint import Progress, load_checkpoint, most_bytes_of, saved_steps
+from toytrans.training.checkpoint import Progress, load_checkpoint, most_bytes_of
 from toytrans.training.faults import build_model
 from toytrans.training.run import SHARES, Record, RunFolder, is_within
 
 Ending = Literal["max_steps", "max_seconds", "goal", "patience", "diverged", "cut short"]
 
 MOST_BYTES_OF_ANY = 2**32
-"""The largest file that is read of a checkpoint whose model is not known."""
+"""The largest checkpoint that is read of a model that is not known."""
 
 SETTLED = 1 / 4
 """The share of a run's last records whose mean is taken as its final loss. The loss of a few steps
@@ -54,8 +54,7 @@ class TargetStats:
         return fmean(accuracy**n for n in self.tokens)
 
 
-@dataclass(frozen=True)
-class OnTestPairs:
+class OnTestPairs(NamedTuple):
     """What a sweep has measured of the best checkpoint on test pairs of training lengths.
 
     exact_match: the share of right outputs. pairs: their number.
@@ -65,8 +64,7 @@ class OnTestPairs:
     pairs: int
 
 
-@dataclass(frozen=True)
-class CheckpointStatus:
+class CheckpointStatus(NamedTuple):
     """A checkpoint. damage: why it cannot be used."""
 
     step: int
@@ -78,19 +76,19 @@ class CheckpointStatus:
 class RunSnapshot:
     """Everything in a run directory.
 
+    unread: the number of lines of metrics.jsonl that are no record, or lack a number.
     targets: None if the data cannot be read; why_no_targets says why.
     tested: None if no sweep has measured the run.
-    unread: the number of lines of metrics.jsonl from the first damaged one on.
     """
 
+    path: Path
     config: Config
     facts: DataFacts
     records: Sequence[Record]
-    environment: dict[str, Any] | None = None
+    environment: dict[str, Any]
     checkpoints: Sequence[CheckpointStatus] = ()
-    targets: TargetStats | None = None
     unread: int = 0
-    path: str = field(default="RUN")
+    targets: TargetStats | None = None
     why_no_targets: str | None = None
     tested: OnTestPairs | None = None
 
@@ -184,97 +182,78 @@ class RunSnapshot:
         return progress.pairs_used / self.targets.train_size
 
 
+# Reading -------------------------------------------------------------------------------------
+
+
 def read_snapshot(path: Path) -> RunSnapshot:
     """Read a run. Raises UserError if config.yaml or data.json cannot be read."""
     folder = RunFolder.open(path)
-    config, facts = folder.config, folder.facts
     records = list(_whole(folder.records))
     targets, why_none, tested = None, None, None
     try:
-        targets = _targets(config, facts)
-        tested = _tested(path, config, facts)
+        targets = _targets(folder)
+        tested = _tested(folder)
     except UserError as error:  # the files were moved, or the task's code is not trusted
         why_none = str(error)
     return RunSnapshot(
-        config,
-        facts,
+        path,
+        folder.config,
+        folder.facts,
         records,
-        folder.environment or None,
-        tuple(_checkpoints(path, _most_bytes(config, facts))),
-        targets,
+        folder.environment,
+        tuple(_checkpoints(folder)),
         folder.damaged_lines + len(folder.records) - len(records),
-        str(path),
+        targets,
         why_none,
         tested,
     )
 
 
-NEEDED = ("lr", "padding", "target_tokens", "elapsed_s")
-OR_NULL = ("loss", "grad_norm")
+def _whole(records: Sequence[Record]) -> Iterator[Record]:
+    """The records that lack no number. Only a loss or a gradient may be None: not finite."""
+    tokens = 0
+    for record in records:
+        needed = ["lr", "padding", "target_tokens", "elapsed_s"]
+        needed += ["valid_loss", *SHARES] if "valid_loss" in record else []
+        whole = {"loss", "grad_norm"} <= record.keys()
+        whole &= all(record.get(name) is not None for name in needed)
+        if whole and record["step"] > 0 and record["target_tokens"] > tokens:
+            yield record
+            tokens = record["target_tokens"]
 
 
-def _whole(lines: Sequence[Record]) -> Iterator[Record]:
-    """The records before the first that lacks a number or does not follow the one before it."""
-    before: Record = {"step": 0, "target_tokens": 0}
-    for record in lines:
-        measured = "valid_loss" in record
-        needed = (*NEEDED, *(("valid_loss", *SHARES) if measured else ()))
-        if any(record.get(name) is None for name in needed) or not record.keys() >= {*OR_NULL}:
-            return
-        if any(record[name] <= before[name] for name in before):
-            return
-        yield record
-        before = {name: record[name] for name in before}
-
-
-def _most_bytes(config: Config, facts: DataFacts) -> int:
-    """The most bytes of a file in a checkpoint."""
+def _checkpoints(folder: RunFolder) -> Iterator[CheckpointStatus]:
+    """The status of each checkpoint. One that a training removes meanwhile is none."""
     try:
-        return most_bytes_of(build_model(config, facts.vocabulary))
+        most_bytes = most_bytes_of(build_model(folder.config, folder.facts.vocabulary))
     except UserError:  # the model's code is not trusted
-        return MOST_BYTES_OF_ANY
+        most_bytes = MOST_BYTES_OF_ANY
+    for step in folder.steps:
+        try:
+            progress = load_checkpoint(folder.path, step, most_bytes=most_bytes).progress
+            yield CheckpointStatus(step, None, progress)
+        except UserError as error:
+            if step in folder.steps:
+                yield CheckpointStatus(step, damage=str(error))
 
 
-def _checkpoints(path: Path, most_bytes: int) -> Iterator[CheckpointStatus]:
-    """The status of all checkpoints, also while a training removes or replaces some.
-
-    A checkpoint that looks damaged is read again, unless it is gone. If all are gone, the list of
-    checkpoints is read again.
-    """
-    any_left = False
-    while not any_left and (steps := saved_steps(path)):
-        for step in steps:
-            status = _checkpoint(path, step, most_bytes)
-            if status.damage is None or step in saved_steps(path):
-                any_left = True
-                yield status if status.damage is None else _checkpoint(path, step, most_bytes)
-
-
-def _checkpoint(path: Path, step: int, most_bytes: int) -> CheckpointStatus:
-    try:
-        loaded = load_checkpoint(path, step, most_bytes=most_bytes)
-        return CheckpointStatus(step, None, loaded.progress)
-    except UserError as error:
-        return CheckpointStatus(step, damage=str(error))
-
-
-def _targets(config: Config, facts: DataFacts) -> TargetStats | None:
-    dataset = open_dataset(config, facts)
+def _targets(folder: RunFolder) -> TargetStats | None:
+    dataset = open_dataset(folder.config, folder.facts)
     pairs, size = all_pairs(dataset, "valid"), dataset.size("train")
     return target_stats(pairs, size) if len(pairs) else None
 
 
-def _tested(path: Path, config: Config, facts: DataFacts) -> OnTestPairs | None:
+def _tested(folder: RunFolder) -> OnTestPairs | None:
     """The result of a sweep's run, if it is of the whole test split. Raises UserError."""
-    result = read_result(path)
+    result = read_result(folder.path)
     taken = result["measures"].get(TEST) if result else None
     whole = taken is not None and taken["asked"] == ExactMatch().asked()
-    if taken is None or not whole or split_of(config) != "test":
+    if taken is None or not whole or split_of(folder.config) != "test":
         return None
     if not is_within(taken.get("in_range"), 0, 1):  # no such lengths, or a changed file
         return None
-    low, high = facts.train_length
-    lengths = all_pairs(open_dataset(config, facts), "test").src_length
+    low, high = folder.facts.train_length
+    lengths = all_pairs(open_dataset(folder.config, folder.facts), "test").src_length
     return OnTestPairs(taken["in_range"], int(((lengths >= low) & (lengths <= high)).sum()))
 
 
