@@ -57,29 +57,11 @@ Save = Annotated[
 
 
 class _Group(TyperGroup):
-    """Sub-commands; `layer` is the default, and flags of earlier versions choose the others."""
+    """Sub-commands; `layer` is the default."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        return super().parse_args(ctx, self._with_command(args))
-
-    def _with_command(self, args: list[str]) -> list[str]:
-        if args and (args[0] in self.commands or args[0] == "--help"):
-            return args
-        flags = [part for arg in args for part in _example_apart(arg)]
-        if "--example" in flags[:-1]:
-            start = flags.index("--example")
-            name = flags[start + 1]
-            command = [name] if name == "decoding" else ["example", name]
-            return command + flags[:start] + flags[start + 2 :]
-        for flag, name in (("--no-mask", "leaks"), ("--no-scale", "scale")):
-            if flag in flags:
-                flags.remove(flag)
-                return [name, *flags]
-        return ["layer", *flags]
-
-
-def _example_apart(arg: str) -> list[str]:
-    return arg.split("=", 1) if arg.startswith("--example=") else [arg]
+        is_named = bool(args) and (args[0] in self.commands or args[0] == "--help")
+        return super().parse_args(ctx, args if is_named else ["layer", *args])
 
 
 app = typer.Typer(
