@@ -1,7 +1,6 @@
 """`toytrans report`: pages in a real browser, and runs in every state."""
 
 import contextlib
-import fcntl
 import html
 import re
 import shutil
@@ -15,6 +14,7 @@ from conftest import Command, call, made_once, tiny_yaml
 from toytrans.inspection.masks import masks_as_rows
 from toytrans.report.runs import read_view
 from toytrans.report.sections import inspected_of_run
+from toytrans.training.folder import locked_folder
 from toytrans.training.run import state_of
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
@@ -213,8 +213,7 @@ def test_several_runs_with_a_damaged_and_an_unfinished_one(
 
 def test_a_run_that_is_being_written(folder: Path, here: Path, command: Command) -> None:
     shutil.copytree(folder / "one", here / "one")
-    with open(here / "one" / ".toytrans-lock") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+    with locked_folder(here / "one", ""):
         assert str(state_of(here / "one")) == "being written, step 6 of 6"
         assert command("report", "one").code == 0
     assert "being written" in (here / "report.html").read_text()

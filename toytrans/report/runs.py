@@ -52,7 +52,7 @@ def read_view(path: Path) -> RunView:
     try:
         records = folder.records
         if folder.damaged_lines:
-            problem = f"{path}/metrics.jsonl: {folder.damaged_lines} lines hold no record"
+            problem = f"{path}/metrics.jsonl: lines that hold no record: {folder.damaged_lines}"
         run = folder.load("best", "cpu")
     except UserError as error:
         problem = "\n".join(filter(None, (problem, str(error))))
