@@ -159,14 +159,14 @@ LEVELS = {
     2: (
         "One thing in it is broken. The table says that, but not what.",
         "Which number still looks sound?",
-        "Look at the masks, and let the proofs tell which rule is broken. The doctor reads the "
+        "Look at the masks, and let the checks tell which rule is broken. The doctor reads the "
         "records of training alone, so it may find nothing:",
     ),
     3: (
         "One thing in it is broken, or nothing is. The table shows little or nothing.",
         "Is a difference larger than that between two seeds? To see that, train "
         "each again\n   with `--seed 1`, and add `--out runs/exercise-1` or `--out runs/sound-1`.",
-        "Let the proofs decide, and say what each failing one means:",
+        "Let the checks decide, and say what each failing one means:",
     ),
 }
 """For each level: what is claimed, a question to the table, where to look."""

@@ -58,7 +58,7 @@ def planted_fault(run: RunSnapshot) -> Iterator[Symptom]:
     """A fault that the config names."""
     if not is_sealed(run.config.fault) and (fault := opened(run.config.fault)):
         card, what = CARDS[fault], f"The config names a planted fault: {fault}."
-        changes = {"what": what, "proofs": card.proofs, "cards": (fault,)}
+        changes = {"what": what, "checks": card.checks, "cards": (fault,)}
         yield symptom(run.config, "fault", card.what, **changes)
 
 

@@ -15,7 +15,7 @@ class Symptom:
     """One finding about a run.
 
     severity: wrong: something is broken; odd: it should be different; note: good to know.
-    proofs: letters of `toytrans check` that give more information.
+    checks: those of `toytrans check` that give more information.
     cards: faults with the same symptom.
     """
 
@@ -24,7 +24,7 @@ class Symptom:
     what: str
     evidence: str
     remedy: str
-    proofs: tuple[str, ...] = ()
+    checks: tuple[str, ...] = ()
     cards: tuple[FaultName, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
@@ -154,18 +154,18 @@ TEXTS: dict[Severity, dict[str, tuple[str, str]]] = {
 """What is wrong, and the remedy, by severity and name. Values of the config are filled in."""
 
 SEE: dict[str, tuple[str, tuple[FaultName, ...]]] = {
-    "reads_the_future": ("bef", ("no_causal", "triangle_off_by_one", "mask_flipped")),
-    "one_error_each": ("m", ("pad_is_eos",)),
+    "reads_the_future": ("future steps", ("no_causal", "triangle_off_by_one", "mask_flipped")),
+    "one_error_each": ("labels", ("pad_is_eos",)),
     "trained_on_something_else": (
-        "aclm",
+        "pads labels",
         ("pad_visible", "wrong_start", "labels_not_shifted", "pad_is_eos"),
     ),
-    "worse_on_test_pairs": ("acd", ("pad_visible",)),
-    "learned_nothing": ("jlo", ()),
-    "vanished": ("op", ("no_residual", "no_norm")),
-    "plateau": ("jop", ("no_position", "no_residual")),
+    "worse_on_test_pairs": ("pads rows", ("pad_visible",)),
+    "learned_nothing": ("order labels sublayers", ()),
+    "vanished": ("sublayers", ("no_residual", "no_norm")),
+    "plateau": ("order sublayers", ("no_position", "no_residual")),
 }
-"""Proofs, and faults with the same symptom."""
+"""Checks, and faults with the same symptom."""
 
 
 def symptom(config: Config, name: str, evidence: str, **changes: Any) -> Symptom:
@@ -173,6 +173,6 @@ def symptom(config: Config, name: str, evidence: str, **changes: Any) -> Symptom
     (severity,) = [severity for severity, texts in TEXTS.items() if name in texts]
     what, remedy = TEXTS[severity][name]
     remedy = remedy.format(train=config.train, data=config.data)
-    proofs, cards = SEE.get(name, ("", ()))
-    symptom = Symptom(name, severity, what, evidence, remedy, tuple(proofs), cards)
+    checks, cards = SEE.get(name, ("", ()))
+    symptom = Symptom(name, severity, what, evidence, remedy, tuple(checks.split()), cards)
     return replace(symptom, **changes)
