@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from toytrans.api.run import Run, load
     from toytrans.api.sweep import Comparison, sweep
     from toytrans.api.training import Training, train
+    from toytrans.checks import check
     from toytrans.config.schema import Config
-    from toytrans.insight.proofs import check
 
 __version__ = "0.3.0"
 
@@ -40,7 +40,7 @@ _MODULES = {
     "Config": "toytrans.config.schema",
     "Run": "toytrans.api.run",
     "Training": "toytrans.api.training",
-    "check": "toytrans.insight.proofs",
+    "check": "toytrans.checks",
     "load": "toytrans.api.run",
     "sweep": "toytrans.api.sweep",
     "train": "toytrans.api.training",

@@ -38,7 +38,7 @@ def doctor(
     """Diagnose a run, or without RUN describe this machine.
 
     A run is diagnosed from its records, checkpoints and data. Each finding has
-    its evidence, a remedy, and the proofs to run. The exit code is 1 if something
+    its evidence, a remedy, and the checks to run. The exit code is 1 if something
     is wrong, or would stop a training.
     """
     path = either(run, run_option, "run")
@@ -154,9 +154,9 @@ def _training_rows(machine: dict[str, Any], facts: dict[str, Any]) -> Rows:
 def _details(path: Path, symptom: "Finding") -> list[str]:
     """Evidence, remedy, and where to look further."""
     lines = [symptom.evidence, f"remedy: {symptom.remedy}"]
-    if symptom.proofs:
-        letters = " ".join(f"({letter})" for letter in symptom.proofs)
-        lines.append(f"proofs {letters} of: toytrans check {argument(path)}")
+    if symptom.checks:
+        only = ",".join(symptom.checks)
+        lines.append(f"look: toytrans check {argument(path)} --only {only}")
     if symptom.cards:
         lines.append(f"looks like {', '.join(symptom.cards)}: toytrans faults {symptom.cards[0]}")
     return lines

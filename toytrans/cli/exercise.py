@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from toytrans.exercises.exercise import Mark
 
 from toytrans.cli.common import columns, note, output, plain, write_new
-from toytrans.cli.render.proofs import print_card
+from toytrans.cli.render.checks import print_card
 from toytrans.exercises.sheet import MOST_ANSWERS, MOST_STUDENTS
 from toytrans.files import read_whole, to_bytes
 

@@ -25,7 +25,7 @@ class Finding:
     """One finding about a run.
 
     severity: wrong: something is broken; odd: it should be different; note: good to know.
-    proofs: letters of `toytrans check` that give more information.
+    checks: those of `toytrans check` that give more information.
     cards: faults with the same symptom.
     """
 
@@ -34,7 +34,7 @@ class Finding:
     what: str
     evidence: str
     remedy: str
-    proofs: tuple[str, ...] = ()
+    checks: tuple[str, ...] = ()
     cards: tuple[FaultName, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
@@ -107,7 +107,7 @@ def planted_fault(run: RunSnapshot) -> Iterator[Finding]:
             f"The config names a planted fault: {fault}.",
             card.what,
             "train without --break, and with fault: null in the config",
-            card.proofs,
+            card.checks,
             (fault,),
         )
 
@@ -215,7 +215,7 @@ def reads_the_future(run: RunSnapshot) -> Iterator[Finding]:
             f"target, a pair has {tokens:.2f} wrong tokens. A sound model has at least one wrong "
             "token where it has a wrong output.",
             "check the decoder's mask and the shift of the targets",
-            ("b", "e", "f"),
+            ("future", "steps"),
             ("no_causal", "triangle_off_by_one", "mask_flipped"),
         )
 
@@ -236,7 +236,7 @@ def one_error_each(run: RunSnapshot) -> Iterator[Finding]:
             f"{measured(last)}. A pair has {tokens:.2f} wrong tokens. Errors at random places "
             f"would leave {chance:.2f} of the outputs right.",
             "toytrans eval shows whether the ends are wrong; check what the loss ignores",
-            ("m",),
+            ("labels",),
             ("pad_is_eos",),
         )
 
@@ -263,7 +263,7 @@ def worse_on_new_pairs(run: RunSnapshot) -> Iterator[Finding]:
             "New pairs are far worse than training pairs, although every training pair was new.",
             evidence,
             "training and validation data differ: check pads, start and labels",
-            ("a", "c", "l", "m"),
+            ("pads", "labels"),
             ("pad_visible", "wrong_start", "labels_not_shifted", "pad_is_eos"),
         )
         return
@@ -300,7 +300,7 @@ def worse_on_test_pairs(run: RunSnapshot) -> Iterator[Finding]:
             f"{_span(run.facts.train_length)}; 95% intervals",
             "look for pads that are read, for test pairs of another kind, and for validation "
             "pairs among the training pairs",
-            ("a", "c", "d"),
+            ("pads", "rows"),
             ("pad_visible",),
         )
 
@@ -355,7 +355,7 @@ def learned_too_little(run: RunSnapshot) -> Iterator[Finding]:
             f"loss {end:.2f}; token frequencies alone would give {run.targets.entropy:.2f}",
             f"check the model, then train.lr {train.lr:g} (too high or too low) and "
             f"train.max_steps {train.max_steps:,}",
-            ("j", "l", "o"),
+            ("order", "labels", "sublayers"),
         )
         return
     if len(run.records) < 8 or end < GAP or unfinished:
@@ -374,7 +374,7 @@ def learned_too_little(run: RunSnapshot) -> Iterator[Finding]:
             evidence,
             "check whether the model can tell places apart, then try another train.lr, more steps "
             "and a larger model",
-            ("j", "o", "p"),
+            ("order", "sublayers"),
             ("no_position", "no_residual"),
         )
 
@@ -410,7 +410,7 @@ def gradients(run: RunSnapshot) -> Iterator[Finding]:
             "The gradient has vanished, although much is left to learn.",
             f"median norm {middle:.1e}, loss {run.settled_loss:.2f}",
             "check that every layer is reached; lower train.lr",
-            ("o", "p"),
+            ("sublayers",),
             ("no_residual", "no_norm"),
         )
 

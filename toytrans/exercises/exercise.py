@@ -215,19 +215,18 @@ def hint(folder: Path) -> tuple[list[str], int]:
 
 
 def hints_of(exercise: Exercise) -> list[str]:
-    """Where to look, what proves it, what it is."""
+    """Where to look, which check shows it, what it is."""
     fault = opened(exercise.fault)
     if fault is None:
         return [
             "Train the sound model too, with --set fault=null, and compare the two runs.",
-            "Read every proof of `toytrans check`.",
+            "Read every check of `toytrans check --all`.",
             "Nothing is broken.",
         ]
     kind = next(kind for kind, faults in KINDS.items() if fault in faults)
-    letters = " ".join(f"({letter})" for letter in CARDS[fault].proofs)
     return [
         f"The fault is in {kind}.",
-        f"Of `toytrans check`, read {letters}.",
+        f"Of `toytrans check`, read {', '.join(CARDS[fault].checks)}.",
         f"What is wrong: {CARDS[fault].what}.",
     ]
 

@@ -1,4 +1,4 @@
-"""The catalogue of faults: what each is, its symptom, the proofs that fail, and reports of it.
+"""The catalogue of faults: what each is, its symptom, the checks that fail, and reports of it.
 
 `scripts/fault_harm.py` measured the symptoms with five seeds each; its table is in
 docs/teaching.md.
@@ -11,13 +11,13 @@ from toytrans.config.names import FaultName
 
 @dataclass(frozen=True)
 class FaultCard:
-    """shown_by: a command that shows the harm. proofs: letters of the proofs that fail. threads:
+    """shown_by: a command that shows the harm. checks: those that fail. threads:
     public reports, repository#number."""
 
     what: str
     shown_by: str
     symptom: str
-    proofs: tuple[str, ...]
+    checks: tuple[str, ...]
     threads: str
 
 
@@ -39,7 +39,7 @@ CARDS: dict[FaultName, FaultCard] = {
         "1.000, as in a sound run; but exact match is 0.000 to 0.009: decoding has no future to "
         "copy from. The table of `train` may measure an earlier step; see the last one with "
         "`toytrans eval RUN --checkpoint last`",
-        ("b", "e", "f", "u"),
+        ("future", "steps"),
         "jadore801120/attention-is-all-you-need-pytorch#19, pytorch/tutorials#719, "
         "lucidrains/x-transformers#102",
     ),
@@ -48,7 +48,7 @@ CARDS: dict[FaultName, FaultCard] = {
         f"{TRAIN} --break triangle_off_by_one",
         "loss 0.12 to 0.23 after a quarter of the steps (sound runs 0.7 to 1.0), token "
         "accuracy 1.000, exact match 0.000 to 0.002: decoding has no label to copy",
-        ("b", "e", "f", "u"),
+        ("future", "steps"),
         "pytorch/tutorials#2250, TransformerLensOrg/TransformerLens#284, pytorch/pytorch#103082",
     ),
     "pad_visible": FaultCard(
@@ -57,7 +57,7 @@ CARDS: dict[FaultName, FaultCard] = {
         "the training loss looks sound (0.004 to 0.009). Exact match is 0.98 to 1.00 on "
         "validation pairs but 0.740 to 0.849 on test pairs in range: their batches have more "
         "pads",
-        ("a", "c", "d", "e"),
+        ("pads", "rows"),
         "OpenNMT/OpenNMT-py#137, facebookresearch/fairseq#3078, huggingface/transformers#22707",
     ),
     "mask_flipped": FaultCard(
@@ -65,7 +65,7 @@ CARDS: dict[FaultName, FaultCard] = {
         f"{TRAIN} --break mask_flipped",
         "loss 0.01 to 0.03 after a quarter of the steps (sound runs 0.7 to 1.0), token "
         "accuracy 1.000, exact match 0.000: the decoder reads only the future",
-        ("a", "b", "c", "d", "e", "f", "g", "j", "o", "s", "t", "u"),
+        ("pads", "future", "rows", "steps", "order", "sublayers", "source", "target"),
         "pytorch/pytorch#29546, pytorch/pytorch#120488, lucidrains/x-transformers#253",
     ),
     "labels_not_shifted": FaultCard(
@@ -73,7 +73,7 @@ CARDS: dict[FaultName, FaultCard] = {
         f"{TRAIN} --break labels_not_shifted",
         "training loss 0.001 after a quarter of the steps, validation loss 11, exact match "
         "0.000; decoding repeats one token",
-        ("l", "m"),
+        ("labels",),
         "pytorch/tutorials#719, lucidrains/x-transformers#102",
     ),
     "pad_is_eos": FaultCard(
@@ -81,7 +81,7 @@ CARDS: dict[FaultName, FaultCard] = {
         f"{TRAIN} --break pad_is_eos",
         "the training loss looks sound (0.006 to 0.011), validation loss is 1.4 to 1.5 and "
         "exact match 0.000: outputs never end; token accuracy 0.82, only the ends are wrong",
-        ("m",),
+        ("labels",),
         "huggingface/trl#6357, mlabonne/llm-course#33, huggingface/alignment-handbook#127",
     ),
     "wrong_start": FaultCard(
@@ -90,7 +90,7 @@ CARDS: dict[FaultName, FaultCard] = {
         "the training loss looks sound (0.004 to 0.008), validation loss is 1.3 to 2.8 and "
         "exact match 0.018 to 0.293. Anchored models do not need the start: "
         "the config reverse ends at 1.000",
-        ("m",),
+        ("labels",),
         "huggingface/transformers#14439, harvardnlp/annotated-transformer#127",
     ),
     "wrong_scale": FaultCard(
@@ -99,7 +99,7 @@ CARDS: dict[FaultName, FaultCard] = {
         "planted after training: exact match 0.664 to 0.956 (sound 0.996 to 1.000). Training "
         "with it does no harm, since the weights compensate: the config reverse_sinusoidal "
         "ends at 1.000",
-        ("k",),
+        ("scale",),
         "lucidrains/vit-pytorch#65, karpathy/ng-video-lecture#6, "
         "jadore801120/attention-is-all-you-need-pytorch#42",
     ),
@@ -109,7 +109,7 @@ CARDS: dict[FaultName, FaultCard] = {
         "with one head of width 64: exact match 0.250 to 0.327 (sound 0.996 to 1.000), since "
         "softmax saturates. With narrow heads the weights compensate: "
         "the config reverse_sinusoidal ends at 0.992 to 0.999",
-        ("k",),
+        ("scale",),
         "delzac/cntkx#10",
     ),
     "no_position": FaultCard(
@@ -117,7 +117,7 @@ CARDS: dict[FaultName, FaultCard] = {
         f"{TRAIN} --break no_position",
         "the loss stays at 0.6 to 0.9, token accuracy 0.64, exact match 0.131 to 0.172: only "
         "short sources, whose order matters little, are right",
-        ("j",),
+        ("order",),
         "wenliangdai/Multimodal-End2end-Sparse#16, DaoyuanLi2816/Molecule-Generator#23",
     ),
     "loss_on_pads": FaultCard(
@@ -125,7 +125,7 @@ CARDS: dict[FaultName, FaultCard] = {
         f"{MIXED} --break loss_on_pads",
         "the training loss reads half of the validation loss (0.49 to 0.53; sound 0.87 to "
         "1.00), since pads are easy. It harms what is reported more than what is learned",
-        ("g", "h", "n"),
+        ("loss",),
         "lucidrains/DALLE-pytorch#57, 01-ai/Yi#110",
     ),
     "batch_mean_of_means": FaultCard(
@@ -134,7 +134,7 @@ CARDS: dict[FaultName, FaultCard] = {
         "the training loss reads 0.69 to 0.79 of the validation loss (sound 0.87 to 1.00), "
         "since short rows weigh more; the validation loss is higher than in a sound run for "
         "three of five seeds",
-        ("n",),
+        ("loss",),
         "OpenNMT/OpenNMT-py#2209, huggingface/transformers#34191",
     ),
     "no_residual": FaultCard(
@@ -142,7 +142,7 @@ CARDS: dict[FaultName, FaultCard] = {
         f"{TRAIN} --break no_residual",
         "the loss stays at 1.3 to 1.7 and exact match at 0.000. Anchored models know "
         "where to look: the config reverse ends at 1.000",
-        ("o",),
+        ("sublayers",),
         "kyegomez/BitNet#32",
     ),
     "no_norm": FaultCard(
@@ -151,7 +151,7 @@ CARDS: dict[FaultName, FaultCard] = {
         "planted after training: exact match 0.024 to 0.187. Training without norms does "
         "little harm with two layers (config reverse_sinusoidal: 0.998 to 0.999); with six the "
         "model learns nothing",
-        ("p",),
+        ("sublayers",),
         "iCog-Labs-Dev/PC-Transformers#46",
     ),
     "no_feed_forward": FaultCard(
@@ -160,7 +160,7 @@ CARDS: dict[FaultName, FaultCard] = {
         "planted after training: exact match 0.000 to 0.020. Training without them does "
         "little harm, since reversing only moves tokens (config reverse_sinusoidal: "
         "0.997)",
-        ("q",),
+        ("sublayers",),
         "fredzzhang/upt#13",
     ),
 }

@@ -43,7 +43,7 @@ def section(name: str, title: str, **parts: Any) -> Section:
     """One part of a page.
 
     parts: what `parts.html` knows: text, missing, facts, charts, table, masks, translations,
-    proofs, config, tables.
+    checks, config, tables.
     """
     charts: list[Chart] = parts.get("charts", [])
     specs = [(chart.title, as_script(chart.spec)) for chart in charts]
