@@ -309,7 +309,7 @@ def test_a_damaged_best_checkpoint_is_not_quietly_replaced_by_another(
     checkpoint_file(run, progress.best_step).write_bytes(b"")
     arguments = {"eval": [str(run)], "translate": ["1 2"]}[name]
     message = refused(name, *arguments)
-    says(message, f"step-{progress.best_step}.safetensors", "cut short or changed")
+    says(message, f"step-{progress.best_step}.safetensors", "--checkpoint")
 
 
 def test_of_a_damaged_first_checkpoint_the_last_one_is_named(
@@ -336,7 +336,7 @@ def test_a_pickle_under_another_name_is_refused_and_not_run(
     last = saved_steps(run)[-1]
     vouch_for(run, last, OPENS_A_FILE)
     message = refused("eval", str(run), "--checkpoint", "last")
-    says(message, f"step-{last}.safetensors", "not a safetensors file")
+    says(message, f"step-{last}.safetensors", "not written by a training")
     assert not Path("opened").exists()
 
 
@@ -484,7 +484,7 @@ def test_a_name_that_no_disk_takes_is_refused(command: Command) -> None:
     [
         ("data.symbols=6", "data.symbols (5 -> 6)"),
         ("data.task=reverse", "data.task (copy -> reverse)"),
-        ("data.train_length=[1, 5]", "data.train_length ((1, 4) -> (1, 5))"),
+        ("data.train_length=[1, 5]", "data.train_length ([1, 4] -> [1, 5])"),
         ("seed=1", "seed (0 -> 1)"),
         ("train.lr=1e-2", "train.lr (0.003 -> 0.01)"),
         ("train.eval_every=3", "train.eval_every (2 -> 3)"),

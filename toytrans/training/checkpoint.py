@@ -293,7 +293,8 @@ def _damaged(run: Path, step: int, how: str) -> DamagedCheckpoint:
 def pick_step(run: Path, which: str) -> int:
     """The step of the checkpoint `best`, `last` or of a number.
 
-    Raises UserError with the steps that exist.
+    Raises UserError with the steps that exist, and DamagedCheckpoint where the newest, which knows
+    the best, cannot be read.
     """
     steps = saved_steps(run)
     if not steps:
@@ -301,11 +302,8 @@ def pick_step(run: Path, which: str) -> int:
     if which == "last":
         return steps[-1]
     if which == "best":
-        for step in reversed(steps):
-            with contextlib.suppress(DamagedCheckpoint):
-                best = read_progress(run, step).best_step
-                return best if best in steps else step
-        return steps[-1]
+        best = read_progress(run, steps[-1]).best_step
+        return best if best in steps else steps[-1]
     if which not in map(str, steps):
         raise UserError(
             f"{run}: no checkpoint {which}; there are best, last and the steps "

@@ -77,7 +77,7 @@ def open_session(
     and does not wait for long. in_program: the process is the user's, and no signal ends it.
     """
     with contextlib.ExitStack() as stack:
-        context.require_equal(config=config)
+        given = config
         path, goes_on = context.on_main(lambda: _choose(name, out, resume, context))
         saved, notes = None, list[str]()
         if goes_on:
@@ -86,7 +86,7 @@ def open_session(
             config = context.on_main(partial(config_for_resume, saved.config, config, path))
             notes.append(locks)
         device, dataset = context.on_all(lambda: _open(config, saved, context))
-        context.require_equal(data=dataset.facts, device=device.type)
+        context.require_equal(config=given, data=dataset.facts, device=device.type)
         asked = config.train.precision
         if saved and asked == "auto":  # the choice holds for the whole run
             asked = saved.precision or asked
@@ -116,8 +116,8 @@ def open_session(
         report(f"{trainer.run}: {device}, {precision}{processes}")
         resumed = trainer.progress.step > 0
         changes = _changes(before, environment) if resumed else []
-        given = _given(trainer.model)
-        for sentence in filter(None, (given, remark, *dataset.notes, *notes, *changes)):
+        told = _given(trainer.model)
+        for sentence in filter(None, (told, remark, *dataset.notes, *notes, *changes)):
             report(sentence)
         if resumed and saved:
             _report_schedule(saved.config, config, trainer.progress.step, report)
