@@ -97,7 +97,9 @@ def check_ours(shape: Shape, fault: str | None) -> Report:
     if fault == LEAK:
         attention = model.decoder_layers[shape["seed"] % shape["layers"]].self_attention
         attention.forward = partial(leaking_ours, attention)
-    return check_own(model, config, vocabulary, "toytrans", shape["length"], shape["seed"])
+    return check_own(
+        model, config, vocabulary, "toytrans", length=shape["length"], seed=shape["seed"]
+    )
 
 
 def leaking_ours(attention: Any, x: Tensor, sight: Any, memory: Any = None, cache: Any = None):

@@ -218,6 +218,8 @@ class Example:
             yield self.without(free[0], free[len(free) // 2])
         for place in free[:2]:
             yield self.without(place, place + 1)
+        if self.place > 0 and self.place not in self.changed:
+            yield replace(self.without(self.place, self.place + 1), place=self.place - 1)
         known = set(symbols.tolist())
         for cut in dict.fromkeys((len(self.src) // 2, 1)):
             if cut and known & set(self.src[cut:]):

@@ -140,9 +140,9 @@ def damaged_files(run: RunSnapshot) -> Iterator[Finding]:
         yield Finding(
             "records_cut",
             "odd",
-            "A part of metrics.jsonl cannot be read.",
+            "Lines of metrics.jsonl cannot be read.",
             f"{run.unread} line{'s' * (run.unread > 1)} without a whole record",
-            "its other records are taken; the training itself is not touched",
+            "none is needed: a crash may cut a line short, and it is skipped",
         )
 
 

@@ -134,6 +134,8 @@ class HuggingFace(Adapter):
     def _steps(self, src: Tensor, tgt_in: Tensor, positions: bool) -> Tensor:
         call: Any = self.call
         model, kept, steps = call.model, None, []
+        takes = inspect.signature(model.forward).parameters
+        name = "cache" if "cache" in takes else "past_key_values"  # as older versions say
         common: dict[str, Any] = {"use_cache": True, "return_dict": True}
         if self.facts.has_source:
             mask = call.masks(src, tgt_in)["attention_mask"]
@@ -150,11 +152,11 @@ class HuggingFace(Adapter):
                 if positions:
                     named["position_ids"] = torch.full_like(token, step)
             if kept is not None:
-                named["past_key_values"] = kept
+                named[name] = kept
             out = model(**named)
-            kept = getattr(out, "past_key_values", None)
+            kept = getattr(out, name, None)
             if kept is None:
-                raise NotApplicable("the model hands on no past_key_values to decode with")
+                raise NotApplicable("the model hands on no cache to decode with")
             steps.append(logits_of(out))
         return torch.cat(steps, 1)
 
