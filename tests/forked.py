@@ -14,13 +14,13 @@ from multiprocessing.reduction import DupFd
 from pathlib import Path
 from typing import NamedTuple
 
-from toytrans.sweeps.processes import _main_hidden
+from toytrans.sweeps.pool import main_hidden
 
 COMMAND = "from toytrans.cli import main; main()"
 """The program `toytrans`."""
 
 _CONTEXT = multiprocessing.get_context("forkserver")
-_CONTEXT.set_forkserver_preload(["toytrans.sweeps.processes", "toytrans.cli.app", "forked"])
+_CONTEXT.set_forkserver_preload(["toytrans.sweeps.pool", "toytrans.cli.app", "forked"])
 
 
 class Ended(NamedTuple):
@@ -53,7 +53,7 @@ class Forked:
         place = str(Path(folder).resolve())
         given = (code, words, place, dict(environment or os.environ), streams)
         self.process = _CONTEXT.Process(target=_run, args=given)
-        with _main_hidden():
+        with main_hidden():
             self.process.start()
 
     def ended(self) -> Ended:

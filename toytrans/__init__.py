@@ -16,10 +16,11 @@ from toytrans.errors import UserError
 
 if TYPE_CHECKING:
     from toytrans.api.run import Run, load
-    from toytrans.api.sweep import Comparison, sweep
+    from toytrans.api.sweep import sweep
     from toytrans.api.training import Training, train
     from toytrans.checks import check
     from toytrans.config.schema import Config
+    from toytrans.sweeps.comparison import Comparison
 
 __version__ = "0.3.0"
 
@@ -36,7 +37,7 @@ __all__ = [
 ]
 
 _MODULES = {
-    "Comparison": "toytrans.api.sweep",
+    "Comparison": "toytrans.sweeps.comparison",
     "Config": "toytrans.config.schema",
     "Run": "toytrans.api.run",
     "Training": "toytrans.api.training",

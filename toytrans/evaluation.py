@@ -165,14 +165,16 @@ def part_of(length: int, train_length: tuple[int, int]) -> str:
     return "below" if length < low else "beyond" if length > high else "in_range"
 
 
-def spans(lengths: Iterable[int], train_length: tuple[int, int]) -> list[Span]:
-    """Lengths in at most 25 spans of 1, 2, 5, 10, 20, 50 and so on. No span crosses an end of the
-    training lengths."""
+def spans(
+    lengths: Iterable[int], train_length: tuple[int, int], most: int = MOST_SPANS
+) -> list[Span]:
+    """Lengths in at most so many spans of 1, 2, 5, 10, 20, 50 and so on. No span crosses an end of
+    the training lengths."""
     ordered = sorted(lengths)
     steps = (digit * 10**power for power in count() for digit in (1, 2, 5))
     for step in steps:
         keys = {n: (part_of(n, train_length), (n - 1) // step) for n in ordered}
-        if len(set(keys.values())) <= MOST_SPANS:
+        if len(set(keys.values())) <= most:
             break
     groups = [list(group) for _, group in groupby(ordered, keys.__getitem__)]
     return [Span(group[0], group[-1], keys[group[0]][0]) for group in groups]

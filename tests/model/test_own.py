@@ -21,8 +21,7 @@ from toytrans.model.decoding import search
 from toytrans.model.own import OwnModel
 from toytrans.model.seq2seq import Seq2Seq
 from toytrans.model.transformer import Transformer
-from toytrans.sweeps.processes import attempt
-from toytrans.sweeps.trial import Trial
+from toytrans.sweeps import trial
 from toytrans.tokens import BOS_ID, EOS_ID
 
 EXAMPLES = Path(__file__).parent.parent.parent / "docs" / "examples"
@@ -264,8 +263,8 @@ def test_what_code_raises_on_the_way_names_the_line(
     assert done.code == 2 and done.err.endswith(f"toytrans: your code: {words} (x.py:4)\n")
 
     config = load_config(here / "c.yaml", [change])
-    failure = attempt(Trial(label="c", config=config, measures={}, folder=here))
-    assert failure is not None and failure.error().args == (f"your code: {words} (x.py:4)",)
+    failure = trial.run(trial.Trial(here / "r", config, {}))
+    assert failure is not None and failure.reason == f"your code: {words} (x.py:4)"
 
 
 @pytest.mark.parametrize(

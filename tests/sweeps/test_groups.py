@@ -1,29 +1,12 @@
 """Groups of runs: what sets them apart, means over seeds with intervals, pairs of equal seeds."""
 
 import math
-from pathlib import Path
-from typing import Any
 
 import pytest
 from conftest import config_of
+from members import member
 
-from toytrans.sweeps.groups import (
-    Member,
-    differing_keys,
-    group,
-    paired,
-    pairs,
-    parts_of,
-    summarise,
-    t_975,
-)
-
-
-def member(value: float, seed: int = 0, trouble: str = "", **sections: Any) -> Member:
-    config = config_of(seed=seed, **sections)
-    values = {} if trouble else {"value": value}
-    return Member(Path(f"run-{seed}"), config, values, trouble=trouble)
-
+from toytrans.sweeps.groups import differing_keys, group, paired, pairs, parts_of, summarise, t_975
 
 ROTARY, ALIBI = {"model": {"positions": "rotary"}}, {"model": {"positions": "alibi"}}
 
@@ -63,16 +46,16 @@ def test_runs_are_grouped_by_config_and_both_seeds_are_seeds():
     ]
     rotary, alibi = group(runs)
     assert rotary.differs == {"model.positions": "rotary"} and alibi.name == "alibi"
-    assert rotary.summary("value").mean == pytest.approx(0.2)
-    assert alibi.by_seed("value") == {(0, None): 0.5, (0, 4): 0.8}
+    assert rotary.summary().mean == pytest.approx(0.2)
+    assert alibi.by_seed() == {(0, None): 0.5, (0, 4): 0.8}
 
 
 def test_a_run_in_trouble_is_in_its_group_and_not_in_its_mean():
-    (found,) = group([member(0.2, 0), member(0.4, 1), member(9.0, 2, "diverged")])
+    (found,) = group([member(0.2, 0), member(0.4, 1), member(0.9, 2, problem="diverged")])
     assert len(found.members) == 3 and len(found.counted) == 2
-    assert found.summary("value").mean == pytest.approx(0.3)
-    (lost,) = group([member(9.0, 2, "diverged")])
-    assert lost.summary("value") is None and lost.curve() == {} and parts_of([lost]) == []
+    assert found.summary().mean == pytest.approx(0.3)
+    (lost,) = group([member(0.9, 2, problem="diverged")])
+    assert lost.summary() is None and lost.curve() == {} and parts_of([lost]) == []
 
 
 def test_keys_that_follow_from_others_set_nothing_apart():
@@ -100,26 +83,20 @@ def test_pairs_are_of_equal_seeds_alone():
         [member(v, seed, **ROTARY) for seed, v in enumerate([0.5, 0.6, 0.7, 0.7])]
         + [member(v, seed, **ALIBI) for seed, v in ((1, 0.5), (2, 0.8), (3, 0.7), (9, 0.0))]
     )
-    found = paired(first, second, "value")
+    found = paired(first, second)
     assert (found.difference.runs, found.ahead, found.behind, found.level) == (3, 1, 1, 1)
     assert found.difference.mean == pytest.approx(0.0, abs=1e-9)
     assert found.difference.low == pytest.approx(-t_975(2) * 0.1 / math.sqrt(3))
-    assert [(a.name, b.name) for a, b, _ in pairs([first, second], "value")] == [
-        ("rotary", "alibi")
-    ]
+    assert [(a.name, b.name) for a, b, _ in pairs([first, second])] == [("rotary", "alibi")]
     lonely = group([member(0.1, 77, **ROTARY)])[0]
-    assert paired(lonely, second, "value") is None
+    assert paired(lonely, second) is None
 
 
-def test_a_curve_counts_runs_not_lengths():
-    """A run counts once in a span, with its mean over the span's lengths."""
-    config = config_of(data={"train_length": [1, 40], "test_length": [1, 40]})
-    low = Member(Path("a"), config, {"value": 0.0}, dict.fromkeys(range(1, 41), 0.2))
-    high = Member(Path("b"), config, {"value": 0.0}, dict.fromkeys(range(1, 41, 2), 0.6))
-    (found,) = group([low, high])
-    curve = found.curve()
-    assert len(curve) <= 25 and all(summary.runs == 2 for summary in curve.values())
-    assert all(summary.mean == pytest.approx(0.4) for summary in curve.values())
+def test_a_curve_is_over_the_runs_that_have_such_pairs():
+    (found,) = group([member(0, 0, curve={1: 0.2, 2: 0.4}), member(0, 1, curve={2: 0.8})])
+    curve = {(span.low, span.high): summary for span, summary in found.curve().items()}
+    assert [curve[n, n].runs for n in (1, 2)] == [1, 2]
+    assert [curve[n, n].mean for n in (1, 2)] == pytest.approx([0.2, 0.6])
 
 
 def test_many_differences_get_a_letter():

@@ -8,7 +8,8 @@ import typer
 
 from toytrans.cli.common import AsJson, Examples, Lengths, check_new, output, span_of, write_new
 from toytrans.cli.evaluate import Device
-from toytrans.cli.render.groups import measured, print_groups, print_unread
+from toytrans.cli.render.groups import print_comparison
+from toytrans.cli.sweep import Metric
 from toytrans.files import json_text, to_bytes
 
 
@@ -19,9 +20,10 @@ def compare(
     ],
     lengths: Lengths = None,
     examples: Examples = None,
+    metric: Metric = "exact_match",
     csv: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="A row for each run, or for each run and length."),
+        typer.Option(metavar="FILE", help="A row for each run, length and metric."),
     ] = None,
     plot: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Draw it as a .png or .svg.")
@@ -42,30 +44,27 @@ def compare(
         check_plot(plot)
     from tqdm import tqdm
 
+    from toytrans.sweeps.comparison import Comparison, find_runs, measure_here
     from toytrans.sweeps.groups import group
-    from toytrans.sweeps.measure import ExactMatch
-    from toytrans.sweeps.outcomes import find_runs, measure_here
+    from toytrans.sweeps.measure import of_lengths
     from toytrans.sweeps.picture import draw
-    from toytrans.sweeps.results import lengths_csv, runs_csv, to_dict
     from toytrans.training.devices import tune_process
 
     tune_process()
-    selected = find_runs(runs)
-    measure = ExactMatch(span, examples) if span or examples else selected.measure
+    found = find_runs(runs)
+    measure = of_lengths(span, examples) if span or examples else found.measure
+    measure = measure.model_copy(update={"metric": metric})
     hidden = not sys.stderr.isatty()
-    with tqdm(selected.runs, unit="run", delay=2, leave=False, disable=hidden) as watched:
+    with tqdm(found.runs.items(), unit="run", delay=2, leave=False, disable=hidden) as watched:
         members = [measure_here(path, config, measure, device) for path, config in watched]
-    groups = group(members)
+    compared = Comparison("", measure, group(members), found.unread)
     if csv is not None:
-        text = lengths_csv(groups) if measure.lengths else runs_csv(groups)
-        write_new("--csv", csv, to_bytes(text))
+        write_new("--csv", csv, to_bytes(compared.table().csv()))
     if plot is not None:
-        write_new("--plot", plot, draw(groups, "", plot.suffix[1:].lower()))
+        write_new("--plot", plot, draw(compared, "", plot.suffix[1:].lower()))
     if as_json:
-        unread = [{"run": str(path), "trouble": why} for path, why in selected.unread]
-        print(json_text(measure.to_dict() | to_dict(groups) | {"unread": unread}))
+        print(json_text(compared.to_dict()))
     else:
-        print_groups(output(), groups, measured(measure, groups))
-        print_unread(output(), selected.unread)
-    if all(member.trouble for member in members):
+        print_comparison(output(), compared)
+    if all(member.problem for member in members):
         raise typer.Exit(1)

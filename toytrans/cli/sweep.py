@@ -16,14 +16,26 @@ from toytrans.cli.common import (
     share,
     span_of,
 )
-from toytrans.cli.render.groups import measured, print_groups
-from toytrans.cli.trials import follow
+from toytrans.cli.render.groups import print_comparison
+from toytrans.cli.trials import follow, raise_internal
 from toytrans.errors import UserError
 
 if TYPE_CHECKING:
-    from toytrans.sweeps.failures import Failure
-    from toytrans.sweeps.sweep import Sweep
     from toytrans.sweeps.trial import Trial
+
+Metric = Annotated[
+    Literal[
+        "exact_match",
+        "token_accuracy",
+        "free_token_accuracy",
+        "loss",
+        "perplexity",
+        "steps",
+        "seconds",
+        "parameters",
+    ],
+    typer.Option(help="The number that is compared and plotted.", show_default="exact_match"),
+]
 
 
 def sweep(
@@ -43,8 +55,9 @@ def sweep(
     ] = None,
     lengths: Lengths = None,
     examples: Examples = None,
+    metric: Metric = "exact_match",
     jobs: Annotated[
-        int | None, typer.Option(min=1, max=10**4, help="Runs at once, one a core at most.")
+        int | None, typer.Option(min=1, help="Runs at once, one a core at most.")
     ] = None,
     on: Annotated[
         Literal["local", "ray"], typer.Option(help="This machine, or a Ray cluster.")
@@ -54,11 +67,9 @@ def sweep(
         typer.Option(min=0.01, max=1, help="Share of a GPU for a run, with --on ray. Default: 1."),
     ] = None,
     name: Annotated[
-        str | None, typer.Option(help="Name of the sweep. Default: that of the config.")
+        str | None, typer.Option(help="Folder in runs/sweeps. Default: that of the config.")
     ] = None,
-    out: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Folder. Default: runs/sweeps/NAME.")
-    ] = None,
+    out: Annotated[Path | None, typer.Option(metavar="DIR", help="Folder elsewhere.")] = None,
 ) -> None:
     """Train every combination of values with every seed, and compare them.
 
@@ -73,85 +84,57 @@ def sweep(
     span = span_of(lengths)
     if gpu_share is not None and on != "ray":
         raise UserError("--gpu-share: a run on this machine has the whole GPU; add --on ray")
-    from toytrans.sweeps.measure import ExactMatch
-    from toytrans.sweeps.on_ray import check_ray
-    from toytrans.sweeps.outcomes import SWEEPS
-    from toytrans.sweeps.results import check_results
-    from toytrans.sweeps.sweep import plan
+    from toytrans.sweeps.comparison import SWEEPS
+    from toytrans.sweeps.measure import of_lengths
+    from toytrans.sweeps.picture import check_matplotlib
+    from toytrans.sweeps.pool import check_ray, processes_for
+    from toytrans.sweeps.sweep import plan, write
 
     if on == "ray":
         check_ray()
-    title = _name(name or (out.name if out else file.stem))
+    if name is not None and (out is not None or not re.fullmatch(r"\w[\w.\-]{0,100}", name)):
+        raise UserError(
+            f"--name {name}: give a name of letters, digits, dots, dashes and underscores, and no "
+            "--out beside it"
+        )
     planned = plan(
-        title,
-        out or SWEEPS / title,
+        out or SWEEPS / (name or file.stem),
         lambda changes: load_config(file, changes),
         sets or (),
         numbers,
-        ExactMatch(span, examples),
+        of_lengths(span, examples, metric),
         here=on == "local",
     )
-    check_results(title, planned.folder)
-    run(planned, jobs, on, gpu_share)
-
-
-def run(sweep: "Sweep", jobs: int | None, on: str, gpu_share: float | None) -> None:
-    """Run what is missing, write the results and print them. Exits with 1 if a run failed."""
-    from toytrans.sweeps.groups import group
-    from toytrans.sweeps.on_ray import run_on_ray
-    from toytrans.sweeps.picture import check_matplotlib
-    from toytrans.sweeps.processes import run_trials, workers_for
-    from toytrans.sweeps.results import write_results
-
-    failures: dict[Path, Failure] = {}
-
-    def ended(trial: "Trial", failure: "Failure | None") -> str:
-        if failure is not None:
-            failures[trial.path] = failure
-        return _line(sweep, trial, failure)
-
-    with sweep.held() as notes:
-        for sentence in notes:
-            note(sentence)
-        waiting = sweep.waiting()
-        if on == "ray":
-            rounds = run_on_ray(waiting, jobs, gpu_share)
-        else:
-            at_once = workers_for(waiting, jobs)
-            if jobs and jobs > at_once:
-                note(f"--jobs {jobs}: {at_once} at once, one a core")
-            rounds = run_trials(waiting, at_once)
-        follow(len(sweep.trials), waiting, rounds, ended)
-        groups = group(sweep.members(failures))
-        for path in write_results(sweep, groups):
-            note(f"results: {path}")
+    if on == "local" and jobs and jobs > (at_once := processes_for(planned.trials, jobs)):
+        note(f"--jobs {jobs}: {at_once} at once, one a core")
+    failures = follow(planned, _numbers, jobs, on, gpu_share)
+    compared = write(planned)
+    for written in compared.files:
+        note(f"written: {written}")
     try:
         check_matplotlib()
     except UserError as error:
         note(f"no picture: {error}")
-    print_groups(output(), groups, measured(sweep.measure, groups))
-    for failure in failures.values():
-        if failure.traceback:
-            raise failure.error()
-    if any(member.trouble for each in groups for member in each.members):
+    print_comparison(output(), compared)
+    raise_internal(failures)
+    if any(trial.path in compared.problems for trial in planned.trials):
         raise typer.Exit(1)
 
 
-def _line(sweep: "Sweep", trial: "Trial", failure: "Failure | None") -> str:
-    """The line of a run that has ended."""
-    if failure is not None:
-        return f"{sweep.title(trial)}: failed: {failure.reason}"
-    from toytrans.sweeps.groups import PARTS
-    from toytrans.sweeps.outcomes import TEST
+def _numbers(trial: "Trial") -> str:
+    """The numbers of a run that has ended."""
+    from toytrans.sweeps.measure import PARTS, TEST
 
-    result = trial.result() or {"measures": {TEST: {}}}
-    taken = result["measures"][TEST]
-    parts = {PARTS[part]: taken[part] for part in PARTS if taken.get(part) is not None}
-    if len(parts) > 2:
-        del parts[PARTS["value"]]
-    matches = ", ".join(f"{name} {share(value)}" for name, value in parts.items())
-    match = f"{sweep.measure.decoding} exact match: {matches}"
-    return f"{sweep.title(trial)}: {match} ({result.get('train_s', 0):.0f} s)"
+    found = trial.eval()
+    if found is None:
+        return "no numbers"
+    result = found.measures[TEST]
+    values = {part: result.value("exact_match", part) for part in result.parts}
+    if len(values) > 2:
+        del values["all"]
+    known = {PARTS[part]: value for part, value in values.items() if value is not None}
+    matches = ", ".join(f"{name} {share(value)}" for name, value in known.items())
+    return f"{result.measure.decoding} exact match: {matches} ({found.seconds:.0f} s)"
 
 
 def range_of(text: str) -> range:
@@ -161,13 +144,3 @@ def range_of(text: str) -> range:
     if low > high or high >= 2**31:
         raise UserError(f"--seeds {text}: write them as FROM:TO, say 0:9, or as one seed")
     return range(low, high + 1)
-
-
-def _name(name: str) -> str:
-    if not re.fullmatch(r"\w[\w.\-]{0,100}", name):
-        raise UserError(
-            f"--name {name}: give a name of letters, digits, dots, dashes and underscores"
-        )
-    if name.endswith("-lengths"):
-        raise UserError(f"--name {name}: results of lengths are called so; give another name")
-    return name

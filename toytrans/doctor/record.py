@@ -14,13 +14,11 @@ from toytrans.config.schema import Config
 from toytrans.data.open import open_dataset
 from toytrans.data.pairs import DataFacts, Pairs, all_pairs
 from toytrans.errors import UserError
-from toytrans.sweeps.measure import ExactMatch, split_of
-from toytrans.sweeps.outcomes import TEST
-from toytrans.sweeps.trial import read_result
+from toytrans.sweeps.measure import TEST, of_lengths, read_eval, split_of
 from toytrans.tokens import EOS_ID
 from toytrans.training.checkpoint import Progress, load_checkpoint, most_bytes_of
 from toytrans.training.faults import build_model
-from toytrans.training.run import SHARES, Record, RunFolder, is_within
+from toytrans.training.run import SHARES, Record, RunFolder
 
 Ending = Literal["max_steps", "max_seconds", "goal", "patience", "diverged", "cut short"]
 
@@ -245,16 +243,13 @@ def _targets(folder: RunFolder) -> TargetStats | None:
 
 def _tested(folder: RunFolder) -> OnTestPairs | None:
     """The result of a sweep's run, if it is of the whole test split. Raises UserError."""
-    result = read_result(folder.path)
-    taken = result["measures"].get(TEST) if result else None
-    whole = taken is not None and taken["asked"] == ExactMatch().asked()
-    if taken is None or not whole or split_of(folder.config) != "test":
+    found = read_eval(folder.path)
+    result = found.measures.get(TEST) if found else None
+    whole = result is not None and result.measure.same_pairs(of_lengths(None, None))
+    if result is None or not whole or split_of(folder.config) != "test":
         return None
-    if not is_within(taken.get("in_range"), 0, 1):  # no such lengths, or a changed file
-        return None
-    low, high = folder.facts.train_length
-    lengths = all_pairs(open_dataset(folder.config, folder.facts), "test").src_length
-    return OnTestPairs(taken["in_range"], int(((lengths >= low) & (lengths <= high)).sum()))
+    inside = result.parts.get("in_range")
+    return OnTestPairs(inside.exact_match, inside.examples) if inside else None
 
 
 def target_stats(pairs: Pairs, train_size: int | None) -> TargetStats:

@@ -1,11 +1,11 @@
 """Runs grouped by config: means over seeds with their intervals, and pairs of equal seeds.
 
-A run without a result belongs to its group, with the reason, and is never averaged in.
+A run without numbers belongs to its group, with the reason, and is never averaged in.
 """
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import combinations
 from pathlib import Path
 from statistics import fmean, stdev
@@ -16,11 +16,8 @@ from pydantic import ValidationError
 from toytrans import user_code
 from toytrans.config.load import flatten
 from toytrans.config.schema import Config
-from toytrans.evaluation import PARTS as RANGES
-from toytrans.evaluation import Span, spans
-
-PARTS = {"value": "all"} | RANGES
-"""What is compared, by its key in a result: all lengths, those below, in and beyond training's."""
+from toytrans.evaluation import Span
+from toytrans.sweeps.measure import OF_RUN, SHARES, TEST, Eval, Metric, Part, Result
 
 MOST_KEYS = 3
 """Keys that a group is named by; with more it has a letter."""
@@ -35,32 +32,27 @@ T_975 += [2.446912, 2.364624, 2.306004, 2.262157, 2.228139]
 
 @dataclass(frozen=True)
 class Member:
-    """A run in a comparison. values: by the keys of PARTS. curve: the exact match of each length.
-    pairs: the number of pairs of each length. difference: free-running less teacher-forced, over
-    the pairs that were decoded. trained: the training lengths. trouble: why the run is not
-    averaged; empty where it is."""
+    """A run in a comparison. problem: why it is not averaged; empty where it is."""
 
     path: Path
     config: Config
-    values: Mapping[str, float] = field(default_factory=dict)
-    curve: Mapping[int, float] = field(default_factory=dict)
-    pairs: Mapping[int, int] = field(default_factory=dict)
-    difference: float = 0.0
-    trained: tuple[int, int] = (0, 0)
-    trouble: str = ""
+    eval: Eval | None = None
+    problem: str = ""
 
     @property
     def seeds(self) -> Seeds:
         return self.config.seed, self.config.data.seed
 
     @property
-    def count(self) -> int | None:
-        """The number of pairs, where it is known."""
-        return sum(self.pairs.values()) or None
+    def result(self) -> Result | None:
+        """What the measure of its sweep gave."""
+        return self.eval.measures.get(TEST) if self.eval and not self.problem else None
 
-    def between(self, low: int, high: int) -> list[float]:
-        """The values of the curve from one length to another."""
-        return [value for length, value in self.curve.items() if low <= length <= high]
+    def value(self, metric: Metric, part: Part = "all") -> float | None:
+        """None where it is not known."""
+        if self.result is None or (metric in OF_RUN and part != "all"):
+            return None
+        return getattr(self.eval, metric) if metric in OF_RUN else self.result.value(metric, part)
 
 
 class Summary(NamedTuple):
@@ -113,30 +105,33 @@ class Group:
     @property
     def counted(self) -> list[Member]:
         """The runs that are averaged."""
-        return [member for member in self.members if not member.trouble]
+        return [member for member in self.members if not member.problem]
 
-    def by_seed(self, part: str) -> dict[Seeds, float]:
+    def by_seed(self, part: Part = "all", metric: Metric = "exact_match") -> dict[Seeds, float]:
         """The value of each seed; of several runs of one seed the mean."""
         values: dict[Seeds, list[float]] = {}
         for member in self.counted:
-            if part in member.values:
-                values.setdefault(member.seeds, []).append(member.values[part])
+            if (value := member.value(metric, part)) is not None:
+                values.setdefault(member.seeds, []).append(value)
         return {seeds: fmean(values[seeds]) for seeds in sorted(values, key=_seed_order)}
 
-    def summary(self, part: str) -> Summary | None:
+    def summary(self, part: Part = "all", metric: Metric = "exact_match") -> Summary | None:
         """None where no run has the part."""
-        values = list(self.by_seed(part).values())
-        return summarise(values, bounded=True) if values else None
+        values = list(self.by_seed(part, metric).values())
+        return summarise(values, bounded=metric in SHARES) if values else None
 
-    def curve(self) -> dict[Span, Summary]:
-        """The summary of each span of lengths; a run counts with its mean over the span."""
-        lengths = {length for member in self.counted for length in member.curve}
-        trained = max((member.trained for member in self.counted), default=(0, 0))
-        columns = {
-            span: [fmean(v) for m in self.counted if (v := m.between(span.low, span.high))]
-            for span in spans(lengths, trained)
+    def curve(self, metric: Metric = "exact_match") -> dict[Span, Summary]:
+        """The summary of each length, or span of lengths, over the runs that have such pairs."""
+        columns: dict[Span, list[float]] = {}
+        for member in self.counted:
+            for span in member.result.spans if member.result else ():
+                assert member.result
+                if (value := member.result.of(span, metric)) is not None:
+                    key = Span(span.shortest, span.longest, span.part)
+                    columns.setdefault(key, []).append(value)
+        return {
+            span: summarise(columns[span], bounded=metric in SHARES) for span in sorted(columns)
         }
-        return {span: summarise(values, bounded=True) for span, values in columns.items()}
 
 
 def group(members: Iterable[Member]) -> list[Group]:
@@ -229,15 +224,19 @@ def t_975(freedom: int) -> float:
     return x + sum(term / freedom**power for power, term in enumerate(terms, 1))
 
 
-def pairs(groups: Sequence[Group], part: str) -> list[tuple[Group, Group, Paired]]:
+def pairs(
+    groups: Sequence[Group], part: Part = "all", metric: Metric = "exact_match"
+) -> list[tuple[Group, Group, Paired]]:
     """Every two groups that share seeds."""
-    compared = ((a, b, paired(a, b, part)) for a, b in combinations(groups, 2))
+    compared = ((a, b, paired(a, b, part, metric)) for a, b in combinations(groups, 2))
     return [(a, b, both) for a, b, both in compared if both is not None]
 
 
-def paired(first: Group, second: Group, part: str) -> Paired | None:
+def paired(
+    first: Group, second: Group, part: Part = "all", metric: Metric = "exact_match"
+) -> Paired | None:
     """The first group less the second over equal seeds; None where they share none."""
-    ours, theirs = first.by_seed(part), second.by_seed(part)
+    ours, theirs = first.by_seed(part, metric), second.by_seed(part, metric)
     differences = [ours[seeds] - theirs[seeds] for seeds in ours if seeds in theirs]
     if not differences:
         return None
@@ -245,8 +244,12 @@ def paired(first: Group, second: Group, part: str) -> Paired | None:
     return Paired(summarise(differences), ahead, behind, len(differences) - ahead - behind)
 
 
-def parts_of(groups: Sequence[Group]) -> list[str]:
-    """The parts that some run has, the whole last; the whole alone where the others add nothing."""
-    there = {part for each in groups for member in each.counted for part in member.values}
-    apart = [part for part in RANGES if part in there]
-    return (apart if len(apart) > 1 else []) + ["value"] * ("value" in there)
+def parts_of(groups: Sequence[Group], metric: Metric = "exact_match") -> list[Part]:
+    """The parts that some run has, all last; all alone where the others add nothing."""
+    if metric in OF_RUN:
+        return ["all"]
+    results = [m.result for each in groups for m in each.counted if m.result]
+    there = {part for result in results for part in result.parts}
+    apart: list[Part] = [part for part in ("below", "in_range", "beyond") if part in there]
+    whole: list[Part] = ["all"] if results else []
+    return apart + whole if len(apart) > 1 else whole

@@ -1,84 +1,218 @@
-"""The exact match of a run on test pairs: of its test split, or of some lengths."""
+"""What is measured of a trained run, and eval.json, where a sweep keeps it.
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+    FOLDER/RUN/eval.json   steps, seconds, parameters, and the numbers of each measure
 
-from toytrans.config.schema import Config
-from toytrans.data.pairs import DataFacts, Pairs, Split
-from toytrans.data.selection import Selection, pairs_of_split
-from toytrans.evaluation import PARTS, Summary, evaluate
-from toytrans.model.seq2seq import Seq2Seq
-from toytrans.sweeps.trial import Taken
+A measure is a choice of pairs and of how many are decoded. Its numbers are kept for all pairs, for
+those below, in and beyond the training lengths, and for each length (or short span of lengths).
+"""
+
+import math
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal, get_args
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from toytrans.config.schema import Config, Positive, Range, Section
+from toytrans.data.pairs import Side, Split
+from toytrans.data.selection import Selection
+from toytrans.evaluation import spans
+from toytrans.files import read_json
+from toytrans.model.initialisation import count_parameters
+from toytrans.training.checkpoint import Count
+from toytrans.training.measured import measure
+from toytrans.training.run import Run
+
+EVAL = "eval.json"
+TEST = "test"
+"""The name of the measure of a sweep."""
+
+MOST_SPANS = 100
+"""Each length has numbers of its own, as long as there are no more than so many."""
+
+PARTS = {"all": "all", "below": "below", "in_range": "in range", "beyond": "beyond"}
+"""Where lengths lie beside those of training: key and label."""
+
+Part = Literal["all", "below", "in_range", "beyond"]
+Share = Annotated[float, Field(ge=0, le=1)]
+Number = Annotated[float, Field(ge=0)]
+Metric = Literal[
+    "exact_match",
+    "token_accuracy",
+    "free_token_accuracy",
+    "loss",
+    "perplexity",
+    "steps",
+    "seconds",
+    "parameters",
+]
+OF_RUN = ("steps", "seconds", "parameters")
+"""Metrics of a whole run, whatever is measured of it."""
+
+SHARES = ("exact_match", "token_accuracy", "free_token_accuracy")
+"""Metrics from 0 to 1."""
 
 
-@dataclass(frozen=True)
-class ExactMatch:
-    """The pairs that `toytrans eval` measures with the same --lengths and --examples.
+class Measure(Section):
+    """What is measured: pairs of some lengths, and which number is compared.
 
-    Without lengths every pair is decoded. With lengths the exact match is teacher-forced, which is
-    the same number, and one pair of each length is decoded too, to prove it.
+    exact_match is free-running where all pairs are decoded. Else it is teacher-forced, which is the
+    same number; the pairs that are decoded too prove it. token_accuracy is teacher-forced,
+    free_token_accuracy free-running, over the decoded pairs.
     """
 
-    lengths: tuple[int, int] | None = None
-    examples: int | None = None
-
-    def to_dict(self) -> dict[str, Any]:
-        """As the options that it was given by."""
-        return {"lengths": self.lengths, "examples": self.examples}
-
-    def asked(self) -> dict[str, Any]:
-        """The keys that its numbers depend on, as JSON."""
-        lengths = None if self.lengths is None else list(self.lengths)
-        asked = {"lengths": lengths, "pairs": self.examples, "decode": self._decode}
-        return asked | {"parts": list(PARTS)}
-
-    @property
-    def _decode(self) -> int | None:
-        return None if self.lengths is None else 1
+    lengths: Range | None = Field(None, description="null = those of the test pairs")
+    pairs: Positive | None = Field(None, description="in all; null = all test pairs")
+    decode: Annotated[int, Field(ge=0)] | None = Field(
+        1, description="of each length, so many pairs are decoded too; null = all"
+    )
+    metric: Metric = "exact_match"
+    side: Side = Field("src", description="whether lengths are of sources or of targets")
 
     @property
     def decoding(self) -> str:
-        """How the exact match is decoded."""
-        return "free-running" if self._decode is None else "teacher-forced"
+        """How its exact match is decoded."""
+        return "free-running" if self.decode is None else "teacher-forced"
 
-    def pairs(self, config: Config, facts: DataFacts) -> Pairs:
-        """The pairs that are measured. Raises UserError where there are none."""
-        return pairs_of_split(
-            config, facts, split_of(config), Selection(self.lengths, self.examples)
-        )
-
-    def take(
-        self,
-        model: Seq2Seq,
-        config: Config,
-        facts: DataFacts,
-        taken: Mapping[str, Taken] | None = None,
-    ) -> Taken:
-        """The summary of an evaluation, the exact match of its parts, and of each length."""
-        scores = evaluate(
-            model,
-            self.pairs(config, facts),
-            facts,
-            source_bos=config.source_bos,
-            decode=self._decode,
-        )
-        total, parts = scores.summary(), scores.parts(facts.train_length)
-        each = scores.by_length()
-        return total | {
-            "by_length": {n: summary["forced_exact_match"] for n, summary in each.items()},
-            "pairs_by_length": {n: summary["examples"] for n, summary in each.items()},
-            "train_length": facts.train_length,
-            **{part: self._value(summary) for part, summary in parts.items()},
-            "asked": self.asked(),
-            "value": self._value(total),
+    @property
+    def label(self) -> str:
+        """What is compared, in words."""
+        decoded = {
+            "exact_match": f"{self.decoding} exact match",
+            "token_accuracy": "teacher-forced token accuracy",
+            "free_token_accuracy": "free-running token accuracy",
+            "loss": "loss in nats a token",
         }
+        return decoded.get(self.metric, self.metric)
 
-    def _value(self, summary: Summary) -> float:
-        return float(summary["exact_match" if self._decode is None else "forced_exact_match"])
+    def same_pairs(self, other: "Measure") -> bool:
+        """Whether the numbers of one are those of the other."""
+        return _plain(self.model_copy(update={"metric": other.metric})) == _plain(other)
+
+    def selection(self) -> Selection:
+        return Selection(self.lengths, self.pairs, self.side)
+
+
+def of_lengths(
+    lengths: tuple[int, int] | None, pairs: int | None, metric: Metric = "exact_match"
+) -> Measure:
+    """The measure of a sweep: all pairs are decoded, or with lengths one pair of each."""
+    decode = None if lengths is None else 1
+    return Measure(lengths=lengths, pairs=pairs, decode=decode, metric=metric)
+
+
+class _File(BaseModel):
+    model_config = ConfigDict(strict=True, allow_inf_nan=False, frozen=True)
+
+
+class Numbers(_File):
+    """Of some pairs. Shares of no pair are 0; a loss that is not finite is None."""
+
+    examples: Count
+    decoded: Count
+    exact_match: Share
+    forced_exact_match: Share
+    exact_match_difference: Annotated[float, Field(ge=-1, le=1)]
+    token_accuracy: Share
+    free_token_accuracy: Share
+    loss: Number | None
+
+
+class SpanNumbers(Numbers):
+    """Of the pairs of lengths shortest .. longest, all of one part."""
+
+    shortest: Count
+    longest: Count
+    part: Part
+
+
+class Result(_File):
+    """What a measure gave. train_length: the training lengths of its side."""
+
+    measure: Measure
+    train_length: tuple[Count, Count]
+    parts: dict[Part, Numbers]
+    spans: list[SpanNumbers]
+
+    def value(self, metric: Metric, part: Part = "all") -> float | None:
+        """The number that a metric stands for; None where it is not known."""
+        return self.of(self.parts[part], metric) if part in self.parts else None
+
+    def of(self, numbers: Numbers, metric: Metric) -> float | None:
+        """The same of some numbers, say of a span."""
+        if metric == "perplexity":
+            return None if numbers.loss is None else math.exp(min(numbers.loss, 700.0))
+        if metric == "exact_match" and self.measure.decode is not None:
+            return numbers.forced_exact_match
+        value: float | None = getattr(numbers, metric)
+        return value
+
+
+class Eval(_File):
+    """eval.json. steps, seconds: of the whole training. measures: by their names."""
+
+    steps: Count
+    seconds: Number
+    parameters: Count
+    measures: dict[str, Result] = {}
+
+
+def read_eval(run: Path) -> Eval | None:
+    """The eval.json of a run, if it has one. Raises UserError."""
+    otherwise = "not what a sweep writes; remove it, and the trained model is measured again"
+    return read_json(run / EVAL, Eval, otherwise)
+
+
+def evaluate(
+    run: Run, measures: Mapping[str, Measure], so_far: Eval | None = None
+) -> Iterator[Eval]:
+    """Measure a run; yields all its numbers after each measure. Raises UserError.
+
+    so_far: what is known of it. Measures of the same pairs are taken once.
+    """
+    if so_far is None:
+        progress = run.folder.progress()
+        assert progress is not None, "its model was read"
+        parameters = count_parameters(run.model)
+        so_far = Eval(steps=progress.step, seconds=progress.elapsed_s, parameters=parameters)
+    for name, wanted in measures.items():
+        if name not in so_far.measures:
+            known = so_far.measures.values()
+            same = [result for result in known if wanted.same_pairs(result.measure)]
+            result = same[0] if same else _taken(wanted, run)
+            so_far = so_far.model_copy(update={"measures": {**so_far.measures, name: result}})
+            yield so_far
+
+
+def _taken(wanted: Measure, run: Run) -> Result:
+    measured = measure(run, split_of(run.config), wanted.selection(), wanted.decode)
+    scores, trained = measured.scores, measured.train_length
+    ends = wanted.lengths or (min(scores.lengths), max(scores.lengths))
+    rows = [
+        {"shortest": low, "longest": high, "part": part} | scores.summary(low, high)
+        for low, high, part in spans(range(ends[0], ends[1] + 1), trained, MOST_SPANS)
+    ]
+    every = {"all": scores.summary(), **scores.parts(trained)}
+    parts = {p: Numbers.model_validate(_finite(every[p])) for p in get_args(Part) if p in every}
+    return Result(
+        measure=_plain(wanted),
+        train_length=trained,
+        parts=parts,
+        spans=[SpanNumbers.model_validate(_finite(row)) for row in rows if row["examples"]],
+    )
 
 
 def split_of(config: Config) -> Split:
     """The test split; validation pairs where a config names no test file."""
     files = config.data.files
     return "valid" if files is not None and files.test is None else "test"
+
+
+def _plain(wanted: Measure) -> Measure:
+    """A measure without what a board adds to it."""
+    return Measure(**{name: getattr(wanted, name) for name in Measure.model_fields})
+
+
+def _finite(summary: dict[str, Any]) -> dict[str, Any]:
+    loss = summary["loss"]
+    return summary | {"loss": loss if math.isfinite(loss) else None}

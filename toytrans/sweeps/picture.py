@@ -6,7 +6,9 @@ from textwrap import wrap
 from typing import TYPE_CHECKING
 
 from toytrans.errors import UserError, how_to_install
-from toytrans.sweeps.groups import PARTS, Group, parts_of
+from toytrans.sweeps.comparison import Comparison
+from toytrans.sweeps.groups import Group, parts_of
+from toytrans.sweeps.measure import OF_RUN, PARTS, SHARES, Part
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -25,7 +27,7 @@ def check_matplotlib() -> None:
         ) from None
 
 
-def draw(groups: Sequence[Group], title: str, format: str = "png") -> bytes:
+def draw(compared: Comparison, title: str, format: str = "png") -> bytes:
     """Mean and 95% interval of each group: over lengths where these were measured, else beside the
     value of every seed. Groups with letters are written out below. Raises UserError without
     matplotlib."""
@@ -35,17 +37,15 @@ def draw(groups: Sequence[Group], title: str, format: str = "png") -> bytes:
 
     of_ours = {"text.parse_math": False, "svg.hashsalt": "toytrans"}
     with matplotlib.style.context(["default", of_ours]):
-        meanings = _meanings(groups)
+        meanings = _meanings(compared.groups)
         figure = Figure((7, 4 + 0.15 * len(meanings)), layout="constrained")
         if meanings:
             figure.supxlabel("\n".join(meanings), x=0.01, ha="left", fontsize=8)
         axes = figure.subplots()
         axes.set_title(title, fontsize=10)
         axes.spines[["top", "right"]].set_visible(False)
-        if any(group.curve() for group in groups):
-            _draw_curves(axes, groups)
-        else:
-            _draw_seeds(axes, groups)
+        over_lengths = compared.measure.lengths and compared.measure.metric not in OF_RUN
+        (_draw_curves if over_lengths else _draw_seeds)(axes, compared)
         picture = BytesIO()
         metadata = {"Date": None} if format == "svg" else {}
         figure.savefig(picture, dpi=DOTS, format=format, metadata=metadata)
@@ -58,40 +58,40 @@ def _meanings(groups: Sequence[Group]) -> list[str]:
     return [line for text in texts for line in wrap(text, 100, subsequent_indent="    ")]
 
 
-def _draw_curves(axes: "Axes", groups: Sequence[Group]) -> None:
-    """Exact match against length: a line for the mean, a band for its interval."""
-    for group in groups:
-        if curve := group.curve():
+def _draw_curves(axes: "Axes", compared: Comparison) -> None:
+    """The metric against length: a line for the mean, a band for its interval."""
+    metric = compared.measure.metric
+    for group in compared.groups:
+        if curve := group.curve(metric):
             middles = [(span.low + span.high) / 2 for span in curve]
             summaries = list(curve.values())
             (line,) = axes.plot(middles, [s.mean for s in summaries], marker=".", label=group.name)
             low = [s.mean if s.low is None else s.low for s in summaries]
             high = [s.mean if s.high is None else s.high for s in summaries]
             axes.fill_between(middles, low, high, color=line.get_color(), alpha=0.2, linewidth=0)
-    counted = [member for group in groups for member in group.counted]
-    measured = {length for member in counted for length in member.curve}
-    for shortest, longest in {member.trained for member in counted}:
+            axes.legend(frameon=False)
+    results = [m.result for group in compared.groups for m in group.counted if m.result]
+    measured = {span.shortest for result in results for span in result.spans}
+    for shortest, longest in {result.train_length for result in results}:
         for end in (shortest - 0.5, longest + 0.5):
             if min(measured) < end < max(measured):
                 axes.axvline(end, color="0.6", linestyle=":", linewidth=1)
-    axes.set(
-        xlabel="source length (dotted: the ends of training)",
-        ylabel="exact match, teacher-forced",
-    )
-    axes.set_ylim(-0.02, 1.02)
-    axes.legend(frameon=False)
+    axes.set(xlabel="length (dotted: the ends of training)", ylabel=compared.measure.label)
+    if metric in SHARES:
+        axes.set_ylim(-0.02, 1.02)
 
 
-def _draw_seeds(axes: "Axes", groups: Sequence[Group]) -> None:
+def _draw_seeds(axes: "Axes", compared: Comparison) -> None:
     """A row for each group: every seed, and the mean with its interval."""
-    part = "in_range" if "in_range" in parts_of(groups) else "value"
+    metric, groups = compared.measure.metric, compared.groups
+    part: Part = "in_range" if "in_range" in parts_of(groups, metric) else "all"
     for row, group in enumerate(groups):
-        values = list(group.by_seed(part).values())
+        values = list(group.by_seed(part, metric).values())
         axes.plot(values, [row] * len(values), "o", color="0.6", alpha=0.6)
-        if summary := group.summary(part):
+        if summary := group.summary(part, metric):
             axes.plot([summary.mean], [row], "D", color="C0")
             if summary.low is not None and summary.high is not None:
                 axes.plot([summary.low, summary.high], [row, row], color="C0", linewidth=2)
     axes.set_yticks(range(len(groups)), [group.name for group in groups])
     axes.invert_yaxis()
-    axes.set_xlabel(f"free-running exact match, {PARTS[part]}: every seed, mean and 95% interval")
+    axes.set_xlabel(f"{compared.measure.label}, {PARTS[part]}: every seed, mean and 95% interval")

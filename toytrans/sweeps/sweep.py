@@ -1,291 +1,295 @@
-"""A sweep: one training for every choice of values and every seed.
+"""A sweep: one training for every combination of values and every seed.
 
-    runs/sweeps/NAME/sweep.json            what was asked for, and the trials of it
-    runs/sweeps/NAME/CHOICE-sSEED-HASH/    a trial: a run directory with result.json
+    FOLDER/LABEL-sSEED-HASH/       an ordinary run, with eval.json
+    FOLDER/sweep.json              what was asked for last
+    FOLDER/table.json, table.csv   the numbers of all runs in the folder
+    FOLDER/plot.png                the same as a picture
 
-The same command goes on where it was stopped. A larger grid under the same name adds trials. A grid
-that leaves out a trial with a result is refused, as the results files would lose its numbers.
+The same command goes on where it was stopped. Another grid or another config in the same folder
+adds runs: their numbers are further groups of the table.
 """
 
 import contextlib
+import itertools
+import os
 import re
-import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
-from toytrans.config.load import flatten
 from toytrans.config.schema import Config, Paths
+from toytrans.data.open import check_dataset, open_dataset
+from toytrans.data.selection import pairs_of_split
 from toytrans.errors import UserError
-from toytrans.files import disk_errors, drafts_in, json_text, write_json
-from toytrans.sweeps.failures import Failure
-from toytrans.sweeps.grid import (
-    Choice,
-    Grid,
-    LoadConfig,
-    check_choices,
-    choices_of,
-    configs_of,
-    read_grid,
-    title_of,
-)
-from toytrans.sweeps.groups import Member, differing_keys, shown
-from toytrans.sweeps.measure import ExactMatch
-from toytrans.sweeps.outcomes import TEST, is_done, outcome
-from toytrans.sweeps.saved import FILE, SavedSweep, read_sweep
-from toytrans.sweeps.trial import RESULT, Trial, files_of, names_of
-from toytrans.training.checkpoint import saved_steps
-from toytrans.training.lock import locked
+from toytrans.files import disk_errors, drafts_in, write_file, write_json
+from toytrans.sweeps.comparison import SWEEP, Comparison, find_runs, outcome, read_sweep
+from toytrans.sweeps.groups import group
+from toytrans.sweeps.measure import TEST, Measure, split_of
+from toytrans.sweeps.picture import draw
+from toytrans.sweeps.pool import Ended, processes_for, run_here, run_on_ray
+from toytrans.sweeps.table import cell, made, write_tables
+from toytrans.sweeps.trial import Trial, by_names, path_of
+from toytrans.training.devices import choose_device
+from toytrans.training.faults import check_fault
 
 MOST_TRIALS = 10_000
 MOST_NAMES = 10
 """Of a sentence."""
 
-LOCK = ".toytrans-lock"
+PLOT = "plot.png"
 
-ANOTHER = "another --name (in Python: out)"
-"""What to give where a folder or a name is taken."""
+LoadConfig = Callable[[Sequence[str]], Config]
+"""The config with some `section.key=value` laid over it. Raises UserError."""
+
+Grid = dict[str, list[str]]
+"""The values of each key that a sweep varies, as they were written."""
+
+Choice = dict[str, str]
+"""One value of each key."""
 
 
 @dataclass(frozen=True)
 class Sweep:
-    """What was asked for, and its trials, seed by seed. titles: of the trials, for a person."""
+    """Some trials in a folder. about: what was asked for, as sweep.json keeps it."""
 
-    name: str
     folder: Path
-    grid: Grid
-    seeds: Sequence[int]
-    measure: ExactMatch
     trials: Sequence[Trial]
-    titles: Sequence[str]
-
-    def title(self, trial: Trial) -> str:
-        return self.titles[self.trials.index(trial)]
+    about: Mapping[str, Any]
 
     def waiting(self) -> list[Trial]:
-        """The trials that are not done."""
-        return [trial for trial in self.trials if not is_done(trial)]
-
-    def members(self, failures: Mapping[Path, Failure] | None = None) -> list[Member]:
-        """The trials as they are now, for a comparison. failures: those of this process."""
-        failed = {path: failure.reason for path, failure in (failures or {}).items()}
-        return [
-            Member(trial.path, trial.config, trouble=failed[trial.path])
-            if trial.path in failed
-            else outcome(trial.path, trial.config, self.measure)
-            for trial in self.trials
-        ]
+        """The trials that are not done. Raises UserError."""
+        return [trial for trial in self.trials if not trial.is_done()]
 
     def beginning(self) -> list[str]:
         """What will be run, one sentence each: which runs are finished, go on or start."""
-        seeds = listed([str(seed) for seed in self.seeds])
-        sentences = [f"{len(self.trials)} runs: seed{'s' * (len(self.seeds) > 1)} {seeds}"]
-        finished, going, starting = [], [], []
-        for trial, title in zip(self.trials, self.titles, strict=True):
-            if is_done(trial):
-                finished.append(title)
-            elif steps := saved_steps(trial.path):
-                going.append(f"{title} from step {steps[-1]}")
+        runs = {"finished": list[str](), "goes on": list[str](), "starts": list[str]()}
+        for trial in self.trials:
+            if trial.is_done():
+                runs["finished"].append(trial.title)
+            elif step := trial.saved_step():
+                runs["goes on"].append(f"{trial.title} from step {step}")
             else:
-                starting.append(title)
-        if going or (finished and starting):
-            named = {"finished": finished, "goes on": going, "starts": starting}
-            sentences += [f"{what}: {listed(runs)}" for what, runs in named.items() if runs]
+                runs["starts"].append(trial.title)
+        sentences = [f"{self.folder}: {len(self.trials)} run{'s' * (len(self.trials) > 1)}"]
+        if runs["goes on"] or (runs["finished"] and runs["starts"]):
+            sentences += [f"{what}: {listed(some)}" for what, some in runs.items() if some]
+        elif runs["finished"]:
+            sentences += ["all are finished"]
         return sentences
 
-    @contextlib.contextmanager
-    def held(self) -> Iterator[list[str]]:
-        """Hold the sweep's folder, and write what was asked for. Yields sentences for the user.
+    def train(
+        self,
+        jobs: int | None = None,
+        on: Literal["local", "ray"] = "local",
+        gpu_share: float | None = None,
+    ) -> Generator[list[Ended]]:
+        """Train what is missing; yields the trials that have ended, about once a second. Closed
+        early, it lets every training save. Raises UserError. Arguments: as in `toytrans.sweep`."""
+        with disk_errors(self.folder, SWEEP):
+            self.folder.mkdir(parents=True, exist_ok=True)
+            write_json(self.folder / SWEEP, {"made": made(), **self.about})
+        waiting = self.waiting()
+        with contextlib.closing(
+            run_on_ray(waiting, jobs, gpu_share)
+            if on == "ray"
+            else run_here(waiting, processes_for(waiting, jobs))
+        ) as rounds:
+            yield from rounds
 
-        Raises UserError where another sweep runs in the folder.
-        """
-        with contextlib.ExitStack() as lock:
-            refusal = f"{self.folder}: another sweep runs here; wait for its end, or give {ANOTHER}"
-            with disk_errors(self.folder, LOCK):
-                self.folder.mkdir(parents=True, exist_ok=True)
-                lock.enter_context(locked(self.folder / LOCK, refusal))
-            changes = self.changes()
-            with disk_errors(self.folder, FILE):
-                write_json(self.folder / FILE, self.to_dict())
-            yield [*changes, *self.beginning()]
 
-    def changes(self) -> list[str]:
-        """How the sweep differs from that of before, as at most one sentence.
+def compare(sweep: Sweep) -> Comparison:
+    """All runs in the folder of a planned sweep, those asked for first. Raises UserError."""
+    measure = sweep.trials[0].measures[TEST]
+    configs = {trial.path: trial.config for trial in sweep.trials}
+    found = find_runs([str(sweep.folder)])
+    configs |= {path: config for path, config in found.runs.items() if path not in configs}
+    members = [outcome(path, config, measure) for path, config in configs.items()]
+    return Comparison(sweep.folder.name, measure, group(members))
 
-        Raises UserError where the folder is of another config or of something else, or where
-        results would be lost.
-        """
-        before = read_sweep(self.folder)
-        if before is not None:
-            self._require_equal(before)
-            self._require_kept(before)
-            return self._differences(before)
-        mine = {LOCK, *(draft.name for draft in drafts_in(self.folder))}
-        there = {path.name for path in self.folder.iterdir()} if self.folder.is_dir() else set()
-        if there - mine or self.folder.is_file():
-            raise UserError(f"{self.folder}: not a sweep, so it is left alone; give {ANOTHER}")
-        return []
 
-    def _require_equal(self, before: SavedSweep) -> None:
-        """Raise UserError where the configs differ in more than the grid."""
-        configs = [before.configs_in(self.folder)[0], self.trials[0].config]
-        old, new = (config.without_seeds() for config in configs)
-        values = [_by_names(config) for config in (old, new)]
-        varied = {*before.grid, *self.grid}
-        fixed = [
-            f"{key} ({' -> '.join(shown(each.get(key)) for each in values)})"
-            for key in (differing_keys([old, new]) if old != new else ())
-            if key not in varied and values[0].get(key) != values[1].get(key)
-        ]
-        if fixed:
-            raise UserError(
-                f"{self.folder}: its config differs: {', '.join(fixed)}; set it back, or give "
-                f"{ANOTHER}"
-            )
-
-    def _require_kept(self, before: SavedSweep) -> None:
-        """Raise UserError where a trial of before has a result and is not in the grid."""
-        mine = {trial.path for trial in self.trials}
-        of_before = before.runs(self.folder).items()
-        lost = {path: c for path, c in of_before if path not in mine and (path / RESULT).exists()}
-        if not lost:
-            return
-        configs = {json_text(_by_names(trial.config)) for trial in self.trials}
-        other_contents = any(json_text(_by_names(config)) in configs for config in lost.values())
-        why, remedy = (
-            ("are of other code or data files than now", "give")
-            if other_contents
-            else ("are not in this grid", f"add to {_asked(before.grid, before.seeds)}, or give")
-        )
-        raise UserError(
-            f"{self.folder}: {len(lost)} of its runs have results and {why}, say "
-            f"{next(iter(lost)).name}; {remedy} {ANOTHER}"
-        )
-
-    def _differences(self, before: SavedSweep) -> list[str]:
-        changes = [
-            f"{key}: {' -> '.join(', '.join(grid.get(key, '-')) for grid in grids)}"
-            for grids in [(before.grid, self.grid)]
-            for key in {**before.grid, **self.grid}
-            if grids[0].get(key) != grids[1].get(key)
-        ]
-        if before.seeds != list(self.seeds):
-            changes.append(f"seeds: {_spans(before.seeds)} -> {_spans(self.seeds)}")
-        then, now = before.measure.to_dict(), self.measure.to_dict()
-        measures = [
-            f"{name}: {_option(then[name])} -> {_option(now[name])}"
-            for name in now
-            if then[name] != now[name]
-        ]
-        if measures:
-            changes.append(f"{', '.join(measures)}, so every run is measured anew")
-        return [f"{self.folder}: {'; '.join(changes)}"] if changes else []
-
-    def to_dict(self) -> dict[str, Any]:
-        """What was asked for, as SavedSweep reads it."""
-        choices = len(self.trials) // len(self.seeds)
-        return {
-            "configs": [t.config.model_dump(mode="json") for t in self.trials[:choices]],
-            "grid": self.grid,
-            "seeds": list(self.seeds),
-            **self.measure.to_dict(),
-            "trials": [
-                {"run": trial.path.name, "seed": trial.config.seed, "config": number % choices}
-                for number, trial in enumerate(self.trials)
-            ],
-        }
+def write(sweep: Sweep) -> Comparison:
+    """Write the tables and the plot of `compare`. Raises UserError where the disk refuses."""
+    compared = compare(sweep)
+    about = {
+        "measure": compared.measure.model_dump(mode="json"),
+        "configs": [
+            {
+                "differs": {key: cell(value) for key, value in each.differs.items()},
+                "config": by_names(each.members[0].config.without_seeds()),
+            }
+            for each in compared.groups
+        ],
+        "not_counted": {str(path): why for path, why in compared.problems.items()},
+    }
+    files = write_tables(sweep.folder, compared.table(), about)
+    picture = b""
+    with contextlib.suppress(UserError):  # no matplotlib
+        picture = draw(compared, sweep.folder.name)
+    if picture:
+        with disk_errors(sweep.folder, PLOT):
+            write_file(sweep.folder / PLOT, picture)
+        files.append(sweep.folder / PLOT)
+    return replace(compared, files=files)
 
 
 def plan(
-    name: str,
     folder: Path,
     load: LoadConfig,
     sets: Sequence[str] = (),
     seeds: Sequence[int] | None = None,
-    measure: ExactMatch | None = None,
+    measure: Measure | None = None,
     *,
     here: bool = True,
 ) -> Sweep:
-    """The sweep of a config, checked as a whole. Raises UserError.
+    """The sweep of a config, checked as a whole; nothing is written. Raises UserError.
 
     load: gives the config with some values laid over it. sets: `section.key=value,value`.
-    seeds: None = that of the config. here: it will run on this machine.
+    seeds: None = that of the config. here: it will run on this machine, and needs its devices.
     """
-    measure = measure or ExactMatch()
-    choices = choices_of(grid := read_grid(sets))
-    if len(choices) * len(seeds or [0]) > MOST_TRIALS:
-        raise UserError(
-            f"{len(choices) * len(seeds or [0]):,} runs are more than {MOST_TRIALS:,}; "
-            "give fewer seeds or values"
-        )
-    configs = configs_of(choices, load)
-    check_choices(choices, configs, measure, here=here)
+    measure = measure or Measure(decode=None)
+    grid = read_grid(sets)
+    choices = [dict(zip(grid, values, strict=True)) for values in itertools.product(*grid.values())]
+    if (count := len(choices) * len(seeds or [0])) > MOST_TRIALS:
+        raise UserError(f"{count:,} runs are more than {MOST_TRIALS:,}; give fewer seeds or values")
+    configs = _configs_of(choices, load)
+    _check(choices, configs, measure, here=here)
     seeds = [configs[0].seed] if seeds is None else seeds
-    there = _there(folder)
-    trials, titles, hashed = [], [], dict[Paths, str]()
+    check_folder(folder)
+    there = {path.name[-8:]: path for path in folder.glob("*-????????")}
+    trials, hashed = [], dict[Paths, str]()
     for seed in seeds:
         for choice, config in zip(choices, configs, strict=True):
             seeded = config.model_copy(update={"seed": seed})
-            label, measures = _label(choice, seed), {TEST: measure}
-            trial = Trial(
-                label=label, config=seeded, measures=measures, folder=folder, hashed=hashed
+            path = path_of(folder, _label(choice, seed), seeded, hashed)
+            path = there.get(path.name[-8:], path)  # the same by other keys of a grid
+            title = f"{_title(choice)} seed {seed}".strip()
+            trials.append(Trial(path, seeded, {TEST: measure}, title))
+    about = {
+        "measure": measure.model_dump(mode="json"),
+        "grid": grid,
+        "seeds": list(seeds),
+        "runs": [trial.path.name for trial in trials],
+    }
+    return Sweep(folder, trials, about)
+
+
+def check_folder(folder: Path) -> None:
+    """Raise UserError unless a folder is free for a sweep, or holds one."""
+    if read_sweep(folder) is not None:
+        return
+    try:
+        names = set(os.listdir(folder))
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise UserError(
+            f"{folder}: no folder for a sweep ({error.strerror}); name another"
+        ) from None
+    if names - {draft.name for draft in drafts_in(folder)}:
+        raise UserError(f"{folder}: not a sweep, so it is left alone; name another folder")
+
+
+def read_grid(sets: Sequence[str]) -> Grid:
+    """The grid of some `section.key=value,value`. Raises UserError."""
+    grid: Grid = {}
+    for text in sets:
+        key, equals, values = text.partition("=")
+        if not equals or not key:
+            raise UserError(f"--set {text}: write it as section.key=value,value")
+        if key == "seed":
+            raise UserError(
+                f"--set {text}: a sweep's seeds are given with --seeds, say 0:9 (in Python: seeds)"
             )
-            other = there.get((seed, trial.digest), label)
-            trials.append(trial if other == label else replace(trial, label=other))
-            titles.append(f"{title_of(choice)} seed {seed}".strip())
-    sweep = Sweep(name, folder, grid, seeds, measure, trials, titles)
-    sweep.changes()
-    return sweep
+        if key in grid:
+            raise UserError(f"--set {text}: {key} is given twice; name all its values in one --set")
+        grid[key] = split_values(values)
+        if "" in grid[key]:
+            raise UserError(f"--set {text}: an empty value; leave out a comma, or write null")
+    return grid
+
+
+def split_values(text: str) -> list[str]:
+    """Values separated by commas outside of brackets and quotes."""
+    values, depth, quote = [""], 0, ""
+    for letter in text:
+        if quote:
+            quote = "" if letter == quote else quote
+        elif letter in "'\"":
+            quote = letter
+        elif letter in "[{":
+            depth += 1
+        elif letter in "]}":
+            depth -= 1
+        if letter == "," and not quote and depth <= 0:
+            values.append("")
+        else:
+            values[-1] += letter
+    return [value.strip() for value in values]
+
+
+def _configs_of(choices: Sequence[Choice], load: LoadConfig) -> list[Config]:
+    """The config of every choice. Raises UserError naming all choices that are not valid, or two
+    that are the same."""
+    configs, refused = list[Config](), list[tuple[Choice, UserError]]()
+    for choice in choices:
+        try:
+            configs.append(load([f"{key}={value}" for key, value in choice.items()]))
+        except UserError as error:
+            refused.append((choice, error))
+    if len(refused) == len(choices):
+        load([])  # a mistake in the file itself is told once
+    _raise_refused(refused, len(choices))
+    first: dict[Config, Choice] = {}
+    for choice, config in zip(choices, configs, strict=True):
+        if config in first:
+            same = f"{_title(first[config])} and {_title(choice)}"
+            raise UserError(f"{same} are the same config; give it once")
+        first[config] = choice
+    return configs
+
+
+def _check(
+    choices: Sequence[Choice], configs: Sequence[Config], measure: Measure, *, here: bool
+) -> None:
+    """Whether every choice can be trained and measured. Raises UserError naming all that cannot."""
+    refused, seen = list[tuple[Choice, UserError]](), set()
+    for choice, config in zip(choices, configs, strict=True):
+        same = (config.data, config.model.max_length, config.device)
+        try:
+            check_fault(config.fault, config.model)
+            if same not in seen:
+                seen.add(same)
+                if here:
+                    choose_device(config.device)
+                dataset = open_dataset(config)
+                check_dataset(config, dataset)
+                pairs_of_split(config, dataset.facts, split_of(config), measure.selection())
+        except UserError as error:
+            refused.append((choice, error))
+    _raise_refused(refused, len(configs))
+
+
+def _raise_refused(refused: Sequence[tuple[Choice, UserError]], of: int) -> None:
+    if not refused:
+        return
+    if len(refused) == of and len({str(error) for _, error in refused}) == 1:
+        raise refused[0][1]  # of the config that all share
+    told = "; ".join(f"{_title(choice)}: {error}" for choice, error in refused)
+    raise UserError(f"{len(refused)} of {of} combinations are not valid: {told}")
+
+
+def _title(choice: Choice) -> str:
+    return " ".join(f"{key}={value}" for key, value in choice.items())
+
+
+def _label(choice: Choice, seed: int) -> str:
+    """How the name of a run begins."""
+    parts = [re.sub(r"[^\w.]+", "_", value).strip("_.")[:24] for value in choice.values()]
+    return "-".join([*filter(None, parts[:4]), f"s{seed}"])
 
 
 def listed(names: Sequence[str]) -> str:
     """Names with commas, the first ones of many."""
     more = f" and {len(names) - MOST_NAMES} more" if len(names) > MOST_NAMES else ""
     return ", ".join(names[:MOST_NAMES]) + more
-
-
-def _by_names(config: Config) -> dict[str, Any]:
-    """The values of a config, with code and data files by their names: the folder may have moved,
-    and what is in them is in the hashes of trials."""
-    files = {f"data.files.{part}": paths for part, paths in files_of(config).items()}
-    paths = config.references | files
-    values = flatten(config.model_dump(mode="json"))
-    return values | {key: names_of(each) for key, each in paths.items()}
-
-
-def _label(choice: Choice, seed: int) -> str:
-    """How the name of a trial's directory begins."""
-    parts = [re.sub(r"[^\w.]+", "_", value).strip("_.")[:24] for value in choice.values()]
-    return "-".join([*filter(None, parts[:4]), f"s{seed}"])
-
-
-def _there(folder: Path) -> dict[tuple[int, str], str]:
-    """The labels of trials in a folder, by seed and hash: a grid with another key names the same
-    trial by another label."""
-    names = [path.name for path in folder.iterdir()] if folder.is_dir() else []
-    known = (re.fullmatch(r"((?:.*-)?s(\d+))-([0-9a-f]{8})", name) for name in names)
-    return {(int(match[2]), match[3]): match[1] for match in known if match}
-
-
-def _asked(grid: Grid, seeds: Sequence[int]) -> str:
-    """The options that gave a grid. Seeds with gaps, which Python alone takes, are no option."""
-    texts = [f"{key}={','.join(values)}" for key, values in grid.items()]
-    sets = [f"--set {shlex.quote(text)}" for text in texts]
-    spans = _spans(seeds)
-    return " ".join([f"seeds {spans}" if "," in spans else f"--seeds {spans}", *sets])
-
-
-def _option(value: Any) -> str:
-    """The value of an option, as it is written."""
-    return (
-        "-" if value is None else ":".join(map(str, value if isinstance(value, tuple) else [value]))
-    )
-
-
-def _spans(seeds: Sequence[int]) -> str:
-    """0:9 for the seeds 0 to 9."""
-    low, high = min(seeds), max(seeds)
-    if list(seeds) == list(range(low, high + 1)):
-        return f"{low}:{high}" if low < high else str(low)
-    return ", ".join(map(str, seeds))

@@ -1,44 +1,141 @@
-"""A trial: one training and what is measured of it.
+"""A trial: one run of a sweep, trained and measured.
 
-    Trial -> FOLDER/LABEL-HASH/ -> result.json
+    FOLDER/LABEL-HASH/              an ordinary run
+    FOLDER/LABEL-HASH/eval.json     its numbers, at the end
+    FOLDER/LABEL-HASH/failed.json   why it has none, while it has none
 
-A trial with its result is done. An interrupted trial continues from its last checkpoint, or with
-the first missing measure. The hash is of the config and the contents of its files: a changed config
-is trained anew. A changed measure is only measured anew. A result that cannot be read is refused,
-not overwritten; if it is removed, the trained model is measured again.
+The hash is of the config and of what is in the files that it names, so another config is another
+run. A trial that was stopped goes on from its checkpoint. Where only the measure is another one,
+the trained model is measured again. Each trial computes with one thread.
 """
 
+import contextlib
 import hashlib
 import time
+import traceback
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Any, Literal, Protocol, Self
+from typing import Annotated, Any, Literal, NamedTuple
 
 import torch
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict
 
+from toytrans.config.load import flatten
 from toytrans.config.schema import Config, Paths
-from toytrans.config.yaml import write_yaml
 from toytrans.data.files import sha256_of
-from toytrans.data.pairs import DataFacts
-from toytrans.errors import UserError
-from toytrans.files import disk_errors, read_json, write_json
-from toytrans.model.initialisation import count_parameters
-from toytrans.model.seq2seq import Seq2Seq
+from toytrans.errors import UserError, ran_out_of_memory, shortened
+from toytrans.files import Unreadable, disk_errors, json_text, read_json, write_json
+from toytrans.sweeps.measure import EVAL, Eval, Measure, evaluate, read_eval
 from toytrans.training import devices
-from toytrans.training.checkpoint import Count
-from toytrans.training.run import RunFolder, is_run
+from toytrans.training.checkpoint import saved_steps
+from toytrans.training.lock import is_locked
+from toytrans.training.run import METRICS, RunFolder
 from toytrans.training.session import open_session
 from toytrans.training.signals import exit_if_signalled
-from toytrans.training.trainer import Trainer
-from toytrans.user_code import as_read, digests
+from toytrans.user_code import RAISED, as_read, digests, fault_in_user_code
 
-RESULT = "result.json"
+FAILED = "failed.json"
 
-Taken = dict[str, Any]
-"""What a measure gives: the keys of `_Taken`, and others with plain values."""
+SECONDS_FOR_LOCK = 60.0
+"""A process whose parent was killed saves first, and leaves its run then."""
+
+
+def _written(text: str) -> str:
+    """At most 2,000 characters that JSON can hold: of a path that is no UTF-8, escape codes."""
+    return shortened(text.encode(errors="backslashreplace").decode())
+
+
+Text = Annotated[str, AfterValidator(_written)]
+
+
+class Failure(BaseModel):
+    """Why a trial has no numbers. final: it would fail again. traceback: of an internal error."""
+
+    model_config = ConfigDict(frozen=True)
+
+    reason: Text
+    final: bool = False
+    traceback: Text = ""
+
+
+class Diverged(UserError):
+    """A training whose loss or gradient is not finite: it would diverge again."""
+
+
+class Trial(NamedTuple):
+    """What to train, where, and what is measured of it.
+
+    title: what sets it apart, for a person. about: the same by key, for the table.
+    checkpoint: the best on validation pairs, where a training that diverges fails; or the last.
+    """
+
+    path: Path
+    config: Config
+    measures: Mapping[str, Measure]
+    title: str = ""
+    about: Mapping[str, Any] = {}
+    checkpoint: Literal["best", "last"] = "best"
+
+    def eval(self) -> Eval | None:
+        """The numbers, with the measures that are asked for alone; None before the end of training.
+        Raises UserError."""
+        found = read_eval(self.path)
+        if found is None:
+            return None
+        kept = {
+            name: found.measures[name]
+            for name, measure in self.measures.items()
+            if name in found.measures and measure.same_pairs(found.measures[name].measure)
+        }
+        return found.model_copy(update={"measures": kept})
+
+    def is_done(self) -> bool:
+        """Whether nothing is left to do: it has its numbers, or would fail again."""
+        found = self.eval()
+        if found is not None and len(found.measures) == len(self.measures):
+            return True
+        failure = read_failure(self.path)
+        return failure is not None and failure.final
+
+    def share_done(self) -> float:
+        """The proportion of its training that is done."""
+        with contextlib.suppress(UserError):  # it has not begun
+            records = RunFolder.open(self.path).records
+            return int(records[-1]["step"]) / self.config.train.max_steps if records else 0.0
+        return 0.0
+
+    def saved_step(self) -> int:
+        """The step that it goes on from; 0 = it starts."""
+        return max(saved_steps(self.path), default=0)
+
+    def code(self) -> dict[str, bytes]:
+        """The user's code as it was read, for the process that trains with it."""
+        return as_read(self.config.references.values())
+
+
+def path_of(folder: Path, label: str, config: Config, hashed: dict[Paths, str]) -> Path:
+    """The folder of a trial. hashed: SHA-256 of data files, so that each is read once."""
+    values = flatten(config.model_dump(mode="json"))
+    for part, paths in files_of(config).items():
+        if paths not in hashed:
+            hashed[paths] = sha256_of(paths)
+        values[f"data.files.{part}"] = hashed[paths]
+    code = config.references
+    for key, digest in zip(code, digests(code.values()), strict=True):
+        values[key] = [code[key].rpartition(":")[2], digest]
+    return folder / f"{label}-{hashlib.sha256(json_text(values).encode()).hexdigest()[:8]}"
+
+
+def by_names(config: Config) -> dict[str, Any]:
+    """A config as values, its data files and code by their names, whatever folder they lie in."""
+    values = config.model_dump(mode="json")
+    for part, paths in files_of(config).items():
+        names = [Path(path).name for path in ([paths] if isinstance(paths, str) else paths)]
+        values["data"]["files"][part] = names[0] if isinstance(paths, str) else names
+    for key, reference in config.references.items():
+        section, _, name = key.partition(".")
+        values[section][name] = Path(reference).name
+    return values
 
 
 def files_of(config: Config) -> dict[str, Paths]:
@@ -48,172 +145,61 @@ def files_of(config: Config) -> dict[str, Paths]:
     return {part: path for part, path in paths.items() if path is not None}
 
 
-def names_of(paths: Paths) -> Paths:
-    """Paths without their folders."""
-    if isinstance(paths, str):
-        return Path(paths).name
-    source, target = paths
-    return Path(source).name, Path(target).name
+def read_failure(run: Path) -> Failure | None:
+    """Why a run failed when it was last tried, as far as that can be read."""
+    with contextlib.suppress(Unreadable):
+        return read_json(run / FAILED, Failure, "not a failure; remove it")
+    return None
 
 
-class Measure(Protocol):
-    """What is measured of a trained model."""
-
-    def asked(self) -> dict[str, Any]:
-        """The keys that its numbers depend on, as JSON."""
-
-    def take(
-        self, model: Seq2Seq, config: Config, facts: DataFacts, taken: Mapping[str, Taken]
-    ) -> Taken:
-        """Its numbers, with `asked` and `value`. taken: by the measures before it."""
+def keep_failure(run: Path, failure: Failure | None) -> None:
+    """Write why a run failed; None: forget it. A full disk stops no sweep."""
+    with contextlib.suppress(OSError, UserError):
+        if failure is not None:
+            run.mkdir(parents=True, exist_ok=True)
+            write_json(run / FAILED, failure.model_dump())
+        elif read_failure(run) is not None:
+            (run / FAILED).unlink()
 
 
-class Diverged(UserError):
-    """A training whose loss or gradient is not finite: it would diverge again."""
+def run(trial: Trial) -> Failure | None:
+    """Train and measure a trial in this process. Why it failed, if it did, which is written too."""
+    keep_failure(trial.path, None)
+    failure = _failure_of(trial)
+    keep_failure(trial.path, failure)
+    return failure
 
 
-@dataclass(frozen=True, kw_only=True)
-class Trial:
-    """One training and what is measured of it.
-
-    label: how the name of its run directory begins. folder: where that lies.
-    checkpoint: which model is measured. best: the best on validation pairs; a training that
-    diverges fails. last: what training ended with, whatever that is.
-    hashed: SHA-256 of files of data; trials that share it read each file once.
-    """
-
-    label: str
-    config: Config
-    measures: Mapping[str, Measure]
-    folder: Path
-    checkpoint: Literal["best", "last"] = "best"
-    hashed: dict[Paths, str] = field(default_factory=dict, compare=False, repr=False)
-
-    @cached_property
-    def by_names(self) -> dict[str, Any]:
-        """The config as values, its files and code by their names, whatever folder they lie in."""
-        values = self.config.model_dump(mode="json")
-        for part, paths in files_of(self.config).items():
-            names = names_of(paths)
-            values["data"]["files"][part] = names if isinstance(names, str) else list(names)
-        for key, reference in self.config.references.items():
-            section, _, name = key.partition(".")
-            values[section][name] = Path(reference).name
-        return values
-
-    @cached_property
-    def config_sha256(self) -> str:
-        return hashlib.sha256(write_yaml(self.by_names).encode()).hexdigest()
-
-    @cached_property
-    def digest(self) -> str:
-        """The start of a hash of the config, and of what is in its files of data and of code."""
-        digest = self.config_sha256
-        contents = []
-        for paths in files_of(self.config).values():
-            if paths not in self.hashed:
-                self.hashed[paths] = sha256_of(paths)
-            contents.append(self.hashed[paths])
-        for each in (*contents, *digests(self.config.references.values())):
-            digest = hashlib.sha256(f"{digest} {each}".encode()).hexdigest()
-        return digest[:8]
-
-    @property
-    def code(self) -> dict[str, bytes]:
-        """The user's code as it was read, for the process that trains with it."""
-        return as_read(self.config.references.values())
-
-    @cached_property
-    def path(self) -> Path:
-        """The run directory."""
-        return self.folder / f"{self.label}-{self.digest}"
-
-    def so_far(self) -> dict[str, Any] | None:
-        """The result of the training, with the measures that are still asked for; None before its
-        end. Raises UserError for a file that no training writes."""
-        result = read_result(self.path)
-        if result is not None:
-            taken = result["measures"]
-            result["measures"] = {
-                name: taken[name]
-                for name, measure in self.measures.items()
-                if name in taken and taken[name]["asked"] == measure.asked()
-            }
-        return result
-
-    def result(self) -> dict[str, Any] | None:
-        """The result, if every measure has been taken."""
-        result = self.so_far()
-        return result if result and len(result["measures"]) == len(self.measures) else None
-
-    def share_done(self) -> float:
-        """Proportion that is done: training counts half, the measures the other half."""
-        if (result := self.so_far()) is not None:
-            return 0.5 + 0.5 * len(result["measures"]) / len(self.measures)
-        records = RunFolder.open(self.path).records if is_run(self.path) else []
-        return 0.5 * int(records[-1]["step"]) / self.config.train.max_steps if records else 0.0
+def _failure_of(trial: Trial) -> Failure | None:
+    try:
+        _wait_until_free(trial.path)
+        _train_and_measure(trial)
+    except UserError as error:
+        return Failure(reason=str(error), final=isinstance(error, Diverged))
+    except RAISED as error:
+        if ran_out_of_memory(error):
+            remedy = "lower data.batch_tokens or the sizes of the model"
+            return Failure(reason=f"out of memory; {remedy}")
+        if fault := fault_in_user_code(error):
+            return Failure(reason=f"your code: {fault}")
+        if isinstance(error, SystemExit):  # of a signal
+            raise
+        reason = f"{trial.path}: internal error ({type(error).__name__}: {error})"
+        return Failure(reason=reason, traceback=traceback.format_exc())
+    return None
 
 
-Length = Annotated[str, Field(pattern=r"^[0-9]{1,6}$")]
-Share = Annotated[float, Field(ge=0, le=1)]
+def _wait_until_free(path: Path) -> None:
+    """Wait for a training of before that is still saving."""
+    deadline = time.monotonic() + SECONDS_FOR_LOCK
+    while is_locked(path / METRICS) and time.monotonic() < deadline:
+        time.sleep(0.2)
 
 
-class _Plain(BaseModel):
-    """Known keys have types; other keys hold plain values."""
-
-    model_config = ConfigDict(extra="allow", strict=True, allow_inf_nan=False)
-    __pydantic_extra__: dict[str, str | Count | float | None]
-
-
-class _Taken(_Plain):
-    """What a measure gives. None: the number was not finite, or there were no pairs."""
-
-    asked: dict[str, Any]
-    value: Annotated[float, Field(ge=0)] | None
-    loss: Annotated[float, Field(ge=0)] | None
-    examples: Count = 0
-    exact_match: Share
-    forced_exact_match: Share
-    token_accuracy: Share
-    free_token_accuracy: Share
-    exact_match_difference: Annotated[float, Field(ge=-1, le=1)] | None = None
-    below: Share | None = None
-    in_range: Share | None = None
-    beyond: Share | None = None
-    by_length: dict[Length, Share]
-    pairs_by_length: dict[Length, Count] = {}
-    train_length: tuple[Count, Count] = (0, 0)
-
-    @model_validator(mode="after")
-    def _check_value(self) -> Self:
-        if self.asked.get("metric") != "perplexity" and (self.value or 0) > 1:
-            raise ValueError("a proportion above 1")
-        return self
-
-
-class _Result(_Plain):
-    """result.json, as `train_and_measure` makes it."""
-
-    steps: Count = 0
-    train_s: Annotated[float, Field(ge=0)] = 0.0
-    measures: dict[str, _Taken]
-
-
-def read_result(run: Path) -> dict[str, Any] | None:
-    """The contents of a run's result.json, if it exists. Raises UserError."""
-    otherwise = "not what a training writes; remove it, and the trained model is measured again"
-    result = read_json(run / RESULT, _Result, otherwise)
-    return result.model_dump(exclude_unset=True) if result else None
-
-
-def train_and_measure(trial: Trial) -> None:
-    """Train on one core, or resume, and write the result after every measure.
-
-    On SIGTERM the training saves. A running measure is lost, the measures before it are kept.
-    """
+def _train_and_measure(trial: Trial) -> None:
+    """Train, or go on, and write the numbers after each measure. On SIGTERM the training saves."""
     torch.set_num_threads(1)
     devices.tune_process()
-    began = time.process_time()
     config = trial.config
     with open_session(
         config, trial.path.name, trial.path, True, lambda _: None, remedy="", patient=True
@@ -221,34 +207,10 @@ def train_and_measure(trial: Trial) -> None:
         trainer, signals = session.trainer, session.signals
         for _ in trainer.train():
             pass
-        signals.act = lambda: exit_if_signalled(signals.received)
         exit_if_signalled(signals.received)
-        model = _to_measure(trial, trainer)
-        result = trial.so_far() or {
-            "steps": trainer.progress.step,
-            "stop_reason": trainer.stop_reason,
-            "target_tokens": trainer.progress.target_tokens,
-            "parameters": count_parameters(trainer.model),
-            "train_s": trainer.progress.elapsed_s,
-            "cpu_s": None if session.resumed else time.process_time() - began,
-            "precision": trainer.precision,
-            "measures": {},
-        }
-        taken = result["measures"]
-        for name, measure in trial.measures.items():
-            if name not in taken:
-                taken[name] = measure.take(model, trainer.config, session.dataset.facts, taken)
-                with disk_errors(trial.path, RESULT):
-                    write_json(trial.path / RESULT, result)
-
-
-def _to_measure(trial: Trial, trainer: Trainer) -> Seq2Seq:
-    """The model that is measured. Raises Diverged."""
-    if trial.checkpoint == "last":
-        return trainer.model
-    if trainer.stop_reason == "diverged":
-        raise Diverged(
-            f"training diverged: the {trainer.not_finite} is not finite by step "
-            f"{trainer.progress.step}; lower train.lr or train.clip_norm"
-        )
-    return RunFolder.open(trial.path).load("best", str(trainer.device)).model
+    if trial.checkpoint == "best" and trainer.stop_reason == "diverged":
+        raise Diverged(trainer.divergence())
+    trained = RunFolder.open(trial.path).load(trial.checkpoint, str(trainer.device))
+    for found in evaluate(trained, trial.measures, trial.eval()):
+        with disk_errors(trial.path, EVAL):
+            write_json(trial.path / EVAL, found.model_dump(mode="json"))

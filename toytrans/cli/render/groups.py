@@ -1,7 +1,6 @@
 """Tables of a comparison of runs."""
 
-from collections.abc import Sequence
-from pathlib import Path
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from rich.box import SIMPLE_HEAD
@@ -11,8 +10,9 @@ from rich.table import Table
 from toytrans.cli.common import broken, columns, plain, print_table, printable, share
 
 if TYPE_CHECKING:
-    from toytrans.sweeps.groups import Group, Summary
-    from toytrans.sweeps.measure import ExactMatch
+    from toytrans.sweeps.comparison import Comparison
+    from toytrans.sweeps.groups import Group, Seeds, Summary
+    from toytrans.sweeps.measure import Metric, Part
 
 MOST_PAIRS = 10
 """Rows of a table of pairs; where there are more, only those of the first group that has any."""
@@ -25,62 +25,85 @@ LEARNED = 0.5
 SMALL = 0.005
 """A difference between free-running and teacher-forced that is shown."""
 
+FORMATS = {"loss": ".4f", "perplexity": ".4f", "steps": ",.0f", "seconds": ",.1f"}
+FORMATS |= {"parameters": ",.0f"}
+"""Of metrics that are no shares."""
 
-def print_groups(console: Console, groups: "Sequence[Group]", measured: str) -> None:
+
+def print_comparison(console: Console, compared: "Comparison") -> None:
     """Mean, deviation, interval and every seed of each group; the pairs; what is not counted."""
-    from toytrans.sweeps.groups import PARTS, parts_of
+    from toytrans.sweeps.groups import parts_of
+    from toytrans.sweeps.measure import PARTS
 
-    parts = parts_of(groups)
+    groups, metric = compared.groups, compared.measure.metric
+    parts = parts_of(groups, metric)
     if groups and len(groups[0].differs) > 1:
         for group in groups:
             console.print(plain(f"{group.letter}: {group.values}"))
         console.print()
+    zero = []
     for part in parts:
         where = f", {PARTS[part]}" if len(parts) > 1 else ""
-        _print_title(console, f"exact match{where}: {measured}")
-        print_table(console, _table(groups, part))
-    for part in [part for part in parts if part != "value"] or parts:
-        _print_pairs(console, groups, part)
-    _print_remarks(console, groups)
-    for group in groups:
-        for member in group.members:
-            where = f"{member.path} ({group.name}, seed {member.config.seed})"
-            if member.trouble:
-                console.print(plain(f"not counted: {where}: {member.trouble}"), soft_wrap=True)
-            elif abs(member.difference) > SMALL:
-                text = f"free-running differs by {member.difference:+.3f} from teacher-forced"
-                console.print(plain(f"{text}: {where}"), soft_wrap=True)
+        title = f"{compared.measure.label}{where}: {measured(compared)}"
+        if any(value for group in groups for value in group.by_seed(part, metric).values()):
+            _print_title(console, title)
+            print_table(console, _table(groups, part, metric))
+        else:
+            console.print(plain(f"{title}: 0 in every run"), style="bold", soft_wrap=True)
+            zero.append(part)
+    for part in [part for part in parts if part != "all"] or parts:
+        if part not in zero:
+            _print_pairs(console, groups, part, metric)
+    _print_remarks(console, compared)
 
 
-def _print_remarks(console: Console, groups: "Sequence[Group]") -> None:
-    """Notes: sound groups that have learned little, and that deviations need two seeds."""
-    sound = [group for group in groups if group.members[0].config.fault is None]
+def _print_remarks(console: Console, compared: "Comparison") -> None:
+    """What the numbers cannot say: groups that have learned little, seeds that are too few, runs
+    that are not counted, and those that decode otherwise than they predict."""
+
+    def say(text: str) -> None:
+        console.print(plain(text), soft_wrap=True)
+
+    sound = [group for group in compared.groups if group.members[0].config.fault is None]
     summaries = [(group, group.summary("in_range")) for group in sound]
     little = [f"{_name(each)} {share(s.mean)}" for each, s in summaries if s and s.mean < LEARNED]
     if little:
-        text = f"learned little, exact match in range: {', '.join(little)}; train longer"
-        console.print(plain(text), soft_wrap=True)
-    if any((s := group.summary("value")) and s.runs < 2 for group in groups):
-        text = "sd, 95% and differences are over seeds: they need two or more of a config"
-        console.print(text, soft_wrap=True)
+        what = f"{compared.measure.decoding} exact match in range"
+        say(f"learned little, {what}: {', '.join(little)}; train longer")
+    if any((s := group.summary()) and s.runs < 2 for group in compared.groups):
+        say("sd, 95% and differences are over seeds: they need two or more of a config")
+    for group in compared.groups:
+        for member in group.members:
+            where = f"{member.path} ({group.name}, seed {member.config.seed})"
+            if member.problem:
+                say(f"not counted: {where}: {member.problem}")
+            elif member.result:
+                difference = member.result.parts["all"].exact_match_difference
+                if abs(difference) > SMALL:
+                    say(f"free-running differs by {difference:+.3f} from teacher-forced: {where}")
+    for path, reason in compared.unread.items():
+        say(f"not counted: {path}: {reason}")
 
 
-def print_unread(console: Console, unread: "Sequence[tuple[Path, str]]") -> None:
-    """Runs whose config cannot be read, and why."""
-    for path, reason in unread:
-        console.print(plain(f"not counted: {path}: {reason}"), soft_wrap=True)
-
-
-def measured(measure: "ExactMatch", groups: "Sequence[Group]") -> str:
+def measured(compared: "Comparison") -> str:
     """What was measured, in words."""
     from toytrans.sweeps.measure import split_of
 
-    configs = [group.members[0].config for group in groups]
+    configs = [group.members[0].config for group in compared.groups]
     pairs = f"{' or '.join(sorted(set(map(split_of, configs))))} pairs"
     faults = {config.fault for config in configs}
     fault = broken(faults.pop()) if len(faults) == 1 else ""
-    of = f" of lengths {measure.lengths[0]} to {measure.lengths[1]}" if measure.lengths else ""
-    return f"{pairs}{of}, {measure.decoding}{fault}"
+    lengths = compared.measure.lengths
+    of = f" of lengths {lengths[0]} to {lengths[1]}" if lengths else ""
+    return f"{pairs}{of}{fault}"
+
+
+def number(value: float, metric: "Metric", *, signed: bool = False) -> str:
+    """A value as its metric is shown."""
+    sign = "+" if signed else ""
+    if metric in FORMATS:
+        return f"{value:{sign}{FORMATS[metric]}}"
+    return f"{value:+.3f}" if signed else share(value)
 
 
 def _print_title(console: Console, title: str) -> None:
@@ -93,68 +116,66 @@ def _name(group: "Group") -> str:
     return group.letter if len(group.differs) > 1 else group.name
 
 
-def _table(groups: "Sequence[Group]", part: str) -> Table:
+def _table(groups: "Sequence[Group]", part: "Part", metric: "Metric") -> Table:
     keys = list(groups[0].differs)
     headings = ["group"] if len(keys) > 1 else map(printable, keys)
-    summaries = [group.summary(part) for group in groups]
+    summaries = [group.summary(part, metric) for group in groups]
+    values = [group.by_seed(part, metric) for group in groups]
     several = any(summary and summary.runs > 1 for summary in summaries)
-    numbers = ("mean", "sd", "95%") if several else ("exact match",)
-    table = columns([*headings], ("runs", *numbers), **STYLE)
-    table.add_column(_seeds_heading(groups, part) if several else "seed", overflow="fold")
-    for group, summary in zip(groups, summaries, strict=True):
+    same = all(each.keys() == values[0].keys() for each in values)
+    seeds = f"seeds {' '.join(map(_seed, values[0]))}" if same and values[0] else "seed: value"
+    table = columns([*headings], ("runs", *(("mean", "sd", "95%") if several else ("value",))))
+    table.box, table.padding = STYLE["box"], STYLE["padding"]
+    table.add_column(seeds if several else "seed", overflow="fold")
+    for group, summary, of_seeds in zip(groups, summaries, values, strict=True):
         counted, every = len(group.counted), len(group.members)
+        cells = _cells(summary, metric)
         table.add_row(
             *([plain(_name(group))] if keys else []),
             str(every) if counted == every else f"{counted} of {every}",
-            *_cells(summary)[: len(numbers)],
-            _seeds(group, groups, part) if several else " ".join(map(_seed, group.by_seed(part))),
+            *(cells if several else cells[:1]),
+            _values(of_seeds, metric, same) if several else " ".join(map(_seed, of_seeds)),
         )
     return table
 
 
-def _cells(summary: "Summary | None", signed: bool = False) -> tuple[str, str, str]:
+def _cells(
+    summary: "Summary | None", metric: "Metric", *, signed: bool = False
+) -> tuple[str, str, str]:
     """Mean, deviation and interval."""
     if summary is None:
         return "-", "-", "-"
-    number = (lambda x: f"{x:+.3f}") if signed else share
-    interval = "-" if summary.low is None else f"{summary.low:.3f}..{summary.high:.3f}"
-    return number(summary.mean), _deviation(summary), interval
+    deviation = "-" if summary.deviation is None else number(summary.deviation, metric)
+    ends = [
+        number(end, metric, signed=signed) for end in (summary.low, summary.high) if end is not None
+    ]
+    return number(summary.mean, metric, signed=signed), deviation, "..".join(ends) or "-"
 
 
-def _deviation(summary: "Summary") -> str:
-    return "-" if summary.deviation is None else f"{summary.deviation:.3f}"
-
-
-def _seeds_heading(groups: "Sequence[Group]", part: str) -> str:
-    seeds = [list(group.by_seed(part)) for group in groups]
-    same = all(each == seeds[0] for each in seeds)
-    return f"seeds {' '.join(map(_seed, seeds[0]))}" if same and seeds[0] else "seed: value"
-
-
-def _seeds(group: "Group", groups: "Sequence[Group]", part: str) -> str:
+def _values(values: "Mapping[Seeds, float]", metric: "Metric", same: bool) -> str:
     """The value of each seed; with its seed where the groups have different ones."""
-    values = group.by_seed(part)
-    same = all(each.by_seed(part).keys() == values.keys() for each in groups)
-    if same:
-        return " ".join(share(value) for value in values.values())
-    return " ".join(f"{_seed(seeds)}: {share(value)}" for seeds, value in values.items())
+    texts = {seeds: number(value, metric) for seeds, value in values.items()}
+    return " ".join(text if same else f"{_seed(seeds)}: {text}" for seeds, text in texts.items())
 
 
-def _seed(seeds: tuple[int, int | None]) -> str:
+def _seed(seeds: "Seeds") -> str:
     """seed, or seed/data.seed where the data has its own."""
     return str(seeds[0]) if seeds[1] is None else f"{seeds[0]}/{seeds[1]}"
 
 
-def _print_pairs(console: Console, groups: "Sequence[Group]", part: str) -> None:
+def _print_pairs(
+    console: Console, groups: "Sequence[Group]", part: "Part", metric: "Metric"
+) -> None:
     """Differences of two groups over equal seeds."""
-    from toytrans.sweeps.groups import PARTS, pairs
+    from toytrans.sweeps.groups import pairs
+    from toytrans.sweeps.measure import PARTS
 
-    every = [each for each in pairs(groups, part) if each[2].difference.runs > 1]
+    every = [each for each in pairs(groups, part, metric) if each[2].difference.runs > 1]
     if not every:
         return
     one, *_ = every[0]
     paired = every if len(every) <= MOST_PAIRS else [each for each in every if each[0] is one]
-    where = "" if part == "value" else f", {PARTS[part]}"
+    where = "" if part == "all" else f", {PARTS[part]}"
     _print_title(console, f"difference over equal seeds{where}: first less second")
     table = columns(
         ("first", "second"),
@@ -166,7 +187,7 @@ def _print_pairs(console: Console, groups: "Sequence[Group]", part: str) -> None
             plain(_name(first)),
             plain(_name(second)),
             str(each.difference.runs),
-            *_cells(each.difference, signed=True),
+            *_cells(each.difference, metric, signed=True),
             str(each.ahead),
             str(each.behind),
         )

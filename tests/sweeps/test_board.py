@@ -1,0 +1,265 @@
+"""Boards: what they say, how they train, and the results that are kept."""
+
+import csv
+import json
+import math
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from statistics import fmean
+
+import pytest
+from conftest import ROOT, Command
+
+from toytrans.sweeps import board as boards
+from toytrans.sweeps import trial
+from toytrans.sweeps.board import board_names, config_of, load_board, plan_board
+from toytrans.sweeps.trial import by_names
+
+SCAN_FILES = [
+    f"tasks_{split}_{name}.txt" for split in ("train", "test") for name in ("simple", "length")
+]
+
+TINY = """
+title: a tiny board
+source: nowhere
+knows: nothing
+config:
+  data: {symbols: 4, train_length: [1, 3], test_length: [1, 4], valid_examples: 20}
+  model: {positions: anchored, norm: pre, d_model: 16, n_heads: 4, d_ff: 16, n_decoder_layers: 1}
+  train: {max_steps: 30}
+control:
+  model: {positions: sinusoidal}
+quick:
+  train: {max_steps: 20}
+tasks:
+  copy:
+    config: {data: {task: copy}}
+    measures:
+      short: {lengths: [1, 4], pairs: 60, decode: null, published: {somebody: 0.25}, aim: 0.5}
+      perplexity: {lengths: [1, 4], pairs: 60, decode: null, metric: perplexity}
+      long: {lengths: [9, 9], pairs: 10, decode: 2, metric: free_token_accuracy, control: 5}
+      ours alone: {lengths: [3, 3], pairs: 7, control: 0}
+"""
+BOTH = TINY + TINY[TINY.index("  copy:") :].replace("copy", "reverse")
+
+
+@pytest.fixture
+def tiny(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with one small board, which is where commands run."""
+    (tmp_path / "tiny.yaml").write_text(TINY)
+    monkeypatch.setattr(boards, "FOLDER", tmp_path)
+    monkeypatch.setattr(boards, "SEEDS", (0, 1))
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def train_here() -> None:
+    """Its runs, trained in this process, which spares the start of others."""
+    sweep = plan_board("tiny")
+    for each in sweep.trials:
+        assert trial.run(each) is None
+    (sweep.folder / "sweep.json").write_text('{"made": {}}')
+
+
+@pytest.fixture
+def scan_files(tmp_path: Path) -> Path:
+    for name in SCAN_FILES:
+        (tmp_path / name).write_text("IN: walk OUT: I_WALK\n")
+    return tmp_path
+
+
+@pytest.mark.parametrize("name", ["chomsky", "joeynmt", "ontanon", "scan", "sockeye", "t2t"])
+def test_every_board_trains_one_model_beside_a_sinusoidal_one(name, scan_files):
+    assert name in board_names()
+    board, trials = load_board(name), plan_board(name, files=scan_files).trials
+    assert len(trials) == len({each.path for each in trials}) == 10 * len(board.tasks)
+    ours = [each.config for each in trials if each.about["config"] == "ours"]
+    assert len({config.model.model_dump_json() for config in ours}) == 1, "one model for all tasks"
+    for one, other in zip(trials[::2], trials[1::2], strict=True):
+        assert [each.about["config"] for each in (one, other)] == ["ours", "control"]
+        assert one.about["task"] == other.about["task"]
+        assert one.config.data == other.config.data, "the same data"
+        like = other.config.train.model_copy(update={"lr": one.config.train.lr})
+        assert one.config.train == like, "the same budget"
+        assert other.config.model.positions == "sinusoidal" != one.config.model.positions
+    for each in trials:
+        for measure in each.measures.values():
+            assert (measure.pairs is None) == (measure.lengths is None), "all of a file"
+            assert measure.pairs is None or measure.pairs >= 4
+    assert {each.config.seed for each in trials} == {0, 1, 2, 3, 4}
+    quick = plan_board(name, quick=True, files=scan_files).trials
+    assert {each.config.seed for each in quick} == {0}
+    assert max(each.config.train.max_steps for each in quick) <= 200
+    assert not {each.path for each in quick} & {each.path for each in trials}
+
+
+@pytest.mark.parametrize("name", ["chomsky", "joeynmt", "ontanon", "scan", "sockeye", "t2t"])
+def test_kept_results_are_those_of_the_board_as_it_is(name, scan_files):
+    kept, board = json.loads((ROOT / f"results/{name}.json").read_text()), load_board(name)
+    assert (kept["knows"], kept["notes"]) == (board.knows, list(board.notes))
+    rows = [dict(zip(kept["columns"], row, strict=True)) for row in kept["rows"]]
+    whole = [row for row in rows if row["part"] == "all" and row["metric"] == "loss"]
+    found = {(r["task"], r["config"], r["seed"], r["measure"]): r["pairs"] for r in whole}
+    wanted = {
+        (*each.about.values(), each.config.seed, key): measure.pairs
+        for each in plan_board(name, files=scan_files).trials
+        for key, measure in each.measures.items()
+    }
+    assert found.keys() == wanted.keys() and len(found) == len(whole)
+    assert all(pairs is None or found[key] == pairs for key, pairs in wanted.items())
+    for label, saved in kept["configs"].items():
+        task, kind = label.split(", ")
+        now = by_names(config_of(board, task, kind, 0, quick=False, files=scan_files))
+        for section in ("data", "model", "train"):
+            shared = saved[section].keys() & now[section].keys()
+            shared -= {key for key in shared if ".py:" in str(now[section][key])}  # was built in
+            assert {key: saved[section][key] for key in shared} == {
+                key: now[section][key] for key in shared
+            }
+
+
+def test_the_numbers_of_the_page_are_those_that_are_kept():
+    """The first number of a cell of anchored or sinusoidal is the mean of a measure's seeds."""
+    page = (ROOT / "docs/boards.md").read_text()
+    table = page[page.index("| board, task |") :].split("\n\n")[0].splitlines()[2:]
+    assert len(table) > 20
+    for line in table:
+        name, _, _, ours, control, _ = (cell.strip() for cell in line.strip("|").split("|"))
+        board, task = name.split(",")[0].split(" ", 1)
+        kept = json.loads((ROOT / f"results/{board}.json").read_text())
+        rows = [dict(zip(kept["columns"], row, strict=True)) for row in kept["rows"]]
+        known = {"sort, 10 symbols": "sort 400", "odds first": "odds_first"}
+        known |= {"bucket sort": "bucket_sort"}
+        task = "sort 400" if "10 symbols" in name else known.get(task, task)
+        for kind, cell in (("ours", ours), ("control", control)):
+            means = set()
+            mine = [r for r in rows if (r["task"], r["config"], r["part"]) == (task, kind, "all")]
+            for key in {(row["measure"], row["metric"]) for row in mine}:
+                values = [r["value"] for r in mine if (r["measure"], r["metric"]) == key]
+                means |= {f"{fmean(values):.3f}", f"{fmean(values):.4f}"}
+            for part in cell.split("; converged")[0].split(";"):
+                number = part.split()[0]
+                assert number == "-" or number in means, (name, kind, number, means)
+
+
+def test_files_count_by_their_contents_wherever_they_lie(scan_files):
+    other = scan_files / "other"
+    other.mkdir()
+    for name in SCAN_FILES:
+        (other / name).write_bytes((scan_files / name).read_bytes())
+    here, there = (plan_board("scan", files=folder).trials[0] for folder in (scan_files, other))
+    assert here.path == there.path
+    (other / "tasks_train_simple.txt").write_text("IN: run OUT: I_RUN\n")
+    assert here.path != plan_board("scan", files=other).trials[0].path
+
+
+def test_boards_and_tasks_are_listed_and_others_refused(tiny: Path, command: Command, refused):
+    (tiny / "tiny.yaml").write_text(BOTH)
+    assert json.loads(command("board", "--json").out) == {"tiny": ["copy", "reverse"]}
+    assert "copy, reverse" in command("board").out
+    assert "no board 't2'; there are tiny" in refused("board", "t2")
+    assert "tiny has no task 'shift'; it has 'copy', 'reverse'" in refused(
+        "board", "tiny", "copy", "shift"
+    )
+
+
+@pytest.mark.parametrize(
+    ("data", "fragment"),
+    [([], "this board needs tasks_test_simple.txt"), (["--data", "."], "no such file")],
+)
+def test_missing_files_are_named_with_where_they_come_from(data, fragment, refused):
+    message = refused("board", "scan", *data)
+    assert fragment in message and "brendenlake/SCAN" in message and "--data DIR" in message
+
+
+def test_a_board_trains_writes_its_table_and_is_not_trained_twice(tiny, command: Command):
+    answer = command("board", "tiny", "--json")
+    assert answer.code == 0, answer.err
+    measures = json.loads(answer.out)["tasks"]["copy"]
+    folder = tiny / "runs/boards/tiny"
+    rows = list(csv.DictReader((folder / "table.csv").read_text().splitlines()))
+
+    def values(config: str, measure: str, metric: str) -> list[tuple[float, str]]:
+        wanted = (config, measure, metric, "all")
+        mine = [r for r in rows if (r["config"], r["measure"], r["metric"], r["part"]) == wanted]
+        return [(float(row["value"]), row["pairs"]) for row in mine]
+
+    ours, control, somebody = measures["short"]
+    assert (ours["steps"], ours["pairs"], somebody["values"]) == (30, 60, [0.25])
+    assert ours["values"] == [v for v, _ in values("ours", "short", "exact_match_free_running")]
+    losses = values("control", "short", "loss")
+    perplexities = measures["perplexity"][1]["values"]
+    assert perplexities == pytest.approx([math.exp(loss) for loss, _ in losses])
+    long = values("control", "long", "token_accuracy_free_running")
+    assert measures["long"][1]["values"] == [v for v, _ in long] and long[0][1] == "2"
+    assert values("control", "long", "loss")[0][1] == "5"
+    assert len(measures["ours alone"]) == 1 and not values("control", "ours alone", "loss")
+    again = command("board", "tiny")
+    assert "all are finished" in again.err
+    assert "copy, lengths 1 to 4: free-running exact match (aim 0.5)" in again.out
+    assert again.out.count("toytrans, anchored") == 4 and "somebody" in again.out
+    (run, *_) = folder.glob("copy-ours-s0-*")
+    found = json.loads((run / "eval.json").read_text())
+    (run / "eval.json").unlink()
+    assert "goes on: copy ours seed 0 from step 30" in command("board", "tiny").err
+    assert json.loads((run / "eval.json").read_text()) == found, "measured to the same numbers"
+    (tiny / "tiny.yaml").write_text(TINY.replace("pairs: 10, decode: 2", "pairs: 20, decode: 3"))
+    assert command("board", "tiny").code == 0
+    changed = json.loads((run / "eval.json").read_text())["measures"]
+    assert changed["long"]["parts"]["all"]["examples"] == 20
+    assert changed["short"] == found["measures"]["short"]
+
+
+def test_some_tasks_of_a_board_leave_the_numbers_of_the_others(tiny, command: Command):
+    train_here()
+    (tiny / "tiny.yaml").write_text(BOTH)
+    answer = command("board", "tiny", "reverse")
+    assert answer.code == 0 and "\nreverse, " in answer.out and "\ncopy, " not in answer.out
+    table = json.loads((tiny / "runs/boards/tiny/table.json").read_text())
+    assert {row[table["columns"].index("task")] for row in table["rows"]} == {"copy", "reverse"}
+
+
+def test_a_quick_board_says_on_what_it_was_measured(tiny, command: Command):
+    out = command("board", "tiny", "--quick").out
+    assert "Quick: one seed, few steps, few pairs." in out
+    lines = out[out.index("copy, lengths 1 to 4: free-running exact match") :].splitlines()
+    assert lines[1].split() == ["mean", "steps", "pairs", "seeds"]
+    assert lines[2].split()[:2] == ["toytrans,", "anchored"]
+    assert lines[2].split()[3:] == ["20", "50"] and lines[4].split() == ["somebody", "0.250"]
+    assert not (tiny / "results").exists()
+
+
+@pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGKILL])
+def test_a_stopped_board_saves_and_goes_on(tiny, monkeypatch, number):
+    """However it ends: what it has started ends with it. Nothing of where it runs is imported."""
+    (tiny / "multiprocessing.py").write_text("open('imported', 'a')")
+    (tiny / "tiny.yaml").write_text(TINY.replace("max_steps: 20", "max_steps: 3000"))
+    program = (
+        "from pathlib import Path\nfrom toytrans.sweeps import board\n"
+        f"board.FOLDER = Path({str(tiny)!r})\n"
+        "from toytrans.cli.app import main\n"
+        "if __name__ == '__main__': main()\n"
+    )
+    (tiny / "run.py").write_text(program)
+    line = [sys.executable, "-P", "run.py", "board", "tiny", "--quick"]
+
+    def heed_hangups() -> None:  # the tests may run under nohup
+        signal.signal(signal.SIGHUP, signal.SIG_DFL)
+
+    with subprocess.Popen(
+        line, cwd=tiny, stderr=subprocess.PIPE, text=True, preexec_fn=heed_hangups
+    ) as process:
+        ours = plan_board("tiny", quick=True).trials[0]
+        for _ in range(600):
+            if ours.share_done() > 0:
+                break
+            time.sleep(0.1)
+        os.kill(process.pid, number)
+        process.communicate(timeout=60)  # to the end of all that have its standard error
+        assert process.returncode == (129 if number == signal.SIGHUP else -number)
+    assert not (tiny / "imported").exists()
+    assert ours.eval() is None and ours.saved_step() >= 10, "the training has saved"

@@ -1,0 +1,217 @@
+"""A board: a sweep of other people's tasks, beside the numbers that they published.
+
+One YAML file a board, in boards/. Its `config` holds for all its tasks; a task lays what is its
+own over it, and `control` lays over that what makes it the plain model to compare with. Both are
+trained with seeds 0 to 4. The model of the last step is measured: test pairs choose nothing.
+"""
+
+from collections.abc import Iterator, Sequence
+from copy import deepcopy
+from pathlib import Path
+from typing import Annotated, Any, NamedTuple
+
+from pydantic import Field
+
+from toytrans.config.load import beside, check_config
+from toytrans.config.schema import Config, Paths, Section
+from toytrans.config.yaml import Tree, read_yaml
+from toytrans.errors import UserError
+from toytrans.sweeps.groups import Member
+from toytrans.sweeps.measure import Measure
+from toytrans.sweeps.sweep import Sweep, check_folder
+from toytrans.sweeps.table import table_of, write_tables
+from toytrans.sweeps.trial import Trial, by_names, path_of
+from toytrans.training.run import RUNS
+from toytrans.user_code import SHIPPED
+
+FOLDER = Path(__file__).parent / "boards"
+SEEDS = (0, 1, 2, 3, 4)
+QUICK_PAIRS = 50
+"""Pairs of a measure under --quick, at most."""
+
+
+class BoardMeasure(Measure):
+    """A measure with its published numbers. control: pairs of the control; null = as many; 0 = it
+    is not measured."""
+
+    control: Annotated[int, Field(ge=0)] | None = None
+    aim: float | None = None
+    published: dict[str, float] = {}
+
+
+class BoardTask(Section):
+    """One task: what its config says beyond the board's, and what is measured."""
+
+    config: dict[str, Any] = {}
+    measures: dict[str, BoardMeasure]
+
+
+class Board(Section):
+    """A board. knows: what our position scheme knows of the tasks. notes: where we differ from the
+    definition. files_from: who gives out the files that tasks name."""
+
+    title: str
+    source: str
+    knows: str
+    notes: tuple[str, ...] = Field((), strict=False)
+    files_from: str | None = None
+    config: dict[str, Any]
+    control: dict[str, Any]
+    quick: dict[str, Any]
+    tasks: dict[str, BoardTask]
+
+    def measures(self) -> Iterator[tuple[str, str, BoardMeasure]]:
+        """Task, name and measure, in the order of the file."""
+        for task, entry in self.tasks.items():
+            yield from ((task, name, measure) for name, measure in entry.measures.items())
+
+
+class Line(NamedTuple):
+    """One line of a measure: the values of all seeds, or one published number.
+
+    steps: of each training. pairs: that were measured of each. None where it is not known.
+    """
+
+    who: str
+    values: tuple[float, ...]
+    steps: int | None = None
+    pairs: int | None = None
+
+
+def board_names() -> list[str]:
+    """The boards that there are."""
+    return sorted(path.stem for path in FOLDER.glob("*.yaml"))
+
+
+def load_board(name: str) -> Board:
+    """The board of a name. Raises UserError naming those that there are."""
+    if name not in board_names():
+        raise UserError(f"no board {name!r}; there are {', '.join(board_names())}")
+    return Board.model_validate(read_yaml(FOLDER / f"{name}.yaml").values)
+
+
+def plan_board(name: str, *, quick: bool = False, files: Path | None = None) -> Sweep:
+    """The sweep of a board, seed by seed. files: the folder of the files that tasks name.
+
+    quick: one seed, few steps, few pairs. Raises UserError where files are missing.
+    """
+    board, hashed = load_board(name), dict[Paths, str]()
+    folder = RUNS / "boards" / (f"{name}-quick" if quick else name)
+    check_folder(folder)
+    trials = []
+    for seed in SEEDS[:1] if quick else SEEDS:
+        for task, entry in board.tasks.items():
+            for kind in ("ours", "control"):
+                config = config_of(board, task, kind, seed, quick=quick, files=files)
+                measures = {
+                    key: _measure(measure, kind, quick)
+                    for key, measure in entry.measures.items()
+                    if kind == "ours" or measure.control != 0
+                }
+                if measures:
+                    path = path_of(folder, f"{task}-{kind}-s{seed}", config, hashed)
+                    about = {"task": task, "config": kind}
+                    title = f"{task} {kind} seed {seed}"
+                    trials.append(Trial(path, config, measures, title, about, "last"))
+    return Sweep(folder, trials, {"board": name, "quick": quick})
+
+
+def of_tasks(sweep: Sweep, name: str, tasks: Sequence[str]) -> Sweep:
+    """The trials of some tasks. Raises UserError for one that a board lacks."""
+    there = dict.fromkeys(trial.about["task"] for trial in sweep.trials)
+    if missing := [task for task in tasks if task not in there]:
+        raise UserError(f"{name} has no task {missing[0]!r}; it has {', '.join(map(repr, there))}")
+    return Sweep(sweep.folder, [t for t in sweep.trials if t.about["task"] in tasks], sweep.about)
+
+
+def config_of(
+    board: Board, task: str, kind: str, seed: int, *, quick: bool, files: Path | None
+) -> Config:
+    """The config of one training, ours or of the control. Raises UserError where files are
+    missing."""
+    layers = [board.config, board.tasks[task].config]
+    layers += [board.control] * (kind == "control") + [board.quick] * quick
+    values: dict[str, Any] = {}
+    for layer in layers:
+        values = _laid_over(values, layer)
+    if "files" in values["data"]:
+        values["data"]["files"] = _with_folder(board, values["data"]["files"], files)
+    tree = Tree(f"board task {task}", values | {"seed": seed})
+    return check_config(beside(tree, SHIPPED / "examples"))
+
+
+def _laid_over(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
+    merged = deepcopy(below)
+    for key, value in above.items():
+        both = isinstance(value, dict) and isinstance(merged.get(key), dict)
+        merged[key] = _laid_over(merged[key], value) if both else deepcopy(value)
+    return merged
+
+
+def _with_folder(board: Board, files: dict[str, Any], folder: Path | None) -> dict[str, Any]:
+    """The files with the folder before their names."""
+    names = {part: name for part, name in files.items() if part != "format"}
+    remedy = f"they come from {board.files_from}; name their folder with --data DIR"
+    if folder is None:
+        raise UserError(f"this board needs {', '.join(sorted(set(names.values())))}: {remedy}")
+    for name in names.values():
+        if not (folder / name).is_file():
+            raise UserError(f"{folder / name}: no such file; {remedy}")
+    return files | {part: str(folder / name) for part, name in names.items()}
+
+
+def _measure(measure: BoardMeasure, kind: str, quick: bool) -> Measure:
+    """A measure with fewer pairs if it is quick. A control decodes nothing unless its metric needs
+    that: its outputs often do not end."""
+    needs = measure.decode is None or measure.metric == "free_token_accuracy"
+    decode = measure.decode if kind == "ours" or needs else 0
+    pairs = measure.pairs or (1000 if measure.lengths else None)
+    if kind == "control":
+        pairs = measure.control or pairs
+    if quick:
+        pairs = min(pairs or QUICK_PAIRS, QUICK_PAIRS)
+    return measure.model_copy(update={"pairs": pairs, "decode": decode})
+
+
+def lines_of(board: Board, sweep: Sweep, task: str, measure: str) -> list[Line]:
+    """The numbers of finished runs, ours first, and then the published ones. Raises UserError."""
+    asked, lines = board.tasks[task].measures[measure], list[Line]()
+    for kind in ("ours", "control"):
+        mine = [t for t in sweep.trials if t.about == {"task": task, "config": kind}]
+        found = [found for trial in mine if (found := trial.eval()) and measure in found.measures]
+        results = [each.measures[measure] for each in found]
+        if results:
+            values = tuple(result.value(asked.metric) for result in results)
+            who = f"toytrans, {mine[0].config.model.positions}"  # what sets the two apart
+            pairs = results[0].parts["all"].examples
+            lines.append(Line(who, _known(values), found[0].steps, pairs))
+    return lines + [Line(who, (value,)) for who, value in asked.published.items()]
+
+
+def _known(values: Sequence[float | None]) -> tuple[float, ...]:
+    """A loss that was not finite is NaN."""
+    return tuple(float("nan") if value is None else value for value in values)
+
+
+def write_board(board: Board, sweep: Sweep) -> list[Path]:
+    """Write the tables of all runs of a board that have numbers. Raises UserError."""
+    about = {
+        "title": board.title,
+        "source": board.source,
+        "knows": board.knows,
+        "notes": list(board.notes),
+        "configs": {
+            f"{trial.about['task']}, {trial.about['config']}": by_names(
+                trial.config.without_seeds()
+            )
+            for trial in sweep.trials
+        },
+    }
+    return write_tables(sweep.folder, table_of(_entries(sweep)), about)
+
+
+def _entries(sweep: Sweep) -> Iterator[tuple[dict[str, Any], Member, str]]:
+    for trial in sweep.trials:
+        found = trial.eval()
+        for name in trial.measures if found else ():
+            yield {**trial.about, "measure": name}, Member(trial.path, trial.config, found), name
