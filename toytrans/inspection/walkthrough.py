@@ -163,7 +163,8 @@ def _trap_scale(q: Tensor, k: Tensor, scores: Tensor) -> str:
     scaled, unscaled = (number(float(x.softmax(-1).max())) for x in (scores, q @ k.T))
     return (
         "Trap: the missing scale. Products grow with the width of a head, and softmax puts all "
-        f"weight on one key: here the largest weight would be {unscaled} instead of {scaled}."
+        f"weight on one key: here, before the mask, the largest weight would be {unscaled} instead "
+        f"of {scaled}."
     )
 
 
@@ -208,7 +209,7 @@ def _decoder_self(walk: Walk) -> Iterator[Table]:
     """Steps 7a to 7c: self-attention over tgt_in, with the causal mask."""
     names, keys = walk.tokens("decoder_self")
     each = walk.steps("decoder_self")
-    note = "The decoder's input, in one pass; every place asks every place."
+    note = "Before the mask: every place of the decoder's input asks every place."
     yield _matrix("7a", "Decoder self-attention: scaled Q K^T", each.scores, names, keys, note)
     for table in mask_tables.decoder_self(walk.inspected, walk.row):
         yield replace(table, number="7b")
@@ -230,7 +231,7 @@ def _cross(walk: Walk) -> Iterator[Table]:
     note = "From the encoder: one row per place of src."
     yield _matrix("9", "Memory: keys K", each.k, keys, None, note)
     yield _matrix("9", "Memory: values V", each.v, keys)
-    note = "Target places down, source places across: not square in general."
+    note = "Before the mask. Target places down, source places across: not square in general."
     yield _matrix("10", "Cross: scaled Q K^T", each.scores, names, keys, note)
 
 
