@@ -159,7 +159,9 @@ def test_a_file_that_training_never_writes_is_one_line(run: Path, refused, raw: 
 
 @pytest.mark.usefixtures("in_time")
 @pytest.mark.parametrize(
-    "make", [os.mkfifo, os.mkdir, lambda path: path.symlink_to("/dev/zero")], ids=str
+    "make",
+    [os.mkfifo, os.mkdir, lambda path: path.symlink_to("/dev/zero")],
+    ids=["pipe", "folder", "device"],
 )
 def test_what_is_no_file_hangs_nothing(run: Path, refused, command: Command, make):
     LAST.unlink()
