@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from toytrans.testing import ProofFailed, assert_sound
+from toytrans.testing import CheckFailed, assert_sound
 
 IDS = {"pad_id": 0, "start_id": 1, "eos_id": 2, "vocabulary_size": 40}
 
@@ -46,5 +46,5 @@ def test_the_model_is_sound() -> None:
 
 
 def test_a_missing_causal_mask_is_found() -> None:
-    with pytest.raises(ProofFailed, match="sees the future"):
+    with pytest.raises(CheckFailed, match="sees the future"):
         assert_sound(Translator(causal=False), **IDS, length=7)

@@ -28,12 +28,11 @@ from torch.nn import functional as F
 from transformers import BartConfig, BartForConditionalGeneration
 
 import toytrans
+from toytrans.checks import Report, check_own
+from toytrans.checks.adapters import TorchTransformer, padded
 from toytrans.config.names import FaultName
 from toytrans.config.schema import Config
 from toytrans.errors import UserError
-from toytrans.insight.adapters import TorchTransformer, padded
-from toytrans.insight.proofs import check_own
-from toytrans.insight.proofs.report import Report
 from toytrans.tokens import Vocabulary
 from toytrans.training.faults import build_model
 
@@ -98,7 +97,9 @@ def check_ours(shape: Shape, fault: str | None) -> Report:
     if fault == LEAK:
         attention = model.decoder_layers[shape["seed"] % shape["layers"]].self_attention
         attention.forward = partial(leaking_ours, attention)
-    return check_own(model, config, vocabulary, "toytrans", shape["length"], shape["seed"])
+    return check_own(
+        model, config, vocabulary, "toytrans", length=shape["length"], seed=shape["seed"]
+    )
 
 
 def leaking_ours(attention: Any, x: Tensor, sight: Any, memory: Any = None, cache: Any = None):
@@ -422,12 +423,12 @@ MODELS: dict[str, Callable[[Shape, str | None], Report]] = {
 }
 
 
-def proofs_failing(
+def checks_failing(
     check: Callable[[Shape, str | None], Report], shape: Shape, fault: str | None
 ) -> str:
-    """Letters of the proofs that fail; NaN where the model is refused for answering so."""
+    """The checks that fail; NaN where the model is refused for answering so."""
     try:
-        return " ".join(finding.letter for finding in check(shape, fault).failures)
+        return " ".join(result.name for result in check(shape, fault).failures)
     except UserError as refusal:
         if "NaN in every row" in str(refusal):
             return "NaN"
@@ -443,7 +444,7 @@ def run(rounds: int, seed: int) -> dict[str, Any]:
             for model, check in MODELS.items():
                 if model == "fp32 function" and fault in HIDDEN:
                     continue
-                found[fault][model][proofs_failing(check, shape, fault)] += 1
+                found[fault][model][checks_failing(check, shape, fault)] += 1
         print(f"round {number + 1} of {rounds}: {shape}", file=sys.stderr)
     return found
 
@@ -453,7 +454,7 @@ def cell(fault: str | None, model: str, counts: Counter, rounds: int) -> str:
     if not counts:
         return f"does not apply: {HIDDEN[fault]}"
     caught = rounds - counts[""]
-    every = [set(letters.split()) for letters in counts if letters]
+    every = [set(names.split()) for names in counts if names]
     always = sorted(set.intersection(*every)) if every else []
     if fault is None:
         return "passes" if not caught else f"FALSE ALARM {caught}: {dict(counts)}"

@@ -228,7 +228,7 @@ OPTIONS: dict[str, list[tuple[str, st.SearchStrategy[str] | None]]] = {
     + [("--steps", None), ("--set", SETS), ("--as", st.sampled_from(["hf", "t2t", "x"]))],
     "trace": [("--config", PATHS), ("--set", SETS), ("--rows", NUMBERS), ("--layer", NUMBERS)]
     + [("--src", SEQUENCES), ("--tgt", SEQUENCES), ("--head", NUMBERS), ("--pair", NUMBERS)]
-    + [("--no-mask", None), ("--no-scale", None), ("--json", None), ("--save", PATHS)]
+    + [("--json", None), ("--save", PATHS)]
     + [("--example", st.sampled_from(["heads", "sdpa", "projections", "decoding", "x"]))]
     + [("--part", st.sampled_from(["encoder", "decoder", "cross", "x"]))],
     "attention": [("--run", PATHS), ("--checkpoint", NUMBERS), ("--layer", NUMBERS)]

@@ -33,7 +33,7 @@ from toytrans.cli.app import main
 from toytrans.config.names import PadMask, PositionName
 from toytrans.config.schema import Config
 from toytrans.config.yaml import write_yaml
-from toytrans.insight.inspected import InspectedBatch, batch_of_sequences
+from toytrans.inspection.shown import InspectedBatch, batch_of_sequences
 from toytrans.model.backends.cpu import leave_products_to_onednn
 from toytrans.model.build import build
 from toytrans.model.context import AttentionContext

@@ -269,7 +269,7 @@ def test_json_is_strict_where_numbers_are_not_finite(run: Path, command: Command
         tensors.update({name: tensor * 1e28 for name, tensor in tensors.items()})
 
     change_part("weights", change)(run)
-    for words in ("eval", "eval runs/tiny runs/tiny", "trace --example decoding"):
+    for words in ("eval", "eval runs/tiny runs/tiny", "trace decoding"):
         answer = command(*words.split(), "--json")
         assert answer.code == 0, answer.err
         assert json.loads(answer.out, parse_constant=pytest.fail)
@@ -525,8 +525,8 @@ def harmless(text: str) -> bool:
         "inspect-masks --src SYMBOLS --tgt SYMBOLS",
         "inspect-masks --src SYMBOLS --tgt SYMBOLS --steps",
         "trace RUN",
-        "trace RUN --no-mask",
-        "trace RUN --example decoding",
+        "trace leaks RUN",
+        "trace decoding RUN",
         "check RUN",
         "check --model \x1b[31mmine:made",
         "tasks \x1b[31m",

@@ -17,9 +17,9 @@ from toytrans.errors import UserError
 
 if TYPE_CHECKING:
     from toytrans.api import Comparison, Run, load, sweep, train
+    from toytrans.checks import check
     from toytrans.config.schema import Config
     from toytrans.glossary import explain
-    from toytrans.insight.proofs import check
 
 __version__ = "0.3.0"
 
@@ -39,7 +39,7 @@ _MODULES = {
     "Comparison": "toytrans.api",
     "Config": "toytrans.config.schema",
     "Run": "toytrans.api",
-    "check": "toytrans.insight.proofs",
+    "check": "toytrans.checks",
     "explain": "toytrans.glossary",
     "load": "toytrans.api",
     "sweep": "toytrans.api",

@@ -33,9 +33,9 @@ from toytrans.training.run import Record, RunFolder
 from toytrans.training.session import Session, open_session
 
 if TYPE_CHECKING:
-    from toytrans.insight.attention.maps import AttentionMaps
-    from toytrans.insight.capture import Part
-    from toytrans.insight.inspected import InspectedBatch
+    from toytrans.inspection.heads import AttentionMaps
+    from toytrans.inspection.record import Part
+    from toytrans.inspection.shown import InspectedBatch
 
 logger = logging.getLogger("toytrans")
 """Gets what the commands print on standard error: at level INFO, an interruption as a WARNING."""
@@ -110,8 +110,7 @@ class Run(training_run.Run):
         part, layer, head: show only this one, counted from 1. sample: validation pairs on which
         the rules are measured; 0 = the pairs shown.
         """
-        from toytrans.insight.attention.heads import Choice
-        from toytrans.insight.attention.maps import maps_of
+        from toytrans.inspection.heads import Choice, maps_of
 
         if not _is_count(sample):
             raise UserError(f"sample {sample!r}: expected a whole number")
@@ -123,7 +122,7 @@ class Run(training_run.Run):
 
         tgt: the targets; None = the model's translations.
         """
-        from toytrans.insight.inspected import batch_of_run
+        from toytrans.inspection.shown import batch_of_run
 
         if not src:
             raise UserError('no src; give a sequence such as "5 7 9", or several')

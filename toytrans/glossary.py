@@ -47,7 +47,7 @@ def _of_task(name: str) -> dict[str, str]:
 
 
 def _of_fault(name: FaultName) -> dict[str, str]:
-    from toytrans.insight.diagnosis.fault_cards import CARDS
+    from toytrans.exercises.fault_cards import CARDS
 
     card = CARDS[name]
     return {

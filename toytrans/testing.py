@@ -1,4 +1,4 @@
-"""The proofs in a test suite of your own.
+"""The checks in a test suite of your own.
 
 from toytrans.testing import assert_sound
 
@@ -12,24 +12,23 @@ import contextlib
 from collections.abc import Callable
 from typing import Any
 
-from toytrans.insight.proofs import check
-from toytrans.insight.proofs.report import ProofFailed, Report
+from toytrans.checks import CheckFailed, Report, check
 
-__all__ = ["ProofFailed", "assert_sound"]
+__all__ = ["CheckFailed", "assert_sound"]
 
 
 def assert_sound(model: Any, **given: Any) -> Report:
-    """The report of `toytrans.check(model, **given)`, where every proof that applies passes.
+    """The report of `toytrans.check(model, **given)`, where every check that applies passes.
 
-    Raises ProofFailed, an AssertionError with the text of the report, where one fails, or where
+    Raises CheckFailed, an AssertionError with the text of the report, where one fails, or where
     pads, the future or one that `only` names could not be judged: its message says what to give.
     """
     report = check(model, **given)
     report.raise_if_failed()
-    unjudged = [finding for finding in report.findings if finding.verdict != "PASS"]
+    unjudged = [result for result in report.results if result.verdict != "PASS"]
     if given.get("only") and unjudged:
         first = unjudged[0]
-        raise ProofFailed(f"({first.letter}) {first.shown_verdict}: {first.message}\n{report}")
+        raise CheckFailed(f"{first.name} {first.verdict}: {first.message}\n{report}")
     return report
 
 

@@ -13,8 +13,8 @@ from conftest import SMALL_YAML, Command, call, on_screen
 
 from toytrans import load
 from toytrans.data.batches import Batch
-from toytrans.insight.attention import heads
-from toytrans.insight.tables import CLOSED
+from toytrans.inspection import heads
+from toytrans.inspection.table import CLOSED
 from toytrans.tokens import BOS_ID, PAD_ID
 
 REVERSE = """\
@@ -97,9 +97,9 @@ def test_pads_are_closed_columns_of_weight_zero(run: str, command: Command) -> N
     first, second = answer.out.split("\n\n2  ->")
     assert CLOSED not in first.split("Encoder")[1]
     (header, *rows) = second.split("\n\n")[1].splitlines()[4:]
-    assert header == "  ^ 2 $ _ _ _"
+    assert header.rstrip() == "  ^ 2 $ _ _ _"
     assert [row[0] for row in rows] == ["^", "2", "$"], "pads are no rows"
-    assert all(row.endswith(f"{CLOSED} {CLOSED} {CLOSED}") for row in rows)
+    assert all(row.rstrip().endswith(f"{CLOSED} {CLOSED} {CLOSED}") for row in rows)
 
 
 def test_without_a_sequence_validation_pairs_are_shown(run: str, command: Command) -> None:

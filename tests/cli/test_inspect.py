@@ -5,15 +5,10 @@ import csv
 import html
 import io
 import json
-import os
 import pydoc
 import re
-import select
-import subprocess
 import sys
-import time
 import typing
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -22,9 +17,9 @@ from conftest import PAIRS, SMALL_YAML, Command, Screen, call, on_screen
 
 from toytrans.cli.inspect import Library
 from toytrans.cli.render.tables import print_tables
-from toytrans.insight.masks.conventions import LIBRARIES
-from toytrans.insight.masks.mask_tables import COLUMNS
-from toytrans.insight.tables import CLOSED, Table
+from toytrans.inspection.masks import COLUMNS
+from toytrans.inspection.other_libraries import LIBRARIES
+from toytrans.inspection.table import CLOSED, Table
 
 CONFIG = SMALL_YAML  # of the fixture `here`
 
@@ -139,31 +134,14 @@ def test_html_is_one_document_that_needs_no_network(command: Command) -> None:
     assert CLOSED in text and "\uac00" in text and "<b>&" in text
 
 
-def test_the_libraries_are_those_of_the_conventions() -> None:
-    assert typing.get_args(Library) == LIBRARIES
-
-
 @pytest.mark.parametrize("library", LIBRARIES)
 def test_as_a_library_prints_its_arguments(command: Command, library: str) -> None:
     answer = command("inspect-masks", *PAIRS, "--as", library)
-    assert answer.code == 0
+    assert answer.code == 0 and typing.get_args(Library) == LIBRARIES
     titles = re.findall(rf"{library} [\w -]+: \w+, pair [12]\b", answer.out)
     assert len(titles) >= 6, "two pairs, three attentions"
     assert re.search(r"\([28], .*\), (bool|float32|int64)\b", answer.out)
     assert "9 Polarity" in answer.out and "1 Batch" in answer.out
-
-
-def test_as_torch_mha_by_hand(command: Command) -> None:
-    out = command("inspect-masks", *PAIRS, "--as", "torch-mha").out
-    shown = out[out.index("torch-mha Decoder self-attention: attn_mask, pair 1") :]
-    assert [line.split() for line in shown.splitlines()[3:8]] == [
-        ["<bos>", "9", "7", "<pad>", "<pad>"],
-        ["<bos>", *"FTTTT"],
-        ["9", *"FFTTT"],
-        ["7", *"FFFTT"],
-        ["<pad>", *"FFFFT"],
-    ]
-    assert "True = blocked" in shown
 
 
 # Runs and configs ----------------------------------------------------------------------------
@@ -252,12 +230,6 @@ def test_what_cannot_be_shown_is_refused_in_one_line(
         assert fragment in answer.err
 
 
-def test_an_unknown_library_is_explained_by_the_parser(command: Command) -> None:
-    answer = command("inspect-masks", *PAIRS, "--as", "jax")
-    assert (answer.code, answer.out) == (2, "")
-    assert "--as" in answer.err and "torch-mha" in answer.err
-
-
 # Steps ---------------------------------------------------------------------------------------
 
 
@@ -309,50 +281,6 @@ def test_steps_on_a_terminal_come_one_a_key_press(
     steps = [line.split("\r")[-1] for line in screen.getvalue().splitlines()]
     numbers = [found[1] for line in steps if (found := re.match(r"(\d+[abc]?) ", line))]
     assert len(set(numbers)) == shown + (shown == 20), "the last step waits for no key"
-
-
-@pytest.mark.skipif(os.name != "posix", reason="needs a pseudo-terminal")
-def test_steps_on_a_real_terminal() -> None:
-    import pty
-
-    ours, theirs = pty.openpty()
-    process = subprocess.Popen(
-        [sys.executable, "-m", "toytrans", "inspect-masks", "--steps"],
-        stdin=theirs,
-        stdout=theirs,
-        stderr=theirs,
-        env=os.environ | {"TERM": "xterm", "NO_COLOR": "1", "PYTHONIOENCODING": "utf-8"},
-    )
-    os.close(theirs)
-    out = ""
-
-    def seen(enough: Callable[[], bool], seconds: float) -> bool:
-        nonlocal out
-        stop = time.monotonic() + seconds
-        while not enough() and time.monotonic() < stop:
-            with contextlib.suppress(OSError):  # once the command has ended
-                if select.select([ours], [], [], 0.05)[0]:
-                    out += os.read(ours, 4096).decode(errors="replace")
-        return enough()
-
-    def press(key: bytes, enough: Callable[[], bool]) -> None:
-        # what is typed between the prompt and the wait for a key is lost, as on any terminal
-        for _ in range(300):
-            os.write(ours, key)
-            if seen(enough, 0.2):
-                return
-        raise AssertionError(out)
-
-    try:
-        assert seen(lambda: "q: quit" in out, 60) and "1 Encoder" not in out
-        press(b" ", lambda: "1 Encoder: queries" in out)
-        press(b"q", lambda: process.poll() is not None)
-    finally:
-        process.kill()
-        process.wait()
-        os.close(ours)
-    assert process.returncode == 0
-    assert "17 Conclusion" not in out and "\x1b" not in out
 
 
 # Rendering -----------------------------------------------------------------------------------

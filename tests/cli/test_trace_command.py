@@ -8,7 +8,7 @@ import torch
 from conftest import PAIRS, SMALL_YAML, Command
 from safetensors.torch import load_file
 
-from toytrans.insight.capture import PARTS
+from toytrans.inspection.record import PARTS
 
 CONFIG = SMALL_YAML  # of the fixture `here`
 
@@ -38,13 +38,13 @@ def test_a_panel_is_found_by_its_title_without_the_name_of_the_run(here: Path, c
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (("--example", "heads"), ("list 10", "10 8 21 64", "10 21 512", "leaks onto pads", "+ 3")),
-        (("--example", "sdpa"), ("2 30 256", "2 30 50", "self weights")),
-        (("--example", "projections"), ("(24, 8)", "largest difference")),
-        (("--example", "decoding"), ("step t of decoding", "without the triangle")),
-        (("--no-scale",), ("entropy without scale", "x = without the scale")),
-        ((*PAIRS, "--no-mask"), ("On pads, without the mask", "On pads, with the mask")),
-        ((*PAIRS, "--no-scale", "--part", "cross"), ("This model: cross-attention",)),
+        (("example", "heads"), ("list 10", "10 8 21 64", "10 21 512", "leaks onto pads", "+ 3")),
+        (("example", "sdpa"), ("2 30 256", "2 30 50", "self weights")),
+        (("example", "projections"), ("(24, 8)", "largest difference")),
+        (("decoding",), ("step t of decoding", "without the triangle")),
+        (("scale",), ("entropy without scale", "x = without the scale")),
+        (("leaks", *PAIRS), ("On pads, without the mask", "On pads, with the mask")),
+        (("scale", *PAIRS, "--part", "cross"), ("This model: cross-attention",)),
     ],
 )
 def test_examples_and_questions_fit_too(
@@ -96,7 +96,7 @@ def test_a_run_is_found_and_named(here: Path, command: Command) -> None:
     assert newest.out == command("trace", "runs/c", "--layer", "2", "--all").out
     assert "layer input" in newest.out and "embedded = layer input" not in newest.out
     assert "fresh weights, seed 3" in command("trace", "--config", "c.yaml").out
-    steps = command("trace", "runs/c", "--example", "decoding")
+    steps = command("trace", "decoding", "runs/c")
     assert steps.code == 0 and "step t of decoding, to rounding" in steps.out
     unknown = command("trace", "--src", "9", "--tgt", "1")
     assert unknown.code == 2 and "runs/c, the newest\ntoytrans: src '9'" in unknown.err
@@ -121,7 +121,7 @@ def test_a_fault_is_announced(here: Path, command: Command) -> None:
         ((*PAIRS, "--head", "5"), ("--head 5", "has 4")),
         ((*PAIRS, "--pair", "3"), ("--pair 3", "has 2")),
         (("--config", "c.yaml", "--src", "9", "--tgt", "1"), ("src '9'", "'9'")),
-        (("--no-scale", "--save", "no/x.safetensors"), ("no/x.safetensors", "cannot be written")),
+        (("scale", "--save", "no/x.safetensors"), ("no/x.safetensors", "cannot be written")),
     ],
 )
 def test_what_cannot_be_traced_is_refused_in_one_line(
@@ -132,43 +132,3 @@ def test_what_cannot_be_traced_is_refused_in_one_line(
     assert answer.err.startswith("toytrans: ") and answer.err.count("\n") == 1
     for fragment in fragments:
         assert fragment in answer.err
-
-
-@pytest.mark.parametrize(
-    ("arguments", "fragments"),
-    [
-        (("leaks", "--no-scale"), ("leaks", "--no-scale")),
-        (("--no-mask", "--no-scale"), ("leaks", "--no-scale")),
-        ((*PAIRS, "--no-mask", "--head", "1"), ("leaks", "--head")),
-        ((*PAIRS, "--example", "sdpa"), ("example", "--src")),
-        (("--example=heads", "--layer", "1"), ("example", "--layer")),
-        (("--example", "decoding", "--part", "cross"), ("decoding", "--part")),
-        (("--example", "nothing"), ("'nothing'", "sdpa")),
-    ],
-)
-def test_options_of_other_sub_commands_are_refused(
-    here: Path, command: Command, arguments: tuple[str, ...], fragments: tuple[str, ...]
-) -> None:
-    answer = command("trace", *arguments)
-    assert (answer.code, answer.out) == (2, "")
-    for fragment in fragments:
-        assert fragment in answer.err
-
-
-@pytest.mark.parametrize(
-    ("flags", "sub_command"),
-    [
-        ((*PAIRS, "--head", "2"), ("layer", *PAIRS, "--head", "2")),
-        ((*PAIRS, "--no-mask"), ("leaks", *PAIRS)),
-        (("--no-scale",), ("scale",)),
-        (("--no-scale", *PAIRS), ("scale", *PAIRS)),
-        (("--example", "projections"), ("example", "projections")),
-        (("--example=decoding", "--pair", "2"), ("decoding", "--pair", "2")),
-    ],
-)
-def test_flags_of_earlier_versions_choose_sub_commands(
-    here: Path, command: Command, flags: tuple[str, ...], sub_command: tuple[str, ...]
-) -> None:
-    answer = command("trace", *flags, "--json")
-    assert answer.code == 0 and json.loads(answer.out)
-    assert command("trace", *sub_command, "--json").out == answer.out

@@ -26,6 +26,7 @@ from toytrans.cli.train import Moment
 from toytrans.config.load import load_config
 from toytrans.data.open import open_dataset
 from toytrans.errors import UserError
+from toytrans.training.run import create_run
 from toytrans.training.trainer import Trainer
 
 pytestmark = pytest.mark.usefixtures("here")
@@ -113,8 +114,9 @@ def test_a_signal_saves_and_the_terminal_is_as_before():
 @pytest.fixture
 def trainer(here: Path) -> Trainer:
     config = load_config(here / "c.yaml", ["model.dropout=0.5"])
-    (here / "r").mkdir()
-    return Trainer(config, open_dataset(config), here / "r", torch.device("cpu"), "fp32")
+    dataset = open_dataset(config)
+    create_run(here / "r", config, dataset.facts, {})
+    return Trainer(config, dataset, here / "r", torch.device("cpu"), "fp32")
 
 
 def moment(step: int, **more: float) -> Moment:

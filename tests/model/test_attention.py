@@ -6,7 +6,7 @@ import pytest
 import torch
 from conftest import VOCABULARY, context_with_an_empty_row, distances_of, model_of
 
-from toytrans.insight.capture import intermediates
+from toytrans.inspection.record import intermediates
 from toytrans.model.attention import eager_attention
 from toytrans.model.context import AttentionContext
 from toytrans.model.masks import MaskMaker

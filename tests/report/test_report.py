@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from conftest import Command, call, made_once, tiny_yaml
 
-from toytrans.insight.masks.mask_tables import masks_as_rows
+from toytrans.inspection.masks import masks_as_rows
 from toytrans.report.runs import read_view
 from toytrans.report.sections import inspected_of_run
 from toytrans.training.folder import locked_folder

@@ -44,14 +44,14 @@ FAMILIES = (
 @dataclass(frozen=True)
 class Entry:
     """A model and its verdict: PASS, FAIL, cannot judge, refused (a UserError), or several of
-    them. letters: of a FAIL, at least one of these proofs fails; any, where empty. is_long: the
+    them. checks: of a FAIL, at least one of these checks fails; any, where empty. is_long: the
     verdict needs the longer sequences that `check` tries by default."""
 
     name: str
     family: str
     build: Callable[[], dict[str, Any]]
     verdict: str
-    letters: str
+    checks: tuple[str, ...]
     why: str
     is_long: bool
 
@@ -64,10 +64,10 @@ _found: list[Entry] = []
 
 
 def faulty(
-    letters: str = "", verdict: str = "FAIL", is_long: bool = False, **given: Any
+    checks: str = "", verdict: str = "FAIL", is_long: bool = False, **given: Any
 ) -> Callable[[Any], Any]:
     """Registers a maker of a faulty model; given: further arguments of `check`."""
-    return lambda maker: _register(maker, verdict, letters, given, is_long)
+    return lambda maker: _register(maker, verdict, checks, given, is_long)
 
 
 def sound(verdict: str = "PASS", is_long: bool = False, **given: Any) -> Callable[[Any], Any]:
@@ -75,7 +75,7 @@ def sound(verdict: str = "PASS", is_long: bool = False, **given: Any) -> Callabl
     return lambda maker: _register(maker, verdict, "", {"embedding": True} | given, is_long)
 
 
-def _register(maker: Any, verdict: str, letters: str, given: dict[str, Any], is_long: bool) -> Any:
+def _register(maker: Any, verdict: str, checks: str, given: dict[str, Any], is_long: bool) -> Any:
     def build() -> dict[str, Any]:
         torch.manual_seed(3)
         made = maker()
@@ -91,7 +91,7 @@ def _register(maker: Any, verdict: str, letters: str, given: dict[str, Any], is_
     name, family = maker.__name__.replace("_", " ").strip(), maker.__module__.rpartition(".")[2]
     why = (maker.__doc__ or "").partition("\n")[0]
     assert why, f"{name} lacks a docstring"
-    _found.append(Entry(name, family, build, verdict, letters, why, is_long))
+    _found.append(Entry(name, family, build, verdict, tuple(checks.split()), why, is_long))
     return maker
 
 

@@ -21,15 +21,15 @@ from . import Entry, entries
 
 
 class Result(NamedTuple):
-    """What an entry got: its verdict, the proofs that fail, what they say, and CPU seconds."""
+    """What an entry got: its verdict, the checks that fail, what they say, and CPU seconds."""
 
     verdict: str
-    letters: str
+    checks: tuple[str, ...]
     words: str
     seconds: float
 
     def is_right(self, entry: Entry) -> bool:
-        fits = not entry.letters or bool(set(self.letters) & set(entry.letters))
+        fits = not entry.checks or bool(set(self.checks) & set(entry.checks))
         return self.verdict in entry.verdicts and (self.verdict != "FAIL" or fits)
 
 
@@ -39,18 +39,18 @@ def run(entry: Entry, quick: bool = False) -> Result:
     arguments: dict[str, Any] = entry.build()
     if quick and not entry.is_long:
         arguments["length"] = 7
-    letters = words = ""
+    words, checks = "", ()
     try:
         report = toytrans.check(**arguments)
         verdict = report.verdict
-        letters = "".join(finding.letter for finding in report.failures)
-        shown = [f for f in report.findings if f.verdict in ("FAIL", "cannot judge")]
-        words = "\n".join(f"({f.letter}) {f.verdict}: {f.message}" for f in shown)
+        checks = tuple(result.name for result in report.failures)
+        shown = [r for r in report.results if r.verdict in ("FAIL", "cannot judge")]
+        words = "\n".join(f"{r.name} {r.verdict}: {r.message}" for r in shown)
     except UserError as refusal:
         verdict, words = "refused", str(refusal)
     except Exception:
         verdict, words = "crash", traceback.format_exc(limit=-4)
-    return Result(verdict, letters, words, time.process_time() - begun)
+    return Result(verdict, checks, words, time.process_time() - begun)
 
 
 def run_alone(number: int, quick: bool) -> Result:
@@ -87,10 +87,11 @@ def main() -> int:
 
 def show(entry: Entry, result: Result, right: bool) -> None:
     mark, name = "   " if right else "!!!", f"{entry.family}: {entry.name}"
-    got = f"{result.verdict:13}{result.letters:10}{result.seconds:6.2f} s"
+    names = " ".join(result.checks)
+    got = f"{result.verdict:13}{names:30}{result.seconds:6.2f} s"
     print(f"{mark} {name:60} {entry.verdict:13}{got}", flush=True)
     if not right:
-        print(f"      {entry.why} Expected {entry.verdict} {entry.letters}")
+        print(f"      {entry.why} Expected {entry.verdict} {entry.checks}")
         print("\n".join(f"      {line}" for line in result.words.splitlines()), flush=True)
 
 

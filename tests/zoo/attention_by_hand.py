@@ -52,7 +52,7 @@ class _Model(Translator):
 # Scales --------------------------------------------------------------------------------------
 
 
-@faulty("k")
+@faulty("scale")
 class root_of_the_models_width(_Model):
     """Scores are divided by the root of d_model."""
 
@@ -60,7 +60,7 @@ class root_of_the_models_width(_Model):
         scale = WIDTH**-0.5
 
 
-@faulty("k")
+@faulty("scale")
 class root_of_the_models_width_in_a_tensor(_Model):
     """The same, by a tensor of one element."""
 
@@ -69,7 +69,7 @@ class root_of_the_models_width_in_a_tensor(_Model):
             return q @ k.mT / torch.sqrt(torch.tensor(float(WIDTH)))
 
 
-@faulty("k")
+@faulty("scale")
 class root_of_the_models_width_by_einsum(_Model):
     """The same, by einsum and division in place, before the heads are turned."""
 
@@ -86,7 +86,7 @@ class root_of_the_models_width_by_einsum(_Model):
             return x.flatten(2)
 
 
-@faulty("k")
+@faulty("scale")
 class root_of_the_models_width_in_fused_attention(_Model):
     """The same, passed as `scale` to F.scaled_dot_product_attention."""
 
@@ -95,7 +95,7 @@ class root_of_the_models_width_in_fused_attention(_Model):
             return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=WIDTH**-0.5)
 
 
-@faulty("k")
+@faulty("scale")
 class fused_attention_of_scaled_queries(_Model):
     """Queries are scaled, and F.scaled_dot_product_attention scales again."""
 
@@ -104,7 +104,7 @@ class fused_attention_of_scaled_queries(_Model):
             return F.scaled_dot_product_attention(q * self.scale, k, v, attn_mask=mask)
 
 
-@faulty("k")
+@faulty("scale")
 class a_head_a_module_by_the_models_width(_Model):
     """Each head is a module of its own, and divides by the root of what it is given."""
 
@@ -128,7 +128,7 @@ class _Head(nn.Module):
         return scores.masked_fill(~mask, -1e9).softmax(-1) @ self.c(memory)
 
 
-@faulty("k")
+@faulty("scale")
 class no_scale_by_hand(_Model):
     """Nothing scales the scores."""
 
@@ -136,7 +136,7 @@ class no_scale_by_hand(_Model):
         scale = 1
 
 
-@faulty("k")
+@faulty("scale")
 class multiplied_by_the_root(_Model):
     """Scores are multiplied by the root of the head's width."""
 
@@ -147,7 +147,7 @@ class multiplied_by_the_root(_Model):
 # Masks, axes, heads --------------------------------------------------------------------------
 
 
-@faulty("k")
+@faulty("scale")
 class closed_by_minus_a_trillionth(_Model):
     """-1e-12 for -1e12."""
 
@@ -155,7 +155,7 @@ class closed_by_minus_a_trillionth(_Model):
         fill = -1e-12
 
 
-@faulty("k")
+@faulty("scale")
 class minus_a_trillionth_added(_Model):
     """The same, multiplied with the mask and added."""
 
@@ -164,7 +164,7 @@ class minus_a_trillionth_added(_Model):
             return scores + (1 - mask.to(scores)) * -1e-12
 
 
-@faulty("k")
+@faulty("scale")
 class minus_one_where(_Model):
     """-1 by torch.where."""
 
@@ -173,7 +173,7 @@ class minus_one_where(_Model):
             return torch.where(mask, scores, -1.0)
 
 
-@faulty("k")
+@faulty("scale")
 class zero_for_closed_scores(_Model):
     """0 for closed scores, as if they were weights."""
 
@@ -181,7 +181,7 @@ class zero_for_closed_scores(_Model):
         fill = 0.0
 
 
-@faulty("k")
+@faulty("scale")
 class minus_one_in_fused_attention(_Model):
     """A mask of 0 and -1 is passed to F.scaled_dot_product_attention."""
 
@@ -191,7 +191,7 @@ class minus_one_in_fused_attention(_Model):
             return F.scaled_dot_product_attention(q, k, v, attn_mask=added)
 
 
-@faulty("k")
+@faulty("scale")
 class softmax_over_the_first_axis_but_one(_Model):
     """F.softmax(scores, dim=1): over the heads."""
 
@@ -200,7 +200,7 @@ class softmax_over_the_first_axis_but_one(_Model):
             return F.softmax(scores, dim=1)
 
 
-@faulty("k")
+@faulty("scale")
 class softmax_over_the_queries_by_einsum(_Model):
     """Softmax over queries, whose weights are summed by einsum."""
 
@@ -210,7 +210,7 @@ class softmax_over_the_queries_by_einsum(_Model):
             return torch.einsum("bhqk,bhkd->bhqd", self.close(scores, mask).softmax(2), v)
 
 
-@faulty("k")
+@faulty("scale")
 class heads_merged_without_a_turn(_Model):
     """(B, H, T, d) is reshaped to (B, T, D): heads are mixed with places, and the future leaks."""
 
@@ -219,7 +219,7 @@ class heads_merged_without_a_turn(_Model):
             return x.reshape(len(x), x.shape[2], -1)
 
 
-@faulty("k")
+@faulty("scale")
 class heads_split_without_a_turn(_Model):
     """(B, T, D) is viewed as (B, H, T, d)."""
 
@@ -228,7 +228,7 @@ class heads_split_without_a_turn(_Model):
             return x.view(len(x), HEADS, -1, HEAD)
 
 
-@faulty("k")
+@faulty("scale")
 class heads_of_fused_attention_merged_without_a_turn(_Model):
     """The same behind F.scaled_dot_product_attention."""
 
@@ -240,7 +240,7 @@ class heads_of_fused_attention_merged_without_a_turn(_Model):
             return x.reshape(len(x), x.shape[2], -1)
 
 
-@faulty("k")
+@faulty("scale")
 class minus_one_at_an_index(_Model):
     """scores[closed] = -1."""
 

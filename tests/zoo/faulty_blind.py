@@ -176,7 +176,7 @@ class every_second_source_token(Translator):
         return super().cross_mask(src[:, ::2], tgt, number)
 
 
-@faulty("j")
+@faulty("order")
 class encoder_without_places(Translator):
     """Nothing tells the encoder in which order its tokens stand."""
 
@@ -185,7 +185,7 @@ class encoder_without_places(Translator):
         self.source = Embedding(places=False)
 
 
-@faulty("j")
+@faulty("order")
 class the_same_place_everywhere(Translator):
     """Every source token is told that it stands at place 0."""
 

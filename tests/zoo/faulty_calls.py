@@ -16,10 +16,10 @@ from .parts import (
     triangle,
 )
 
-SEEN = "abdeu"
+SEEN = "pads future rows"
 
 
-@faulty("v")
+@faulty("calls rows")
 class source_pads_overwritten(Translator):
     """Pads of the caller's source become another id, for a table that lacks the pad's."""
 
@@ -35,7 +35,7 @@ class source_pads_overwritten(Translator):
         return self.kept[:, None, None]
 
 
-@faulty("v")
+@faulty("calls rows")
 class target_shifted_in_place(Translator):
     """The model shifts the caller's own target to the left by one when it is done."""
 
@@ -45,7 +45,7 @@ class target_shifted_in_place(Translator):
         return logits
 
 
-@faulty("v", is_long=True)
+@faulty("calls rows", is_long=True)
 class long_targets_clamped_in_place(Translator):
     """Ids of long targets alone are clamped in place."""
 
@@ -56,7 +56,7 @@ class long_targets_clamped_in_place(Translator):
         return logits
 
 
-@faulty("v")
+@faulty("calls rows")
 def a_function_that_overwrites():
     """A plain function that replaces the first token of the caller's target."""
     model = Translator().eval()
@@ -69,7 +69,7 @@ def a_function_that_overwrites():
     return {"model": ask}
 
 
-@faulty("ad")
+@faulty("pads rows")
 class one_row_without_a_pad_mask(Translator):
     """A short cut for batches of one row, which are taken to hold no pads."""
 
@@ -79,7 +79,7 @@ class one_row_without_a_pad_mask(Translator):
     cross_mask = lambda self, src, tgt, number: self.source_mask(src, number)  # noqa: E731
 
 
-@faulty("ad")
+@faulty("pads rows")
 class last_row_without_a_pad_mask_where_alone(Translator):
     """The row left over of pairs of rows is not masked."""
 
@@ -110,7 +110,7 @@ class no_triangle_at_one_length(Translator):
         return (triangle(length) | torch.tensor(length == 37))[None, None]
 
 
-@faulty("ad", is_long=True)
+@faulty("pads rows", is_long=True)
 class source_pads_open_at_one_width(Translator):
     """Sources of 48 places are taken for whole blocks without pads."""
 
@@ -118,7 +118,7 @@ class source_pads_open_at_one_width(Translator):
         return (real(src) | torch.tensor(src.shape[1] == 48))[:, None, None]
 
 
-@faulty("st")
+@faulty("source target")
 class one_symbol_closed_as_a_pad(Translator):
     """An ordinary symbol, 13, is closed in the encoder and in cross-attention."""
 
@@ -128,7 +128,7 @@ class one_symbol_closed_as_a_pad(Translator):
     cross_mask = lambda self, src, tgt, number: self.source_mask(src, number)  # noqa: E731
 
 
-@faulty("s", start_id=None, eos_id=None)
+@faulty("source", start_id=None, eos_id=None)
 class one_symbol_closed_where_little_is_known(Translator):
     """An ordinary symbol, 9, is closed, and neither start nor end is given."""
 
@@ -138,7 +138,7 @@ class one_symbol_closed_where_little_is_known(Translator):
     cross_mask = lambda self, src, tgt, number: self.source_mask(src, number)  # noqa: E731
 
 
-@faulty("v")
+@faulty("calls rows")
 class dropout_without_training(Translator):
     """F.dropout is called without training=self.training, so it drops in eval mode."""
 
@@ -147,7 +147,7 @@ class dropout_without_training(Translator):
             return x + F.dropout(sublayer(norm(x)), 0.1)
 
 
-@faulty("v")
+@faulty("calls rows")
 class dropout_in_fused_attention(Translator):
     """scaled_dot_product_attention drops weights in eval mode as well."""
 
@@ -159,7 +159,7 @@ class dropout_in_fused_attention(Translator):
             return self.out_proj(merge_heads(y))
 
 
-@faulty("v")
+@faulty("calls rows")
 class a_latent_drawn_anew(Translator):
     """A latent variable is drawn anew at each call, in eval mode too."""
 
@@ -168,7 +168,7 @@ class a_latent_drawn_anew(Translator):
         return memory + 0.1 * torch.randn_like(memory)
 
 
-@faulty("v")
+@faulty("calls rows")
 class state_carried_over(Translator):
     """The mean of the last call's memory is added to this call's."""
 
@@ -182,7 +182,7 @@ class state_carried_over(Translator):
         return memory
 
 
-@faulty("v")
+@faulty("calls rows")
 def a_function_with_a_counter():
     """A plain function that adds how often it was called."""
     model, calls = Translator().eval(), []
@@ -194,7 +194,7 @@ def a_function_with_a_counter():
     return {"model": ask}
 
 
-@faulty("v")
+@faulty("calls rows")
 class moving_statistics_in_eval_mode(Translator):
     """A norm of its own whose moving mean is updated in eval mode too."""
 
@@ -209,7 +209,7 @@ class moving_statistics_in_eval_mode(Translator):
             return super().feed_forward(x - self.mean)
 
 
-@faulty("u", is_long=True)
+@faulty("future", is_long=True)
 class no_triangle_where_the_target_is_five_longer(Translator):
     """The causal mask is lost where the target has five places more than the source."""
 
@@ -224,7 +224,7 @@ class no_triangle_where_the_target_is_five_longer(Translator):
         return (triangle(length) | torch.tensor(length + self.longer == 5))[None, None]
 
 
-@faulty("a", is_long=True)
+@faulty("pads", is_long=True)
 class source_pads_open_where_the_target_is_five_longer(Translator):
     """The source's pad mask is lost in cross-attention for one difference of lengths."""
 
@@ -233,7 +233,7 @@ class source_pads_open_where_the_target_is_five_longer(Translator):
         return super().cross_mask(src, tgt, number) | lost
 
 
-@faulty("a", is_long=True)
+@faulty("pads", is_long=True)
 class source_pads_open_in_nine_rows(Translator):
     """Nine rows take a path without the source's pad mask."""
 
@@ -241,7 +241,7 @@ class source_pads_open_in_nine_rows(Translator):
         return super().cross_mask(src, tgt, number) | torch.tensor(len(src) == 9)
 
 
-@faulty("u", is_long=True)
+@faulty("future", is_long=True)
 class no_triangle_in_eleven_rows(Translator):
     """Eleven rows take a path without the causal mask."""
 
@@ -249,7 +249,7 @@ class no_triangle_in_eleven_rows(Translator):
         return super().target_mask(tgt, number) | torch.tensor(len(tgt) == 11)
 
 
-@faulty("e", embedding=None)
+@faulty("pads future", embedding=None)
 class gradient_of_the_future(Translator):
     """The logits hold back the future, its gradient flows: what is added cancels but for that."""
 
@@ -259,7 +259,7 @@ class gradient_of_the_future(Translator):
         return y + 0.1 * (later - later.detach())
 
 
-@faulty("e", embedding=None)
+@faulty("pads future", embedding=None)
 class gradient_of_pads(Translator):
     """The gradient alone sees the source's pads."""
 

@@ -13,7 +13,7 @@ from .parts import (
     triangle,
 )
 
-SEEN = "be"
+SEEN = "future"
 """The proofs that a change of the future reaches."""
 
 

@@ -20,7 +20,7 @@ from .parts import (
     triangle,
 )
 
-SEEN = "be"
+SEEN = "future"
 
 
 @faulty(SEEN)

@@ -10,7 +10,7 @@ from . import PAD, faulty, sound
 from .parts import HEADS, WIDTH, Attention, Embedding, Translator, real, triangle, waves
 from .sound_batches import filled, given, make_batch
 
-SEEN = "acde"
+SEEN = "pads rows"
 """The proofs that a pad which is seen fails."""
 
 
@@ -156,7 +156,7 @@ class _AfterSoftmax(Attention):
         return scores.softmax(-1) * mask
 
 
-@faulty("acde")
+@faulty("pads rows")
 class pads_closed_after_softmax(Translator):
     """Weights are masked after softmax: pads take their share first."""
 
@@ -228,7 +228,7 @@ class final_state_after_pads(Translator):
         return super().decode(src, tgt, memory) + state[:, None]
 
 
-@faulty("d")
+@faulty("rows")
 class recurrence_across_rows(Translator):
     """nn.LSTM without batch_first is fed (B, S, D): it runs from row to row."""
 
@@ -240,7 +240,7 @@ class recurrence_across_rows(Translator):
         return self.rnn(self.source(src))[0]
 
 
-@faulty("d")
+@faulty("rows")
 class attention_across_rows(Translator):
     """nn.TransformerEncoder without batch_first is fed (B, S, D): rows attend to each other."""
 
@@ -253,7 +253,7 @@ class attention_across_rows(Translator):
         return self.torchs(self.source(src))
 
 
-@faulty("d")
+@faulty("rows")
 class rows_sorted_and_left_so(_Recurrent):
     """Rows are sorted by length for packing and never put back."""
 
@@ -264,7 +264,7 @@ class rows_sorted_and_left_so(_Recurrent):
         return found[0]
 
 
-@faulty("dj")
+@faulty("rows order")
 class places_by_row(Translator):
     """The tutorial's places, made for (T, B, D), are fed (B, T, D): a place for each row."""
 
@@ -345,7 +345,7 @@ class left_pads_count_as_places(Translator):
         return triangle(tgt.shape[1]) & ~pads[:, None, None]
 
 
-@faulty("di")
+@faulty("rows")
 class standardised_by_the_batch(Translator):
     """Source embeddings are standardised over the rows of the batch."""
 
@@ -354,7 +354,7 @@ class standardised_by_the_batch(Translator):
         return x / (x * real(src)[..., None]).abs().amax((0, 1))
 
 
-@faulty("di")
+@faulty("rows")
 class neighbours_from_the_batch(Translator):
     """Each row attends to the summaries of all rows, as a contrastive bank would hold them."""
 
@@ -378,13 +378,13 @@ def _without_an_end(pairs):
     return filled([s for s, _ in pairs]), *make_batch(pairs)[1:]
 
 
-@faulty("i")
+@faulty("rows")
 def row_of_pads_gives_nan():
     """A source without tokens gives NaN, and the batch maker makes such a source."""
     return given(model=_OpenNowhere(), batch=_without_an_end)
 
 
-@faulty("i")
+@faulty("rows")
 def row_of_pads_spoils_all():
     """The same, and a mean over rows carries the NaN to all of them."""
 

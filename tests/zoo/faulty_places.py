@@ -9,7 +9,7 @@ from torch.nn import functional as F
 from . import faulty
 from .parts import WIDTH, Attention, Embedding, Layer, Translator, ahead, real, triangle, waves
 
-SEEN = "be"
+SEEN = "future"
 
 
 class _Mixing(Translator):
@@ -383,7 +383,7 @@ class norm_by_the_batch(Translator):
         return self.batch_norm(self.target(tgt).mT).mT
 
 
-@faulty("j", is_long=True)
+@faulty("order", is_long=True)
 class places_end_at_32(Translator):
     """Sources have no order behind place 32, whose position all later places get."""
 

@@ -8,7 +8,7 @@ from torch.utils.checkpoint import checkpoint
 from . import faulty
 from .parts import WIDTH, Attention, Layer, Translator, ahead, real, split_heads, triangle
 
-SEEN = "be"
+SEEN = "future"
 
 
 def _open(tgt):
@@ -106,7 +106,7 @@ class more_than_eight_rows(Translator):
         return super().target_mask(tgt, number) | late & _open(tgt)
 
 
-@faulty("acd", is_long=True)
+@faulty("pads rows", is_long=True)
 class pads_open_in_more_than_eight_rows(Translator):
     """Large batches take a path without pad masks."""
 
@@ -114,7 +114,7 @@ class pads_open_in_more_than_eight_rows(Translator):
         return super().source_mask(src, number) | (len(src) > 8)
 
 
-@faulty("bdeu")
+@faulty("future rows")
 class open_for_one_row(Translator):
     """A batch of one row needs no pad mask, and loses the triangle with it."""
 
@@ -150,7 +150,7 @@ class open_where_source_and_target_are_alike(Translator):
         return _open(tgt) if self.is_square else super().target_mask(tgt, number)
 
 
-@faulty("abdeu")
+@faulty("pads future rows")
 class open_where_the_target_is_longer(Translator):
     """The triangle is cut from one of the source's length; what is beyond is open."""
 
@@ -280,7 +280,7 @@ class fused_in_train_mode_without_masks(Translator):
     attention = _Fused
 
 
-@faulty("acde")
+@faulty("pads rows")
 class fast_path_in_eval_mode(Translator):
     """Eval mode takes a shortcut without the pad mask."""
 

@@ -9,7 +9,7 @@ from .parts import WIDTH, Attention, Layer, Translator, triangle
 from .sound_batches import filled, given, make_batch, mean_loss
 
 
-@faulty("l")
+@faulty("labels")
 def labels_not_shifted():
     """Labels are the decoder's inputs."""
 
@@ -20,7 +20,7 @@ def labels_not_shifted():
     return given(batch=batch)
 
 
-@faulty("l")
+@faulty("labels")
 def labels_shifted_twice():
     """The target is cut by the batch maker and once more for the labels."""
 
@@ -31,7 +31,7 @@ def labels_shifted_twice():
     return given(batch=batch)
 
 
-@faulty("l")
+@faulty("labels")
 def labels_of_another_row():
     """Inputs are shuffled, labels are not."""
 
@@ -42,7 +42,7 @@ def labels_of_another_row():
     return given(batch=batch)
 
 
-@faulty("dl")
+@faulty("rows labels")
 def sources_of_another_row():
     """Sources are sorted by length, targets are not."""
 
@@ -53,13 +53,13 @@ def sources_of_another_row():
     return given(batch=batch)
 
 
-@faulty("l")
+@faulty("labels")
 def source_and_target_swapped():
     """The batch maker takes the pairs the other way round."""
     return given(batch=lambda pairs: make_batch([(target, source) for source, target in pairs]))
 
 
-@faulty("m")
+@faulty("labels")
 def end_is_never_a_label():
     """Labels stop with the last symbol: the model never learns to stop."""
 
@@ -70,7 +70,7 @@ def end_is_never_a_label():
     return given(batch=batch)
 
 
-@faulty("m")
+@faulty("labels")
 def end_is_never_scored():
     """The loss ignores the end."""
 
@@ -80,7 +80,7 @@ def end_is_never_scored():
     return given(loss=loss)
 
 
-@faulty("m")
+@faulty("labels")
 def pad_is_the_end_and_ignored():
     """Pad and end share an id that the loss ignores."""
 
@@ -92,7 +92,7 @@ def pad_is_the_end_and_ignored():
     return given(batch=batch, eos_id=PAD)
 
 
-@faulty("m")
+@faulty("labels")
 def decoding_starts_otherwise():
     """Training starts targets with 3, decoding with 1."""
 
@@ -104,13 +104,13 @@ def decoding_starts_otherwise():
     return given(batch=batch)
 
 
-@faulty("hn")
+@faulty("loss")
 def pads_are_scored():
     """Cross entropy without ignore_index."""
     return given(loss=lambda logits, labels: F.cross_entropy(logits.mT, labels))
 
 
-@faulty("hn")
+@faulty("loss")
 def pads_count_in_the_mean():
     """The sum over real labels is divided by the size of the batch."""
 
@@ -121,7 +121,7 @@ def pads_count_in_the_mean():
     return given(loss=loss)
 
 
-@faulty("h")
+@faulty("loss")
 def z_loss_on_pads():
     """The z-loss is taken over all places, pads included."""
 
@@ -131,7 +131,7 @@ def z_loss_on_pads():
     return given(loss=loss)
 
 
-@faulty("h")
+@faulty("loss")
 def smoothing_on_pads():
     """Label smoothing by hand spreads its share over pads as well."""
 
@@ -141,7 +141,7 @@ def smoothing_on_pads():
     return given(loss=loss)
 
 
-@faulty("n")
+@faulty("loss")
 def a_mean_of_means():
     """The mean of each row first, then of the rows."""
 
@@ -153,7 +153,7 @@ def a_mean_of_means():
     return given(loss=loss)
 
 
-@faulty("n")
+@faulty("loss")
 def sums_of_rows_averaged():
     """Rows are summed and divided by their number."""
 
@@ -164,13 +164,13 @@ def sums_of_rows_averaged():
     return given(loss=loss)
 
 
-@faulty("n")
+@faulty("loss")
 def a_sum():
     """The sum over labels, which grows with the batch."""
     return given(loss=lambda logits, labels: mean_loss(logits, labels, reduction="sum"))
 
 
-@faulty("h")
+@faulty("loss")
 def the_wrong_labels_ignored():
     """ignore_index is left at -100, and the batch fills labels with its pad id."""
 
@@ -180,25 +180,25 @@ def the_wrong_labels_ignored():
     return given(loss=loss)
 
 
-@faulty("hlmn")
+@faulty("loss labels")
 def first_label_ignored():
     """logits[:, 1:] against labels[:, 1:]: the first label is never scored."""
     return given(loss=lambda logits, labels: mean_loss(logits[:, 1:], labels[:, 1:]))
 
 
-@faulty("x")
+@faulty("loss")
 def the_sign_of_the_loss():
     """The mean log-probability of the labels, which training should raise, as a loss."""
     return given(loss=lambda logits, labels: -mean_loss(logits, labels))
 
 
-@faulty("x")
+@faulty("loss")
 def softmax_in_the_loss():
     """Cross entropy of probabilities."""
     return given(loss=lambda logits, labels: mean_loss(logits.softmax(-1), labels))
 
 
-@faulty("x")
+@faulty("loss")
 def softmax_in_the_loss_and_smoothing():
     """Cross entropy of probabilities, with label smoothing."""
 
@@ -208,7 +208,7 @@ def softmax_in_the_loss_and_smoothing():
     return given(loss=loss)
 
 
-@faulty("x")
+@faulty("loss")
 def cross_entropy_of_exponents():
     """The model gives log-probabilities, and the loss is cross entropy of their exponents."""
 
@@ -219,7 +219,7 @@ def cross_entropy_of_exponents():
     return given(model=Model(), loss=lambda a, b: mean_loss(a.exp(), b))
 
 
-@faulty("x")
+@faulty("loss")
 def softmax_in_the_model():
     """The model gives probabilities, and the loss is cross entropy."""
 
@@ -230,7 +230,7 @@ def softmax_in_the_model():
     return given(model=Model())
 
 
-@faulty("x")
+@faulty("loss")
 def no_softmax_at_all():
     """nll_loss of logits."""
 
@@ -243,7 +243,7 @@ def no_softmax_at_all():
 # Structure -----------------------------------------------------------------------------------
 
 
-@faulty("k")
+@faulty("scale")
 class no_scale(Translator):
     """Scores are not divided by the root of the head's width."""
 
@@ -252,7 +252,7 @@ class no_scale(Translator):
             return q @ k.mT
 
 
-@faulty("k")
+@faulty("scale")
 class scale_of_the_whole_width(Translator):
     """Scores are divided by the root of d_model."""
 
@@ -261,7 +261,7 @@ class scale_of_the_whole_width(Translator):
             return q @ k.mT / WIDTH**0.5
 
 
-@faulty("k")
+@faulty("scale")
 class scale_squared(Translator):
     """Scores are divided by the head's width, not by its root."""
 
@@ -270,7 +270,7 @@ class scale_squared(Translator):
             return q @ k.mT / q.shape[-1]
 
 
-@faulty("k")
+@faulty("scale")
 class scale_twice(Translator):
     """Queries are scaled, and the scores again."""
 
@@ -279,7 +279,7 @@ class scale_twice(Translator):
             return super().scores(q / q.shape[-1] ** 0.5, k)
 
 
-@faulty("o")
+@faulty("sublayers")
 class no_residual(Translator):
     """Sub-layers replace their input."""
 
@@ -288,7 +288,7 @@ class no_residual(Translator):
             return self.dropout(sublayer(norm(x)))
 
 
-@faulty("o")
+@faulty("sublayers")
 class no_residual_in_the_decoder(Translator):
     """The decoder's cross-attention replaces its input."""
 
@@ -304,14 +304,14 @@ class _Bypassed(Layer):
         return torch.zeros_like(x)
 
 
-@faulty("q")
+@faulty("sublayers")
 class feed_forward_is_not_added(Translator):
     """The feed-forward layer runs, and its result is dropped."""
 
     layer = _Bypassed
 
 
-@faulty("q")
+@faulty("sublayers")
 class feed_forward_of_one_layer_is_not_added(Translator):
     """The second decoder layer's feed-forward is bypassed."""
 
@@ -322,7 +322,7 @@ class feed_forward_of_one_layer_is_not_added(Translator):
         self.decoder[1] = _Bypassed(Attention, True)
 
 
-@faulty("jo")
+@faulty("order sublayers")
 class second_encoder_layer_starts_over(Translator):
     """Each encoder layer is fed the first layer's normed output of a constant."""
 
@@ -335,7 +335,7 @@ class second_encoder_layer_starts_over(Translator):
         return self.encoder_norm(found - x) * 0 + self.encoder_norm(torch.ones_like(x))
 
 
-@faulty("be")
+@faulty("future")
 class one_layer_for_both_halves(Translator):
     """The decoder runs the encoder's layer, which knows no triangle."""
 
@@ -345,7 +345,7 @@ class one_layer_for_both_halves(Translator):
         return super().decode(src, tgt, memory) + self.decoder_norm(y)
 
 
-@faulty("be")
+@faulty("future")
 class norm_of_the_whole_batch(Translator):
     """F.layer_norm over all of (T, D)."""
 
@@ -354,7 +354,7 @@ class norm_of_the_whole_batch(Translator):
         return F.layer_norm(y, y.shape[1:])
 
 
-@faulty("be")
+@faulty("future")
 class triangle_before_the_heads(Translator):
     """The triangle's rows and the heads change places in a reshape."""
 
@@ -371,7 +371,7 @@ class triangle_before_the_heads(Translator):
         return triangle(tgt.shape[1])[None, None]
 
 
-@faulty("acd")
+@faulty("pads rows")
 class pads_by_value(Translator):
     """Pads are found by embeddings that are zero, and places were added before."""
 
@@ -386,7 +386,7 @@ class pads_by_value(Translator):
         return self.source_mask(src, number)
 
 
-@faulty("a")
+@faulty("pads")
 class masked_scores_dropped(Translator):
     """Dropout comes before softmax: a masked score that it makes zero is seen in training."""
 

@@ -4,7 +4,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from toytrans.insight.adapters import TorchTransformer
+from toytrans.checks.adapters import TorchTransformer
 
 from . import END, PAD, START, SYMBOLS, faulty, sound
 from .parts import WIDTH, Attention, Embedding, Layer, Translator, real, triangle
@@ -123,7 +123,7 @@ class filled_up_inside(_Fixed):
     """Sources of a fixed width, masked rightly."""
 
 
-@faulty("c", max_length=72)
+@faulty("pads", max_length=72)
 def one_pad_seen_for_ever():
     """The mask is made for a length + 1, so the same pad is seen in every batch."""
 
@@ -134,7 +134,7 @@ def one_pad_seen_for_ever():
     return {"model": model, "embedding": (model.source, model.target)}
 
 
-@faulty("c", max_length=72)
+@faulty("pads", max_length=72)
 def one_pad_seen_and_another_embedding_given():
     """The same where the embedding given is that of the target alone."""
 
@@ -169,7 +169,7 @@ def in_bf16_of_some_width():
     return {"model": lambda src, tgt: model(src, tgt)}
 
 
-@sound(skip="c")
+@sound(skip="pads")
 def gradients_in_bf16():
     """The past is what all sum up to without what is later: its gradient is rounded in bf16."""
     model = Translator().bfloat16().eval()
@@ -224,7 +224,7 @@ class annotated_names(Translator):
     attention, layer = _Linears, _Annotated
 
 
-@faulty("o")
+@faulty("sublayers")
 class annotated_names_without_residuals(Translator):
     """The same without x + sublayer(x)."""
 
@@ -261,7 +261,7 @@ def a_decoder_with_its_loss():
     return _decoder()
 
 
-@faulty("l")
+@faulty("labels")
 def a_decoder_whose_labels_are_not_shifted():
     """Labels are the tokens just read."""
 
@@ -272,13 +272,13 @@ def a_decoder_whose_labels_are_not_shifted():
     return _decoder(batch=batch)
 
 
-@faulty("h")
+@faulty("loss")
 def a_decoder_whose_pads_are_scored():
     """The loss ignores no label."""
     return _decoder(loss=lambda logits, labels: F.cross_entropy(logits.mT, labels))
 
 
-@faulty("m")
+@faulty("labels")
 def a_decoder_that_never_learns_to_stop():
     """Labels have no end."""
 
@@ -292,7 +292,7 @@ def a_decoder_that_never_learns_to_stop():
 # Decoding -------------------------------------------------------------------------------------
 
 
-@faulty("f")
+@faulty("steps")
 def nothing_but_pads_decoded():
     """Behind the start stand pads, where the model ranks symbols first."""
     made = _again(Translator())
@@ -319,7 +319,7 @@ def pads_that_are_ranked_first():
     return made
 
 
-@faulty("f")
+@faulty("steps")
 def a_cache_that_grows_from_call_to_call():
     """Keys of the last call are still there, and the mask does not fit them."""
     model, kept = Translator(), []

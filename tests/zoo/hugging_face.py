@@ -76,7 +76,7 @@ def two_berts():
     return hf.EncoderDecoderModel(hf.EncoderDecoderConfig.from_encoder_decoder_configs(*halves))
 
 
-@faulty("be", start_id=1, eos_id=2)
+@faulty("future", start_id=1, eos_id=2)
 def two_berts_without_a_triangle():
     """The decoder's config was changed back to is_decoder = False after it was built."""
     model = two_berts()
@@ -114,7 +114,7 @@ def bert():
     return hf.BertForMaskedLM(hf.BertConfig(**ONE))
 
 
-@faulty("be")
+@faulty("future")
 def llama_that_is_not_causal():
     """Llama with is_causal = False in its attention, and no mask made for it."""
     model = hf.LlamaForCausalLM(hf.LlamaConfig(**ONE, attn_implementation="eager"))
@@ -138,7 +138,7 @@ def bloom():
     return hf.BloomForCausalLM(hf.BloomConfig(**sizes, pad_token_id=0))
 
 
-@faulty("a")
+@faulty("pads")
 def llama_that_ignores_its_mask():
     """Llama that is not passed the attention mask: pads on the left are seen."""
 
@@ -149,7 +149,7 @@ def llama_that_ignores_its_mask():
     return Ignoring(hf.LlamaConfig(**ONE))
 
 
-@faulty("a")
+@faulty("pads")
 def bloom_that_ignores_its_mask():
     """Bloom, which takes no position_ids, that is passed a mask of ones."""
 
@@ -162,7 +162,7 @@ def bloom_that_ignores_its_mask():
     return Ignoring(hf.BloomConfig(**sizes, pad_token_id=0))
 
 
-@faulty("a")
+@faulty("pads")
 def gpt2_that_ignores_its_positions():
     """GPT-2 that counts places from the first column, though position_ids are passed."""
 
@@ -174,7 +174,7 @@ def gpt2_that_ignores_its_positions():
     return Ignoring(hf.GPT2Config(**sizes, pad_token_id=0, eos_token_id=2))
 
 
-@faulty("b")
+@faulty("future")
 def gpt_neox_that_sees_the_future():
     """GPT-NeoX with a leak from the next place."""
 
@@ -204,7 +204,7 @@ def llama_whose_cache_is_off_by_one():
     return Off(hf.LlamaConfig(**ONE))
 
 
-@faulty("acde")
+@faulty("pads rows")
 def bart_that_reads_source_pads():
     """BART whose decoder is not passed the source's pads."""
 
@@ -215,7 +215,7 @@ def bart_that_reads_source_pads():
     return Reading(hf.BartConfig(**SIZES))
 
 
-@faulty("be")
+@faulty("future")
 def bart_without_a_triangle():
     """BART whose decoder attention looks both ways."""
 
@@ -232,7 +232,7 @@ def bart_without_a_triangle():
     return Both(hf.BartConfig(**SIZES))
 
 
-@faulty("hn")
+@faulty("loss")
 def bart_whose_loss_counts_pads():
     """BART's loss, divided by all places."""
 

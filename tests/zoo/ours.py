@@ -11,14 +11,14 @@ from . import END, faulty, sound
 
 VOCABULARY = Vocabulary(tuple(str(k) for k in range(17)))
 SEEN_FROM_OUTSIDE: dict[FaultName, str] = {
-    "no_causal": "be",
-    "triangle_off_by_one": "be",
-    "pad_visible": "ad",
-    "mask_flipped": "abde",
-    "no_position": "j",
-    "no_residual": "o",
-    "wrong_scale": "k",
-    "no_scale": "k",
+    "no_causal": "future",
+    "triangle_off_by_one": "future",
+    "pad_visible": "pads rows",
+    "mask_flipped": "pads future rows",
+    "no_position": "order",
+    "no_residual": "sublayers",
+    "wrong_scale": "scale",
+    "no_scale": "scale",
 }
 
 
@@ -38,22 +38,22 @@ def _positions(name):
         return our_model(positions=name)
 
     maker.__name__, maker.__doc__ = f"ours_{name}", f"Our model with {name} positions."
-    register = faulty("j") if name == "none" else sound()
+    register = faulty("order") if name == "none" else sound()
     register(maker)
 
 
-def _fault(name, letters):
+def _fault(name, checks):
     def maker():
         return our_model(name)
 
     maker.__name__, maker.__doc__ = f"ours_{name}", f"Our model with the fault {name}."
-    faulty(letters)(maker)
+    faulty(checks)(maker)
 
 
 for _name in get_args(PositionName):
     _positions(_name)
-for _name, _letters in SEEN_FROM_OUTSIDE.items():
-    _fault(_name, _letters)
+for _name, _checks in SEEN_FROM_OUTSIDE.items():
+    _fault(_name, _checks)
 
 
 @sound()

@@ -86,7 +86,7 @@ def greedy_ids_without_the_start():
     return {"model": model, "generate": lambda src: Steps(model).greedy(src)[:, 1:]}
 
 
-@faulty("f")
+@faulty("steps")
 def steps_one_place_late():
     """The first step counts its place as 1."""
 
@@ -97,7 +97,7 @@ def steps_one_place_late():
     return _logits(Late)
 
 
-@faulty("f")
+@faulty("steps")
 def steps_that_stay_at_a_place():
     """A step embeds its one token as place 0."""
 
@@ -108,7 +108,7 @@ def steps_that_stay_at_a_place():
     return _logits(Staying)
 
 
-@faulty("f")
+@faulty("steps")
 def steps_that_forget():
     """The cache holds the last three steps."""
 
@@ -119,7 +119,7 @@ def steps_that_forget():
     return _logits(Forgetting)
 
 
-@faulty("f")
+@faulty("steps")
 def steps_that_read_source_pads():
     """Steps pass no pad mask of the source."""
 
@@ -130,7 +130,7 @@ def steps_that_read_source_pads():
     return _logits(Reading)
 
 
-@faulty("f")
+@faulty("steps")
 def steps_with_the_cache_of_another_row():
     """The cache's rows are in another order than the tokens', as after a search that forgot."""
 
@@ -142,7 +142,7 @@ def steps_with_the_cache_of_another_row():
     return _logits(Mixed)
 
 
-@faulty("f")
+@faulty("steps")
 def steps_that_begin_with_the_last_cache():
     """The cache is not emptied between two calls."""
 
@@ -158,13 +158,13 @@ def steps_that_begin_with_the_last_cache():
     return _logits(Stale)
 
 
-@faulty("f")
+@faulty("steps")
 def greedy_from_another_start():
     """Decoding starts with the end, training with the start."""
     return _greedy(Steps, start=END)
 
 
-@faulty("f")
+@faulty("steps")
 def greedy_one_place_late():
     """Ids decoded with places that are one too large."""
 
@@ -184,7 +184,7 @@ class _Remembers(Steps):
         return self.memory, []
 
 
-@faulty("f")
+@faulty("steps")
 def memory_of_the_first_source():
     """The encoder's output is kept for all sources of its shape."""
     model = Translator().eval()

@@ -69,8 +69,7 @@ def attention(
     """
     if plot is not None:
         check_plot(plot)
-    from toytrans.insight.attention.heads import ALL, Choice, depths_of
-    from toytrans.insight.attention.maps import maps_of
+    from toytrans.inspection.heads import ALL, Choice, depths_of, maps_of
 
     path, sequences = run_and_sequences(arguments, run)
     loaded = open_run(path, checkpoint)

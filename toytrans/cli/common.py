@@ -23,7 +23,7 @@ from toytrans.config.names import FaultName
 from toytrans.config.sealed import fault_remark, is_sealed
 from toytrans.errors import UserError, did_you_mean
 from toytrans.files import check_free, write_file
-from toytrans.insight.tables import printable as printable
+from toytrans.inspection.table import printable as printable
 from toytrans.user_code import trusting
 
 if TYPE_CHECKING:

@@ -22,8 +22,8 @@ from toytrans.files import json_text
 from toytrans.training.signals import collect_signals, exit_if_signalled
 
 if TYPE_CHECKING:
-    from toytrans.insight.diagnosis.snapshot import RunSnapshot
-    from toytrans.insight.diagnosis.symptoms import Symptom
+    from toytrans.doctor.findings import Finding
+    from toytrans.doctor.record import RunSnapshot
 
 STYLES = {"wrong": "bold red", "odd": "yellow", "note": "dim"}
 
@@ -38,7 +38,7 @@ def doctor(
     """Diagnose a run, or without RUN describe this machine.
 
     A run is diagnosed from its records, checkpoints and data. Each finding has
-    its evidence, a remedy, and the proofs to run. The exit code is 1 if something
+    its evidence, a remedy, and the checks to run. The exit code is 1 if something
     is wrong, or would stop a training.
     """
     path = either(run, run_option, "run")
@@ -92,8 +92,8 @@ def _machine_rows(facts: dict[str, Any]) -> Rows:
 
 def _run(path: Path, as_json: bool) -> bool:
     """Diagnose a run, and return whether nothing is wrong with it."""
-    from toytrans.insight.diagnosis.doctor import examine
-    from toytrans.insight.diagnosis.snapshot import overview, read_snapshot
+    from toytrans.doctor.findings import examine
+    from toytrans.doctor.record import overview, read_snapshot
 
     snapshot = read_snapshot(path)
     symptoms = examine(snapshot)
@@ -151,12 +151,12 @@ def _training_rows(machine: dict[str, Any], facts: dict[str, Any]) -> Rows:
     ]
 
 
-def _details(path: Path, symptom: "Symptom") -> list[str]:
+def _details(path: Path, symptom: "Finding") -> list[str]:
     """Evidence, remedy, and where to look further."""
     lines = [symptom.evidence, f"remedy: {symptom.remedy}"]
-    if symptom.proofs:
-        letters = " ".join(f"({letter})" for letter in symptom.proofs)
-        lines.append(f"proofs {letters} of: toytrans check {argument(path)}")
+    if symptom.checks:
+        only = ",".join(symptom.checks)
+        lines.append(f"look: toytrans check {argument(path)} --only {only}")
     if symptom.cards:
         lines.append(f"looks like {', '.join(symptom.cards)}: toytrans faults {symptom.cards[0]}")
     return lines

@@ -9,12 +9,12 @@ import typer
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from toytrans.insight.diagnosis.exercises import Mark
+    from toytrans.exercises.exercise import Mark
 
 from toytrans.cli.common import columns, note, output, plain, write_new
-from toytrans.cli.render.proofs import print_card
+from toytrans.cli.render.checks import print_card
+from toytrans.exercises.sheet import MOST_ANSWERS, MOST_STUDENTS
 from toytrans.files import read_whole, to_bytes
-from toytrans.insight.diagnosis.exercise_sheet import MOST_ANSWERS, MOST_STUDENTS
 
 app = typer.Typer(no_args_is_help=True, help="Set, solve and grade exercises: find the fault.")
 
@@ -70,7 +70,7 @@ def new(
 
     It names the fault nowhere. The same options and key give the same exercise again.
     """
-    from toytrans.insight.diagnosis import exercises
+    from toytrans.exercises import exercise as exercises
 
     made = secrets.token_hex(6) if key is None else key
     chosen: Literal[1, 2, 3] = (1, 2, 3)[level - 1]
@@ -80,10 +80,7 @@ def new(
         exercises.draw(made, seed, chosen, n + 1, closed=closed, limit=limit)
         for n in range(students or 1)
     ]
-    if students is None:
-        exercises.write(drawn[0], folder, language)
-    else:
-        exercises.write_class(drawn, folder, language)
+    exercises.write(drawn, folder, language, numbered=students is not None)
     console = output()
     what = f"{students} exercises" if students else "an exercise"
     console.print(plain(f"{folder}: {what} of level {level}; start with {_first_sheet(folder)}"))
@@ -130,7 +127,7 @@ def _write_grades(option: str, path: Path, raw: bytes) -> None:
 
 
 def _first_sheet(folder: Path) -> Path:
-    from toytrans.insight.diagnosis import exercises
+    from toytrans.exercises import exercise as exercises
 
     return min([*folder.glob(exercises.SHEET), *folder.glob(f"*/{exercises.SHEET}")])
 
@@ -144,7 +141,7 @@ def check(
 
     Of a closed exercise, the answer is written down only.
     """
-    from toytrans.insight.diagnosis import exercises
+    from toytrans.exercises import exercise as exercises
 
     right, count = exercises.answer(exercise, answer)
     if right is None:
@@ -159,7 +156,7 @@ def check(
 @app.command()
 def hint(exercise: Folder = HERE) -> None:
     """Give the next hint, below those given before: three in all, two of a closed exercise."""
-    from toytrans.insight.diagnosis import exercises
+    from toytrans.exercises import exercise as exercises
 
     console = output()
     hints, most = exercises.hint(exercise)
@@ -172,8 +169,8 @@ def hint(exercise: Folder = HERE) -> None:
 @app.command()
 def reveal(key: Key, exercise: Folder = HERE) -> None:
     """Tell the right answer, to the teacher."""
-    from toytrans.insight.diagnosis import exercises
-    from toytrans.insight.diagnosis.fault_cards import CARDS
+    from toytrans.exercises import exercise as exercises
+    from toytrans.exercises.fault_cards import CARDS
 
     answer = exercises.reveal(exercise, key)
     console = output()
@@ -204,7 +201,7 @@ def grade(
     ] = None,
 ) -> None:
     """Grade the exercises of a class: answers, numbers of answers and of hints, times."""
-    from toytrans.insight.diagnosis import exercises
+    from toytrans.exercises import exercise as exercises
 
     marks = exercises.grade(folder, key)
     if csv is not None:

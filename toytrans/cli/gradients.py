@@ -6,10 +6,10 @@ import typer
 
 from toytrans.cli.common import AsJson, Progress, columns, output
 from toytrans.files import json_text
-from toytrans.insight.tables import count
+from toytrans.inspection.table import count
 
 if TYPE_CHECKING:
-    from toytrans.insight.gradients import Comparison
+    from toytrans.model.manual_backward.gradients import Comparison
 
 
 def gradients(
@@ -24,7 +24,7 @@ def gradients(
     toytrans/model/manual_backward/functions.py. A config with
     `model.backward: by_hand` trains with them.
     """
-    from toytrans.insight.gradients import TOLERANCE, compare
+    from toytrans.model.manual_backward.gradients import TOLERANCE, compare
 
     comparisons = compare(seeds, Progress())
     passed = all(each.passed for each in comparisons)

@@ -13,8 +13,8 @@ from toytrans.errors import UserError
 from toytrans.files import csv_text, json_text
 
 if TYPE_CHECKING:
-    from toytrans.insight.inspected import InspectedBatch
-    from toytrans.insight.tables import Table
+    from toytrans.inspection.shown import InspectedBatch
+    from toytrans.inspection.table import Table
 
 Library = Literal[
     "torch-mha",
@@ -66,10 +66,8 @@ def inspect_masks(
         return
     inspected = _load(source)
     if as_json:
-        from toytrans.insight.masks.mask_tables import masks_as_data
-
         fault = {"weights": inspected.weights} if inspected.fault else {}
-        print(json_text(masks_as_data(inspected) | fault))
+        print(json_text(inspected.to_dict() | fault))
     elif as_csv:
         _print_csv(inspected)
     elif as_html:
@@ -101,7 +99,8 @@ def _load(source: Source) -> "InspectedBatch":
 
 
 def _tables(inspected: "InspectedBatch", library: str | None) -> "Iterator[Table]":
-    from toytrans.insight.masks import mask_tables, softmax
+    from toytrans.inspection import masks as mask_tables
+    from toytrans.inspection import softmax
 
     if library is None:
         yield from mask_tables.tables(inspected)
@@ -114,7 +113,7 @@ def _tables(inspected: "InspectedBatch", library: str | None) -> "Iterator[Table
 
 
 def _print_csv(inspected: "InspectedBatch") -> None:
-    from toytrans.insight.masks.mask_tables import COLUMNS, masks_as_rows
+    from toytrans.inspection.masks import COLUMNS, masks_as_rows
 
     rows = (
         [fitting(printable(cell)) if isinstance(cell, str) else cell for cell in row]
@@ -125,7 +124,7 @@ def _print_csv(inspected: "InspectedBatch") -> None:
 
 def _walk(source: Source) -> None:
     """Walk the chosen pairs through a tiny model that the walk makes itself."""
-    from toytrans.insight.masks import walkthrough
+    from toytrans.inspection import walkthrough
 
     pairs, origin = walkthrough.PAIRS, ""
     if source.config or source.run:

@@ -30,7 +30,7 @@ def report(
     """Write one HTML page about a run, or about several runs beside each other.
 
     The page holds everything it needs and opens in any browser. One run: curves, exact match by
-    length, masks, attention at every checkpoint, translations, proofs, configuration. Several
+    length, masks, attention at every checkpoint, translations, checks, configuration. Several
     runs: the same curves together, and how their configs differ.
     """
     if overwrite:

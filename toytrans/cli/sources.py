@@ -24,7 +24,7 @@ from toytrans.errors import EACH_ITS_OPTION, HOW_TO_SEPARATE, UserError
 
 if TYPE_CHECKING:
     from toytrans.config.schema import Config
-    from toytrans.insight.inspected import InspectedBatch
+    from toytrans.inspection.shown import InspectedBatch
 
 
 @dataclass(frozen=True)
@@ -81,7 +81,7 @@ class Source:
         progress = Progress()
         from toytrans.config.schema import ModelConfig
         from toytrans.data.open import open_dataset
-        from toytrans.insight.inspected import (
+        from toytrans.inspection.shown import (
             InspectedBatch,
             batch_of_config,
             batch_of_run,

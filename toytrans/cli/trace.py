@@ -23,9 +23,9 @@ from toytrans.errors import UserError
 from toytrans.files import json_text
 
 if TYPE_CHECKING:
-    from toytrans.insight.attention.trace import Trace, TraceReport
-    from toytrans.insight.inspected import InspectedBatch
-    from toytrans.insight.tables import Table
+    from toytrans.inspection.shown import InspectedBatch
+    from toytrans.inspection.table import Table
+    from toytrans.inspection.trace import Trace, TraceReport
 
 Part = Annotated[
     Literal["encoder", "decoder", "cross"], typer.Option("--part", help="Which attention.")
@@ -57,29 +57,11 @@ Save = Annotated[
 
 
 class _Group(TyperGroup):
-    """Sub-commands; `layer` is the default, and flags of earlier versions choose the others."""
+    """Sub-commands; `layer` is the default."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        return super().parse_args(ctx, self._with_command(args))
-
-    def _with_command(self, args: list[str]) -> list[str]:
-        if args and (args[0] in self.commands or args[0] == "--help"):
-            return args
-        flags = [part for arg in args for part in _example_apart(arg)]
-        if "--example" in flags[:-1]:
-            start = flags.index("--example")
-            name = flags[start + 1]
-            command = [name] if name == "decoding" else ["example", name]
-            return command + flags[:start] + flags[start + 2 :]
-        for flag, name in (("--no-mask", "leaks"), ("--no-scale", "scale")):
-            if flag in flags:
-                flags.remove(flag)
-                return [name, *flags]
-        return ["layer", *flags]
-
-
-def _example_apart(arg: str) -> list[str]:
-    return arg.split("=", 1) if arg.startswith("--example=") else [arg]
+        is_named = bool(args) and (args[0] in self.commands or args[0] == "--help")
+        return super().parse_args(ctx, args if is_named else ["layer", *args])
 
 
 app = typer.Typer(
@@ -112,7 +94,7 @@ def layer(
     Pairs are the first training pairs of a run (default: the newest), of a
     config with fresh weights, or sequences given with --src and --tgt.
     """
-    from toytrans.insight.attention.trace_tables import report, summary
+    from toytrans.inspection.trace import report, summary
 
     traced, row = _traced(source, part, layer, pair)
     heads = traced.inspected.model.config.n_heads
@@ -135,9 +117,9 @@ def leaks(
     save: Save = None,
 ) -> None:
     """Show how much attention falls on pads and on the future without the mask."""
-    from toytrans.insight.attention import ablations
+    from toytrans.inspection import demos
 
-    _show(ablations.leaks(*_traced(source, part, layer, pair)), as_json, as_html, save)
+    _show(demos.leaks(*_traced(source, part, layer, pair)), as_json, as_html, save)
 
 
 @app.command()
@@ -155,13 +137,13 @@ def scale(
     With a run, config, sequences, --part or --layer: what the scale does in that
     model's heads.
     """
-    from toytrans.insight.attention import ablations
+    from toytrans.inspection import demos
 
     if source.given or part or layer:
         traced, _ = _traced(source, part or "encoder", layer or 1)
-        report = ablations.sharpness(traced)
+        report = demos.sharpness(traced)
     else:
-        report = ablations.scales()
+        report = demos.scales()
     _show(report, as_json, as_html, save)
 
 
@@ -175,10 +157,10 @@ def decoding(
     save: Save = None,
 ) -> None:
     """Compare one masked pass with decoding step by step."""
-    from toytrans.insight.attention import examples
+    from toytrans.inspection import demos
 
     inspected = _load(source, default_pairs=True)
-    _show(examples.decoding(inspected, _row(inspected, pair)), as_json, as_html, save)
+    _show(demos.decoding(inspected, _row(inspected, pair)), as_json, as_html, save)
 
 
 @app.command()
@@ -194,15 +176,15 @@ def example(
     sdpa: attention of 30 queries and 50 keys.
     projections: one projection for all heads equals one per head.
     """
-    from toytrans.insight.attention import examples
+    from toytrans.inspection import demos
 
-    made = {"heads": examples.heads, "sdpa": examples.sdpa, "projections": examples.projections}
+    made = {"heads": demos.heads, "sdpa": demos.sdpa, "projections": demos.projections}
     _show(made[name](), as_json, as_html, save)
 
 
 def _traced(source: Source, part: Any, layer: int, pair: int | None = None) -> "tuple[Trace, int]":
     """One attention of the chosen model, and the index of the pair to print."""
-    from toytrans.insight.attention.trace import trace
+    from toytrans.inspection.trace import trace
 
     inspected = _load(source)
     row = _row(inspected, pair)
@@ -220,7 +202,7 @@ def _load(source: Source, default_pairs: bool = False) -> "InspectedBatch":
     if newest is not None:
         return newest
     if default_pairs and not source.src:
-        from toytrans.insight.masks.walkthrough import PAIRS
+        from toytrans.inspection.walkthrough import PAIRS
 
         src, tgt = ([" ".join(pair[side]) for pair in PAIRS] for side in (0, 1))
         source = replace(source, src=src, tgt=tgt)

@@ -1,4 +1,4 @@
-"""One self-contained HTML page of runs, masks, attention and proofs.
+"""One self-contained HTML page of runs, masks, attention and checks.
 
     run directories -> RunView -> sections -> page
 

@@ -8,8 +8,8 @@ from torch import Tensor
 
 from toytrans.data.batches import Batch, make_batch
 from toytrans.errors import UserError
-from toytrans.insight.attention import heads
-from toytrans.insight.attention.maps import AttentionMaps, batches_of, few, validation_pairs
+from toytrans.inspection import heads
+from toytrans.inspection.heads import AttentionMaps, few, validation_pairs
 from toytrans.tokens import Vocabulary
 from toytrans.training.run import Run
 
@@ -42,7 +42,7 @@ def of_validation(run: Run) -> AttentionMaps:
     """Two validation pairs, the decoder reading the true target. Raises UserError."""
     valid = validation_pairs(run, MEASURED_ON)
     batch = make_batch(few(valid), run.config.source_bos)
-    reports = heads.measure(run.model, batches_of(run, valid))
+    reports = heads.measure(heads.attended(run, valid))
     basis = f"{len(valid)} validation pairs"
     return AttentionMaps(run, batch, heads.attend(run.model, batch), reports, basis)
 

@@ -9,7 +9,7 @@ from markupsafe import Markup
 
 from toytrans import __version__
 from toytrans.errors import UserError, how_to_install
-from toytrans.insight.tables import printable
+from toytrans.inspection.table import printable
 from toytrans.report.charts import Chart
 
 MISSING = f"a page with plots needs Altair: {how_to_install('altair', 'vl-convert-python')}"
@@ -43,7 +43,7 @@ def section(name: str, title: str, **parts: Any) -> Section:
     """One part of a page.
 
     parts: what `parts.html` knows: text, missing, facts, charts, table, masks, translations,
-    proofs, config, tables.
+    checks, config, tables.
     """
     charts: list[Chart] = parts.get("charts", [])
     specs = [(chart.title, as_script(chart.spec)) for chart in charts]

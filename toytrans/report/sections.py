@@ -7,20 +7,19 @@ of a damaged run still shows the rest.
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from toytrans.checks import Report as Checks
+from toytrans.checks import check
 from toytrans.config.load import compared_with_defaults
 from toytrans.config.sealed import fault_remark
 from toytrans.data.batches import make_batch
 from toytrans.data.selection import Selection, pairs_of_split
+from toytrans.doctor.findings import examine
+from toytrans.doctor.record import read_snapshot
 from toytrans.errors import UserError
 from toytrans.evaluation import PARTS, Scores, evaluate, translate
-from toytrans.insight.attention.maps import AttentionMaps, few, validation_pairs
-from toytrans.insight.diagnosis.doctor import examine
-from toytrans.insight.diagnosis.snapshot import read_snapshot
-from toytrans.insight.inspected import ATTENTIONS, InspectedBatch
-from toytrans.insight.masks.mask_tables import REASONS, reasons
-from toytrans.insight.proofs import check
-from toytrans.insight.proofs.report import Report as Proofs
-from toytrans.insight.tables import Table
+from toytrans.inspection.heads import AttentionMaps, few, validation_pairs
+from toytrans.inspection.shown import ATTENTIONS, REASONS, InspectedBatch
+from toytrans.inspection.table import Table
 from toytrans.model.build import as_transformer
 from toytrans.model.initialisation import count_parameters
 from toytrans.report import charts
@@ -53,7 +52,7 @@ def sections_of(view: RunView, follow: Follow) -> Iterator[Section]:
         ("masks", "Masks", lambda run: masks(inspected_of_run(run))),
         ("attention", "Attention", lambda run: attention_of(of_validation(run))),
         ("translations", "Translations", _translations),
-        ("check", "Proofs", lambda run: proofs(check(run))),
+        ("check", "Checks", lambda run: checks(check(run))),
     ]
     for name, title, make in parts:
         follow(title.lower())
@@ -152,7 +151,7 @@ def masks(inspected: InspectedBatch) -> Section:
         grids = []
         for name, title in ATTENTIONS.items():
             queries, keys = inspected.tokens(name, pair)
-            letters = reasons(inspected, name)[pair]
+            letters = inspected.reasons(name)[pair]
             grids.append(
                 {
                     "title": title,
@@ -233,16 +232,13 @@ def _marked(target: list[str], output: list[str]) -> tuple[str, str, str]:
     return " ".join(output[:place]), error, " ".join(output[place + 1 :])
 
 
-def proofs(report: Proofs) -> Section:
+def checks(report: Checks) -> Section:
     """A report of `check`."""
     rows = [
-        (f.letter, f.title, f.shown_verdict, f.message, list(f.details.items()))
-        for f in report.findings
+        (r.name, r.title, r.verdict, r.message, list(r.details.items())) for r in report.results
     ]
-    text = f"{report.subject}, {report.precision}: {report.verdict}{report.reduced}."
-    if report.tried is not None:
-        text += f" Tried: {report.tried}."
-    return section("check", "Proofs", text=text, proofs=rows)
+    text = f"{report.subject}, {report.precision}: {report.end}. Tried: {report.tried}."
+    return section("check", "Checks", text=text, checks=rows)
 
 
 def tables(name: str, title: str, given: list[Table]) -> Section:

@@ -14,11 +14,10 @@ from toytrans.config.names import FaultName
 from toytrans.config.schema import Config
 from toytrans.data.batches import Batch
 from toytrans.data.open import open_dataset
-from toytrans.insight import gradients
 from toytrans.model import attention, backends
 from toytrans.model.backends.dropout import keep_mask
 from toytrans.model.decoding import greedy
-from toytrans.model.manual_backward import functions, layers
+from toytrans.model.manual_backward import functions, gradients, layers
 from toytrans.model.transformer import Transformer
 from toytrans.training.faults import build_model, objective_of
 from toytrans.training.run import RunFolder, create_run

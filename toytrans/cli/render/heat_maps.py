@@ -22,9 +22,9 @@ from toytrans.cli.common import (
     write_new,
 )
 from toytrans.cli.render.results import interval
-from toytrans.cli.render.tables import beside, fitting, has_unicode, side_by_side, wrapped
+from toytrans.cli.render.tables import fitting, has_unicode, print_beside, wrapped
 from toytrans.errors import UserError, how_to_install
-from toytrans.insight.tables import CLOSED
+from toytrans.inspection.table import CLOSED
 from toytrans.tokens import EOS_ID, PAD_ID, SPECIALS
 
 if TYPE_CHECKING:
@@ -33,8 +33,7 @@ if TYPE_CHECKING:
     from rich.table import Table
     from torch import Tensor
 
-    from toytrans.insight.attention.heads import HeadReport
-    from toytrans.insight.attention.maps import AttentionMaps
+    from toytrans.inspection.heads import AttentionMaps, HeadReport
 
 LEVELS = (0.05, 0.25, 0.5, 0.75)
 """Weights at which a darker block begins."""
@@ -69,28 +68,34 @@ DOTS = 150
 
 # In the terminal ------------------------------------------------------------------------------
 
-Block = list[Text]
-"""Lines of one width."""
-
 
 def print_maps(console: Console, maps: "AttentionMaps", draw: bool) -> None:
     """Print the maps if `draw`, one line per head, and the legend. Errors come before output."""
-    lines = list(_Maps(maps, console.width).lines()) if draw else []
+    on_screen, narrow = _Maps(maps, console.width), min(console.width, 100)
+    drawn = list(on_screen.pairs()) if draw else []
     console.print(plain(fitting(maps.run.title)), soft_wrap=True)
-    for line in lines:
-        console.print(line, soft_wrap=True)
+    if draw:
+        _print_dim(console, "; ".join(on_screen.legend()), narrow)
+    for pair, parts in drawn:
+        console.print(Text("\n") + plain(fitting(pair)), soft_wrap=True)
+        for title, blocks in parts:
+            console.print(Text("\n") + Text(title, "bold"), soft_wrap=True)
+            print_beside(console, blocks)
     console.print(Text(), _table(maps.heads), Text(), sep="\n")
     counted = {head.part: head.queries for head in maps.heads}
     queries = ", ".join(f"{part} {count:,}" for part, count in counted.items())
-    meaning = MEANING.format(basis=maps.basis, queries=queries)
-    for text in wrapped(meaning, min(console.width, 100)):
-        console.print(Text(text, "dim"), soft_wrap=True)
+    _print_dim(console, MEANING.format(basis=maps.basis, queries=queries), narrow)
 
 
-def map_of(maps: "AttentionMaps", head: "HeadReport", row: int, width: int) -> Block:
+def _print_dim(console: Console, text: str, width: int) -> None:
+    for line in wrapped(text, width):
+        console.print(Text(line, "dim"), soft_wrap=True)
+
+
+def map_of(maps: "AttentionMaps", head: "HeadReport", row: int, width: int) -> Text:
     """The map of one head on one pair. Raises UserError where it does not fit the width."""
     weights, visible = next((w[row], a.visible[row]) for h, a, w in maps.maps() if h is head)
-    return _Maps(maps, width)._block(head, weights, visible, row)
+    return _Maps(maps, width).block(head, weights, visible, row)
 
 
 def _pair(maps: "AttentionMaps", row: int) -> str:
@@ -105,7 +110,7 @@ def _tokens(
     maps: "AttentionMaps", head: "HeadReport", row: int, names: list[str]
 ) -> tuple[list[str], list[str], list[bool]]:
     """Queries and keys of one pair by their names, and which queries are pads."""
-    from toytrans.insight.attention.heads import axes
+    from toytrans.inspection.heads import axes
 
     queries, keys = (ids[row].tolist() for ids in axes(head.part, maps.batch))
     return [names[i] for i in queries], [names[i] for i in keys], [i == PAD_ID for i in queries]
@@ -120,29 +125,16 @@ class _Maps:
         self.names, self.cut = axis_names(symbols)
         self.marks = tuple(self.names[: len(MARKS)])
 
-    def lines(self) -> Iterator[Text]:
-        """The legend, then the maps of each pair, part by part, side by side where they fit."""
-        for text in wrapped("; ".join(self._legend()), min(self.width, 100)):
-            yield Text(text, "dim")
+    def pairs(self) -> Iterator[tuple[str, list[tuple[str, list[Text]]]]]:
+        """Each pair, and the titles and maps of its parts. Raises UserError."""
         for row in range(len(self.maps.batch.src)):
-            yield from (Text(), plain(fitting(_pair(self.maps, row))))
-            for part, title in TITLES.items():
-                blocks = [
-                    self._block(head, weights[row], attention.visible[row], row)
-                    for head, attention, weights in self.maps.maps()
-                    if head.part == part
-                ]
-                if blocks:
-                    yield from (Text(), Text(title, "bold"))
-                    yield from self._rows(blocks)
+            blocks: dict[str, list[Text]] = {}
+            for head, attention, weights in self.maps.maps():
+                block = self.block(head, weights[row], attention.visible[row], row)
+                blocks.setdefault(TITLES[head.part], []).append(block)
+            yield _pair(self.maps, row), list(blocks.items())
 
-    def _rows(self, blocks: list[Block]) -> Iterator[Text]:
-        widths = [block[0].cell_len for block in blocks]
-        for number, row in enumerate(beside(blocks, widths, self.width)):
-            yield from [Text()] * (number > 0)
-            yield from side_by_side(row, [block[0].cell_len for block in row])
-
-    def _legend(self) -> Iterator[str]:
+    def legend(self) -> Iterator[str]:
         if has_unicode():
             steps = zip(LEVELS, BLOCKS[1:], strict=True)
             scale = " ".join(f"< {level} <= {block}" for level, block in steps)
@@ -158,7 +150,7 @@ class _Maps:
         if (largest := self.maps.largest_on_a_pad()) is not None:
             yield f"rows of pads are left out, the largest weight on a pad is {largest:.2g}"
 
-    def _block(self, head: "HeadReport", weights: "Tensor", visible: "Tensor", row: int) -> Block:
+    def block(self, head: "HeadReport", weights: "Tensor", visible: "Tensor", row: int) -> Text:
         """One head on one pair: weights and visible (Tq, Tk), below its label."""
         queries, keys, pads = _tokens(self.maps, head, row, self.names)
         left = max(map(cell_len, queries)) + 1
@@ -171,10 +163,7 @@ class _Maps:
             for value, is_visible in zip(values, allowed, strict=True):
                 line.append(*_shade(value, is_visible, cell))
             lines += [] if pad else [line]
-        widest = max(line.cell_len for line in lines)
-        for line in lines:
-            line.pad_right(widest - line.cell_len)
-        return lines
+        return Text("\n", no_wrap=True).join(lines)
 
 
 def axis_names(symbols: Sequence[str]) -> tuple[list[str], bool]:
@@ -209,7 +198,7 @@ def _cell_width(keys: list[str], room: int) -> int:
     )
 
 
-def _title(head: "HeadReport") -> Block:
+def _title(head: "HeadReport") -> list[Text]:
     """The head, its label and how well it fits; without a rule, the nearest one."""
     best = head.best
     fit = f"{share(best.share)} ({share(best.weight)})"

@@ -8,16 +8,15 @@ from rich.text import Text
 
 from toytrans.cli.common import plain, printable
 from toytrans.cli.render.heat_maps import axis_names, column_heads
-from toytrans.cli.render.tables import STYLES, beside, fitting, side_by_side, wrapped
-from toytrans.insight.inspected import ATTENTIONS, InspectedBatch
-from toytrans.insight.masks.mask_tables import reasons
-from toytrans.insight.tables import CLOSED
+from toytrans.cli.render.tables import STYLES, fitting, print_beside, wrapped
+from toytrans.inspection.shown import ATTENTIONS, InspectedBatch
+from toytrans.inspection.table import CLOSED
 from toytrans.tokens import PAD_ID
 
 
 def print_overview(console: Console, inspected: InspectedBatch, row: int) -> None:
     """The pair, its three masks side by side, and what to read off them."""
-    blocks = [_block(inspected, name, title, row) for name, title in ATTENTIONS.items()]
+    blocks = [_block(inspected, *attention, row) for attention in ATTENTIONS.items()]
     pairs = len(inspected.batch.src)
     which = f"Pair {row + 1} of {pairs}" + (", the one with the most pads" if pairs > 1 else "")
     console.print(plain(fitting(f"{which}; {inspected.weights}")), soft_wrap=True)
@@ -26,31 +25,26 @@ def print_overview(console: Console, inspected: InspectedBatch, row: int) -> Non
         for line in wrapped(fitting(f"{name:8} {symbols}"), console.width):
             console.print(plain(line), soft_wrap=True)
     console.print(Text())
-    for part in beside(blocks, [block[0].cell_len for block in blocks], console.width):
-        for text in side_by_side(part, [block[0].cell_len for block in part]):
-            console.print(text, soft_wrap=True)
+    print_beside(console, blocks)
     console.print(Text())
     for line in wrapped(fitting(_reading(inspected, row)), console.width):
         console.print(Text(line), soft_wrap=True)
 
 
-def _block(inspected: InspectedBatch, name: str, title: str, row: int) -> list[Text]:
+def _block(inspected: InspectedBatch, name: str, title: str, row: int) -> Text:
     """One mask, two columns a cell."""
     names, _ = axis_names(inspected.vocabulary.symbols)
     queries, keys = ([names[i] for i in ids[row].tolist()] for ids in inspected.ids(name))
     left = max(map(cell_len, queries)) + 1
     lines = [Text(title, "bold")]
     lines += [Text(" " * left + head) for head in column_heads(keys, 2)]
-    for query, letters in zip(queries, reasons(inspected, name)[row], strict=True):
+    for query, letters in zip(queries, inspected.reasons(name)[row], strict=True):
         line = Text(" " * (left - 1 - cell_len(query)) + query + " ")
         for letter in letters:
             cell = letter if letter in "1!?" else CLOSED
             line.append(fitting(cell).ljust(2), STYLES.get(cell, ""))
         lines.append(line)
-    widest = max(line.cell_len for line in lines)
-    for line in lines:
-        line.pad_right(widest - line.cell_len)
-    return lines
+    return Text("\n", no_wrap=True).join(lines)
 
 
 def _reading(inspected: InspectedBatch, row: int) -> str:
@@ -59,7 +53,7 @@ def _reading(inspected: InspectedBatch, row: int) -> str:
 
 def _facts(inspected: InspectedBatch, row: int) -> Iterator[str]:
     """What the masks do right, or the cells that are wrong."""
-    grids = {name: reasons(inspected, name)[row] for name in ATTENTIONS}
+    grids = {name: inspected.reasons(name)[row] for name in ATTENTIONS}
     cells = {name: [cell for line in grid for cell in line] for name, grid in grids.items()}
     wrong = {name: (each.count("!"), each.count("?")) for name, each in cells.items()}
     if any(opened or closed for opened, closed in wrong.values()):

@@ -13,7 +13,7 @@ from rich.text import Text
 
 from toytrans.cli.render.tables import fitting, print_tables, wrapped
 from toytrans.errors import UserError
-from toytrans.insight.tables import Table
+from toytrans.inspection.table import Table
 
 Panel = Annotated[
     str | None,

@@ -3,23 +3,22 @@
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import groupby, zip_longest
+from itertools import accumulate, groupby
 from textwrap import wrap
-from typing import TypeVar
 
+import rich.table
 import typer
 from rich.cells import cell_len
+from rich.columns import Columns
 from rich.console import Console
 from rich.text import Text
 
 from toytrans.cli.common import printable
-from toytrans.insight.tables import CLOSED, Table
+from toytrans.inspection.table import CLOSED, Table
 
 GAP = "  "
 NARROWEST = 36
 """The least width of a table that is printed beside another."""
-
-Item = TypeVar("Item")
 
 STYLES = {
     "1": "bold",
@@ -57,33 +56,29 @@ def print_tables(
     """
     for _, group in groupby(tables, lambda table: table.number):
         blocks = [_Block(table, fit) for table in group]
-        for row in beside(blocks, [block.width for block in blocks], console.width):
-            console.print(Text(), soft_wrap=True)
-            for line in _lines(row, console.width):
-                console.print(line, soft_wrap=True)
+        while blocks:
+            ends = accumulate(block.width + len(GAP) for block in blocks)
+            fit_in = max(1, sum(end - len(GAP) <= console.width for end in ends))
+            row, blocks = blocks[:fit_in], blocks[fit_in:]
+            console.print()
+            if len(row) == 1:
+                for line in (*row[0].head(console.width), *row[0].body(console.width)):
+                    console.print(line, soft_wrap=True)
+                continue
+            grid = rich.table.Table.grid(padding=(0, len(GAP), 0, 0))
+            grid.add_row(*(Text("\n").join(block.head(block.width)) for block in row))
+            grid.add_row(*(Text("\n").join(block.body(block.width)) for block in row))
+            console.print(grid, no_wrap=True)
 
 
-def beside(items: list[Item], widths: list[int], width: int) -> Iterator[list[Item]]:
-    """Items in rows, each row as many as fit side by side; an item that is too wide gets one."""
-    start = 0
-    while start < len(items):
-        stop, used = start + 1, widths[start]
-        while stop < len(items) and used + len(GAP) + widths[stop] <= width:
-            used += len(GAP) + widths[stop]
-            stop += 1
-        yield items[start:stop]
-        start = stop
-
-
-def side_by_side(columns: list[list[Text]], widths: list[int]) -> Iterator[Text]:
-    """Columns of lines from left to right, each padded to its width."""
-    for parts in zip_longest(*columns, fillvalue=Text()):
-        line = Text()
-        for part, width in zip(parts, widths, strict=True):
-            line.append_text(part)
-            line.append(" " * (width - part.cell_len) + GAP)
-        line.rstrip()
-        yield line
+def print_beside(console: Console, blocks: Sequence[Text]) -> None:
+    """Print blocks of lines from left to right, in as many rows as they need."""
+    widest = max(cell_len(line) for block in blocks for line in block.plain.split("\n"))
+    if widest > console.width:
+        for block in blocks:
+            console.print(block, soft_wrap=True)
+    else:
+        console.print(Columns(blocks, padding=(0, len(GAP))))
 
 
 def step_through(console: Console, tables: Iterable[Table]) -> None:
@@ -192,18 +187,3 @@ class _Block:
 
 def _style(cell: str) -> str:
     return STYLES.get(CLOSED if cell == "." else cell, "")
-
-
-def _lines(blocks: list[_Block], width: int) -> Iterator[Text]:
-    """One table in the full width, or several side by side with their cells at one height."""
-    if len(blocks) == 1:
-        yield from (*blocks[0].head(width), *blocks[0].body(width))
-        return
-    widths = [block.width for block in blocks]
-    heads = [block.head(block.width) for block in blocks]
-    tallest = max(map(len, heads))
-    columns = [
-        [*head, *[Text()] * (tallest - len(head)), *block.body(block.width)]
-        for block, head in zip(blocks, heads, strict=True)
-    ]
-    yield from side_by_side(columns, widths)

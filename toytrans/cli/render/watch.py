@@ -20,12 +20,11 @@ from rich.text import Text
 
 from toytrans.cli.common import output, printable, share
 from toytrans.cli.render.heat_maps import map_of
-from toytrans.cli.render.tables import GAP, fitting, has_unicode, side_by_side, wrapped
+from toytrans.cli.render.tables import GAP, fitting, has_unicode, wrapped
 from toytrans.data.batches import make_batch
 from toytrans.data.pairs import Dataset, all_pairs
 from toytrans.errors import UserError
-from toytrans.insight.attention.heads import Choice, attend, count
-from toytrans.insight.attention.maps import AttentionMaps, few
+from toytrans.inspection.heads import AttentionMaps, Choice, attend, few, measure
 from toytrans.model.decoding import greedy
 from toytrans.tokens import EOS_ID
 from toytrans.training.run import Run, RunFolder
@@ -138,7 +137,7 @@ class _View:
         try:
             self.answers = greedy(model, batch.src, self.facts.target_growth).tokens.tolist()
             attentions = attend(model, batch, Choice("cross"))
-            heads = [head for each in attentions for head in count(each, batch).result()]
+            heads = measure([(attentions, batch)])
             self.maps = AttentionMaps(run, batch, attentions, heads, "")
         except UserError:  # weights that are not finite, or a model without our attention
             pass
@@ -155,19 +154,21 @@ class _View:
         parts.append(Text())
         parts += [Text(line) for line in curve(self.losses, total, width - 1)]
         if self.answers:
-            parts += [Text(), *self._sampled(width - 1)]
+            parts += [Text(), self._sampled(width - 1)]
         return Group(*parts)
 
-    def _sampled(self, width: int) -> Iterator[Text]:
+    def _sampled(self, width: int) -> Table:
         """The map of the clearest head beside the translations."""
-        block = [Text()]
+        block = Text()
         with contextlib.suppress(UserError):  # too narrow
             if self.maps:
                 clearest = max(self.maps.heads, key=lambda head: head.best.weight)
                 block = map_of(self.maps, clearest, 0, width)
-        left = block[0].cell_len
+        left = max(line.cell_len for line in block.split() or [block])
+        grid = Table.grid(padding=(0, len(GAP), 0, 0))
         room = max(0, width - left - len(GAP))
-        return side_by_side([block, list(self._translations(room))], [left, room])
+        grid.add_row(block, Text("\n", no_wrap=True).join(self._translations(room)))
+        return grid
 
     def _translations(self, width: int) -> Iterator[Text]:
         decode = self.facts.vocabulary.decode

@@ -1,0 +1,1122 @@
+"""The proofs: sound models pass, every fault is found, and bad models are refused in one line."""
+
+import importlib
+import json
+import sys
+import warnings
+from pathlib import Path
+from typing import get_args
+
+import pytest
+import torch
+from conftest import VOCABULARY, config_of, script
+from torch import nn
+from zoo import faulty_training, sound_batches
+from zoo.parts import Translator
+
+import toytrans
+from toytrans.checks import CHECKS, check_own
+from toytrans.checks.adapters import TorchTransformer
+from toytrans.checks.batch import TOLERANCE
+from toytrans.config.names import FaultName, PositionName
+from toytrans.errors import UserError
+from toytrans.exercises.fault_cards import CARDS
+from toytrans.training.faults import build_model
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:.*ested.tensor:UserWarning"),
+    pytest.mark.filterwarnings("ignore:Version v4.12.0 introduces:FutureWarning"),
+]
+
+FAULTS = get_args(FaultName)
+SIZES = {"pad_id": 0, "vocabulary_size": 20}
+
+
+def failing(report) -> set[str]:
+    return {result.name for result in report.failures}
+
+
+SHORT = ("--length", "7")
+
+
+def check(model, **given):
+    """The shortest plan; what only longer sequences show is in tests/zoo."""
+    return toytrans.check(model, **({"length": 7} | given))
+
+
+def our_report(fault=None, only="", **model):
+    torch.manual_seed(1)
+    config = config_of(model=model, fault=fault)
+    model = build_model(config, VOCABULARY)
+    return check_own(model, config, VOCABULARY, "ours", length=7, only=only)
+
+
+class Places(nn.Module):
+    """Embeddings of tokens and of at most 64 places."""
+
+    def __init__(self, vocabulary: int = 20, width: int = 16) -> None:
+        super().__init__()
+        self.tokens = nn.Embedding(vocabulary, width)
+        self.places = nn.Parameter(torch.randn(64, width))
+
+    def forward(self, ids):
+        return self.tokens(ids) + self.places[: ids.shape[1]]
+
+
+def around_torch(**options) -> TorchTransformer:
+    transformer = nn.Transformer(16, 2, 2, 2, 32, batch_first=True, **options)
+    return TorchTransformer(transformer, Places(), Places(), nn.Linear(16, 20))
+
+
+# Sound models --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("norm", ["pre", "post"])
+@pytest.mark.parametrize("positions", sorted(set(get_args(PositionName)) - {"none"}))
+def test_every_proof_applies_to_a_sound_model_of_ours_and_passes(positions, norm):
+    report = our_report(positions=positions, norm=norm, dropout=0.1)
+    assert {found.name for found in report.results} == set(CHECKS)
+    assert all(found.verdict == "PASS" for found in report.results), str(report)
+    assert report.precision == "float64" and report.passed
+
+
+def test_a_trained_run_passes(tmp_path, command, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("c.yaml").write_text(CONFIG.replace("max_steps: 2", "max_steps: 3"))
+    assert command("train", "--config", "c.yaml").code == 0
+    report = check(toytrans.load("runs/c"), only="pads,future,labels")
+    assert report.passed and report.subject == "runs/c"
+    done = command("check", "runs/c", *SHORT)
+    assert done.code == 0 and "\nPASS" in done.out and "step 3" in done.out
+
+
+@pytest.mark.parametrize("norm_first", [False, True])
+def test_torchs_transformer_passes_and_stays_as_it_is(norm_first):
+    model = around_torch(norm_first=norm_first).train()
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    report = check(model, **SIZES, start_id=1, eos_id=2)
+    assert report.passed and report.precision == "float64"
+    passed = {found.name for found in report.results if found.verdict == "PASS"}
+    # without nested tensors, a source of pads alone is NaN
+    assert (
+        passed
+        == set(
+            ["pads", "future", "rows", "order", "scale", "sublayers", "source", "target", "calls"]
+        )
+        | set()
+    )
+    assert model.training and model.output.weight.dtype == torch.float32
+    assert all(torch.equal(before[name], value) for name, value in model.state_dict().items())
+
+
+def hugging_face_models():
+    from transformers import (
+        BartConfig,
+        BartForConditionalGeneration,
+        BertConfig,
+        EncoderDecoderConfig,
+        EncoderDecoderModel,
+        MarianConfig,
+        MarianMTModel,
+        T5Config,
+        T5ForConditionalGeneration,
+    )
+
+    sizes = {"vocab_size": 30, "d_model": 16, "max_position_embeddings": 40}
+    for side in ("encoder", "decoder"):
+        sizes |= {f"{side}_layers": 2, f"{side}_attention_heads": 2, f"{side}_ffn_dim": 32}
+    bert = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2}
+    encoder, decoder = (BertConfig(vocab_size=v, intermediate_size=32, **bert) for v in (30, 25))
+    two = EncoderDecoderConfig.from_encoder_decoder_configs(encoder, decoder)
+    t5 = {"d_kv": 8, "d_ff": 32, "num_layers": 2, "num_heads": 2, "decoder_start_token_id": 0}
+    marian = MarianConfig(**sizes, pad_token_id=29, decoder_start_token_id=29)
+    return {
+        "bart": (BartForConditionalGeneration(BartConfig(**sizes)), {}),
+        "t5": (T5ForConditionalGeneration(T5Config(vocab_size=30, d_model=16, **t5)), {}),
+        "marian": (MarianMTModel(marian), {}),
+        "two berts": (EncoderDecoderModel(two), {"start_id": 1, "eos_id": 2}),
+    }
+
+
+def test_hugging_faces_encoder_decoders_pass():
+    for name, (model, given) in hugging_face_models().items():
+        report = check(model, **given)
+        assert report.passed, (name, str(report))
+        passed = {found.name for found in report.results if found.verdict == "PASS"}
+        assert passed >= {"pads", "future", "rows", "loss", "order", "labels", "sublayers"}, name
+
+
+def test_what_a_hugging_face_config_lacks_is_asked_for():
+    model, _ = hugging_face_models()["two berts"]
+    with pytest.raises(UserError, match="start_id=..."):
+        check(model)
+
+
+def test_a_plain_function_gets_what_can_be_told_from_outside():
+    model = around_torch().eval()
+    report = check(lambda src, tgt_in: model(src, tgt_in), **SIZES)
+    passed = {result.name for result in report.of("PASS")}
+    assert passed == {*CHECKS} - {"steps", "loss", "labels", "sublayers"}
+    assert {result.name for result in report.of("not asked")} == {*CHECKS} - passed
+    assert report.precision == "float32"
+
+
+# Broken ones ---------------------------------------------------------------------------------
+
+
+def test_every_fault_has_a_card_with_proofs_that_exist():
+    assert set(CARDS) == set(FAULTS)
+    for fault, card in CARDS.items():
+        assert card.checks and set(card.checks) <= set(CHECKS), fault
+        assert "#" in card.threads and card.what, fault
+
+
+@pytest.mark.parametrize("norm", ["pre", "post"])
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_fault_fails_the_proofs_on_its_card(fault, norm):
+    named, of_masks = set(CARDS[fault].checks), {"pads", "future", "rows", "steps"}
+    found = failing(our_report(fault, named | of_masks, norm=norm, positions="sinusoidal"))
+    assert named <= found
+    harmless = of_masks - named
+    if fault != "mask_flipped":
+        assert not found & harmless, "masks are blamed for nothing else"
+
+
+def test_the_cause_is_named():
+    def words(fault, name):
+        return our_report(fault, [name], positions="sinusoidal")[name].message
+
+    assert "places 0..6 change when token 7 changes" in words("no_causal", "future")
+    assert "sees the future; is the causal mask passed" in words("no_causal", "future")
+    assert "off by one" in words("triangle_off_by_one", "future")
+    assert "pads are seen as keys" in words("pad_visible", "pads")
+    assert "not shifted" in words("labels_not_shifted", "labels")
+    assert "never learns to stop" in words("pad_is_eos", "labels")
+    assert "decoding with 1" in words("wrong_start", "labels")
+    assert "root of the model's width" in words("wrong_scale", "scale")
+
+
+@pytest.mark.parametrize(
+    ("name", "fragment"),
+    [
+        ("the_sign_of_the_loss", "its sign is wrong"),
+        ("softmax_in_the_loss", "it takes softmax twice; give cross entropy the logits"),
+        ("softmax_in_the_model", "the model gives probabilities"),
+        ("no_softmax_at_all", "take log_softmax before nll_loss"),
+    ],
+)
+def test_what_is_wrong_with_a_loss_is_named(name, fragment):
+    broken = check(**SIZES, **getattr(faulty_training, name)(), only="loss")["loss"]
+    assert broken.verdict == "FAIL" and fragment in broken.message
+    sound = check(**SIZES, **sound_batches.given(), only="loss")["loss"]
+    assert sound.verdict == "PASS"
+
+
+def test_a_loss_that_sees_no_logits_cannot_be_judged():
+    blind = sound_batches.given(loss=lambda logits, labels: (0 * logits).sum() + 1)
+    found = check(**SIZES, **blind, only="loss")["loss"].parts["likelier labels"]
+    assert found.verdict == "cannot judge" and "the loss is 1.0000, whatever" in found.message
+
+
+def test_the_number_of_pads_is_told_from_what_they_hold():
+    """A scale by the padded width: (e) sees no way from a pad to an output."""
+
+    class ByWidth(Translator):
+        def embed_source(self, src):
+            return self.source(src) * src.shape[1]
+
+    model = ByWidth().eval()
+    both = (model.source, model.target)
+    report = check(model, **SIZES, start_id=1, eos_id=2, embedding=both)
+    assert failing(report) >= {"pads", "rows"} and report["future"].verdict == "PASS"
+    assert "it may be how many there are" in report["pads"].message
+    without = check(lambda src, tgt: model(src, tgt), **SIZES, start_id=1, eos_id=2)
+    assert without["future"].verdict == "PASS", "by finite change alone"
+    assert "pads" in failing(without) and "how many there" not in without["pads"].message
+    seen = our_report("pad_visible", positions="sinusoidal")
+    assert "how many there are" not in seen["pads"].message
+
+
+def test_mixed_rows_are_not_called_nan():
+    class Scaled(Translator):
+        def encode(self, src):
+            memory = super().encode(src)
+            return memory * memory.abs().mean()
+
+    report = check(Scaled().eval(), **SIZES, start_id=1, eos_id=2)
+    found = report["rows"]
+    assert found.verdict == "FAIL" and "NaN" not in found.message
+    assert "rows are mixed up" in found.parts["an empty pair"].message
+
+
+def test_what_converges_from_call_to_call_draws_nothing_random():
+    class Keeping(Translator):
+        kept = 1.0
+
+        def forward(self, src, tgt):
+            self.kept = 0.1 * self.kept
+            return super().forward(src, tgt) * (1 + self.kept)
+
+    found = check(Keeping().eval(), **SIZES, start_id=1, eos_id=2)["calls"]
+    assert found.verdict == "FAIL" and "keeps something from call to call" in found.message
+    assert "in eval mode" not in found.message
+
+
+def test_a_detached_source_is_told_of_and_may_be_meant():
+    class Detached(Translator):
+        def encode(self, src):
+            return super().encode(src).detach()
+
+    model = Detached().eval()
+    both = (model.source, model.target)
+    report = check(model, **SIZES, start_id=1, eos_id=2, embedding=both)
+    assert report.passed and "none reaches the source" in report["pads"].parts["gradients"].message
+
+
+def test_one_round_of_the_fault_matrix(monkeypatch):
+    """The script itself takes every fault, and nn.Transformer and BART too."""
+    matrix = script("fault_matrix")
+    for other in ("nn.Transformer", "HF BART"):
+        del matrix.MODELS[other]
+    assert set(matrix.FAULTS) == {*FAULTS, matrix.LEAK}
+    monkeypatch.setattr(matrix, "FAULTS", ("no_causal", "wrong_scale"))
+    found = matrix.run(1, seed=7)
+    assert len(found) == 3 and len(found["no_causal"]) == 2
+    for fault, row in found.items():
+        for model, counts in row.items():
+            words = matrix.cell(fault, model, counts, 1)
+            assert "MISSED" not in words and "FALSE" not in words, (fault, model, words)
+
+
+def test_a_leak_of_a_thousandth_stands_above_rounding():
+    matrix = script("fault_matrix")
+    shape = matrix.draw_shape(0, 3) | {"length": 7}
+    for check in (matrix.check_torch, matrix.check_function):
+        sound, leaking = check(shape, None), check(shape, matrix.LEAK)
+        assert sound.passed
+        healthy, broken = sound["future"], leaking["future"]
+        assert healthy.difference <= healthy.tolerance / 10
+        assert broken.difference > 10 * broken.tolerance
+    assert matrix.check_torch(shape, matrix.LEAK)["future"].difference > 0
+
+
+def test_rounding_in_single_precision_stays_far_below_the_tolerance():
+    for seed in range(4):
+        torch.manual_seed(seed)
+        model = around_torch().eval()
+        report = check(lambda s, t: model(s, t), **SIZES, seed=seed, only="pads,future,rows")  # noqa: B023
+        for name in ("pads", "future", "rows"):
+            assert report[name].difference <= report[name].tolerance / 3, (seed, name)
+    assert TOLERANCE[torch.float32] == 1e-5
+
+
+# Models that are odd and sound, or look sound and are not -------------------------------------
+
+
+class Own(nn.Module):
+    """A small model of one attention, to be spoilt in one place."""
+
+    def __init__(self, closed: float = -1e9, half: bool = False) -> None:
+        super().__init__()
+        self.tokens, self.places = nn.Embedding(20, 16), nn.Embedding(64, 16)
+        self.ask, self.out = nn.Linear(16, 16), nn.Linear(16, 20)
+        self.closed, self.half = closed, half
+
+    def attend(self, x, memory, mask):
+        scores = self.ask(x) @ memory.mT + torch.zeros(mask.shape).masked_fill(~mask, self.closed)
+        if self.half:  # the usual way to keep softmax exact in half precision
+            scores = scores.float()
+        return scores.softmax(-1).to(x.dtype) @ memory
+
+    def forward(self, src, tgt_in):
+        def embed(ids):
+            return self.tokens(ids) + self.places(torch.arange(ids.shape[1]))
+
+        length = tgt_in.shape[1]
+        past = torch.ones(length, length, dtype=torch.bool).tril()
+        memory, y = embed(src), embed(tgt_in)
+        y = y + self.attend(y, y, past & (tgt_in != 0)[:, None] | torch.eye(length).bool())
+        return self.out(y + self.attend(y, memory, (src != 0)[:, None].expand(-1, length, -1)))
+
+
+def ask(model, **given):
+    return check(model, **(SIZES | given))
+
+
+def test_a_row_of_pads_alone_that_turns_into_nan_is_found_where_it_can_come():
+    def judged(model, **given):
+        return ask(model, **given)["rows"].parts["an empty pair"]
+
+    sound, spoilt = Own(), Own(closed=-torch.inf)
+    assert judged(sound).verdict == "PASS"
+    without_end = judged(spoilt)
+    assert without_end.verdict == "cannot judge" and "give eos_id" in without_end.message
+    with_end = judged(spoilt, eos_id=2)  # whether an empty source has it, who knows?
+    assert with_end.verdict == "cannot judge" and "a source of pads alone" in with_end.message
+    assert judged(spoilt, eos_id=2, batch=sound_batches.make_batch).verdict == "PASS"
+
+
+def test_an_id_that_is_ruled_out_hides_no_leak():
+    for ruled_out in (-1e9, -torch.inf):
+        model = around_torch().eval()
+
+        def leaking(src, tgt_in, model=model, ruled_out=ruled_out):
+            logits = model(src, tgt_in)
+            logits = logits + 1e-3 * logits.roll(-1, 1)
+            logits[..., 0] = ruled_out
+            return logits
+
+        report = ask(leaking, only="future")
+        assert "future" in failing(report)
+        assert "sees the future" in report["future"].message
+        sound = ask(lambda s, t, model=model: leaking(s, t) - 1e-3 * model(s, t).roll(-1, 1),
+                    only="future")  # fmt: skip
+        assert "future" not in failing(sound)
+
+
+@pytest.mark.parametrize("length", [7, 20])
+def test_what_rounds_to_single_precision_inside_is_measured_as_such(length):
+    report = ask(Own(half=True), length=length, eos_id=2)
+    assert report.precision == "float32" and not failing(report)
+    model = around_torch().eval()
+    report = ask(lambda s, t: model(s, t).double(), length=length)
+    assert report.precision == "float32" and not failing(report)
+    assert ask(Own(), eos_id=2).precision == "float64"
+
+
+def test_half_precision_is_not_asked_for_the_order():
+    model = around_torch().eval()
+    report = ask(lambda s, t: model(s, t).bfloat16())
+    assert report["order"].verdict == "cannot judge"
+    assert "half precision" in report["order"].message
+
+
+def test_a_model_without_gradients_is_checked_like_any_other():
+    frozen = around_torch().requires_grad_(False)
+    assert check(frozen, **SIZES, start_id=1, eos_id=2).passed
+    assert not any(parameter.requires_grad for parameter in frozen.parameters())
+
+    model = around_torch().eval()
+
+    @torch.inference_mode()
+    def inferring(src, tgt_in):
+        return model(src, tgt_in)
+
+    def batch(pairs):
+        rows = torch.tensor([[1, 3, 4], [1, 5, 0]]).repeat(9, 1)[: len(pairs)]
+        return rows, rows, rows
+
+    def loss(logits, labels):
+        return nn.functional.cross_entropy(logits.mT, labels, ignore_index=0)
+
+    assert ask(inferring, batch=batch, loss=loss)["loss"].verdict == "PASS"
+
+
+def test_an_embedding_that_is_not_batch_first_does_not_apply():
+    class Turned(Own):
+        def __init__(self):
+            super().__init__()
+            self.turned = nn.Module()
+            self.turned.forward = lambda ids: self.tokens(ids).transpose(0, 1)
+
+        def forward(self, src, tgt_in):
+            self.turned(src), self.turned(tgt_in)
+            return super().forward(src, tgt_in)
+
+    model = Turned()
+    report = ask(lambda s, t: model(s, t), embedding=model.turned)
+    assert report.passed and "batch first" in report.not_judged["pads by their embeddings"]
+    assert "not judged: pads by their embeddings" in report.end
+
+
+def test_a_model_that_changes_later_fails():
+    model, calls = around_torch().eval(), []
+
+    def drifting(src, tgt_in):
+        calls.append(1)
+        return model(src, tgt_in) + (len(calls) > 20)
+
+    report = ask(drifting, length=7, only="calls")
+    assert not failing(report)
+    assert "calls" in failing(ask(drifting, length=7))
+
+
+def test_what_cannot_be_copied_is_left_as_it_is():
+    class Locked(Own):
+        def __deepcopy__(self, memo):
+            raise ValueError("not me")
+
+    model = Locked()
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    seen = []
+    model.register_forward_hook(
+        lambda *_: seen.append(float(model.out.weight.detach().abs().sum()))
+    )
+    report = ask(model, eos_id=2)
+    assert len(set(seen)) == 1 and report.precision == "float32"
+    assert all(torch.equal(before[name], value) for name, value in model.state_dict().items())
+
+
+def test_hugging_faces_own_loss_is_what_is_proved():
+    from transformers import BartForConditionalGeneration
+
+    class Summing(BartForConditionalGeneration):
+        def forward(self, *args, labels=None, **named):
+            found = super().forward(*args, labels=labels, **named)
+            if labels is not None:
+                found.loss = found.loss * labels.ne(-100).sum() / labels.numel()
+            return found
+
+    model, _ = hugging_face_models()["bart"]
+    report = check(Summing(model.config), only="loss,pads,future")
+    assert failing(report) == {"loss"}
+    assert "own loss" in report["loss"].message
+
+
+def test_a_pad_that_is_also_the_end_passes_where_labels_tell_them_apart():
+    from transformers import BartConfig, BartForConditionalGeneration
+
+    model, _ = hugging_face_models()["bart"]
+    values = model.config.to_dict() | {"pad_token_id": 2, "eos_token_id": 2}
+    report = check(BartForConditionalGeneration(BartConfig(**values)), length=7)
+    assert not failing(report) and report["labels"].verdict == "PASS"
+
+
+def test_a_loss_of_a_broken_run_names_the_fault_wherever_it_is_printed():
+    report = our_report("no_norm", only="loss,labels")
+    assert "broken on purpose: no_norm" in str(report)
+    assert "broken on purpose: no_norm" in report.to_dict()["model"]
+
+
+# Bad input -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("model", "given", "fragments"),
+    [
+        (5, {}, ["int cannot be called", "f(src, tgt_in)"]),
+        (lambda s, t: t, {"vocabulary_size": 9}, ["needs pad_id"]),
+        (lambda s, t: t, {"pad_id": 0}, ["needs vocabulary_size"]),
+        (lambda s, t: t, SIZES, ["gave torch.int64", "expected logits"]),
+        (lambda s, t: [1], SIZES, ["gave a list", "expected logits"]),
+        (lambda s, t: torch.zeros(1, 2, 3), SIZES, ["gave shape (1, 2, 3)", "batch first"]),
+        (lambda s, t: torch.full((*t.shape, 20), torch.nan), SIZES, ["NaN in every row"]),
+        (lambda s, t: torch.rand(*t.shape, 20), SIZES, ["twice", "model.eval()"]),
+        (lambda s, t: 1 / 0, SIZES, ["raised ZeroDivisionError"]),
+        (lambda s, t: t, SIZES | {"vocabulary_size": 2}, ["1 symbols are left", "need two"]),
+        (lambda s, t: t, SIZES | {"limit": 5}, ["takes 5 places", "build the model with more"]),
+        (lambda s, t: t, SIZES | {"limit": 20, "length": 30}, ["takes 20", "smaller length"]),
+        (lambda s, t: t, SIZES | {"length": 3}, ["length 3", "4 symbols or more"]),
+        (lambda s, t: t, SIZES | {"vocabulary_size": "20"}, ["vocabulary_size '20'", "whole"]),
+        (lambda s, t: t, SIZES | {"pad_id": 50}, ["pad_id 50 is not below vocabulary_size 20"]),
+        (lambda s, t: t, SIZES | {"limit": "9"}, ["limit '9'", "whole number"]),
+        (lambda s, t: t, SIZES | {"length": 5.5}, ["length 5.5"]),
+        (
+            lambda s, t: torch.zeros(5)[t.shape[1]],
+            SIZES,
+            ["IndexError", "take 10 places (max_length=...), and ids up to 19?"],
+        ),
+        (lambda s, t: t, SIZES | {"embedding": 3}, ["embedding is a torch.nn.Module"]),
+        (lambda s, t: t, SIZES | {"batch": lambda p: 1 / 0}, ["batch maker raised"]),
+        (lambda s, t: t, SIZES | {"batch": lambda p: 5}, ["batch maker gave int; expected src (B"]),
+        (
+            lambda s, t: t,
+            SIZES | {"batch": lambda p: (torch.ones(2, 3), {}, None)},
+            ["batch maker gave tuple of torch.float32 (2, 3), dict, NoneType; expected src"],
+        ),
+    ],
+    ids=lambda value: str(value)[:30] if isinstance(value, list) else "",
+)
+def test_a_model_that_cannot_be_checked_is_refused_in_one_line(model, given, fragments):
+    with pytest.raises(UserError) as refusal:
+        check(model, **given)
+    message = str(refusal.value)
+    assert "\n" not in message
+    for fragment in fragments:
+        assert fragment in message
+
+
+def test_a_table_of_places_that_is_too_short_is_named_as_likely_cause():
+    table = nn.Parameter(torch.randn(9, 20))
+
+    def model(src, tgt_in):
+        return table[torch.arange(tgt_in.shape[1])] + src.sum(1)[:, None, None]
+
+    with pytest.raises(UserError, match="raised IndexError.*smaller length"):
+        check(model, **SIZES, length=8)
+
+
+def test_a_learned_position_table_is_tried_up_to_its_limit():
+    config = config_of(
+        data={"train_length": [1, 6]}, model={"positions": "learned", "max_positions": 9}
+    )
+    model = build_model(config, VOCABULARY)
+    report = check_own(model, config, VOCABULARY, "ours")
+    assert report.passed and report.tried.lengths == {5}
+    with pytest.raises(UserError, match="takes 9 places and the checks need 11"):
+        check_own(model, config, VOCABULARY, "ours", length=7)
+
+
+@pytest.mark.parametrize(
+    ("loss", "fragment"),
+    [
+        (lambda logits, labels: 1 / 0, "the loss function raised ZeroDivisionError"),
+        (lambda logits, labels: logits, r"the loss function gave \(4"),
+        (lambda logits, labels: torch.tensor(1.0), "without a gradient"),
+    ],
+)
+def test_a_loss_that_is_none_is_refused(loss, fragment):
+    def batch(pairs):
+        rows = torch.tensor([[1, 3, 4], [1, 5, 0]]).repeat(9, 1)[: len(pairs)]
+        return rows, rows, rows
+
+    def model(src, tgt_in):
+        return tgt_in[..., None].double() * torch.arange(20)
+
+    with pytest.raises(UserError, match=fragment):
+        check(model, **SIZES, batch=batch, loss=loss)
+
+
+def test_embeddings_that_are_not_used_prove_nothing():
+    model = around_torch().eval()
+    report = check(lambda s, t: model(s, t), **SIZES, embedding=nn.Embedding(20, 16))
+    why = report.not_judged["pads by their embeddings"]
+    assert report.passed and "not what the model embeds" in why
+
+
+def test_examples_hold_pads_on_both_sides_and_no_equal_neighbours():
+    from toytrans.checks.adapters import adapter_of
+    from toytrans.checks.batch import Batch, Setting
+    from toytrans.checks.copies import Copy
+
+    model = around_torch().eval()
+    tested = adapter_of(model, **SIZES, start_id=1, eos_id=2)
+    batch = Batch(Copy(tested, None), Setting(7, 4, 0))
+    assert (batch.src == 0).any(1).sum() >= 2 and (~batch.real).any(1).sum() >= 2
+    for source, _ in batch.pairs:
+        assert all(a != b for a, b in zip(source, source[1:], strict=False))
+
+
+# The commands --------------------------------------------------------------------------------
+
+CONFIG = """\
+data: {task: copy, valid_examples: 20, test_examples: 20, batch_tokens: 256}
+model: {d_model: 16, n_heads: 2, d_ff: 32}
+train: {max_steps: 2}
+"""
+
+MODELS = """
+import torch
+from torch import nn
+
+def function():
+    table = torch.randn(20, 20)
+    def f(src, tgt_in):
+        weights = torch.ones(tgt_in.shape[1], tgt_in.shape[1]).tril()
+        place = torch.arange(1, src.shape[1] + 1)
+        seen = (table[src] * (place * (src != 0))[..., None]).sum(1)
+        return weights @ table[tgt_in] + seen[:, None]
+    return {"model": f, "pad_id": 0, "vocabulary_size": 20}
+
+def leaking():
+    given = function()
+    inner = given["model"]
+    return given | {"model": lambda s, t: inner(s, t) + inner(s, t).roll(-1, 1)}
+
+def without_model():
+    return {"pad_id": 0}
+
+def of_torch():
+    from toytrans.checks.adapters import TorchTransformer
+
+    nn.TransformerEncoder(nn.TransformerEncoderLayer(8, 2), 1)  # warns: not batch first
+    core = nn.Transformer(32, 4, 2, 2, 64, batch_first=True)
+    tables = nn.Embedding(20, 32), nn.Embedding(20, 32), nn.Linear(32, 20)
+    return {"model": TorchTransformer(core, *tables), "pad_id": 0, "vocabulary_size": 20}
+
+def bare():
+    return function()["model"]
+
+def misspelt():
+    return function() | {"vocabulary": 20}
+
+def raising():
+    raise RuntimeError("no such weights")
+
+def exiting():
+    raise SystemExit(3)
+
+def leaving():
+    return function() | {"model": lambda src, tgt_in: exit(0)}
+
+def returns_number():
+    return 5
+
+number = 5
+"""
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "c.yaml").write_text(CONFIG)
+    (tmp_path / "mine.py").write_text(MODELS)
+    (tmp_path / "models").mkdir()
+    yield tmp_path
+    sys.modules.pop("mine", None)
+
+
+def test_check_a_config_as_json(folder, command):
+    done = command("check", *SHORT, "--config", "c.yaml", "--json")
+    assert done.code == 0
+    found = json.loads(done.out)
+    assert found["passed"] and found["fault"] is None and found["precision"] == "float64"
+    assert [each["check"] for each in found["checks"]] == list(CHECKS)
+    assert set(found["checks"][0]) == {
+        "check", "title", "verdict", "difference", "tolerance", "must_change", "words", "parts",
+    }  # fmt: skip
+
+
+def test_check_breaks_on_purpose_and_says_so(folder, command):
+    done = command("check", *SHORT, "--config", "c.yaml", "--break", "no_causal")
+    assert done.code == 1
+    assert "broken on purpose: no_causal" in done.err
+    assert "FAIL: future, steps" in done.out and "pytorch/tutorials#719" in done.out
+    as_json = command("check", *SHORT, "--config", "c.yaml", "--break", "no_causal", "--json")
+    assert as_json.code == 1 and json.loads(as_json.out)["fault"] == "no_causal"
+
+
+def test_a_broken_run_stays_broken_and_says_so_everywhere(folder, command):
+    done = command("train", "--config", "c.yaml", "--break", "no_norm")
+    assert done.code == 0
+    assert "broken on purpose: no_norm" in done.err and "broken on purpose" in done.out
+    run = toytrans.load("runs/c")
+    assert run.config.fault == "no_norm"
+    assert not any(isinstance(part, nn.LayerNorm) for part in run.model.modules())
+    for words in (
+        ("eval",),
+        ("translate", "5 7 9"),
+        ("check", *SHORT),
+        ("inspect-masks", "--run", "runs/c"),
+    ):
+        shown = command(*words)
+        assert "broken on purpose: no_norm" in shown.err + shown.out, words
+    assert json.loads(command("eval", "--json").out)["fault"] == "no_norm"
+    assert failing(check(run)) == {"sublayers"}
+    refused = command("check", "runs/c", "--break", "no_causal")
+    assert refused.code == 2 and "leave --break out" in refused.err
+    healed = command("train", "--config", "c.yaml", "--out", "runs/c", "--resume")
+    assert healed.code == 2 and "fault (no_norm -> None)" in healed.err
+
+
+def test_faults_can_be_planted_in_a_sound_run(folder, command):
+    assert command("train", "--config", "c.yaml").code == 0
+    for fault in ("no_residual", "wrong_start"):
+        done = command("check", "runs/c", *SHORT, "--break", fault, "--json")
+        assert done.code == 1
+        failed = {c["check"] for c in json.loads(done.out)["checks"] if c["verdict"] == "FAIL"}
+        assert failed >= set(CARDS[fault].checks)
+
+
+def test_faults_are_listed_and_shown(folder, command):
+    listed = command("faults").out
+    assert all(fault in listed for fault in FAULTS)
+    card = command("faults", "wrong_scale").out
+    assert "ranges: of five seeds; another seed can lie outside" in card
+    assert "symptom" in card and "found by: scale" in card and "vit-pytorch#65" in card
+    unknown = command("faults", "nocausal")
+    assert unknown.err == "toytrans: nocausal: no such fault; did you mean no_causal?\n"
+    assert unknown.code == 2
+    card = " ".join(command("faults", "no_causal").out.split())
+    assert "at the last step" in card and "`toytrans eval RUN --checkpoint last`" in card
+
+
+def test_nested_tensors_of_torch_are_no_news(folder, command):
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        done = command("check", *SHORT, "--model", "mine.py:of_torch", "--only", "pads,future")
+    assert done.code == 0 and "nested" not in done.err
+    assert not [each for each in caught if "nested" in str(each.message)]
+
+
+def test_check_somebody_elses_model(folder, command):
+    sound = command("check", *SHORT, "--model", "mine.py:function")
+    assert sound.code == 0 and "does not apply: scale" in sound.out, sound.out
+    assert sound.out.startswith("mine.py:function, float32")
+    leaking = command("check", *SHORT, "--model", "mine.py:leaking")
+    assert leaking.code == 1
+    assert "place 6 change" in leaking.out or "off by one" in leaking.out
+
+
+def test_a_check_without_its_argument_is_not_asked(folder, command, monkeypatch):
+    lacking = {
+        **dict.fromkeys(("pads by their embeddings", "pads by gradients"), ("embedding",)),
+        **{"future by gradients": ("embedding",), "sublayers": ("embedding",)},
+        **{"steps": ("generate",), "loss": ("loss", "batch"), "labels": ("batch",)},
+    }
+    monkeypatch.syspath_prepend(folder)
+    report = toytrans.check(**importlib.import_module("mine").function(), length=7)
+    assert report.not_asked == lacking
+    assert str(report).endswith(f"; not asked: {', '.join(lacking)}") or "not asked" in report.end
+    assert "steps (give generate=); loss (give loss=, batch=); labels (give batch=)" in str(report)
+    assert str(report).count("\ndoes not apply: scale: no softmax of torch's") == 1
+
+    words = ("check", *SHORT, "--model", "mine.py:function")
+    checks = json.loads(command(*words, "--json").out)["checks"]
+    given = {each["check"]: each["give"] for each in checks if "give" in each}
+    assert given == {name: list(lacking[name]) for name in given} and len(given) == 4
+    assert command(*words, "--format", "junit").out.count('message="not asked: needs') == 4
+
+
+@pytest.mark.parametrize(
+    ("words", "fragments"),
+    [
+        (["--model", "mine"], ["'mine' names no code; write it as FILE.py:NAME"]),
+        (["--model", "nowhere.py:f"], ["nowhere.py: no such file"]),
+        (["--model", "mine.py:absent"], ["mine.py: has no absent"]),
+        (["--model", "mine.py:number"], ["mine.py has no function number"]),
+        (["--model", "mine.py:raising"], ["RuntimeError: no such weights (mine.py:"]),
+        (["--model", "mine.py:exiting"], ["exiting() failed: SystemExit: 3 (mine.py:"]),
+        (["--model", "mine.py:leaving"], ["raised SystemExit: 0\n"]),
+        (["--model", "mine.py:returns_number"], ["mine.py:returns_number", "is of type int"]),
+        (["--model", "models:f"], ["names a module", "whose one line is `from models import f`"]),
+        (["--model", "mine.py:without_model"], ["lacks 'model'"]),
+        (["--model", "mine.py:misspelt"], ["'vocabulary'", "known are"]),
+        (["--model", "mine.py:function", "--break", "no_causal"], ["--break plants faults"]),
+        (
+            ["--model", "mine.py:bare"],
+            [
+                "pad_id and vocabulary_size of a function; give pad_id=... and vocabulary_size",
+                "build()",
+            ],
+        ),
+        (["--model", "mine.py:function", "--config", "c.yaml"], ["exclude each other"]),
+        (["runs/x", "--config", "c.yaml"], ["exclude each other"]),
+        (["runs/x"], ["no such run directory"]),
+        (
+            ["c.yaml"],
+            ["c.yaml: a config, not a run directory; `toytrans train c.yaml`", "--config"],
+        ),
+        (["--set", "model.d_ff=3"], ["give --config"]),
+        ([], ["no run here yet"]),
+        (["--config", "c.yaml", "--set", "fault=no_casual"], ["did you mean no_causal?"]),
+        (
+            ["--config", "c.yaml", "--break", "wrong_scale", "--set", "model.n_heads=1"],
+            ["wrong_scale is no fault with one head"],
+        ),
+        (
+            ["--config", "c.yaml", "--break", "no_position", "--set", "model.positions=none"],
+            ["no_position takes nothing"],
+        ),
+    ],
+    ids=lambda value: " ".join(value)[:40],
+)
+def test_bad_words_are_refused_in_one_line(folder, command, words, fragments):
+    done = command("check", *SHORT, *words)
+    assert done.code == 2 and not done.out
+    assert len(done.err.strip().splitlines()) == 1, done.err
+    for fragment in fragments:
+        assert fragment in done.err
+
+
+# Verdicts, and where they go -------------------------------------------------------------------
+
+
+class Counting(nn.Module):
+    """ids -> logits: each output is the sum over the ids up to it, of the two before it least."""
+
+    def __init__(self, ahead: int = 0, train_ahead: int = 0) -> None:
+        super().__init__()
+        self.tokens = nn.Embedding(20, 16)
+        self.places = nn.Parameter(torch.randn(128, 16))
+        self.out = nn.Linear(16, 20)
+        self.ahead, self.train_ahead = ahead, train_ahead
+
+    def forward(self, ids):
+        ahead = self.train_ahead if self.training else self.ahead
+        seen = torch.ones(ids.shape[1], ids.shape[1]).tril(ahead).to(self.places.dtype)
+        x = (self.tokens(ids) + self.places[: ids.shape[1]]).tanh() * (ids != 0)[..., None]
+        return self.out((seen @ x).tanh() + x)
+
+
+def test_a_report_is_true_only_if_it_passed_and_raises_if_not():
+    sound, broken = (ask(Counting(ahead), kind="decoder", length=7) for ahead in (0, 1))
+    assert sound and sound.verdict == "PASS" and sound.raise_if_failed() is None
+    assert not broken and broken.verdict == "FAIL"
+    with pytest.raises(AssertionError, match="sees the future"):
+        broken.raise_if_failed()
+    assert sound.to_dict()["verdict"] == "PASS" and sound.to_dict()["tried"]["lengths"] == [7]
+
+
+def test_a_leak_in_train_mode_alone_is_found_and_said_to_be_there():
+    model = Counting(train_ahead=1).eval()
+    report = ask(model, kind="decoder", length=16)
+    assert "train mode" in report["future"].message and not model.training
+
+
+def test_a_failure_shows_its_module_the_smallest_example_and_how_to_see_it_again():
+    model = around_torch()
+    model.masks = lambda src, tgt_in: (
+        TorchTransformer.masks(model, src, tgt_in) | {"tgt_mask": None}
+    )
+    found = ask(model, start_id=1, eos_id=2, only="future")["future"]
+    assert found.where == "in transformer.decoder.layers.0.self_attn (layer 1)"
+    assert "token 1 from" in found.example and "output 0 moves" in found.example
+    assert found.reproduce == 'toytrans.check(model, ..., only="future", length=7, seed=0)'
+
+
+class Running(nn.Module):
+    """ids -> logits: a running mean of embeddings, so each call is cheap at any length."""
+
+    def __init__(self, leaks_beyond: int = 10**6) -> None:
+        super().__init__()
+        self.tokens, self.out = nn.Embedding(20, 8), nn.Linear(8, 20)
+        self.leaks_beyond = leaks_beyond
+
+    def forward(self, ids):
+        x = self.tokens(ids) * (ids != 0)[..., None]
+        y = x.cumsum(1) / torch.arange(1, ids.shape[1] + 1)[:, None].to(x)
+        leak = nn.functional.pad(x[:, 1:], (0, 0, 0, 1)) * 0.01
+        return self.out((y + leak * (ids.shape[1] > self.leaks_beyond)).tanh() + x)
+
+
+def test_thorough_tries_512_places_and_32_rows():
+    model = Running(leaks_beyond=300)
+    assert toytrans.check(model, **SIZES, kind="decoder", only="pads,future")
+    report = toytrans.check(model, **SIZES, kind="decoder", only="pads,future", thorough=True)
+    assert {64, 256, 512} <= report.tried.lengths and 32 in report.tried.rows
+    assert "future" in failing(report) and "length 512" in report["future"].message
+    sound = toytrans.check(
+        Running(), **SIZES, kind="decoder", only="pads,future,rows", thorough=True
+    )
+    assert sound and max(sound.tried.lengths) == 512
+
+
+def test_what_would_take_too_long_is_left_out_and_said_so(monkeypatch):
+    from toytrans.checks import plan
+
+    monkeypatch.setattr(plan, "WORK", 0)
+    report = toytrans.check(Running(), **SIZES, kind="decoder")
+    assert report and report.tried.lengths == {7}
+    assert any("left out: the model is large" in note for note in report.tried.notes)
+
+
+def test_every_width_is_tried():
+    class Blocks(Running):
+        def forward(self, ids):
+            self.leaks_beyond = 0 if ids.shape[1] == 37 else 10**6
+            return super().forward(ids)
+
+    report = toytrans.check(Blocks(), **SIZES, kind="decoder", only="pads")
+    where = "in a batch of 3 rows, 37 target places, and not in 30 shapes before"
+    assert where in report["pads"].message
+    passed = toytrans.check(Running(), **SIZES, kind="decoder", only="pads")["pads"]
+    assert "other shapes (59)" in passed.message
+
+
+def test_every_difference_of_lengths_and_number_of_rows_is_tried():
+    table, asked = torch.eye(20), []
+
+    def losing(lost):
+        def model(src, tgt_in):
+            asked.append((src, tgt_in))
+            leak = table[tgt_in].roll(-1, 1) if lost(src, tgt_in) else 0.0
+            return table[tgt_in].cumsum(1) + leak + (src != 0).sum(1)[:, None, None]
+
+        return toytrans.check(model, **SIZES, only="future")
+
+    longer = losing(lambda src, tgt_in: tgt_in.shape[1] == src.shape[1] + 5)["future"]
+    assert "13 source and 18 target places" in longer.message
+    assert longer.reproduce == 'toytrans.check(model, ..., only="future", length=64, seed=0)'
+    nine = losing(lambda src, tgt_in: len(src) == 9)
+    assert "in a batch of 9 rows" in nine["future"].message
+    asked.clear()
+    assert losing(lambda src, tgt_in: False)
+    shapes = {(src.shape[1], tgt.shape[1], len(src)) for src, tgt in asked}
+    sources, targets, rows = (set(sizes) for sizes in zip(*shapes, strict=True))
+    assert set(range(9, 66)) <= sources & targets and set(range(2, 18)) <= rows
+    assert {target - source for source, target, _ in shapes if source > 8} >= set(range(-8, 9))
+
+
+def test_gradients_are_judged_where_no_embedding_is_given():
+    class Straight(Running):
+        def forward(self, ids):
+            later = self.out(self.tokens(ids).roll(-1, 1))
+            return super().forward(ids) + later - later.detach()
+
+    report = toytrans.check(Straight(), **SIZES, kind="decoder", only="future")
+    assert "depend on the future" in report["future"].message
+    passed = toytrans.check(Running(), **SIZES, kind="decoder", only="future")["future"]
+    assert passed.verdict == "PASS" and "exactly zero" in passed.parts["gradients"].message
+
+
+@pytest.mark.parametrize(
+    ("change", "cause"),
+    [
+        (lambda x, ids: nn.functional.dropout(x, 0.2), "functional dropout without training="),
+        (lambda x, ids: x + torch.rand(()), "draws random numbers in eval mode"),
+        (lambda x, ids: (x, ids.clamp_(max=3))[0], "changes the ids that it is handed: tgt_in"),
+    ],
+    ids=["dropout", "noise", "ids"],
+)
+def test_what_a_module_does_at_each_call_fails(change, cause):
+    class Odd(Running):
+        def forward(self, ids):
+            return change(super().forward(ids), ids)
+
+    report = ask(Odd(), kind="decoder")
+    assert "calls" in failing(report) and cause in report["calls"].message
+    if "random" in cause:  # in a function it may be a switch that its user forgot
+        model = Odd()
+        with pytest.raises(UserError, match=r"model\.eval\(\)"):
+            ask(lambda ids: model(ids), kind="decoder")
+
+
+def test_what_is_kept_in_a_plain_function_fails():
+    calls = []
+
+    def counting(src, tgt_in):
+        calls.append(0)
+        logits = nn.functional.one_hot(tgt_in, 20).float().cumsum(1)
+        return logits + src.sum(1)[:, None, None] + len(calls)
+
+    report = ask(counting)
+    assert failing(report) == {"calls"} and "from call to call" in report["calls"].message
+
+
+def test_a_model_that_needs_one_length_is_asked_with_one():
+    model = around_torch().eval()
+
+    def equal(src, tgt_in):
+        assert src.shape == tgt_in.shape, "source and target differ in length"
+        return model(src, tgt_in)
+
+    report = ask(equal, start_id=1, eos_id=2)
+    assert report and report["pads"].verdict == report["rows"].verdict == "PASS"
+    assert any("of one length in every batch" in note for note in report.tried.notes)
+
+
+def test_a_source_of_fewer_ids_or_another_pad_is_named():
+    model = around_torch().eval()
+    model.src_embedding = Places(12)
+    with pytest.raises(UserError, match="the source has fewer ids than 20: give source_size="):
+        ask(model)
+    assert ask(model, source_size=12)
+
+    class OtherPad(TorchTransformer):
+        def masks(self, src, tgt_in):
+            return super().masks(torch.where(src == 3, 0, src.clamp(min=1)), tgt_in)
+
+    other = around_torch()
+    other.__class__ = OtherPad
+    report = ask(other, start_id=1, eos_id=2)
+    assert report.verdict == "cannot judge" and not failing(report)
+    assert "give source_pad_id=3" in report["pads"].message
+    assert ask(other, start_id=1, eos_id=2, source_pad_id=3)
+
+
+def test_pads_before_the_ids_of_a_hugging_face_decoder_are_judged():
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    class Ignoring(LlamaForCausalLM):
+        def forward(self, input_ids=None, attention_mask=None, **named):
+            return super().forward(input_ids=input_ids, **named)
+
+    sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
+    config = LlamaConfig(**sizes, vocab_size=30, intermediate_size=16, pad_token_id=0)
+    sound = check(LlamaForCausalLM(config), only="pads")["pads"]
+    assert sound.verdict == "PASS" and "2 pads before them" in sound.message
+    spoilt = check(Ignoring(config), only="pads")["pads"]
+    assert spoilt.verdict == "FAIL" and "attention_mask is 0" in spoilt.message
+
+
+def test_decoding_that_counts_places_otherwise_names_position_ids():
+    from transformers import CamembertConfig, CamembertForCausalLM
+
+    sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
+    config = CamembertConfig(**sizes, vocab_size=30, intermediate_size=16, is_decoder=True,
+                             max_position_embeddings=40, pad_token_id=0)  # fmt: skip
+    found = check(CamembertForCausalLM(config), only="steps")["steps"]
+    assert found.verdict == "FAIL" and "without position_ids both agree" in found.message
+
+
+def test_nothing_seen_cannot_be_judged():
+    report = ask(lambda src, tgt_in: torch.zeros(*tgt_in.shape, 20), length=7)
+    assert report.verdict == "cannot judge" and not report
+    with pytest.raises(AssertionError, match="never change"):
+        report.raise_if_failed()
+
+
+def test_checks_are_chosen_by_name():
+    report = ask(Counting(), kind="decoder", only="pads,future", length=7)
+    assert [found.name for found in report.results] == ["pads", "future"]
+    assert "order" not in {f.name for f in ask(Counting(), kind="decoder", skip="order").results}
+    with pytest.raises(UserError, match="no check z"):
+        ask(Counting(), only="z")
+    with pytest.raises(UserError, match="skip future, pads: no check is left"):
+        ask(Counting(), only="pads", skip="future,pads")
+
+
+def test_layouts_are_found_out():
+    core = nn.Transformer(16, 2, 1, 1, 32)
+
+    class TimeFirst(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.core, self.out = core, nn.Linear(16, 20)
+            self.tokens, self.places = nn.Embedding(20, 16), nn.Parameter(torch.randn(80, 1, 16))
+
+        def forward(self, src, tgt_in):
+            x, y = (self.tokens(ids) + self.places[: len(ids)] for ids in (src, tgt_in))
+            future = torch.ones(len(tgt_in), len(tgt_in), dtype=torch.bool).triu(1)
+            pads = (src == 0).T
+            return self.out(self.core(x, y, tgt_mask=future, src_key_padding_mask=pads,
+                                      memory_key_padding_mask=pads))  # fmt: skip
+
+    assert ask(TimeFirst(), start_id=1, eos_id=2, length=7)
+
+
+def test_decoders_and_encoders_of_hugging_face_are_judged():
+    from transformers import BertConfig, BertForMaskedLM, GPT2Config, GPT2LMHeadModel
+
+    gpt2 = GPT2Config(vocab_size=30, n_embd=16, n_layer=2, n_head=2, n_positions=40,
+                      bos_token_id=1, eos_token_id=2)  # fmt: skip
+    report = check(GPT2LMHeadModel(gpt2), length=7)
+    assert report and report["steps"].verdict == "PASS"
+    bert = BertConfig(vocab_size=30, hidden_size=16, num_hidden_layers=2, num_attention_heads=2,
+                      intermediate_size=32, max_position_embeddings=40)  # fmt: skip
+    report = check(BertForMaskedLM(bert), length=7)
+    assert report and report["future"].verdict == "does not apply"
+
+
+def test_the_example_for_other_repositories_passes():
+    import runpy
+
+    example = runpy.run_path(str(Path(__file__).parents[2] / "docs" / "example_test_model.py"))
+    tests = [value for name, value in example.items() if name.startswith("test_")]
+    assert len(tests) == 2
+    for test in tests:
+        test()
+
+
+def test_formats_for_machines(folder, command):
+    from xml.etree import ElementTree
+
+    leaking = ("check", "--model", "mine.py:leaking", "--length", "7")
+    done = command(*leaking, "--format", "junit")
+    suite = ElementTree.fromstring(done.out)
+    assert done.code == 1 and int(suite.get("failures")) >= 2
+    assert suite.find("testcase/failure").get("message")
+    annotated = command(*leaking, "--format", "github", "--only", "pads,future")
+    assert annotated.out.startswith("::error title=toytrans check pads")
+    assert len(annotated.out.splitlines()) == 2
+
+
+def test_what_cannot_be_judged_ends_with_2_and_one_line(folder, command):
+    Path("blind.py").write_text(
+        "import torch\n"
+        "def f():\n    return {'model': lambda s, t: torch.zeros(*t.shape, 9), 'pad_id': 0,\n"
+        "            'vocabulary_size': 9}\n"
+    )
+    done = command("check", "--model", "blind.py:f", "--length", "7")
+    assert done.code == 2 and "cannot judge" in done.err and len(done.err.splitlines()) == 1

@@ -1,0 +1,151 @@
+"""(k) in attention of any code: every softmax is followed back to its product, without names."""
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+from zoo import Entry, entries
+
+from toytrans import check
+from toytrans.errors import UserError
+
+BY_HAND = [entry for entry in entries() if entry.family == "attention_by_hand"]
+CAUSES = {
+    "root of the models width": "0.354, 1 / root of the model's width 8; 1 / root of the head's",
+    "a head a module by the models width": "encoder.0.self_attn.heads.0: scores are q k times",
+    "fused attention of scaled queries": "scaled twice",
+    "no scale by hand": "nothing scales the scores",
+    "multiplied by the root": "multiplied in place of divided",
+    "closed by minus a trillionth": "closed scores hold -1e-12, which closes nothing",
+    "minus a trillionth added": "closed scores hold -1e-12, which closes nothing",
+    "minus one in fused attention": "closed scores hold -1, which closes nothing",
+    "softmax over the first axis but one": "another axis than the keys",
+    "softmax over the queries by einsum": "another axis than the keys",
+    "heads merged without a turn": "heads are split or merged by a reshape alone",
+    "heads split without a turn": "heads are split or merged by a reshape alone",
+}
+
+
+def scores_of(**given):
+    report = check(**given, length=7, only="scale")
+    return report.results[0]
+
+
+@pytest.mark.parametrize("entry", BY_HAND, ids=lambda entry: entry.name)
+def test_attention_written_by_hand(entry: Entry):
+    found = scores_of(**entry.build())
+    assert (found.verdict == "FAIL") == (entry.verdict == "FAIL"), found.message
+    assert CAUSES.get(entry.name, "") in found.message
+
+
+def test_every_cause_is_that_of_a_model():
+    assert set(CAUSES) <= {entry.name for entry in BY_HAND}
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("a bias of zeros and no scale", "give scale=1"),
+        ("a learned temperature of one", "a learned number scales"),
+        ("normed queries and no scale", "give scale=1"),
+    ],
+)
+def test_another_scale_may_be_meant_and_is_said(name, words):
+    found = scores_of(**next(entry for entry in BY_HAND if entry.name == name).build())
+    assert found.verdict == "cannot judge" and words in found.message
+
+
+def test_a_plain_function_is_judged_too():
+    arguments = next(e for e in BY_HAND if e.name == "no scale by hand").build()
+    model = arguments.pop("model").eval()
+    found = scores_of(**arguments, model=lambda src, tgt: model(src, tgt))
+    assert found.verdict == "FAIL" and found.message.startswith("nothing scales the scores")
+
+
+def test_a_scale_that_is_given_is_asked_for():
+    arguments = next(e for e in BY_HAND if e.name == "scale on both").build()
+    assert scores_of(**arguments | {"scale": 0.5}).verdict == "PASS"
+    found = scores_of(**arguments | {"scale": 1})
+    assert found.verdict == "FAIL" and "times 0.5, and scale=1 was given" in found.message
+    for scale in ("1", 0, True, float("nan")):
+        with pytest.raises(UserError, match="above 0, that multiplies q k"):
+            check(**arguments | {"scale": scale})
+
+
+class Multihead(nn.Module):
+    """nn.MultiheadAttention in self-attention."""
+
+    def __init__(self):
+        super().__init__()
+        self.table, self.places = nn.Embedding(20, 16), nn.Parameter(torch.randn(80, 16))
+        self.attention = nn.MultiheadAttention(16, 2, batch_first=True)
+        self.head = nn.Linear(16, 20)
+
+    def forward(self, ids):
+        x = self.table(ids) + self.places[: ids.shape[1]]
+        blocked = torch.ones(2 * ids.shape[1:]).bool().triu(1)
+        with torch.no_grad():
+            return self.head(self.attention(x, x, x, attn_mask=blocked)[0] + x)
+
+
+def test_torchs_own_module_is_judged_where_it_takes_shortcuts():
+    found = scores_of(model=Multihead(), kind="decoder", pad_id=0, vocabulary_size=20)
+    assert found.verdict == "PASS" and "1 attention:" in found.message
+
+
+class Pointer(Multihead):
+    """Places are pointed at by unscaled products, which are no weights of values."""
+
+    def forward(self, ids):
+        x = super().forward(ids)
+        shares = (x @ x.mT).tril().softmax(-1)
+        return x + F.one_hot(ids, 20).to(x) * shares.diagonal(dim1=1, dim2=2)[..., None]
+
+
+def test_a_softmax_that_weighs_no_values_is_no_attention():
+    found = scores_of(model=Pointer(), kind="decoder", pad_id=0, vocabulary_size=20)
+    assert found.verdict == "PASS" and "1 attention:" in found.message
+
+
+def test_why_nothing_was_judged_is_said():
+    table = nn.Embedding(20, 20)
+
+    def written_out(ids):
+        scores = (table(ids) @ table(ids).mT).tril().exp()
+        return scores / scores.sum(-1, keepdim=True) @ table(ids)
+
+    found = scores_of(model=written_out, kind="decoder", pad_id=0, vocabulary_size=20)
+    assert found.verdict == "does not apply" and "written out" in found.message
+
+
+def test_a_scale_of_hugging_faces_config_is_no_mistake():
+    hf = pytest.importorskip("transformers")
+    ids = {"vocab_size": 30, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
+    sizes = {"hidden_size": 16, "intermediate_size": 16, "max_position_embeddings": 80}
+    layers = {"num_hidden_layers": 2, "num_attention_heads": 4}
+    by_layer = hf.GPT2Config(**ids, **sizes, **layers, scale_attn_by_inverse_layer_idx=True)
+    by_width = hf.GraniteConfig(**ids, **sizes, **layers, attention_multiplier=1 / 4)
+    granite = hf.GraniteForCausalLM(by_width)
+    for model in (hf.GPT2LMHeadModel(by_layer), granite):
+        found = scores_of(model=model)
+        assert found.verdict == "cannot judge" and "give scale=0.25" in found.message
+    assert scores_of(model=granite, scale=0.25).verdict == "PASS"
+    assert scores_of(model=granite, scale=0.5).verdict == "FAIL"
+
+
+@pytest.mark.parametrize("name", ["root of the models width", "multiplied by the root"])
+def test_a_mistaken_scale_may_be_meant(name):
+    arguments = next(entry for entry in BY_HAND if entry.name == name).build()
+    scale = arguments["model"].attention.scale
+    assert f"give scale={scale:.3g}" in scores_of(**arguments).message
+    assert scores_of(**arguments | {"scale": scale}).verdict == "PASS"
+
+
+def test_equal_numbers_do_not_tell_how_heads_are_merged():
+    arguments = next(entry for entry in BY_HAND if entry.name == "scale on the queries").build()
+    frozen = [
+        parameter.requires_grad_(False).zero_()
+        for name, parameter in arguments["model"].named_parameters()
+        if ".c." in name
+    ]
+    assert frozen and scores_of(**arguments).verdict == "PASS"

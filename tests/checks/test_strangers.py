@@ -1,0 +1,195 @@
+"""What `check` says to those who bring their own model for the first time."""
+
+import functools
+import warnings
+
+import pytest
+import torch
+from conftest import Command
+from torch import nn
+from zoo.parts import real
+from zoo.sound_torch import Torchs
+
+from toytrans import check
+from toytrans.checks import plan
+from toytrans.errors import UserError
+from toytrans.testing import CheckFailed, assert_sound
+
+IDS = {"pad_id": 0, "vocabulary_size": 20}
+SHORT = {"length": 7}
+
+
+def names(results) -> set[str]:
+    return {result.name for result in results}
+
+
+class Classifier(nn.Module):
+    """An encoder that pools: ids (B, L) -> logits (B, 5)."""
+
+    def __init__(self, masks_pads: bool):
+        super().__init__()
+        self.table, self.places = nn.Embedding(20, 16), nn.Parameter(torch.randn(80, 16))
+        layer = nn.TransformerEncoderLayer(16, 2, 32, batch_first=True)
+        self.layers = nn.TransformerEncoder(layer, 1, enable_nested_tensor=False)
+        self.head, self.masks_pads = nn.Linear(16, 5), masks_pads
+
+    def forward(self, ids):
+        pads = (ids == 0) & self.masks_pads
+        x = self.table(ids) + self.places[: ids.shape[1]]
+        x = self.layers(x, src_key_padding_mask=pads).masked_fill(pads[..., None], 0)
+        return self.head(x.sum(1) / (~pads).sum(1, keepdim=True))
+
+
+def test_a_pooled_classifier_is_judged():
+    report = check(Classifier(True), kind="encoder", **IDS, **SHORT)
+    assert report.passed
+    assert names(report.of("PASS")) >= {"pads", "rows", "scale", "target", "calls"}
+
+
+def test_a_pooled_classifier_that_sees_pads_fails_in_its_own_words():
+    report = check(Classifier(False), kind="encoder", **IDS, **SHORT)
+    assert {"pads", "rows"} <= names(report.failures)
+    said = " ".join(f"{f.message} {f.example}" for f in report.failures)
+    assert "pads are appended to the ids" in said and "is the pad mask passed" in said
+    assert "target" not in said and "tgt_in" not in said and "causal" not in said
+
+
+def test_a_decoders_causes_speak_of_ids():
+    table = nn.Embedding(20, 20)
+
+    def reading_ahead(ids):
+        return table(ids) + table(ids).mean(1, keepdim=True)
+
+    report = check(reading_ahead, kind="decoder", **IDS, **SHORT)
+    said = " ".join(f"{f.message} {f.example}" for f in report.failures)
+    assert "is the pad mask passed, and is the causal mask" in said
+    assert "target's pad" not in said and "tgt_in" not in said
+
+
+def test_other_logits_of_an_encoder_are_refused_without_a_number_of_classes():
+    with pytest.raises(UserError, match=r"expected \(4, \d+, C\).*of a pooled one"):
+        check(lambda ids: torch.zeros(len(ids), 3, 5), kind="encoder", **IDS)
+
+
+class Masked(Torchs):
+    """nn.Transformer whose masks are handed in."""
+
+    def forward(self, src, tgt, src_key_padding_mask, tgt_mask, *, memory_key_padding_mask):
+        masks = {
+            "src_key_padding_mask": src_key_padding_mask,
+            "tgt_mask": tgt_mask,
+            "memory_key_padding_mask": memory_key_padding_mask,
+        }
+        return self.head(self.transformer(self.source(src), self.target(tgt), **masks))
+
+
+def test_the_wrapper_that_is_shown_is_ready():
+    """It is run as it stands; what needs modules finds them behind it."""
+    with pytest.raises(UserError, match="tgt_mask, memory_key_padding_mask beside ids") as refused:
+        check(Masked(), **IDS)
+    code = str(refused.value).partition("\n\n")[2]
+    made: dict = {"torch": torch}
+    exec(code, made)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        report = check(made["Asked"](Masked()), **IDS, **SHORT)
+    assert report.passed
+    assert names(report.of("PASS")) >= set(
+        ["pads", "future", "rows", "sublayers", "scale", "source", "target"]
+    )
+
+
+@pytest.mark.parametrize(
+    ("forward", "line"),
+    [
+        (lambda x, mask: x, "mask = (x != 0)[:, None, None]"),
+        (lambda src, src_len, trg: trg, "src_len = (src != 0).sum(1)"),
+        (
+            lambda src, trg, src_mask, trg_mask: trg,
+            "trg_mask = (trg != 0)[:, None, None] & torch.ones(2 * trg.shape[1:]).bool().tril()",
+        ),
+    ],
+)
+def test_a_wrapper_fits_the_signature(forward, line):
+    with pytest.raises(UserError) as refused:
+        check(forward, **IDS)
+    assert line in str(refused.value)
+
+
+class Callable:
+    def __call__(self, src, tgt, tgt_mask):
+        return tgt
+
+
+@pytest.mark.parametrize("model", [functools.partial(Callable()), Callable()])
+def test_a_callable_without_a_name_is_refused_too(model):
+    with pytest.raises(UserError, match="takes tgt_mask beside ids"):
+        check(model, **IDS)
+
+
+def test_ids_that_are_called_padded_or_masked_are_ids():
+    model = Torchs().eval()
+    for function in (
+        lambda src, tgt_padded: model(src, tgt_padded),
+        lambda src_padded, tgt_masked: model(src_padded, tgt_masked),
+    ):
+        assert check(function, **IDS, **SHORT, only="future").passed
+
+
+def test_the_command_prints_the_wrapper_and_where_an_argument_goes(tmp_path, command: Command):
+    path = tmp_path / "strange.py"
+    path.write_text(
+        "def masked():\n"
+        "    return {'model': lambda src, tgt, tgt_mask: tgt, 'pad_id': 0, 'vocabulary_size': 9}\n"
+        "def ids_alone():\n"
+        "    return {'model': lambda ids: ids, 'pad_id': 0, 'vocabulary_size': 9}\n"
+    )
+    answer = command("check", "--model", f"{path}:masked")
+    assert answer.code == 2 and not answer.out, "which --json leaves to programs"
+    assert answer.err.startswith("class Asked(torch.nn.Module):\n")
+    assert "takes tgt_mask beside ids" in " ".join(answer.err.split())
+    answer = command("check", "--model", f"{path}:ids_alone")
+    assert "give kind='decoder'" in answer.err
+    assert "build() gives it in its dict" in answer.err
+
+
+def test_a_check_that_was_cut_short_says_so(monkeypatch: pytest.MonkeyPatch):
+    model = Torchs()
+    whole = check(model, **IDS, only="pads,future")
+    assert str(whole).splitlines()[-1].startswith("PASS; not asked: pads by")
+    monkeypatch.setattr(plan, "WORK", 0.0)
+    report = check(model, **IDS, only="pads,future")
+    last = str(report).splitlines()[-1]
+    assert report.passed and last.startswith("PASS, reduced: lengths from ")
+    assert "lengths from 16 on in eval mode" in last and "build the model small" in last
+    assert report.to_dict()["tried"]["left_out"] and not whole.to_dict()["tried"]["left_out"]
+
+
+class Inverted(Torchs):
+    """True stands for real places in both masks of the source's pads."""
+
+    def masks(self, src, tgt):
+        kept = real(src)
+        inverted = {"src_key_padding_mask": kept, "memory_key_padding_mask": kept}
+        return super().masks(src, tgt) | inverted
+
+
+def test_the_first_cause_comes_first_and_what_follows_is_marked():
+    with warnings.catch_warnings(), pytest.raises(CheckFailed) as failed:
+        warnings.simplefilter("ignore")
+        assert_sound(Inverted(), **IDS, **SHORT, start_id=1, eos_id=2)
+    text = str(failed.value)
+    lines = text.splitlines()
+    follow = [n for n, line in enumerate(lines) if "may follow from pads" in line]
+    marked = {lines[n - 1].split()[1] for n in follow}
+    assert lines[1].startswith("FAIL  pads ")
+    assert {"rows", "sublayers"} <= marked
+    assert "residual connection is missing" not in text and "is bypassed" not in text
+
+
+def test_what_does_not_apply_takes_one_line():
+    text = str(check(lambda ids: nn.functional.one_hot(ids, 20).double(), kind="encoder", **IDS))
+    lines = text.splitlines()
+    assert sum("does not apply" in line for line in lines) == 1
+    assert sum(line.startswith("not asked:") for line in lines) == 1
+    assert "loss, labels: the labels of an encoder" in text

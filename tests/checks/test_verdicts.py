@@ -1,0 +1,138 @@
+"""Verdicts that must not be better than what was judged, nor depend on the machine."""
+
+import itertools
+import time
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+from zoo import START, entries
+from zoo.parts import Embedding, Layer, Translator, real
+
+import toytrans
+from toytrans.checks import plan
+from toytrans.errors import UserError
+from toytrans.testing import CheckFailed, assert_sound
+
+IDS = {"pad_id": 0, "vocabulary_size": 20, "start_id": 1, "eos_id": 2, "length": 7}
+
+
+def test_a_check_that_cannot_be_asked_is_no_pass():
+    with pytest.raises(CheckFailed, match=r"not asked: loss \(give loss=, batch=\)"):
+        assert_sound(Translator(), **IDS, only="loss")
+    with pytest.raises(CheckFailed, match=r"^loss not asked: needs a loss function"):
+        assert_sound(Translator(), **IDS, only="future,loss")
+    assert toytrans.check(Translator(), **IDS, only="loss").verdict == "cannot judge"
+    assert assert_sound(Translator(), **IDS, only="future")
+
+
+def test_a_decoding_of_nothing_is_not_judged_and_named_last():
+    start = lambda src: torch.full((len(src), 1), START)  # noqa: E731
+    report = toytrans.check(Translator(), **IDS, only="future,steps", generate=start)
+    assert report["steps"].verdict == "cannot judge"
+    assert str(report).endswith("\nPASS; not judged: steps")
+
+
+def test_a_model_of_pictures_is_refused_in_one_line():
+    transformers = pytest.importorskip("transformers")
+    sizes = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2}
+    config = transformers.ViTConfig(**sizes, intermediate_size=8, image_size=8, patch_size=4)
+    with pytest.raises(UserError, match="does not say its vocabulary_size in its config"):
+        toytrans.check(transformers.ViTModel(config))
+
+
+def test_the_verdict_does_not_depend_on_the_clock(monkeypatch):
+    model = Translator()
+    before = toytrans.check(model, **IDS, only="pads,future").to_dict()
+    ticks = itertools.count(0, 1000)
+    monkeypatch.setattr(time, "process_time", lambda: next(ticks))
+    assert toytrans.check(model, **IDS, only="pads,future").to_dict() == before
+
+
+def test_a_failure_in_train_mode_is_placed_in_spite_of_dropout():
+    class Dropping(Layer):
+        """It sees pads in training alone, and drops by a function."""
+
+        def branch(self, x, norm, sublayer):
+            return x + F.dropout(sublayer(norm(x)), 0.5, self.training)
+
+    class Model(Translator):
+        layer = Dropping
+
+        def cross_mask(self, src, tgt, number):
+            mask = real(src)[:, None, None]
+            return torch.ones_like(mask) if self.training else mask
+
+    where = toytrans.check(Model(), **IDS, only="pads")["pads"].where
+    assert where.startswith("in decoder.0.encoder_attn")
+
+
+def test_a_name_that_holds_enc_is_not_the_encoder():
+    class Named(nn.Module):
+        """Both halves in `sentence`, the decoder's layers without a residual connection."""
+
+        def __init__(self):
+            super().__init__()
+            self.sentence = Halves()
+
+        def forward(self, src, tgt):
+            return self.sentence(src, tgt)
+
+    class Halves(Translator):
+        class layer(Layer):
+            def branch(self, x, norm, sublayer):
+                return sublayer(norm(x))
+
+    assert toytrans.check(Named(), **IDS)["sublayers"].verdict == "FAIL"
+
+
+@pytest.mark.parametrize(
+    ("family", "name", "check"),
+    [
+        ("sound_batches", "words made of characters", "pads"),
+        ("habits", "pads that are ranked first", "steps"),
+    ],
+)
+def test_a_sound_model_passes_where_a_pad_stands_for_more(family, name, check):
+    entry = next(e for e in entries() if (e.family, e.name) == (family, name))
+    report = toytrans.check(**entry.build(), length=7, only=check)
+    assert report[check].verdict == "PASS", str(report)
+
+
+def test_ids_that_an_embedding_is_given_by_name_are_met():
+    class Named(Embedding):
+        def forward(self, ids):
+            return self.tokens(ids) + self.tokens(input=ids) + self.places(ids)
+
+    model = Translator()
+    model.source, model.target = Named(), Named()
+    embedding = (model.source, model.target)
+    assert toytrans.check(model, **IDS, embedding=embedding)["pads"].verdict == "PASS"
+    model.source_mask = lambda src, number: torch.ones_like(src, dtype=torch.bool)[:, None, None]
+    report = toytrans.check(model, **IDS, embedding=embedding, only="pads")
+    assert report["pads"].verdict == "FAIL"
+
+
+def test_a_generate_that_never_answered_is_not_said_to_have():
+    def draws_and_raises(src):
+        torch.rand(1)
+        raise ValueError("no weights")
+
+    with pytest.raises(UserError, match="no weights"):
+        toytrans.check(Translator(), **IDS, generate=draws_and_raises, only="steps")
+
+
+def test_more_seeds_of_a_batch_leave_no_length_out(monkeypatch):
+    """A model that does not see its source is asked with more seeds, which cost no lengths."""
+
+    class Blind(Translator):
+        def encode(self, src):
+            return torch.zeros_like(super().encode(src))
+
+    monkeypatch.setattr(plan, "WORK", 1e8)
+    few, many = (
+        toytrans.check(Blind(), **IDS | {"length": 16}, only=only).tried
+        for only in ("future", "future,source")
+    )
+    assert few.left_out and few.left_out == many.left_out

@@ -1,0 +1,486 @@
+"""What the doctor finds: in made-up records, in runs that were really trained, and where nothing
+is wrong; and what it says of a machine."""
+
+import json
+import math
+import shutil
+import threading
+from collections import namedtuple
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from itertools import count
+from pathlib import Path
+
+import pytest
+import torch
+from conftest import ANCHORED, VOCABULARY, config_of, tiny_yaml
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import toytrans
+from toytrans.config.schema import Config
+from toytrans.config.yaml import write_yaml
+from toytrans.data.open import open_dataset
+from toytrans.data.pairs import DataFacts
+from toytrans.doctor.findings import examine
+from toytrans.doctor.record import (
+    CheckpointStatus,
+    OnTestPairs,
+    RunSnapshot,
+    TargetStats,
+    overview,
+    read_snapshot,
+    target_stats,
+)
+from toytrans.training import environment as machine
+from toytrans.training.checkpoint import load_checkpoint, save_checkpoint
+from toytrans.training.run import create_run
+from toytrans.training.trainer import Trainer
+
+TARGETS = TargetStats(tokens=tuple(range(2, 22)), entropy=math.log(20), train_size=None)
+"""Validation targets of lengths 1 to 20, of twenty symbols."""
+
+LEARNS = [3.1, 2.9, 2.0, 1.0, 0.5, 0.2, 0.1, 0.05, 0.04, 0.03, 0.02, 0.01]
+STAYS = [3.1, 2.6] + [2.2] * 18
+
+
+def a_case(losses=LEARNS, valid=(1.0, 1.0, 0.01), max_steps=None, **changes) -> RunSnapshot:
+    """A run of ten steps a record. valid: exact match, token accuracy and loss at its end."""
+    count = len(losses)
+    sections = {name: changes.pop(name, {}) for name in ("data", "model", "train")}
+    limits = {"max_steps": max_steps or 10 * count, "warmup_steps": 10}
+    sections["train"] = limits | sections["train"]
+    config = config_of(**sections, fault=changes.pop("fault", None))
+    columns = {"lr": 3e-3, "grad_norm": 0.5, "padding": 1.1} | changes.pop("columns", {})
+    records = [
+        {"step": 10 * k, "loss": loss, "target_tokens": 9000 * k, "elapsed_s": 0.2 * k}
+        | {name: each[k - 1] if isinstance(each, list) else each for name, each in columns.items()}
+        for k, loss in enumerate(losses, 1)
+    ]
+    if valid is not None:
+        names = ("valid_exact_match", "valid_token_accuracy", "valid_loss")
+        records[-1] |= dict(zip(names, valid, strict=True))
+    facts, last = DataFacts(VOCABULARY, (1, 6)), (CheckpointStatus(10 * count),)
+    case = RunSnapshot(Path("run"), config, facts, records, {}, last, targets=TARGETS)
+    return replace(case, **changes)
+
+
+def names(case: RunSnapshot) -> list[str]:
+    return [finding.name for finding in examine(case)]
+
+
+def at(place: int, value: float, usual: float) -> list[float]:
+    """A column of 20 records with one that is not like the others."""
+    return [value if k == place else usual for k in range(20)]
+
+
+POOR = {"losses": STAYS, "valid": (0.1, 0.3, 2.2)}
+FEW = replace(TARGETS, train_size=100)
+
+
+@pytest.mark.parametrize(
+    ("changes", "severity", "expected", "evidence"),
+    [
+        ({"fault": "no_causal"}, "wrong", ["fault"], "the decoder's self-attention"),
+        (
+            {"valid": (0.0, 1.0, 0.01)},
+            "wrong",
+            ["reads_the_future"],
+            "100% of the outputs are wrong. Fed the target, a pair has 0.00 wrong tokens",
+        ),
+        (
+            {"valid": (0.0, 1 - 1 / 11.5, 0.05)},
+            "wrong",
+            ["one_error_each"],
+            "A pair has 1.00 wrong tokens. Errors at random places would leave 0.40",
+        ),
+        (
+            {"valid": (0.0, 0.2, 3.0)},
+            "wrong",
+            ["trained_on_something_else"],
+            "training loss 0.0200, step 120: exact match 0.000, token accuracy 0.200, validation "
+            "loss 3.0000",
+        ),
+        ({"valid": (0.5, 0.9, 0.6), "targets": FEW}, "odd", ["overfitted"], "100 pairs"),
+        (
+            {"losses": [3.0] * 20, "valid": (0.0, 0.05, 3.0)},
+            "wrong",
+            ["learned_nothing"],
+            "loss 3.00; token frequencies alone would give 3.00",
+        ),
+        (POOR, "odd", ["plateau"], "errors at random places would give 0.006"),
+        (
+            {"losses": [3.0 - 0.1 * k for k in range(20)], "valid": (0.1, 0.3, 1.0)},
+            "odd",
+            ["too_short"],
+            "loss 1.800 in the third quarter, 1.300 in the last",
+        ),
+        (
+            {"losses": [3.0] + [0.5] * 14 + [2.0] * 5, "valid": (0.3, 0.6, 2.0)},
+            "odd",
+            ["loss_rises"],
+            "0.500 in the third quarter, 2.000 in the last",
+        ),
+        (
+            {"losses": [3.0, 9.0, 8.0] + [1.0] * 17, "valid": (0.3, 0.6, 1.0)},
+            "odd",
+            ["plateau", "unstable"],
+            "3.00 at first, 9.00 at step 20",
+        ),
+        (
+            POOR | {"columns": {"grad_norm": at(15, 30.0, 0.5)}},
+            "odd",
+            ["plateau", "spikes"],
+            "1 records above 20 times those before: steps 160",
+        ),
+        (
+            POOR | {"columns": {"grad_norm": 7.0}},
+            "note",
+            ["plateau", "clipped"],
+            "100% of the second half's records above clip_norm 1",
+        ),
+        (
+            POOR | {"columns": {"grad_norm": 1e-5}},
+            "wrong",
+            ["vanished", "plateau"],
+            "median norm 1.0e-05",
+        ),
+        (
+            POOR | {"max_steps": 300, "train": {"warmup_steps": 250}},
+            "odd",
+            ["cut_short", "still_warming_up"],
+            "200 steps of 250 of warm-up",
+        ),
+        (
+            POOR | {"max_steps": 900, "train": {"max_seconds": 4.0}},
+            "odd",
+            ["plateau", "stopped_before_decay"],
+            "step 200 of 900",
+        ),
+        (
+            POOR | {"data": {"valid_length": [1, 9]}, "model": {"positions": "sinusoidal"}},
+            "note",
+            ["plateau", "unseen_lengths"],
+            "trained 1 to 6, valid 1 to 9",
+        ),
+        ({"columns": {"padding": 1.6}}, "note", ["padding"], "1.60 padded tokens a real one"),
+        (
+            POOR | {"columns": {"target_tokens": [100 * k for k in range(1, 21)]}},
+            "note",
+            ["plateau", "few_tokens"],
+            "10 a step",
+        ),
+        ({"unread": 3}, "odd", ["records_cut"], "3 lines without a whole record"),
+        ({"valid": None, "losses": LEARNS}, "note", ["never_evaluated"], "12 records"),
+        ({"records": [], "checkpoints": ()}, "note", ["untrained"], "no record"),
+        ({"checkpoints": ()}, "wrong", ["no_checkpoint"], "step 120 was reached"),
+    ],
+)
+def test_each_finding_comes_with_its_evidence(changes, severity, expected, evidence):
+    found = examine(a_case(**changes))
+    assert [finding.name for finding in found] == expected
+    assert any(s.severity == severity and evidence in s.evidence for s in found), found
+    assert all(finding.remedy and finding.what.endswith(".") for finding in found)
+
+
+def test_a_run_that_solved_its_task_is_not_asked_about_its_gradients():
+    noisy = {"columns": {"grad_norm": at(15, 90.0, 3.0)}, "losses": STAYS}
+    assert "spikes" in names(a_case(**noisy, valid=(0.5, 0.9, 2.2)))
+    assert names(a_case(**noisy, valid=(0.95, 0.99, 0.1))) == []
+
+
+def test_an_evaluation_is_put_beside_the_training_of_its_time():
+    early = a_case(valid=None)
+    early.records[2] |= {"valid_exact_match": 0.0, "valid_token_accuracy": 0.3, "valid_loss": 1.9}
+    assert names(early) == [], "the loss was 2.0 then, and is 0.01 now"
+    lost = a_case([3.0] * 4 + [0.1] * 15 + [1.5], (0.2, 0.6, 1.4))
+    assert "trained_on_something_else" not in names(lost), "it has just lost its way"
+    broken = a_case([3.0] * 4 + [0.05] * 16, (0.2, 0.6, 1.4))
+    assert names(broken) == ["trained_on_something_else"]
+
+
+def test_test_pairs_that_are_far_worse_than_validation_pairs_are_found():
+    """Wilson's intervals: 940 of 1,000 is 0.924 to 0.953, 500 of 600 is 0.801 to 0.861, 520 is
+    0.837 to 0.892: 0.063 and 0.032 apart."""
+    many = replace(TARGETS, tokens=TARGETS.tokens * 50)
+    alike = {"train_length": [1, 6], "valid_length": [1, 6], "test_length": [1, 11]}
+
+    def found(right, pairs=600, **data):
+        case = a_case(valid=(0.94, 0.99, 0.1), targets=many, data=alike | data)
+        tested = OnTestPairs(right / pairs, pairs)
+        return [s for s in examine(replace(case, tested=tested)) if "test" in s.name]
+
+    (finding,) = found(500)
+    assert finding.severity == "odd" and finding.remedy
+    assert "exact match 0.940 (0.924 to 0.953) of 1,000 validation pairs" in finding.evidence
+    assert "0.833 (0.801 to 0.861) of 600 test pairs of lengths 1 to 6" in finding.evidence
+    assert found(520) == [], "less than LOST apart"
+    assert found(5, pairs=6) == [], "six pairs say little"
+    assert found(600) == []
+    for other in ({"valid_length": [1, 3]}, {"test_length": [4, 11]}, {"test_length": [1, 5]}):
+        assert found(0, **other) == [], "lengths differ"
+
+
+def test_a_sweep_whose_test_file_is_of_another_kind_is_found(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    texts = [" ".join(map(str, (n % 4, n // 4 % 4, n // 16))) for n in range(64)]
+    Path("train.tsv").write_text("".join(f"{text}\t{text}\n" for text in texts))
+    Path("other.tsv").write_text("".join(f"{text}\t{text[::-1]}\n" for text in texts))
+    sizes = {"d_model": 32, "d_ff": 64, "n_encoder_layers": 1, "n_decoder_layers": 1} | ANCHORED
+    for name in ("train", "other"):
+        files = {"train": "train.tsv", "valid": "train.tsv", "test": f"{name}.tsv"}
+        config = {
+            "data": {"files": files, "batch_tokens": 512},
+            "model": sizes,
+            "train": {"max_steps": 100, "lr": 1e-2, "warmup_steps": 20, "precision": "fp32"},
+        }
+        Path(f"{name}.yaml").write_text(write_yaml(config))
+        (group,) = toytrans.sweep(f"{name}.yaml", tmp_path / "of" / name, seeds=[0]).groups
+        case = read_snapshot(group.members[0].path)
+        assert case.best["valid_exact_match"] > 0.95, "it has learned to copy"
+        assert case.tested is not None and case.tested.pairs == 64
+        assert ("worse_on_test_pairs" in names(case)) == (name == "other")
+
+
+def test_a_loss_that_is_no_number_is_a_divergence():
+    case = a_case([3.0, 2.0, None], max_steps=100)
+    assert names(case) == ["diverged"]
+    assert "by step 30, rate 0.003; loss 2 at step 20" in examine(case)[0].evidence
+    assert json.dumps(overview(case))
+
+
+def test_label_smoothing_lifts_the_loss_of_a_perfect_model():
+    """For V = 14 and a share of 0.14: probabilities 0.87 and thirteen times 0.01."""
+    case = a_case(train={"label_smoothing": 0.14})
+    assert len(case.facts.vocabulary) == 14
+    assert case.floor == pytest.approx(-0.87 * math.log(0.87) - 0.13 * math.log(0.01))
+    assert case.valid_floor == pytest.approx(-math.log(0.87))
+    assert a_case().floor == 0
+
+
+@settings(deadline=None, max_examples=60)
+@given(errors=st.lists(st.integers(0, 20), min_size=20, max_size=20))
+def test_no_pattern_of_errors_of_a_sound_decoder_looks_like_a_leak(errors):
+    """Errors under teacher forcing, pair by pair; an output is right where there are none."""
+    errors = [min(e, n) for e, n in zip(errors, TARGETS.tokens, strict=True)]
+    exact = sum(e == 0 for e in errors) / len(errors)
+    accuracy = 1 - sum(errors) / sum(TARGETS.tokens)
+    found = names(a_case(STAYS, valid=(exact, accuracy, 2.2)))
+    assert "reads_the_future" not in found
+    leaking = names(a_case(STAYS, valid=(max(0.0, exact - 0.05), 1.0, 2.2)))
+    assert ("reads_the_future" in leaking) == (exact < 1 or 0.05 > 0.02)
+
+
+NUMBER = st.floats(0, 1e6, allow_nan=False) | st.none()
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    losses=st.lists(NUMBER, min_size=1, max_size=30),
+    norm=NUMBER,
+    exact=st.floats(0, 1),
+    accuracy=st.floats(0, 1),
+    loss=st.floats(0, 1e6),
+)
+def test_no_numbers_are_too_odd_for_the_doctor(losses, norm, exact, accuracy, loss):
+    case = a_case(losses, (exact, accuracy, loss), columns={"grad_norm": norm})
+    documents = [finding.to_dict() for finding in examine(case)]
+    assert json.dumps([documents, overview(case)])
+    names_found = [document["name"] for document in documents]
+    assert len(names_found) == len(set(names_found))
+    if norm is None or None in losses:
+        assert names_found[0] == "diverged"
+
+
+def test_what_the_texts_of_a_split_tell():
+    source = open_dataset(config_of("copy", data={"symbols": 7, "valid_examples": 400}))
+    pairs = source.pairs("valid", torch.arange(400))
+    texts = target_stats(pairs, None)
+    assert texts.mean_tokens == pytest.approx(float(pairs.tgt_length.double().mean()) + 1)
+    symbols, ends = int(pairs.tgt_length.sum()), 400
+    share = ends / (symbols + ends)
+    ideal = -share * math.log(share) - (1 - share) * math.log((1 - share) / 7)
+    assert texts.entropy == pytest.approx(ideal, abs=0.02), "seven symbols, all as frequent"
+    assert texts.by_chance(0.5) == pytest.approx(
+        sum(0.5 ** (n + 1) for n in pairs.tgt_length.tolist()) / 400
+    )
+
+
+# Runs that were really trained ---------------------------------------------------------------
+
+
+def train(path: Path, stop: int | None = None, **sections) -> Path:
+    """A small run of `reverse`, in fp32; stopped after some records if asked."""
+    data = {"task": "reverse", "symbols": 8, "train_length": [1, 6], "batch_tokens": 512}
+    layers = {"n_encoder_layers": 1, "n_decoder_layers": 1}
+    config = Config.model_validate(
+        {
+            "data": data | {"valid_examples": 100} | sections.pop("data", {}),
+            "model": ANCHORED | {"d_model": 32, "d_ff": 64} | layers | sections.pop("model", {}),
+            "train": {"max_steps": 100, "lr": 1e-2, "warmup_steps": 20, "log_every": 4}
+            | sections.pop("train", {}),
+            **sections,
+        }
+    )
+    source = open_dataset(config)
+    create_run(path, config, source.facts, {"precision": "fp32", "device": "cpu"})
+    trainer = Trainer(config, source, path, torch.device("cpu"), "fp32")
+    for number, _ in enumerate(trainer.train(), 1):
+        trainer.interrupted = number == stop
+    return path
+
+
+@pytest.fixture(scope="module")
+def sound(tmp_path_factory) -> Path:
+    return train(tmp_path_factory.mktemp("sound") / "run")
+
+
+SINUSOIDAL = {"positions": "sinusoidal"}
+
+
+@pytest.mark.parametrize(
+    ("sections", "expected"),
+    [
+        ({"fault": "no_causal"}, "reads_the_future"),
+        ({"fault": "labels_not_shifted"}, "trained_on_something_else"),
+        ({"fault": "pad_is_eos"}, "one_error_each"),
+        ({"train": {"lr": 1e-6, "max_steps": 40}}, "learned_nothing"),
+        (
+            {"train": {"lr": 30.0, "warmup_steps": 0, "max_steps": 40}, "model": SINUSOIDAL},
+            "unstable",
+        ),
+        ({"train": {"max_steps": 36}}, "too_short"),
+        (
+            {"data": {"train_examples": 40}, "model": SINUSOIDAL, "train": {"max_steps": 150}},
+            "overfitted",
+        ),
+    ],
+    ids=str,
+)
+def test_runs_that_are_broken_are_found_out(tmp_path, sections, expected):
+    """Faults are found by the record alone: the config is made to say nothing of them."""
+    case = read_snapshot(train(tmp_path / "run", **sections))
+    case = replace(case, config=case.config.model_copy(update={"fault": None}))
+    assert expected in names(case)
+
+
+def test_a_sound_run_looks_sound(sound, command):
+    case = read_snapshot(sound)
+    assert case.best["valid_exact_match"] >= 0.99, "it has learned"
+    done = command("doctor", str(sound))
+    assert done.code == 0 and "nothing looks wrong" in done.out
+    told = " ".join(done.out.split())
+    for words in ("step 100 of 100", "exact match", "gradient", "learning rate"):
+        assert words in told
+    document = json.loads(command("doctor", str(sound), "--json").out)
+    assert document["healthy"] and document["symptoms"] == []
+    assert document["looked_at"]["exact_match"] == case.best["valid_exact_match"]
+
+
+def test_a_damaged_run_is_told_with_the_remedy(sound, tmp_path, command):
+    path = Path(shutil.copytree(sound, tmp_path / "run"))
+    weights = path / "checkpoints" / "step-100.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-1])
+    lines = ('{"step": 101, "loss": "much"}', "[]", '{"step": 999}', "\x00")
+    with (path / "metrics.jsonl").open("a") as file:
+        file.write("".join(f"{line}\n" for line in lines) + '{"st')
+    (path / "environment.json").write_text("[]")
+    done = command("doctor", str(path), "--json")
+    found = {finding["name"]: finding for finding in json.loads(done.out)["symptoms"]}
+    assert done.code == 1
+    assert found.keys() == {"damaged_checkpoint", "records_cut"}
+    assert "wrong checksum" in found["damaged_checkpoint"]["evidence"]
+    assert "--checkpoint 75" in found["damaged_checkpoint"]["remedy"]
+    assert found["records_cut"]["evidence"].startswith("4 lines")
+    shown = command("doctor", str(path))
+    assert shown.code == 1 and "remedy: " in shown.out and "nothing looks" not in shown.out
+    none = command("doctor", str(tmp_path))
+    assert none.code == 2 and "not a run directory" in none.err
+
+
+def test_a_damaged_checkpoint_is_never_the_remedy_for_another():
+    statuses = [CheckpointStatus(step, damage="FILE: cut short; REMEDY") for step in (30, 60, 90)]
+    found = examine(a_case(checkpoints=[CheckpointStatus(20), *statuses, CheckpointStatus(120)]))
+    assert ["--checkpoint 20" in finding.remedy for finding in found] == [True] * 3
+    (first,) = examine(a_case(checkpoints=[statuses[0], CheckpointStatus(120)]))
+    assert "--checkpoint 120" in first.remedy
+    assert {finding.remedy for finding in examine(a_case(checkpoints=statuses))} == {"train again"}
+
+
+def test_a_training_that_was_stopped_says_how_to_go_on(tmp_path):
+    case = read_snapshot(train(tmp_path / "run", stop=3))
+    found = {finding.name: finding for finding in examine(case)}
+    assert found.keys() == {"cut_short", "never_evaluated", "still_warming_up"}
+    assert "step 12 of 100" in found["cut_short"].evidence
+    assert "--resume" in found["cut_short"].remedy
+
+
+def test_a_training_that_saves_and_prunes_meanwhile_damages_nothing(sound, tmp_path):
+    """Read beside it again and again, the run is whole, whatever is removed between two looks."""
+    path = Path(shutil.copytree(sound, tmp_path / "run"))
+    checkpoint, stop = load_checkpoint(path, 100), threading.Event()
+
+    def train_on() -> None:
+        for step in count(101):
+            if stop.is_set():
+                return
+            checkpoint.progress.step = step
+            checkpoint.progress.best_step = step - step % 7
+            save_checkpoint(path, checkpoint)
+
+    with ThreadPoolExecutor() as pool:
+        training = pool.submit(train_on)
+        try:
+            for _ in range(20):
+                checkpoints = read_snapshot(path).checkpoints
+                assert [saved.damage for saved in checkpoints if saved.damage] == []
+        finally:
+            stop.set()
+        training.result()
+
+
+def test_a_run_whose_data_is_gone_is_told_without_it(tmp_path, monkeypatch, command):
+    monkeypatch.chdir(tmp_path)
+    Path("pairs.tsv").write_text("1 2\t2 1\n3\t3\n4 1\t1 4\n" * 9)
+    files = dict.fromkeys(("train", "valid", "test"), "pairs.tsv")
+    Path("c.yaml").write_text(tiny_yaml(data={"files": files}))
+    assert command("train", "--config", "c.yaml", "--out", "run").code == 0
+    Path("pairs.tsv").unlink()
+    done = command("doctor", "run")
+    assert done.code in (0, 1) and done.err == "" and "not read: " in done.out
+
+
+# The machine ---------------------------------------------------------------------------------
+
+
+def test_the_machine_is_described(tmp_path, monkeypatch, command):
+    monkeypatch.chdir(tmp_path)
+    done = command("doctor", "--json")
+    found = json.loads(done.out)
+    assert done.code == 0 and found["problems"] == []
+    assert found["runs"] == str(tmp_path / "runs") and not (tmp_path / "runs").exists()
+    assert torch.__version__.startswith(found["packages"]["torch"])  # wheels leave "+cu130" out
+    assert found["threads"] == torch.get_num_threads() and "cpu" in found["devices"]
+    assert list(tmp_path.iterdir()) == [], "nothing is left behind"
+    shown = command("doctor").out
+    for words in ("precision: auto", "fp32 products", "runs go to", "nothing would stop"):
+        assert words in shown
+
+
+def test_what_would_stop_a_training_is_said_with_exit_code_1(tmp_path, monkeypatch, command):
+    monkeypatch.chdir(tmp_path)
+    Usage = namedtuple("Usage", "total used free")
+    monkeypatch.setattr(machine.shutil, "disk_usage", lambda _: Usage(2**40, 2**40, 3 * 2**20))
+    done = command("doctor")
+    assert done.code == 1 and "3 MiB are free" in " ".join(done.out.split())
+    assert "nothing would stop" not in done.out
+
+
+def test_what_can_change_numbers_is_in_every_runs_environment(monkeypatch):
+    monkeypatch.setenv("MKL_CBWR", "COMPATIBLE")
+    found = machine.settings_of_numbers()
+    assert found["threads"] == torch.get_num_threads()
+    assert found["cpu_capability"] == torch.backends.cpu.get_cpu_capability()
+    assert found["switches"]["MKL_CBWR"] == "COMPATIBLE"
+    torch.set_float32_matmul_precision("medium")
+    assert machine.settings_of_numbers()["matmul_precision"] == "medium"

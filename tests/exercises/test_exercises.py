@@ -1,0 +1,381 @@
+"""Exercises: the fault is at work and named nowhere; answers, hints, grades."""
+
+import csv
+import json
+import re
+import shlex
+import shutil
+from pathlib import Path
+from typing import get_args
+
+import pytest
+from conftest import Command
+
+import toytrans
+from toytrans.config.load import load_config
+from toytrans.config.names import FaultName
+from toytrans.config.sealed import seal
+from toytrans.exercises.exercise import DRAWN, KINDS, draw, hints_of, read
+from toytrans.exercises.fault_cards import CARDS
+
+ROOT = Path(__file__).parents[2]
+KEY = "red chalk"
+SMALL = ["model.d_model=16", "model.d_ff=16", "data.batch_tokens=256", "data.valid_examples=20"]
+SMALL += ["data.test_examples=20", "train.max_steps=4"]
+COMMANDS = (
+    "eval runs/exercise",
+    "eval runs/exercise --json",
+    "attention runs/exercise",
+    "attention runs/exercise --json",
+    "inspect-masks runs/exercise --all",
+    "inspect-masks --config exercise-7/exercise.yaml --json",
+    "trace runs/exercise",
+    "trace leaks runs/exercise",
+    "check runs/exercise --only pads,steps,loss --length 7",
+    "check runs/exercise --only pads,steps,loss --length 7 --json",
+    "check runs/exercise --only pads,steps,loss --length 7 --format html",
+    "check runs/exercise --only pads,steps,loss --length 7 --format junit",
+    "check --config exercise-7/exercise.yaml --only pads,steps,loss --length 7",
+    "runs",
+    "compare runs/exercise",
+    "translate runs/exercise 5",
+    "export runs/exercise --format safetensors",
+    "check runs/exercise --break no_norm",
+    "exercise hint --exercise exercise-7",
+)
+"""Every command that shows a run."""
+
+SETS = [word for text in SMALL for word in ("--set", text)]
+
+
+def key_of(fault: FaultName | None, level: int) -> str:
+    """A key that draws a fault."""
+    keys = (f"key {n}" for n in range(1000))
+    return next(key for key in keys if draw(key, 7, level).answer == (fault or "none"))
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: Command) -> Path:
+    """A working directory with an exercise of level 2 in exercise-7."""
+    monkeypatch.chdir(tmp_path)
+    made = command("exercise", "new", "--seed", "7", "--level", "2", "--key", KEY)
+    assert made.code == 0 and KEY not in made.out
+    return tmp_path / "exercise-7"
+
+
+def assert_silent(text: str) -> None:
+    for fault in get_args(FaultName):
+        assert fault not in text
+        assert CARDS[fault].what not in " ".join(text.split())
+
+
+def test_no_file_and_no_command_names_the_fault(folder: Path, command: Command):
+    for level, fault in ((2, "pad_visible"), (3, "loss_on_pads")):
+        shutil.rmtree(folder)
+        shutil.rmtree("runs", ignore_errors=True)
+        new = ("exercise", "new", "--seed", "7", "--level", str(level))
+        command(*new, "--key", key_of(fault, level))
+        trained = command("train", "--config", "exercise-7/exercise.yaml", *SETS)
+        assert trained.code == 0
+        assert_silent(trained.out + trained.err)
+        resume = command("train", "--config", "exercise-7/exercise.yaml", *SETS, "--resume")
+        assert_silent(resume.out + resume.err)
+        for line in COMMANDS if level == 2 else COMMANDS[::4]:
+            done = command(*line.split())
+            assert done.out or done.err, line
+            assert_silent((done.out + done.err).replace("--break no_norm", ""))
+        for path in Path().rglob("*"):
+            if path.is_file():
+                raw = path.read_bytes()
+                assert not [name for name in get_args(FaultName) if name.encode() in raw], path
+
+
+def test_the_sealed_fault_is_at_work_wherever_the_run_is_loaded(folder: Path, command: Command):
+    """The run of an exercise is that of its fault by name, and its proofs fail alike."""
+    config = "exercise-7/exercise.yaml"
+    fault = read(folder).answer
+    assert command("train", "--config", config, *SETS).code == 0
+    for name, more in (("named", ["--break", fault]), ("sound", ["--set", "fault=null"])):
+        assert command("train", "--config", config, *SETS, *more, "--out", name).code == 0
+    records = {
+        run: [
+            {k: v for k, v in json.loads(line).items() if k != "elapsed_s"}
+            for line in (Path(run) / "metrics.jsonl").read_text().splitlines()
+        ]
+        for run in ("runs/exercise", "named", "sound")
+    }
+    assert records["runs/exercise"] == records["named"] != records["sound"]
+    check = ("--only", "pads,future", "--length", "7")
+    codes = [command("check", run, *check).code for run in ("runs/exercise", "sound")]
+    assert codes == [1, 0]
+
+
+def test_the_doctor_reads_the_records_and_not_the_seal(folder: Path, command: Command):
+    command("train", "--config", "exercise-7/exercise.yaml", *SETS)
+    sealed = command("doctor", "runs/exercise")
+    path = Path("runs/exercise/config.yaml")
+    path.write_text(path.read_text().replace(f"fault: {read(folder).fault}", "fault: null"))
+    assert load_config(path).fault is None
+    assert command("doctor", "runs/exercise").out == sealed.out
+
+
+@pytest.mark.parametrize("level", [1, 2, 3])
+def test_every_command_of_the_sheet_runs_in_the_folder_of_the_exercise(
+    level: int, tmp_path: Path, monkeypatch, command: Command
+):
+    monkeypatch.chdir(tmp_path)
+    new = ("exercise", "new", "--seed", "11", "--level", str(level), "--key", "k", "--out", "e")
+    assert command(*new).code == 0
+    monkeypatch.chdir("e")
+    sheet = Path("SHEET.md").read_text()
+    assert f"level {level}" in sheet.splitlines()[0] and "--run" not in sheet
+    assert max(map(len, sheet.splitlines())) <= 140
+    lines = re.findall(r"^ +toytrans (.*)$", sheet, re.MULTILINE)
+    assert len(lines) >= 9
+    for line in lines:
+        words = shlex.split(line.replace("FAULT", "no_causal"))
+        more = {"train": SETS, "check": ["--length", "7"]}.get(words[0], [])
+        done = command(*words, *more)
+        finds = words[0] in ("check", "doctor") or words[:2] == ["exercise", "check"]
+        assert done.code in ((0, 1) if finds else (0,)), (line, done.err)
+    assert {path.name for path in Path("runs").iterdir()} == {"exercise", "sound", "suspect"}
+
+
+def test_check_names_what_fails_in_a_closed_exercise_and_not_why(
+    tmp_path: Path, monkeypatch, command: Command
+):
+    monkeypatch.chdir(tmp_path)
+    hidden = "why is not told in a closed exercise"
+    cure = ""
+    for closed in (False, True):
+        sealed = seal("no_norm", bytes(8), closed=closed)
+        check = ("check", "--config", "textbook", "--set", f"fault={sealed}", "--length", "7")
+        chosen = ("--only", "sublayers")
+        (found,) = json.loads(command(*check, *chosen, "--json").out)["checks"]
+        assert found["verdict"] == "FAIL"
+        told = [" ".join(command(*check, *chosen, *form).out.split()) for form in FORMS]
+        if closed:
+            assert found["words"] == hidden
+            assert not {"where", "example", "reproduce"} & set(found)
+            assert all(cure not in text and "sublayers" in text for text in told)
+        else:
+            cure = found["words"][:30]
+            assert cure and cure not in hidden and all(cure in text for text in told)
+    sets = (word for setting in SMALL for word in ("--set", setting))
+    given = ("train", "textbook", "--set", f"fault={sealed}", "--out", "run", *sets)
+    assert command(*given).code == 0
+    report = toytrans.check(toytrans.load("run"), length=7)
+    assert "sublayers" in str(report) and cure not in str(report)
+
+
+FORMS = ((), ("--json",), ("--format", "github"), ("--format", "html"))
+
+
+def test_a_sheet_in_korean_has_the_same_commands(tmp_path: Path, monkeypatch, command: Command):
+    monkeypatch.chdir(tmp_path)
+    for level in "123":
+        sheets = []
+        for language, *more in (("en",), ("ko",), ("en", "--closed"), ("ko", "--closed")):
+            folder = f"{level}{language}{len(more)}"
+            words = ("--level", level, "--language", language, "--key", KEY, "--out", folder)
+            assert command("exercise", "new", *words, *more).code == 0
+            sheets.append(Path(folder, "SHEET.md").read_text())
+        english, korean, *closed = sheets
+        lines = [re.findall(r"^ +toytrans .*$", sheet, re.MULTILINE) for sheet in sheets]
+        assert lines[0] == lines[1] == lines[2] == lines[3]
+        assert f"{level}단계" in korean and "None" not in "".join(sheets)
+        assert "{" not in "".join(sheets) and max(map(len, korean.splitlines())) <= 100
+        assert closed[1] != korean and closed[0] != english
+
+
+# Answers, hints, grades ----------------------------------------------------------------------
+
+
+def test_the_key_draws_the_exercise(command: Command, refused, folder: Path):
+    assert draw(KEY, 7, 2) == draw(f" {KEY} ", 7, 2) == read(folder)
+    seals = {draw(key, 7, 2).fault for key in (KEY, "other")} | {draw(KEY, 8, 2).fault}
+    assert len(seals | {draw(KEY, 7, 2, 2).fault}) == 4
+    assert "--key: empty" in refused("exercise", "new", "--key", " ")
+    reveal = ("exercise", "reveal", "--exercise", "exercise-7", "--key")
+    assert "a wrong key, or a changed exercise" in refused(*reveal, "x")
+    assert f"\n{read(folder).answer}\n" in command(*reveal, KEY).out
+    given, textbook = (
+        load_config(path).model_dump()
+        for path in (folder / "exercise.yaml", ROOT / "configs/textbook.yaml")
+    )
+    assert given.pop("fault") == read(folder).fault and textbook.pop("fault") is None
+    assert given.pop("seed") == 7 and textbook.pop("seed") == 0
+    assert given == textbook
+
+
+def test_answers_and_hints_are_judged_and_counted(folder: Path, command: Command, refused):
+    here = ("--exercise", "exercise-7")
+    right = read(folder).answer
+    wrong = next(str(fault) for fault in DRAWN[2] if fault != right)
+    first = command("exercise", "check", wrong, *here)
+    assert first.code == 1 and first.out.startswith("wrong") and right not in first.out
+    second = command("exercise", "check", f" {right} ", *here)
+    assert (second.code, second.out.replace(" ", "")) == (0, f"right:{right};answers:2\n")
+    for typed in ("no_cusal", "NO_CAUSAL"):
+        said = refused("exercise", "check", typed, *here)
+        assert "no such fault; did you mean no_causal?" in said
+    assert "an empty answer: no such fault" in refused("exercise", "check", " ", *here)
+    given = [command("exercise", "hint", *here).out for _ in range(4)]
+    assert [len(re.findall(r"^\d\. ", out, re.MULTILINE)) for out in given] == [1, 2, 3, 3]
+    assert given[1].endswith("hints used: 2 of 3\n")
+    assert given[3].endswith("hints used: 3 of 3; there are no more\n")
+    lines = [json.loads(line) for line in (folder / "progress.jsonl").read_text().splitlines()]
+    assert [line["answer"] for line in lines] == [wrong, right, None, None, None]
+
+
+def test_only_the_last_hint_says_what_it_is():
+    kinds = [fault for faults in KINDS.values() for fault in faults]
+    assert sorted(kinds) == sorted(get_args(FaultName))
+    assert {fault for drawn in DRAWN.values() for fault in drawn} == {*kinds, None}
+    for level, drawn in DRAWN.items():
+        for fault in drawn:
+            hints = hints_of(draw(key_of(fault, level), 7, level))
+            assert len(hints) == 3
+            assert all(name not in " ".join(hints) for name in kinds)
+            assert fault is None or CARDS[fault].what in hints[2]
+
+
+def test_what_is_no_exercise_is_refused(folder: Path, command: Command, refused):
+    assert "no exercise here" in refused("exercise", "check", "no_norm")
+    assert "no exercises in it" in refused("exercise", "grade", "exercise-7", "--key", KEY)
+    assert "exists already; remove it" in refused("exercise", "new", "--seed", "7")
+    (folder / "progress.jsonl").write_text("{")
+    hint = ("exercise", "hint", "--exercise", "exercise-7")
+    assert "progress.jsonl: cannot be read; remove it" in refused(*hint)
+    about = folder / "exercise.json"
+    sealed = read(folder).fault
+    about.write_text(about.read_text().replace(sealed, sealed[:-4] + "AAAA"))
+    assert "this seal was changed" in refused(*hint)
+    about.write_text("[]")
+    assert "not an exercise, or changed; take the one handed out" in refused(*hint)
+    Path("file").write_text("")
+    for students in ((), ("--class", "2")):
+        assert "cannot be written" in refused("exercise", "new", "--out", "file/x", *students)
+    assert "File name too long" in refused("exercise", "new", "--class", "2", "--out", "a" * 300)
+
+
+def test_a_class_is_graded(tmp_path: Path, monkeypatch, command: Command, refused):
+    """Of eleven students, three are right: Ann, one who was right at first, one with a remark."""
+    monkeypatch.chdir(tmp_path)
+    key = "\udcff"  # what a shell gives for a byte that is no UTF-8
+    new = ("exercise", "new", "--class", "11", "--level", "3", "--key", key, "--out", "class")
+    assert command(*new).code == 0
+    folders = sorted(Path("class").iterdir())
+    assert [path.name for path in folders] == [f"{n:02}" for n in range(1, 12)]
+    truth = [read(path).answer for path in folders]
+    assert len(set(truth)) > 1
+    wrong = "no_causal"  # never drawn at level 3
+    for path, right in zip(folders, truth, strict=True):
+        for name in {"02": (wrong, right, wrong), "03": (wrong,), "04": ()}.get(
+            path.name, (right,)
+        ):
+            command("exercise", "check", name, "--exercise", str(path))
+    command("exercise", "hint", "--exercise", "class/03")
+    about, configs = (
+        [path / name for path in folders] for name in ("exercise.json", "exercise.yaml")
+    )
+    about[4].write_text(about[0].read_text().replace('"number": 1', '"number": 5'))
+    about[5].write_text("{}")
+    about[6].unlink()
+    shutil.rmtree(folders[7])
+    shutil.copytree(folders[8], folders[7])
+    configs[9].write_text(configs[9].read_text().replace("[2, 7]", "[2, 5]"))
+    configs[10].write_text(f"{configs[10].read_text()}# a remark\n")
+    folders[0].rename("class/=Ann, B")
+    Path("class/12.zip").write_text("")
+    Path("class/13/inner").mkdir(parents=True)  # as some archives are unpacked
+
+    grade = ("exercise", "grade", "class", "--key", key)
+    done = command(*grade, "--csv", "grades.csv")
+    assert done.code == 0 and "3 of 11 right" in done.out
+    assert done.err == "not graded, no exercise found in them: 12.zip, 13\n"
+    rows = csv.DictReader(Path("grades.csv").read_text().splitlines())
+    marks = {row["student"]: row for row in rows}
+    assert [name for name, row in marks.items() if row["right"] == "yes"] == [
+        *("02", "11", "'=Ann, B"),
+    ]
+    assert [marks["'=Ann, B"][k] for k in ("answers", "fault")] == ["1", truth[0]]
+    assert [marks["02"][k] for k in ("answer", "answers", "hints")] == [truth[1], "3", "0"]
+    assert marks["02"]["time"][:2] == "20"
+    assert [marks["03"][k] for k in ("answer", "answers", "hints")] == [wrong, "1", "1"]
+    assert marks["04"]["answer"] == marks["04"]["note"] == ""
+    copied = "another folder has this exercise too"
+    notes = {
+        "05": "not the exercise that was handed out",
+        "07": "exercise.json is missing",
+        "08": copied,
+        "09": copied,
+        "10": "exercise.yaml: not the config that was handed out",
+    }
+    assert {name: marks[name]["note"] for name in notes} == notes
+    assert "not an exercise, or changed" in marks["06"]["note"]
+    assert "wrong key" in refused(*grade[:-1], "x")
+
+
+def test_grades_replace_grades_and_nothing_else(folder: Path, command: Command, refused):
+    shutil.move(folder, "class/01")
+    Path("notes.txt").write_text("mine")
+    Path("folder").mkdir()
+    Path("link").symlink_to("notes.txt")
+    command("exercise", "check", "no_causal", "--exercise", "class/01")
+    answers = Path("class/01/progress.jsonl").read_text()
+    grade = ("exercise", "grade", "class", "--key", KEY)
+    for option in ("--csv", "--page"):
+        for taken in ("notes.txt", "class/01/progress.jsonl", "folder", "link"):
+            assert f"{option} {taken}: " in refused(*grade, option, taken)
+        for _ in range(2):
+            assert command(*grade, option, f"grades{option}").code == 0
+    assert Path("notes.txt").read_text() == "mine"
+    assert Path("class/01/progress.jsonl").read_text() == answers
+    Path("class/01/progress.jsonl").write_text("{")
+    done = command(*grade)
+    assert done.code == 0 and "0 of 1 right" in done.out and "progress.jsonl" in done.out
+
+
+def test_a_closed_exercise_tells_nothing_before_grading(
+    tmp_path: Path, monkeypatch, command: Command, refused
+):
+    monkeypatch.chdir(tmp_path)
+    new = ("exercise", "new", "--level", "2", "--closed", "--key", KEY, "--out")
+    assert command(*new, "class", "--class", "2", "--answers", "3").code == 0
+    truth = read(Path("class/01")).answer
+    wrong = [str(fault) for fault in DRAWN[2] if fault != truth]
+    given = [wrong[0], truth, wrong[1]]
+    check = ("exercise", "check", "--exercise", "class/01")
+    told = [command(*check, answer) for answer in given]
+    assert [(done.code, done.out) for done in told] == [
+        (0, f"written down: {answer}; answers: {n} of 3; the grading judges it\n")
+        for n, answer in enumerate(given, 1)
+    ]
+    assert "not written down; all 3 answers are given" in refused(*check, wrong[2])
+    for _ in range(4):
+        hints = command("exercise", "hint", "--exercise", "class/02").out
+    assert "hints used: 2 of 2" in hints and "What is wrong" not in hints
+    grade = ("exercise", "grade", "class", "--key", KEY)
+    done = command(*grade, "--page", "class.html")
+    assert done.code == 0 and "1 of 2 right" in done.out
+    page = Path("class.html").read_text()
+    assert all(text in page for text in ("1 of 2 right", truth, "answers", "hints", "time"))
+    about = Path("class/01/exercise.json")
+    about.write_text(about.read_text().replace('"closed": true', '"closed": false'))
+    assert "01: not the exercise that was handed out" in command(*grade).out
+    assert command(*new, "alone").code == 0
+    assert read(Path("alone")).limit == 1, "of a closed exercise"
+
+
+def test_answers_beyond_the_limit_do_not_count(tmp_path: Path, monkeypatch, command: Command):
+    monkeypatch.chdir(tmp_path)
+    new = ("exercise", "new", "--class", "1", "--answers", "1", "--key", KEY, "--out", "class")
+    assert command(*new).code == 0
+    truth = read(Path("class/01")).answer
+    wrong = next(str(fault) for fault in DRAWN[1] if fault != truth)
+    told = command("exercise", "check", wrong, "--exercise", "class/01").out
+    assert told == f"wrong: it is not {wrong}; answers so far: 1 of 1\n"
+    path = Path("class/01/progress.jsonl")
+    path.write_text(path.read_text() + path.read_text().replace(wrong, truth))  # by hand
+    assert "0 of 1 right" in command("exercise", "grade", "class", "--key", KEY).out

@@ -1,0 +1,253 @@
+"""What each head does: rules on weights and models made by hand."""
+
+import pytest
+import torch
+from conftest import VOCABULARY, config_of, model_of
+from torch import Tensor
+
+from toytrans.data.batches import Batch, make_batch
+from toytrans.data.pairs import Pairs, pad_rows
+from toytrans.errors import UserError
+from toytrans.inspection import heads as h
+from toytrans.inspection.heads import AttentionWeights, translated
+from toytrans.inspection.record import PARTS, Part, capture, intermediates
+from toytrans.model.context import AttentionContext
+from toytrans.model.masks import MaskMaker
+from toytrans.model.positions.anchored import Anchored
+from toytrans.model.transformer import Transformer
+from toytrans.tokens import EOS_ID, PAD_ID
+
+ROWS = [[5, 6, 7, 8, 9, 10, 11], [9, 3, 4, 5, 12], [6, 7, 8, 9]]
+
+
+def batch_of(rows: list[list[int]], source_bos: bool) -> Batch:
+    """Sources and their reverses as symbol ids."""
+    return make_batch(Pairs(*pad_rows(rows), *pad_rows([row[::-1] for row in rows])), source_bos)
+
+
+def visible_of(part: str, batch: Batch) -> Tensor:
+    """What the masks of a sound model open, (B, Tq, Tk)."""
+    masks = MaskMaker("keys")
+    mask = {
+        "encoder": masks.encoder_self(batch.src),
+        "decoder": masks.decoder_self(batch.tgt_in),
+        "cross": masks.cross(batch.src, batch.tgt_in),
+    }[part][:, 0]
+    return mask.expand(-1, h.axes(part, batch)[0].shape[1], -1)
+
+
+def by_hand(part: str, rule: str, n: int, t: int, source_bos: bool) -> int:
+    """The index of the key that a rule names for the symbol at place t = 1 .. n, or -1."""
+    place = {
+        "itself": t,
+        "same place": t,
+        "mirror place": n + 1 - t,
+        "before mirror": n - t,
+        "after mirror": n + 2 - t,
+        "previous": t - 1,
+        "next": t + 1,
+        "end": n + 1,
+    }.get(rule)
+    if rule == "first":
+        return 0
+    starts_with_bos = source_bos or part == "decoder"
+    names = [*(["bos"] if starts_with_bos else []), *range(1, n + 1)]
+    names += [] if part == "decoder" else ["end"]
+    wanted = "bos" if place == 0 else "end" if place == n + 1 else place
+    return names.index(wanted) if wanted in names else -1
+
+
+def following(
+    part: str, rule: str, batch: Batch, source_bos: bool, weight: float
+) -> AttentionWeights:
+    """An attention of one head that puts `weight` on the key a rule names, where that is seen,
+    and the rest evenly on the others; where it is not, all of it evenly."""
+    visible = visible_of(part, batch)
+    weights = visible / visible.sum(-1, keepdim=True).double()
+    for b, row in enumerate(ROWS):
+        for t in range(1, len(row) + 1):
+            query = t - (part == "cross" or (part == "encoder" and not source_bos))
+            key = by_hand(part, rule, len(row), t, source_bos)
+            if key >= 0 and visible[b, query, key]:
+                others = int(visible[b, query].sum()) - 1
+                weights[b, query] = visible[b, query] * (1 - weight) / others
+                weights[b, query, key] = weight
+    return AttentionWeights(part, 1, (1,), weights[:, None], visible)
+
+
+CASES = [(part, rule) for part, rules in h.RULES.items() for rule in rules]
+
+
+@pytest.mark.parametrize("source_bos", [False, True])
+@pytest.mark.parametrize(("part", "rule"), CASES)
+def test_a_head_made_by_a_rule_gets_its_label(part: Part, rule: str, source_bos: bool) -> None:
+    batch = batch_of(ROWS, source_bos)
+    assert (batch.src == PAD_ID).any() and (batch.tgt_in == PAD_ID).any()
+    (head,) = h.measure([([following(part, rule, batch, source_bos, 0.9)], batch)])
+    symbols = sum(map(len, ROWS))
+    named = sum(
+        by_hand(part, rule, len(row), t, source_bos) >= 0
+        for row in ROWS
+        for t in range(1, len(row) + 1)
+    )
+    if (part, rule) == ("decoder", "next"):
+        named = 0  # the mask closes it
+    found = next(fit for fit in head.fits if fit.rule == rule)
+    assert head.queries == symbols
+    assert found.share == pytest.approx(named / symbols)
+    assert found.weight == pytest.approx(0.9 * named / symbols)
+    assert head.label == (rule if named else h.NO_RULE)
+    assert found.low <= found.share <= found.high
+
+
+def test_chance_by_hand() -> None:
+    batch = batch_of([[5, 6, 7]], False)
+    found = {}
+    for part in PARTS:
+        visible = visible_of(part, batch)
+        seen = AttentionWeights(
+            part, 1, (1,), visible[:, None] / visible.sum(-1)[:, None, :, None], visible
+        )
+        (head,) = h.measure([([seen], batch)])
+        found |= {(part, fit.rule): fit.chance for fit in head.fits}
+    # four keys, three queries; the first symbol has nothing before it
+    assert found["encoder", "itself"] == pytest.approx(1 / 4)
+    assert found["encoder", "previous"] == pytest.approx((0 + 1 / 4 + 1 / 4) / 3)
+    assert found["cross", "end"] == pytest.approx(1 / 4)
+    assert found["cross", "before mirror"] == pytest.approx((1 / 4 + 1 / 4 + 0) / 3)
+    # queries that have read a symbol see two, three and four keys
+    assert found["decoder", "previous"] == pytest.approx((1 / 2 + 1 / 3 + 1 / 4) / 3)
+    assert found["decoder", "next"] == 0
+
+
+@pytest.mark.parametrize("part", PARTS)
+def test_even_weights_follow_no_rule(part: Part) -> None:
+    """Not even "first", which the first of equal weights would give; nor by rounding."""
+    batch = batch_of(ROWS, True)
+    visible = visible_of(part, batch)
+    even = (visible / visible.sum(-1, keepdim=True))[:, None]
+    shaken = even * (1 + 1e-6 * torch.rand_like(even))
+    seen = AttentionWeights(part, 2, (1, 2), torch.cat((even, shaken), 1), visible)
+    for head in h.measure([([seen], batch)]):
+        assert head.label == h.NO_RULE
+        assert all(fit.share == 0 for fit in head.fits)
+        assert all(fit.weight == pytest.approx(fit.chance) for fit in head.fits)
+
+
+def test_half_of_the_queries_are_not_enough_for_a_label() -> None:
+    batch = batch_of(ROWS * 20, False)
+    seen = following("cross", "same place", batch_of(ROWS, False), False, 0.9)
+    other = following("cross", "mirror place", batch_of(ROWS, False), False, 0.9)
+    mixed = torch.cat([seen.weights, other.weights] * 10)
+    of_both = AttentionWeights("cross", 1, (1,), mixed, seen.visible.repeat(20, 1, 1))
+    (head,) = h.measure([([of_both], batch)])
+    assert {fit.rule for fit in head.fits[:2]} == {"same place", "mirror place"}
+    assert 0.5 <= head.best.share < 0.6, "the middle symbol is its own mirror"
+    assert head.label == h.NO_RULE
+
+
+def test_few_queries_prove_nothing_and_many_of_the_same_do() -> None:
+    batch = batch_of([[5, 6]], False)
+    seen = AttentionWeights("cross", 1, (1,), torch.eye(3)[None, None], visible_of("cross", batch))
+    (few,) = h.measure([([seen], batch)])
+    assert (few.best.rule, few.best.share, few.label) == ("same place", 1, h.NO_RULE)
+    (many,) = h.measure([([seen], batch)] * 10)
+    assert (many.queries, many.label) == (20, "same place")
+
+
+def test_rules_that_the_data_cannot_tell_apart_are_all_named() -> None:
+    batch = batch_of([[5]] * 30, True)
+    weights = torch.tensor([0.0, 1.0, 0.0]).expand(30, 1, 2, 3)
+    seen = AttentionWeights("cross", 1, (1,), weights, visible_of("cross", batch))
+    (head,) = h.measure([([seen], batch)])
+    assert head.label == "same place or mirror place"
+
+
+# Weights of a model ---------------------------------------------------------------------------
+
+
+def test_the_weights_are_those_of_the_pass() -> None:
+    batch = batch_of(ROWS, False)
+    model = model_of(VOCABULARY, positions="sinusoidal", n_encoder_layers=2, n_decoder_layers=1)
+    seen = h.attend(model, batch)
+    (one,) = h.attend(model, batch, h.Choice("encoder", 2, 3))
+    assert one.heads == (3,) and torch.equal(one.weights, seen[1].weights[:, 2:3])
+    calls = capture(model, batch)
+    for one in seen:
+        assert torch.equal(one.weights, calls[one.part, one.layer].intermediates().weights)
+    context = AttentionContext.of(model.masks.encoder_self(batch.src), None, torch.float64)
+    with torch.no_grad():
+        x = model.embed(model.src_embedding, batch.src)
+        one, two = model.encoder_stack()
+        x = two.residuals[0].norm(one(x, context))
+        assert torch.equal(
+            seen[1].weights, intermediates(two.self_attention, x, context)[0].weights
+        )
+    for one in seen:
+        sums = one.weights.sum(-1)
+        torch.testing.assert_close(sums, torch.ones_like(sums))
+        keys = h.axes(one.part, batch)[1]
+        pads = (keys == PAD_ID)[:, None, None].expand_as(one.weights)
+        assert pads.any() and not one.visible[pads[:, 0]].any()
+        assert (one.weights[pads] == 0).all()
+
+
+def test_a_model_set_by_hand_does_what_its_tables_say(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Anchored heads without scores see only their tables: place i of the distance d = i - 3."""
+    monkeypatch.setattr(Anchored, "anchors", ("end", "end", "start", "start"))
+    sizes = {"n_heads": 4, "n_encoder_layers": 1, "n_decoder_layers": 1}
+    config = config_of(model={"positions": "anchored", **sizes})
+    model = Transformer(config.model, VOCABULARY).eval()
+    (encoder,), (decoder,) = model.encoder_stack(), model.decoder_stack()
+    distances = {
+        # of query and key; the decoder's query t says symbol t + 1, and the end is n + 1
+        encoder.self_attention: ([0, 1, -1, 1], ["itself", "previous", "next", "previous"]),
+        decoder.self_attention: ([0, 1, 0, 1], ["itself", "previous", "itself", "previous"]),
+        decoder.cross_attention: (
+            [-1, 0, -1, 0],
+            ["mirror place", "after mirror", "same place", "previous"],
+        ),
+    }
+    with torch.no_grad():
+        for module, (wanted, _) in distances.items():
+            module.in_proj.weight.zero_()
+            module.bias_table.zero_()
+            for head, distance in enumerate(wanted):
+                module.bias_table[head, distance + 3] = 20 / model.positions.gain
+    batches = batch_of(ROWS, True), batch_of(ROWS[:2], True)
+    found = h.measure((h.attend(model, batch), batch) for batch in batches)
+    labels = [label for _, names in distances.values() for label in names]
+    assert [head.label for head in found] == labels
+    assert all(head.best.share == 1 and head.best.weight > 0.99 for head in found)
+    queries = sum(map(len, ROWS)) + sum(map(len, ROWS[:2]))
+    assert all(head.queries == queries for head in found)
+
+
+def test_a_head_that_sees_the_future_is_called_next() -> None:
+    batch = batch_of(ROWS, False)
+    visible = (batch.tgt_in != PAD_ID)[:, None].expand(-1, batch.tgt_in.shape[1], -1)
+    weights = torch.zeros(visible.shape).diagonal_scatter(torch.ones(3, 7), 1, 1, 2) * visible
+    seen = AttentionWeights("decoder", 1, (1,), weights[:, None], visible)
+    (head,) = h.measure([([seen], batch)])
+    assert head.best.rule == "next"
+    assert head.best.share == pytest.approx(13 / 16), "the last symbol has nothing after it"
+
+
+def test_weights_that_are_no_numbers_are_refused() -> None:
+    batch = batch_of(ROWS, False)
+    model = model_of(VOCABULARY)
+    with torch.no_grad():
+        model.decoder_stack()[0].cross_attention.in_proj.weight.fill_(torch.nan)
+    with pytest.raises(UserError, match=r"layer \d: .* not finite.*diverged"):
+        h.attend(model, batch)
+
+
+def test_a_translation_that_is_cut_off_has_no_end() -> None:
+    model = model_of(VOCABULARY)
+    with torch.no_grad():
+        model.output.weight[EOS_ID] = 0
+    src = batch_of([[5, 6, 7], [5]], False).src
+    said = translated(model, src, 2)
+    assert EOS_ID not in said.tgt_out
+    assert (said.tgt_in != PAD_ID).equal(said.tgt_out != PAD_ID)
+    assert said.tgt_in[0, 1:].equal(said.tgt_out[0, :-1])

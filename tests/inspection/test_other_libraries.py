@@ -1,0 +1,490 @@
+"""Masks in other libraries' words: those libraries, given them, compute what we compute."""
+
+import warnings
+from typing import Any
+
+import pytest
+import torch
+from conftest import VOCABULARY, make_masks, model_of
+from torch import Tensor, nn
+from torch.nn import functional as F
+from transformers import MarianConfig, MarianMTModel
+
+from toytrans.errors import UserError
+from toytrans.inspection.other_libraries import LIBRARIES, convert
+from toytrans.model.attention import Attention
+from toytrans.model.context import AttentionContext
+from toytrans.model.masks import MaskMaker, Masks
+from toytrans.tokens import BOS_ID, EOS_ID, PAD_ID
+
+with warnings.catch_warnings():  # it compiles a function while it is imported
+    warnings.filterwarnings("ignore", "`torch.jit.script` is deprecated", DeprecationWarning)
+    import x_transformers
+
+HEADS = 3  # of model_of
+ATTENTIONS = Masks._fields
+
+
+def padded(rows: list[list[int]], left: bool = False) -> Tensor:
+    width = max(map(len, rows))
+    pads = [[PAD_ID] * (width - len(row)) for row in rows]
+    sides = zip(pads, rows, strict=True)
+    return torch.tensor([pad + row if left else row + pad for pad, row in sides])
+
+
+SOURCES = [[5, 6, 7, 8, 9, 2], [2], [4, 5, 2], [9, 3, 7, 2]]
+TARGETS = [[1, 8, 4], [1], [1, 5, 6, 7, 4], [1, 3]]
+BATCHES = {
+    "right": (padded(SOURCES), padded(TARGETS)),
+    "left": (padded(SOURCES, left=True), padded(TARGETS, left=True)),
+    "between": (
+        torch.tensor([[5, 0, 6, 0, 2], [0, 0, 2, 0, 0], [3, 4, 5, 6, 2]]),
+        torch.tensor([[1, 0, 5, 0], [1, 0, 0, 0], [1, 3, 0, 8]]),
+    ),
+}
+
+
+@pytest.fixture(params=BATCHES)
+def batch(request: pytest.FixtureRequest) -> tuple[Tensor, Tensor]:
+    src, tgt_in = BATCHES[request.param]
+    assert (src == PAD_ID).any() and (tgt_in == PAD_ID).any()
+    assert 1 in (src != PAD_ID).sum(1) and 1 in (tgt_in != PAD_ID).sum(1), "a single token"
+    return src, tgt_in
+
+
+# One attention of each library, with our weights -------------------------------------------------
+
+
+def projected(attention: Attention, x: Tensor, memory: Tensor) -> list[Tensor]:
+    """Queries of x and keys and values of memory, (B, H, L, Dh) each."""
+    linears = zip(attention.in_proj.weight.chunk(3), attention.in_proj.bias.chunk(3), strict=True)
+    return [
+        F.linear(y, weight, bias).unflatten(-1, (HEADS, -1)).transpose(1, 2)
+        for y, (weight, bias) in zip((x, memory, memory), linears, strict=True)
+    ]
+
+
+def merged(attention: Attention, context: Tensor) -> Tensor:
+    return attention.out_proj(context.transpose(1, 2).flatten(2))
+
+
+def scored(attention: Attention, x: Tensor, memory: Tensor) -> tuple[Tensor, Tensor]:
+    q, k, v = projected(attention, x, memory)
+    return q @ k.mT / q.shape[-1] ** 0.5, v
+
+
+def with_torch_mha(
+    attention: Attention, x: Tensor, memory: Tensor, need_weights: bool = False, **given: Tensor
+) -> Tensor:
+    theirs = nn.MultiheadAttention(x.shape[-1], HEADS, batch_first=True, dtype=x.dtype)
+    ours = attention.state_dict()
+    theirs.load_state_dict({name.replace("in_proj.", "in_proj_"): ours[name] for name in ours})
+    return theirs(x, memory, memory, need_weights=need_weights, **given)[0]
+
+
+def with_torch_sdpa(attention: Attention, x: Tensor, memory: Tensor, **given: Tensor) -> Tensor:
+    context = F.scaled_dot_product_attention(*projected(attention, x, memory), **given)
+    return merged(attention, context)
+
+
+def with_scores_by_hand(attention: Attention, x: Tensor, memory: Tensor, mask: Tensor) -> Tensor:
+    scores, v = scored(attention, x, memory)
+    return merged(attention, torch.softmax(scores + mask, -1) @ v)
+
+
+def with_x_transformers(
+    attention: Attention, x: Tensor, memory: Tensor, flash: bool = True, **given: Tensor
+) -> Tensor:
+    """It has no biases, so those of `attention` must be zero; without flash its softmax is fp32."""
+    assert not attention.in_proj.bias.any() and not attention.out_proj.bias.any()
+    width = x.shape[-1]
+    theirs = x_transformers.Attention(width, heads=HEADS, dim_head=width // HEADS, flash=flash)
+    theirs.to(x.dtype)
+    names = ("to_q.weight", "to_k.weight", "to_v.weight")
+    weights = dict(zip(names, attention.in_proj.weight.chunk(3), strict=True))
+    theirs.load_state_dict(weights | {"to_out.weight": attention.out_proj.weight})
+    return theirs(x, context=None if memory is x else memory, **given)
+
+
+def with_sockeye(attention: Attention, x: Tensor, memory: Tensor, **given: Tensor) -> Tensor:
+    """sockeye 3.1, layers.py: DotAttentionCell.forward fills closed logits (B H, Tq, Tk) with
+    -C.LARGE_VALUES, 1e8 in fp32; in training the mask is torch's attn_mask."""
+    (mask,) = given.values()
+    scores, v = scored(attention, x, memory)
+    filled = scores.flatten(0, 1).masked_fill(mask, -1e8).view_as(scores)
+    return merged(attention, torch.softmax(filled, -1) @ v)
+
+
+def with_t2t(attention: Attention, x: Tensor, memory: Tensor, **given: Tensor) -> Tensor:
+    """tensor2tensor, layers/common_attention.py: dot_product_attention adds the bias to the logits
+    (B, H, Tq, Tk) before the softmax."""
+    (bias,) = given.values()
+    return with_scores_by_hand(attention, x, memory, bias)
+
+
+def with_joeynmt(attention: Attention, x: Tensor, memory: Tensor, **given: Tensor) -> Tensor:
+    """JoeyNMT 2, transformer_layers.py: MultiHeadedAttention takes mask (B, 1 or Tq, Tk), gives it
+    an axis for the heads and writes -inf where it is False."""
+    (mask,) = given.values()
+    assert mask.dtype == torch.bool and mask.dim() == 3
+    scores, v = scored(attention, x, memory)
+    scores[~mask[:, None].expand_as(scores)] = -torch.inf
+    return merged(attention, torch.softmax(scores, -1) @ v)
+
+
+def with_annotated(attention: Attention, x: Tensor, memory: Tensor, **given: Tensor) -> Tensor:
+    """The Annotated Transformer: attention writes -1e9 where mask (B, 1 or Tq, Tk), with an axis
+    for the heads, equals 0."""
+    (mask,) = given.values()
+    assert mask.dim() == 3
+    scores, v = scored(attention, x, memory)
+    return merged(attention, torch.softmax(torch.where(mask[:, None] == 0, -1e9, scores), -1) @ v)
+
+
+WAYS: dict[str, Any] = {
+    "torch-mha": with_torch_mha,
+    "torch-sdpa": with_torch_sdpa,
+    "additive": with_scores_by_hand,
+    "x-transformers": with_x_transformers,
+    "sockeye": with_sockeye,
+    "t2t": with_t2t,
+    "joeynmt": with_joeynmt,
+    "annotated": with_annotated,
+}
+
+
+def attention_of(name: str, library: str) -> Attention:
+    model = model_of(VOCABULARY, positions="none")
+    found = {
+        "encoder_self": model.encoder_layers[0].self_attention,
+        "decoder_self": model.decoder_layers[0].self_attention,
+        "cross": model.decoder_layers[0].cross_attention,
+    }[name]
+    if library == "x-transformers":
+        nn.init.zeros_(found.in_proj.bias)
+        nn.init.zeros_(found.out_proj.bias)
+    return found
+
+
+def both(
+    name: str, masks: Masks, src: Tensor, tgt_in: Tensor, library: str
+) -> tuple[Tensor, Tensor]:
+    """Our output and theirs, (B, Tq, D) each, of one attention over random x."""
+    attention = attention_of(name, library)
+    x = torch.randn(*(src if name == "encoder_self" else tgt_in).shape, 24).double()
+    memory = torch.randn(*src.shape, 24).double() if name == "cross" else x
+    converted = convert(masks, src, tgt_in, library, HEADS)
+    assert [*dict.fromkeys(each.attention for each in converted)] == [*ATTENTIONS]
+    given = {each.argument: each.tensor for each in converted if each.attention == name}
+    keys_values = attention.keys_values(memory) if name == "cross" else None
+    ours = attention(x, AttentionContext.of(getattr(masks, name), None, x.dtype), keys_values)
+    return ours, WAYS[library](attention, x, memory, **given)
+
+
+@pytest.mark.parametrize("pad_mask", ["keys", "keys_and_queries"])
+@pytest.mark.parametrize("name", ATTENTIONS)
+@pytest.mark.parametrize("library", WAYS)
+def test_with_our_weights_a_library_computes_our_attention(library, name, pad_mask, batch):
+    src, tgt_in = batch
+    ours, theirs = both(name, make_masks(src, tgt_in, pad_mask), src, tgt_in, library)
+    real = (src if name == "encoder_self" else tgt_in) != PAD_ID
+    assert ours[real].abs().max() > 0.01
+    assert torch.allclose(ours[real], theirs[real], rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("name", ATTENTIONS)
+@pytest.mark.parametrize("library", WAYS)
+def test_any_mask_at_all_is_converted_as_it_is(library, name, batch):
+    """At every place, pads included: each query sees one key at least, chosen by chance."""
+    src, tgt_in = batch
+    rows, width, height = len(src), src.shape[1], tgt_in.shape[1]
+    shapes = ((width, width), (height, height), (height, width))
+    masks = Masks(*(torch.rand(rows, 1, *shape) < 0.4 for shape in shapes))
+    for mask in masks:
+        mask[..., 0] |= ~mask.any(-1)
+    assert {*WAYS, "hf"} == set(LIBRARIES)
+    assert (~make_masks(src, tgt_in).decoder_self & masks.decoder_self).any()
+    ours, theirs = both(name, masks, src, tgt_in, library)
+    assert torch.allclose(ours, theirs, rtol=0, atol=1e-12)
+
+
+def test_masks_that_a_librarys_decoder_cannot_take_say_so():
+    src, tgt_in = BATCHES["right"]
+    masks = make_masks(src, tgt_in, "keys_and_queries")
+    found = convert(masks, src, tgt_in, "x-transformers", HEADS)
+    assert [each.argument for each in found] == ["attn_mask"] * 3
+    assert ["Decoder" in each.polarity for each in found] == [False, False, True]
+    broken = masks._replace(decoder_self=(tgt_in != PAD_ID)[:, None, None])
+    found = convert(broken, src, tgt_in, "x-transformers", HEADS)
+    assert found[1].argument == "mask" and "Decoder would mask the future" in found[1].polarity
+    whole, opened = (convert(m, src, tgt_in, "joeynmt", HEADS)[1].polarity for m in (masks, broken))
+    assert "TransformerDecoder" not in whole and "Decoder would mask the future" in opened
+
+
+# By hand -----------------------------------------------------------------------------------------
+
+INF, LOWEST = float("inf"), torch.finfo(torch.float32).min
+BY_HAND: dict[str, tuple[torch.dtype, list[tuple[str, str, Any]]]] = {
+    "torch-mha": (
+        torch.bool,
+        [
+            ("encoder_self", "key_padding_mask", [[0, 0], [0, 1]]),
+            ("decoder_self", "key_padding_mask", [[0, 0], [0, 1]]),
+            ("decoder_self", "attn_mask", [[0, 1], [0, 0]]),
+            ("cross", "key_padding_mask", [[0, 0], [0, 1]]),
+        ],
+    ),
+    "torch-sdpa": (
+        torch.bool,
+        [
+            ("encoder_self", "attn_mask", [[[[1, 1]]], [[[1, 0]]]]),
+            ("decoder_self", "attn_mask", [[[[1, 0], [1, 1]]], [[[1, 0], [1, 0]]]]),
+            ("cross", "attn_mask", [[[[1, 1]]], [[[1, 0]]]]),
+        ],
+    ),
+    "additive": (
+        torch.float32,
+        [
+            ("encoder_self", "mask", [[[[0, 0]]], [[[0, -INF]]]]),
+            ("decoder_self", "mask", [[[[0, -INF], [0, 0]]], [[[0, -INF], [0, -INF]]]]),
+            ("cross", "mask", [[[[0, 0]]], [[[0, -INF]]]]),
+        ],
+    ),
+    "hf": (
+        torch.int64,
+        [
+            ("encoder_self", "attention_mask", [[1, 1], [1, 0]]),
+            ("decoder_self", "decoder_attention_mask", [[1, 1], [1, 0]]),
+            ("cross", "attention_mask", [[1, 1], [1, 0]]),
+        ],
+    ),
+    "x-transformers": (
+        torch.bool,
+        [
+            ("encoder_self", "mask", [[1, 1], [1, 0]]),
+            ("decoder_self", "mask", [[1, 1], [1, 0]]),
+            ("decoder_self", "attn_mask", [[1, 0], [1, 1]]),
+            ("cross", "context_mask", [[1, 1], [1, 0]]),
+        ],
+    ),
+    "sockeye": (  # pair and head: (0, 0), (0, 1), (1, 0), (1, 1)
+        torch.bool,
+        [
+            ("encoder_self", "att_mask", [[[0, 0], [0, 0]]] * 2 + [[[0, 1], [0, 1]]] * 2),
+            ("decoder_self", "target_mask", [[[0, 1], [0, 0]]] * 2 + [[[0, 1], [0, 1]]] * 2),
+            ("cross", "source_mask", [[[0, 0], [0, 0]]] * 2 + [[[0, 1], [0, 1]]] * 2),
+        ],
+    ),
+    "t2t": (
+        torch.float32,
+        [
+            ("encoder_self", "encoder_self_attention_bias", [[[[0, 0]]], [[[0, -1e9]]]]),
+            (
+                "decoder_self",
+                "decoder_self_attention_bias",
+                [[[[0, -1e9], [0, 0]]], [[[0, -1e9], [0, -1e9]]]],
+            ),
+            ("cross", "encoder_decoder_attention_bias", [[[[0, 0]]], [[[0, -1e9]]]]),
+        ],
+    ),
+    "joeynmt": (
+        torch.bool,
+        [
+            ("encoder_self", "src_mask", [[[1, 1]], [[1, 0]]]),
+            ("decoder_self", "trg_mask", [[[1, 0], [1, 1]], [[1, 0], [1, 0]]]),
+            ("cross", "src_mask", [[[1, 1]], [[1, 0]]]),
+        ],
+    ),
+    "annotated": (
+        torch.bool,
+        [
+            ("encoder_self", "src_mask", [[[1, 1]], [[1, 0]]]),
+            ("decoder_self", "tgt_mask", [[[1, 0], [1, 1]], [[1, 0], [1, 0]]]),
+            ("cross", "src_mask", [[[1, 1]], [[1, 0]]]),
+        ],
+    ),
+}
+
+
+@pytest.mark.parametrize("library", LIBRARIES)
+def test_two_pairs_by_hand(library):
+    """Two heads; the second pair's source and target are one token and a pad."""
+    src, tgt_in = torch.tensor([[4, 2], [2, 0]]), torch.tensor([[1, 4], [1, 0]])
+    found = convert(make_masks(src, tgt_in), src, tgt_in, library, 2)
+    dtype, expected = BY_HAND[library]
+    assert [(each.attention, each.argument, each.tensor.tolist()) for each in found] == expected
+    assert all(each.tensor.dtype == dtype for each in found)
+
+
+def test_hf_masks_of_four_dimensions_are_numbers_to_add():
+    src, tgt_in = torch.tensor([[4, 2], [2, 0]]), torch.tensor([[1, 4], [1, 0]])
+    found = convert(make_masks(src, tgt_in, "keys_and_queries"), src, tgt_in, "hf", 2)
+    names = ["attention_mask", "decoder_attention_mask", "attention_mask"]
+    assert [each.argument for each in found] == names
+    assert found[1].tensor.tolist() == [
+        [[[0, LOWEST], [0, 0]]],
+        [[[0, LOWEST], [LOWEST, LOWEST]]],
+    ]
+    assert all(each.tensor.dtype == torch.float32 for each in found)
+    assert "encoder_outputs" in found[2].polarity and "encoder_outputs" not in found[0].polarity
+
+
+def test_an_unknown_library_is_refused():
+    src = torch.tensor([[4, 2]])
+    with pytest.raises(UserError, match="'fairseq': known are torch-mha, .*annotated$"):
+        convert(make_masks(src, src), src, src, "fairseq", 2)
+
+
+# Queries that see nothing ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "library, options, left",
+    [
+        ("torch-mha", {}, "zeros"),
+        ("torch-mha", {"need_weights": True}, "nan"),
+        ("torch-sdpa", {}, "zeros"),
+        ("additive", {}, "nan"),
+        ("x-transformers", {}, "zeros"),
+        ("x-transformers", {"flash": False}, "zeros"),
+        ("sockeye", {}, "mean"),
+        ("t2t", {}, "mean"),
+        ("joeynmt", {}, "nan"),
+        ("annotated", {}, "mean"),
+    ],
+)
+def test_what_a_query_gets_that_sees_nothing(library, options, left):
+    """In fp32, of one pair whose source is two pads."""
+    src, tgt_in = torch.tensor([[0, 0], [4, 2]]), torch.tensor([[1, 4, 5], [1, 4, 5]])
+    masks = make_masks(src, tgt_in)
+    assert not masks.cross[0].any()
+    attention = attention_of("cross", library).float()
+    x, memory = torch.randn(2, 3, 24), torch.randn(2, 2, 24)
+    converted = convert(masks, src, tgt_in, library, HEADS)
+    given = {each.argument: each.tensor for each in converted if each.attention == "cross"}
+    output = WAYS[library](attention, x, memory, **given, **options)[0]
+    _, _, v = projected(attention, x, memory)
+    mean = merged(attention, v.mean(2, keepdim=True).expand(-1, -1, 3, -1))[0]
+    zeros = attention.out_proj.bias.expand(3, -1)
+    expected = {"zeros": zeros, "mean": mean, "nan": torch.full((3, 24), torch.nan)}[left]
+    assert torch.allclose(output, expected, rtol=0, atol=1e-6, equal_nan=True)
+
+
+def test_decoder_of_x_transformers_adds_the_triangle_itself():
+    decoder = x_transformers.Decoder(
+        dim=24, depth=1, heads=HEADS, attn_dim_head=8, cross_attend=True
+    )
+    src, tgt_in = BATCHES["right"]
+    x, memory = torch.randn(*tgt_in.shape, 24), torch.randn(*src.shape, 24)
+    converted = convert(make_masks(src, tgt_in), src, tgt_in, "x-transformers", HEADS)
+    given = {each.argument: each.tensor for each in converted if each.attention != "encoder_self"}
+    whole = decoder(x, context=memory, **given)
+    triangle = given.pop("attn_mask")
+    assert torch.equal(whole, decoder(x, context=memory, **given))
+    assert not torch.equal(whole, decoder(x, context=memory, attn_mask=triangle))
+
+
+# A whole model of Hugging Face's -----------------------------------------------------------------
+
+
+@torch.no_grad()
+def marian_of(model: Any, implementation: str) -> MarianMTModel:
+    """Marian with the weights of a model of ours and its table of positions."""
+    width, size = model.config.d_model, len(model.output.weight)
+    sides = ("encoder", "decoder")
+    sizes = {f"{side}_layers": 2 for side in sides}
+    sizes |= {f"{side}_attention_heads": HEADS for side in sides}
+    sizes |= {f"{side}_ffn_dim": model.config.d_ff for side in sides}
+    config = MarianConfig(
+        vocab_size=size,
+        d_model=width,
+        max_position_embeddings=8,
+        activation_function="relu",
+        scale_embedding=True,
+        pad_token_id=PAD_ID,
+        eos_token_id=EOS_ID,
+        forced_eos_token_id=None,
+        decoder_start_token_id=BOS_ID,
+        attn_implementation=implementation,
+        **sizes,
+    )
+    marian = MarianMTModel(config).double().eval()
+    table = model.positions.embed(torch.zeros(1, 8, width).double())[0]
+    weights = {"final_logits_bias": torch.zeros(1, size).double()}
+    weights |= {"lm_head.weight": model.output.weight, "model.shared.weight": model.output.weight}
+    for side in sides:
+        weights[f"model.{side}.embed_tokens.weight"] = model.output.weight
+        weights[f"model.{side}.embed_positions.weight"] = table
+        for number, layer in enumerate(getattr(model, f"{side}_layers")):
+            for name, values in layer_of_marian(layer).items():
+                weights[f"model.{side}.layers.{number}.{name}"] = values
+    marian.load_state_dict(weights)  # strict: nothing is left over on either side
+    return marian
+
+
+def layer_of_marian(layer: Any) -> dict[str, Tensor]:
+    modules = {"self_attn": layer.self_attention}
+    if hasattr(layer, "cross_attention"):
+        modules["encoder_attn"] = layer.cross_attention
+    found = {}
+    for prefix, attention in modules.items():
+        for kind in ("weight", "bias"):
+            parts = getattr(attention.in_proj, kind).chunk(3)
+            names = [f"{prefix}.{letter}_proj.{kind}" for letter in "qkv"]
+            found |= zip(names, parts, strict=True)
+    rest = {f"{prefix}.out_proj": attention.out_proj for prefix, attention in modules.items()}
+    rest |= {"fc1": layer.feed_forward[0], "fc2": layer.feed_forward[3]}
+    for prefix, residual in zip([*modules, "final"], layer.residuals, strict=True):
+        rest[f"{prefix}_layer_norm"] = residual.norm
+    for name, module in rest.items():
+        found |= {f"{name}.weight": module.weight, f"{name}.bias": module.bias}
+    return found
+
+
+def model_for_marian(pad_mask: str = "keys") -> Any:
+    shape = {"positions": "sinusoidal", "norm": "post", "activation": "relu"}
+    return model_of(VOCABULARY, pad_mask=pad_mask, **shape)
+
+
+def called(marian: MarianMTModel, masks: Masks, src: Tensor, tgt_in: Tensor) -> Any:
+    """Marian's answer: in two calls where encoder and cross-attention differ in their masks."""
+    encoder, decoder, cross = convert(masks, src, tgt_in, "hf", HEADS)
+    given = {decoder.argument: decoder.tensor, cross.argument: cross.tensor}
+    source: dict[str, Any] = {"input_ids": src}
+    if "encoder_outputs" in cross.polarity:
+        mask = {encoder.argument: encoder.tensor}
+        source = {"encoder_outputs": marian.get_encoder()(input_ids=src, **mask)}
+    else:
+        assert torch.equal(encoder.tensor, cross.tensor)
+    return marian(**source, decoder_input_ids=tgt_in, use_cache=False, **given)
+
+
+@pytest.mark.parametrize("implementation", ["eager", "sdpa"])
+@pytest.mark.parametrize("pad_mask", ["keys", "keys_and_queries"])
+def test_marian_computes_our_logits(pad_mask, implementation, batch):
+    src, tgt_in = batch
+    model = model_for_marian(pad_mask)
+    marian = marian_of(model, implementation)
+    theirs = called(marian, make_masks(src, tgt_in, pad_mask), src, tgt_in).logits
+    unmasked = marian(src, decoder_input_ids=tgt_in).logits
+    ours, real = model(src, tgt_in), tgt_in != PAD_ID
+    assert torch.allclose(ours[real], theirs[real], rtol=0, atol=1e-10)
+    assert not torch.allclose(ours[real], unmasked[real], atol=1e-3), "the masks matter"
+
+
+class WithoutTriangle(MaskMaker):
+    def decoder_self(self, tgt_in: Tensor) -> Tensor:
+        return (tgt_in != PAD_ID)[:, None, None]
+
+
+@pytest.mark.parametrize("implementation", ["eager", "sdpa"])
+def test_marian_loses_its_triangle_where_we_lose_ours(implementation, batch):
+    """A 4-D mask is used as it is, so that even a broken mask is carried over."""
+    src, tgt_in = batch
+    model = model_for_marian()
+    whole = model(src, tgt_in)
+    model.masks = WithoutTriangle()
+    theirs = called(marian_of(model, implementation), model.masks.all(src, tgt_in), src, tgt_in)
+    ours, real = model(src, tgt_in), tgt_in != PAD_ID
+    assert torch.allclose(ours[real], theirs.logits[real], rtol=0, atol=1e-10)
+    assert not torch.allclose(ours[real], whole[real], atol=1e-3)

@@ -1,0 +1,143 @@
+"""The walk through one small pass: its numbers are the model's, its traps are named."""
+
+import torch
+from torch.nn import functional as F
+
+from toytrans.inspection import walkthrough
+from toytrans.inspection.shown import batch_of_sequences, fresh
+from toytrans.inspection.table import CLOSED, Table
+from toytrans.model.masks import MaskMaker
+from toytrans.model.transformer import Transformer
+from toytrans.tokens import PAD_ID, vocabulary_of
+
+STEPS = list(walkthrough.steps(walkthrough.PAIRS))
+
+
+def step(number: str) -> list[Table]:
+    return [table for table in STEPS if table.number == number]
+
+
+def values(table: Table) -> torch.Tensor:
+    """The numbers of a table, without what stands behind the bar."""
+    cells = [[float(cell) for cell in row if "|" not in cell] for _, row in table.rows]
+    return torch.tensor(cells, dtype=torch.float64)
+
+
+def near(found: torch.Tensor, expected: torch.Tensor, rounding: float = 0.02) -> bool:
+    return found.shape == expected.shape and bool((found - expected).abs().max() <= rounding)
+
+
+def model_and_batch() -> tuple[Transformer, tuple[torch.Tensor, ...]]:
+    vocabulary = vocabulary_of([side for pair in walkthrough.PAIRS for side in pair])
+    sources, targets = (["5 7 9", "4 6 8 3"], ["9 7", "3 8 6 4"])
+    batch, _ = batch_of_sequences(sources, targets, vocabulary)
+    return fresh(lambda: Transformer(walkthrough.TINY, vocabulary), 0), tuple(batch)
+
+
+def test_the_steps_in_their_order() -> None:
+    numbers = list(dict.fromkeys(table.number for table in STEPS))
+    before_cross = [*map(str, range(8)), "7a", "7b", "7c"]
+    assert numbers == [*before_cross, *map(str, range(8, 18))]
+
+
+def test_the_example_has_the_lengths_of_the_lesson() -> None:
+    (batch,) = step("0")
+    assert "src 4 of 5, tgt_in 3 of 5" in batch.shape
+    assert dict(batch.rows)["loss"] == ["1", "1", "1", CLOSED, CLOSED]
+
+
+def test_every_matrix_follows_from_those_before_it() -> None:
+    (q,), (k_t,) = step("1"), step("2")
+    product, scaled = step("3")
+    assert near(values(product), values(q) @ values(k_t), 0.05)
+    assert near(values(scaled), values(product) / 2), "the root of a head 4 wide"
+    weights = values(step("5")[0])
+    expected = values(scaled).clone()
+    expected[:, 4] = -torch.inf
+    assert near(weights, expected.softmax(-1)) and not weights[:, 4].any()
+    v, context = step("6")
+    assert near(values(context), weights @ values(v), 0.05)
+    q, scores = values(step("8")[0]), values(step("10")[0])
+    k, v = (values(table) for table in step("9"))
+    assert near(scores, q @ k.T / 2, 0.05)
+    weights = values(step("12")[0])
+    scores[:, 4] = -torch.inf
+    assert near(weights, scores.softmax(-1)) and not weights[:, 4].any()
+    assert near(values(step("13")[0]), weights @ v, 0.05)
+
+
+def test_rows_of_weights_sum_to_one() -> None:
+    for number in ("5", "7c", "12"):
+        assert [row[-1] for _, row in step(number)[0].rows] == ["| 1.00"] * 5
+
+
+def test_decoder_self_attention_sees_the_past_alone() -> None:
+    seen = values(step("7c")[0]) > 0
+    expected = torch.ones(5, 5).tril().bool()
+    expected[:, 3:] = False
+    assert torch.equal(seen, expected)
+
+
+def test_the_last_numbers_are_those_of_the_model() -> None:
+    model, (src, tgt_in, tgt_out) = model_and_batch()
+    with torch.no_grad():
+        memory, logits = model.encode(src), model(src, tgt_in)
+    assert near(values(step("7")[0]).float(), memory[0])
+    assert near(values(step("15")[0]).float(), logits[0])
+    assert step("15")[0].columns[:4] == ["<pad>", "<bos>", "<eos>", "3"]
+    loss = F.cross_entropy(logits.flatten(0, 1), tgt_out.flatten(), ignore_index=PAD_ID)
+    assert f"/ 8 = {float(loss):.4f}" in step("16")[0].notes[0]
+
+
+def test_pad_rows_differ_and_real_rows_do_not() -> None:
+    keys, both = (values(table) for table in step("7"))
+    assert torch.equal(keys[:4], both[:4]) and (keys[4] - both[4]).abs().max() > 0.1
+    assert "0 in real rows" in step("7")[1].notes[0]
+
+
+def test_the_conclusion_is_a_measurement(monkeypatch) -> None:
+    (table,) = step("17")
+    (loss, gradient) = (row for _, row in table.rows)
+    assert loss[0] == loss[1] and float(loss[2]) < 1e-12 and float(gradient[2]) < 1e-12
+    assert float(gradient[0]) > 0.01
+    # were the other mask to close a real key, the difference would be seen
+    whole = MaskMaker.encoder_self
+
+    def closing_one_more(self: MaskMaker, src: torch.Tensor, *rest: object) -> torch.Tensor:
+        mask = whole(self, src, *rest).clone()
+        if self.pad_mask == "keys_and_queries":
+            mask[..., 0] = False
+        return mask
+
+    monkeypatch.setattr(MaskMaker, "encoder_self", closing_one_more)
+    (_, wrong) = (row for _, row in list(walkthrough.steps(walkthrough.PAIRS))[-1].rows)
+    assert float(wrong[2]) > 1e-3
+
+
+def test_each_trap_is_named_where_it_belongs() -> None:
+    for number, word in (("3", "scale"), ("4", "transpose"), ("7c", "leaving this attention out")):
+        notes = [note for table in step(number) for note in table.notes]
+        assert any(note.startswith("Trap:") and word in note for note in notes), number
+    (_, triangle, larger) = step("11")
+    assert "6 of 20" in triangle.notes[0] and "triangle" in triangle.notes[0]
+    assert ["".join(row) for _, row in triangle.rows] == [
+        "1xxx" + CLOSED,
+        "11xx" + CLOSED,
+        "111x" + CLOSED,
+        "1111" + CLOSED,
+        "1111" + CLOSED,
+    ]
+    assert "5 of 20" in larger.notes[0] and "larger of both pads" in larger.notes[0]
+    assert ["".join(row) for _, row in larger.rows] == ["111x" + CLOSED] * 5
+    assert "(2, 5) gives (5, 5)" in step("4")[0].notes[0]
+
+
+def test_pairs_of_ones_own_are_walked_the_most_padded_first() -> None:
+    found = list(walkthrough.steps([(["a", "b", "c"], ["c"]), (["a"], ["b", "a"])]))
+    assert "pair 2" in found[0].name and "src 2 of 4" in found[0].shape
+
+
+def test_pairs_without_symbols_or_pads_are_walked_too() -> None:
+    found = list(walkthrough.steps([([], [])]))
+    assert [table.number for table in found][-1] == "17"
+    assert not any("pad's" in note for table in found[:8] for note in table.notes)

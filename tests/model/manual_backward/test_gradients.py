@@ -1,0 +1,191 @@
+"""`toytrans gradients`: what it compares, and that it finds the mistakes people make."""
+
+import json
+import math
+from itertools import product
+
+import pytest
+import torch
+from conftest import call
+
+from toytrans.files import json_text
+from toytrans.model.manual_backward import functions
+from toytrans.model.manual_backward.gradients import (
+    B,
+    Comparison,
+    attentions,
+    compare,
+    compare_case,
+    difference,
+    ids_with_pads,
+    layers,
+)
+
+OPERATIONS = {
+    "linear",
+    "LayerNorm",
+    "LayerNorm, small x",
+    "ReLU",
+    "GELU",
+    "GELU, tanh form",
+    "softmax",
+    "turn (rotary)",
+    "embedding",
+    "dropout",
+    "attention",
+    "capped, dropped out",
+    "multi-head, self",
+    "multi-head, cross",
+    "cross entropy",
+    "cross entropy, smoothed",
+    "whole model",
+}
+
+
+def failing() -> set[tuple[str, str]]:
+    return {(each.operation, each.of) for each in compare(1) if not each.passed}
+
+
+def test_every_operation_agrees():
+    found = compare(2)
+    assert {each.operation for each in found} == OPERATIONS
+    assert all(each.passed for each in found)
+    assert all(each.relative < 1e-13 for each in found), "rounding, far below the tolerance"
+    both = {each.of for each in found if each.operation == "multi-head, cross"}
+    assert {"x", "memory"} <= both
+
+
+def test_shapes_are_distinct_primes_with_pads_and_an_empty_row():
+    draw = torch.Generator().manual_seed(0)
+    for case in attentions(draw):
+        additive, has_visible_key, *_ = (s for s in case.settings if isinstance(s, torch.Tensor))
+        assert (additive < 0).any() and (additive == 0).any()
+        assert not has_visible_key.all() and has_visible_key.any()
+    q = next(attentions(draw)).inputs["q"]
+    sizes = [*q.shape, next(layers(draw)).inputs["x"].shape[-1]]
+    assert len(set(sizes)) == 5
+    assert all(n % d for n, d in product(sizes, range(2, 13)) if d < n)
+
+
+@pytest.mark.parametrize("length", [2, 5, 7])
+def test_ids_with_pads_have_pads(length):
+    for seed in range(30):
+        ids = ids_with_pads(length, torch.Generator().manual_seed(seed))
+        assert ids.shape == (B, length)
+        assert (ids[0] != 0).all() and ids[1, 0] != 0 and ids[1, -1] == 0
+
+
+# The traps -----------------------------------------------------------------------------------
+
+
+def test_a_softmax_gradient_of_its_diagonal_alone_is_found(monkeypatch):
+    def diagonal(gradient, needed):
+        (weights,) = needed
+        return (gradient * weights * (1 - weights),)
+
+    monkeypatch.setattr(functions, "softmax_backward", diagonal)
+    found = failing()
+    assert ("softmax", "x") in found and ("softmax", "(output)") not in found
+    assert {("attention", name) for name in ("q", "k", "bias")} <= found
+    assert ("attention", "v") not in found
+
+
+def test_a_gradient_of_k_without_its_transpose_is_found(monkeypatch):
+    """In self-attention it fits; in cross-attention the sizes themselves refuse it."""
+    sound = functions.attention_backward
+
+    def untransposed(gradient, needed):
+        q, _, v, weights, *_, scale, _ = needed
+        d_q, d_k, d_v, d_bias = sound(gradient, needed)
+        (d_scores,) = functions.softmax_backward(gradient @ v.mT, (weights,))
+        if d_scores.shape[-1] == d_scores.shape[-2]:
+            d_k = scale * d_scores @ q
+        else:
+            with pytest.raises(RuntimeError):
+                d_scores @ q
+        return d_q, d_k, d_v, d_bias
+
+    monkeypatch.setattr(functions, "attention_backward", untransposed)
+    found = failing()
+    assert {("multi-head, self", name) for name in ("x", "in_weight", "in_bias")} <= found
+    assert ("multi-head, self", "out_weight") not in found
+
+
+def test_a_layer_norm_without_its_epsilon_is_found(monkeypatch):
+    sound = functions.layer_norm_backward
+
+    def bare(gradient, needed):
+        normal, inverse, weight = needed
+        variance = inverse**-2 - 1e-5
+        return sound(gradient, (normal, variance.rsqrt(), weight))
+
+    monkeypatch.setattr(functions, "layer_norm_backward", bare)
+    found = failing()
+    assert {("LayerNorm", "x"), ("LayerNorm, small x", "x")} <= found
+    assert ("LayerNorm", "weight") not in found
+
+
+@pytest.mark.parametrize("left_out", [0, 1, 2])
+def test_an_input_gradient_of_two_in_place_of_three_is_found(monkeypatch, left_out):
+    sound = functions.linear_backward
+    calls = []
+
+    def forgetful(gradient, needed):
+        d_x, *others = sound(gradient, needed)
+        calls.append(None)  # of the output first, then of Q, K and V
+        return (0 * d_x if len(calls) % 4 == (2 + left_out) % 4 else d_x), *others
+
+    draw = torch.Generator().manual_seed(0)
+    case = next(case for case in attentions(draw) if case.operation == "multi-head, self")
+    monkeypatch.setattr(functions, "linear_backward", forgetful)
+    found = {each.of for each in compare_case(case, draw) if not each.passed}
+    assert found == {"x"} and len(calls) == 4
+
+
+def test_a_wrong_forward_pass_is_found(monkeypatch):
+    sound = functions.relu
+    monkeypatch.setattr(functions, "relu", lambda x: (sound(x)[0] + 1, sound(x)[1]))
+    assert failing() >= {("ReLU", "(output)")}
+
+
+# The command ---------------------------------------------------------------------------------
+
+
+def test_the_table_fits_80_columns(command, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    answer = command("gradients", "--seeds", "1")
+    lines = answer.out.splitlines()
+    assert answer.code == 0 and not answer.err
+    assert max(map(len, lines)) <= 80 and "…" not in answer.out
+    assert sum("PASS" in line for line in lines) == 55 + 1 and "55 passed, 0 failed" in lines[-1]
+    for operation in OPERATIONS:
+        assert operation in answer.out
+
+
+def test_the_document_holds_the_numbers_of_the_run(command):
+    answer = command("gradients", "--seeds", "2", "--json")
+    document = json.loads(answer.out)
+    assert answer.code == 0 and document["passed"] is True
+    assert (document["seeds"], document["tolerance"]) == (2, 1e-10)
+    expected = [each.to_dict() for each in compare(2)]
+    assert document["gradients"] == json.loads(json.dumps(expected))
+
+
+def test_a_difference_makes_the_command_fail(command, monkeypatch):
+    monkeypatch.setattr(functions, "relu_backward", lambda gradient, _: (gradient,))
+    answer = command("gradients", "--seeds", "1")
+    assert answer.code == 1 and "FAIL" in answer.out and "failed" in answer.out
+    assert call("gradients", "--seeds", "1", "--json") == 1
+
+
+def test_nan_is_no_pass():
+    nan = Comparison("x", "y", (1,), math.nan, 0.0)
+    assert not nan.passed and json.loads(json_text(nan.to_dict()))["absolute"] is None
+    assert not Comparison("x", "y", (1,), 2e-10, 0.0).passed
+    assert not Comparison("x", "y", (1,), 0.0, 2e-10).passed
+    broken = difference(torch.tensor([1.0, math.nan]), torch.ones(2))
+    assert math.isnan(broken[0])
+
+
+def test_seeds_start_at_one(command):
+    assert command("gradients", "--seeds", "0").code == 2

@@ -1,0 +1,286 @@
+"""Hugging Face's models, with their own start, shift, masks and ignored labels."""
+
+import inspect
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from toytrans.checks.result import CannotJudge, NotApplicable
+from toytrans.checks.subject import (
+    IGNORED,
+    Adapter,
+    Facts,
+    Ids,
+    Kind,
+    Symbols,
+    logits_of,
+    padded,
+)
+from toytrans.errors import UserError
+
+LIMITS = (
+    "max_position_embeddings",
+    "max_encoder_position_embeddings",
+    "max_decoder_position_embeddings",
+    "n_positions",
+    "max_target_positions",
+)
+
+UNSCALED = {"t5", "mt5", "umt5", "longt5", "switch_transformers", "pop2piano", "udop"}
+"""Families that scale no scores, by design."""
+
+
+def is_hugging_face(model: Any) -> bool:
+    """Whether a model is one of Hugging Face's."""
+    config = getattr(model, "config", None)
+    return hasattr(config, "model_type") and hasattr(config, "is_encoder_decoder")
+
+
+def _kind_of(model: Any) -> Kind:
+    """What a model is: one that writes is a decoder, unless its family also fills gaps (BERT's) and
+    its config does not make it a decoder."""
+    if model.config.is_encoder_decoder:
+        return "encoder-decoder"
+    from transformers import MODEL_FOR_MASKED_LM_MAPPING
+
+    writes = callable(getattr(model, "can_generate", None)) and model.can_generate()
+    fills_gaps = type(model.config) in MODEL_FOR_MASKED_LM_MAPPING
+    decodes = not fills_gaps or getattr(model.config, "is_decoder", False)
+    return "decoder" if writes and decodes else "encoder"
+
+
+def of_hugging_face(model: Any, given: dict[str, Any], hands: dict[str, Any]) -> Adapter:
+    """The adapter of a model; what was given goes before what its config says. given: `Facts`;
+    hands: other arguments of `Adapter`."""
+    known = known_of(model) | given
+    kind = known["kind"] = given.get("kind") or _kind_of(model)
+    name = known["name"] = type(model).__name__
+    if "vocabulary_size" not in known:
+        raise UserError(
+            f"{name} does not say its vocabulary_size in its config; check judges models that take "
+            "ids: if this one does, give vocabulary_size=..."
+        )
+    if kind == "encoder-decoder":
+        known.setdefault("decoding_start", known.get("start_id"))
+        known.setdefault("start_id", known.get("decoding_start"))
+        if known["start_id"] is None or "pad_id" not in known:
+            missing = "pad_id" if "pad_id" not in known else "start_id"
+            raise UserError(f"{name} does not say its {missing} in its config; give {missing}=...")
+        if known["pad_id"] == known.get("eos_id"):
+            # such a pad can only be told by its place: HF then ignores -100 alone
+            known.setdefault("ignored", (IGNORED,))
+    else:
+        # its pads are known by their mask: any id serves
+        taken = {known.get(name) for name in ("eos_id", "start_id", "decoding_start")}
+        if "pad_id" not in known or (known["pad_id"] in taken and "pad_id" not in given):
+            size = known["vocabulary_size"]
+            known["pad_id"] = next(i for i in range(size) if i not in taken)
+        for name in ("start_id", "eos_id", "decoding_start"):
+            if name not in given:
+                known.pop(name, None)
+    takes = set(inspect.signature(model.forward).parameters)
+    positions = kind == "decoder" and "position_ids" in takes
+    hands.pop("batch_first", None)
+    facts = Facts(
+        masks_from_ids=False,
+        takes_masks=kind != "encoder-decoder",
+        takes_positions=positions,
+        **known,
+    )
+    made = HuggingFace(Call(model, facts), facts, **hands)
+    made.embeddings = made.embeddings or _embeddings(model)
+    made.set_usual(model)
+    return made
+
+
+class HuggingFace(Adapter):
+    """A model that is asked with the masks of its users, and decodes with its own cache."""
+
+    has_own_loss = False
+
+    def set_usual(self, model: Any) -> None:
+        """Loss and batches of an encoder-decoder, where no others were given."""
+        if not self.facts.has_source:
+            return
+        self.has_own_loss = self.given_loss is None
+        self.given_loss = self.given_loss or _mean_loss
+        self.maker = self.maker or _batch_maker(model, self.facts)
+
+    def loss(self, logits: Tensor, tgt_out: Tensor, ids: Ids | None = None) -> Tensor | None:
+        if ids is None:
+            return super().loss(logits, tgt_out)
+        if not self.has_own_loss:
+            return None
+        call: Any = self.call
+        answer = self.foreign("the model's own loss", call, ids.src, ids.tgt_in, None, tgt_out)
+        return getattr(answer, "loss", None)
+
+    def step(self, src: Tensor, tgt_in: Tensor, positions: bool = True) -> Tensor:
+        """The loop of `generate`: a token at a time, with what the last step handed on."""
+        if self.generate is not None:
+            return super().step(src, tgt_in)
+        try:
+            return self._steps(src, tgt_in, positions and self.facts.takes_positions)
+        except (NotApplicable, CannotJudge):
+            raise
+        except Exception as error:
+            first = (str(error).splitlines() or [""])[0][:150]
+            raise CannotJudge(
+                f"the loop with use_cache=True raises {type(error).__name__}: {first}"
+            ) from None
+
+    def _steps(self, src: Tensor, tgt_in: Tensor, positions: bool) -> Tensor:
+        call: Any = self.call
+        model, kept, steps = call.model, None, []
+        takes = inspect.signature(model.forward).parameters
+        name = "cache" if "cache" in takes else "past_key_values"  # as older versions say
+        common: dict[str, Any] = {"use_cache": True, "return_dict": True}
+        if self.facts.has_source:
+            mask = call.masks(src, tgt_in)["attention_mask"]
+            encoded = model.get_encoder()(input_ids=src, attention_mask=mask, return_dict=True)
+            common |= {"encoder_outputs": encoded, "attention_mask": mask}
+        for step in range(tgt_in.shape[1]):
+            token = tgt_in[:, step : step + 1]
+            named = dict(common)
+            if self.facts.has_source:
+                named["decoder_input_ids"] = token
+            else:
+                named["input_ids"] = token
+                named["attention_mask"] = torch.ones(len(tgt_in), step + 1, dtype=torch.int64)
+                if positions:
+                    named["position_ids"] = torch.full_like(token, step)
+            if kept is not None:
+                named[name] = kept
+            out = model(**named)
+            kept = getattr(out, name, None)
+            if kept is None:
+                raise NotApplicable("the model hands on no cache to decode with")
+            steps.append(logits_of(out))
+        return torch.cat(steps, 1)
+
+
+class Call(nn.Module):
+    """model(src, tgt_in) with the attention masks, and positions, that its users pass."""
+
+    def __init__(self, model: Any, facts: Facts) -> None:
+        super().__init__()
+        self.model, self.facts = model, facts
+
+    def masks(self, src: Tensor, tgt_in: Tensor, closed: Tensor | None = None) -> dict[str, Tensor]:
+        """1 = keep."""
+        facts = self.facts
+        if facts.has_source:
+            real = facts.real_inputs(tgt_in).long()
+            source = facts.real_source(src).long()
+            return {"attention_mask": source, "decoder_attention_mask": real}
+        real = tgt_in != facts.pad_id
+        if facts.start_id == facts.pad_id:
+            real = facts.real_inputs(tgt_in)
+        return {"attention_mask": (real if closed is None else ~closed).long()}
+
+    def forward(
+        self,
+        src: Tensor,
+        tgt_in: Tensor,
+        closed: Tensor | None = None,
+        labels: Tensor | None = None,
+    ) -> Any:
+        named: dict[str, Any] = {"return_dict": True, **self.masks(src, tgt_in, closed)}
+        if labels is not None:
+            named["labels"] = labels
+        if self.facts.kind != "encoder":
+            named["use_cache"] = False
+        if self.facts.has_source:
+            return self.model(input_ids=src, decoder_input_ids=tgt_in, **named)
+        real = named["attention_mask"]
+        is_moved = closed is not None or not bool(real[:, 0].all())
+        if self.facts.takes_positions and is_moved:  # places count from the first token
+            named["position_ids"] = (real.cumsum(1) - 1).clamp(min=0)
+        return self.model(input_ids=tgt_in, **named)
+
+
+def _batch_maker(model: Any, facts: Facts) -> Any:
+    def shifted(labels: Tensor) -> Tensor:
+        """The model's own shift where it has one and knows its start; else the usual one."""
+        knows_start = getattr(model.config, "decoder_start_token_id", None) is not None
+        if knows_start and hasattr(model, "prepare_decoder_input_ids_from_labels"):
+            inputs: Tensor = model.prepare_decoder_input_ids_from_labels(labels=labels.clone())
+            return inputs
+        moved = F.pad(labels[:, :-1], (1, 0), value=facts.start_id or 0)
+        return moved.masked_fill(moved == IGNORED, facts.pad_id)
+
+    def batch(pairs: Symbols) -> tuple[Tensor, Tensor, Tensor]:
+        end = [] if facts.eos_id is None else [facts.eos_id]
+        src = padded([s + end for s, _ in pairs], facts.source_pad)
+        tgt_out = padded([t + end for _, t in pairs], IGNORED)
+        return src, shifted(tgt_out), tgt_out
+
+    return batch
+
+
+def _embeddings(model: Any) -> tuple[nn.Module, nn.Module] | None:
+    """Of source and target ids; None where the model does not give them."""
+    try:
+        if not model.config.is_encoder_decoder:
+            one = model.get_input_embeddings()
+            return (one, one) if isinstance(one, nn.Module) else None
+        parts = [model.get_encoder(), model.get_decoder()]
+        embeddings = [_embedding_of(part) for part in parts]
+    except Exception:  # some models raise NotImplementedError, some lack the method
+        return None
+    return (
+        (embeddings[0], embeddings[1])
+        if all(isinstance(m, nn.Module) for m in embeddings)
+        else None
+    )
+
+
+def _embedding_of(part: Any) -> Any:
+    try:
+        return part.get_input_embeddings()
+    except Exception:
+        return getattr(part, "embed_tokens", None)
+
+
+def known_of(model: Any) -> dict[str, Any]:
+    """What a Hugging Face model's configs say of it."""
+    config, generation = model.config, getattr(model, "generation_config", None)
+    decoder, encoder = (getattr(config, name, None) for name in ("decoder", "encoder"))
+    text = config.get_text_config() if hasattr(config, "get_text_config") else None
+
+    def look_up(name: str, *places: Any) -> Any:
+        values = (getattr(place, name, None) for place in places)
+        value = next((value for value in values if value is not None), None)
+        return value[0] if isinstance(value, list) else value  # several ends: the first
+
+    size = (
+        look_up("decoder_vocab_size", config)
+        or look_up("tgt_vocab_size", config)
+        or look_up("vocab_size", decoder, config, text)
+    )
+    limits = [look_up(name, config, decoder, encoder, text) for name in LIMITS]
+    known = {
+        "pad_id": look_up("pad_token_id", config, decoder, text, encoder),
+        "source_pad_id": look_up("pad_token_id", encoder),
+        "vocabulary_size": size,
+        "source_size": look_up("src_vocab_size", config)
+        or look_up("vocab_size", encoder, config, text),
+        "start_id": look_up("decoder_start_token_id", config),
+        "eos_id": look_up("eos_token_id", config, decoder, text),
+        "decoding_start": look_up("decoder_start_token_id", generation, config),
+        "limit": min((n for n in limits if isinstance(n, int) and n > 0), default=None),
+    }
+    ids = ("start_id", "eos_id", "decoding_start", "pad_id")
+    for name in ids:  # some configs name ids that a small vocabulary does not have
+        if size is not None and known[name] is not None and not 0 <= known[name] < size:
+            known[name] = None
+    if config.model_type in UNSCALED:
+        known["scale"] = 1
+    return {name: value for name, value in known.items() if value is not None}
+
+
+def _mean_loss(logits: Tensor, tgt_out: Tensor) -> Tensor:
+    """Hugging Face's loss: the mean over labels that are not -100."""
+    return F.cross_entropy(logits.flatten(0, 1), tgt_out.flatten(), ignore_index=IGNORED)

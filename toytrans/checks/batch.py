@@ -1,0 +1,356 @@
+"""A padded batch of random symbols, a model's answers to it, and how far others are from them.
+
+Differences are of logits, in the model's own precision: fp64 wherever it runs in it, so that a
+leak of a thousandth in one layer stands far above rounding. The tolerance is a share of how large
+logits are: the median over the vocabulary of each id's largest. Logits that are ruled out, by -inf
+or a large negative number, count as one value; ids that never change do not count.
+"""
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from toytrans.checks.copies import Copy, Counted, RoundedAgain
+from toytrans.checks.result import CannotJudge
+from toytrans.checks.subject import Ids, NoAnswer, Symbols, wider
+from toytrans.errors import UserError
+
+TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-5}
+"""Of how large logits are. Rounding in sound models stays below 6e-15 and 1e-6 of it, a leak of
+a thousandth in one layer moves it by 3e-5 and more (scripts/fault_matrix.py, 20 shapes)."""
+
+COARSE, MOST_ROUNDING = 2e-2, 1e-1
+"""The tolerance of half precision, and what it may grow to where the model's rounding is larger."""
+
+SHORT = 12
+"""Symbols up to which a batch counts as short: what costs much is asked of such ones alone."""
+
+SHORTEST = 4
+"""Symbols that the longest sequence of a check has at least."""
+
+APPENDED_PADS = 3
+
+POLARITY = "is True = block what your layer expects?"
+
+RULED_OUT = 5e3
+"""Logits beyond it stand for -inf, where every place has smaller ones too."""
+
+LARGEST_LOGITS, LARGEST_SCORES = 2**25, 2**22
+"""Numbers in the logits, and in the scores of one head, of one call: longer ones are parted."""
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What one batch is made of: symbols of its longest sequence, rows, and a seed. widest,
+    most_rows: the batch is also asked in shapes up to that."""
+
+    length: int
+    rows: int
+    seed: int
+    widest: int = 0
+    most_rows: int = 0
+
+
+class Unsteady(UserError):
+    """A model gives different answers to the same input. drawn: by torch's random numbers."""
+
+    def __init__(self, message: str, batch: "Batch", drawn: bool) -> None:
+        super().__init__(message)
+        self.batch, self.drawn = batch, drawn
+
+
+class Batch:
+    """A padded batch of random symbols for a copy of a model, and how to ask it.
+
+    src (B, S), tgt_in (B, T), tgt_out (B, T) or None; real_source, real: which places are no pads;
+    logits (B, T, V); of (B, T): the number of each real output, -1 at pads. kept: what several
+    checks of the batch share.
+    """
+
+    def __init__(self, of: Copy, setting: Setting) -> None:
+        self.copy, self.setting = of, setting
+        self.model, self.facts = of.model, of.model.facts
+        self.random = torch.Generator().manual_seed(setting.seed)
+        self.symbols = torch.tensor(self.facts.symbols())
+        if len(self.symbols) < 2:
+            raise UserError(
+                f"{len(self.symbols)} symbols are left of a vocabulary of "
+                f"{self.facts.vocabulary_size} beside pad, start and end; the checks need two"
+            )
+        self.pairs: Symbols = [
+            (self.row(s), self.row(t)) for s, t in _lengths(setting.length, setting.rows)
+        ]
+        if self.facts.equal_lengths:
+            self.pairs = [(s, self.row(len(s))) for s, _ in self.pairs]
+        self.src, self.tgt_in, self.tgt_out = self.model.batch(self.pairs)
+        if not self.facts.has_source:
+            self.src = self.src[:, :0]
+        self.ids = Ids(self.src, self.tgt_in)
+        self.real = self.facts.real_inputs(self.tgt_in)
+        self.real_source = self.facts.real_source(self.src)
+        numbers = torch.arange(self.real.numel()).view(self.real.shape)
+        self.of = numbers.masked_fill(~self.real, -1)
+        self.kept: dict[str, Any] = {}
+        self.logits = self._first_answer()
+        self._measure()
+
+    def row(self, length: int) -> list[int]:
+        """Symbols of which no two neighbours are equal."""
+        start = torch.randint(len(self.symbols), (1,), generator=self.random)
+        steps = torch.randint(1, len(self.symbols), (length,), generator=self.random)
+        drawn: list[int] = self.symbols[(start + steps.cumsum(0)) % len(self.symbols)].tolist()
+        return drawn
+
+    def other(self, ids: Tensor) -> Tensor:
+        """Other symbols than some ids, of any shape."""
+        place = (self.symbols == ids[..., None]).int().argmax(-1)
+        step = torch.randint(1, len(self.symbols), ids.shape, generator=self.random)
+        return self.symbols[(place + step) % len(self.symbols)]
+
+    def noise(self, like: Tensor) -> Tensor:
+        return torch.randn(like.shape, generator=self.random, dtype=torch.float64).to(like.dtype)
+
+    @property
+    def described(self) -> str:
+        """Length, rows, mode and precision."""
+        precision = str(self.dtype).removeprefix("torch.")
+        mode = "train mode with dropout 0" if self.copy.training else "eval mode"
+        return f"length {self.setting.length}, {len(self.src)} rows, {mode}, {precision}"
+
+    # Answers -----------------------------------------------------------------------------------
+
+    def ask(self, src: Tensor, tgt_in: Tensor, closed: Tensor | None = None) -> Tensor:
+        """Logits (B, T, V), asked for a few rows at a time where they are many and long."""
+        width = max(src.shape[1], tgt_in.shape[1])
+        each = LARGEST_LOGITS // max(1, tgt_in.shape[1] * self.facts.vocabulary_size)
+        rows = max(1, min(each, LARGEST_SCORES // width**2))
+        masks = [None] * len(tgt_in.split(rows)) if closed is None else closed.split(rows)
+        parts = zip(src.split(rows), tgt_in.split(rows), masks, strict=True)
+        answers = [self._ask(*part) for part in parts]
+        return answers[0] if len(answers) == 1 else torch.cat(answers)
+
+    @torch.no_grad()
+    def _ask(self, src: Tensor, tgt_in: Tensor, closed: Tensor | None) -> Tensor:
+        """The answer to copies of the ids, which are compared with the ids afterwards."""
+        handed = {"src": src.clone(), "tgt_in": tgt_in.clone()}
+        with self.copy.without_dropout_and_with_state_kept():
+            logits = self.model.ask(handed["src"], handed["tgt_in"], closed)
+        for (name, left), ids in zip(handed.items(), (src, tgt_in), strict=True):
+            if not torch.equal(left, ids):
+                self.copy.overwritten.add(name)
+        return logits
+
+    def moved(self, new: Tensor, old: Tensor) -> Tensor:
+        """How far logits (..., V) moved: the largest over the ids that count."""
+        by = apart(self.as_infinite(new), self.as_infinite(old)).abs() * self.id_weight
+        return by[..., self.counted_ids].amax(-1) if bool(self.counted_ids.any()) else by.amax(-1)
+
+    def differ(self, new: Tensor, old: Tensor, where: Tensor) -> float:
+        """The largest of `moved` at some places (B, T)."""
+        return largest(self.moved(new, old)[where])
+
+    def as_infinite(self, logits: Tensor) -> Tensor:
+        """Logits of which those that are ruled out are infinite."""
+        is_out = logits.abs() >= self.ruled_out_beyond
+        return torch.where(is_out, logits.sign() * math.inf, logits)
+
+    def require_changing_logits(self) -> None:
+        """Raises CannotJudge where the logits are the same whatever is asked."""
+        if self.logits_constant:
+            raise CannotJudge(
+                "the logits never change, so nothing can be seen through them; is the output layer "
+                "zero? train a step, or give it other weights"
+            )
+
+    # How large logits are, and what rounding does -------------------------------------------------
+
+    def _measure(self) -> None:
+        """How large logits are, which ids count, and what rounding may do."""
+        logits = self.logits[self.real]  # (N, V)
+        logits = logits[~logits.isnan().any(-1)]
+        sane = bool((logits.abs() < RULED_OUT).any(-1).all())
+        self.ruled_out_beyond = RULED_OUT if sane else math.inf
+        tame = self.as_infinite(logits)
+        finite = torch.where(tame.isfinite(), tame, 0.0)
+        each = finite.abs().amax(0)
+        spread = finite.amax(0) - finite.amin(0)
+        sometimes = tame.isfinite().any(0) & ~tame.isfinite().all(0)
+        self.counted_ids = (spread > 1e-12 * each) | sometimes
+        of = each[self.counted_ids & (each > 0)]
+        self.logits_constant = not len(of)
+        self.typical_logit = max(float(of.median() if len(of) else each.median()), 1e-30)
+        weight = self.typical_logit / each.clamp(min=self.typical_logit)
+        self.id_weight = weight.to(self.logits.dtype)
+        if self.copy.true_precision is None:
+            self.copy.true_precision = self._true_precision()
+        self.dtype = self.copy.true_precision
+        self.tolerance = TOLERANCE.get(self.dtype, COARSE) * self.typical_logit
+        if self.dtype == torch.float32:
+            most = 1e-4 * self.typical_logit
+            self.tolerance = max(self.tolerance, min(10 * self._rounding(), most))
+        elif self.dtype not in TOLERANCE:
+            with RoundedAgain():
+                by = self.differ(self.ask(self.src, self.tgt_in), self.logits, self.real)
+            self.tolerance = max(self.tolerance, min(by, MOST_ROUNDING * self.typical_logit))
+        if self.jitter > self.tolerance:
+            raise self._unsteady()
+        self.tolerance = max(self.tolerance, 10 * self.jitter)
+
+    def _rounding(self) -> float:
+        """What rounding of the weights, or another number of rows, does to the logits."""
+        if self.model.module is not None:
+            new = self._nudged(6e-8)
+        else:
+            twice = [torch.cat((ids, ids)) for ids in (self.src, self.tgt_in)]
+            try:
+                new = self.ask(twice[0], twice[1])[: len(self.src)]
+            except NoAnswer:
+                return 0.0
+        change = self.differ(new, self.logits, self.real)
+        return change if math.isfinite(change) else 0.0
+
+    def _true_precision(self) -> torch.dtype:
+        """The dtype of the logits, or fp32 where something inside is rounded to it: where fp32
+        holds the logits without loss, or where they do not follow the weights smoothly."""
+        logits = self.logits
+        if logits.dtype != torch.float64:
+            return logits.dtype
+        if torch.equal(logits.float().double().nan_to_num(), logits.nan_to_num()):
+            return torch.float32
+        if self.model.module is None:
+            return logits.dtype
+        first, second = (self._nudged(step) for step in (1e-8, 2e-8))
+        steps = [self.as_infinite(x) for x in (second, first, logits)]
+        bent = apart(steps[0], steps[1]) - apart(steps[1], steps[2])  # 1e-16 where nothing rounds
+        bent = (bent * self.id_weight)[..., self.counted_ids][self.real].nan_to_num(0.0, 0.0, 0.0)
+        rounds = largest(bent) > TOLERANCE[torch.float64] / 100 * self.typical_logit
+        return torch.float32 if rounds else logits.dtype
+
+    def _nudged(self, step: float) -> Tensor:
+        """Logits with each weight moved by about `step` of itself, always the same way."""
+        assert self.model.module is not None
+        parameters = [p for p in self.model.module.parameters() if p.is_floating_point()]
+        kept = [parameter.detach().clone() for parameter in parameters]
+        random = torch.Generator().manual_seed(0)
+        for parameter in parameters:
+            way = torch.randn(parameter.shape, generator=random, dtype=torch.float64)
+            parameter.data += step * way.to(parameter.dtype) * parameter.data
+        try:
+            return self.ask(self.src, self.tgt_in)
+        finally:
+            for parameter, value in zip(parameters, kept, strict=True):
+                parameter.data.copy_(value)
+
+    # The first answer, and what may be wrong with it ----------------------------------------------
+
+    def _first_answer(self) -> Tensor:
+        """Logits of the batch, asked for twice: how far the answers are apart, and how much work
+        one is, is kept."""
+        try:
+            first = self.ask(self.src, self.tgt_in)
+            with Counted() as counted:
+                again = self.ask(self.src, self.tgt_in)
+            self.work = counted.work
+        except NoAnswer as error:
+            hint = self._too_large() if "IndexError" in str(error) else ""
+            raise NoAnswer(f"{error}{hint}") from error
+        if bool(first[self.real].isnan().flatten(1).any(1).all()):
+            raise UserError(
+                f"{self.facts.name} answers an ordinary padded batch with NaN in every row; the "
+                "checks need numbers (a diverged checkpoint, or a mask that closes every key?)"
+            )
+        self.jitter = largest(apart(first, again).nan_to_num())
+        return first
+
+    def _too_large(self) -> str:
+        """What an index is too large for: the answers without large ids on one side show it."""
+        low, last = self.symbols[0], int(self.symbols[-1])
+        few_src, few_tgt = (
+            torch.where(torch.isin(ids, self.symbols), low, ids) for ids in (self.src, self.tgt_in)
+        )
+        if self._is_answered(few_src, self.tgt_in):
+            return f"; the source has fewer ids than {last + 1}: give source_size=..."
+        if self._is_answered(self.src, few_tgt):
+            return f"; the target has fewer ids than {last + 1}: give a smaller vocabulary_size"
+        places = max(self.src.shape[1], self.tgt_in.shape[1]) + APPENDED_PADS
+        return f"; does it take {places} places (max_length=...), and ids up to {last}?"
+
+    def _is_answered(self, src: Tensor, tgt_in: Tensor) -> bool:
+        try:
+            self.ask(src, tgt_in)
+        except NoAnswer:
+            return False
+        return True
+
+    def _unsteady(self) -> Unsteady:
+        """Why the same input is answered differently: with one seed of torch's for each call, what
+        is drawn is the same."""
+        seeded = []
+        with torch.random.fork_rng(devices=[]):
+            for _ in range(2):
+                state = torch.manual_seed(0).get_state()
+                seeded.append(self.ask(self.src, self.tgt_in))
+            draws = not torch.equal(state, torch.get_rng_state())
+        drawn = draws and largest(apart(*seeded).nan_to_num()) <= self.tolerance
+        cause = (
+            "it draws random numbers in eval mode: functional dropout without "
+            "training=self.training, or sampling"
+            if drawn
+            else "it keeps something from call to call, or draws random numbers of its own"
+        )
+        module = self.model.module
+        if drawn and (module is None or module.training):
+            cause = "is dropout left on? call model.eval() first"
+        return Unsteady(
+            f"{self.facts.name} answers the same input twice with logits that differ by "
+            f"{self.jitter:.2g}; {cause}",
+            self,
+            drawn,
+        )
+
+    def require_wider_is_taken(self) -> None:
+        """Raises UserError where a batch with a few more pads is not taken."""
+        pads, more = (self.facts.source_pad, self.facts.pad_id), APPENDED_PADS
+        try:
+            src = wider(self.src, more, pads[0]) if self.facts.has_source else self.src
+            self.ask(src, wider(self.tgt_in, more, pads[1]))
+        except NoAnswer as error:
+            raise UserError(
+                f"{error}; with {more} places fewer it answers: if that is its limit, give it as "
+                "max_length, or a smaller length"
+            ) from error
+
+
+def _lengths(longest: int, rows: int) -> list[tuple[int, int]]:
+    """Symbols of source and target of each row: long beside short ones, each side once longest."""
+    first = [(longest, 2), (1, longest), (longest - 1, 1), (2, longest - 1)]
+    more = [
+        (1 + (7 * row) % longest, 1 + (11 * row + 4) % longest) for row in range(max(0, rows - 4))
+    ]
+    return [*first, *more][:rows]
+
+
+def apart(a: Tensor, b: Tensor) -> Tensor:
+    """a - b, where equal infinities are 0 apart."""
+    return torch.where(a == b, torch.zeros_like(a), a - b)
+
+
+def largest(difference: Tensor) -> float:
+    """The largest absolute number; NaN if there is one, 0 of nothing."""
+    return float(difference.detach().abs().max()) if difference.numel() else 0.0
+
+
+def worst(differences: Iterable[float]) -> float:
+    """The largest of some differences; NaN is larger than any."""
+    return max(differences, key=lambda value: math.inf if math.isnan(value) else value)
+
+
+def chosen(count: int, most: int) -> list[int]:
+    """Of the places 0 .. count - 1 the ends and some between, `most` at most."""
+    if count <= most:
+        return list(range(count))
+    return sorted({round(i * (count - 1) / (most - 1)) for i in range(most)})

@@ -1,0 +1,149 @@
+"""Decoding step by step against one parallel pass."""
+
+import torch
+from torch import Tensor, nn
+
+from toytrans.checks.batch import MOST_ROUNDING, Batch, apart, largest
+from toytrans.checks.copies import copy_of, zeroed
+from toytrans.checks.result import CannotJudge, NotApplicable, Result, measured
+from toytrans.checks.subject import Ids
+from toytrans.errors import UserError
+
+CAUSE = (
+    "a step of decoding, which has only the past, gives other logits than the parallel pass: "
+    "that pass sees more or less than the past, or the cache holds something else"
+)
+
+DRAWS = (
+    "generate gives two answers to one input: is dropout left on in it (call model.eval() first), "
+    "or does it sample?"
+)
+
+
+def steps_are_the_pass(batch: Batch) -> Result:
+    """Decoding step by step = one parallel pass; so for other rows of the same shape after them,
+    in which what is kept of the first ones would show."""
+    if not batch.facts.is_causal:
+        raise NotApplicable("an encoder does not decode")
+    ids = _rows(batch)
+    # a function that was given runs the model as it came, not the copy
+    runs_the_model = batch.model.generate is not None
+    near = _nearness(batch) if runs_the_model else batch.tolerance
+    results: list[Result] = []
+    for rows in (ids, Ids(ids.src.flip(0), ids.tgt_in.flip(0))):
+        before = torch.get_rng_state()
+        try:
+            made = again = _steps(batch, rows)
+            if not torch.equal(before, torch.get_rng_state()):
+                again = _steps(batch, rows)
+        except UserError as error:
+            if not results:
+                raise
+            cause = f"{error}, at a second call after one that it answered: is its cache emptied?"
+            return measured(1.0, 0.0, "", cause)
+        judged = _judged_logits if made.is_floating_point() else _judged_ids
+        with zeroed(batch.copy.opened if runs_the_model else ()):
+            results.append(judged(batch, rows, made, again, near))
+    return max(results, key=lambda result: (result.verdict == "FAIL", result.difference))
+
+
+def _rows(batch: Batch) -> Ids:
+    """Pairs whose targets are of one length, sources of several: (B, S), (B, T)."""
+    count = max(len(target) for _, target in batch.pairs)
+    pairs = [(source, batch.row(count)) for source, _ in batch.pairs]
+    src, tgt_in, _ = batch.model.batch(pairs)
+    if not batch.facts.has_source:
+        return Ids(src[:, :0], tgt_in)
+    real = batch.facts.real_inputs(tgt_in)
+    return Ids(src, tgt_in[:, : int(real.sum(1).min())])
+
+
+@torch.no_grad()
+def _steps(batch: Batch, ids: Ids, positions: bool = True) -> Tensor:
+    return batch.model.step(ids.src.clone(), ids.tgt_in.clone(), positions)
+
+
+def _nearness(batch: Batch) -> float:
+    """How far logits may be apart where they are computed in the precision that the model came in,
+    by what its rounding does to the batch."""
+    dtype, least = batch.copy.came_as, max(batch.tolerance, 1e-4 * batch.typical_logit)
+    own = None if dtype is None or dtype.itemsize > 2 else copy_of(batch.model, dtype)
+    if own is None:
+        return least
+    with torch.no_grad():
+        logits = own.model.ask(batch.src.clone(), batch.tgt_in.clone()).to(batch.logits.dtype)
+    by = batch.differ(logits, batch.logits, batch.real)
+    return max(least, min(3 * by, MOST_ROUNDING * batch.typical_logit))
+
+
+def _parallel(batch: Batch, src: Tensor, tgt_in: Tensor) -> Tensor:
+    """The logits of a parallel pass. Raises CannotJudge where they are one for all ids."""
+    logits = batch.ask(src, tgt_in)
+    if not largest(apart(logits, logits[:1, :1]).nan_to_num()):
+        raise CannotJudge("the model as it came gives one answer to everything; train it a step")
+    return logits
+
+
+def _judged_logits(batch: Batch, ids: Ids, steps: Tensor, again: Tensor, near: float) -> Result:
+    """Logits made step by step beside the parallel pass. again: those of another draw; near: how
+    far those in another precision may be apart."""
+    parallel = _parallel(batch, ids.src, ids.tgt_in)
+    came_as = batch.copy.came_as or parallel.dtype
+    same_precision = steps.dtype == parallel.dtype == came_as
+    tolerance = batch.tolerance if same_precision else near
+    if not largest(apart(steps, again).nan_to_num()) <= tolerance:
+        raise CannotJudge(DRAWS)
+    moved = batch.moved(steps.to(parallel.dtype), parallel)
+    bad = (~(moved <= tolerance)).any(0).nonzero()[:, 0].tolist()
+    cause = f"{CAUSE} (first at step {bad[0]})" if bad else ""
+    if bad and batch.facts.takes_positions and not moved.isnan().any():
+        without = batch.moved(_steps(batch, ids, positions=False), parallel)
+        if largest(without) <= tolerance:
+            cause = (
+                "a step of decoding is given position_ids counted from 0, as generate gives them, "
+                "and the parallel pass counts its own from another number: without position_ids "
+                "both agree"
+            )
+    return measured(largest(moved), tolerance, f"{steps.shape[1]} steps = one parallel pass", cause)
+
+
+def _judged_ids(batch: Batch, ids: Ids, made: Tensor, again: Tensor, near: float) -> Result:
+    """Whether each id decoded is the best of the parallel pass over those before it. again: those
+    of another draw; near: how far an id may be behind the best."""
+    if not torch.equal(made, again):
+        raise CannotJudge(DRAWS)
+    facts = batch.facts
+    start = facts.start_id if facts.decoding_start is None else facts.decoding_start
+    first = 1
+    if not facts.has_source:
+        first = 2  # what it was given
+    elif start is not None and not bool((made[:, :1] == start).all()):
+        made = nn.functional.pad(made, (1, 0), value=start)
+    elif start is None:
+        raise CannotJudge("needs the id that decoding starts with (start_id=...)")
+    decoded = made[:, first:]
+    ended, live = _ended(batch, decoded)
+    if not bool(live.any()):
+        raise CannotJudge("generate gave no id behind those that it began with")
+    logits = _parallel(batch, ids.src, made)[:, first - 1 : -1]
+    best = logits.amax(-1)
+    behind = [apart(best, logits.gather(-1, x[..., None])[..., 0]) for x in (decoded, ended)]
+    by = largest(torch.minimum(*behind)[live])
+    return measured(
+        by,
+        near,
+        f"{int(live.sum())} ids decoded are the best of the parallel pass",
+        "decoding takes ids that the parallel pass over the same past does not rank first, by "
+        f"{by:.2g}: the steps see something else than the pass, or do not decode greedily",
+    )
+
+
+def _ended(batch: Batch, ids: Tensor) -> tuple[Tensor, Tensor]:
+    """Ids (B, L) behind the start, and which of them were decoded: up to the end. Where a row lacks
+    an end, it is put for the first of the pads at the end of the row."""
+    end, pads_behind = batch.facts.eos_id, (ids == batch.facts.pad_id).flip(1).cumprod(1).flip(1)
+    if end is None:
+        return ids, pads_behind == 0
+    lost = (pads_behind.cumsum(1) == 1) & ~(ids == end).any(1, keepdim=True)
+    ids = ids.masked_fill(lost, end)
+    return ids, ((ids == end).cumsum(1) - (ids == end).long()) == 0

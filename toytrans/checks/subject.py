@@ -1,0 +1,328 @@
+"""A model under check: what is known of it, and the five methods through which it is asked."""
+
+import copy
+import inspect
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal, NamedTuple, Self
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from toytrans.checks.result import CannotJudge, NotApplicable, NotAsked
+from toytrans.errors import UserError
+
+Kind = Literal["encoder-decoder", "decoder", "encoder"]
+
+Symbols = Sequence[tuple[list[int], list[int]]]
+"""Ragged pairs of symbol ids, without start, end or pads."""
+
+IGNORED = -100
+"""The label that torch's cross entropy, and with it Hugging Face's models, ignores."""
+
+RAISED = (Exception, SystemExit)
+"""What foreign code may raise; an interruption is not its own."""
+
+
+class NoAnswer(UserError):
+    """A model raised an exception of its own, or answered with something that is no logits."""
+
+
+class Ids(NamedTuple):
+    """What a model is asked: src (B, S) and tgt_in (B, T). closed: which of tgt_in a mask closes,
+    where the model is given one; None for the pads."""
+
+    src: Tensor
+    tgt_in: Tensor
+    closed: Tensor | None = None
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What is known of a model.
+
+    decoding_start: the id that decoding starts with; start_id: the one that tgt_in starts with.
+    source_size: ids of the source, if not `vocabulary_size`. limit: the most places. ignored:
+    labels that stand for pads. equal_lengths: source and target must be of one length.
+    masks_from_ids: the model makes its masks from ids alone; takes_masks: it is given those of
+    tgt_in; takes_positions: and positions, which count from the first token that is not closed.
+    scale: what scores are multiplied with, if not 1 / root of d_head. is_textbook: norms, residual
+    connections, scale and rows without keys are meant as in Vaswani et al. (2017), and whatever it
+    raises is an error of this package. hides_causes: what fails may be told, and not why.
+    """
+
+    name: str
+    pad_id: int
+    vocabulary_size: int
+    kind: Kind = "encoder-decoder"
+    source_pad_id: int | None = None
+    pad_side: str | None = None
+    start_id: int | None = None
+    eos_id: int | None = None
+    decoding_start: int | None = None
+    source_size: int | None = None
+    limit: int | None = None
+    ignored: tuple[int, ...] | None = None
+    equal_lengths: bool = False
+    masks_from_ids: bool = True
+    takes_masks: bool = False
+    takes_positions: bool = False
+    scale: float | None = None
+    is_textbook: bool = False
+    hides_causes: bool = False
+
+    @property
+    def has_source(self) -> bool:
+        return self.kind == "encoder-decoder"
+
+    @property
+    def is_causal(self) -> bool:
+        return self.kind != "encoder"
+
+    @property
+    def source_pad(self) -> int:
+        return self.pad_id if self.source_pad_id is None else self.source_pad_id
+
+    def symbols(self) -> list[int]:
+        """Ids that may stand anywhere in source and target."""
+        special = {self.pad_id, self.source_pad, self.start_id, self.eos_id, self.decoding_start}
+        size = min(self.vocabulary_size, self.source_size or self.vocabulary_size)
+        return [i for i in range(size) if i not in special]
+
+    def real_source(self, src: Tensor) -> Tensor:
+        """Which places of a source are real, (B, S); where pad and end share an id, the first of
+        those at the end of a row is the end."""
+        real = src != self.source_pad
+        if self.source_pad == self.eos_id and real.shape[1]:
+            length = real.long().mul(torch.arange(1, real.shape[1] + 1)).amax(1)
+            real = torch.arange(real.shape[1]) <= length[:, None]
+        return real
+
+    def real_inputs(self, tgt_in: Tensor) -> Tensor:
+        """Which decoder inputs are real, (B, T): the first whatever its id, since Marian and T5
+        start with their pad id. A place with real ones on both sides is real as well."""
+        real = tgt_in != self.pad_id
+        if not real.shape[1] or self.kind == "encoder":
+            return real
+        if self.pad_side != "left":
+            real[:, :1] = True
+        elif self.start_id == self.pad_id:  # one place before the first that is no pad
+            real[:, :-1] |= real[:, 1:].cummax(1).values
+        return real
+
+    def real_labels(self, tgt_out: Tensor) -> Tensor:
+        ignored = self.ignored or (self.pad_id, IGNORED)
+        if self.pad_id == self.eos_id and bool((tgt_out == IGNORED).any()):
+            ignored = (IGNORED,)  # the end has the pad's id, and pads are told by their label
+        return ~torch.isin(tgt_out, torch.tensor(ignored))
+
+
+class Adapter:
+    """How a model is asked: `facts`, `ask`, `batch`, `loss` and `step`. This is how a callable is,
+    and what other kinds of models change.
+
+    call: (src (B, S), tgt_in (B, T)) -> logits (B, T, V); a model of one stream takes its ids as
+    tgt_in and ignores src. embeddings: of source and target ids. given_loss: (logits (B, T, V),
+    tgt_out (B, T)) -> the mean. maker: pairs -> src, tgt_in, tgt_out. generate: (src, tgt_in) ->
+    logits made step by step, or src -> ids (B, L) decoded greedily.
+    """
+
+    def __init__(
+        self,
+        call: Callable[..., Any],
+        facts: Facts,
+        embeddings: tuple[nn.Module, nn.Module] | None = None,
+        loss: Callable[[Tensor, Tensor], Any] | None = None,
+        maker: Callable[[Symbols], Any] | None = None,
+        generate: Callable[..., Any] | None = None,
+    ) -> None:
+        self.call, self.facts, self.embeddings = call, facts, embeddings
+        self.given_loss, self.maker, self.generate = loss, maker, generate
+
+    @property
+    def module(self) -> nn.Module | None:
+        """What holds the weights, where it is at hand."""
+        return self.call if isinstance(self.call, nn.Module) else None
+
+    def on(
+        self,
+        call: Callable[..., Any],
+        embeddings: tuple[nn.Module, nn.Module] | None,
+    ) -> Self:
+        """The same for another call, as a copy of the module."""
+        made = copy.copy(self)
+        made.call, made.embeddings = call, embeddings
+        return made
+
+    def with_facts(self, **changed: Any) -> Self:
+        """The same with other facts."""
+        made = copy.copy(self)
+        made.facts = replace(self.facts, **changed)
+        return made
+
+    # The four questions ------------------------------------------------------------------------
+
+    def ask(self, src: Tensor, tgt_in: Tensor, closed: Tensor | None = None) -> Tensor:
+        """What the model answers to src (B, S) and tgt_in (B, T), checked: logits (B, T, V). An
+        encoder may pool them: its logits (B, C) then stand at every place. It is handed the ids
+        themselves. closed: see `Ids`."""
+        facts = self.facts
+        pools = facts.kind == "encoder"
+        size = None if pools else facts.vocabulary_size
+        rows, places = tgt_in.shape
+        wanted = f"({rows}, {places}, {'C' if pools else size})"
+        of = f"src {tuple(src.shape)} and tgt_in" if facts.has_source else "ids"
+        asked = f"{facts.name}, asked with {of} {tuple(tgt_in.shape)},"
+        masks = () if closed is None else (closed,)
+        try:
+            logits = logits_of(self.foreign(asked, self.call, src, tgt_in, *masks))
+        except UserError as error:
+            raise NoAnswer(str(error)) from error
+        if pools and isinstance(logits, Tensor) and logits.dim() == 2 and len(logits) == rows:
+            logits = logits[:, None].expand(-1, places, -1)
+        if not isinstance(logits, Tensor) or not logits.is_floating_point():
+            what = str(logits.dtype) if isinstance(logits, Tensor) else f"a {type(logits).__name__}"
+            raise NoAnswer(
+                f"{asked} gave {what}; expected logits, a floating-point tensor {wanted}"
+            )
+        if tuple(logits.shape[:-1]) != (rows, places) or size not in (None, logits.shape[-1]):
+            raise NoAnswer(
+                f"{asked} gave shape {tuple(logits.shape)}; expected {wanted}: batch first, "
+                "places, "
+                + ("classes; or, of a pooled one, rows and classes" if pools else "vocabulary")
+            )
+        return logits.clone().cpu()
+
+    def batch(self, pairs: Symbols) -> tuple[Tensor, Tensor, Tensor | None]:
+        """src, tgt_in and tgt_out, this None where no batch maker is at hand. Raises UserError for
+        a batch maker that makes others."""
+        facts = self.facts
+        if self.maker is None:
+            end = [] if facts.eos_id is None else [facts.eos_id]
+            start = [] if facts.start_id is None else [facts.start_id]
+            src = padded([s + end for s, _ in pairs], facts.source_pad)
+            left = facts.pad_side == "left"
+            tgt_in = padded([start + t for _, t in pairs], facts.pad_id, left)
+            return self._of_one_length(src, tgt_in, None)
+        made = self.foreign("the batch maker", self.maker, pairs)
+        parts = made if isinstance(made, tuple | list) else ()
+        ids = [part for part in parts if isinstance(part, Tensor) and part.dtype == torch.int64]
+        fits = len(parts) == 3 and len(ids) == (2 if parts[2] is None else 3)
+        if not fits or any(part.dim() != 2 or len(part) != len(pairs) for part in ids):
+            raise UserError(
+                f"the batch maker gave {_described(made)}; expected src (B, S), tgt_in (B, T) and "
+                f"tgt_out (B, T), tensors of int64 ids, a row for each of {len(pairs)} pairs"
+            )
+        if parts[2] is not None and ids[1].shape != ids[2].shape:
+            raise UserError(
+                f"the batch maker gave tgt_in {tuple(ids[1].shape)} and tgt_out "
+                f"{tuple(ids[2].shape)}; expected one label for each decoder input"
+            )
+        return self._of_one_length(parts[0], parts[1], parts[2])
+
+    def loss(self, logits: Tensor, tgt_out: Tensor, ids: Ids | None = None) -> Tensor | None:
+        """The mean loss, a scalar. With ids it is the model's own of these, which may hold other
+        terms; None where it has none. Raises UserError where it is no scalar."""
+        if ids is not None:
+            return None
+        if self.given_loss is None:
+            raise NotAsked(loss="a loss function")
+        value = self.foreign("the loss function", self.given_loss, logits, tgt_out)
+        if not isinstance(value, Tensor) or value.numel() != 1:
+            what = tuple(value.shape) if isinstance(value, Tensor) else type(value).__name__
+            raise UserError(f"the loss function gave {what}; expected a scalar tensor, the mean")
+        return value.reshape(())
+
+    def step(self, src: Tensor, tgt_in: Tensor, positions: bool = True) -> Tensor:
+        """Decoding step by step: the logits (B, T, V) of each step for tgt_in, or ids (B, L) that
+        are decoded greedily. positions: they are given, where the model takes them."""
+        if self.generate is None:
+            raise NotAsked(generate="decoding step by step with a cache")
+        try:
+            parameters = list(inspect.signature(self.generate).parameters.values())
+        except (TypeError, ValueError):
+            parameters = []
+        by_place = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+        required = [p for p in parameters if p.default is p.empty and p.kind in by_place]
+        takes_both = len(required) >= 2
+        prompt = src if self.facts.has_source else tgt_in[:, :2]
+        given = (src, tgt_in) if takes_both else (prompt,)
+        made = self.foreign("generate", self.generate, *(ids.clone() for ids in given))
+        if takes_both:
+            steps = logits_of(made)
+            if not isinstance(steps, Tensor) or steps.shape[:2] != tgt_in.shape:
+                raise UserError(
+                    "generate(src, tgt_in) gave no logits (B, T, V); expected those of each step"
+                )
+            return steps
+        ids = getattr(made, "sequences", made)
+        if not isinstance(ids, Tensor) or ids.dim() != 2 or ids.is_floating_point():
+            raise UserError("generate gave no ids (B, L); expected what is decoded greedily")
+        return ids.long().cpu()
+
+    # -------------------------------------------------------------------------------------------
+
+    def foreign(self, what: str, function: Callable[..., Any], *given: Any) -> Any:
+        """Call a function that may be somebody else's; what it raises becomes one line."""
+        if self.facts.is_textbook:
+            return function(*given)
+        try:
+            return function(*given)
+        except (NotApplicable, CannotJudge, NotAsked):  # raised by a hook of ours
+            raise
+        except RAISED as error:
+            first = (str(error).splitlines() or [""])[0][:200]
+            raise UserError(f"{what} raised {type(error).__name__}: {first}") from error
+
+    def _of_one_length(
+        self, src: Tensor, tgt_in: Tensor, tgt_out: Tensor | None
+    ) -> tuple[Tensor, Tensor, Tensor | None]:
+        """A batch, whose sides are filled up with pads where the model wants one length."""
+        if self.facts.equal_lengths:
+            width = max(src.shape[1], tgt_in.shape[1])
+            src = wider(src, width - src.shape[1], self.facts.source_pad)
+            more = width - tgt_in.shape[1]
+            tgt_out = None if tgt_out is None else wider(tgt_out, more, self.facts.pad_id)
+            tgt_in = wider(tgt_in, more, self.facts.pad_id)
+        return src, tgt_in, tgt_out
+
+
+def wider(ids: Tensor, places: int, value: int, left: bool = False) -> Tensor:
+    """Rows of ids with pads behind them, or before."""
+    return F.pad(ids, (places, 0) if left else (0, places), value=value)
+
+
+def padded(rows: list[list[int]], value: int, left: bool = False) -> Tensor:
+    """Ragged rows of ids, each filled up with a value, at least one place wide: (N, L)."""
+    width = max(1, *(len(row) for row in rows))
+    filled = [(row, [value] * (width - len(row))) for row in rows]
+    return torch.tensor([pads + row if left else row + pads for row, pads in filled])
+
+
+def logits_of(answer: Any) -> Any:
+    """The logits in what a model returns: itself, `.logits`, ["logits"], or of a tuple the first
+    tensor of numbers (B, T, V)."""
+    if isinstance(answer, Tensor):
+        return answer
+    if isinstance(getattr(answer, "logits", None), Tensor):
+        return answer.logits
+    if isinstance(answer, dict) and isinstance(answer.get("logits"), Tensor):
+        return answer["logits"]
+    if isinstance(answer, tuple | list):
+        for part in answer:
+            if isinstance(part, Tensor) and part.is_floating_point() and part.dim() == 3:
+                return part
+    last = getattr(answer, "last_hidden_state", None)
+    return last if isinstance(last, Tensor) else answer
+
+
+def _described(given: Any) -> str:
+    """What a function of somebody else's gave, for an error: its kind, and those of its parts."""
+
+    def kind(value: Any) -> str:
+        is_tensor = isinstance(value, Tensor)
+        return f"{value.dtype} {tuple(value.shape)}" if is_tensor else type(value).__name__
+
+    parts = f" of {', '.join(map(kind, given))}" if isinstance(given, tuple | list) else ""
+    return f"{kind(given)}{parts}"

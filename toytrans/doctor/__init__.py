@@ -1,0 +1,1 @@
+"""Diagnose a run from its record alone."""

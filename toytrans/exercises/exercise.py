@@ -1,0 +1,344 @@
+"""Exercises: a run with a fault that the student has to find.
+
+    DIR/exercise.yaml    the config, its fault sealed
+    DIR/exercise.json    number, seed, level, the same seal
+    DIR/SHEET.md         what to do
+    DIR/progress.jsonl   a line for each answer and each hint
+
+The teacher's key draws the fault: key, seed, level and number give the same exercise again. So
+`reveal` and `grade` need the key, and notice a changed exercise. The key is in no file.
+"""
+
+import hmac
+import os
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Literal, NamedTuple, get_args
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from toytrans.config.names import FaultName
+from toytrans.config.sealed import NONCE, opened, seal
+from toytrans.config.yaml import parse_value, read_yaml
+from toytrans.errors import UserError, did_you_mean
+from toytrans.exercises.fault_cards import CARDS
+from toytrans.exercises.sheet import CONFIG_TEXT, MOST_ANSWERS, MOST_STUDENTS, Language, sheet
+from toytrans.files import (
+    append_line,
+    csv_text,
+    disk_errors,
+    drafted,
+    read_json,
+    read_named,
+    write_file,
+    write_json,
+)
+
+CONFIG, ABOUT, SHEET, PROGRESS = "exercise.yaml", "exercise.json", "SHEET.md", "progress.jsonl"
+
+Level = Literal[1, 2, 3]
+
+DRAWN: dict[Level, tuple[FaultName | None, ...]] = {
+    1: ("no_causal", "labels_not_shifted", "pad_is_eos", "no_position", "no_residual"),
+    2: ("no_causal", "triangle_off_by_one", "mask_flipped", "pad_visible", "wrong_start"),
+    3: (
+        *("wrong_scale", "no_scale", "loss_on_pads", "batch_mean_of_means"),
+        *("no_norm", "no_feed_forward", None),
+    ),
+}
+"""What each level draws from: seen in the run's table; seen in the masks, by the doctor or by a
+proof; hardly seen in a run, and perhaps none."""
+
+NONE = "none"
+HINTS = 3
+"""Of each exercise."""
+
+KINDS: dict[str, tuple[FaultName, ...]] = {
+    "what a token may attend to": (
+        *("no_causal", "triangle_off_by_one", "pad_visible", "mask_flipped"),
+    ),
+    "what training reads, and what its loss counts": (
+        *("labels_not_shifted", "pad_is_eos", "wrong_start", "loss_on_pads", "batch_mean_of_means"),
+    ),
+    "what the model computes": (
+        *("wrong_scale", "no_scale", "no_position", "no_residual", "no_norm", "no_feed_forward"),
+    ),
+}
+"""For the first hint."""
+
+
+class Exercise(BaseModel):
+    """exercise.json. number: 1, or that of the student of a class. fault: sealed.
+
+    closed: right or wrong is told at grading only. limit: the most answers that count.
+    """
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+    format: Literal[1] = 1
+    seed: Annotated[int, Field(ge=0, lt=2**31)]
+    level: Level
+    number: Annotated[int, Field(ge=1, le=MOST_STUDENTS)]
+    fault: str
+    closed: bool = False
+    limit: Annotated[int, Field(ge=1, le=MOST_ANSWERS)] | None = None
+
+    @property
+    def most_hints(self) -> int:
+        """The last one says what is wrong, and a closed exercise has it not."""
+        return HINTS - self.closed
+
+    @property
+    def answer(self) -> str:
+        """The right answer. Raises UserError for a changed seal."""
+        return opened(self.fault) or NONE
+
+
+def draw(
+    key: str,
+    seed: int,
+    level: Level,
+    number: int = 1,
+    *,
+    closed: bool = False,
+    limit: int | None = None,
+) -> Exercise:
+    """The exercise that a key gives. Raises UserError for an empty key."""
+    if not key.strip():
+        raise UserError("--key: empty; give some text")
+    address = f"toytrans exercise {seed} {level} {number}"
+    address += f" closed {closed} limit {limit}" if closed or limit else ""
+    drawn = hmac.digest(key.strip().encode(errors="surrogateescape"), address.encode(), "sha256")
+    choices = DRAWN[level]
+    fault = choices[int.from_bytes(drawn[:8]) % len(choices)]
+    sealed = seal(fault, drawn[8 : 8 + NONCE], closed=closed)
+    return Exercise(seed=seed, level=level, number=number, fault=sealed, closed=closed, limit=limit)
+
+
+def write(
+    drawn: Sequence[Exercise], folder: Path, language: Language = "en", numbered: bool = False
+) -> None:
+    """Write an exercise into a new folder, or several into numbered folders in it.
+
+    Raises UserError if the folder exists.
+    """
+    digits = max(2, len(str(len(drawn))))
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with drafted(folder) as draft:
+            for exercise in drawn:
+                place = draft / f"{exercise.number:0{digits}}" if numbered else draft
+                place.mkdir(parents=True)
+                text = sheet(exercise.level, language, exercise.closed, exercise.limit)
+                write_file(place / CONFIG, _config_text(exercise).encode())
+                write_file(place / SHEET, text.encode())
+                write_json(place / ABOUT, exercise.model_dump())
+    except OSError as error:
+        raise UserError(f"--out {folder}: cannot be written ({error.strerror})") from None
+
+
+def _config_text(exercise: Exercise) -> str:
+    return CONFIG_TEXT.format(seed=exercise.seed, fault=exercise.fault)
+
+
+def read(folder: Path) -> Exercise:
+    """The exercise of a folder. Raises UserError."""
+    otherwise = "not an exercise, or changed; take the one handed out"
+    exercise = read_json(folder / ABOUT, Exercise, otherwise, most_bytes=2**16)
+    if exercise is None:
+        raise UserError(
+            f"{folder}: no exercise here; change to its folder, or name it with --exercise DIR"
+        )
+    try:
+        opened(exercise.fault)
+    except UserError as error:
+        raise UserError(f"{folder / ABOUT}: {error}") from None
+    return exercise
+
+
+# Answers and hints ---------------------------------------------------------------------------
+
+
+class Event(BaseModel):
+    """A line of progress.jsonl. answer: None for a hint."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    answer: str | None
+    time: str
+
+
+def progress(folder: Path) -> tuple[list[Event], int]:
+    """The answers so far, and the number of hints. Raises UserError."""
+    path = folder / PROGRESS
+    if not os.path.lexists(path):
+        return [], 0
+    try:
+        lines = read_named(path, 2**20).splitlines()
+        events = [Event.model_validate_json(line) for line in lines]
+    except ValidationError:
+        raise UserError(f"{path}: cannot be read; remove it to start again") from None
+    answers = [event for event in events if event.answer is not None]
+    return answers, len(events) - len(answers)
+
+
+def _add(folder: Path, answer: str | None) -> None:
+    """Write an answer or a hint down. Raises UserError."""
+    event = Event(answer=answer, time=time.strftime("%Y-%m-%d %H:%M:%S"))
+    with disk_errors(folder, PROGRESS):
+        append_line(folder / PROGRESS, f"{event.model_dump_json()}\n".encode())
+
+
+def answer(folder: Path, given: str) -> tuple[bool | None, str]:
+    """Whether an answer is right (None: that is not told), and how many there were of how many. It
+    is written down. Raises UserError."""
+    given, names = given.strip(), (*get_args(FaultName), NONE)
+    if given not in names:
+        shown = given or "an empty answer"
+        raise UserError(f"{shown}: no such fault; {did_you_mean(given, names)}")
+    exercise, count = read(folder), len(progress(folder)[0])
+    if exercise.limit and count >= exercise.limit:
+        raise UserError(f"{given}: not written down; all {exercise.limit} answers are given")
+    _add(folder, given)
+    right = None if exercise.closed else given == exercise.answer
+    return right, f"{count + 1}" + (f" of {exercise.limit}" if exercise.limit else "")
+
+
+def hint(folder: Path) -> tuple[list[str], int]:
+    """The hints so far and one more, and how many there are. That it was asked for is written
+    down."""
+    exercise, used = read(folder), progress(folder)[1]
+    if used < exercise.most_hints:
+        _add(folder, None)
+    return hints_of(exercise)[: min(used + 1, exercise.most_hints)], exercise.most_hints
+
+
+def hints_of(exercise: Exercise) -> list[str]:
+    """Where to look, which check shows it, what it is."""
+    fault = opened(exercise.fault)
+    if fault is None:
+        return [
+            "Train the sound model too, with --set fault=null, and compare the two runs.",
+            "Read every check of `toytrans check --all`.",
+            "Nothing is broken.",
+        ]
+    kind = next(kind for kind, faults in KINDS.items() if fault in faults)
+    return [
+        f"The fault is in {kind}.",
+        f"Of `toytrans check`, read {', '.join(CARDS[fault].checks)}.",
+        f"What is wrong: {CARDS[fault].what}.",
+    ]
+
+
+# The teacher ---------------------------------------------------------------------------------
+
+
+def reveal(folder: Path, key: str) -> str:
+    """The right answer. Raises UserError for a wrong key, and for a changed exercise."""
+    exercise = read(folder)
+    if not _is_of(exercise, key):
+        raise UserError(
+            f"{folder}: --key does not give this exercise: a wrong key, or a changed exercise"
+        )
+    return exercise.answer
+
+
+def _is_of(exercise: Exercise, key: str) -> bool:
+    address = exercise.seed, exercise.level, exercise.number
+    return draw(key, *address, closed=exercise.closed, limit=exercise.limit) == exercise
+
+
+class Mark(NamedTuple):
+    """A row of the grades. answer: a right one, or else the last. time: when it was given.
+    note: why it is not right whatever the answer."""
+
+    student: str
+    level: int | None = None
+    answer: str = ""
+    right: bool = False
+    answers: int = 0
+    hints: int = 0
+    time: str = ""
+    fault: str = ""
+    note: str = ""
+
+
+CHANGED = "not the exercise that was handed out"
+
+
+def grade(folder: Path, key: str) -> list[Mark]:
+    """A mark for each exercise in a folder, by the names of their folders.
+
+    Raises UserError if there is no exercise, or if the key gives none of them.
+    """
+    if not any(folder.glob(f"*/{ABOUT}")):
+        raise UserError(f"{folder}: no exercises in it; name the folder that `--class` made")
+    marks: list[Mark] = []
+    holders: dict[str, list[int]] = {}
+    for student in sorted(each for each in folder.iterdir() if _has_files(each)):
+        try:
+            exercise = read(student) if os.path.exists(student / ABOUT) else None
+            mark = _mark(student, exercise, key) if exercise else None
+            marks.append(mark or Mark(student.name, note=f"{ABOUT} is missing"))
+            if exercise and marks[-1].fault:
+                holders.setdefault(exercise.fault, []).append(len(marks) - 1)
+        except UserError as error:
+            marks.append(Mark(student.name, note=str(error)))
+    for copies in holders.values():
+        for place in copies if len(copies) > 1 else ():
+            note = "another folder has this exercise too"
+            marks[place] = marks[place]._replace(right=False, note=note)
+    if not any(mark.fault for mark in marks) and any(mark.note == CHANGED for mark in marks):
+        raise UserError(f"{folder}: --key gives none of these exercises; it is the wrong key")
+    return marks
+
+
+def left_out(folder: Path) -> list[str]:
+    """Names in a folder that `grade` gives no mark: files, and folders without an exercise."""
+    visible = (each for each in folder.iterdir() if not each.name.startswith("."))
+    return sorted(each.name for each in visible if not _has_files(each))
+
+
+def _has_files(folder: Path) -> bool:
+    """Whether a folder has a file of an exercise, some of whose files may be lost."""
+    return any(os.path.exists(folder / name) for name in (ABOUT, CONFIG, SHEET, PROGRESS))
+
+
+def _mark(folder: Path, exercise: Exercise, key: str) -> Mark:
+    """The mark of one student, copies apart. Raises UserError."""
+    answers, hints = progress(folder)
+    known = _is_of(exercise, key)
+    counted = answers[: exercise.limit]
+    right = [event for event in counted if known and event.answer == exercise.answer]
+    shown = next(iter(right or counted[-1:]), None)
+    problem = _problem_of_config(folder, exercise) if known else CHANGED
+    return Mark(
+        student=folder.name,
+        level=exercise.level,
+        answer=(shown and shown.answer) or "",
+        right=bool(right) and not problem,
+        answers=len(answers),
+        hints=min(hints, exercise.most_hints),
+        time=shown.time if shown else "",
+        fault=exercise.answer if known else "",
+        note=problem,
+    )
+
+
+def _problem_of_config(folder: Path, exercise: Exercise) -> str:
+    """Why exercise.yaml is not the one handed out; empty if its values are those."""
+    if not os.path.exists(folder / CONFIG):
+        return f"{CONFIG} is missing"
+    try:
+        found = read_yaml(folder / CONFIG).values
+    except UserError as error:
+        return str(error)
+    handed_out = parse_value(_config_text(exercise), CONFIG)
+    return "" if found == handed_out else f"{CONFIG}: not the config that was handed out"
+
+
+def as_csv(marks: Sequence[Mark]) -> str:
+    """The marks, a line each, under a line of headings."""
+    rows = [mark._asdict() | {"right": "yes" if mark.right else "no"} for mark in marks]
+    return csv_text([Mark._fields, *(list(row.values()) for row in rows)])

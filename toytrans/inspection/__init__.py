@@ -1,0 +1,1 @@
+"""Look inside a model: masks, weights, every tensor of a pass, as tables."""

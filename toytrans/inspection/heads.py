@@ -1,0 +1,489 @@
+"""What each attention head looks at in a translation, and the simple rule that it follows.
+
+Rules are measured on pairs with their true targets as decoder input.
+
+A rule names one key for each query, by places. The symbols of a sequence have places 1 to n, BOS
+has place 0 and EOS has place n + 1. A query counts if its token is a symbol:
+
+    encoder   the symbols of the source; t is the place of the symbol
+    decoder   the symbols of tgt_in; t is the place of the symbol
+    cross     the symbols of tgt_out; t is the place of the symbol that the decoder predicts
+
+Pads never count. Queries that see only one key do not count either.
+
+    share     the share of the queries whose largest weight is on the key of the rule
+    weight    the mean weight on that key
+    chance    the share if every query picked one of its visible keys at random
+
+Share and weight are zero for queries whose rule names no visible key. All rules are measured on the
+same queries. Two rules may name the same key for some queries: the middle symbol is its own mirror.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+from operator import add
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from toytrans.data.batches import Batch, evaluation_batches, make_batch
+from toytrans.data.open import open_dataset
+from toytrans.data.pairs import Pairs, pad_rows
+from toytrans.errors import UserError
+from toytrans.evaluation import BATCH_TOKENS, wilson_interval
+from toytrans.html import Cell, html_beside, html_table
+from toytrans.inspection.record import Part, capture
+from toytrans.inspection.shown import MOST_CELLS, batch_of_run
+from toytrans.inspection.table import CLOSED
+from toytrans.model.build import as_transformer
+from toytrans.model.decoding import greedy
+from toytrans.model.seq2seq import Seq2Seq
+from toytrans.tokens import BOS_ID, EOS_ID, FIRST_SYMBOL_ID, PAD_ID, SPECIALS
+from toytrans.training.run import Run
+
+NEAR = ("previous", "next")
+BESIDE = ("before mirror", "after mirror")
+ENDS = ("first", "end")
+RULES: dict[Part, tuple[str, ...]] = {
+    "encoder": ("itself", "mirror place", *NEAR, *ENDS),
+    "decoder": ("itself", *NEAR, "first"),
+    "cross": ("same place", "mirror place", *NEAR, *BESIDE, *ENDS),
+}
+"""The rules of each part; `named_keys` defines their places. In a decoder, "next" needs a broken
+mask."""
+
+NO_RULE = "no rule"
+TIED = 1e-4
+"""Two weights are tied if they differ by less than this share: the difference may be rounding."""
+
+CANDIDATES = 200
+"""Validation pairs among which those to show are chosen."""
+
+
+class Choice(NamedTuple):
+    """Which attentions to show. Layers and heads count from 1; None selects all."""
+
+    part: Part | None = None
+    layer: int | None = None
+    head: int | None = None
+
+    def check(self, model: Seq2Seq) -> None:
+        """Raises UserError if the model has no such layer or head."""
+        depths = depths_of(model)
+        heads = model.config.n_heads
+        chosen = {part: depth for part, depth in depths.items() if self.part in (None, part)}
+        if not chosen:
+            raise UserError(f"part {self.part}: no such part; there are {', '.join(depths)}")
+        if self.layer is not None and not 1 <= self.layer <= max(chosen.values()):
+            layers = ", ".join(f"{part} {depth}" for part, depth in chosen.items())
+            raise UserError(f"layer {self.layer}: no such layer; layers of this model: {layers}")
+        if self.head is not None and not 1 <= self.head <= heads:
+            raise UserError(f"head {self.head}: no such head; give 1 to {heads}")
+
+
+ALL = Choice()
+
+
+def depths_of(model: Seq2Seq) -> dict[Part, int]:
+    """How many attentions each part has. Raises UserError."""
+    config = as_transformer(model).config
+    encoder, decoder = config.n_encoder_layers, config.n_decoder_layers
+    return {"encoder": encoder, "decoder": decoder, "cross": decoder}
+
+
+@dataclass(frozen=True)
+class AttentionWeights:
+    """The weights of one attention.
+
+    heads: the numbers of the H heads.
+    weights: (B, H, Tq, Tk), zero at masked keys.
+    visible: (B, Tq, Tk) bool, the keys that its mask leaves visible.
+    """
+
+    part: Part
+    layer: int
+    heads: tuple[int, ...]
+    weights: Tensor
+    visible: Tensor
+
+    def only(self, heads: tuple[int, ...]) -> "AttentionWeights":
+        """The same with some of its heads."""
+        rows = [self.heads.index(head) for head in heads]
+        return replace(self, heads=heads, weights=self.weights[:, rows])
+
+
+@dataclass(frozen=True)
+class Fit:
+    """How well one rule fits one head. low, high: the 95% Wilson interval of the share."""
+
+    rule: str
+    share: float
+    low: float
+    high: float
+    weight: float
+    chance: float
+
+    @property
+    def holds(self) -> bool:
+        """Whether the whole interval is above the middle between chance and 1."""
+        return self.low > (1 + self.chance) / 2
+
+
+@dataclass(frozen=True)
+class HeadReport:
+    """One head, the number of queries that counted, and the fit of every rule, best first."""
+
+    part: Part
+    layer: int
+    head: int
+    queries: int
+    fits: tuple[Fit, ...]
+
+    @property
+    def best(self) -> Fit:
+        return self.fits[0]
+
+    @property
+    def label(self) -> str:
+        """The best rule if it holds, with all rules that the data cannot tell from it."""
+        if not self.best.holds:
+            return NO_RULE
+        return " or ".join(fit.rule for fit in self.fits if fit.share == self.best.share)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything as plain values."""
+        head = {"part": self.part, "layer": self.layer, "head": self.head, "label": self.label}
+        return head | {"queries": self.queries, "rules": [asdict(fit) for fit in self.fits]}
+
+
+def axes(part: Part, batch: Batch) -> tuple[Tensor, Tensor]:
+    """Ids of a part's queries (B, Tq) and keys (B, Tk). Cross queries are what they predict."""
+    src, tgt_in, tgt_out = batch
+    if part == "encoder":
+        return src, src
+    return (tgt_in, tgt_in) if part == "decoder" else (tgt_out, src)
+
+
+# Weights --------------------------------------------------------------------------------------
+
+
+def attend(model: Seq2Seq, batch: Batch, choice: Choice = ALL) -> list[AttentionWeights]:
+    """The weights of every chosen attention, from one forward pass. Raises UserError."""
+    return [
+        _weights(part, layer, choice.head, call.intermediates().weights, call.context.mask)
+        for (part, layer), call in capture(model, batch).items()
+        if choice.part in (None, part) and choice.layer in (None, layer)
+    ]
+
+
+def _weights(
+    part: Part, layer: int, head: int | None, weights: Tensor, mask: Tensor | None
+) -> AttentionWeights:
+    if not bool(weights.isfinite().all()):
+        raise UserError(
+            f"{part} layer {layer}: the weights are not finite, so the model has diverged; "
+            "choose an earlier checkpoint, or train again with a lower train.lr"
+        )
+    rows, n_heads, queries, keys = weights.shape
+    chosen = slice(None) if head is None else slice(head - 1, head)
+    visible = weights.new_ones(1, 1, dtype=torch.bool) if mask is None else mask[:, 0]
+    heads = tuple(range(1, n_heads + 1))[chosen]
+    visible = visible.expand(rows, queries, keys)
+    return AttentionWeights(part, layer, heads, weights[:, chosen], visible)
+
+
+# Rules ----------------------------------------------------------------------------------------
+
+
+class Counts(NamedTuple):
+    """Sums over the queries that counted, for H heads of one attention and R rules.
+
+    queries: their number, a scalar.
+    right: (H, R), queries whose largest weight is on the named key.
+    weight: (H, R), the weight on that key.
+    chance: (R,), how many would be right if keys were picked at random.
+    """
+
+    queries: Tensor
+    right: Tensor
+    weight: Tensor
+    chance: Tensor
+
+
+def measure(attended: Iterable[tuple[list[AttentionWeights], Batch]]) -> list[HeadReport]:
+    """Fit the rules to every head, over all queries of some batches and their weights."""
+    sums: dict[tuple[Part, int, tuple[int, ...]], Counts] = {}
+    for attentions, batch in attended:
+        for each in attentions:
+            name, counts = (each.part, each.layer, each.heads), _count(each, batch)
+            sums[name] = Counts(*map(add, sums[name], counts)) if name in sums else counts
+    return [report for name, counts in sums.items() for report in _reports(*name, counts)]
+
+
+def _reports(
+    part: Part, layer: int, heads: tuple[int, ...], counts: Counts
+) -> Iterator[HeadReport]:
+    """Sums divided, once."""
+    queries, chances = int(counts.queries), counts.chance.tolist()
+    total = max(queries, 1)
+    of_heads = zip(heads, counts.right.tolist(), counts.weight.tolist(), strict=True)
+    for head, rights, weights in of_heads:
+        fits = [
+            Fit(
+                rule,
+                right / total,
+                *wilson_interval(right, queries),
+                weight / total,
+                chance / total,
+            )
+            for rule, right, weight, chance in zip(
+                RULES[part], rights, weights, chances, strict=True
+            )
+        ]
+        fits.sort(key=lambda fit: (-fit.share, -fit.weight))
+        yield HeadReport(part, layer, head, queries, tuple(fits))
+
+
+def _count(attention: AttentionWeights, batch: Batch) -> Counts:
+    """Compare the weights of one attention on a batch with every rule of its part."""
+    named, counted = named_keys(attention.part, batch)  # (R, B, Tq), (B, Tq)
+    visible, weights = attention.visible, attention.weights
+    choices = visible.sum(-1)
+    counted = counted & (choices > 1)
+    keys = named.clamp(min=0)[..., None]  # (R, B, Tq, 1)
+    valid = (named >= 0) & visible.expand(len(named), -1, -1, -1).gather(-1, keys)[..., 0]
+    valid &= counted
+    most = weights.topk(min(2, weights.shape[-1]), -1)
+    clear = most.values[..., 0] > most.values[..., -1] * (1 + TIED)  # (B, H, Tq)
+    largest = most.indices[..., 0].where(clear, -1)
+    right, summed = [], []
+    for key, here in zip(keys, valid[:, :, None], strict=True):  # (B, Tq, 1), (B, 1, Tq)
+        right.append(((largest == key[:, None, :, 0]) & here).sum((0, 2)))
+        there = weights.double().gather(-1, key[:, None].expand(*largest.shape, 1))[..., 0]
+        summed.append((there * here).sum((0, 2)))
+    chance = (valid / choices.clamp(min=1).double()).sum((1, 2))
+    sums = counted.sum(), torch.stack(right, 1), torch.stack(summed, 1), chance
+    return Counts(*(each.cpu() for each in sums))
+
+
+def named_keys(part: Part, batch: Batch) -> tuple[Tensor, Tensor]:
+    """The index of the key that each rule names for each query, and the queries that count.
+
+    Shapes: (R, B, Tq), with -1 for no key, and (B, Tq) bool.
+    """
+    queries, keys = axes(part, batch)
+    symbols = (keys >= FIRST_SYMBOL_ID).sum(1, keepdim=True)  # (B, 1)
+    bos = (keys[:, :1] == BOS_ID).long()  # (B, 1): the index of place 1
+    index = torch.arange(queries.shape[1], device=queries.device)
+    t = index + 1 - (0 if part == "cross" else bos)  # (1 or B, Tq)
+    last = symbols if part == "decoder" else symbols + 1  # tgt_in has no EOS
+    first = 1 - bos  # places first .. last have a key
+    mirror = symbols + 1 - t
+    places = {
+        "itself": t,
+        "same place": t.where(t <= symbols, -1),
+        "mirror place": mirror.where(t <= symbols, -1),
+        "before mirror": mirror - 1,
+        "after mirror": mirror + 1,
+        "previous": t - 1,
+        "next": t + 1,
+        "first": first,
+        "end": symbols + 1,
+    }
+    named = []
+    for rule in RULES[part]:
+        place = places[rule]
+        inside = (place >= first) & (place <= last)
+        named.append((place - first).where(inside, -1).expand(queries.shape))
+    return torch.stack(named), queries >= FIRST_SYMBOL_ID
+
+
+# Translations ---------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, repr=False)
+class AttentionMaps:
+    """A run's translations of a batch, their attention weights, and what each head does.
+
+    basis: the pairs on which the rules were measured, in words.
+    """
+
+    run: Run
+    batch: Batch
+    attentions: list[AttentionWeights]
+    heads: list[HeadReport]
+    basis: str
+
+    def maps(self) -> Iterator[tuple[HeadReport, AttentionWeights, Tensor]]:
+        """Each head, its attention, and its weights (B, Tq, Tk)."""
+        by_place = {(each.part, each.layer): each for each in self.attentions}
+        for head in self.heads:
+            attention = by_place[head.part, head.layer]
+            yield head, attention, attention.weights[:, attention.heads.index(head.head)]
+
+    def largest_on_a_pad(self) -> float | None:
+        """The largest weight that a real query puts on a pad; None in a batch without pads."""
+        largest = []
+        for head, _, weights in self.maps():
+            queries, keys = axes(head.part, self.batch)
+            cells = (queries != PAD_ID)[:, :, None] & (keys == PAD_ID)[:, None]
+            largest += [float(weights[cells].max())] if bool(cells.any()) else []
+        return max(largest, default=None)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything as plain values; ids and weights include pads."""
+        return {
+            "run": str(self.run.path),
+            "checkpoint": self.run.step,
+            **{name: ids.tolist() for name, ids in self.batch.named().items()},
+            "fault": self.run.config.fault,
+            "measured_on": self.basis,
+            "heads": [head.to_dict() | {"weights": w.tolist()} for head, _, w in self.maps()],
+        }
+
+    def __repr__(self) -> str:
+        lines = [f"attention of {self.run.title}; rules measured on {self.basis}"]
+        lines += [f"  {_name(head)}: {_rule(head)}" for head in self.heads]
+        return "\n".join(lines)
+
+    def _repr_html_(self) -> str:
+        columns = ("rule", "share", "weight", "chance")
+        rows = [
+            (_name(head), [head.label, *(f"{x:.2f}" for x in (fit.share, fit.weight, fit.chance))])
+            for head in self.heads
+            for fit in [head.best]
+        ]
+        title = f"Attention of {self.run.title}; rules measured on {self.basis}"
+        table, cells = html_table(title, columns, rows), sum(w.numel() for *_, w in self.maps())
+        if cells > MOST_CELLS:
+            left_out = f"{cells:,} weights are not shown; choose a part, a layer or a head"
+            return html_beside(left_out, [table])
+        return table + "".join(map(self._pair_html, range(len(self.batch.src))))
+
+    def _pair_html(self, row: int) -> str:
+        """The maps of one pair: queries down, keys across."""
+        maps = [
+            _map_html(head, *self._tokens(head, row), weights[row], attention.visible[row])
+            for head, attention, weights in self.maps()
+        ]
+        return html_beside(f"pair {row + 1}: queries down, keys across", maps)
+
+    def _tokens(self, head: HeadReport, row: int) -> tuple[list[str], list[str]]:
+        """Queries and keys of one pair as text."""
+        name, (queries, keys) = self.run.vocabulary.name, axes(head.part, self.batch)
+        return [name(i) for i in queries[row].tolist()], [name(i) for i in keys[row].tolist()]
+
+
+def _name(head: HeadReport) -> str:
+    return f"{head.part} layer {head.layer} head {head.head}"
+
+
+def _rule(head: HeadReport) -> str:
+    return f"{head.label} {head.best.share:.2f}" if head.best.holds else head.label
+
+
+def _map_html(
+    head: HeadReport, queries: list[str], keys: list[str], weights: Tensor, visible: Tensor
+) -> str:
+    """One head on one pair: weights and visible (Tq, Tk). Rows of pads are left out."""
+    rows = []
+    lines = zip(queries, weights.tolist(), visible.tolist(), strict=True)
+    for query, values, allowed in lines:
+        cells = [
+            Cell(f"{value:.2f}", f"{query} -> {key}: {value:.4f}", _shade(value))
+            if seen
+            else Cell(CLOSED, f"{query} -> {key}: masked")
+            for key, value, seen in zip(keys, values, allowed, strict=True)
+        ]
+        rows += [(query, cells)] if query != SPECIALS[PAD_ID] else []
+    return html_table(f"{_name(head)}: {_rule(head)}", keys, rows)
+
+
+def _shade(weight: float) -> str:
+    """Blue for 1, white for 0."""
+    light = round(255 - 180 * weight)
+    return f"rgb({light}, {light}, 255)"
+
+
+def maps_of(
+    run: Run,
+    sequences: Sequence[str],
+    targets: Sequence[str] | None = None,
+    choice: Choice = ALL,
+    sample: int = CANDIDATES,
+    most: int | None = None,
+    follow: Callable[[str], None] | None = None,
+) -> AttentionMaps:
+    """The attention in translations of some sequences, or of a few validation pairs. Raises
+    UserError.
+
+    targets: decoder inputs in place of the translations. sample: validation pairs on which the
+    rules are measured; 0 = the pairs shown. most: pairs that are shown. follow: called with what
+    is being done.
+    """
+    choice.check(run.model)
+    valid = validation_pairs(run, sample) if sample else None
+    if targets is not None:
+        batch, shown = batch_of_run(run, sequences, targets).batch, "pairs"
+    else:
+        src = _sources(run, sequences, valid)[:most]
+        batch, shown = translated(run.model, src, run.facts.target_growth), "translations"
+    attentions = attend(run.model, batch, choice)
+    if valid is None:
+        basis = f"the {shown} shown ({len(batch.src)})"
+        return AttentionMaps(run, batch, attentions, measure([(attentions, batch)]), basis)
+    reports = measure(attended(run, valid, choice, follow))
+    return AttentionMaps(run, batch, attentions, reports, f"{len(valid)} validation pairs")
+
+
+def attended(
+    run: Run,
+    pairs: Pairs,
+    choice: Choice = ALL,
+    follow: Callable[[str], None] | None = None,
+) -> Iterator[tuple[list[AttentionWeights], Batch]]:
+    """Pairs in batches of similar length, each with the weights of the chosen attentions."""
+    done, longest = 0, run.model.config.max_length
+    for batch, _ in evaluation_batches(pairs, BATCH_TOKENS, run.config.source_bos, longest):
+        if follow is not None:
+            follow(f"measuring heads, {done} of {len(pairs)} pairs")
+        yield attend(run.model, batch, choice), batch
+        done += len(batch.src)
+
+
+def _sources(run: Run, sequences: Sequence[str], valid: Pairs | None) -> Tensor:
+    """Ids (B, S) of sequences, or of a few validation pairs. Raises UnseenSymbol."""
+    if sequences:
+        rows = [run.vocabulary.encode(sequence.split()) for sequence in sequences]
+        shown = Pairs(*pad_rows(rows), *pad_rows([[]] * len(rows)))
+    else:
+        shown = few(validation_pairs(run, CANDIDATES) if valid is None else valid)
+    return make_batch(shown, run.config.source_bos).src
+
+
+def validation_pairs(run: Run, count: int) -> Pairs:
+    """At most `count` pairs, spread evenly over the run's validation data. Raises UserError."""
+    dataset = open_dataset(run.config, run.facts)
+    size = dataset.size("valid")
+    assert size is not None, "valid is never endless"
+    chosen = min(count, size)
+    return dataset.pairs("valid", torch.arange(chosen) * size // chosen)
+
+
+def few(pairs: Pairs, lengths: tuple[int, ...] = (6, 4)) -> Pairs:
+    """For each length the first pair whose source is nearest to it, without repetition."""
+    rows = [int((pairs.src_length - length).abs().argmin()) for length in lengths]
+    return pairs.take(torch.tensor(list(dict.fromkeys(rows))))
+
+
+@torch.no_grad()
+def translated(model: Seq2Seq, src: Tensor, target_growth: int) -> Batch:
+    """Source ids (B, S) with their greedy translations.
+
+    A row of tgt_out without EOS was cut off at the limit of decoding.
+    """
+    tgt_out = greedy(model, src, target_growth).tokens
+    start = tgt_out.new_full((len(tgt_out), 1), BOS_ID)
+    tgt_in = torch.cat((start, tgt_out[:, :-1].masked_fill(tgt_out[:, :-1] == EOS_ID, PAD_ID)), 1)
+    return Batch(src, tgt_in.masked_fill(tgt_out == PAD_ID, PAD_ID), tgt_out)

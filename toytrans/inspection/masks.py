@@ -1,0 +1,255 @@
+"""Which query may attend to which key, and why: the masks of a batch as tables and as rows."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from toytrans.config.names import PadMask
+from toytrans.data.batches import Batch
+from toytrans.inspection.other_libraries import convert
+from toytrans.inspection.shown import ATTENTIONS, REASONS, InspectedBatch
+from toytrans.inspection.table import CLOSED, Table, count, label, mask_cells, number, shape_of
+from toytrans.model.masks import MaskMaker, Masks, causal_mask, padding_mask
+from toytrans.tokens import PAD_ID
+
+MARKS = f"1 = may attend, {CLOSED} = masked; queries down, keys across"
+
+COLUMNS = ("pair", "mask", "query", "query_token", "key", "key_token", "look", "reason")
+
+
+def masks_as_rows(inspected: InspectedBatch) -> Iterator[tuple[int | str, ...]]:
+    """One row for each cell, with COLUMNS. Pairs count from 1, places from 0."""
+    for name in ATTENTIONS:
+        for pair, grid in enumerate(inspected.reasons(name)):
+            queries, keys = inspected.tokens(name, pair)
+            allowed = inspected.full_mask(name)[pair].int().tolist()
+            for q, query in enumerate(queries):
+                for k, key in enumerate(keys):
+                    reason = REASONS.get(grid[q][k], "")
+                    yield pair + 1, name, q, query, k, key, allowed[q][k], reason
+
+
+# Tables 1 to 6 -------------------------------------------------------------------------------
+
+
+def tables(inspected: InspectedBatch) -> Iterator[Table]:
+    """Tables 1 to 6: the batch, then every mask of every pair."""
+    yield from batch_tables(inspected)
+    for row in range(len(inspected.batch.src)):
+        yield source_pads(inspected, row)
+        yield from _both_pad_masks(inspected, row)
+        yield from decoder_self(inspected, row)
+        yield cross(inspected, row)
+        yield from (_reasons(inspected, row, name) for name in ATTENTIONS)
+
+
+def batch_tables(inspected: InspectedBatch) -> list[Table]:
+    """Table 1: tokens and ids of each pair, tgt_in above tgt_out, and the labels that count."""
+    pairs = [_pair(inspected, row) for row in range(len(inspected.batch.src))]
+    pairs[-1] = replace(pairs[-1], notes=notes_of_batch(inspected.batch))
+    return pairs
+
+
+def notes_of_batch(batch: Batch) -> tuple[str, str]:
+    """Whether the targets are shifted, and which ids the masks are made from."""
+    following, labels = batch.tgt_in[:, 1:], batch.tgt_out[:, :-1]
+    if torch.equal(following, labels.where(padding_mask(following), PAD_ID)):
+        shift = "tgt_out is tgt_in shifted by one place: after reading tgt_in up to a place, the "
+        shift += "decoder must predict the token below it."
+    else:
+        shift = "tgt_out is NOT tgt_in shifted by one place: a fault is in it."
+    pads = "The decoder's pad mask is made from tgt_in, the loss mask from tgt_out."
+    return shift, pads
+
+
+def _pair(inspected: InspectedBatch, row: int) -> Table:
+    lines: list[tuple[str, list[str]]] = []
+    real = []
+    for name, ids in inspected.batch.named().items():
+        lines += [(name, inspected.names(ids[row])), ("id", [str(i) for i in ids[row].tolist()])]
+        real.append(f"{name} {int(padding_mask(ids[row]).sum())} of {ids.shape[1]}")
+    lines += [("loss", cells) for cells in mask_cells(padding_mask(inspected.batch.tgt_out[[row]]))]
+    width = max(len(cells) for _, cells in lines)
+    return Table(
+        "1",
+        f"Batch, pair {row + 1}",
+        [str(place) for place in range(width)],
+        [(name, cells + [""] * (width - len(cells))) for name, cells in lines],
+        shape=f"real places: {', '.join(real)}",
+        legend=f"places across; loss: 1 = label counted, {CLOSED} = label ignored",
+    )
+
+
+def source_pads(inspected: InspectedBatch, row: int) -> Table:
+    """Table 2: from the ids of the source to the broadcast mask."""
+    mask, full = inspected.masks.encoder_self, inspected.full_mask("encoder_self")
+    note = f"{int((~full[row]).sum())} of {full[row].numel()} cells masked"
+    note += "; every query sees the same keys" if mask.shape[2] == 1 else ""
+    shapes = inspected.batch.src.shape, mask.shape
+    return _mask(inspected, "2", "Source pads", "encoder_self", row, full, shapes, note)
+
+
+def _both_pad_masks(inspected: InspectedBatch, row: int) -> Iterator[Table]:
+    """Table 3: pads masked as keys, and as keys and queries, whichever the model uses."""
+    src = inspected.batch.src
+    pads = int((~padding_mask(src[row])).sum())
+    settings: dict[PadMask, str] = {
+        "keys": f"Pad columns are masked. {count(pads, 'pad row')} still attend; no query reads "
+        "them.",
+        "keys_and_queries": f"Pad rows are masked too: {count(pads, 'row')} without a visible key.",
+    }
+    for setting, effect in settings.items():
+        mask = MaskMaker(setting).encoder_self(src)
+        full = mask[:, 0].expand(-1, src.shape[1], -1)
+        used = " (this model's)" if setting == inspected.model.config.pad_mask else ""
+        effect = effect if pads else "This pair has no pads, so both are the same."
+        notes = effect, f"model.pad_mask: {setting}{used}"
+        name = f"Encoder self, {'keys only' if setting == 'keys' else label(setting)}"
+        shapes = (mask.shape,)
+        yield _mask(inspected, "3", name, "encoder_self", row, full, shapes, *notes, sees=True)
+
+
+def decoder_self(inspected: InspectedBatch, row: int) -> Iterator[Table]:
+    """Table 4: pads, the causal mask, and the mask that the model used."""
+    tgt_in = inspected.batch.tgt_in
+    used, pads = inspected.full_mask("decoder_self"), padding_mask(tgt_in)[:, None, None, :]
+    triangle = causal_mask(tgt_in.shape[1])[None, None]  # (1, 1, T, T)
+    right = MaskMaker(inspected.model.config.pad_mask).decoder_self(tgt_in)[:, 0]
+    combined = "masked where either is masked"
+    if not torch.equal(used, right):
+        combined = "NOT the two combined: a fault is in it"
+    for title, mask, note in (
+        ("pads", pads, "from tgt_in"),
+        ("triangle", triangle, "a query sees itself and the keys before it"),
+        ("as used", inspected.masks.decoder_self, combined),
+    ):
+        full, name, sees = mask[:, 0].expand_as(used), f"Decoder self, {title}", title == "as used"
+        shapes = (mask.shape,)
+        yield _mask(inspected, "4", name, "decoder_self", row, full, shapes, note, sees=sees)
+
+
+def cross(inspected: InspectedBatch, row: int) -> Table:
+    """Table 5: target places down, source places across. Only source pads are masked."""
+    mask, full = inspected.masks.cross, inspected.full_mask("cross")
+    src, tgt_in, _ = inspected.batch
+    if torch.equal(full, padding_mask(src)[:, None].expand_as(full)):
+        note = "Only source pads are masked, for every query alike. The loss ignores target pads."
+    elif torch.equal(full, MaskMaker("keys_and_queries").cross(src, tgt_in)[:, 0]):
+        note = "Source pads are masked as keys, and target pads as queries."
+    else:
+        note = "NOT the source's pads: a fault is in it."
+    return _mask(
+        inspected, "5", "Cross-attention", "cross", row, full, (src.shape, mask.shape), note
+    )
+
+
+def _reasons(inspected: InspectedBatch, row: int, name: str) -> Table:
+    """Table 6: a letter in each masked cell, and how many there are of each."""
+    grid = inspected.reasons(name)[row]
+    queries, keys = inspected.tokens(name, row)
+    letters = [letter for line in grid for letter in line]
+    counts = {letter: letters.count(letter) for letter in REASONS if letter in letters}
+    wrong = counts.get("!", 0)
+    each = ", ".join(f"{letter} {n}" for letter, n in counts.items() if letter != "!")
+    notes = [f"masked {sum(counts.values()) - wrong} of {len(letters)}{each and ': '}{each}"]
+    if wrong:
+        notes.append(f"{count(wrong, 'cell')} (!) visible, but a pad key or the future")
+    shown = [letter for letter in REASONS if letter in "ptbq" or letter in counts]
+    return Table(
+        "6",
+        f"Reasons, {label(name)}, pair {row + 1}",
+        keys,
+        list(zip(queries, grid, strict=True)),
+        shape=f"{len(queries)} x {len(keys)}",
+        legend="; ".join(f"{letter} = {REASONS[letter]}" for letter in shown),
+        notes=tuple(notes),
+        marks=True,
+    )
+
+
+def _mask(
+    inspected: InspectedBatch,
+    number: str,
+    name: str,
+    attention: str,
+    row: int,
+    full: Tensor,
+    shapes: Sequence[Sequence[int]],
+    *notes: str,
+    sees: bool = False,
+) -> Table:
+    """One pair of a mask (B, Tq, Tk). shapes: those before it was broadcast. sees: print how many
+    keys each query sees."""
+    queries, keys = inspected.tokens(attention, row)
+    cells = mask_cells(full[row])
+    if sees:
+        keys = [*keys, "| sees"]
+        for line, seen in zip(cells, full[row].sum(-1).tolist(), strict=True):
+            line.append(f"| {seen:>4}")
+    shape = shape_of(*shapes, (len(full), 1, *full.shape[1:]))
+    rows = list(zip(queries, cells, strict=True))
+    return Table(number, f"{name}, pair {row + 1}", keys, rows, shape, MARKS, notes, marks=True)
+
+
+# Other libraries -----------------------------------------------------------------------------
+
+
+def polarity(library: str | None = None) -> Table:
+    """Table 9: what True means, here or in another library."""
+    note = (
+        "Here 1 = True = may attend, as in scaled_dot_product_attention. Other libraries mean the "
+        "opposite: --as LIBRARY prints these masks in a library's own convention."
+        if library is None
+        else f"Each mask above has the polarity of {library}, which is printed below it. Without "
+        "--as, masks have the polarity of toytrans: 1 = True = may attend."
+    )
+    return Table("9", "Polarity", [], [], notes=(note,))
+
+
+def converted(inspected: InspectedBatch, row: int, library: str) -> Iterator[Table]:
+    """One pair's masks as another library's arguments. Shapes are those of the whole batch."""
+    src, tgt_in, _ = inspected.batch
+    heads = inspected.model.config.n_heads
+    twice = Masks(*(torch.cat((mask, mask)) for mask in inspected.masks))
+    arguments = convert(inspected.masks, src, tgt_in, library, heads)
+    doubled = convert(twice, torch.cat((src, src)), torch.cat((tgt_in, tgt_in)), library, heads)
+    for argument, larger in zip(arguments, doubled, strict=True):
+        table = _part(argument.tensor, larger.tensor.shape, len(src), row)
+        notes = [f"{argument.polarity}."]
+        while table.dim() > 2:  # heads, or an axis of 1
+            if len(table) > 1:
+                notes.append(f"Shown: the first of {len(table)} heads, all the same.")
+            table = table[0]
+        queries, keys = inspected.tokens(argument.attention, row)
+        names = queries if len(table) == len(queries) else ["all"] * len(table)
+        cells = [[_cell(value) for value in line] for line in table.tolist()]
+        dtype = str(argument.tensor.dtype).removeprefix("torch.")
+        yield Table(
+            library,
+            f"{ATTENTIONS[argument.attention]}: {argument.argument}, pair {row + 1}",
+            keys,
+            list(zip(names, cells, strict=True)),
+            shape=f"{shape_of(argument.tensor.shape)}, {dtype}",
+            legend="T = True, F = False" if table.dtype == torch.bool else "",
+            notes=tuple(notes),
+        )
+
+
+def _part(tensor: Tensor, doubled: Sequence[int], pairs: int, row: int) -> Tensor:
+    """The part of an argument that belongs to one pair.
+
+    doubled: the shape for the batch repeated twice, which identifies the axis of the batch, (B)
+    or (B H). A tensor without such an axis belongs to every pair.
+    """
+    for axis, (size, larger) in enumerate(zip(tensor.shape, doubled, strict=True)):
+        if size != larger:
+            return tensor.chunk(pairs, axis)[row]
+    return tensor
+
+
+def _cell(value: float | bool) -> str:
+    if isinstance(value, bool):
+        return str(value)[0]
+    return str(value) if isinstance(value, int) else number(value)

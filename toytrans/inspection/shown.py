@@ -1,0 +1,233 @@
+"""The batch that tables show, the model that reads it, and why its masks close a cell."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from html import escape
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from toytrans.config.schema import Config
+from toytrans.data.batches import Batch, make_batch
+from toytrans.data.files import TextPair, encode_pairs
+from toytrans.data.open import open_dataset
+from toytrans.data.pairs import DataFacts
+from toytrans.html import Cell, html_beside, html_table
+from toytrans.inspection.record import AttentionCall, Part, capture
+from toytrans.inspection.table import CLOSED
+from toytrans.model.build import as_transformer
+from toytrans.model.masks import Masks, causal_mask, padding_mask
+from toytrans.model.transformer import Transformer
+from toytrans.tokens import PAD_ID, Vocabulary, vocabulary_of
+from toytrans.training.faults import objective_of
+from toytrans.training.run import Run
+
+ATTENTIONS = {
+    "encoder_self": "Encoder self-attention",
+    "decoder_self": "Decoder self-attention",
+    "cross": "Cross-attention",
+}
+"""Titles of the attentions by the names of `Masks`."""
+
+NAMES: dict[Part, str] = {"encoder": "encoder_self", "decoder": "decoder_self", "cross": "cross"}
+
+REASONS = {
+    "p": "pad key",
+    "t": "future",
+    "b": "both",
+    "q": "pad query",
+    "?": "none of these",
+    "!": "visible, but a pad key or the future",
+}
+"""Why a cell is masked; the last one is wrongly visible."""
+
+COLOURS = {"1": "#b7e1c0", "!": "#f2a6a6", "?": "#f2a6a6", "t": "#f6dcb0"}
+"""Behind open, wrong and future cells; other masked cells are grey."""
+
+MOST_CELLS = 20_000
+"""Cells that a notebook shows."""
+
+
+@dataclass(frozen=True, repr=False)
+class InspectedBatch:
+    """A batch, and the model in eval mode that reads it.
+
+    weights: where the model's weights come from, for titles.
+    fault: the fault that was planted into the model.
+    """
+
+    batch: Batch
+    vocabulary: Vocabulary
+    model: Transformer
+    weights: str
+    fault: str | None = None
+
+    @cached_property
+    def calls(self) -> dict[str, AttentionCall]:
+        """The attention calls of the first layers, by the names of ATTENTIONS."""
+        captured = capture(self.model, self.batch)
+        return {name: captured[part, 1] for part, name in NAMES.items()}
+
+    @cached_property
+    def masks(self) -> Masks:
+        """The masks that the first layers received: each (B, 1, Tq or 1, Tk)."""
+        return Masks(*(self._mask(name) for name in ATTENTIONS))
+
+    def _mask(self, name: str) -> Tensor:
+        mask = self.calls[name].context.mask
+        if mask is not None:
+            return mask
+        return torch.ones_like(self.ids(name)[1], dtype=torch.bool)[:, None, None]
+
+    @property
+    def most_padded(self) -> int:
+        """The index of the pair with the most pads, in src and tgt_in together."""
+        src, tgt_in, _ = self.batch
+        return int(((src == PAD_ID).sum(1) + (tgt_in == PAD_ID).sum(1)).argmax())
+
+    def ids(self, name: str) -> tuple[Tensor, Tensor]:
+        """Ids of an attention's queries (B, Tq) and keys (B, Tk)."""
+        src, tgt_in, _ = self.batch
+        return {
+            "encoder_self": (src, src),
+            "decoder_self": (tgt_in, tgt_in),
+            "cross": (tgt_in, src),
+        }[name]
+
+    def full_mask(self, name: str) -> Tensor:
+        """A mask broadcast to (B, Tq, Tk)."""
+        mask: Tensor = getattr(self.masks, name)[:, 0]
+        return mask.expand(-1, self.ids(name)[0].shape[1], -1)
+
+    def tokens(self, name: str, row: int) -> tuple[list[str], list[str]]:
+        """Queries and keys of one pair as text."""
+        queries, keys = self.ids(name)
+        return self.names(queries[row]), self.names(keys[row])
+
+    def names(self, ids: Tensor) -> list[str]:
+        """Ids (L,) as text."""
+        return [self.vocabulary.name(i) for i in ids.tolist()]
+
+    def reasons(self, name: str) -> list[list[list[str]]]:
+        """Why each cell (B, Tq, Tk) is masked: a letter of REASONS, or "1" if rightly visible.
+
+        The reasons follow from the ids, and are compared with the mask that the model used.
+        """
+        queries, keys = self.ids(name)
+        mask = self.full_mask(name)
+        pad_key = ~padding_mask(keys)[:, None, :].expand_as(mask)
+        pad_query = ~padding_mask(queries)[:, :, None].expand_as(mask)
+        future = torch.zeros_like(mask)
+        if name == "decoder_self":
+            future = ~causal_mask(mask.shape[1]).expand_as(mask)
+        letters = "?qptb1!"  # later letters take precedence
+        cases = (pad_query, pad_key, future, pad_key & future, mask, mask & (pad_key | future))
+        code = torch.zeros(mask.shape, dtype=torch.long)
+        for value, cells in enumerate(cases, start=1):
+            code[cells] = value
+        return [[[letters[i] for i in line] for line in grid] for grid in code.tolist()]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Ids and masks as plain values; masks are lists (B, Tq, Tk) of 0 and 1."""
+        ids = {name: tensor.tolist() for name, tensor in self.batch.named().items()}
+        return ids | {name: self.full_mask(name).int().tolist() for name in ATTENTIONS}
+
+    def __repr__(self) -> str:
+        lines = [f"masks of {len(self.batch.src)} pairs, {self.weights}"]
+        for name, title in ATTENTIONS.items():
+            mask = self.full_mask(name)
+            masked = int((~mask).sum())
+            lines.append(f"  {title}: {masked} of {mask.numel()} cells masked, {tuple(mask.shape)}")
+        return "\n".join(lines)
+
+    def _repr_html_(self) -> str:
+        """The three masks of each pair: queries down, keys across."""
+        cells = sum(self.full_mask(name).numel() for name in ATTENTIONS)
+        if cells > MOST_CELLS:
+            return f"<pre>{escape(repr(self))}\n{cells:,} cells are too many to show.</pre>"
+        return "".join(
+            html_beside(
+                f"pair {row + 1}, {self.weights}; queries down, keys across",
+                (self._mask_html(name, row) for name in ATTENTIONS),
+            )
+            for row in range(len(self.batch.src))
+        )
+
+    def _mask_html(self, name: str, row: int) -> str:
+        queries, keys = self.tokens(name, row)
+        rows = []
+        for q, (query, letters) in enumerate(zip(queries, self.reasons(name)[row], strict=True)):
+            hints = (f"{query} at {q} -> {key} at {k}" for k, key in enumerate(keys))
+            rows.append((query, [_coloured(*pair) for pair in zip(letters, hints, strict=True)]))
+        return html_table(ATTENTIONS[name], keys, rows)
+
+
+def _coloured(letter: str, hint: str) -> Cell:
+    """A cell of a mask by its reason."""
+    if letter == "1":
+        return Cell("1", f"{hint}: may attend", COLOURS[letter])
+    state = REASONS[letter] if letter == "!" else f"masked: {REASONS[letter]}"
+    text = "!" if letter == "!" else CLOSED
+    return Cell(text, f"{hint}: {state}", COLOURS.get(letter, "#dddddd"))
+
+
+def fresh(make: Callable[[], Transformer], seed: int) -> Transformer:
+    """A new model in eval mode. The seed decides its weights; torch's generator stays as it is."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return make().eval()
+
+
+def batch_of_config(
+    config: Config, rows: int, facts: DataFacts | None = None
+) -> tuple[Batch, Vocabulary]:
+    """The first training pairs of a config, padded to one batch as training receives them.
+
+    facts: those of a run, which decide the vocabulary.
+    """
+    dataset = open_dataset(config, facts)
+    size = dataset.size("train")
+    chosen = rows if size is None else min(rows, size)
+    batch = make_batch(dataset.pairs("train", torch.arange(chosen)), config.source_bos)
+    return objective_of(config.fault).batch(batch), dataset.facts.vocabulary
+
+
+def batch_of_run(run: Run, src: Sequence[str], tgt: Sequence[str]) -> InspectedBatch:
+    """Pairs of sequences as a run reads them. Raises UserError."""
+    batch, _ = batch_of_sequences(src, tgt, run.vocabulary, run.config.source_bos)
+    weights = f"weights of {run.title}"
+    model = as_transformer(run.model)
+    return InspectedBatch(batch, run.vocabulary, model, weights, run.config.fault)
+
+
+def batch_of_sequences(
+    src: Sequence[str],
+    tgt: Sequence[str],
+    vocabulary: Vocabulary | None = None,
+    source_bos: bool = False,
+) -> tuple[Batch, Vocabulary]:
+    """Sequences such as "5 7 9", padded to one batch.
+
+    Without a vocabulary, whole numbers k get the id k + 3, as in a task. Other symbols get ids in
+    their order. Raises UserError for a symbol that a given vocabulary lacks.
+    """
+    pairs = [
+        TextPair(s.split(), t.split(), f"src {s!r}", f"tgt {t!r}")
+        for s, t in zip(src, tgt, strict=True)
+    ]
+    if vocabulary is None:
+        vocabulary = _vocabulary([side for pair in pairs for side in (pair.src, pair.tgt)])
+    return make_batch(encode_pairs(pairs, vocabulary), source_bos), vocabulary
+
+
+def _vocabulary(sequences: list[list[str]]) -> Vocabulary:
+    vocabulary = vocabulary_of(sequences)
+    symbols = vocabulary.symbols
+    if all(symbol.isascii() and symbol.isdigit() and len(symbol) < 5 for symbol in symbols):
+        largest = max((int(symbol) for symbol in symbols), default=-1)
+        digits = tuple(str(k) for k in range(largest + 1))
+        if set(symbols) <= set(digits):
+            return Vocabulary(digits)
+    return vocabulary
