@@ -95,7 +95,7 @@ def test_no_file_and_no_command_names_the_fault(folder: Path, command: Command):
 
 
 def test_the_sealed_fault_is_at_work_wherever_the_run_is_loaded(folder: Path, command: Command):
-    """The run of an exercise is that of its fault by name, and its proofs fail alike."""
+    """The run of an exercise is that of its fault by name, and its checks fail alike."""
     config = "exercise-7/exercise.yaml"
     fault = read(folder).answer
     assert command("train", "--config", config, *SETS).code == 0
@@ -358,25 +358,21 @@ def test_check_names_what_fails_in_a_closed_exercise_and_not_why(
         told = " ".join(out["closed", form].split())
         assert cure[:30] in " ".join(out["open", form].split())
         assert cure[:30] not in told and "is not told in a closed exercise" in told
-    assert "(p) FAIL" in out["closed", "text"]
+    assert "FAIL  sublayers" in out["closed", "text"]
     sets = (word for setting in SMALL for word in ("--set", setting))
     assert command("train", "closed/exercise.yaml", "--out", "run", *sets).code == 0
     report = toytrans.check(toytrans.load("run"), length=7)
-    hidden = [finding for finding in report.findings if finding.verdict != "PASS"]
-    assert "p" in {finding.letter for finding in hidden}
-    assert {f.message for f in hidden} == {"why is not told in a closed exercise"}
-    assert not any(finding.details for finding in hidden)
+    hidden = [result for result in report.results if result.verdict != "PASS"]
+    assert "sublayers" in {result.name for result in hidden}
+    assert {r.message for r in hidden} == {"why is not told in a closed exercise"}
+    assert not any(result.details or result.parts for result in hidden)
     assert cure[:30] not in str(report)
     sealed = seal("pad_visible", bytes(8), closed=True)
-    chosen = ("--set", f"fault={sealed}", "--only", "ag", "--length", "7", "--json")
+    chosen = ("--set", f"fault={sealed}", "--only", "pads", "--length", "7", "--json")
     check = command("check", "--config", "textbook", *chosen)
-    proofs = {proof["proof"]: proof for proof in json.loads(check.out)["proofs"]}
-    assert {name: proof["verdict"] for name, proof in proofs.items()} == {
-        "a": "FAIL",
-        "g": "does not apply",
-    }
-    assert {proof["words"] for proof in proofs.values()} == {hidden[0].message}
-    assert not {"where", "example", "reproduce"} & set(proofs["a"])
+    (pads,) = json.loads(check.out)["checks"]
+    assert pads["verdict"] == "FAIL" and pads["words"] == hidden[0].message
+    assert not {"where", "example", "reproduce"} & set(pads)
 
 
 def test_a_sheet_in_korean_has_the_same_commands(tmp_path: Path, monkeypatch, command: Command):
