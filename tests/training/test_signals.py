@@ -161,24 +161,6 @@ def test_doctor_leaves_nothing_behind(command: Command, monkeypatch):
     assert os.listdir() == ["c.yaml"]
 
 
-def test_check_resume_ends_its_training_and_removes_its_folder(tmp_path):
-    temporary = tmp_path / "tmp"
-    temporary.mkdir()
-    words = ("check", "--config", "c.yaml", "--resume", "--steps", "100000")
-    with python(
-        "from toytrans.cli import main; main()",
-        *words,
-        env=os.environ | {"TMPDIR": str(temporary)},
-        start_new_session=True,
-    ) as process:
-        wait_until(lambda: list(temporary.glob("*/straight/config.yaml")))
-        process.send_signal(signal.SIGTERM)
-        _, err = process.communicate(timeout=60)
-    assert process.returncode == 143 and err.count("\n") == 1, err
-    assert list(temporary.iterdir()) == []
-    wait_until(lambda: not alive(process.pid))
-
-
 def wait_until(happened: Callable[[], object]) -> None:
     for _ in range(600):
         if happened():
