@@ -1,4 +1,4 @@
-"""Every fault in four models over random shapes: which proof finds it, and does a sound model pass?
+"""Every fault in four models over random shapes: which check finds it, and does a sound model pass?
 
     python scripts/fault_matrix.py [--rounds 20] [--seed 0] [--json]
 

@@ -269,12 +269,12 @@ def check_one(kind: str, name: str) -> dict[str, Any]:
         return {"verdict": "refused", "note": str(refusal)}
     except Exception as error:
         return {"verdict": "crash", "note": f"{type(error).__name__}: {error}"}
-    shown = report.failures or [f for f in report.findings if f.verdict == "cannot judge"]
+    shown = report.failures or report.of("cannot judge")
     return {
         "verdict": report.verdict,
-        "letters": " ".join(finding.letter for finding in report.failures),
-        "note": "; ".join(f"({f.letter}) {f.message}" for f in shown),
-        "differences": {f.letter: f.difference for f in report.failures},
+        "checks": " ".join(result.name for result in report.failures),
+        "note": "; ".join(f"{r.name}: {r.message}" for r in shown),
+        "differences": {r.name: r.difference for r in report.failures},
         "precision": report.precision,
         "seconds": time.perf_counter() - begun,
     }
@@ -317,7 +317,7 @@ def row_of(kind: str, name: str, seconds: float) -> dict[str, Any]:
     except (IndexError, json.JSONDecodeError):
         last = (done.stderr.strip().splitlines() or ["no word"])[-1]
         found = {"verdict": "crash", "note": f"exit code {done.returncode}: {last}"}
-    print(f"{kind} {name}: {found['verdict']} {found.get('letters', '')}", file=sys.stderr)
+    print(f"{kind} {name}: {found['verdict']} {found.get('checks', '')}", file=sys.stderr)
     return {"kind": kind, "name": name, **found}
 
 
@@ -339,7 +339,7 @@ def table_of(rows: list[dict[str, Any]]) -> str:
         note = note if len(note) < 200 else note[:197] + "..."
         seconds = f"{row['seconds']:.1f}" if "seconds" in row else ""
         name = f"{row['kind']} {row['name']}"
-        cells = (name, row["verdict"], row.get("letters", ""), row.get("precision", ""), seconds)
+        cells = (name, row["verdict"], row.get("checks", ""), row.get("precision", ""), seconds)
         lines.append(f"| {' | '.join((*cells, note))} |")
     return "\n".join(lines)
 

@@ -20,7 +20,7 @@ def test_the_notebook_runs_and_has_the_outputs_that_it_holds(tmp_path: Path):
     held = nbformat.read(notebook.NOTEBOOK, as_version=4)
     assert outputs(notebook.executed(tmp_path)) == outputs(held)
     shown = [forms for cell in outputs(held) for forms in cell]
-    assert sum("text/html" in forms for forms in shown) == 5, "curve, report, masks, maps, proofs"
+    assert sum("text/html" in forms for forms in shown) == 4, "curve, report, masks, maps"
     assert sorted(path.name for path in tmp_path.iterdir()) == ["runs"]
 
 

@@ -3,9 +3,10 @@
 from collections import Counter
 
 import pytest
-from toytrans.insight.proofs import plan
 from zoo import Entry, entries
 from zoo.__main__ import run
+
+from toytrans.checks import plan
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:.*ested.tensor:UserWarning"),

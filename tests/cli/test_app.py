@@ -24,23 +24,13 @@ class Model(torch.nn.Module):
         return self.table(tgt)
 
 def build():
-    return Model()
+    return {"model": Model(), "pad_id": 0, "vocabulary_size": 20}
 """
 
 
 def test_a_warning_is_shown_once(here: Path):
     Path("m.py").write_text(MODEL)
-    words = [
-        "check",
-        "--model",
-        "m.py:build",
-        "--pad-id",
-        "0",
-        "--vocabulary-size",
-        "20",
-        "--only",
-        "b",
-    ]
+    words = ["check", "--model", "m.py:build", "--only", "future"]
     done = subprocess.run(
         [sys.executable, "-W", "default", "-m", "toytrans", *words],
         capture_output=True,

@@ -27,7 +27,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (("gradients", "--seeds", "2"), "now: seed 2 of 2"),
         (("trace", "--run", "r"), "now: what the model computes"),
         (("inspect-masks", "--run", "r"), "now: the model"),
-        (("check", "r", "--only", "a"), r"now: \(a\)"),
+        (("check", "r", "--only", "pads"), "now: pads"),
         (("runs", "."), r"now: \./r"),
     ],
 )

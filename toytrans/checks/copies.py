@@ -60,9 +60,10 @@ class Copy:
 
     @contextlib.contextmanager
     def without_dropout_and_with_state_kept(self) -> Iterator[None]:
-        """A copy in train mode is asked without dropout, and keeps its buffers."""
+        """A copy in train mode is asked without dropout, and keeps its buffers. A textbook model
+        has no other dropout than that whose rates are zero already, and no buffers that change."""
         module = self.model.module
-        if module is None or not self.training:
+        if module is None or not self.training or self.model.facts.is_textbook:
             yield
             return
         with state_kept(module), NoDropout(self):

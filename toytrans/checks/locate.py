@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from toytrans.checks.batch import Batch, apart, largest
 from toytrans.checks.change import Change
 from toytrans.checks.subject import Ids
-from toytrans.checks.sublayers import ATTENTION_END, half_of
+from toytrans.checks.sublayers import ATTENTION_END
 from toytrans.errors import UserError
 
 HEADS = ("num_heads", "n_heads", "num_attention_heads", "nhead", "heads", "n_head")
@@ -47,18 +47,22 @@ def first_module(batch: Batch, change: Change) -> str:
     if [seen.name for seen in old] != [seen.name for seen in after]:
         return ""
     ids = change.ids if change.within else before
-    pairs = [_source_places(batch, change, ids), _target_places(change, ids)]
+    row = int(change.measure(batch).nan_to_num(1e9).amax(1).argmax())
+    pairs = [_source_places(batch, change, ids, row), _target_places(change, ids, row)]
     for was, now in zip(old, after, strict=True):
-        compared = _compared(pairs, ids, change.ids, was.name, was.value, now.value)
-        if compared is None:
+        values = _compared(pairs, ids, change.ids, was.value, now.value)
+        if not values or not all(_differ(*pair) for pair in values):
             continue
-        by = largest(apart(*compared).nan_to_num(1.0))
-        if by > _rounding(compared[0]) * max(largest(compared[0].nan_to_num()), 1e-30):
-            context = None
-            if was.context is not None and now.context is not None:
-                context = _compared(pairs, ids, change.ids, was.name, was.context, now.context)
-            return _in_words(module, was.name, context)
+        contexts = []
+        if was.context is not None and now.context is not None:
+            contexts = _compared(pairs, ids, change.ids, was.context, now.context)
+        return _in_words(module, was.name, contexts[-1] if contexts else None)
     return ""
+
+
+def _differ(old: Tensor, new: Tensor) -> bool:
+    by = largest(apart(old, new).nan_to_num(1.0))
+    return by > _rounding(old) * max(largest(old.nan_to_num()), 1e-30)
 
 
 def _rounding(value: Tensor) -> float:
@@ -122,22 +126,21 @@ def _tensor(output: Any) -> Tensor | None:
 
 
 def _compared(
-    pairs: list[list[tuple[Place, Place]]], before: Ids, after: Ids, name: str, *values: Tensor
-) -> tuple[Tensor, Tensor] | None:
-    """The parts of two outputs that must be equal, (N, ...) each; None for outputs of no known
-    side, source 0 or target 1, the likelier first."""
-    for side in (0, 1) if half_of(name) == "encoder" or "src" in name else (1, 0):
-        turned = [
+    pairs: list[list[tuple[Place, Place]]], before: Ids, after: Ids, *values: Tensor
+) -> list[tuple[Tensor, Tensor]]:
+    """The parts of two outputs that must be equal, (N, ...) each: by the places of the source, of
+    the target, or of both where its shape fits both."""
+    found = []
+    for side in (0, 1):
+        old, new = (
             _batch_first(value, tuple(ids[side].shape))  # type: ignore[union-attr]
             for value, ids in zip(values, (before, after), strict=True)
-        ]
-        if turned[0] is None or turned[1] is None:
+        )
+        if old is None or new is None or not pairs[side] or old.shape[2:] != new.shape[2:]:
             continue
-        if not pairs[side] or turned[0].shape[2:] != turned[1].shape[2:]:
-            return None
-        old, new = (torch.tensor(places).T for places in zip(*pairs[side], strict=True))
-        return turned[0][old[0], old[1]], turned[1][new[0], new[1]]
-    return None
+        was, now = (torch.tensor(places).T for places in zip(*pairs[side], strict=True))
+        found.append((old[was[0], was[1]], new[now[0], now[1]]))
+    return found
 
 
 def _batch_first(value: Tensor, shape: tuple[int, ...]) -> Tensor | None:
@@ -148,26 +151,25 @@ def _batch_first(value: Tensor, shape: tuple[int, ...]) -> Tensor | None:
     return value.transpose(0, 1) if tuple(value.shape[:2]) == shape[::-1] else None
 
 
-def _target_places(change: Change, before: Ids) -> list[tuple[Place, Place]]:
-    """Places of the target before and after that must hold the same."""
+def _target_places(change: Change, before: Ids, n: int) -> list[tuple[Place, Place]]:
+    """Places of the target before, and in row n after, that must hold the same."""
     width = before.tgt_in.shape[1]
-    at = (change.of >= 0).nonzero().tolist()
-    return [(divmod(int(change.of[n, t]), width), (n, t)) for n, t in at]
+    return [
+        (divmod(number, width), (n, t)) for t, number in enumerate(change.of[n].tolist())
+        if number >= 0
+    ]  # fmt: skip
 
 
-def _source_places(batch: Batch, change: Change, before: Ids) -> list[tuple[Place, Place]]:
+def _source_places(batch: Batch, change: Change, before: Ids, n: int) -> list[tuple[Place, Place]]:
     """The real places of the source, which no change alters, before and after."""
     if not batch.facts.has_source:
         return []
-    width = before.tgt_in.shape[1]
-    real = [batch.facts.real_source(ids.src) for ids in (before, change.ids)]
-    pairs = []
-    for n, numbers in enumerate(change.of.tolist()):
-        row = next((number // width for number in numbers if number >= 0), None)
-        if row is not None:
-            old, new = real[0][row].nonzero()[:, 0].tolist(), real[1][n].nonzero()[:, 0].tolist()
-            pairs += [((row, p), (n, q)) for p, q in zip(old, new, strict=False)]
-    return pairs
+    row = int(change.of[n].max()) // before.tgt_in.shape[1]
+    old, new = (
+        batch.facts.real_source(ids.src)[at].nonzero()[:, 0].tolist()
+        for ids, at in ((before, row), (change.ids, n))
+    )
+    return [((row, p), (n, q)) for p, q in zip(old, new, strict=False)]
 
 
 # The smallest example --------------------------------------------------------------------------

@@ -215,7 +215,7 @@ class Plan:
                 self._ask_often(longer)
                 if of is batch.copy:
                     longest = longer
-                    if number == 2:
+                    if number == 2 and not longer.facts.is_textbook:
                         self._ask(next(p for p in PARTS if p.check == "steps"), longer)
         if longest.setting.length > SHORT:
             self._reach(longest, SEEDS - 1)

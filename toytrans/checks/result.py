@@ -300,8 +300,8 @@ class Report:
         passed = self.of("PASS")
         for result in passed if everything else ():
             lines.append(_head(result))
-            parts = [part for part in result.parts.values() if part.verdict == "PASS"]
-            lines += [Line(f"      {part.message}", "more") for part in parts]
+            passed_parts = {n: p for n, p in result.parts.items() if p.verdict == "PASS"}
+            lines += [Line(f"      {n}: {p.message}", "more") for n, p in passed_parts.items()]
         if passed and not everything:
             lines.append(Line(f"PASS  {', '.join(result.name for result in passed)}", "PASS"))
         by_give: dict[tuple[str, ...], list[str]] = {}

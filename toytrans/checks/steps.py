@@ -21,8 +21,8 @@ DRAWS = (
 
 
 def steps_are_the_pass(batch: Batch) -> Result:
-    """Decoding step by step = one parallel pass; so for other rows of the same shape after them,
-    in which what is kept of the first ones would show."""
+    """Decoding step by step = one parallel pass. A function that was given decodes other rows of
+    the same shape afterwards, in which what it keeps of the first ones would show."""
     if not batch.facts.is_causal:
         raise NotApplicable("an encoder does not decode")
     ids = _rows(batch)
@@ -30,7 +30,8 @@ def steps_are_the_pass(batch: Batch) -> Result:
     runs_the_model = batch.model.generate is not None
     near = _nearness(batch) if runs_the_model else batch.tolerance
     results: list[Result] = []
-    for rows in (ids, Ids(ids.src.flip(0), ids.tgt_in.flip(0))):
+    others = Ids(ids.src.flip(0), ids.tgt_in.flip(0))
+    for rows in (ids, others) if runs_the_model else (ids,):
         before = torch.get_rng_state()
         try:
             made = again = _steps(batch, rows)
