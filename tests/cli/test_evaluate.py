@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from conftest import Command, call, tiny_yaml
 
+from toytrans.evaluation import Scores
 from toytrans.training import measured
 
 DATA = {"test_examples": 40}
@@ -108,7 +109,7 @@ def test_four_hundred_lengths_fit_eighty_columns(runs, command: Command, monkeyp
     monkeypatch.setattr(greedy, "token_limits", lambda *given: limits(*given).clamp(max=9))
     measure, found = measured.measure, []
 
-    def once(*given) -> measured.Measured:
+    def once(*given) -> Scores:
         if not found:
             found.append(measure(*given))
         return found[0]

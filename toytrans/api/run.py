@@ -12,10 +12,11 @@ from toytrans.config.sealed import fault_remark
 from toytrans.data.pairs import Side, Split
 from toytrans.data.selection import Selection
 from toytrans.errors import UserError
+from toytrans.evaluation import Scores
 from toytrans.model.initialisation import count_parameters
 from toytrans.training import run as training_run
 from toytrans.training.isolation import Isolation
-from toytrans.training.measured import Measured, measure
+from toytrans.training.measured import measure
 from toytrans.training.records import Records
 from toytrans.training.run import load_run, read_records, unfinished
 
@@ -55,7 +56,7 @@ class Run(training_run.Run):
         *,
         length_of: Side = "src",
         files: str | Path | tuple[str | Path, str | Path] | None = None,
-    ) -> Measured:
+    ) -> Scores:
         """Measure the run as `toytrans eval` does. Raises UserError.
 
         lengths: the shortest and the longest; None = those of the split. split: valid or test.

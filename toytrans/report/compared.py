@@ -24,7 +24,7 @@ def sections_of(views: list[RunView], follow: Follow) -> Iterator[Section]:
             continue
         follow(f"exact match of {name}")
         try:
-            results[name] = measured(view.run).to_dict(view.run.facts.train_length)
+            results[name] = measured(view.run).to_dict()
         except UserError as error:
             missing.append(f"{name}: {error}")
     yield _summary(names, views, results, missing)

@@ -110,7 +110,7 @@ def measured(run: Run) -> Scores:
 
 
 def _lengths(run: Run) -> Section:
-    result = measured(run).to_dict(run.facts.train_length)
+    result = measured(run).to_dict()
     low, high = run.facts.train_length
     rows = [
         [

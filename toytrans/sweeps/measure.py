@@ -63,7 +63,7 @@ class ExactMatch:
             source_bos=config.source_bos,
             decode=self._decode,
         )
-        total, parts = scores.summary(), scores.parts(facts.train_length)
+        total, parts = scores.summary(), scores.parts()
         each = scores.by_length()
         return total | {
             "by_length": {n: summary["forced_exact_match"] for n, summary in each.items()},

@@ -54,7 +54,7 @@ def test_outputs_are_compared_place_by_place():
 
 
 def scores_of(losses: dict[int, float], **columns: list[int]) -> Scores:
-    return Scores({name: torch.tensor(column) for name, column in columns.items()}, losses)
+    return Scores({name: torch.tensor(column) for name, column in columns.items()}, losses, (1, 2))
 
 
 FOUR_OF_TEN = scores_of(

@@ -11,8 +11,7 @@ from toytrans.cli.common import broken, columns, plain, print_table, share
 from toytrans.cli.render.results import interval, ranges, results_table
 
 if TYPE_CHECKING:
-    from toytrans.evaluation import Span
-    from toytrans.training.measured import Measured
+    from toytrans.evaluation import Scores, Span
 
 PLOT_HEIGHT = 10
 WIDEST_PLOT = 80
@@ -22,56 +21,55 @@ Row = tuple[str, Summary, bool]
 """Label, summary, and whether a gap follows."""
 
 
-def print_one(console: Console, group: Sequence["Measured"], search: str) -> None:
+def print_one(console: Console, group: Sequence["Scores"], search: str) -> None:
     """All tables of one run, and a plot if it has several lengths."""
     from toytrans.evaluation import spans as spans_of
 
-    (measured,) = group
-    run, scores = measured.run, measured.scores
-    rows = ranges(measured.data, scores, measured.train_length)
+    (scores,) = group
+    about, side = scores.about, scores.side
+    rows = ranges(about["split"], scores)
     if len(rows) != 1:
-        rows.append((f"{measured.data}, all", scores.summary()))
-    title = f"{run.path}, step {run.step}, {search}{broken(run.config.fault)}"
+        rows.append((f"{about['split']}, all", scores.summary()))
+    title = f"{about['run']}, step {about['checkpoint']}, {search}{broken(about['fault'])}"
     print_table(console, results_table(title, rows))
-    spans = spans_of(scores.lengths, measured.train_length)
-    shown = _rows(measured, spans)
-    print_table(console, _length_table(measured.side, shown))
-    _print_errors(console, measured.side, shown)
+    spans = spans_of(scores.lengths, scores.train_length)
+    shown = _rows(scores, spans)
+    print_table(console, _length_table(side, shown))
+    _print_errors(console, side, shown)
     matches = [summary["exact_match"] for _, summary, _ in shown[: len(spans)]]
-    _print_plot(console, measured.side, spans, matches)
+    _print_plot(console, side, spans, matches)
 
 
-def print_several(console: Console, several: Sequence["Measured"], search: str) -> None:
+def print_several(console: Console, several: Sequence["Scores"], search: str) -> None:
     """Every run with mean and range: each part, together, per length; errors of all runs."""
     from toytrans.evaluation import over_runs
     from toytrans.evaluation import spans as spans_of
 
-    parts: dict[str, list[tuple[Measured, Summary]]] = {}
-    for measured in several:
-        for label, summary in measured.parts():
-            parts.setdefault(label, []).append((measured, summary))
-    data, (low, high) = several[0].data, several[0].train_length
+    parts: dict[str, list[tuple[Scores, Summary]]] = {}
+    for scores in several:
+        for label, summary in scores.labelled():
+            parts.setdefault(label, []).append((scores, summary))
+    first, *others = several
+    data, side, (low, high) = first.about["split"], first.side, first.train_length
     for label, rows in parts.items():
         title = f"{label}: {data}, {len(rows)} runs trained on lengths {low} to {high}, {search}"
         print_table(console, _runs_table(title, rows))
-    side = several[0].side
-    first, *others = (one.scores for one in several)
-    together = several[0]._replace(scores=sum(others, first))
-    spans = spans_of(together.scores.lengths, together.train_length)
+    together = sum(others, first)
+    spans = spans_of(together.lengths, together.train_length)
     summaries = []
     for span in spans:
-        found = (measured.scores.summary(span.low, span.high) for measured in several)
+        found = (scores.summary(span.low, span.high) for scores in several)
         summaries.append(over_runs([summary for summary in found if summary["examples"]]))
     print_table(console, _mean_table(side, spans, summaries))
     _print_errors(console, side, _rows(together, spans), ", all runs together")
     _print_plot(console, side, spans, [row["exact_match"]["mean"] for row in summaries])
 
 
-def _rows(measured: "Measured", spans: Sequence["Span"]) -> list[Row]:
+def _rows(scores: "Scores", spans: Sequence["Span"]) -> list[Row]:
     """Rows of spans of lengths, then of the parts and together."""
-    lengths = (measured.scores.summary(span.low, span.high) for span in spans)
+    lengths = (scores.summary(span.low, span.high) for span in spans)
     rows = [*zip(map(_span_label, spans), lengths, _section_ends(spans), strict=True)]
-    return rows + [(label, summary, False) for label, summary in measured.parts()]
+    return rows + [(label, summary, False) for label, summary in scores.labelled()]
 
 
 def _section_ends(spans: Sequence["Span"]) -> list[bool]:
@@ -146,7 +144,7 @@ def _print_errors(console: Console, side: str, rows: Sequence[Row], of: str = ""
     print_table(console, table)
 
 
-def _runs_table(title: str, rows: "Sequence[tuple[Measured, Summary]]") -> Table:
+def _runs_table(title: str, rows: "Sequence[tuple[Scores, Summary]]") -> Table:
     """Every run, then mean, lowest and highest of each column."""
     from toytrans.evaluation import over_runs
 
@@ -157,10 +155,10 @@ def _runs_table(title: str, rows: "Sequence[tuple[Measured, Summary]]") -> Table
     )
     table.columns[0].no_wrap, table.columns[0].overflow = False, "fold"
     names = ("exact_match", "forced_exact_match", "free_token_accuracy", "token_accuracy")
-    for number, (measured, row) in enumerate(rows, 1):
-        run = measured.run
+    for number, (scores, row) in enumerate(rows, 1):
+        about = scores.about
         exact, *others = (share(row[name]) for name in names)
-        first = (plain(f"{run.path}{broken(run.config.fault)}"), str(run.config.seed))
+        first = (plain(f"{about['run']}{broken(about['fault'])}"), str(about["seed"]))
         last = number == len(rows)
         table.add_row(
             *first, f"{row['decoded']:,}", exact, interval(row), *others, end_section=last

@@ -51,15 +51,13 @@ def results_table(title: str, rows: Sequence[tuple[str, dict[str, Any]]]) -> Tab
     return table
 
 
-def ranges(
-    data: str, scores: "Scores", train_length: tuple[int, int]
-) -> list[tuple[str, "Summary"]]:
+def ranges(data: str, scores: "Scores") -> list[tuple[str, "Summary"]]:
     """Label and summary below, in and beyond the training lengths, where there are pairs."""
     from toytrans.evaluation import part_of
 
     rows = []
-    for part, summary in scores.parts(train_length).items():
-        lengths = [n for n in scores.lengths if part_of(n, train_length) == part]
+    for part, summary in scores.parts().items():
+        lengths = [n for n in scores.lengths if part_of(n, scores.train_length) == part]
         name = "" if part == "in_range" else f", {part}"
         rows.append((f"{data} {lengths[0]} to {lengths[-1]}{name}", summary))
     return rows
@@ -98,7 +96,7 @@ def print_results(trainer: "Trainer", dataset: "Dataset") -> None:
             own = context.shard_pairs(pairs)
             counted = evaluate(run.model, own, run.facts, source_bos=run.config.source_bos)
             scores = context.all_scores(counted)
-        rows += ranges(split, scores, run.facts.train_length)
+        rows += ranges(split, scores)
     if context.is_main:
         print_table(console, results_table(title, rows))
         _print_translations(console, run, pairs)
