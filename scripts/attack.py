@@ -36,8 +36,8 @@ from importlib.metadata import packages_distributions
 from pathlib import Path
 
 from toytrans.cli import main as toytrans
-from toytrans.training.owned import saved_steps
-from toytrans.training.run import read_records
+from toytrans.training.checkpoint import saved_steps
+from toytrans.training.run import RunFolder
 
 TOYTRANS = str(Path(sysconfig.get_path("scripts"), "toytrans"))
 CONFIG = """
@@ -135,7 +135,7 @@ def attacked(
     if orphans(process.pid) or list(temporary.iterdir()) or list(place.glob(".toytrans*")):
         found.add("left behind")
     for run in (place / "runs/tiny", place / "own"):
-        steps = [record["step"] for record in read_records(run)]
+        steps = [record["step"] for record in RunFolder.open(run).records]
         if steps and max(steps) > max(saved_steps(run), default=0):
             found.add("unsaved")
     return found, words

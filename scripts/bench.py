@@ -82,7 +82,7 @@ def main() -> None:
 
 
 def machine() -> dict[str, Any]:
-    from toytrans.training.machine import installed, processor_name
+    from toytrans.training.environment import installed, processor_name
 
     about = {"processor": processor_name(), "cpus": THREADS, "platform": platform.platform()}
     return about | {name: installed(name) for name in ("torch", "transformers", "ctranslate2")}

@@ -28,7 +28,7 @@ from toytrans.config.names import ExportFormat, PositionName
 from toytrans.errors import UserError
 from toytrans.export.shared import Decoder, Rows
 from toytrans.tokens import BOS_ID, EOS_ID
-from toytrans.training.run import Run, load_run
+from toytrans.training.run import Run, RunFolder
 
 CONFIG = """\
 data: {task: reverse, symbols: 20, train_length: [1, 20], valid_examples: 100, test_examples: 100}
@@ -63,7 +63,7 @@ def trained(folder: Path, scheme: str, norm: str) -> Run:
     sets = [word for key, value in options.items() for word in ("--set", f"model.{key}={value}")]
     command = [sys.executable, "-m", "toytrans", "train", str(config), "--out", str(out), *sets]
     subprocess.run(command, check=True, capture_output=True)
-    return load_run(out, "last", "cpu")
+    return RunFolder.open(out).load("last", "cpu")
 
 
 def gap(run: Run, src: list[int], ours: list[int], theirs: list[int]) -> float:

@@ -18,7 +18,7 @@ from typing import NamedTuple
 import toytrans
 from toytrans.config.names import FaultName
 from toytrans.training.faults import plant
-from toytrans.training.run import read_records
+from toytrans.training.run import RunFolder
 
 TEXTBOOK = Path(__file__).parent.parent / "configs" / "textbook.yaml"
 HEADINGS = ("group", "fault", "exact match, seed by seed", "training loss", "validation loss")
@@ -77,7 +77,7 @@ def rows(name: str, found: toytrans.Comparison) -> list[tuple[str, ...]]:
         exact = [member.values["in_range"] for member in group.counted]
         losses, validation = [], []
         for member in group.counted:
-            records = read_records(member.path)
+            records = RunFolder.open(member.path).records
             losses.append(records[-1]["loss"])
             validation.append(records[-1]["valid_loss"])
         if exact:

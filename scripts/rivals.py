@@ -33,7 +33,7 @@ from toytrans.model.transformer import Transformer
 from toytrans.sweeps.groups import Group, Member
 from toytrans.tokens import BOS_ID, EOS_ID, FIRST_SYMBOL_ID, Vocabulary
 from toytrans.training.optimizer import AdamW
-from toytrans.training.run import read_records
+from toytrans.training.run import RunFolder
 from toytrans.training.step import Update
 from toytrans.user_code import SHIPPED
 
@@ -180,7 +180,7 @@ def learn(folder: Path, seeds: int, jobs: int) -> dict[str, Group]:
 
 def measured(member: Member) -> Iterator[tuple[int, float]]:
     """Step and exact match of each evaluation of a run."""
-    for record in read_records(member.path):
+    for record in RunFolder.open(member.path).records:
         if "valid_exact_match" in record:
             yield record["step"], record["valid_exact_match"]
 

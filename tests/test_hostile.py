@@ -27,7 +27,7 @@ from toytrans.config.load import load_config
 from toytrans.data import files as data_files
 from toytrans.data.open import check_dataset, open_dataset
 from toytrans.errors import UserError
-from toytrans.training.run import read_precision, read_records
+from toytrans.training.run import RunFolder
 from toytrans.training.trainer import Trainer
 
 pytestmark = pytest.mark.usefixtures("here", "in_time")
@@ -268,9 +268,9 @@ def test_data_facts_that_no_training_has_are_refused(
     [b"", b"\0" * 99, b"[]", b"null", b"\xff", b"[" * 100_000, b'{"precision": []}', b"1" * 9999],
 )
 def test_a_damaged_environment_tells_nothing(run: Path, raw: bytes) -> None:
-    assert read_precision(run) == "fp32"
+    assert RunFolder.open(run).precision == "fp32"
     (run / "environment.json").write_bytes(raw)
-    assert read_precision(run) is None
+    assert RunFolder.open(run).precision is None
 
 
 @pytest.mark.parametrize(
@@ -288,11 +288,11 @@ def test_a_damaged_environment_tells_nothing(run: Path, raw: bytes) -> None:
     + [b'{"step": 6, "loss": ' + b"[" * 900 + b"]" * 900 + b"}", b'{"step": ' + b"9" * 9999 + b"}"],
 )
 def test_records_end_at_a_damaged_line(run: Path, line: bytes) -> None:
-    before = read_records(run)
+    before = RunFolder.open(run).records
     assert [record["step"] for record in before] == [2, 4]
     with (run / "metrics.jsonl").open("ab") as file:
         file.write(line + b'\n{"step": 9}\n')
-    assert read_records(run) == before
+    assert RunFolder.open(run).records == before
     resumed(run)
     kept = (run / "metrics.jsonl").read_text().splitlines()
     assert [json.loads(line) for line in kept] == before
@@ -300,9 +300,9 @@ def test_records_end_at_a_damaged_line(run: Path, line: bytes) -> None:
 
 @pytest.mark.parametrize("line", [b'{"step": -1}', b'{"step": 6, "loss": NaN}'])
 def test_a_record_that_training_never_writes_ends_the_reading(run: Path, line: bytes) -> None:
-    before = read_records(run)
+    before = RunFolder.open(run).records
     (run / "metrics.jsonl").write_bytes((run / "metrics.jsonl").read_bytes() + line)
-    assert read_records(run) == before
+    assert RunFolder.open(run).records == before
 
 
 def test_records_may_fill_a_hundred_megabytes(run: Path, command: Command) -> None:
@@ -313,7 +313,7 @@ def test_records_may_fill_a_hundred_megabytes(run: Path, command: Command) -> No
         assert file.tell() > 100_000_000
     answer = command("train", "--config", "tiny.yaml", "--resume", "--set", "train.max_steps=6")
     assert answer.code == 0, answer.err
-    assert [record["step"] for record in read_records(run)] == [2] * 11_000 + [4, 6]
+    assert [record["step"] for record in RunFolder.open(run).records] == [2] * 11_000 + [4, 6]
     assert command("doctor", str(run)).code in (0, 1)
 
 

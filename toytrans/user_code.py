@@ -19,7 +19,7 @@ from types import ModuleType
 from typing import Any
 
 from toytrans.errors import UserError, did_you_mean
-from toytrans.safe_io import read_named
+from toytrans.files import read_named
 
 _HERE = Path(__file__).parent
 SHIPPED = _HERE / "configs" if (_HERE / "configs").is_dir() else _HERE.parent / "configs"

@@ -19,6 +19,7 @@ from conftest import TINY, Command
 
 import toytrans
 from toytrans.training import run as run_directory
+from toytrans.training.run import RunFolder
 from toytrans.training.trainer import Trainer
 
 pytestmark = pytest.mark.usefixtures("here")
@@ -31,7 +32,7 @@ def weights_of(path: str | Path) -> dict[str, bytes]:
 
 
 def records_of(path: str | Path) -> list[dict]:
-    records = run_directory.read_records(Path(path))
+    records = RunFolder.open(Path(path)).records
     return [{k: v for k, v in record.items() if k != "elapsed_s"} for record in records]
 
 

@@ -21,7 +21,7 @@ from toytrans.config.yaml import write_yaml
 from toytrans.errors import UserError
 from toytrans.sweeps import processes, trial
 from toytrans.sweeps.failures import Failure, keep_failure
-from toytrans.training.run_folder import locked
+from toytrans.training.folder import locked_folder
 from toytrans.user_code import is_reference
 
 SCAN_FILES = [
@@ -444,7 +444,7 @@ def test_a_stopped_board_saves_and_goes_on(tiny, monkeypatch, number):
         os.kill(process.pid, number)
         process.communicate(timeout=60)  # to the end of all that have its standard error
         assert process.returncode == (129 if number == signal.SIGHUP else -number)
-    with locked(ours.path):
+    with locked_folder(ours.path, ""):
         assert not (tiny / "imported").exists()
     assert ours.result() is None
     saved = [int(path.name[5:]) for path in (ours.path / "checkpoints").glob("step-*")]
@@ -463,7 +463,7 @@ def test_a_stopped_board_saves_and_goes_on(tiny, monkeypatch, number):
 
 def test_a_board_beside_itself_names_no_option_that_it_lacks(tiny):
     job = jobs.jobs_of("tiny", load_board("tiny"), quick=True, files=None)[0]
-    with locked(job.path), pytest.raises(UserError) as refusal:
+    with locked_folder(job.path, ""), pytest.raises(UserError) as refusal:
         trial.train_and_measure(job)
     assert str(refusal.value).endswith("is writing here; wait for its end or stop it")
 

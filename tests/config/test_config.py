@@ -15,7 +15,7 @@ import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from toytrans.config.load import check_config, differences, load_config, save_config
+from toytrans.config.load import check_config, config_for_resume, load_config, save_config
 from toytrans.config.names import PositionName, TaskName
 from toytrans.config.schema import Config, Section
 from toytrans.config.yaml import Tree, read_yaml, write_yaml
@@ -41,14 +41,17 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("yaml")
 
 
+RUN = Path("run")
+
+
 def write(folder: Path, text: str | bytes, name: str = "run.yaml") -> Path:
     path = folder / name
     path.write_bytes(text.encode() if isinstance(text, str) else text)
     return path
 
 
-def load(folder: Path, text: str, *overrides: str, base: Config | None = None) -> Config:
-    return load_config(write(folder, text), overrides, base)
+def load(folder: Path, text: str, *overrides: str) -> Config:
+    return load_config(write(folder, text), overrides)
 
 
 def refusal(folder: Path, text: str | bytes, *overrides: str) -> str:
@@ -604,7 +607,7 @@ def test_a_saved_config_reads_back_equal(tmp_path: Path, task: str, positions: s
     again = load(tmp_path, save_config(config))
     assert again == config
     assert save_config(again) == save_config(config)
-    assert differences(config, again) == []
+    assert config_for_resume(config, again, RUN) == config
 
 
 @pytest.mark.parametrize(
@@ -645,36 +648,30 @@ def test_a_saved_config_holds_every_value_that_applies(tmp_path: Path) -> None:
 def test_what_was_derived_stays_when_only_a_limit_is_raised(tmp_path: Path) -> None:
     saved = load(tmp_path, PLAIN, "train.max_steps=30")
     assert (saved.train.warmup_steps, saved.train.eval_every) == (10, 7)
-    longer = "train.max_steps=600"
-    afresh = load(tmp_path, PLAIN, longer)
+    afresh = load(tmp_path, PLAIN, "train.max_steps=600")
     assert (afresh.train.warmup_steps, afresh.train.eval_every) == (100, 150)
-    resumed = load(tmp_path, PLAIN, longer, base=saved)
+    resumed = config_for_resume(saved, afresh, RUN)
     assert resumed.train.max_steps == 600
     assert (resumed.train.warmup_steps, resumed.train.eval_every) == (10, 7)
-    assert differences(saved, resumed) == []
-    assert differences(saved, afresh) == [
-        "train.eval_every (7 -> 150)",
-        "train.warmup_steps (10 -> 100)",
-    ]
 
 
-def test_what_is_stated_wins_over_what_a_run_has_saved(tmp_path: Path) -> None:
+def test_what_is_stated_and_differs_from_a_saved_run_is_refused(tmp_path: Path) -> None:
     saved = load(tmp_path, PLAIN)
     stated = ["train.warmup_steps=5", "data.test_length=[1, 40]", "seed=4"]
-    assert differences(saved, load(tmp_path, PLAIN, *stated, base=saved)) == [
-        "data.test_length ((1, 30) -> (1, 40))",
-        "seed (3 -> 4)",
-        "train.warmup_steps (100 -> 5)",
-    ]
+    with pytest.raises(UserError) as refusal:
+        config_for_resume(saved, load(tmp_path, PLAIN, *stated), RUN)
+    assert (
+        "data.test_length ([1, 30] -> [1, 40]), seed (3 -> 4), train.warmup_steps (100 -> 5); set"
+        in str(refusal.value)
+    )
 
 
 def test_limits_the_device_and_cuda_graphs_may_change(tmp_path: Path) -> None:
     saved = load(tmp_path, PLAIN, "train.cuda_graphs=off")
     limits = ["max_steps=2000", "max_seconds=60", "stop_at_exact_match=0.99", "patience=3"]
     overrides = [f"train.{limit}" for limit in limits] + ["device=cpu", "train.cuda_graphs=auto"]
-    resumed = load(tmp_path, PLAIN, *overrides, base=saved)
-    assert resumed != saved
-    assert differences(saved, resumed) == []
+    resumed = config_for_resume(saved, load(tmp_path, PLAIN, *overrides), RUN)
+    assert resumed == load(tmp_path, save_config(saved), *overrides) != saved
 
 
 # The module itself ---------------------------------------------------------------------------

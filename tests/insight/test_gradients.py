@@ -8,6 +8,7 @@ import pytest
 import torch
 from conftest import call
 
+from toytrans.files import json_text
 from toytrans.insight.gradients import (
     B,
     Comparison,
@@ -19,7 +20,6 @@ from toytrans.insight.gradients import (
     layers,
 )
 from toytrans.model.manual_backward import functions
-from toytrans.safe_io import json_text
 
 OPERATIONS = {
     "linear",

@@ -12,7 +12,7 @@ from conftest import Command, config_of, tiny_yaml
 from rich.console import Console
 
 from toytrans.cli.render.groups import print_groups
-from toytrans.safe_io import json_text
+from toytrans.files import json_text
 from toytrans.sweeps.groups import Member
 from toytrans.sweeps.groups import group as grouped
 from toytrans.sweeps.picture import draw

@@ -24,7 +24,8 @@ from toytrans.sweeps import outcomes, processes, sweep, trial
 from toytrans.sweeps.failures import Failure, keep_failure, read_failure
 from toytrans.sweeps.measure import ExactMatch
 from toytrans.sweeps.processes import attempt, run_trials
-from toytrans.training.run_folder import locked
+from toytrans.training.folder import locked_folder
+from toytrans.training.lock import locked
 
 TWO = ("--set", "model.positions=rotary,anchored")
 
@@ -493,7 +494,7 @@ def test_a_sweep_keeps_the_results_of_another_folder(trained, command: Command, 
 
 
 def test_a_sweep_beside_itself_is_refused(trained, refused):
-    with locked(trained.folder):
+    with locked(trained.folder / ".toytrans-lock", ""):
         message = refused("sweep", "c.yaml", "--seeds", "0:1", *TWO)
     assert "runs/sweeps/c: another sweep runs here; wait for its end, or give another" in message
     assert "training" not in message
@@ -503,7 +504,7 @@ def test_a_training_that_still_saves_is_waited_for(here: Path, monkeypatch):
     """As after a kill of the parent alone: its processes save, and only then leave."""
     each = planned(seeds=range(1)).trials[0]
     monkeypatch.setattr(processes, "SECONDS_FOR_LOCK", 0.3)
-    with locked(each.path):
+    with locked_folder(each.path, ""):
         failure = attempt(each)
     assert "another training is writing here" in failure.reason
     assert attempt(each) is None and each.result() is not None

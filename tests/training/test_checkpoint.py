@@ -15,9 +15,9 @@ from toytrans.training.checkpoint import (
     load_checkpoint,
     pick_step,
     save_checkpoint,
+    saved_steps,
 )
-from toytrans.training.owned import saved_steps
-from toytrans.training.run import create_run, load_run
+from toytrans.training.run import RunFolder, create_run
 from toytrans.training.trainer import Trainer
 
 
@@ -80,7 +80,7 @@ def test_weights_are_stored_once_and_must_fit(run):
     text = (run / "config.yaml").read_text().replace("d_model: 16", "d_model: 32")
     (run / "config.yaml").write_text(text)
     with pytest.raises(UserError, match="has shape .* do not belong together"):
-        load_run(run)
+        RunFolder.open(run).load()
 
 
 def test_a_newer_format_is_refused(run):
@@ -92,7 +92,7 @@ def test_a_newer_format_is_refused(run):
 
 def test_resuming_skips_a_damaged_checkpoint_and_says_so(run):
     (run / "checkpoints/step-5/optimizer.safetensors").write_bytes(b"")
-    saved, facts = load_run(run, "last").config, load_run(run, "last").facts
+    saved, facts = RunFolder.open(run).load("last").config, RunFolder.open(run).load("last").facts
     assert facts.train_length == (1, 6)
     trainer = Trainer(saved, open_dataset(saved), run, torch.device("cpu"), "fp32")
     notes = trainer.resume()

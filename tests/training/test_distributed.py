@@ -23,7 +23,7 @@ from toytrans.errors import UserError
 from toytrans.tokens import PAD_ID
 from toytrans.training.checkpoint import load_checkpoint
 from toytrans.training.distributed import DistributedContext, init_distributed
-from toytrans.training.run import read_records
+from toytrans.training.run import RunFolder
 
 HERE = Path(__file__).parent
 FAILS_SOON = f"from toytrans.cli import reporter; reporter.SECONDS_FOR_REPORTER = 0.5; {COMMAND}"
@@ -95,7 +95,7 @@ def one(tmp_path_factory) -> Path:
 
 
 def without_time(run: Path) -> list[dict]:
-    return [{k: v for k, v in r.items() if k != "elapsed_s"} for r in read_records(run)]
+    return [{k: v for k, v in r.items() if k != "elapsed_s"} for r in RunFolder.open(run).records]
 
 
 @pytest.mark.parametrize("name", SCENARIOS)
@@ -113,7 +113,7 @@ def test_two_processes_have_the_losses_of_one(one, two, name):
     assert any("valid_loss" in our for our in ours)
     last = theirs[-1]["step"]
     mine, other = (load_checkpoint(folder / name, last).progress for folder in (two, one))
-    assert mine.dealt == other.dealt > 0
+    assert mine.pairs_used == other.pairs_used > 0
 
 
 def test_there_were_batches_of_fewer_rows_than_processes():
@@ -158,12 +158,12 @@ def test_a_run_goes_on_with_fewer_processes(two, one):
     trainer = trainer_of(two / "shrunk", **SCENARIOS["fp64"])
     assert trainer.resume() == [f"resumed at step {SHRUNK}"]
     list(trainer.train())
-    ours, theirs = read_records(two / "shrunk"), read_records(one / "fp64")
+    ours, theirs = RunFolder.open(two / "shrunk").records, RunFolder.open(one / "fp64").records
     assert [record["step"] for record in ours] == list(range(1, STEPS + 1))
     for our, their in zip(ours, theirs, strict=True):
         assert our["target_tokens"] == their["target_tokens"]
         assert our["loss"] == pytest.approx(their["loss"], abs=1e-9)
-    assert trainer.progress.dealt == load_checkpoint(one / "fp64", STEPS).progress.dealt
+    assert trainer.progress.pairs_used == load_checkpoint(one / "fp64", STEPS).progress.pairs_used
 
 
 def test_a_killed_process_is_started_again_and_nothing_shows(two, tmp_path):
@@ -242,7 +242,9 @@ def test_two_machines_that_share_no_folder_go_on_with_a_run(tmp_path):
     both = ended(started(FAILS_SOON, *words, *more, folder=folders[0], second=folders[1]))
     assert [code for code, *_ in both] == [0, 0], both
     assert "resumed at step 4" in both[0].err
-    assert [record["step"] for record in read_records(folders[0] / "r")] == list(range(1, 9))
+    assert [record["step"] for record in RunFolder.open(folders[0] / "r").records] == list(
+        range(1, 9)
+    )
     assert [path.name for path in folders[1].iterdir()] == ["c.yaml"]
 
 

@@ -19,9 +19,8 @@ from toytrans.config.load import load_config
 from toytrans.data.batches import largest_batch, training_batches
 from toytrans.data.open import open_dataset
 from toytrans.training import trainer as trainer_module
-from toytrans.training.checkpoint import load_checkpoint
-from toytrans.training.owned import saved_steps
-from toytrans.training.run import create_run, read_records
+from toytrans.training.checkpoint import load_checkpoint, saved_steps
+from toytrans.training.run import RunFolder, create_run
 from toytrans.training.trainer import Trainer
 
 pytestmark = pytest.mark.usefixtures("here")
@@ -126,7 +125,7 @@ def test_a_flipped_byte_is_found_and_said(run, command: Command, file):
     assert answer.code == 0
     assert f"{file}.safetensors: cut short or changed (wrong checksum); the one" in answer.err
     assert "resumed at step 2" in answer.err
-    assert [record["step"] for record in read_records(run)] == [1, 2, 3, 4, 5, 6]
+    assert [record["step"] for record in RunFolder.open(run).records] == [1, 2, 3, 4, 5, 6]
 
 
 # Clocks --------------------------------------------------------------------------------------
@@ -143,7 +142,10 @@ def test_a_clock_that_goes_back_changes_no_number(trained, command: Command, mon
         answer = command(*TRAIN, "--resume")
     assert answer.code == 0 and "resumed at step 4" in answer.err
     ours, theirs = (
-        [{k: v for k, v in record.items() if k != "elapsed_s"} for record in read_records(path)]
+        [
+            {k: v for k, v in record.items() if k != "elapsed_s"}
+            for record in RunFolder.open(path).records
+        ]
         for path in (Path("run"), trained)
     )
     assert ours == theirs
@@ -187,7 +189,7 @@ def test_memory_that_runs_out_does_so_before_the_first_step(command, monkeypatch
     assert answer.code == 2
     said = "toytrans: out of memory: the largest batch, 8 x (6 + 6) tokens, does not fit; lower "
     assert last_line(answer.err).startswith(said + "data.batch_tokens (128), the longest")
-    assert read_records(Path("run")) == []
+    assert RunFolder.open(Path("run")).records == []
 
 
 def test_other_errors_of_torch_are_bugs_of_ours(command, monkeypatch):
@@ -265,7 +267,7 @@ def test_the_rehearsal_leaves_no_trace(tmp_path, monkeypatch, accumulate):
                 patch.setattr(trainer, "_rehearse", lambda _: None)
             list(trainer.train())
         assert len(rehearsals) == (name == "with")
-        ends.append((load_checkpoint(path, 3), read_records(path)))
+        ends.append((load_checkpoint(path, 3), RunFolder.open(path).records))
     (ours, records), (theirs, expected) = ends
     for part in ("weights", "optimizer", "random"):
         for key, tensor in getattr(theirs, part).items():

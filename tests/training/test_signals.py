@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 from conftest import SIGNALS, Command, script
 
-from toytrans.training import machine, trainer
+from toytrans.training import environment as machine
+from toytrans.training import trainer
 from toytrans.training.checkpoint import load_checkpoint, saved_steps
 
 pytestmark = pytest.mark.usefixtures("here")

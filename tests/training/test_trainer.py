@@ -12,7 +12,7 @@ from toytrans.data.batches import Batch, training_batches
 from toytrans.data.open import open_dataset
 from toytrans.training.checkpoint import saved_steps
 from toytrans.training.objective import summed_loss
-from toytrans.training.run import create_run, read_records
+from toytrans.training.run import RunFolder, create_run
 from toytrans.training.trainer import Trainer
 
 CPU = torch.device("cpu")
@@ -56,7 +56,7 @@ def test_steps_are_clipped_adamw_steps_at_the_scheduled_rate(tmp_path):
 def test_records_hold_what_the_design_says(tmp_path):
     trainer = trainer_of(tmp_path / "run", train={"max_steps": 7, "log_every": 2, "eval_every": 3})
     yielded = list(trainer.train())
-    assert yielded == read_records(trainer.run)
+    assert yielded == RunFolder.open(trainer.run).records
     assert [record["step"] for record in yielded] == [2, 3, 4, 6, 7]
     always = ["step", "loss", "lr", "grad_norm", "padding", "target_tokens", "elapsed_s"]
     valid = ["valid_exact_match", "valid_token_accuracy", "valid_loss"]
@@ -131,7 +131,7 @@ def test_what_is_not_finite_ends_training_and_is_not_saved(tmp_path, monkeypatch
     trainer = trainer_of(tmp_path / "run", train={"max_steps": 6, "eval_every": 2})
     spoil(trainer, monkeypatch, step, what)
     list(trainer.train())
-    assert (trainer.stop_reason, trainer.cause) == ("diverged", what)
+    assert (trainer.stop_reason, trainer.not_finite) == ("diverged", what)
     assert trainer.progress.step == step and trainer.progress.best_step < step
     assert saved_steps(trainer.run)[-1] == step - 2
 
@@ -154,7 +154,7 @@ def test_nothing_that_has_diverged_is_saved_between_two_records(tmp_path, monkey
             ),
         )
     list(trainer.train())
-    assert (trainer.stop_reason, trainer.cause, trainer.progress.step) == ("diverged", what, 3)
+    assert (trainer.stop_reason, trainer.not_finite, trainer.progress.step) == ("diverged", what, 3)
     assert saved_steps(trainer.run) == ([1, 2] if why == "overdue" else [])
 
 
@@ -178,7 +178,7 @@ def test_a_validation_loss_that_is_not_finite_is_told_with_the_checkpoint_to_go_
     line = answer.err.splitlines()[-1]
     assert "training diverged: the validation loss is not finite by step 4" in line
     assert "the last good checkpoint is step 2" in line
-    assert read_records(tmp_path / "run")[-1]["valid_loss"] is None
+    assert RunFolder.open(tmp_path / "run").records[-1]["valid_loss"] is None
 
 
 def test_an_interruption_ends_after_the_running_step_and_saves(tmp_path):
@@ -211,4 +211,4 @@ def test_a_checkpoint_is_written_at_least_every_minute(tmp_path, monkeypatch):
     monkeypatch.setattr(trainer, "save", lambda: (steps.append(trainer.progress.step), save()))
     list(trainer.train())
     assert set(range(1, 10)) <= set(steps)
-    assert [record["step"] for record in read_records(trainer.run)] == [9]
+    assert [record["step"] for record in RunFolder.open(trainer.run).records] == [9]

@@ -18,7 +18,7 @@ from toytrans.training import run as training_run
 from toytrans.training.isolation import Isolation
 from toytrans.training.measured import measure
 from toytrans.training.records import Records
-from toytrans.training.run import load_run, read_records, unfinished
+from toytrans.training.run import RunFolder
 
 if TYPE_CHECKING:
     from toytrans.insight.attention.maps import AttentionMaps
@@ -39,12 +39,12 @@ class Run(training_run.Run):
     @property
     def records(self) -> Records:
         """The records of the training: one dict for each line of metrics.jsonl."""
-        return Records(read_records(self.path))
+        return Records(self.folder.records)
 
     @property
     def unfinished(self) -> str:
         """How far the training has come, say "step 3 of 200"; empty where it reached its end."""
-        return unfinished(self.path)
+        return self.folder.unfinished
 
     def evaluate(
         self,
@@ -140,7 +140,7 @@ def load(
     code that the run names, its task's say, may be run.
     """
     with torch.random.fork_rng(devices=[]):  # a model draws weights before it gets those saved
-        loaded = load_run(path, str(checkpoint), device, trust_code)
+        loaded = RunFolder.open(Path(path)).load(str(checkpoint), device, trust_code)
     return Run(**{field.name: getattr(loaded, field.name) for field in fields(loaded)})
 
 

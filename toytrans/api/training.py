@@ -14,7 +14,7 @@ from toytrans.config.yaml import IN_PYTHON, Tree
 from toytrans.errors import UserError
 from toytrans.training.isolation import Isolation
 from toytrans.training.run import Record
-from toytrans.training.session import Request, open_session
+from toytrans.training.session import open_session
 from toytrans.training.trainer import StopReason
 
 logger = logging.getLogger("toytrans")
@@ -46,20 +46,17 @@ class Training:
         resume: bool = False,
     ) -> None:
         changed = {**(changes or {}), **({} if seed is None else {"seed": seed})}
-        checked = config_of(tree_of(config), changes=changed)
-        self._request = Request(
-            name_of(config, checked),
-            checked,
-            lambda saved: config_of(tree_of(config), saved, changed),
-            None if out is None else Path(out),
-            resume,
-        )
+        checked = config_of(tree_of(config), changed)
+        self._config, self._name = checked, name_of(config, checked)
+        self._out, self._resume = None if out is None else Path(out), resume
         self._isolation, self._opened = Isolation(), contextlib.ExitStack()
         self._between_records = False
 
     def __enter__(self) -> Self:
         with self._isolation.inside():
-            session = open_session(self._request, logger.info, in_program=True)
+            session = open_session(
+                self._config, self._name, self._out, self._resume, logger.info, in_program=True
+            )
             self._session = self._opened.enter_context(session)
         self._trainer = self._session.trainer
         self._records = self._trainer.train()
@@ -106,7 +103,7 @@ class Training:
 
     @property
     def config(self) -> Config:
-        return self._request.config
+        return self._config
 
     @property
     def step(self) -> int:

@@ -13,10 +13,8 @@ from pydantic import BaseModel
 from toytrans.boards.definition import Board, Measure
 from toytrans.boards.jobs import Job
 from toytrans.evaluation import spans
-from toytrans.safe_io import json_text, read_json
+from toytrans.files import disk_errors, json_text, read_json, write_json
 from toytrans.sweeps.results import RESULTS, this_machine
-from toytrans.training.owned import saying_what_failed
-from toytrans.training.writing import write_json
 
 MOST_BYTES = 2**26
 """Of a results file."""
@@ -133,7 +131,7 @@ def write_results(name: str, board: Board, about: dict[str, Any]) -> Path:
     }
     tasks = kept | new
     whole = about | {"tasks": {task: tasks[task] for task in board.tasks if task in tasks}}
-    with saying_what_failed(RESULTS, path.name):
+    with disk_errors(RESULTS, path.name):
         RESULTS.mkdir(exist_ok=True)
         write_json(path, whole)
     return path

@@ -22,7 +22,7 @@ from toytrans.cli.common import (
 from toytrans.cli.render.heat_maps import check_plot, draw, print_maps
 from toytrans.cli.render.panels import All, AsHtml, paged
 from toytrans.errors import UnseenSymbol, UserError
-from toytrans.safe_io import json_text
+from toytrans.files import json_text
 
 if TYPE_CHECKING:
     from toytrans.training.run import Run

@@ -8,7 +8,7 @@ import typer
 
 from toytrans.cli.common import AsJson, columns, note, output, share
 from toytrans.cli.trials import follow
-from toytrans.safe_io import json_text
+from toytrans.files import json_text
 
 if TYPE_CHECKING:
     from toytrans.boards.definition import Board

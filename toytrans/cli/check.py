@@ -19,7 +19,6 @@ from toytrans.cli.common import (
     columns,
     either,
     fault_named,
-    note,
     open_run,
     output,
     plain,
@@ -28,7 +27,6 @@ from toytrans.cli.render.proofs import print_card, remedy, show
 from toytrans.config.names import FaultName
 from toytrans.config.sealed import fault_remark
 from toytrans.errors import UserError
-from toytrans.training.signals import signals_as_exceptions
 from toytrans.user_code import RAISED, absolute, failure, load, trust
 
 if TYPE_CHECKING:
@@ -89,20 +87,10 @@ def check(
         typer.Option(
             min=0,
             max=2**31 - 1,
-            help="Seed of the random sequences, or kills.",
+            help="Seed of the random sequences.",
             show_default="0, or that of the --model's dict",
         ),
     ] = None,
-    resume: Annotated[
-        bool, typer.Option("--resume", help="Kill and resume training of --config instead.")
-    ] = False,
-    kills: Annotated[
-        int,
-        typer.Option(min=2, max=10_000, help="With --resume: how often to kill it."),
-    ] = 6,
-    steps: Annotated[
-        int, typer.Option(min=10, max=10**6, help="With --resume: steps to train.")
-    ] = 60,
     form: Annotated[
         Literal["text", "json", "junit", "github", "html"] | None,
         typer.Option(
@@ -117,9 +105,7 @@ def check(
 
     Checked are a run, fresh weights of a config, or your own --model: a function
     that returns a Hugging Face model, or a dict with `model`, `pad_id`,
-    `vocabulary_size` and other arguments of `toytrans.check`. With --resume,
-    prove instead that a training which is killed many times ends, bit for bit,
-    like one that is not.
+    `vocabulary_size` and other arguments of `toytrans.check`.
 
     Exit codes: 0 all proofs pass, 1 one fails, 2 pads or the future cannot be
     judged. One line then says what to give.
@@ -133,8 +119,6 @@ def check(
         raise UserError(f"--checkpoint {checkpoint} is one of a run's; give a RUN with it")
     if overrides and config is None:
         raise UserError("--set changes a config; give --config FILE with it")
-    if resume and config is None:
-        raise UserError("--resume trains a config; give --config FILE with it")
     how: dict[str, Any] = {"length": length, "only": only, "skip": skip, "thorough": thorough}
     how |= {} if seed is None else {"seed": seed}
     of_model = {
@@ -154,10 +138,7 @@ def check(
     if config is not None:
         settings = _settings(config, overrides, fault)
         planted: str | None = settings.fault
-        if resume:
-            report = _check_resume(settings, str(config), steps, kills, seed or 0)
-        else:
-            report = _check_config(settings, f"{config}, fresh weights", how)
+        report = _check_config(settings, f"{config}, fresh weights", how)
     elif model is not None:
         if fault is not None:
             raise UserError("--break plants faults in toytrans' own models, not in a --model")
@@ -217,15 +198,6 @@ def _check_config(settings: "Config", name: str, how: dict[str, Any]) -> "Report
     torch.manual_seed(settings.seed)
     fresh = build_model(settings, vocabulary)
     return check_own(fresh, settings, vocabulary, name, **how, progress=Progress())
-
-
-def _check_resume(settings: "Config", name: str, steps: int, kills: int, seed: int) -> "Report":
-    """Whether training that is killed and resumed equals training that is not."""
-    from toytrans.insight.proofs.resume import prove_resume
-
-    note(f"training {steps} steps, then again with {kills} kills")
-    with signals_as_exceptions():  # the trainings' folder is removed
-        return prove_resume(settings, name, steps, kills, seed, Progress())
 
 
 def _check_run(

@@ -22,8 +22,8 @@ from rich.text import Text
 from toytrans.config.names import FaultName
 from toytrans.config.sealed import fault_remark, is_sealed
 from toytrans.errors import UserError, did_you_mean
+from toytrans.files import check_free, write_file
 from toytrans.insight.tables import printable as printable
-from toytrans.training.writing import check_free, write_file
 from toytrans.user_code import trusting
 
 if TYPE_CHECKING:
@@ -135,10 +135,10 @@ def open_run(path: Path | None, checkpoint: str, device: str = "cpu") -> "Run":
 
 def newest() -> Path:
     """The newest run, named in a note. Raises UserError."""
-    from toytrans.training.run import newest_run, unfinished
+    from toytrans.training.run import RunFolder, newest_run
 
     path = newest_run()
-    rest = unfinished(path)
+    rest = RunFolder.open(path).unfinished
     note(f"run: {path}, the newest" + (f"; training is unfinished: {rest}" if rest else ""))
     return path
 

@@ -9,7 +9,7 @@ import typer
 from toytrans.cli.common import AsJson, Examples, Lengths, check_new, output, span_of, write_new
 from toytrans.cli.evaluate import Device
 from toytrans.cli.render.groups import measured, print_groups, print_unread
-from toytrans.safe_io import json_text, to_bytes
+from toytrans.files import json_text, to_bytes
 
 
 def compare(

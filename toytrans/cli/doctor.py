@@ -18,7 +18,7 @@ from toytrans.cli.common import (
     plain,
     share,
 )
-from toytrans.safe_io import json_text
+from toytrans.files import json_text
 from toytrans.training.signals import collect_signals, exit_if_signalled
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ def doctor(
 
 def _machine(as_json: bool) -> bool:
     """Describe this machine, and return whether a training can start."""
-    from toytrans.training.machine import describe
+    from toytrans.training.environment import describe
 
     with collect_signals() as signals:  # it writes a file to runs/ and removes it
         facts = describe()

@@ -27,7 +27,7 @@ from toytrans.cli.common import (
 )
 from toytrans.cli.render.lengths import print_one, print_several
 from toytrans.errors import UnseenSymbol, UserError
-from toytrans.safe_io import json_text
+from toytrans.files import json_text
 
 if TYPE_CHECKING:
     from toytrans.config.schema import Config

@@ -13,8 +13,8 @@ if TYPE_CHECKING:
 
 from toytrans.cli.common import columns, note, output, plain, write_new
 from toytrans.cli.render.proofs import print_card
+from toytrans.files import read_whole, to_bytes
 from toytrans.insight.diagnosis.exercise_sheet import MOST_ANSWERS, MOST_STUDENTS
-from toytrans.safe_io import read_whole, to_bytes
 
 app = typer.Typer(no_args_is_help=True, help="Set, solve and grade exercises: find the fault.")
 

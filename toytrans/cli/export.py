@@ -42,7 +42,6 @@ def export(
         check_new("--out", out)
     from toytrans import export as exports
     from toytrans.training.devices import tune_process
-    from toytrans.training.run import unfinished
 
     exports.check_installed(format)
     tune_process()
@@ -50,7 +49,7 @@ def export(
     path = out or exports.default_path(loaded, format)
     check_new("--out", path)
     exports.export(loaded, format, path)
-    rest = unfinished(loaded.path)
+    rest = loaded.folder.unfinished
     training = f"; training is unfinished: {rest}" if rest else ""
     print(printable(f"wrote {path} from {loaded.path}, step {loaded.step}{training}"))
     sources = exports.random_sources(loaded, CHECKED, LONGEST)

@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from toytrans.cli.common import AsJson, Progress, columns, output
+from toytrans.files import json_text
 from toytrans.insight.tables import count
-from toytrans.safe_io import json_text
 
 if TYPE_CHECKING:
     from toytrans.insight.gradients import Comparison

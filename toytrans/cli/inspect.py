@@ -10,7 +10,7 @@ from toytrans.cli.render.panels import All, AsHtml, Panel, print_names, print_pa
 from toytrans.cli.render.tables import fitting, step_through
 from toytrans.cli.sources import Source, with_source
 from toytrans.errors import UserError
-from toytrans.safe_io import csv_text, json_text
+from toytrans.files import csv_text, json_text
 
 if TYPE_CHECKING:
     from toytrans.insight.inspected import InspectedBatch

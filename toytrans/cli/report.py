@@ -43,11 +43,10 @@ def report(
 
     check_plots()
     from toytrans.report import sections
-    from toytrans.report.runs import read_view
     from toytrans.training.devices import tune_process
 
     tune_process()
-    views = [read_view(path) for path in paths or [newest()]]
+    views = [sections.view_of(path) for path in paths or [newest()]]
     title = views[0].name if len(views) == 1 else f"{len(views)} runs"
     text = page(f"toytrans: {title}", list(sections.sections_of(views, Progress())))
     out = out or _free()

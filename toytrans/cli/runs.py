@@ -9,10 +9,10 @@ import typer
 from toytrans.cli.common import AsJson, Progress, columns, note, output, plain, share
 from toytrans.config.sealed import fault_remark
 from toytrans.errors import UserError
-from toytrans.safe_io import json_text
+from toytrans.files import json_text
 
 if TYPE_CHECKING:
-    from toytrans.training.listing import ListedRun
+    from toytrans.training.run import ListedRun
 
 UNITS = ((86400, "d"), (3600, "h"), (60, "min"), (1, "s"))
 
@@ -25,10 +25,10 @@ def runs(
     if not os.path.isdir(folder):
         problem = "this is a file" if os.path.exists(folder) else "no such folder"
         raise UserError(f"{folder}: {problem}; name a folder of runs, as `toytrans train` makes it")
-    from toytrans.training.listing import list_runs
+    from toytrans.training.run import list_runs
 
     progress = Progress()
-    listed = list(list_runs(folder, progress))
+    listed = list_runs(folder, progress)
     if as_json:
         print(json_text({"folder": str(folder), "runs": [run.to_dict() for run in listed]}))
     elif not listed:

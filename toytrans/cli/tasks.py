@@ -8,7 +8,7 @@ import typer
 from toytrans.cli.common import columns, output, plain
 from toytrans.config.names import TaskName
 from toytrans.errors import UserError, did_you_mean
-from toytrans.safe_io import json_text
+from toytrans.files import json_text
 from toytrans.user_code import is_reference, shown, trust
 
 if TYPE_CHECKING:

@@ -20,7 +20,7 @@ from toytrans.cli.common import (
 from toytrans.cli.render.panels import All, AsHtml, Panel, print_panels
 from toytrans.cli.sources import Source, with_source
 from toytrans.errors import UserError
-from toytrans.safe_io import json_text
+from toytrans.files import json_text
 
 if TYPE_CHECKING:
     from toytrans.insight.attention.trace import Trace, TraceReport

@@ -19,6 +19,7 @@ from toytrans.config.names import LoggerName
 from toytrans.errors import UserError
 
 if TYPE_CHECKING:
+    from toytrans.config.schema import Config
     from toytrans.training.run import Record
     from toytrans.training.session import Session
     from toytrans.training.trainer import Trainer
@@ -71,7 +72,11 @@ def train(
     seed: Annotated[int | None, typer.Option(metavar="N", help="Short for --set seed=N.")] = None,
     fault: Break = None,
     resume: Annotated[
-        bool, typer.Option("--resume", help="Continue a run from its last checkpoint.")
+        bool,
+        typer.Option(
+            "--resume",
+            help="Continue a run from its last checkpoint; no CONFIG is needed with --out.",
+        ),
     ] = False,
     log_to: Annotated[
         list[str] | None,
@@ -93,12 +98,15 @@ def train(
     from toytrans.config.load import load_config
 
     file = either(path, config, "config")
-    if file is None:
-        raise UserError("no config; name one, say `toytrans train textbook`")
     if out == "":  # a shell variable that is not set
         raise UserError("--out: empty; name a directory, or leave --out away")
     changes, short = overrides or [], {"device": device, "fault": fault, "seed": seed}
-    settings = load_config(file, changes, by_option=short)
+    if file is not None:
+        name, settings = file.stem, load_config(file, changes, by_option=short)
+    elif resume and out is not None:
+        name, settings = Path(out).name, _saved_config(Path(out), changes, short)
+    else:
+        raise UserError("no config; name one, say `toytrans train textbook`")
     warn_of_fault(settings.fault)
     if settings.model.cross_positions != "none" and settings.fault in HIDDEN_BY_ANCHORS:
         note(
@@ -109,25 +117,28 @@ def train(
     from toytrans.training.devices import tune_process
     from toytrans.training.distributed import init_distributed
     from toytrans.training.loggers import usable
-    from toytrans.training.session import Request, open_session
+    from toytrans.training.session import open_session
 
     loggers = usable(log_to or [])
     tune_process()
-    request = Request(
-        file.stem,
-        settings,
-        lambda saved: load_config(file, changes, saved, short),
-        None if out is None else Path(out),
-        resume,
-    )
     with init_distributed(settings.device, note) as context:
         reporter.one_of_several = context.size > 1
         if not context.is_main:
             reporter.fall_silent()
-        with open_session(request, note, context) as session:
+        folder = None if out is None else Path(out)
+        with open_session(settings, name, folder, resume, note, context) as session:
             _follow(session, loggers, watched)
             _report_stop(session, file, changes, short)
         print_results(session.trainer, session.dataset)
+
+
+def _saved_config(run: Path, changes: list[str], short: dict[str, Any]) -> "Config":
+    """The config that a run was trained with, and what changes. Raises UserError."""
+    from toytrans.config.load import load_config
+    from toytrans.training.run import CONFIG, RunFolder
+
+    RunFolder.open(run)
+    return load_config(run / CONFIG, changes, short, saved=True)
 
 
 def _follow(session: "Session", loggers: list[LoggerName], watched: bool) -> None:
@@ -201,7 +212,7 @@ def _status(moment: Moment) -> str:
 
 
 def _report_stop(
-    session: "Session", config: Path, changes: list[str], short: dict[str, Any]
+    session: "Session", config: Path | None, changes: list[str], short: dict[str, Any]
 ) -> None:
     """Exit with the right code if training has diverged or was interrupted, even at its last
     step."""
@@ -218,9 +229,9 @@ def _report_stop(
         sets = [word for change in changes for word in ("--set", change)]
         given = ((KEY_OPTIONS[key], value) for key, value in short.items() if value is not None)
         sets += [str(word) for pair in given for word in pair]
+        named = [] if config is None else ["--config", str(config)]
         again = shlex.join(
-            [*trainer.context.command(), "train", "--config", str(config), *sets]
-            + ["--out", str(path), "--resume"]
+            [*trainer.context.command(), "train", *named, *sets, "--out", str(path), "--resume"]
         )
         if trainer.saved_step is None:
             note("stopped before the first step; nothing is saved")

@@ -40,23 +40,23 @@ FILES = ("data.files.train", "data.files.valid", "data.files.test")
 def load_config(
     path: Path,
     overrides: Sequence[str] = (),
-    base: Config | None = None,
     by_option: Mapping[str, Any] | None = None,
+    *,
+    saved: bool = False,
 ) -> Config:
     """Read, override and check a config of the user's, whose code is trusted. Raises UserError.
 
     overrides: `section.key=value`, values in YAML
-    base: a saved run's config. Values that the file leaves to follow from others are then taken
-        from it, so that raising a limit does not change what was once derived.
     by_option: values of options in `KEY_OPTIONS`, by key; None changes nothing
+    saved: whether it is that of a run directory, whose code is not trusted
     """
-    tree = read_tree(path)
+    tree = read_yaml(path) if saved else read_tree(path)
     for override in overrides:
         lay_over(tree, override)
     for key, value in (by_option or {}).items():
         if value is not None:
             _set(tree, key, value, KEY_OPTIONS[key])
-    return config_of(tree, base)
+    return check_config(tree) if saved else config_of(tree)
 
 
 def shipped() -> list[str]:
@@ -94,15 +94,10 @@ def beside(tree: Tree, folder: Path) -> Tree:
     return tree
 
 
-def config_of(
-    tree: Tree, base: Config | None = None, changes: Mapping[str, Any] | None = None
-) -> Config:
-    """The config of a tree of values, with some keys changed. base: as above. Raises UserError."""
+def config_of(tree: Tree, changes: Mapping[str, Any] | None = None) -> Config:
+    """The config of a tree of values, with some keys changed. Raises UserError."""
     for key, value in (changes or {}).items():
         _set(tree, str(key), value, "changes")
-    if base is not None:
-        _keep_derived(tree, base)
-        return check_config(tree)
     config = check_config(tree)
     trust(config.references.values())
     return config
@@ -128,23 +123,47 @@ def save_config(config: Config) -> str:
     return write_yaml(values)
 
 
-def differences(saved: Config, wanted: Config) -> list[str]:
-    """Settings that differ and may not when a run is resumed: `key (was -> is)`.
+def config_for_resume(saved: Config, given: Config, run: Path) -> Config:
+    """The config of a saved run with the limits, the device and the paths of a given one.
 
-    A file may have moved: what counts is what it holds, which the run compares.
+    What the given config leaves to follow from other keys stays as it was saved. A file may have
+    moved: what counts is what it holds, which the run compares. Raises UserError with the settings
+    that differ otherwise: `key (was -> is)`.
     """
-    before, after = flatten(saved.model_dump()), flatten(wanted.model_dump())
+    before, after = (flatten(config.model_dump(mode="json")) for config in (saved, given))
+    derived = _derived(given)
     moved = [key for key in FILES if before.get(key) and after.get(key)]
     moved += [
         key
         for key, reference in saved.references.items()
         if is_reference(after[key]) and _name_of(after[key]) == _name_of(reference)
     ]
-    return [
+    changed = [
         f"{key} ({before.get(key)} -> {after.get(key)})"
-        for key in sorted(before.keys() | after.keys())
+        for key in sorted((before.keys() | after.keys()) - derived)
         if before.get(key) != after.get(key) and key not in (*MAY_DIFFER, *moved)
     ]
+    if changed:
+        raise UserError(
+            f"{run}: cannot resume with other settings: {', '.join(changed)}; "
+            "set them back, or start another run with --out"
+        )
+    tree = Tree(str(run), saved.model_dump(mode="json"))
+    for key in (*MAY_DIFFER, *moved):
+        _set(tree, key, after[key], "the config")
+    return check_config(tree)
+
+
+def _derived(config: Config) -> set[str]:
+    """The keys of a config that were left to follow from others."""
+    derived = set()
+    for key, field, _ in fields_of(Config):
+        section, _, name = key.partition(".")
+        if name and "." not in name and field.default is None and key not in NULL_IS_A_VALUE:
+            stated = getattr(config, section).model_fields_set
+            if name not in stated:
+                derived.add(key)
+    return derived
 
 
 def _name_of(reference: str) -> str:
@@ -193,13 +212,3 @@ def _set(tree: Tree, key: str, value: Any, place: str) -> None:
         values = values[section]
     values[name] = value
     tree.places[key] = place
-
-
-def _keep_derived(tree: Tree, base: Config) -> None:
-    saved = flatten(base.model_dump(mode="json"))
-    for key, field, _ in fields_of(Config):
-        section, _, name = key.partition(".")
-        if name and "." not in name and field.default is None and key not in NULL_IS_A_VALUE:
-            stated = tree.values.setdefault(section, {})
-            if isinstance(stated, dict):
-                stated.setdefault(name, saved[key])

@@ -138,13 +138,25 @@ class Section(BaseModel):
         section = validate(values)
         derived = section._derived()
         if any(getattr(section, name) != value for name, value in derived.items()):
+            stated = section.model_fields_set
             section = validate(dict(section) | derived)
+            section._state_only(stated)
         section._check()
         return section
 
     def _derived(self) -> dict[str, Any]:
         """Values that follow from other keys."""
         return {}
+
+    def _with(self, **derived: Any) -> Self:
+        """A copy with some derived values."""
+        copy = self.model_copy(update=derived)
+        copy._state_only(self.model_fields_set)
+        return copy
+
+    def _state_only(self, names: set[str]) -> None:
+        """Remember which keys were stated: the others were derived, or are defaults."""
+        object.__setattr__(self, "__pydantic_fields_set__", set(names))
 
     def _check(self) -> None:
         """Raise `refusal` where keys contradict each other."""
@@ -576,9 +588,9 @@ class Config(Section):
         if data.train_length is not None and data.test_length is None:
             low, high = data.train_length
             beyond = max(high, min(high + 5, self._room(data.limits)))
-            data = data.model_copy(update={"test_length": (low, beyond)})
+            data = data._with(test_length=(low, beyond))
         if self.model.backward == "by_hand" and train.precision == "auto":
-            train = train.model_copy(update={"precision": "fp32"})
+            train = train._with(precision="fp32")
         return {"data": data, "train": train}
 
     def _check(self) -> None:

@@ -15,7 +15,7 @@ from typing import Any
 import yaml
 
 from toytrans.errors import UserError
-from toytrans.safe_io import read_named
+from toytrans.files import read_named
 
 MAX_BYTES = 1_000_000
 MAX_DEPTH = 20

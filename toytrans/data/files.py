@@ -26,7 +26,7 @@ from toytrans.data.pairs import (
     pad_rows,
 )
 from toytrans.errors import UnseenSymbol, UserError
-from toytrans.safe_io import read_named
+from toytrans.files import read_named
 from toytrans.tokens import Vocabulary, vocabulary_of
 
 HELD_OUT_SHARE = 0.05

@@ -20,10 +20,10 @@ from toytrans.config.sealed import fault_remark
 from toytrans.data.pairs import pad_rows
 from toytrans.errors import UserError, how_to_install
 from toytrans.export.shared import PLACES, Decoder, Rows
+from toytrans.files import drafted
 from toytrans.model.decoding import search, token_limits
 from toytrans.tokens import BOS_ID, EOS_ID, FIRST_SYMBOL_ID, PAD_ID
 from toytrans.training.run import Run
-from toytrans.training.writing import drafted
 from toytrans.user_code import shown
 
 BATCH = 100

@@ -7,8 +7,7 @@ from toytrans.data.batches import make_batch
 from toytrans.errors import UserError
 from toytrans.insight.attention import heads
 from toytrans.insight.attention.maps import AttentionMaps, batches_of, few, validation_pairs
-from toytrans.training.owned import saved_steps
-from toytrans.training.run import Run, load_run
+from toytrans.training.run import Run
 
 MOST_CELLS = 150_000
 """Cells of all maps of a page. Checkpoints are left out where there would be more."""
@@ -46,7 +45,7 @@ def of_validation(run: Run) -> AttentionMaps:
 def at_every_checkpoint(maps: AttentionMaps) -> Maps:
     """The same maps at every checkpoint of the run."""
     run, batch = maps.run, maps.batch
-    steps = sorted({run.step, *saved_steps(run.path)})
+    steps = sorted({run.step, *run.folder.steps})
     cells = sum(each.weights.numel() for each in maps.attentions)
     kept = _spread(steps, max(1, MOST_CELLS // max(1, cells)))
     rows = []
@@ -67,7 +66,7 @@ def at_every_checkpoint(maps: AttentionMaps) -> Maps:
 def _at(maps: AttentionMaps, step: int) -> list[heads.AttentionWeights]:
     """The weights at another checkpoint; none if a training has just removed it."""
     try:
-        model = load_run(maps.run.path, str(step), "cpu").model
+        model = maps.run.folder.load(str(step), "cpu").model
     except UserError:
         return []
     shown = {(each.part, each.layer): each.heads for each in maps.attentions}

@@ -5,7 +5,7 @@ A part that cannot be made says why in its place, so that a page of a damaged ru
 
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from toytrans.config.load import compared_with_defaults
 from toytrans.config.sealed import fault_remark
@@ -20,17 +20,15 @@ from toytrans.insight.inspected import ATTENTIONS, InspectedBatch
 from toytrans.insight.masks.mask_tables import REASONS, reasons
 from toytrans.insight.proofs import check
 from toytrans.insight.proofs.report import Report as Proofs
-from toytrans.insight.tables import Table
+from toytrans.insight.tables import Table, count
 from toytrans.model.build import as_transformer
 from toytrans.model.initialisation import count_parameters
 from toytrans.report import charts
 from toytrans.report.attention import at_every_checkpoint, of_validation
 from toytrans.report.page import Block, Cell, Grid, Section, html, section
-from toytrans.report.runs import RunView
 from toytrans.training.faults import objective_of
 from toytrans.training.measured import measure
-from toytrans.training.records import NOT_MEASURED
-from toytrans.training.run import Run
+from toytrans.training.run import METRICS, NOT_MEASURED, Record, Run, RunFolder, state_of
 
 EVALUATED = 1000
 """Test pairs that are measured."""
@@ -45,7 +43,40 @@ Follow = Callable[[str], None]
 """Called with what is being done."""
 
 
-def sections_of(views: Sequence[RunView], follow: Follow) -> Iterator[Section]:
+class View(NamedTuple):
+    """A run as it is: what can be read of it, and why the rest cannot."""
+
+    path: Path
+    state: str
+    folder: RunFolder | None
+    records: list[Record]
+    run: Run | None
+    problem: str
+
+    @property
+    def name(self) -> str:
+        return self.path.name or str(self.path)
+
+
+def view_of(path: Path) -> View:
+    """Read a run. Only a path that is no folder raises UserError; damage is part of the view."""
+    if not path.is_dir():
+        raise UserError(f"{path}: no such run directory; `toytrans runs` lists those there are")
+    folder, run, problems = None, None, []
+    records: list[Record] = []
+    try:
+        folder = RunFolder.open(path)
+        records = folder.records
+        if folder.damaged_lines:
+            lines = count(folder.damaged_lines, "line")
+            problems.append(f"{path / METRICS}: {lines} without a record, left out")
+        run = folder.load("best", "cpu")
+    except UserError as error:
+        problems.append(str(error))
+    return View(path, str(state_of(path)), folder, records, run, "\n".join(problems))
+
+
+def sections_of(views: Sequence[View], follow: Follow) -> Iterator[Section]:
     """Every part of the page of one run, or of several beside each other, in order."""
     names = [view.name for view in views]
     if len(set(names)) < len(names):
@@ -70,12 +101,12 @@ def sections_of(views: Sequence[RunView], follow: Follow) -> Iterator[Section]:
     if not several:
         yield from _inside(views[0], follow)
     yield _config(named)
-    if not several and views[0].environment:
-        rows = [(key, _text(value)) for key, value in views[0].environment.items()]
+    if not several and (folder := views[0].folder) and folder.environment:
+        rows = [(key, _text(value)) for key, value in folder.environment.items()]
         yield section("environment", "Environment", table=((), rows, "facts"))
 
 
-def _inside(view: RunView, follow: Follow) -> Iterator[Section]:
+def _inside(view: View, follow: Follow) -> Iterator[Section]:
     """What is inside a model, and what is wrong with it."""
     parts: list[tuple[str, str, Callable[[], Section]]] = []
     if (run := view.run) is not None:
@@ -85,7 +116,7 @@ def _inside(view: RunView, follow: Follow) -> Iterator[Section]:
             ("translations", "Translations", lambda: _translations(run)),
             ("check", "Proofs", lambda: proofs(check(run))),
         ]
-    if view.config is not None:
+    if view.folder is not None:
         parts.append(("doctor", "Diagnosis", lambda: _diagnosis(view.path)))
     for name, title, make in parts:
         follow(title.lower())
@@ -103,7 +134,7 @@ def _number(value: float | None, form: str) -> str:
     return NOT_MEASURED if value is None else format(value, form)
 
 
-def _summary(views: dict[str, RunView], results: dict[str, Scores], missing: str) -> Section:
+def _summary(views: dict[str, View], results: dict[str, Scores], missing: str) -> Section:
     parts = [part for part in PARTS if any(part in scores.parts() for scores in results.values())]
     rows = {name: _facts(name, view, results.get(name), parts) for name, view in views.items()}
     first = next(iter(rows.values()))
@@ -114,7 +145,7 @@ def _summary(views: dict[str, RunView], results: dict[str, Scores], missing: str
     return section("summary", "Runs", text=text, table=table, missing=missing)
 
 
-def _facts(name: str, view: RunView, scores: Scores | None, parts: list[str]) -> dict[str, str]:
+def _facts(name: str, view: View, scores: Scores | None, parts: list[str]) -> dict[str, str]:
     """What a run is and how good it is."""
     found = scores.parts() if scores else {}
     matches = {part: found.get(part, {}).get("exact_match") for part in parts}
@@ -124,7 +155,8 @@ def _facts(name: str, view: RunView, scores: Scores | None, parts: list[str]) ->
     if recorded:
         top = max(recorded, key=lambda row: row["valid_exact_match"])
         best = f"{top['valid_exact_match']:.4f} at step {top['step']:,}"
-    config, run = view.config, view.run
+    config, run = view.folder and view.folder.config, view.run
+    seconds = view.records[-1].get("elapsed_s") if view.records else None
     fault = fault_remark(config.fault) if config else ""
     return {
         "run": name,
@@ -133,7 +165,7 @@ def _facts(name: str, view: RunView, scores: Scores | None, parts: list[str]) ->
         **{f"exact match, {PARTS[part]}": _number(matches[part], ".4f") for part in parts},
         "loss": _number(loss, ".4f"),
         "best on validation": best,
-        "training time": view.training_time,
+        "training time": NOT_MEASURED if seconds is None else f"{seconds:.1f} s",
         "parameters": f"{count_parameters(run.model):,}" if run else "",
         "task": (config.data.task or "files") if config else "",
         "seed": str(config.seed) if config else "",
@@ -208,16 +240,16 @@ def _diagnosis(path: Path) -> Section:
     return section("doctor", "Diagnosis", text=text, table=table)
 
 
-def _config(views: dict[str, RunView]) -> Section:
+def _config(views: dict[str, View]) -> Section:
     """Every key of one run; of several, the keys whose values differ."""
     configs = {
-        name: {key: (value, default) for key, value, default in compared_with_defaults(view.config)}
+        name: {key: rest for key, *rest in compared_with_defaults(view.folder.config)}
         for name, view in views.items()
-        if view.config is not None
+        if view.folder is not None
     }
     rows = []
     for key in dict.fromkeys(key for config in configs.values() for key in config):
-        found = [config.get(key, (None, None)) for config in configs.values()]
+        found = [config.get(key, [None, None]) for config in configs.values()]
         values = [_text(value) for value, _ in found]
         if len(views) == 1 or len(set(values)) > 1:
             default = _text(found[0][1])

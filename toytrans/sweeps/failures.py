@@ -11,8 +11,7 @@ from typing import Annotated
 from pydantic import AfterValidator, BaseModel, ConfigDict
 
 from toytrans.errors import UserError, shortened
-from toytrans.safe_io import Unreadable, read_json
-from toytrans.training.writing import write_json
+from toytrans.files import Unreadable, read_json, write_json
 
 
 def _written(text: str) -> str:

@@ -12,9 +12,7 @@ from toytrans.sweeps.groups import PARTS, Member
 from toytrans.sweeps.measure import ExactMatch
 from toytrans.sweeps.saved import read_sweep
 from toytrans.sweeps.trial import Taken, Trial, read_result
-from toytrans.training.owned import CONFIG, LOCK
-from toytrans.training.records import NOT_MEASURED
-from toytrans.training.run import RUNS, is_run, load_run, read_records, read_run, unfinished
+from toytrans.training.run import CONFIG, METRICS, NOT_MEASURED, RUNS, RunFolder, is_run
 
 TEST = "test"
 
@@ -46,13 +44,13 @@ def outcome(run: Path, config: Config, measure: ExactMatch) -> Member:
 
 
 def _unfinished(run: Path) -> str:
-    step = unfinished(run)
+    step = RunFolder.open(run).unfinished
     return f"unfinished: {step}" if step else ""
 
 
 def _diverged(run: Path) -> str:
     """That the last record of a run holds a number that is not finite."""
-    records = read_records(run)
+    records = RunFolder.open(run).records
     last = records[-1] if records else {}
     return f"diverged by step {last['step']}" if None in last.values() else ""
 
@@ -92,7 +90,7 @@ def find_runs(names: Sequence[str]) -> Found:
         measures.add(ExactMatch())
         for path in _runs_in(folder, name):
             try:
-                runs[path] = read_run(path)[0]
+                runs[path] = RunFolder.open(path).config
             except UserError as error:
                 unread[path] = str(error)
     measure = measures.pop() if len(measures) == 1 else ExactMatch()
@@ -104,7 +102,7 @@ def _runs_in(folder: Path, name: str) -> list[Path]:
     if is_run(folder):
         return [folder]
     inside = sorted(folder.iterdir()) if folder.is_dir() else []
-    runs = [path for path in inside if (path / CONFIG).exists() or (path / LOCK).exists()]
+    runs = [path for path in inside if (path / CONFIG).exists() or (path / METRICS).exists()]
     if not runs:
         raise UserError(f"{name}: not a run, a folder of runs or the name of a sweep")
     return runs
@@ -116,7 +114,7 @@ def measure_here(run: Path, config: Config, measure: ExactMatch, device: str) ->
     if member.trouble != NOT_MEASURED:
         return member
     try:
-        loaded = load_run(run, "best", device)
+        loaded = RunFolder.open(run).load("best", device)
         return with_numbers(run, config, measure.take(loaded.model, config, loaded.facts))
     except UserError as error:
         return Member(run, config, trouble=str(error).partition("; ")[0])

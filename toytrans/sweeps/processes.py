@@ -25,9 +25,9 @@ from toytrans.errors import UserError, ran_out_of_memory
 from toytrans.sweeps.failures import Failure, keep_failure, read_failure
 from toytrans.sweeps.trial import Diverged, Trial, train_and_measure
 from toytrans.training import devices
-from toytrans.training.machine import usable_cores
-from toytrans.training.owned import LOCK
-from toytrans.training.run_folder import InUse, locked
+from toytrans.training.environment import usable_cores
+from toytrans.training.lock import is_locked
+from toytrans.training.run import METRICS
 from toytrans.user_code import RAISED, fault_in_user_code, trust_as_read
 
 SECONDS_FOR_LOCK = 60.0
@@ -202,13 +202,7 @@ def _failure_of(trial: Trial) -> Failure | None:
 
 
 def _wait_until_free(trial: Trial) -> None:
-    """Wait for a training of before that is still saving. Raises UserError."""
+    """Wait for a training of before that is still saving."""
     deadline = time.monotonic() + SECONDS_FOR_LOCK
-    while (trial.path / LOCK).exists():  # no lock is left in a folder that is no run
-        try:
-            with locked(trial.path, remedy=""):
-                return
-        except InUse:
-            if time.monotonic() > deadline:
-                raise
-            time.sleep(0.2)
+    while is_locked(trial.path / METRICS) and time.monotonic() < deadline:
+        time.sleep(0.2)

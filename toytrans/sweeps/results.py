@@ -15,14 +15,12 @@ from pydantic import BaseModel
 from toytrans import __version__
 from toytrans.errors import UserError
 from toytrans.evaluation import part_of, wilson_interval
-from toytrans.safe_io import csv_text, json_text, read_json, to_bytes
+from toytrans.files import csv_text, disk_errors, json_text, read_json, to_bytes, write_file
 from toytrans.sweeps.groups import PARTS, Group, Summary, pairs, parts_of, shown
 from toytrans.sweeps.picture import draw
 from toytrans.sweeps.saved import FILE
 from toytrans.sweeps.sweep import ANOTHER, Sweep
-from toytrans.training.machine import settings_of_numbers, usable_cores
-from toytrans.training.owned import saying_what_failed
-from toytrans.training.writing import write_file
+from toytrans.training.environment import settings_of_numbers, usable_cores
 
 RESULTS = Path("results")
 """Where results files go."""
@@ -213,6 +211,6 @@ def _writing(name: str) -> Iterator[Path]:
     """The folder of results files, made where it is missing. Raises UserError, which names the
     file, where the disk refuses."""
     folder = RESULTS / "sweeps"
-    with saying_what_failed(folder, name):
+    with disk_errors(folder, name):
         folder.mkdir(parents=True, exist_ok=True)
         yield folder

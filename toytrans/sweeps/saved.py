@@ -9,7 +9,7 @@ from toytrans.config.load import check_config
 from toytrans.config.schema import Config, Range, Seed
 from toytrans.config.yaml import Tree
 from toytrans.errors import UserError
-from toytrans.safe_io import read_json
+from toytrans.files import read_json
 from toytrans.sweeps.grid import Grid
 from toytrans.sweeps.measure import ExactMatch
 

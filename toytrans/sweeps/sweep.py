@@ -18,7 +18,7 @@ from typing import Any
 from toytrans.config.load import flatten
 from toytrans.config.schema import Config, Paths
 from toytrans.errors import UserError
-from toytrans.safe_io import json_text
+from toytrans.files import disk_errors, drafts_in, json_text, write_json
 from toytrans.sweeps.failures import Failure
 from toytrans.sweeps.grid import (
     Choice,
@@ -35,13 +35,14 @@ from toytrans.sweeps.measure import ExactMatch
 from toytrans.sweeps.outcomes import TEST, is_done, outcome
 from toytrans.sweeps.saved import FILE, SavedSweep, read_sweep
 from toytrans.sweeps.trial import RESULT, Trial, files_of, names_of
-from toytrans.training.owned import LOCK, saved_steps, saying_what_failed
-from toytrans.training.run_folder import InUse, locked
-from toytrans.training.writing import drafts_in, write_json
+from toytrans.training.checkpoint import saved_steps
+from toytrans.training.lock import locked
 
 MOST_TRIALS = 10_000
 MOST_NAMES = 10
 """Of a sentence."""
+
+LOCK = ".toytrans-lock"
 
 ANOTHER = "another --name (in Python: out)"
 """What to give where a folder or a name is taken."""
@@ -100,16 +101,14 @@ class Sweep:
         Raises UserError where another sweep runs in the folder.
         """
         with contextlib.ExitStack() as lock:
-            try:
-                notes = lock.enter_context(locked(self.folder))
-            except InUse:
-                raise UserError(
-                    f"{self.folder}: another sweep runs here; wait for its end, or give {ANOTHER}"
-                ) from None
+            refusal = f"{self.folder}: another sweep runs here; wait for its end, or give {ANOTHER}"
+            with disk_errors(self.folder, LOCK):
+                self.folder.mkdir(parents=True, exist_ok=True)
+                lock.enter_context(locked(self.folder / LOCK, refusal))
             changes = self.changes()
-            with saying_what_failed(self.folder, FILE):
+            with disk_errors(self.folder, FILE):
                 write_json(self.folder / FILE, self.to_dict())
-            yield [*notes, *changes, *self.beginning()]
+            yield [*changes, *self.beginning()]
 
     def changes(self) -> list[str]:
         """How the sweep differs from that of before, as at most one sentence.

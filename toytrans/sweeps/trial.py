@@ -24,17 +24,15 @@ from toytrans.config.yaml import write_yaml
 from toytrans.data.files import sha256_of
 from toytrans.data.pairs import DataFacts
 from toytrans.errors import UserError
+from toytrans.files import disk_errors, read_json, write_json
 from toytrans.model.initialisation import count_parameters
 from toytrans.model.seq2seq import Seq2Seq
-from toytrans.safe_io import read_json
 from toytrans.training import devices
 from toytrans.training.checkpoint import Count
-from toytrans.training.owned import saying_what_failed
-from toytrans.training.run import load_run, read_records
-from toytrans.training.session import Request, open_session
+from toytrans.training.run import RunFolder, is_run
+from toytrans.training.session import open_session
 from toytrans.training.signals import exit_if_signalled
 from toytrans.training.trainer import Trainer
-from toytrans.training.writing import write_json
 from toytrans.user_code import as_read, digests
 
 RESULT = "result.json"
@@ -152,7 +150,7 @@ class Trial:
         """Proportion that is done: training counts half, the measures the other half."""
         if (result := self.so_far()) is not None:
             return 0.5 + 0.5 * len(result["measures"]) / len(self.measures)
-        records = read_records(self.path)
+        records = RunFolder.open(self.path).records if is_run(self.path) else []
         return 0.5 * int(records[-1]["step"]) / self.config.train.max_steps if records else 0.0
 
 
@@ -217,8 +215,9 @@ def train_and_measure(trial: Trial) -> None:
     devices.tune_process()
     began = time.process_time()
     config = trial.config
-    request = Request(trial.path.name, config, lambda _: config, trial.path, resume=True, remedy="")
-    with open_session(request, lambda _: None, patient=True) as session:
+    with open_session(
+        config, trial.path.name, trial.path, True, lambda _: None, remedy="", patient=True
+    ) as session:
         trainer, signals = session.trainer, session.signals
         for _ in trainer.train():
             pass
@@ -239,7 +238,7 @@ def train_and_measure(trial: Trial) -> None:
         for name, measure in trial.measures.items():
             if name not in taken:
                 taken[name] = measure.take(model, trainer.config, session.dataset.facts, taken)
-                with saying_what_failed(trial.path, RESULT):
+                with disk_errors(trial.path, RESULT):
                     write_json(trial.path / RESULT, result)
 
 
@@ -249,7 +248,7 @@ def _to_measure(trial: Trial, trainer: Trainer) -> Seq2Seq:
         return trainer.model
     if trainer.stop_reason == "diverged":
         raise Diverged(
-            f"training diverged: the {trainer.cause} is not finite by step "
+            f"training diverged: the {trainer.not_finite} is not finite by step "
             f"{trainer.progress.step}; lower train.lr or train.clip_norm"
         )
-    return load_run(trial.path, "best", str(trainer.device)).model
+    return RunFolder.open(trial.path).load("best", str(trainer.device)).model

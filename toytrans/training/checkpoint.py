@@ -1,18 +1,21 @@
-"""Save and load checkpoints.
+"""Save, load and delete checkpoints.
 
-    checkpoints/step-N/{weights,optimizer,random}.safetensors, checkpoint.json
+    checkpoints/step-N.safetensors   tensors weights/, optimizer/, random/; progress as metadata
+    checkpoints.json                 the SHA-256 of each checkpoint that this run wrote, by step
 
-A checkpoint is written under a temporary name, flushed and renamed. So a crash leaves older
-checkpoints intact. Reading cannot execute code, and the SHA-256 of every file is checked.
+A checkpoint is written under another name, flushed, listed and renamed. So a crash leaves older
+checkpoints intact. Reading cannot execute code. Only a listed checkpoint is ever deleted.
 """
 
 import contextlib
 import hashlib
+import io
 import json
 import os
+import stat
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, BinaryIO, ClassVar, Literal
 
 import safetensors.torch
 import torch
@@ -22,24 +25,26 @@ from torch import Tensor
 
 from toytrans.config.schema import TrainConfig
 from toytrans.errors import UserError
-from toytrans.model.seq2seq import Seq2Seq
-from toytrans.safe_io import Unreadable, open_regular, read_whole
-from toytrans.training.failpoint import failpoint
-from toytrans.training.owned import (
-    DESCRIPTION,
-    MOST_BYTES,
-    PARTS,
-    checkpoint_folder,
-    discard_draft,
-    new_draft,
-    place_checkpoint,
-    prune,
-    saved_steps,
-    saying_what_failed,
+from toytrans.files import (
+    Unreadable,
+    drafted,
+    flush_folder,
+    open_regular,
+    read_whole,
+    write_json,
+    write_new,
 )
-from toytrans.training.writing import flush_folder, write_file
+from toytrans.model.seq2seq import Seq2Seq
 
-FORMAT = 1
+CHECKPOINTS, LIST, END = "checkpoints", "checkpoints.json", ".safetensors"
+
+FORMAT = 2
+"""Format 1, of 0.3, had a folder for each checkpoint."""
+
+ROOM = 2**24
+"""The most bytes of names, progress and random states; and of checkpoints.json."""
+
+PARTS = ("weights", "optimizer", "random")
 
 Count = Annotated[int, Field(ge=0, le=2**53)]
 
@@ -48,13 +53,17 @@ Count = Annotated[int, Field(ge=0, le=2**53)]
 class Progress:
     """Everything except tensors that a training needs to continue.
 
-    dealt: training pairs taken from the stream.
+    pairs_used: training pairs taken from the stream.
     elapsed_s: seconds of training, over all sessions.
     window: sums since the last record.
     """
 
+    __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(
+        extra="forbid", strict=True, allow_inf_nan=False
+    )
+
     step: Count = 0
-    dealt: Count = 0
+    pairs_used: Count = 0
     target_tokens: Count = 0
     elapsed_s: float = 0.0
     best_step: Count | None = None
@@ -93,7 +102,59 @@ class Checkpoint:
     random: dict[str, Tensor]
 
 
-# Writing -------------------------------------------------------------------------------------
+# Which there are -------------------------------------------------------------------------------
+
+
+def checkpoint_file(run: Path, step: int) -> Path:
+    return run / CHECKPOINTS / f"step-{step}{END}"
+
+
+def saved_steps(run: Path) -> list[int]:
+    """Steps of the checkpoints, in ascending order."""
+    names: list[str] = []
+    with contextlib.suppress(OSError):
+        names = os.listdir(run / CHECKPOINTS)
+    stems = [name.removesuffix(END) for name in names if name.endswith(END)]
+    return sorted(step for step in map(_step, stems) if step is not None)
+
+
+def require_format(run: Path) -> None:
+    """Raise UserError for a run of toytrans 0.3."""
+    with contextlib.suppress(OSError), os.scandir(run / CHECKPOINTS) as entries:
+        if any(_step(entry.name) is not None and entry.is_dir() for entry in entries):
+            raise UserError(
+                f"{run}: a run of toytrans 0.3, whose checkpoints are folders; train again, or "
+                "use 0.3"
+            )
+
+
+def _step(name: str) -> int | None:
+    """The step in `step-N`, as training would write it."""
+    text = name.removeprefix("step-")
+    plain = text.isascii() and text.isdigit() and len(text) < 20 and name == f"step-{int(text)}"
+    return int(text) if plain else None
+
+
+class _List(BaseModel):
+    """checkpoints.json."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    format: int
+    sha256: dict[str, str]
+
+
+def listed_checkpoints(run: Path) -> dict[int, str]:
+    """The SHA-256 of each checkpoint that a run wrote, by step; empty if it cannot be read."""
+    try:
+        read = _List.model_validate_json(read_whole(run / LIST, ROOM))
+    except (OSError, Unreadable, ValidationError):
+        return {}
+    numbers = ((_step(f"step-{name}"), digest) for name, digest in read.sha256.items())
+    return {step: digest for step, digest in numbers if step is not None}
+
+
+# Writing and deleting ----------------------------------------------------------------------------
 
 
 def save_checkpoint(run: Path, checkpoint: Checkpoint, keep: int = 2) -> None:
@@ -101,131 +162,143 @@ def save_checkpoint(run: Path, checkpoint: Checkpoint, keep: int = 2) -> None:
 
     Raises UserError if a file cannot be written. Older checkpoints then stay as they were.
     """
-    step = checkpoint.progress.step
-    with saying_what_failed(run, f"the checkpoint of step {step}"):
-        draft = new_draft(run, step)
-        try:
-            sums = {}
-            for name in PARTS:
-                raw = safetensors.torch.save(_contiguous(getattr(checkpoint, name)))
-                sums[f"{name}.safetensors"] = hashlib.sha256(raw).hexdigest()
-                write_file(draft / f"{name}.safetensors", raw)
-                failpoint(f"whole-{name}.safetensors")
-            about = {"format": FORMAT, "sha256": sums, "progress": asdict(checkpoint.progress)}
-            write_file(
-                draft / DESCRIPTION, (json.dumps(about, indent=1, allow_nan=False) + "\n").encode()
-            )
-            failpoint(f"whole-{DESCRIPTION}")
-            flush_folder(draft)
-            place_checkpoint(run, step, draft)
-        except (OSError, UserError):
-            discard_draft(draft)
-            raise
+    step, before = checkpoint.progress.step, saved_steps(run)
+    file, raw = checkpoint_file(run, step), _packed(checkpoint)
+    if os.path.lexists(file):
+        raise UserError(f"{file}: not written by this training; move it away, then resume")
+    sums = {other: digest for other, digest in listed_checkpoints(run).items() if other in before}
+    sums[step] = hashlib.sha256(raw).hexdigest()
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        with drafted(file) as draft:
+            write_new(draft, raw)
+            named = {str(other): digest for other, digest in sorted(sums.items())}
+            write_json(run / LIST, {"format": FORMAT, "sha256": named})
+        flush_folder(file.parent)
+    except OSError as error:
+        intact = f"; step {before[-1]} is intact: resume from it" if before else ""
+        raise UserError(
+            f"{run}: the checkpoint of step {step} cannot be written "
+            f"({error.strerror or error}){intact}"
+        ) from None
     passed = [other for other in saved_steps(run) if other <= step]
-    best = checkpoint.progress.best_step
-    prune(run, [other for other in passed[:-keep] if other != best])
+    for other in passed[:-keep]:
+        if other != checkpoint.progress.best_step and other in sums:
+            _delete(checkpoint_file(run, other), sums[other], len(raw) + ROOM)
 
 
-def _contiguous(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    return {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+def _packed(checkpoint: Checkpoint) -> bytes:
+    tensors = {
+        f"{part}/{name}": tensor.detach().cpu().contiguous()
+        for part in PARTS
+        for name, tensor in getattr(checkpoint, part).items()
+    }
+    progress = json.dumps(asdict(checkpoint.progress), allow_nan=False)
+    return safetensors.torch.save(tensors, {"format": str(FORMAT), "progress": progress})
 
 
-# Reading -------------------------------------------------------------------------------------
+def _delete(file: Path, digest: str, most_bytes: int) -> None:
+    """Delete a checkpoint if it is the regular file that this run wrote."""
+    with contextlib.suppress(OSError, Unreadable):
+        about = os.lstat(file)
+        if stat.S_ISREG(about.st_mode) and about.st_size <= most_bytes:
+            with open_regular(file) as opened:
+                is_own = hashlib.file_digest(opened, "sha256").hexdigest() == digest
+            if is_own:
+                file.unlink()
+
+
+# Reading -----------------------------------------------------------------------------------------
 
 
 def most_bytes_of(model: Seq2Seq) -> int:
-    """The most bytes of a file in a checkpoint of a model: two moments of each number, and what
-    names and random states take."""
-    return 2 * sum(tensor.nbytes for tensor in weights_of(model).values()) + 2**24
+    """The most bytes of a checkpoint of a model: each number and its two moments, and ROOM."""
+    return 3 * sum(tensor.nbytes for tensor in weights_of(model).values()) + ROOM
 
 
-def load_checkpoint(
-    run: Path, step: int, *, most_bytes: int | None = None, training: bool = True
-) -> Checkpoint:
+def load_checkpoint(run: Path, step: int, *, most_bytes: int | None = None) -> Checkpoint:
     """Read and verify a checkpoint.
 
-    most_bytes: the size from which a file is refused unread, `most_bytes_of` its model; None = any.
-    training: whether to read moments and random states too.
-    Raises UserError for a file that is missing, cut short, changed, or not written by training.
+    most_bytes: the size from which it is refused unread, `most_bytes_of` its model; None = any.
+    Raises DamagedCheckpoint if it is missing, cut short, changed, or not written by training. Its
+    SHA-256 is compared if checkpoints.json lists it.
     """
-    about = _read_description(run, step)
-    parts: dict[str, dict[str, Tensor]] = dict.fromkeys(PARTS, {})
-    for name in PARTS if training else PARTS[:1]:
-        parts[name] = _read_tensors(run, step, name, about.sha256, most_bytes)
-    return Checkpoint(about.progress, **parts)
-
-
-class _Description(BaseModel):
-    """checkpoint.json."""
-
-    model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
-
-    format: int
-    sha256: dict[str, str]
-    progress: Progress
+    file = checkpoint_file(run, step)
+    try:
+        raw = read_whole(file, file.stat().st_size if most_bytes is None else most_bytes)
+    except (OSError, Unreadable) as error:
+        raise _damaged(run, step, _why(error)) from None
+    digest = listed_checkpoints(run).get(step)
+    if digest not in (None, hashlib.sha256(raw).hexdigest()):
+        raise _damaged(run, step, "cut short or changed (wrong checksum)")
+    progress = _read_progress(run, step, io.BytesIO(raw))
+    try:
+        tensors = safetensors.torch.load(raw)
+    except (SafetensorError, ValueError, KeyError):
+        raise _damaged(run, step, "not a safetensors file") from None
+    parts: dict[str, dict[str, Tensor]] = {part: {} for part in PARTS}
+    for key, tensor in tensors.items():
+        part, _, name = key.partition("/")
+        if part not in parts:
+            raise _damaged(run, step, f"a tensor {key}, which training does not write")
+        if tensor.dtype in (torch.float32, torch.float64) and not bool(tensor.isfinite().all()):
+            raise _damaged(run, step, f"{key} holds NaN or infinity")
+        parts[part][name] = tensor
+    return Checkpoint(progress, **parts)
 
 
 def read_progress(run: Path, step: int) -> Progress:
-    """The progress of a checkpoint. Raises UserError."""
-    return _read_description(run, step).progress
-
-
-def _read_description(run: Path, step: int) -> _Description:
-    folder = checkpoint_folder(run, step)
+    """The progress of a checkpoint, from its first bytes alone. Raises DamagedCheckpoint."""
     try:
-        raw = read_whole(folder / DESCRIPTION, MOST_BYTES)
-        format = _ANY_FORMAT.validate_json(raw).get("format")
-        if isinstance(format, int) and format > FORMAT:
+        with open_regular(checkpoint_file(run, step)) as file:
+            return _read_progress(run, step, file)
+    except (OSError, Unreadable) as error:
+        raise _damaged(run, step, _why(error)) from None
+
+
+class _Metadata(BaseModel):
+    """The metadata of a safetensors file."""
+
+    model_config = ConfigDict(strict=True)
+
+    format: str
+    progress: str = ""
+
+
+class _Header(BaseModel):
+    """What a safetensors file begins with."""
+
+    metadata: _Metadata = Field(alias="__metadata__")
+
+
+_PROGRESS = TypeAdapter(Progress)
+
+
+def _read_progress(run: Path, step: int, file: BinaryIO) -> Progress:
+    size = int.from_bytes(file.read(8), "little")
+    if size > ROOM:
+        raise _damaged(run, step, "not a safetensors file")
+    try:
+        about = _Header.model_validate_json(file.read(size)).metadata
+        if about.format.isdigit() and about.format != str(FORMAT):
             raise UserError(
-                f"{folder}: format {format} is newer than this toytrans reads ({FORMAT}); "
-                "update toytrans"
+                f"{checkpoint_file(run, step)}: format {about.format} is not the one that this "
+                f"toytrans reads ({FORMAT}); update toytrans"
             )
-        about = _Description.model_validate_json(raw)
-    except (OSError, Unreadable) as error:
-        raise _damaged(run, step, DESCRIPTION, _why(error)) from None
+        progress = _PROGRESS.validate_json(about.progress)
     except ValidationError as error:
-        raise _damaged(run, step, DESCRIPTION, f"damaged ({_first_problem(error)})") from None
-    if about.progress.step != step:
-        raise _damaged(run, step, DESCRIPTION, f"damaged (it is of step {about.progress.step})")
-    return about
-
-
-_ANY_FORMAT = TypeAdapter(dict[str, Any])
-
-
-def _first_problem(error: ValidationError) -> str:
-    problem = error.errors(include_url=False, include_input=False)[0]
-    return ": ".join(filter(None, (".".join(map(str, problem["loc"])), problem["msg"])))
-
-
-def _read_tensors(
-    run: Path, step: int, name: str, sums: dict[str, str], most_bytes: int | None
-) -> dict[str, Tensor]:
-    """The tensors of one file. The file is read into memory only if its checksum is right."""
-    file = f"{name}.safetensors"
-    try:
-        with open_regular(checkpoint_folder(run, step) / file) as opened:
-            size = os.fstat(opened.fileno()).st_size
-            if most_bytes is not None and size > most_bytes:
-                raise _damaged(run, step, file, f"{size:,} bytes are too many for its model")
-            if hashlib.file_digest(opened, "sha256").hexdigest() != sums.get(file):
-                raise _damaged(run, step, file, "cut short or changed (wrong checksum)")
-            opened.seek(0)
-            tensors = safetensors.torch.load(opened.read())
-    except (OSError, Unreadable) as error:
-        raise _damaged(run, step, file, _why(error)) from None
-    except (SafetensorError, ValueError, KeyError):
-        raise _damaged(run, step, file, "not a safetensors file") from None
-    for key, tensor in tensors.items():
-        if tensor.dtype in (torch.float32, torch.float64) and not bool(tensor.isfinite().all()):
-            raise _damaged(run, step, file, f"{key} holds NaN or infinity")
-    return tensors
+        problem = error.errors(include_url=False, include_input=False)[0]
+        what = ": ".join(filter(None, (".".join(map(str, problem["loc"])), problem["msg"])))
+        raise _damaged(run, step, f"damaged ({what})") from None
+    if progress.step != step:
+        raise _damaged(run, step, f"damaged (it is of step {progress.step})")
+    return progress
 
 
 def _why(error: OSError | Unreadable) -> str:
     """Why a file could not be read."""
     if isinstance(error, Unreadable):
-        return "a pipe, a device, or too large"
+        return "a pipe, a device, or too large for its model"
     missing = isinstance(error, FileNotFoundError)
     return "missing" if missing else f"cannot be read ({error.strerror})"
 
@@ -234,7 +307,7 @@ class DamagedCheckpoint(UserError):
     """A checkpoint cannot be used. The message names the previous one."""
 
 
-def _damaged(run: Path, step: int, file: str, how: str) -> DamagedCheckpoint:
+def _damaged(run: Path, step: int, how: str) -> DamagedCheckpoint:
     others = [other for other in saved_steps(run) if other != step]
     if before := [other for other in others if other < step]:
         remedy = (
@@ -244,7 +317,7 @@ def _damaged(run: Path, step: int, file: str, how: str) -> DamagedCheckpoint:
         remedy = f"the last checkpoint is step {others[-1]}: take it with --checkpoint {others[-1]}"
     else:
         remedy = "there is no other checkpoint; train again"
-    return DamagedCheckpoint(f"{checkpoint_folder(run, step) / file}: {how}; {remedy}")
+    return DamagedCheckpoint(f"{checkpoint_file(run, step)}: {how}; {remedy}")
 
 
 def pick_step(run: Path, which: str) -> int:
@@ -260,7 +333,7 @@ def pick_step(run: Path, which: str) -> int:
     if which == "best":
         for step in reversed(steps):
             with contextlib.suppress(DamagedCheckpoint):
-                best = _read_description(run, step).progress.best_step
+                best = read_progress(run, step).best_step
                 return best if best in steps else step
         return steps[-1]
     if which not in map(str, steps):
@@ -269,6 +342,9 @@ def pick_step(run: Path, which: str) -> int:
             f"{', '.join(map(str, steps))}"
         )
     return int(which)
+
+
+# Weights -----------------------------------------------------------------------------------------
 
 
 def load_weights(model: Seq2Seq, weights: dict[str, Tensor], place: str) -> None:

@@ -23,10 +23,10 @@ from typing import Any, NamedTuple
 from toytrans.config.names import LoggerName
 from toytrans.config.schema import Config
 from toytrans.errors import UserError, did_you_mean, how_to_install
-from toytrans.safe_io import read_whole
-from toytrans.training.owned import LOGS
-from toytrans.training.run import Record, read_environment, read_records
-from toytrans.training.writing import write_file
+from toytrans.files import read_whole, write_file
+from toytrans.training.run import Record, RunFolder
+
+LOGS = "logs"
 
 SECONDS_BEFORE_NOTICE, SECONDS_TO_END = 2.0, 60.0
 """The end of a training waits so long for a logger before it says so, and in all."""
@@ -185,8 +185,9 @@ def open_loggers(
 
     report: gets one sentence about each logger that fails.
     """
-    id, began = str(read_environment(path).get("id")), time.time() - elapsed_s
-    history = read_records(path) if names else []
+    run = RunFolder.open(path)
+    id, began = str(run.id), time.time() - elapsed_s
+    history = run.records if names else []
     workers = [
         _Worker(name, LoggedRun(path, id, config, path / LOGS / name, began), history)
         for name in names

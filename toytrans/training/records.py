@@ -4,11 +4,10 @@ from io import StringIO
 from typing import Any
 
 from toytrans.html import html_table
-from toytrans.training.run import Record
+from toytrans.training.run import NOT_MEASURED, Record
 
 COLUMNS = ("step", "loss", "lr", "grad_norm", "valid_exact_match", "valid_loss")
 MOST_ROWS = 12
-NOT_MEASURED = "not measured"
 
 
 def _shown(value: float | None) -> str:

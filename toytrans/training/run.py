@@ -1,23 +1,23 @@
-"""A run directory: what it holds, and the model in it.
+"""A run directory: the one view of what it holds, and the model in it.
 
-runs/name/config.yaml       every value of the config
-runs/name/data.json         vocabulary, training lengths: what a run remembers of its data
-runs/name/environment.json  versions, device, precision, what else can change numbers
-runs/name/metrics.jsonl     one record a line
-runs/name/checkpoints/      see checkpoint.py
-runs/name/.toytrans-lock    held by the training that writes here
-runs/name/.toytrans-HEX.draft  a file while it is written
+    config.yaml        every value of the config
+    data.json          vocabulary, training lengths: what a run remembers of its data
+    environment.json   versions, device, precision, what else can change numbers
+    metrics.jsonl      one record a line, only appended to; the training holds its lock
+    checkpoints.json   checkpoints/step-N.safetensors: see checkpoint.py
 
-The only files that toytrans deletes are checkpoints and drafts of its own: see owned.py.
+Reading takes no lock and writes nothing.
 """
 
 import json
 import os
-from collections.abc import Iterator
+import re
+import time
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from itertools import chain, islice
+from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Any, get_args, overload
+from typing import Annotated, Any, Literal, NamedTuple, Self, get_args, overload
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -28,36 +28,45 @@ from toytrans.data.files import MOST_BYTES
 from toytrans.data.pairs import MOST_TARGET_GROWTH, DataFacts
 from toytrans.errors import UserError
 from toytrans.evaluation import translate
+from toytrans.files import (
+    append_line,
+    disk_errors,
+    json_text,
+    open_regular,
+    read_whole,
+    write_file,
+    write_json,
+)
 from toytrans.model.seq2seq import Seq2Seq
-from toytrans.safe_io import json_text, open_regular, read_whole
 from toytrans.tokens import Vocabulary
 from toytrans.training.checkpoint import (
-    Checkpoint,
     DamagedCheckpoint,
+    Progress,
+    checkpoint_file,
     load_checkpoint,
     load_weights,
     most_bytes_of,
     pick_step,
     read_progress,
+    require_format,
+    saved_steps,
 )
 from toytrans.training.devices import Precision, choose_device
 from toytrans.training.faults import build_model
-from toytrans.training.owned import (
-    CONFIG,
-    DATA,
-    ENVIRONMENT,
-    METRICS,
-    checkpoint_folder,
-    delete_drafts,
-    saved_steps,
-    saying_what_failed,
-)
-from toytrans.training.writing import append_line, write_file, write_json
+from toytrans.training.lock import is_locked
 from toytrans.user_code import trust
+
+CONFIG, DATA, ENVIRONMENT, METRICS = "config.yaml", "data.json", "environment.json", "metrics.jsonl"
+
+RUNS = Path("runs")
+"""The folder of runs without --out."""
 
 Record = dict[str, Any]
 """One line of metrics.jsonl. Of a record that is read, `step` is an int, and each of NUMBERS and
 SHARES is a finite number, or None or missing where it was not measured."""
+
+NOT_MEASURED = "not measured"
+"""What is shown for a number that is None or missing."""
 
 SHARES = ("valid_exact_match", "valid_token_accuracy")
 NUMBERS = ("loss", "lr", "grad_norm", "padding", "target_tokens", "elapsed_s", "valid_loss")
@@ -67,11 +76,247 @@ LARGEST = 1e100
 RANGES = {name: (-LARGEST, LARGEST) for name in NUMBERS} | dict.fromkeys(SHARES, (0, 1))
 """The least and the greatest value of each number of a record."""
 
-RUNS = Path("runs")
-"""The folder of runs without --out."""
+LONGEST_RECORD, MOST_DAMAGED = 10_000, 10_000
+"""Bytes of a line of metrics.jsonl, and lines without a record after which no more are read."""
 
-LONGEST_RECORD, MOST_UNREAD = 10_000, 10_000
-"""Bytes of a line of metrics.jsonl, and lines that are read after the first damaged one."""
+State = Literal["finished", "unfinished", "being written", "damaged"]
+
+
+@dataclass(frozen=True)
+class RunState:
+    """How far a run has come.
+
+    step: of the newest checkpoint; None if there is none.
+    max_steps: None if the config cannot be read.
+    exact_match: the best on validation data; None before the first evaluation.
+    fault: planted on purpose, perhaps sealed.
+    problem: why the run is damaged.
+    """
+
+    state: State
+    step: int | None = None
+    max_steps: int | None = None
+    exact_match: float | None = None
+    fault: str | None = None
+    problem: str = ""
+
+    def __str__(self) -> str:
+        if self.step is None or self.state == "finished":
+            return self.state if self.state != "unfinished" else "unfinished, no checkpoint"
+        return f"{self.state}, step {self.step:,} of {self.max_steps:,}"
+
+
+@dataclass(frozen=True)
+class RunFolder:
+    """A run directory as it is read. Config and data facts are validated where it is opened."""
+
+    path: Path
+    config: Config
+    facts: DataFacts
+
+    @classmethod
+    def open(cls, path: Path) -> Self:
+        """The run of a directory. Raises UserError: no run, one of toytrans 0.3, a damaged one."""
+        if not os.path.exists(path):
+            raise UserError(f"{path}: no such run directory; `toytrans train` makes one")
+        if path.suffix in (".yaml", ".yml") and path.is_file():
+            raise UserError(
+                f"{path}: a config, not a run directory; `toytrans train {path}` makes one. "
+                f"Commands that accept fresh weights take it as --config {path}"
+            )
+        if not is_run(path):
+            missing = [name for name in (CONFIG, DATA) if not os.path.isfile(path / name)]
+            raise UserError(f"{path}: not a run directory (it lacks {' and '.join(missing)})")
+        require_format(path)
+        try:
+            facts = _SavedFacts.model_validate_json(read_whole(path / DATA, MOST_BYTES)).facts()
+        except (OSError, ValidationError, UserError):
+            raise UserError(f"{path / DATA}: damaged; the run cannot be read without it") from None
+        return cls(path, read_config(path / CONFIG), facts)
+
+    @cached_property
+    def environment(self) -> dict[str, Any]:
+        """The contents of environment.json; empty if it cannot be read."""
+        return read_environment(self.path)
+
+    @property
+    def precision(self) -> Precision | None:
+        """The precision of the training."""
+        precision = self.environment.get("precision")
+        return precision if precision in get_args(Precision) else None
+
+    @property
+    def id(self) -> str | None:
+        """Eight hexadecimal digits, which logs bear."""
+        id = self.environment.get("id")
+        return id if isinstance(id, str) and re.fullmatch(r"[0-9a-f]{8}", id) else None
+
+    @property
+    def records(self) -> list[Record]:
+        """The records in the order of their steps, read once. Raises UserError.
+
+        A resumed training writes some steps again: its records replace those of before from the
+        first such step on. Lines that hold no record are skipped.
+        """
+        return self._read[0]
+
+    @property
+    def damaged_lines(self) -> int:
+        """Lines of metrics.jsonl that hold no record. Raises UserError.
+
+        A last line without an end is none: a training writes it, or was killed in it.
+        """
+        return self._read[1]
+
+    @cached_property
+    def _read(self) -> tuple[list[Record], int]:
+        return _read_records(self.path)
+
+    @property
+    def steps(self) -> list[int]:
+        """The steps of the checkpoints, in ascending order."""
+        return saved_steps(self.path)
+
+    def progress(self, step: int | None = None) -> Progress | None:
+        """The progress of a checkpoint, None = the newest; None if there is none.
+
+        Raises DamagedCheckpoint. If a training removes a checkpoint meanwhile, another is read.
+        """
+        for number in reversed(self.steps) if step is None else (step,):
+            try:
+                return read_progress(self.path, number)
+            except DamagedCheckpoint:
+                if step is not None or number in self.steps:
+                    raise
+        return None
+
+    @property
+    def state(self) -> RunState:
+        """How far the run has come, now. A damaged checkpoint is a state."""
+        train, fault = self.config.train, self.config.fault
+        is_written = is_locked(self.path / METRICS)
+        try:
+            progress = self.progress()
+        except UserError as error:
+            if is_written:
+                return RunState("being written")
+            return RunState("damaged", problem=str(error))
+        state: State = "unfinished"
+        if is_written:
+            state = "being written"
+        elif progress and progress.is_finished(train):
+            state = "finished"
+        if progress is None:
+            return RunState(state, None, train.max_steps, None, fault)
+        best = progress.best_exact_match if progress.best_exact_match >= 0 else None
+        return RunState(state, progress.step, train.max_steps, best, fault)
+
+    @property
+    def unfinished(self) -> str:
+        """The progress of an unfinished training, say "step 3 of 200"; empty at its end."""
+        try:
+            progress = self.progress()
+        except UserError:  # the command that reads the checkpoint says what is wrong
+            return ""
+        if progress is None or progress.is_finished(self.config.train):
+            return ""
+        return f"step {progress.step} of {self.config.train.max_steps}"
+
+    def load(
+        self, checkpoint: str = "best", device: str = "auto", trust_code: bool = False
+    ) -> "Run":
+        """The model of a checkpoint, in eval mode, in fp32 (fp64 where it was trained so).
+
+        checkpoint: best, last or a step. device: as in a config. trust_code: whether code that the
+        run names may be run, its task's say, until the process ends. Raises UserError.
+        """
+        if trust_code:
+            trust(self.config.references.values())
+        model = build_model(self.config, self.facts.vocabulary)
+        step = self._load_into(model, checkpoint)
+        on_device = model.eval().to(choose_device(device))
+        return Run(self.path, self.config, self.facts, on_device, step)
+
+    def _load_into(self, model: Seq2Seq, which: str) -> int:
+        """Load weights; the step of their checkpoint. If a training removes the checkpoint before
+        it is read, another is chosen."""
+        while True:
+            step = pick_step(self.path, which)
+            try:
+                loaded = load_checkpoint(self.path, step, most_bytes=most_bytes_of(model))
+            except DamagedCheckpoint:
+                if step in self.steps:
+                    raise
+                continue
+            load_weights(model, loaded.weights, str(checkpoint_file(self.path, step)))
+            return step
+
+
+@dataclass(frozen=True)
+class Run:
+    """A trained model with what it takes to use it."""
+
+    path: Path
+    config: Config
+    facts: DataFacts
+    model: Seq2Seq
+    step: int
+
+    @property
+    def vocabulary(self) -> Vocabulary:
+        return self.facts.vocabulary
+
+    @property
+    def folder(self) -> RunFolder:
+        """What the run directory holds, now."""
+        return RunFolder(self.path, self.config, self.facts)
+
+    @property
+    def title(self) -> str:
+        """Path, step and fault."""
+        return "; ".join(
+            filter(None, (f"{self.path}, step {self.step}", fault_remark(self.config.fault)))
+        )
+
+    @overload
+    def translate(self, sequences: str, beam: int = 1) -> str: ...
+
+    @overload
+    def translate(self, sequences: list[str], beam: int = 1) -> list[str]: ...
+
+    def translate(self, sequences: str | list[str], beam: int = 1) -> str | list[str]:
+        """The translation of one sequence such as "5 7 9", or those of several.
+
+        Raises UnseenSymbol, a UserError.
+        """
+        if isinstance(sequences, str):
+            return self.translate([sequences], beam)[0]
+        output = translate(
+            self.model,
+            [sequence.split() for sequence in sequences],
+            self.facts,
+            source_bos=self.config.source_bos,
+            beam=beam,
+        )
+        return [" ".join(symbols) for symbols in output]
+
+
+# Which runs there are ----------------------------------------------------------------------------
+
+
+def is_run(path: Path) -> bool:
+    """Whether a path is a run directory."""
+    return os.path.isfile(path / CONFIG) and os.path.isfile(path / DATA)  # of no name too long
+
+
+def state_of(path: Path) -> RunState:
+    """How far a run has come. Damage is a state, not an error."""
+    try:
+        return RunFolder.open(path).state
+    except UserError as error:
+        if is_locked(path / METRICS):
+            return RunState("being written")
+        return RunState("damaged", problem=str(error))
 
 
 def newest_run() -> Path:
@@ -94,23 +339,70 @@ def newest_run() -> Path:
 
 def _is_exercise(path: Path) -> bool:
     try:
-        return is_sealed(read_run(path)[0].fault)
+        return is_sealed(RunFolder.open(path).config.fault)
     except UserError:  # the command that opens it says what is wrong
         return False
 
 
-def unfinished(path: Path) -> str:
-    """The progress of an unfinished training as text; empty if it has finished."""
-    try:
-        train = read_run(path)[0].train
-        progress = read_progress(path, saved_steps(path)[-1])
-    except (UserError, IndexError):  # a training that writes there has just removed it
-        return ""
-    return "" if progress.is_finished(train) else f"step {progress.step} of {train.max_steps}"
+class ListedRun(NamedTuple):
+    """A run in a list.
+
+    age_s: seconds since it was last written to.
+    size: bytes of its files.
+    """
+
+    path: Path
+    state: RunState
+    age_s: float
+    size: int
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything as plain values."""
+        state = self.state
+        return {
+            "run": str(self.path),
+            "state": state.state,
+            "step": state.step,
+            "max_steps": state.max_steps,
+            "exact_match": state.exact_match,
+            "fault": state.fault,
+            "problem": state.problem,
+            "age_s": round(self.age_s),
+            "bytes": self.size,
+        }
+
+
+def list_runs(folder: Path, follow: Callable[[str], None] = lambda _: None) -> list[ListedRun]:
+    """The runs in a folder and in the folders below it, the newest first.
+
+    follow: called with the path of each folder that is looked at.
+    """
+    runs = []
+    for root, names, files in os.walk(folder):
+        follow(root)
+        if METRICS in files or {CONFIG, DATA} <= set(files):
+            names.clear()
+            runs.append(_listed(Path(root)))
+    return sorted(runs, key=lambda run: run.age_s)
+
+
+def _listed(path: Path) -> ListedRun:
+    size, changed = 0, 0.0
+    for root, _, files in os.walk(path):
+        for name in files:
+            try:
+                about = os.lstat(os.path.join(root, name))
+            except OSError:  # a training has just removed it
+                continue
+            size, changed = size + about.st_size, max(changed, about.st_mtime)
+    return ListedRun(path, state_of(path), max(0.0, time.time() - changed), size)
+
+
+# Its files ---------------------------------------------------------------------------------------
 
 
 def create_run(path: Path, config: Config, facts: DataFacts, environment: dict[str, Any]) -> None:
-    """Make a run directory, or write its description again if it is resumed."""
+    """Write the description of a run, or write it again if the run is resumed."""
     vocabulary = facts.vocabulary
     data = {
         "symbols": vocabulary.symbols,
@@ -119,36 +411,11 @@ def create_run(path: Path, config: Config, facts: DataFacts, environment: dict[s
         "target_growth": facts.target_growth,
         "train_sha256": facts.train_sha256,
     }
-    with saying_what_failed(path, "the run's description"):
+    with disk_errors(path, "the run's description"):
         path.mkdir(parents=True, exist_ok=True)
-        delete_drafts(path)
         write_file(path / DATA, (json.dumps(data, ensure_ascii=False) + "\n").encode())
         write_json(path / ENVIRONMENT, environment)
         write_file(path / CONFIG, save_config(config).encode())
-
-
-def is_run(path: Path) -> bool:
-    """Whether a path is a run directory."""
-    return os.path.isfile(path / CONFIG) and os.path.isfile(path / DATA)  # of no name too long
-
-
-def read_run(path: Path) -> tuple[Config, DataFacts]:
-    """The config and the data facts of a run directory. Raises UserError."""
-    if not os.path.exists(path):
-        raise UserError(f"{path}: no such run directory; `toytrans train` makes one")
-    if path.suffix in (".yaml", ".yml") and path.is_file():
-        raise UserError(
-            f"{path}: a config, not a run directory; `toytrans train {path}` makes one. "
-            f"Commands that accept fresh weights take it as --config {path}"
-        )
-    if not is_run(path):
-        missing = [name for name in (CONFIG, DATA) if not os.path.isfile(path / name)]
-        raise UserError(f"{path}: not a run directory (it lacks {' and '.join(missing)})")
-    try:
-        facts = _SavedFacts.model_validate_json(read_whole(path / DATA, MOST_BYTES)).facts()
-    except (OSError, ValidationError, UserError):
-        raise UserError(f"{path / DATA}: damaged; the run cannot be read without it") from None
-    return read_config(path / CONFIG), facts
 
 
 class _SavedFacts(BaseModel):
@@ -171,17 +438,6 @@ class _SavedFacts(BaseModel):
         return DataFacts(vocabulary, (low, high), self.target_growth, self.train_sha256)
 
 
-def read_precision(path: Path) -> Precision | None:
-    """The training precision of a run, from its environment.json."""
-    precision = read_environment(path).get("precision")
-    return precision if precision in get_args(Precision) else None
-
-
-def is_of_launch(path: Path, launch: str | None) -> bool:
-    """Whether a torchrun launch made or resumed a run. launch: `DistributedContext.launch`."""
-    return launch is not None and read_environment(path).get("launch") == launch
-
-
 def read_environment(path: Path) -> dict[str, Any]:
     """The contents of environment.json; empty if it cannot be read."""
     try:
@@ -193,41 +449,25 @@ def read_environment(path: Path) -> dict[str, Any]:
 
 def append_record(path: Path, record: Record) -> None:
     """Add a line to metrics.jsonl. NaN and infinity become null."""
-    line = json_text(record)
-    with saying_what_failed(path, METRICS):
-        append_line(path / METRICS, f"{line}\n".encode())
+    with disk_errors(path, METRICS):
+        append_line(path / METRICS, f"{json_text(record)}\n".encode())
 
 
-def read_records(path: Path) -> list[Record]:
-    """The records of a run up to the first damaged line. Raises UserError."""
-    return [record for record, _ in record_lines(path) if record is not None]
-
-
-def damaged_line(path: Path) -> str:
-    """Which line of metrics.jsonl ends the reading, as a sentence; empty if none does.
-
-    A last line without an end is none: a training writes it, or was killed in it.
-    Raises UserError if the file cannot be read.
-    """
-    for number, (record, line) in enumerate(record_lines(path), 1):
-        if record is None and line.endswith(b"\n"):
-            where = f"{path / METRICS}:{number}"
-            return f"{where}: no record of a training; what follows is left out"
-    return ""
-
-
-def record_lines(path: Path) -> Iterator[tuple[Record | None, bytes]]:
-    """Each line of metrics.jsonl and its record.
-
-    The record is None from the first damaged line on, for at most MOST_UNREAD lines. Raises
-    UserError if the file cannot be read.
-    """
-    lines = _lines(path)
-    for line in lines:
-        if (record := _record(line)) is None:
-            yield from ((None, rest) for rest in islice(chain([line], lines), MOST_UNREAD))
-            return
-        yield record, line
+def _read_records(path: Path) -> tuple[list[Record], int]:
+    """The records of metrics.jsonl, and the number of lines that hold none. Raises UserError."""
+    records: list[Record] = []
+    damaged = 0
+    for line in _lines(path):
+        record = _record(line)
+        if record is None:
+            damaged += line.endswith(b"\n") or len(line) == LONGEST_RECORD
+            if damaged > MOST_DAMAGED:
+                break
+            continue
+        while records and records[-1]["step"] >= record["step"]:
+            records.pop()
+        records.append(record)
+    return records, damaged
 
 
 def _lines(path: Path) -> Iterator[bytes]:
@@ -265,97 +505,3 @@ def is_within(value: Any, low: float, high: float) -> bool:
 
 def _no_number(name: str) -> None:
     raise ValueError(f"{name} is no JSON")
-
-
-def cut_records(path: Path, step: int) -> None:
-    """Drop the records after a step, and damaged lines: a crash cuts the last one short. Behind
-    MOST_UNREAD damaged lines nothing is read."""
-    if not os.path.lexists(path / METRICS):
-        return
-    kept, newest, unread = [], -1, 0
-    for line in _lines(path):
-        record = _record(line)
-        unread += record is None
-        if unread > MOST_UNREAD:
-            break
-        if record and newest <= record["step"] <= step:
-            kept.append(line.removesuffix(b"\n") + b"\n")
-            newest = record["step"]
-    with saying_what_failed(path, METRICS):
-        write_file(path / METRICS, b"".join(kept))
-
-
-@dataclass(frozen=True)
-class Run:
-    """A trained model with what it takes to use it."""
-
-    path: Path
-    config: Config
-    facts: DataFacts
-    model: Seq2Seq
-    step: int
-
-    @property
-    def vocabulary(self) -> Vocabulary:
-        return self.facts.vocabulary
-
-    @property
-    def title(self) -> str:
-        """Path, step and fault."""
-        return "; ".join(
-            filter(None, (f"{self.path}, step {self.step}", fault_remark(self.config.fault)))
-        )
-
-    @overload
-    def translate(self, sequences: str, beam: int = 1) -> str: ...
-
-    @overload
-    def translate(self, sequences: list[str], beam: int = 1) -> list[str]: ...
-
-    def translate(self, sequences: str | list[str], beam: int = 1) -> str | list[str]:
-        """The translation of one sequence such as "5 7 9", or those of several.
-
-        Raises UnseenSymbol, a UserError.
-        """
-        if isinstance(sequences, str):
-            return self.translate([sequences], beam)[0]
-        output = translate(
-            self.model,
-            [sequence.split() for sequence in sequences],
-            self.facts,
-            source_bos=self.config.source_bos,
-            beam=beam,
-        )
-        return [" ".join(symbols) for symbols in output]
-
-
-def load_run(
-    path: str | Path, checkpoint: str = "best", device: str = "auto", trust_code: bool = False
-) -> Run:
-    """The model of a run directory, in eval mode, in fp32 (fp64 where it was trained so).
-
-    checkpoint: best, last or a step. device: as in a config. trust_code: whether code that the run
-    names may be run, its task's say, until the process ends. Raises UserError.
-    """
-    path = Path(path)
-    config, facts = read_run(path)
-    if trust_code:
-        trust(config.references.values())
-    model = build_model(config, facts.vocabulary)
-    step, loaded = _chosen(path, checkpoint, most_bytes_of(model))
-    load_weights(model, loaded.weights, str(checkpoint_folder(path, step)))
-    return Run(path, config, facts, model.eval().to(choose_device(device)), step)
-
-
-def _chosen(path: Path, which: str, most_bytes: int) -> tuple[int, Checkpoint]:
-    """The step and the checkpoint of a choice: best, last or a step.
-
-    If a training removes the checkpoint before it is read, the choice is made again.
-    """
-    while True:
-        step = pick_step(path, which)
-        try:
-            return step, load_checkpoint(path, step, most_bytes=most_bytes, training=False)
-        except DamagedCheckpoint:
-            if step in saved_steps(path):
-                raise

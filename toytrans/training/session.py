@@ -1,64 +1,49 @@
 """One training session: everything that is prepared before the first step, and released after.
 
-    request -> plan -> device, data, precision -> folder, locked -> trainer, resumed -> description
+    new:      checks -> device, data, precision -> trainer -> folder, made and locked -> description
+    resumed:  lock -> saved run -> its config, within new limits -> the same -> trainer, restored
 
 Everything is checked before anything is written. From the first file written on, signals are
 collected: the first lets the running step end and saves. Before the first step there is nothing to
-save, and the run directory stays as it was. Rank 0 alone reads and writes the run directory.
+save. Rank 0 alone reads and writes the run directory.
 """
 
 import contextlib
 import platform
-import re
 import secrets
 import shlex
 import sys
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 
 from toytrans import __version__
-from toytrans.config.load import differences
+from toytrans.config.load import config_for_resume
 from toytrans.config.schema import Config
 from toytrans.data.files import sha256_of
 from toytrans.data.open import check_dataset, open_dataset
-from toytrans.data.pairs import DataFacts, Dataset
+from toytrans.data.pairs import Dataset
 from toytrans.errors import UserError
 from toytrans.model.seq2seq import Seq2Seq
 from toytrans.model.transformer import Transformer
-from toytrans.training import run, run_folder
 from toytrans.training.devices import Precision, choose_device, choose_precision
 from toytrans.training.distributed import SINGLE_PROCESS, DistributedContext
+from toytrans.training.environment import settings_of_numbers
 from toytrans.training.faults import check_fault
+from toytrans.training.folder import choose_folder, locked_folder, new_folder
 from toytrans.training.graphs import choose_capture
-from toytrans.training.machine import settings_of_numbers
 from toytrans.training.optimizer import learning_rate
-from toytrans.training.signals import ReceivedSignals, collect_interrupts, collect_signals
+from toytrans.training.run import RunFolder, create_run, is_run, read_environment
+from toytrans.training.signals import ReceivedSignals, collect_signals
 from toytrans.training.trainer import Trainer
 from toytrans.user_code import digests, shown
 
 MAY_CHANGE = ("config", "id", "launch", "started", "command", "python", "platform")
 """Parts of a run's environment that change no number of the training."""
-
-
-class Request(NamedTuple):
-    """What to train, and where.
-
-    name: of the config; the run goes to runs/<name> if `out` is None.
-    config: the config as it is asked for.
-    again: the same config, with derived values taken from the saved config of a run.
-    remedy: what the error suggests if another training is writing there.
-    """
-
-    name: str
-    config: Config
-    again: Callable[[Config], Config]
-    out: Path | None = None
-    resume: bool = False
-    remedy: str = ", or name another --out"
 
 
 class Session(NamedTuple):
@@ -70,62 +55,72 @@ class Session(NamedTuple):
     resumed: bool
 
 
-class _Plan(NamedTuple):
-    """Where the run goes, and with which settings. saved: config and data of a run to resume."""
-
-    path: Path
-    config: Config
-    precision: Precision | Literal["auto"]
-    saved: tuple[Config, DataFacts] | None
-    resume: bool
-
-
 @contextlib.contextmanager
 def open_session(
-    request: Request,
+    config: Config,
+    name: str,
+    out: Path | None,
+    resume: bool,
     report: Callable[[str], None],
     context: DistributedContext = SINGLE_PROCESS,
     *,
+    remedy: str = ", or name another --out",
     patient: bool = False,
     in_program: bool = False,
 ) -> Iterator[Session]:
     """Prepare a run and hold its lock. Raises UserError.
 
-    report: gets one sentence at a time for the user. patient: a second signal changes nothing;
-    torchrun passes signals on and does not wait for long. in_program: the process is the user's,
-    and no signal ends it.
+    name: of the config; without `out` the run goes to runs/NAME. resume: go on with the run that is
+    there, if there is one; the config may then differ from the saved one in its limits alone.
+    report: gets one sentence at a time for the user. remedy: what the error suggests if another
+    training is writing there. patient: a second signal changes nothing; torchrun passes signals on
+    and does not wait for long. in_program: the process is the user's, and no signal ends it.
     """
-    plan = context.on_main(lambda: _plan(request, context))
-    device, dataset = context.on_all(lambda: _open(plan, context))
-    context.require_equal(config=request.config, data=dataset.facts, device=device.type)
-    precision = context.on_main(
-        lambda: choose_precision(plan.precision, device, plan.config.model.d_model)
-    )
-    size = context.size
-    capture, remark = context.on_all(lambda: choose_capture(plan.config, device, precision, size))
-    collected = collect_signals(patient=patient or context.size > 1)
-    with (
-        collect_interrupts() if in_program else collected as signals,
-        contextlib.ExitStack() as lock,
-    ):
-        path, notes = context.on_main(lambda: lock.enter_context(_held(plan, request)))
-        trainer = Trainer(plan.config, dataset, path, device, precision, context, capture)
-        notes += trainer.resume() if plan.resume else []
+    with contextlib.ExitStack() as stack:
+        context.require_equal(config=config)
+        path, goes_on = context.on_main(lambda: _choose(name, out, resume, context))
+        saved, notes = None, list[str]()
+        if goes_on:
+            locks = context.on_main(lambda: stack.enter_context(locked_folder(path, remedy)))
+            saved = context.on_main(lambda: RunFolder.open(path))
+            config = context.on_main(partial(config_for_resume, saved.config, config, path))
+            notes.append(locks)
+        device, dataset = context.on_all(lambda: _open(config, saved, context))
+        context.require_equal(data=dataset.facts, device=device.type)
+        asked = config.train.precision
+        if saved and asked == "auto":  # the choice holds for the whole run
+            asked = saved.precision or asked
+        precision = context.on_main(lambda: choose_precision(asked, device, config.model.d_model))
+        size = context.size
+        capture, remark = context.on_all(lambda: choose_capture(config, device, precision, size))
+        trainer = Trainer(config, dataset, path, device, precision, context, capture)
+        if resume:
+            notes += trainer.resume()
+        signals = stack.enter_context(
+            collect_signals(patient=patient or size > 1, in_program=in_program)
+        )
+        if not goes_on:
+            trainer.run, locks = context.on_main(
+                lambda: stack.enter_context(new_folder(name, path if resume else out, remedy))
+            )
+            notes.append(locks)
+        before = saved.environment if saved else {}
+        environment = _environment(config, device, precision, context)
+        environment |= {
+            "cuda_graphs": capture is not None,
+            "config": before.get("config", name),
+            "id": (saved and saved.id) or secrets.token_hex(4),
+        }
+        context.on_main(partial(create_run, trainer.run, config, dataset.facts, environment))
+        processes = f", {size} processes" if size > 1 else ""
+        report(f"{trainer.run}: {device}, {precision}{processes}")
         resumed = trainer.progress.step > 0
-        before = context.on_main(lambda: run.read_environment(path)) if resumed else {}
-        environment = _environment(plan.config, device, precision, context)
-        environment["cuda_graphs"] = capture is not None
-        environment["config"] = before.get("config", request.name)
-        environment["id"] = _id_of(before)
-        signals.end(*context.gather(signals.received))
-        context.on_main(lambda: run.create_run(path, plan.config, dataset.facts, environment))
-        processes = f", {context.size} processes" if context.size > 1 else ""
-        report(f"{path}: {device}, {precision}{processes}")
-        notes = [_given(trainer.model), remark, *dataset.notes, *notes]
-        for sentence in filter(None, (*notes, *_changes(before, environment))):
+        changes = _changes(before, environment) if resumed else []
+        given = _given(trainer.model)
+        for sentence in filter(None, (given, remark, *dataset.notes, *notes, *changes)):
             report(sentence)
-        if resumed and plan.saved:
-            _report_schedule(plan.saved[0], plan.config, trainer.progress.step, report)
+        if resumed and saved:
+            _report_schedule(saved.config, config, trainer.progress.step, report)
         signals.act = trainer.interrupt
         signals.end(*context.gather(signals.received))
         yield Session(trainer, dataset, signals, resumed)
@@ -139,55 +134,33 @@ def _given(model: Seq2Seq) -> str:
     return f"positions {name}: {given}; not the paper's" if given else ""
 
 
-def _plan(request: Request, context: DistributedContext) -> _Plan:
-    """What is decided before anything is written. Processes that torchrun starts again resume by
-    themselves, but only the run that they were training."""
-    name, out, resume = request.name, request.out, request.resume
+def _choose(
+    name: str, out: Path | None, resume: bool, context: DistributedContext
+) -> tuple[Path, bool]:
+    """The run directory, and whether a run there goes on. Processes that torchrun starts again
+    resume by themselves, but only the run that they were training."""
     if context.restarts and not resume:
-        path = run_folder.choose_folder(name, out, resume=True)
-        resume = run.is_of_launch(path, context.launch)
-    path = run_folder.choose_folder(name, out, resume=resume)
-    config, precision, saved = request.config, request.config.train.precision, None
-    if resume and run.is_run(path):
-        saved = run.read_run(path)
-        config = _config_to_resume(request, path, saved[0])
-        if precision == "auto":  # the choice holds for the whole run
-            precision = run.read_precision(path) or precision
-    return _Plan(path, config, precision, saved, resume)
+        path = choose_folder(name, out, resume=True)
+        launch = read_environment(path).get("launch")
+        resume = context.launch is not None and launch == context.launch
+    path = choose_folder(name, out, resume=resume)
+    return path, resume and is_run(path)
 
 
-def _config_to_resume(request: Request, path: Path, saved: Config) -> Config:
-    """The config, which may differ from the saved run's in its limits alone. Raises UserError."""
-    try:
-        config = request.again(saved)
-    except UserError:  # derived values of the saved run can contradict what the file now says
-        config = request.config
-    if changed := differences(saved, config):
-        raise UserError(
-            f"{path}: cannot resume with other settings: {', '.join(changed)}; "
-            "set them back, or start another run with --out"
-        )
-    return config
-
-
-def _open(plan: _Plan, context: DistributedContext) -> tuple[torch.device, Dataset]:
+def _open(
+    config: Config, saved: RunFolder | None, context: DistributedContext
+) -> tuple[torch.device, Dataset]:
     """The device and the data of this process, checked. Raises UserError."""
-    check_fault(plan.config.fault, plan.config.model, context.size)
-    device = choose_device(context.device(plan.config.device))
-    dataset = open_dataset(plan.config)
-    if plan.saved is not None and dataset.facts != plan.saved[1]:
+    check_fault(config.fault, config.model, context.size)
+    device = choose_device(context.device(config.device))
+    dataset = open_dataset(config)
+    if saved is not None and dataset.facts != saved.facts:
         raise UserError(
-            f"{plan.path}: the training data is not that of the saved run; put it back, or start "
+            f"{saved.path}: the training data is not that of the saved run; put it back, or start "
             "another run with --out"
         )
-    check_dataset(plan.config, dataset)
+    check_dataset(config, dataset)
     return device, dataset
-
-
-def _held(plan: _Plan, request: Request) -> contextlib.AbstractContextManager[Any]:
-    """The run's folder, locked, and sentences for the user."""
-    out = plan.path if plan.resume else request.out
-    return run_folder.held(request.name, out, resume=plan.resume, remedy=request.remedy)
 
 
 def _environment(
@@ -210,13 +183,6 @@ def _environment(
         "started": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
         "command": shlex.join(sys.argv),
     }
-
-
-def _id_of(before: dict[str, Any]) -> str:
-    """The id of the run that is resumed, or a new one. Logs bear it."""
-    id = before.get("id")
-    valid = isinstance(id, str) and re.fullmatch(r"[0-9a-f]{8}", id)
-    return str(id) if valid else secrets.token_hex(4)
 
 
 def _changes(before: dict[str, Any], now: dict[str, Any]) -> list[str]:

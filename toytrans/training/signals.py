@@ -1,7 +1,7 @@
-"""SIGINT, SIGTERM and SIGHUP.
+"""SIGINT, SIGTERM and SIGHUP end the process with exit code 128 + their number.
 
-A signal ends the process at once with exit code 128 + its number. No exception is raised, because
-an import could swallow it. A command that has something to save collects signals meanwhile.
+No exception is raised, because an import could swallow it. A command that has something to save
+collects signals meanwhile.
 """
 
 import contextlib
@@ -16,6 +16,7 @@ from types import FrameType
 from typing import NoReturn
 
 SECONDS_OF_ONE = 0.5
+"""`timeout` and a closed terminal send each signal twice, one soon after the other."""
 
 
 def end_at_once() -> None:
@@ -33,77 +34,49 @@ def ignore() -> None:
 class ReceivedSignals:
     """The numbers of the signals that came, and what to do when the first one comes."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, in_program: bool) -> None:
         self.received: list[int] = []
         self.act: Callable[[], object] = lambda: None
+        self.in_program = in_program
 
     def end(self, *received: list[int]) -> None:
-        """End the command if a signal came to any process."""
+        """End the command if a signal came to any process. A program of the user's gets a
+        KeyboardInterrupt, and decides itself."""
+        if self.in_program and any(received):
+            raise KeyboardInterrupt
         exit_if_signalled(*received)
 
 
-class ReceivedInterrupts(ReceivedSignals):
-    """The same in a program of the user's, which decides itself when it exits."""
-
-    def end(self, *received: list[int]) -> None:
-        """Raise KeyboardInterrupt if Ctrl-C came."""
-        if any(received):
-            raise KeyboardInterrupt
-
-
 @contextlib.contextmanager
-def collect_signals(*, patient: bool = False) -> Iterator[ReceivedSignals]:
-    """Collect signals. A second one ends the process, with two exceptions: the process is patient,
-    or the second follows at once. `timeout` and a closed terminal send each signal twice."""
-    signals, times = ReceivedSignals(), list[float]()
+def collect_signals(
+    *, patient: bool = False, in_program: bool = False
+) -> Iterator[ReceivedSignals]:
+    """Collect signals. A second one that does not follow at once ends the process.
+
+    patient: a second one changes nothing. in_program: the process is the user's. Only Ctrl-C is
+    collected then, and only in the main thread; a second one raises KeyboardInterrupt.
+    """
+    signals, times = ReceivedSignals(in_program=in_program), list[float]()
 
     def receive(number: int, frame: FrameType | None) -> None:
         times.append(time.monotonic())
         signals.received.append(number)
-        if len(signals.received) == 1:
+        if len(times) == 1:
             signals.act()
+        elif in_program:
+            raise KeyboardInterrupt
         elif not patient and times[-1] - times[0] > SECONDS_OF_ONE:
             _end(number, frame)
 
-    before = {number: signal.signal(number, receive) for number in _handled()}
+    numbers = [signal.SIGINT] if in_program else _handled()
+    if in_program and threading.current_thread() is not threading.main_thread():
+        numbers = []
+    before = {number: signal.signal(number, receive) for number in numbers}
     try:
         yield signals
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-
-
-@contextlib.contextmanager
-def collect_interrupts() -> Iterator[ReceivedSignals]:
-    """Collect the first Ctrl-C; a second one raises KeyboardInterrupt. Other signals, and all of
-    them outside of the main thread, do what they do in the user's program."""
-    signals = ReceivedInterrupts()
-    if threading.current_thread() is not threading.main_thread():
-        yield signals
-        return
-
-    def receive(number: int, _: FrameType | None) -> None:
-        signals.received.append(number)
-        if len(signals.received) > 1:
-            raise KeyboardInterrupt
-        signals.act()
-
-    before = signal.signal(signal.SIGINT, receive)
-    try:
-        yield signals
-    finally:
-        signal.signal(signal.SIGINT, before)
-
-
-@contextlib.contextmanager
-def signals_as_exceptions() -> Iterator[None]:
-    """Let the first signal leave the block as an exception, so that the block cleans up."""
-    with collect_signals(patient=True) as signals:
-        signals.act = lambda: exit_if_signalled(signals.received)
-        try:
-            yield
-        finally:
-            exit_if_signalled(signals.received)  # code in the block may have swallowed it
 
 
 def exit_if_signalled(*received: list[int]) -> None:

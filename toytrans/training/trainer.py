@@ -24,14 +24,18 @@ from toytrans.data.pairs import Dataset, Pairs, all_pairs
 from toytrans.errors import UserError, ran_out_of_memory
 from toytrans.evaluation import Scores, evaluate
 from toytrans.training.checkpoint import (
+    CHECKPOINTS,
     Checkpoint,
     DamagedCheckpoint,
     Progress,
+    checkpoint_file,
+    listed_checkpoints,
     load_checkpoint,
     load_weights,
     misfit,
     most_bytes_of,
     save_checkpoint,
+    saved_steps,
     weights_of,
 )
 from toytrans.training.devices import Precision
@@ -39,8 +43,7 @@ from toytrans.training.distributed import SINGLE_PROCESS, DistributedContext
 from toytrans.training.faults import build_model, objective_of
 from toytrans.training.graphs import Capture, GraphedUpdate, most_places
 from toytrans.training.optimizer import AdamW, learning_rate
-from toytrans.training.owned import check_none_lost, keep_unreadable, leaves, saved_steps
-from toytrans.training.run import Record, append_record, cut_records
+from toytrans.training.run import Record, append_record
 from toytrans.training.step import Update, Updated, backward
 
 SECONDS_BETWEEN_SAVES = 60.0
@@ -56,7 +59,7 @@ class Trainer:
 
     progress: what was trained so far.
     stop_reason: why training ended; None while it runs.
-    cause: the number that was not finite, if training diverged.
+    not_finite: the number that was not finite, if training diverged.
     scores: the validation scores of the best checkpoint by its step, if it was measured here.
     saved_step: the step of the newest checkpoint, written or resumed from.
     """
@@ -99,7 +102,7 @@ class Trainer:
         )
         self.progress = Progress()
         self.stop_reason: StopReason | None = None
-        self.cause = ""
+        self.not_finite = ""
         self.interrupted = False
         self.scores: dict[int, Scores] = {}
         self._valid: Pairs | None = None
@@ -112,41 +115,38 @@ class Trainer:
         self.interrupted = True
 
     def resume(self) -> list[str]:
-        """Continue from the newest readable checkpoint.
+        """Continue from the newest checkpoint. Returns sentences for the user.
 
-        Unreadable checkpoints after it are renamed and kept. Returns sentences for the user. Raises
-        UserError if there are checkpoints and none can be read.
+        Raises UserError if it cannot be read; nothing is changed then.
         """
-        notes, unreadable = [], []
+        steps = self.context.on_main(partial(saved_steps, self.run))
+        if not steps:
+            self.context.on_main(self._check_none_lost)
+            return ["no checkpoint to resume from; starting at step 0"]
         load = partial(load_checkpoint, most_bytes=most_bytes_of(self.model))
-        for step in reversed(self.context.on_main(partial(saved_steps, self.run))):
-            try:
-                self._restore(self.context.on_main(partial(load, self.run, step)))
-            except DamagedCheckpoint as error:
-                unreadable.append((step, str(error).partition(";")[0]))
-                continue
-            for other, reason in unreadable:
-                kept = self.context.on_main(partial(keep_unreadable, self.run, other))
-                notes.append(f"{reason}; the one before it is used, it is kept as {kept.name}")
-            self.context.on_main(partial(cut_records, self.run, step))
-            if target := leaves(self.run):
-                notes.append(f"the checkpoints are a link to {target}: old ones there are kept")
-            return [*notes, f"resumed at step {step}"]
-        if unreadable:
+        try:
+            self._restore(self.context.on_main(partial(load, self.run, steps[-1])))
+        except DamagedCheckpoint as error:
+            goes_on = f"step {steps[-2]}" if len(steps) > 1 else "step 0"
+            what = str(error).partition("; ")[0]
+            raise UserError(f"{what}; move it away, then --resume goes on from {goes_on}") from None
+        return [f"resumed at step {steps[-1]}"]
+
+    def _check_none_lost(self) -> None:
+        """Raise UserError if a run without a checkpoint has had some."""
+        lost = len(listed_checkpoints(self.run))
+        if lost > 1:  # one alone may be of a training that was killed as it saved it
             raise UserError(
-                f"{self.run}: none of its checkpoints can be read; nothing is changed; "
-                "train again with another --out"
+                f"{self.run / CHECKPOINTS}: holds none of the {lost} checkpoints of the run; put "
+                "it back, or train again with another --out"
             )
-        self.context.on_main(partial(check_none_lost, self.run))
-        self.context.on_main(partial(cut_records, self.run, 0))
-        return ["no checkpoint to resume from; starting at step 0"]
 
     def divergence(self) -> str:
         """What diverged, the last good checkpoint, and the remedy."""
         good = self.saved_step
         left = "no checkpoint yet" if good is None else f"the last good checkpoint is step {good}"
         return (
-            f"{self.run}: training diverged: the {self.cause} is not finite by step "
+            f"{self.run}: training diverged: the {self.not_finite} is not finite by step "
             f"{self.progress.step}; {left}; lower train.lr or train.clip_norm"
         )
 
@@ -160,7 +160,7 @@ class Trainer:
         reason = self._limit_reached(began) or self.progress.goal_reached(train)
         if reason is None and self.progress.step == 0:
             self._rehearse(made_on)
-        batches = training_batches(self.dataset, self.config, self.progress.dealt, made_on)
+        batches = training_batches(self.dataset, self.config, self.progress.pairs_used, made_on)
         with contextlib.closing(batches):
             while reason is None:
                 self._step([next(batches) for _ in range(train.accumulate)])
@@ -173,7 +173,7 @@ class Trainer:
                 overdue = self.progress.elapsed_s - self._saved_at > SECONDS_BETWEEN_SAVES
                 if (overdue or reason == "interrupted") and self.saved_step != self.progress.step:
                     self._save_between_records()
-                if self.cause:
+                if self.not_finite:
                     reason = "diverged"
         self.stop_reason = reason
         ended = reason not in ("diverged", "interrupted")
@@ -200,13 +200,13 @@ class Trainer:
         }
 
     def _restore(self, checkpoint: Checkpoint) -> None:
-        place = f"{self.run}: step {checkpoint.progress.step}"
+        place = str(checkpoint_file(self.run, checkpoint.progress.step))
         if checkpoint.progress.window.keys() != self.progress.window.keys():
-            raise DamagedCheckpoint(f"{place}: checkpoint.json lacks its sums")
-        load_weights(self.model, checkpoint.weights, str(self.run))
+            raise DamagedCheckpoint(f"{place}: lacks its sums")
+        load_weights(self.model, checkpoint.weights, place)
         moments = self._moments()
         if problem := misfit(moments, checkpoint.optimizer):
-            raise DamagedCheckpoint(f"{place}: optimizer.safetensors: {problem}")
+            raise DamagedCheckpoint(f"{place}: optimizer: {problem}")
         for name, moment in moments.items():
             moment.copy_(checkpoint.optimizer[name])
         random = self.context.own_random(checkpoint.random)
@@ -216,7 +216,7 @@ class Trainer:
             else:  # the run had fewer processes
                 self.context.seed(self.config.seed, checkpoint.progress.step)
         except (KeyError, RuntimeError, TypeError):
-            raise DamagedCheckpoint(f"{place}: random.safetensors: no states of torch's") from None
+            raise DamagedCheckpoint(f"{place}: no random states of torch's") from None
         self.progress = checkpoint.progress
         self._loss_sum = self._scalar(self.progress.window["loss"])
         self.saved_step, self._saved_at = self.progress.step, self.progress.elapsed_s
@@ -278,7 +278,7 @@ class Trainer:
         rate = learning_rate(progress.step + 1, train)
         loss, tokens, self._grad_norm = self._update(batches, lr=rate)
         progress.step += 1
-        progress.dealt = dealt[-1][1]
+        progress.pairs_used = dealt[-1][1]
         progress.target_tokens += tokens
         self._loss_sum = self._loss_sum + loss
         progress.window["tokens"] += tokens
@@ -306,20 +306,20 @@ class Trainer:
             "elapsed_s": self.progress.elapsed_s,
         }
         self._clear_window()
-        self.cause = _not_finite(record)
-        if evaluates and not self.cause:
+        self.not_finite = _not_finite(record)
+        if evaluates and not self.not_finite:
             record |= self._evaluate()
-            self.cause = _not_finite(record)
+            self.not_finite = _not_finite(record)
         self.context.on_main(partial(append_record, self.run, record))
-        if evaluates and not self.cause:
+        if evaluates and not self.not_finite:
             self.save()
         return record
 
     def _save_between_records(self) -> None:
         """Write a checkpoint between two records, unless training has diverged."""
         sums = {"loss": float(self._loss_sum), "grad_norm": float(self._grad_norm)}
-        self.cause = self.cause or _not_finite(sums)
-        if not self.cause:
+        self.not_finite = self.not_finite or _not_finite(sums)
+        if not self.not_finite:
             self.save()
 
     def _clear_window(self) -> None:

@@ -8,9 +8,9 @@ import pytest
 import torch
 from conftest import inspected_of
 
+from toytrans.files import json_text
 from toytrans.insight.attention.trace import Trace, TraceReport, trace
 from toytrans.insight.capture import PARTS
-from toytrans.safe_io import json_text
 
 
 @pytest.mark.parametrize("part", PARTS)

@@ -33,9 +33,9 @@ from toytrans.insight.diagnosis.snapshot import (
     read_snapshot,
     target_stats,
 )
-from toytrans.training import machine
+from toytrans.training import environment as machine
 from toytrans.training.checkpoint import load_checkpoint, save_checkpoint
-from toytrans.training.run import append_record, create_run, load_run, read_records
+from toytrans.training.run import RunFolder, append_record, create_run
 from toytrans.training.trainer import Trainer
 
 TARGETS = TargetStats(tokens=tuple(range(2, 22)), entropy=math.log(20), train_size=None)
@@ -502,7 +502,7 @@ def test_a_training_that_was_stopped_says_how_to_go_on(tmp_path):
 def test_a_training_that_saves_and_prunes_meanwhile_damages_nothing(sound, tmp_path):
     """Read beside it again and again, the run is whole, whatever is removed between two looks."""
     path = Path(shutil.copytree(sound, tmp_path / "run"))
-    checkpoint, record = load_checkpoint(path, 100), read_records(path)[-1]
+    checkpoint, record = load_checkpoint(path, 100), RunFolder.open(path).records[-1]
     stop = threading.Event()
 
     def train_on() -> None:
@@ -522,7 +522,7 @@ def test_a_training_that_saves_and_prunes_meanwhile_damages_nothing(sound, tmp_p
                 case = read_snapshot(path)
                 assert case.checkpoints and case.unread == 0
                 assert [saved.damage for saved in case.checkpoints if saved.damage] == []
-                assert load_run(path, device="cpu").step > 0
+                assert RunFolder.open(path).load(device="cpu").step > 0
         finally:
             stop.set()
         training.result()

@@ -21,7 +21,7 @@ from toytrans.model.decoding import greedy
 from toytrans.model.manual_backward import functions, layers
 from toytrans.model.transformer import Transformer
 from toytrans.training.faults import build_model, objective_of
-from toytrans.training.run import create_run, load_run
+from toytrans.training.run import RunFolder, create_run
 from toytrans.training.step import backward
 from toytrans.training.trainer import Trainer
 
@@ -275,7 +275,7 @@ def test_a_small_reverse_is_solved_by_hand_with_autograds_loss_curve(tmp_path, a
     assert theirs[0, 0] > 2 and theirs[-1, 0] < 0.1
     assert (ours - theirs).abs().max() < 1e-9
     assert records[-1]["valid_exact_match"] >= 0.99
-    loaded = load_run(tmp_path / "by_hand")
+    loaded = RunFolder.open(tmp_path / "by_hand").load()
     assert loaded.config.model.backward == "by_hand"
     assert loaded.translate(["4 3 1"]) == ["1 3 4"]
 
@@ -297,7 +297,7 @@ def test_a_run_by_hand_goes_on_and_is_measured_like_any_other(tmp_path, command,
     ):
         assert command(*train, *words).code == 0
     whole, halves = (
-        load_run(Path(name), "last").model.state_dict() for name in ("whole", "halves")
+        RunFolder.open(Path(name)).load("last").model.state_dict() for name in ("whole", "halves")
     )
     assert all(torch.equal(whole[name], halves[name]) for name in whole)
     assert command("eval", "halves", "--json").code == 0

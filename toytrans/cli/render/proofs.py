@@ -7,8 +7,8 @@ from xml.etree import ElementTree
 from toytrans.cli.common import output, plain, print_page, warn_of_fault
 from toytrans.config.names import FaultName
 from toytrans.config.sealed import is_sealed, opened
+from toytrans.files import json_text
 from toytrans.insight.tables import printable
-from toytrans.safe_io import json_text
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -28,7 +28,7 @@ from toytrans.insight.attention.heads import Choice, attend, count
 from toytrans.insight.attention.maps import AttentionMaps, few
 from toytrans.model.decoding import greedy
 from toytrans.tokens import EOS_ID
-from toytrans.training.run import Run, read_records
+from toytrans.training.run import Run, RunFolder
 from toytrans.training.trainer import Trainer
 
 if TYPE_CHECKING:
@@ -96,7 +96,7 @@ class _View:
         self.answers: list[list[int]] = []
         self.sampled_step = 0
         self.moment: Moment | None = None
-        before = ((r["step"], r.get("loss")) for r in read_records(trainer.run))
+        before = ((r["step"], r.get("loss")) for r in RunFolder.open(trainer.run).records)
         self.losses = [(step, loss) for step, loss in before if isinstance(loss, float)]
         self._sample()  # the first takes longer, so it comes before the first step
         self.began = self.drawn_at = self.sampled_at = time.monotonic()

@@ -29,6 +29,7 @@ from toytrans.config.names import FaultName
 from toytrans.config.sealed import NONCE, opened, seal
 from toytrans.config.yaml import parse_value, read_yaml
 from toytrans.errors import UserError, did_you_mean
+from toytrans.files import Unreadable, csv_text, drafted, read_json, write_file, write_json
 from toytrans.insight.diagnosis.exercise_sheet import (
     CONFIG_TEXT,
     MOST_ANSWERS,
@@ -37,8 +38,6 @@ from toytrans.insight.diagnosis.exercise_sheet import (
     sheet,
 )
 from toytrans.insight.diagnosis.fault_cards import CARDS
-from toytrans.safe_io import Unreadable, csv_text, read_json
-from toytrans.training.writing import drafted, write_file, write_json
 
 CONFIG, ABOUT, SHEET, PROGRESS = "exercise.yaml", "exercise.json", "SHEET.md", "progress.json"
 

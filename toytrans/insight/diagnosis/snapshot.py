@@ -1,7 +1,6 @@
 """What a run directory contains, as the doctor reads it."""
 
 import math
-import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -19,22 +18,11 @@ from toytrans.sweeps.measure import ExactMatch, split_of
 from toytrans.sweeps.outcomes import TEST
 from toytrans.sweeps.trial import read_result
 from toytrans.tokens import EOS_ID
-from toytrans.training.checkpoint import Progress, load_checkpoint, most_bytes_of
+from toytrans.training.checkpoint import Progress, load_checkpoint, most_bytes_of, saved_steps
 from toytrans.training.faults import build_model
-from toytrans.training.owned import saved_steps
-from toytrans.training.run import (
-    SHARES,
-    Record,
-    is_within,
-    read_environment,
-    read_run,
-    record_lines,
-)
+from toytrans.training.run import SHARES, Record, RunFolder, is_within
 
 Ending = Literal["max_steps", "max_seconds", "goal", "patience", "diverged", "cut short"]
-
-READS, SECONDS_BETWEEN_READS = 5, 0.02
-"""How often metrics.jsonl is read where its last line has no end yet."""
 
 MOST_BYTES_OF_ANY = 2**32
 """The largest file that is read of a checkpoint whose model is not known."""
@@ -193,14 +181,14 @@ class RunSnapshot:
         progress = self.last_progress
         if self.targets is None or self.targets.train_size is None or progress is None:
             return 0.0
-        return progress.dealt / self.targets.train_size
+        return progress.pairs_used / self.targets.train_size
 
 
 def read_snapshot(path: Path) -> RunSnapshot:
     """Read a run. Raises UserError if config.yaml or data.json cannot be read."""
-    config, facts = read_run(path)
-    lines = [record for record, _ in _settled_lines(path)]
-    records = list(_whole(lines))
+    folder = RunFolder.open(path)
+    config, facts = folder.config, folder.facts
+    records = list(_whole(folder.records))
     targets, why_none, tested = None, None, None
     try:
         targets = _targets(config, facts)
@@ -211,10 +199,10 @@ def read_snapshot(path: Path) -> RunSnapshot:
         config,
         facts,
         records,
-        read_environment(path) or None,
+        folder.environment or None,
         tuple(_checkpoints(path, _most_bytes(config, facts))),
         targets,
-        len(lines) - len(records),
+        folder.damaged_lines + len(folder.records) - len(records),
         str(path),
         why_none,
         tested,
@@ -225,22 +213,10 @@ NEEDED = ("lr", "padding", "target_tokens", "elapsed_s")
 OR_NULL = ("loss", "grad_norm")
 
 
-def _settled_lines(path: Path) -> list[tuple[Record | None, bytes]]:
-    """The lines of metrics.jsonl, read again while a training is in the middle of the last one."""
-    for _ in range(READS):
-        lines = list(record_lines(path))
-        if not lines or lines[-1][1].endswith(b"\n"):
-            break
-        time.sleep(SECONDS_BETWEEN_READS)
-    return lines
-
-
-def _whole(lines: Sequence[Record | None]) -> Iterator[Record]:
+def _whole(lines: Sequence[Record]) -> Iterator[Record]:
     """The records before the first that lacks a number or does not follow the one before it."""
     before: Record = {"step": 0, "target_tokens": 0}
     for record in lines:
-        if record is None:
-            return
         measured = "valid_loss" in record
         needed = (*NEEDED, *(("valid_loss", *SHARES) if measured else ()))
         if any(record.get(name) is None for name in needed) or not record.keys() >= {*OR_NULL}:

@@ -1,0 +1,267 @@
+"""Files: bounded reads of what may be hostile, JSON and CSV, and the one writer.
+
+No pipe or device is read, and nothing larger than expected. A file is written as a draft beside it,
+`.toytrans-HEX.draft`, and then gets its name: a crash leaves the old file or the new one.
+"""
+
+import contextlib
+import csv
+import io
+import json
+import math
+import os
+import shutil
+import stat
+from collections.abc import Iterable, Iterator, Sequence
+from io import BufferedReader
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar
+
+from toytrans.errors import UserError
+
+if TYPE_CHECKING:
+    from pydantic import BaseModel
+
+Shape = TypeVar("Shape", bound="BaseModel")
+
+_DIGITS = 16
+
+
+class Unreadable(UserError):
+    """A file is refused: a pipe, a device, too large, or not what it should be."""
+
+
+def open_regular(path: Path | str) -> BufferedReader:
+    """Open a file for reading bytes.
+
+    Raises OSError, and Unreadable for a pipe or a device, which may never end.
+    """
+    file = open(path, "rb", opener=_open_at_once)  # noqa: SIM115  # the caller's to close
+    if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+        file.close()
+        raise Unreadable(f"{path}: a pipe or a device; save it as a file, and name that")
+    return file
+
+
+def read_whole(path: Path | str, most_bytes: int) -> bytes:
+    """The bytes of a file. Raises OSError, and Unreadable for a larger one."""
+    with open_regular(path) as file:
+        size = os.fstat(file.fileno()).st_size
+        raw = b"" if size > most_bytes else file.read(most_bytes + 1)
+    if max(size, len(raw)) > most_bytes:
+        raise Unreadable(f"{path}: larger than {most_bytes:,} bytes")
+    return raw
+
+
+def read_named(path: Path | str, most_bytes: int, *, name: str = "", kind: str = "file") -> bytes:
+    """The bytes of a file that the user named. Raises UserError: one line with the remedy.
+
+    name: how errors call the file, if not by its path.
+    kind: what the user must name instead of a directory.
+    """
+    name = name or str(path)
+    try:
+        return read_whole(path, most_bytes)
+    except FileNotFoundError:
+        raise UserError(f"{name}: no such file") from None
+    except IsADirectoryError:
+        raise UserError(f"{name}: is a directory; name a {kind}") from None
+    except OSError as error:
+        raise UserError(f"{name}: cannot be read ({error.strerror})") from None
+    except ValueError as error:
+        raise UserError(f"{name!r}: not a file name ({error})") from None
+
+
+def read_json(
+    path: Path, shape: type[Shape], otherwise: str, *, most_bytes: int = 2**24
+) -> Shape | None:
+    """The JSON document in a file; None if there is no such file.
+
+    otherwise: what a file of another shape is, and the remedy: "not a board; move it away".
+    Raises Unreadable: the path and `otherwise`, or why the file cannot be read and the remedy.
+    """
+    from pydantic import ValidationError  # a help page does not wait for it
+
+    try:
+        return shape.model_validate_json(read_whole(path, most_bytes))
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        remedy = otherwise.partition("; ")[2]
+        raise Unreadable(f"{path}: cannot be read ({error.strerror}); {remedy}") from None
+    except (Unreadable, ValidationError):
+        raise Unreadable(f"{path}: {otherwise}") from None
+
+
+def _open_at_once(path: str, flags: int) -> int:
+    """Open without blocking: a pipe without a writer would block for ever."""
+    return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
+
+
+def csv_text(rows: Iterable[Sequence[Any]]) -> str:
+    """Rows as CSV. Text that a spreadsheet would take for a formula begins with an apostrophe."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\r\n")  # so a return in a cell is quoted too
+    writer.writerows([_cell(value) for value in row] for row in rows)
+    return text.getvalue().replace("\r\n", "\n")
+
+
+def _cell(value: Any) -> Any:
+    is_formula = isinstance(value, str) and value.startswith(("=", "+", "-", "@", "\t", "\r", "\n"))
+    return f"'{value}" if is_formula else value
+
+
+def to_bytes(text: str) -> bytes:
+    """Text for a file. Names of files that are no UTF-8 get their own bytes again."""
+    return text.encode(errors="surrogateescape")
+
+
+def json_text(value: Any, indent: int | None = None) -> str:
+    """A value as JSON. NaN and infinity become null."""
+    try:
+        return json.dumps(value, indent=indent, allow_nan=False)
+    except ValueError:
+        return json.dumps(_finite(value), indent=indent, allow_nan=False)
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _finite(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(inner) for inner in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+# Writing ---------------------------------------------------------------------------------------
+
+
+def write_file(path: Path, raw: bytes, *, replace: bool = True) -> None:
+    """Write a file completely or not at all.
+
+    replace: whether a regular file of that name is replaced. Nothing else ever is.
+    Raises OSError, and UserError where something is in the way.
+    """
+    with drafted(path, replace=replace) as draft:
+        write_new(draft, raw)
+
+
+def write_new(path: Path, raw: bytes) -> None:
+    """Write a new file and flush it to the disk. Raises OSError, also if the file exists."""
+    with path.open("xb") as file:
+        _write_out(file, raw)
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Write a value as JSON with `write_file`."""
+    write_file(path, f"{json_text(value, 1)}\n".encode())
+
+
+@contextlib.contextmanager
+def disk_errors(place: Path, what: str) -> Iterator[None]:
+    """Turn an OSError into a UserError. what: the file that is written at a place."""
+    try:
+        yield
+    except OSError as error:
+        raise UserError(f"{place}: {what} cannot be written ({error.strerror or error})") from None
+
+
+@contextlib.contextmanager
+def drafted(path: Path, *, replace: bool = False) -> Iterator[Path]:
+    """Yield a new path, where the block makes a file or a folder. It is then renamed to `path`.
+
+    If the block fails, nothing is left of it. replace, errors: as in `write_file`.
+    """
+    check_free(path, replace=replace)
+    draft = path.with_name(f".toytrans-{os.urandom(_DIGITS // 2).hex()}.draft")
+    try:
+        yield draft
+        _place(draft, path, replace)
+    finally:
+        if draft.is_dir():
+            shutil.rmtree(draft, ignore_errors=True)
+        else:
+            with contextlib.suppress(OSError):
+                draft.unlink(missing_ok=True)
+
+
+def drafts_in(folder: Path) -> list[Path]:
+    """The drafts of files that a crash has left in a folder."""
+    drafts = folder.glob(f".toytrans-{'[0-9a-f]' * _DIGITS}.draft")
+    return [path for path in drafts if _kind(path) == "file"]
+
+
+def check_free(path: Path, *, replace: bool, remedy: str = "remove it, or name another") -> None:
+    """Raise UserError if something is in the way of a file. Raises OSError.
+
+    replace: whether a regular file may be replaced.
+    """
+    kind = _kind(path)
+    if kind and not replace:
+        raise UserError(f"{path}: exists already; {remedy}")
+    if kind == "link":
+        raise UserError(f"{path}: is a link, and nothing is written through it; remove the link")
+    if kind not in ("", "file"):
+        raise UserError(f"{path}: is a {kind}, not a file; remove it, or name another")
+
+
+def _kind(path: Path) -> str:
+    """What has a name: a file, link, folder, pipe or device; empty if there is nothing."""
+    try:
+        mode = os.lstat(path).st_mode
+    except (FileNotFoundError, NotADirectoryError):
+        return ""
+    kinds = {stat.S_IFREG: "file", stat.S_IFLNK: "link", stat.S_IFDIR: "folder"}
+    return kinds.get(stat.S_IFMT(mode), "pipe or a device")
+
+
+def _place(draft: Path, path: Path, replace: bool) -> None:
+    """Give a draft its name."""
+    if not replace:
+        with contextlib.suppress(OSError):  # folders have no hard links, nor have some disks
+            os.link(draft, path)  # unlike a rename it replaces nothing
+            return
+    check_free(path, replace=replace)
+    os.replace(draft, path)
+
+
+def append_line(path: Path, raw: bytes) -> None:
+    """Add a line with its end to a file.
+
+    If a crash has cut the last line short, the new one still has a line of its own. Raises OSError,
+    and UserError if the path is a link, a pipe or a device.
+    """
+    with open_to_append(path) as file:
+        is_cut = False
+        if file.seek(0, os.SEEK_END):
+            file.seek(-1, os.SEEK_END)
+            is_cut = file.read(1) != b"\n"
+        _write_out(file, b"\n" * is_cut + raw)
+
+
+def open_to_append(path: Path) -> BinaryIO:
+    """Open a file to read it and to add to it; it is made if it is not there. Errors as above."""
+    check_free(path, replace=True)
+    flags = os.O_RDWR | os.O_APPEND | os.O_CREAT
+    flags |= getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
+    file = open(os.open(path, flags, 0o666), "r+b")  # noqa: SIM115  # the caller's to close
+    if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+        file.close()
+        raise Unreadable(f"{path}: a pipe or a device, not a file; remove it")
+    return file
+
+
+def _write_out(file: BinaryIO, raw: bytes) -> None:
+    """Write bytes and flush them to the disk."""
+    file.write(raw)
+    file.flush()
+    os.fsync(file.fileno())
+
+
+def flush_folder(folder: Path) -> None:
+    """Flush the names in a folder to the disk."""
+    if os.name == "posix":
+        descriptor = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
