@@ -48,9 +48,6 @@ def evaluate(
         list[Path] | None,
         typer.Argument(metavar="RUN", help="Run directories. Default: the newest run."),
     ] = None,
-    run: Annotated[
-        list[Path] | None, typer.Option(metavar="RUN", help="The same as the argument RUN.")
-    ] = None,
     split: Annotated[
         Literal["valid", "test"], typer.Option(help="Which data of the run to measure.")
     ] = "test",
@@ -94,7 +91,7 @@ def evaluate(
     from toytrans.data.selection import Selection
     from toytrans.training.measured import measure
 
-    once = {os.path.abspath(path): path for path in [*(paths or ()), *(run or ())]}
+    once = {os.path.abspath(path): path for path in paths or ()}
     runs = [_load(path, checkpoint, device) for path in once.values() or [None]]
     wanted = Selection(span, examples, length_of)
     groups: dict[Config, list[Scores]] = {}  # runs of a group differ in seeds and device at most

@@ -46,7 +46,8 @@ def report(
     from toytrans.training.devices import tune_process
 
     tune_process()
-    views = [sections.view_of(path) for path in paths or [newest()]]
+    once = {os.path.abspath(path): path for path in paths or [newest()]}
+    views = [sections.view_of(path) for path in once.values()]
     title = views[0].name if len(views) == 1 else f"{len(views)} runs"
     text = page(f"toytrans: {title}", list(sections.sections_of(views, Progress())))
     out = out or _free()
