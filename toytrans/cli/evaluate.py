@@ -25,7 +25,7 @@ from toytrans.cli.common import (
     span_of,
     warn_of_fault,
 )
-from toytrans.cli.render.lengths import print_one, print_several
+from toytrans.cli.render.results import print_scores
 from toytrans.errors import UnseenSymbol, UserError
 from toytrans.files import json_text
 
@@ -106,8 +106,7 @@ def evaluate(
         return
     search = "greedy search" if beam == 1 else f"beam {beam}"
     for group in groups.values():
-        show = print_several if len(group) > 1 else print_one
-        show(output(), group, search)
+        print_scores(output(), group, search)
 
 
 @contextlib.contextmanager
