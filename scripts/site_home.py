@@ -12,7 +12,6 @@ SOURCE = "https://github.com/toytrans/toytrans/blob/main/"
 def on_files(files: Files, *, config: Any) -> Files:
     """Add README.md as index.md. Links to what lies outside docs/ lead to the repository."""
     text = (Path(config.config_file_path).parent / "README.md").read_text()
-    text = text.replace("](docs/", "](")
-    text = re.sub(r"\]\(([A-Z]+(?:\.md)?)\)", rf"]({SOURCE}\1)", text)
+    text = re.sub(r"\]\((?!docs/|http|#)", f"]({SOURCE}", text).replace("](docs/", "](")
     files.append(File.generated(config, "index.md", content=text))
     return files

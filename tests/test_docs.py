@@ -11,7 +11,7 @@ from conftest import script
 ROOT = Path(__file__).parent.parent
 DOCS = sorted((ROOT / "docs").rglob("*.md"))
 README = (ROOT / "README.md").read_text()
-LINKED = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "EXPERIMENTS.md", *DOCS]
+LINKED = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "EXPERIMENTS.md", ROOT / "CHANGELOG.md", *DOCS]
 
 
 def rows(text: str, first: str) -> list[list[str]]:
