@@ -9,8 +9,10 @@ import contextlib
 import fcntl
 import functools
 import gc
+import hashlib
 import importlib.util
 import io
+import json
 import re
 import signal
 import sys
@@ -21,8 +23,10 @@ from types import ModuleType
 from typing import Any, NamedTuple, get_args
 
 import pytest
+import safetensors.torch
 import torch
 import typer.main
+from safetensors import safe_open
 
 from toytrans import user_code
 from toytrans.cli.app import main
@@ -37,6 +41,7 @@ from toytrans.model.masks import MaskMaker, Masks
 from toytrans.model.positions.base import Distances
 from toytrans.model.transformer import Transformer
 from toytrans.tokens import BOS_ID, EOS_ID, Vocabulary
+from toytrans.training.checkpoint import PARTS, checkpoint_file, load_checkpoint, saved_steps
 
 
 @pytest.hookimpl(wrapper=True)
@@ -230,6 +235,35 @@ def on_screen(monkeypatch: pytest.MonkeyPatch, *arguments: str, **environment: s
         patch.setattr(sys, "stdout", screen)
         assert call(*arguments) == 0
     return screen.getvalue()
+
+
+def tensors_of(run: str | Path, step: int | None = None) -> dict[str, bytes]:
+    """The bytes of every tensor of a checkpoint, None = the newest, by names as weights/NAME."""
+    run = Path(run)
+    checkpoint = load_checkpoint(run, saved_steps(run)[-1] if step is None else step)
+    return {
+        f"{part}/{name}": tensor.reshape(-1).view(torch.uint8).numpy().tobytes()
+        for part in PARTS
+        for name, tensor in getattr(checkpoint, part).items()
+    }
+
+
+def change_checkpoint(run: Path, step: int, change: Callable[[dict, dict], object]) -> None:
+    """Change the tensors and the metadata of a checkpoint, and vouch for it by its checksum."""
+    file = checkpoint_file(run, step)
+    with safe_open(file, "pt") as opened:
+        metadata = opened.metadata()
+    tensors = safetensors.torch.load_file(file)
+    change(tensors, metadata)
+    vouch_for(run, step, safetensors.torch.save(tensors, metadata))
+
+
+def vouch_for(run: Path, step: int, raw: bytes) -> None:
+    """Other bytes for a checkpoint, and their checksum."""
+    checkpoint_file(run, step).write_bytes(raw)
+    listed = json.loads((run / "checkpoints.json").read_bytes())
+    listed[str(step)] = hashlib.sha256(raw).hexdigest()
+    (run / "checkpoints.json").write_text(json.dumps(listed))
 
 
 class Answer(NamedTuple):

@@ -11,7 +11,8 @@ from conftest import script
 ROOT = Path(__file__).parent.parent
 DOCS = sorted((ROOT / "docs").rglob("*.md"))
 README = (ROOT / "README.md").read_text()
-LINKED = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "EXPERIMENTS.md", ROOT / "CHANGELOG.md", *DOCS]
+PAGES = ("README", "CONTRIBUTING", "EXPERIMENTS", "CHANGELOG")
+LINKED = [*(ROOT / f"{name}.md" for name in PAGES), ROOT / "results/found.md", *DOCS]
 
 
 def rows(text: str, first: str) -> list[list[str]]:

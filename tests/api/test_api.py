@@ -15,10 +15,11 @@ from pathlib import Path
 
 import pytest
 import torch
-from conftest import TINY, Command
+from conftest import TINY, Command, tensors_of
 
 import toytrans
-from toytrans.training import run as run_directory
+from toytrans.training import session
+from toytrans.training.checkpoint import PARTS, saved_steps
 from toytrans.training.run import RunFolder
 from toytrans.training.trainer import Trainer
 
@@ -26,9 +27,10 @@ pytestmark = pytest.mark.usefixtures("here")
 
 
 def weights_of(path: str | Path) -> dict[str, bytes]:
-    """Every tensor file of a run by its name."""
-    files = Path(path).glob("checkpoints/*/*.safetensors")
-    return {f"{file.parent.name}/{file.name}": file.read_bytes() for file in files}
+    """Every tensor of the checkpoints of a run by its step and name."""
+    steps = saved_steps(Path(path))
+    every = {step: tensors_of(path, step) for step in steps}
+    return {f"step-{step}/{name}": raw for step in steps for name, raw in every[step].items()}
 
 
 def records_of(path: str | Path) -> list[dict]:
@@ -111,11 +113,7 @@ def test_the_second_training_of_a_process_equals_a_command_bit_for_bit(here: Pat
     for precision in ("bf16", "fp32"):
         made, other = weights_of(precision), weights_of(f"{precision}-0")
         last = {name for name in made if name.startswith("step-12/")}
-        assert len(made) >= 6 and {Path(name).stem for name in last} == {
-            "weights",
-            "optimizer",
-            "random",
-        }
+        assert len(made) >= 6 and {name.split("/")[1] for name in last} == {*PARTS}
         assert made == weights_of(f"{precision}-1") and made != other
         records = records_of(precision)
         assert records == records_of(f"{precision}-1") and len(records) >= 6
@@ -138,10 +136,7 @@ def test_records_come_one_by_one_and_leaving_early_saves(run: toytrans.Run):
     assert steps == [1, 2, 3] and training.step == 3 and training.stop_reason == "interrupted"
     assert training.run.unfinished == "step 3 of 6"
     again = toytrans.train(TINY, "early", resume=True)
-    assert (
-        weights_of("early")["step-6/weights.safetensors"]
-        == (weights_of(run.path)["step-6/weights.safetensors"])
-    )
+    assert tensors_of("early", 6) == tensors_of(run.path, 6)
     assert records_of("early") == records_of(run.path) and not again.unfinished
 
 
@@ -202,13 +197,13 @@ def test_a_second_ctrl_c_is_a_keyboard_interrupt():
 
 
 def test_a_ctrl_c_before_the_first_step_is_a_keyboard_interrupt(monkeypatch):
-    make = run_directory.create_run
+    make = session.create_run
 
     def interrupted(*given) -> None:
         signal.raise_signal(signal.SIGINT)
         make(*given)
 
-    monkeypatch.setattr(run_directory, "create_run", interrupted)
+    monkeypatch.setattr(session, "create_run", interrupted)
     monkeypatch.setattr(Trainer, "_step", None)
     with pytest.raises(KeyboardInterrupt):
         toytrans.train(TINY, "r")

@@ -1,6 +1,5 @@
 """`toytrans runs`: what is listed."""
 
-import fcntl
 import json
 import os
 import re
@@ -11,6 +10,7 @@ import pytest
 from conftest import Command, call, tiny_yaml
 
 from toytrans.config.sealed import seal
+from toytrans.training.folder import locked_folder
 
 
 @pytest.fixture(scope="module")
@@ -45,8 +45,7 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 
 def test_every_run_is_listed_with_its_state(runs, command: Command, monkeypatch):
-    with open(runs / "locked/.toytrans-lock") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+    with locked_folder(runs / "locked", ""):
         listed = json.loads(command("runs", "--json").out)
         monkeypatch.setenv("COLUMNS", "200")
         lines = command("runs").out.splitlines()

@@ -669,7 +669,11 @@ def test_what_is_stated_and_differs_from_a_saved_run_is_refused(tmp_path: Path) 
 def test_limits_the_device_and_cuda_graphs_may_change(tmp_path: Path) -> None:
     saved = load(tmp_path, PLAIN, "train.cuda_graphs=off")
     limits = ["max_steps=2000", "max_seconds=60", "stop_at_exact_match=0.99", "patience=3"]
-    overrides = [f"train.{limit}" for limit in limits] + ["device=cpu", "train.cuda_graphs=auto"]
+    overrides = [f"train.{limit}" for limit in limits] + [
+        "device=cpu",
+        "train.cuda_graphs=auto",
+        "train.keep_checkpoints=5",
+    ]
     resumed = config_for_resume(saved, load(tmp_path, PLAIN, *overrides), RUN)
     assert resumed == load(tmp_path, save_config(saved), *overrides) != saved
 

@@ -12,6 +12,8 @@ from pathlib import Path
 import pytest
 from conftest import Command, call, made_once, tiny_yaml
 
+from toytrans.training.folder import locked_folder
+
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 EVIL = (
     *("</script><script>window.ran=1</script>", "<img/src=x:/onerror=window.ran=1>"),
@@ -177,6 +179,9 @@ def test_runs_in_every_state(folder: Path, here: Path, command: Command) -> None
     text = words_of(here / "all.html")
     assert "bad: bad/data.json: damaged" in text and " bad damaged " in text
     assert "started: " in text and " seed 0 1 0 0 " in text
+    with locked_folder(here / "one", ""):
+        assert command("report", "one").code == 0
+    assert "being written, step 6 of 6" in words_of(here / "report.html")
 
 
 @pytest.mark.parametrize("values", [{}, {"loss": None, "lr": None, "valid_exact_match": None}])

@@ -1,100 +1,191 @@
-"""Checkpoints: what is kept, what is verified."""
+"""Checkpoints: what is kept, what is verified, what is deleted."""
 
 import json
+import os
+import shutil
+import struct
+from pathlib import Path
 
 import pytest
 import torch
-from conftest import config_of
+from conftest import Command, tiny_yaml, trained_run
 
-import toytrans
-from toytrans.data.open import open_dataset
 from toytrans.errors import UserError
 from toytrans.training.checkpoint import (
     Checkpoint,
     Progress,
     load_checkpoint,
     pick_step,
+    read_progress,
     save_checkpoint,
     saved_steps,
 )
-from toytrans.training.run import RunFolder, create_run
-from toytrans.training.trainer import Trainer
+from toytrans.training.run import RunFolder
+
+CONFIG = tiny_yaml(train={"max_steps": 4})
+LONGER = ("train", "c.yaml", "--out", "run", "--resume", "--set", "train.max_steps=8")
+LAST = Path("run/checkpoints/step-4.safetensors")
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return trained_run(tmp_path_factory, CONFIG)
 
 
 @pytest.fixture
-def run(tmp_path):
-    """Five steps, a checkpoint after each, the best of them not among the last two."""
-    config = config_of(
-        data={"valid_examples": 20, "test_examples": 20, "batch_tokens": 256},
-        train={"max_steps": 5, "eval_every": 1},
-    )
-    source = open_dataset(config)
-    create_run(tmp_path / "run", config, source.facts, {})
-    trainer = Trainer(config, source, tmp_path / "run", torch.device("cpu"), "fp32")
-    list(trainer.train())
-    return tmp_path / "run"
+def run(trained: Path, here: Path) -> Path:
+    """A run with the checkpoints 2 and 4."""
+    return Path(shutil.copytree(trained, "run"))
 
 
-def empty(step: int, best: int | None = None) -> Checkpoint:
-    tensor = {"x": torch.tensor([step])}
-    return Checkpoint(Progress(step=step, best_step=best), tensor, tensor, tensor)
+def of_step(step: int, best: int | None = None) -> Checkpoint:
+    parts = [{"x": torch.tensor([step])} for _ in range(3)]
+    return Checkpoint(Progress(step=step, best_step=best), *parts)
 
 
-def test_the_newest_two_and_the_best_are_kept(tmp_path):
+def test_the_newest_two_and_the_best_are_kept(tmp_path: Path):
     for step, best in ((1, 1), (2, 2), (3, 2), (4, 2), (5, 2)):
-        save_checkpoint(tmp_path, empty(step, best))
+        save_checkpoint(tmp_path, of_step(step, best))
     assert saved_steps(tmp_path) == [2, 4, 5]
     assert [pick_step(tmp_path, which) for which in ("best", "last", "4")] == [2, 5, 4]
+    assert {"2", "4", "5"} <= set(json.loads((tmp_path / "checkpoints.json").read_text()))
+    with pytest.raises(UserError, match="no checkpoint 999"):
+        pick_step(tmp_path, "9" * 5000)
 
 
-def test_a_checkpoint_holds_what_was_saved(tmp_path):
-    tensors = {"a.b": torch.randn(2, 3), "n": torch.tensor(7), "bytes": torch.arange(9).byte()}
-    progress = Progress(step=3, dealt=99, best_loss=0.25, window={"tokens": 12, "loss": 0.1})
-    save_checkpoint(tmp_path, Checkpoint(progress, tensors, {"t": tensors["a.b"].T}, tensors))
+def test_a_checkpoint_holds_what_was_saved(tmp_path: Path):
+    tensors = {"a.b/c": torch.randn(2, 3), "n": torch.tensor(7), "bytes": torch.arange(9).byte()}
+    progress = Progress(step=3, pairs_used=99, best_loss=0.25, window={"tokens": 12, "loss": 0.1})
+    save_checkpoint(tmp_path, Checkpoint(progress, tensors, {"t": torch.ones(3, 2).T}, {}))
     found = load_checkpoint(tmp_path, 3)
-    assert found.progress == progress
+    assert found.progress == read_progress(tmp_path, 3) == progress
     assert all(torch.equal(found.weights[name], tensors[name]) for name in tensors)
-    assert torch.equal(found.optimizer["t"], tensors["a.b"].T)
+    assert torch.equal(found.optimizer["t"], torch.ones(2, 3))
 
 
-def test_drafts_of_a_crash_are_no_checkpoints_and_go_away(tmp_path):
-    folder = tmp_path / "checkpoints"
-    (folder / ".step-9").mkdir(parents=True)
-    save_checkpoint(tmp_path, empty(1))
-    assert saved_steps(tmp_path) == [1]
-    assert [entry.name for entry in folder.iterdir()] == ["step-1"]
-
-
-def test_a_run_is_loaded_in_python_in_five_lines(run):
-    loaded = toytrans.load(run)
-    assert not loaded.model.training
-    assert loaded.vocabulary.symbols == tuple(str(k) for k in range(7))
-    assert len(loaded.translate(["1 2", "", "3"])) == 3
-    with pytest.raises(UserError, match="symbol '9' is not in the vocabulary"):
-        loaded.translate(["9"])
-
-
-def test_weights_are_stored_once_and_must_fit(run):
-    weights = load_checkpoint(run, 5).weights
+def test_weights_are_stored_once_and_must_fit(run: Path):
+    weights = load_checkpoint(run, 4).weights
     assert "output.weight" not in weights and "src_embedding.weight" in weights
     text = (run / "config.yaml").read_text().replace("d_model: 16", "d_model: 32")
     (run / "config.yaml").write_text(text)
     with pytest.raises(UserError, match="has shape .* do not belong together"):
-        RunFolder.open(run).load()
+        RunFolder.open(run).load("last")
 
 
-def test_a_newer_format_is_refused(run):
-    path = run / "checkpoints/step-5/checkpoint.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | {"format": 99}))
-    with pytest.raises(UserError, match="newer"):
-        load_checkpoint(run, 5)
+# What is deleted ---------------------------------------------------------------------------------
 
 
-def test_resuming_skips_a_damaged_checkpoint_and_says_so(run):
-    (run / "checkpoints/step-5/optimizer.safetensors").write_bytes(b"")
-    saved, facts = RunFolder.open(run).load("last").config, RunFolder.open(run).load("last").facts
-    assert facts.train_length == (1, 6)
-    trainer = Trainer(saved, open_dataset(saved), run, torch.device("cpu"), "fp32")
-    notes = trainer.resume()
-    assert "step-5" in notes[0] and "cut short or changed" in notes[0]
-    assert notes[1] == "resumed at step 4"
+def test_saving_deletes_what_it_has_listed_and_nothing_else(run: Path, command: Command):
+    """A copy under another step's name, a changed one, a link and a note stay."""
+    folder = LAST.parent
+    shutil.copy(LAST, folder / "step-1.safetensors")
+    with (folder / "step-2.safetensors").open("ab") as file:
+        file.write(b" ")
+    shutil.copy(LAST, "mine")
+    (folder / "step-3.safetensors").symlink_to("../../mine")
+    (folder / "notes.txt").write_text("keep")
+    assert command(*LONGER).code == 0
+    kept = [f"step-{step}.safetensors" for step in (1, 2, 3, 6, 8)]
+    assert {*kept, "notes.txt"} == set(os.listdir(folder)), "its own checkpoint 4 is gone"
+    assert Path("mine").exists()
+
+
+@pytest.mark.parametrize("raw", [None, b"", b"[]", b'{"4": 3}', b"\xff"])
+def test_without_its_list_nothing_is_deleted(run: Path, command: Command, raw: bytes | None):
+    (run / "checkpoints.json").unlink()
+    if raw is not None:
+        (run / "checkpoints.json").write_bytes(raw)
+    assert command(*LONGER).code == 0
+    assert saved_steps(run) == [2, 4, 6, 8]
+    assert command("eval", "run", "--checkpoint", "2").code == 0
+
+
+def test_a_file_in_the_place_of_a_checkpoint_stays(tmp_path: Path):
+    save_checkpoint(tmp_path, of_step(1))
+    mine = tmp_path / "checkpoints/step-2.safetensors"
+    mine.write_text("mine")
+    with pytest.raises(UserError, match="not written by this training; move it away"):
+        save_checkpoint(tmp_path, of_step(2))
+    assert mine.read_text() == "mine" and os.listdir(mine.parent).__len__() == 2
+
+
+# What is verified --------------------------------------------------------------------------------
+
+
+def test_a_checkpoint_cut_anywhere_is_named_with_the_one_before(run: Path, command: Command):
+    raw = LAST.read_bytes()
+    for length in range(0, len(raw), 4001):
+        LAST.write_bytes(raw[:length])
+        with pytest.raises(UserError, match=r"cut short or changed .*take it with --checkpoint 2"):
+            load_checkpoint(run, 4)
+    before = LAST.read_bytes(), (run / "metrics.jsonl").read_bytes()
+    answer = command(*LONGER)
+    assert answer.code == 2 and f"{LAST}: cut short" in answer.err
+    assert "move it away, then --resume goes on from step 2" in answer.err
+    assert (LAST.read_bytes(), (run / "metrics.jsonl").read_bytes()) == before
+    LAST.rename("away")
+    answer = command(*LONGER)
+    assert answer.code == 0 and "resumed at step 2" in answer.err
+    assert [record["step"] for record in RunFolder.open(run).records] == list(range(1, 9))
+
+
+def header(metadata: dict[str, str]) -> bytes:
+    raw = json.dumps({"__metadata__": metadata}).encode()
+    return struct.pack("<Q", len(raw)) + raw
+
+
+PROGRESS = json.dumps({"step": 4, "window": {}})
+
+
+@pytest.mark.parametrize(
+    ("raw", "words"),
+    [
+        (b"", "damaged"),
+        (b"\xff" * 100, "damaged"),
+        (header({}), "damaged"),
+        (header({"format": "2", "progress": "{}"}), "it is of step 0"),
+        (header({"format": "2", "progress": '{"step": 1e999}'}), "damaged"),
+        (header({"format": "99", "progress": PROGRESS}), "update toytrans"),
+        (header({"format": "2", "progress": PROGRESS}), ".bias_table is missing"),
+    ],
+)
+def test_a_file_that_training_never_writes_is_one_line(run: Path, refused, raw: bytes, words: str):
+    """Without its checksum, too."""
+    (run / "checkpoints.json").unlink()
+    LAST.write_bytes(raw)
+    assert words in refused("eval", "run", "--checkpoint", "last")
+    assert str(LAST) in refused(*LONGER)
+
+
+@pytest.mark.usefixtures("in_time")
+@pytest.mark.parametrize(
+    "make", [os.mkfifo, os.mkdir, lambda path: path.symlink_to("/dev/zero")], ids=str
+)
+def test_what_is_no_file_hangs_nothing(run: Path, refused, command: Command, make):
+    LAST.unlink()
+    make(LAST)
+    for words in ((), ("--checkpoint", "last")):
+        assert "take it with --checkpoint 2" in refused("eval", "run", *words)
+    assert "move it away" in refused(*LONGER)
+    for words in (("runs", "."), ("report", "run")):
+        assert command(*words).code == 0
+
+
+@pytest.mark.usefixtures("in_time")
+def test_a_file_that_is_larger_than_its_model_is_refused_unread(run, refused, command: Command):
+    os.truncate(LAST, 300 * 10**9)
+    assert "too large for its model" in refused("eval", "run", "--checkpoint", "last")
+    assert "too large for its model" in refused(*LONGER)
+    assert "too large for its model" in " ".join(command("doctor", "run").out.split())
+
+
+def test_nan_in_weights_is_refused(tmp_path: Path):
+    save_checkpoint(tmp_path, Checkpoint(Progress(1), {"w": torch.tensor(float("nan"))}, {}, {}))
+    with pytest.raises(UserError, match="weights/w holds NaN or infinity"):
+        load_checkpoint(tmp_path, 1)
+
+
+def test_a_run_of_0_3_is_refused_in_one_line(run: Path, refused):
+    (run / "checkpoints/step-4").mkdir()
+    for words in (("eval", "run"), LONGER, ("doctor", "run")):
+        assert "run: a run of toytrans 0.3, whose checkpoints are folders" in refused(*words)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from conftest import EVERY_ANCHOR, call, config_of, made_once, tiny_yaml
+from conftest import call, config_of, made_once, tiny_yaml
 from distributed_scenarios import SCENARIOS, SHRUNK, STEPS, train_all, trainer_of
 from forked import COMMAND, Ended, Forked
 
@@ -272,19 +272,3 @@ def test_each_process_has_a_gpu_of_its_own(monkeypatch):
         with pytest.raises(UserError, match="one device for 4 processes"):
             second.device(name)
     assert DistributedContext().device("cuda:0") == "cuda:0"
-
-
-@pytest.mark.parametrize(
-    "scheme",
-    [{"positions": name} for name in ("sinusoidal", "learned", "rotary", "alibi", "t5")]
-    + [{"positions": "anchored"}, {"positions": "relative", "cross_positions": "anchored"}]
-    + [EVERY_ANCHOR, {**EVERY_ANCHOR, "positions": "relative"}],
-    ids=str,
-)
-def test_every_weight_takes_part_in_every_pass(tmp_path, scheme):
-    """So that DistributedDataParallel need not look for those that do not; some faults apart."""
-    for more in ({}, {"share_layers": True}, {"tie_embeddings": False, "norm": "post"}):
-        trainer = trainer_of(tmp_path, model=scheme | more)
-        stream = training_batches(trainer.dataset, trainer.config)
-        trainer._step([next(stream)])
-        assert all(parameter.grad is not None for parameter in trainer.model.parameters())

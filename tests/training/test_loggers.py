@@ -2,7 +2,6 @@
 
 import json
 import os
-import shutil
 import socket
 import subprocess
 import sys
@@ -123,7 +122,7 @@ def test_a_log_holds_what_metrics_hold_through_resumes(logger, command: Command)
     assert read(id) == expected()
     assert command(*LONGER, "--log-to", logger).code == 0
     assert of_run() == id and read(id) == expected()
-    shutil.rmtree("r/checkpoints/step-12")
+    Path("r/checkpoints/step-12.safetensors").unlink()
     assert command(*LONGER, "--log-to", logger).code == 0
     assert read(id) == expected() and len(expected()["train/loss"]) == 12
 

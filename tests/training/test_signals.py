@@ -12,9 +12,10 @@ from pathlib import Path
 
 import pytest
 from conftest import SIGNALS, Command, script
+from forked import Forked
 
 from toytrans.training import environment as machine
-from toytrans.training import trainer
+from toytrans.training import session, trainer
 from toytrans.training.checkpoint import load_checkpoint, saved_steps
 
 pytestmark = pytest.mark.usefixtures("here")
@@ -110,8 +111,9 @@ def test_training_saves_at_a_signal_and_at_the_same_one_again(command: Command, 
     at_step(2, number, number)  # `timeout` sends it to a process and to its group
     answer = command(*TRAIN, "--seed", "5")
     assert answer.code == 128 + number
-    assert "stopped at step 2 and saved; go on with: toytrans train" in answer.err
-    assert "--seed 5 --out run --resume" in answer.err
+    assert (
+        "stopped at step 2 and saved; go on with: toytrans train --resume --out run" in answer.err
+    )
     assert saved_steps(Path("run")) == [2] and load_checkpoint(Path("run"), 2)
 
 
@@ -139,21 +141,40 @@ def test_a_second_signal_leaves_at_once():
     assert process.returncode == 143 and "saved" not in err and "Traceback" not in err
 
 
+BEFORE_THE_FIRST_STEP = """
+import signal
+from toytrans.cli import main
+from toytrans.training import trainer
+
+build = trainer.build_model
+trainer.build_model = lambda *given: (signal.raise_signal(15), build(*given))[1]
+main()
+"""
+
+
 @pytest.mark.parametrize("more", [(), ("--resume",)])
-def test_a_signal_before_the_first_step_leaves_everything_as_it_was(
-    command: Command, monkeypatch, more
-):
+def test_a_signal_before_the_first_step_leaves_everything_as_it_was(command: Command, more):
     if more:
         assert command(*TRAIN).code == 0
     before = {path: path.read_bytes() for path in Path("run").rglob("*") if path.is_file()}
-    build = trainer.build_model
-    monkeypatch.setattr(
-        trainer, "build_model", lambda *given: (signal.raise_signal(15), build(*given))[1]
-    )
-    answer = command(*TRAIN, *more)
-    assert answer.code == 143 and answer.out == ""
+    done = Forked(BEFORE_THE_FIRST_STEP, *TRAIN, *more).ended()
+    assert (done.code, done.out, done.err) == (143, "", "")
     after = {path: path.read_bytes() for path in Path("run").rglob("*") if path.is_file()}
     assert before.items() == after.items() and Path("run").exists() == bool(more)
+
+
+@pytest.mark.parametrize("number", SIGNALS)
+def test_a_signal_while_the_run_is_described_is_heeded_before_a_step(
+    command: Command, monkeypatch, number
+):
+    create = session.create_run
+    monkeypatch.setattr(
+        session, "create_run", lambda *given: (signal.raise_signal(number), create(*given))[1]
+    )
+    answer = command(*TRAIN)
+    assert answer.code == 128 + number and answer.out == "" and "Traceback" not in answer.err
+    assert Path("run/metrics.jsonl").read_bytes() == b"" and not saved_steps(Path("run"))
+    monkeypatch.undo()
 
 
 def test_doctor_leaves_nothing_behind(command: Command, monkeypatch):
@@ -162,22 +183,40 @@ def test_doctor_leaves_nothing_behind(command: Command, monkeypatch):
     assert os.listdir() == ["c.yaml"]
 
 
-def test_check_resume_ends_its_training_and_removes_its_folder(tmp_path):
-    temporary = tmp_path / "tmp"
-    temporary.mkdir()
-    words = ("check", "--config", "c.yaml", "--resume", "--steps", "100000")
-    with python(
-        "from toytrans.cli import main; main()",
-        *words,
-        env=os.environ | {"TMPDIR": str(temporary)},
-        start_new_session=True,
-    ) as process:
-        wait_until(lambda: list(temporary.glob("*/straight/config.yaml")))
-        process.send_signal(signal.SIGTERM)
+# Waiting -------------------------------------------------------------------------------------
+
+CONNECTING = """
+import sys
+from toytrans.cli import main
+from toytrans.training import distributed
+distributed.SECONDS_TO_CONNECT = float(sys.argv.pop(1))
+main()
+"""
+
+
+@pytest.mark.parametrize(("seconds", "code"), [("600", 130), ("0.3", 2)])
+def test_a_process_that_waits_for_others_heeds_signals_and_gives_up(seconds: str, code: int):
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = str(free.getsockname()[1])
+    place = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "RANK": "0", "WORLD_SIZE": "2"}
+    with python(CONNECTING, seconds, *TRAIN, env=os.environ | place) as process:
+        if code == 130:
+            wait_until(lambda: not can_bind(port))
+            process.send_signal(signal.SIGINT)
         _, err = process.communicate(timeout=60)
-    assert process.returncode == 143 and err.count("\n") == 1, err
-    assert list(temporary.iterdir()) == []
-    wait_until(lambda: not alive(process.pid))
+    assert process.returncode == code and not Path("run").exists()
+    if code == 2:
+        assert err.count("\n") == 1 and "unset RANK" in err
+        assert f"toytrans: 2 processes have not connected at 127.0.0.1:{port}" in err
+
+
+def can_bind(port: str) -> bool:
+    """Whether nobody listens there."""
+    try:
+        socket.create_server(("127.0.0.1", int(port))).close()
+    except OSError:
+        return False
+    return True
 
 
 def wait_until(happened: Callable[[], object]) -> None:
@@ -186,64 +225,6 @@ def wait_until(happened: Callable[[], object]) -> None:
             return
         time.sleep(0.1)
     raise AssertionError("it has not happened within a minute")
-
-
-def alive(group: int) -> bool:
-    """Whether there are processes of a group."""
-    try:
-        os.killpg(group, 0)
-    except ProcessLookupError:
-        return False
-    return True
-
-
-# Waiting -------------------------------------------------------------------------------------
-
-CONNECTING = """
-import sys
-from toytrans.cli import main
-from toytrans.training import distributed
-distributed.SECONDS_BEFORE_NOTICE, distributed.SECONDS_TO_CONNECT = 0.2, float(sys.argv.pop(1))
-main()
-"""
-
-
-def test_a_process_that_waits_for_others_says_so_and_heeds_signals():
-    ports = []
-    for _ in range(2):
-        with socket.create_server(("127.0.0.1", 0)) as free:
-            ports.append(str(free.getsockname()[1]))
-
-    def waiting(rank: int, seconds: str) -> contextlib.AbstractContextManager:
-        place = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": ports[rank]}
-        environment = os.environ | place | {"RANK": str(rank), "WORLD_SIZE": "2"}
-        return python(CONNECTING, seconds, *TRAIN, env=environment)
-
-    with waiting(0, "600") as stopped, waiting(1, "0.6") as alone:
-        line = stopped.stderr.readline()
-        place = f"127.0.0.1:{ports[0]}"
-        assert line == f"waiting at {place} for 2 processes to connect; this one is rank 0\n"
-        stopped.send_signal(signal.SIGINT)
-        _, rest = stopped.communicate(timeout=5)
-        _, err = alone.communicate(timeout=60)
-    assert (stopped.returncode, rest) == (130, "")
-    assert alone.returncode == 2 and err.count("\n") == 2, err
-    for words in ("toytrans: 2 processes have not connected", ports[1], "unset RANK"):
-        assert words in err.splitlines()[1]
-
-
-@pytest.mark.parametrize("link", ["runs", "runs/c", "away"])
-def test_a_link_that_leads_nowhere_is_told(command: Command, link):
-    """To a disk that is not mounted, say."""
-    Path(link).parent.mkdir(exist_ok=True)
-    Path(link).symlink_to("/not/mounted")
-    out = ("--out", "away/run") if link == "away" else ()
-    answer = command("train", "--config", "c.yaml", *out)
-    if link == "runs/c":
-        assert answer.code == 0 and Path("runs/c-2").is_dir(), "the next name is free"
-        return
-    assert (answer.code, answer.err.count("\n")) == (2, 1)
-    assert f"{link} is a link to /not/mounted, which is not there" in answer.err
 
 
 # The working directory -----------------------------------------------------------------------

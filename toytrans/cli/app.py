@@ -79,7 +79,7 @@ REFUSALS = (errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EPERM, errno.EROFS, 
 """Errors of a full, forbidden or broken disk: never an internal error."""
 
 TRAIN, SEE, MEASURE = "Train", "See and prove", "Measure"
-app.command("train", rich_help_panel=TRAIN)(train.train)
+app.command("train", rich_help_panel=TRAIN)(with_trust(train.train))
 app.command("runs", rich_help_panel=TRAIN)(runs.runs)
 app.command("tasks", rich_help_panel=TRAIN)(tasks.tasks)
 app.command("schema", rich_help_panel=TRAIN)(tasks.schema)

@@ -121,14 +121,14 @@ def train(
 
     loggers = usable(log_to or [])
     tune_process()
-    with init_distributed(settings.device, note) as context:
+    with init_distributed(settings.device) as context:
         reporter.one_of_several = context.size > 1
         if not context.is_main:
             reporter.fall_silent()
         folder = None if out is None else Path(out)
         with open_session(settings, name, folder, resume, note, context) as session:
             _follow(session, loggers, watched)
-            _report_stop(session, file, changes, short)
+            _report_stop(session)
         print_results(session.trainer, session.dataset)
 
 
@@ -211,30 +211,22 @@ def _status(moment: Moment) -> str:
     return status if moment.match is None else f"{status} exact match {share(moment.match)}"
 
 
-def _report_stop(
-    session: "Session", config: Path | None, changes: list[str], short: dict[str, Any]
-) -> None:
+def _report_stop(session: "Session") -> None:
     """Exit with the right code if training has diverged or was interrupted, even at its last
     step."""
-    from toytrans.config.load import KEY_OPTIONS
     from toytrans.training.signals import exit_if_signalled
 
     trainer = session.trainer
-    step, path = trainer.progress.step, trainer.run
     if trainer.stop_reason == "diverged":
         note(f"toytrans: {trainer.divergence()}")
         raise typer.Exit(1)
     received = trainer.context.gather(session.signals.received)
-    if any(received):
-        sets = [word for change in changes for word in ("--set", change)]
-        given = ((KEY_OPTIONS[key], value) for key, value in short.items() if value is not None)
-        sets += [str(word) for pair in given for word in pair]
-        named = [] if config is None else ["--config", str(config)]
-        again = shlex.join(
-            [*trainer.context.command(), "train", *named, *sets, "--out", str(path), "--resume"]
-        )
-        if trainer.saved_step is None:
-            note("stopped before the first step; nothing is saved")
-        else:
-            note(f"stopped at step {step} and saved; go on with: {again}")
-        exit_if_signalled(*received)
+    if any(received) and trainer.saved_step is None:
+        note("stopped before the first step; nothing is saved")
+    elif any(received):
+        several, own_code = trainer.context.size > 1, trainer.config.references
+        words = ["torchrun", "...", "-m", "toytrans"] if several else ["toytrans"]
+        words += ["train", "--resume", "--out", str(trainer.run)]
+        again = shlex.join(words + ["--trust-code"] * bool(own_code))
+        note(f"stopped at step {trainer.progress.step} and saved; go on with: {again}")
+    exit_if_signalled(*received)

@@ -20,7 +20,7 @@ from toytrans.insight.inspected import ATTENTIONS, InspectedBatch
 from toytrans.insight.masks.mask_tables import REASONS, reasons
 from toytrans.insight.proofs import check
 from toytrans.insight.proofs.report import Report as Proofs
-from toytrans.insight.tables import Table, count
+from toytrans.insight.tables import Table
 from toytrans.model.build import as_transformer
 from toytrans.model.initialisation import count_parameters
 from toytrans.report import charts
@@ -68,8 +68,8 @@ def view_of(path: Path) -> View:
         folder = RunFolder.open(path)
         records = folder.records
         if folder.damaged_lines:
-            lines = count(folder.damaged_lines, "line")
-            problems.append(f"{path / METRICS}: {lines} without a record, left out")
+            lines = f"lines that hold no record: {folder.damaged_lines}"
+            problems.append(f"{path / METRICS}: {lines}")
         run = folder.load("best", "cpu")
     except UserError as error:
         problems.append(str(error))

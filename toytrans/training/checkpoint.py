@@ -19,7 +19,7 @@ from typing import Annotated, BinaryIO, ClassVar, Literal
 
 import safetensors.torch
 import torch
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 from safetensors import SafetensorError
 from torch import Tensor
 
@@ -102,6 +102,9 @@ class Checkpoint:
     random: dict[str, Tensor]
 
 
+_PROGRESS, _SUMS = TypeAdapter(Progress), TypeAdapter(dict[int, str])
+
+
 # Which there are -------------------------------------------------------------------------------
 
 
@@ -135,23 +138,12 @@ def _step(name: str) -> int | None:
     return int(text) if plain else None
 
 
-class _List(BaseModel):
-    """checkpoints.json."""
-
-    model_config = ConfigDict(extra="forbid", strict=True)
-
-    format: int
-    sha256: dict[str, str]
-
-
 def listed_checkpoints(run: Path) -> dict[int, str]:
     """The SHA-256 of each checkpoint that a run wrote, by step; empty if it cannot be read."""
     try:
-        read = _List.model_validate_json(read_whole(run / LIST, ROOM))
+        return _SUMS.validate_json(read_whole(run / LIST, ROOM))
     except (OSError, Unreadable, ValidationError):
         return {}
-    numbers = ((_step(f"step-{name}"), digest) for name, digest in read.sha256.items())
-    return {step: digest for step, digest in numbers if step is not None}
 
 
 # Writing and deleting ----------------------------------------------------------------------------
@@ -172,8 +164,7 @@ def save_checkpoint(run: Path, checkpoint: Checkpoint, keep: int = 2) -> None:
         file.parent.mkdir(parents=True, exist_ok=True)
         with drafted(file) as draft:
             write_new(draft, raw)
-            named = {str(other): digest for other, digest in sorted(sums.items())}
-            write_json(run / LIST, {"format": FORMAT, "sha256": named})
+            write_json(run / LIST, dict(sorted(sums.items())))
         flush_folder(file.parent)
     except OSError as error:
         intact = f"; step {before[-1]} is intact: resume from it" if before else ""
@@ -256,40 +247,19 @@ def read_progress(run: Path, step: int) -> Progress:
         raise _damaged(run, step, _why(error)) from None
 
 
-class _Metadata(BaseModel):
-    """The metadata of a safetensors file."""
-
-    model_config = ConfigDict(strict=True)
-
-    format: str
-    progress: str = ""
-
-
-class _Header(BaseModel):
-    """What a safetensors file begins with."""
-
-    metadata: _Metadata = Field(alias="__metadata__")
-
-
-_PROGRESS = TypeAdapter(Progress)
-
-
 def _read_progress(run: Path, step: int, file: BinaryIO) -> Progress:
+    """The progress in the header of a safetensors file, which is JSON after 8 bytes of its size."""
     size = int.from_bytes(file.read(8), "little")
-    if size > ROOM:
-        raise _damaged(run, step, "not a safetensors file")
     try:
-        about = _Header.model_validate_json(file.read(size)).metadata
-        if about.format.isdigit() and about.format != str(FORMAT):
+        about = json.loads(file.read(min(size, ROOM)))["__metadata__"]
+        if int(about["format"]) > FORMAT:
             raise UserError(
-                f"{checkpoint_file(run, step)}: format {about.format} is not the one that this "
+                f"{checkpoint_file(run, step)}: format {about['format']} is newer than this "
                 f"toytrans reads ({FORMAT}); update toytrans"
             )
-        progress = _PROGRESS.validate_json(about.progress)
-    except ValidationError as error:
-        problem = error.errors(include_url=False, include_input=False)[0]
-        what = ": ".join(filter(None, (".".join(map(str, problem["loc"])), problem["msg"])))
-        raise _damaged(run, step, f"damaged ({what})") from None
+        progress = _PROGRESS.validate_json(about["progress"])
+    except (ValueError, KeyError, TypeError, RecursionError):
+        raise _damaged(run, step, "damaged, or not written by a training") from None
     if progress.step != step:
         raise _damaged(run, step, f"damaged (it is of step {progress.step})")
     return progress
@@ -323,7 +293,8 @@ def _damaged(run: Path, step: int, how: str) -> DamagedCheckpoint:
 def pick_step(run: Path, which: str) -> int:
     """The step of the checkpoint `best`, `last` or of a number.
 
-    Raises UserError with the steps that exist.
+    Raises UserError with the steps that exist, and DamagedCheckpoint where the newest, which knows
+    the best, cannot be read.
     """
     steps = saved_steps(run)
     if not steps:
@@ -331,11 +302,8 @@ def pick_step(run: Path, which: str) -> int:
     if which == "last":
         return steps[-1]
     if which == "best":
-        for step in reversed(steps):
-            with contextlib.suppress(DamagedCheckpoint):
-                best = read_progress(run, step).best_step
-                return best if best in steps else step
-        return steps[-1]
+        best = read_progress(run, steps[-1]).best_step
+        return best if best in steps else steps[-1]
     if which not in map(str, steps):
         raise UserError(
             f"{run}: no checkpoint {which}; there are best, last and the steps "

@@ -2,9 +2,8 @@
 
     global batch -> a shard of its rows -> forward, backward -> gradients summed -> the same update
 
-torchrun starts, watches and restarts the processes. DistributedDataParallel sums the gradients.
-Every process makes the global batches and trains on its shard of their rows. Rank 0 alone reads and
-writes the run directory and broadcasts the outcome. All ranks decide together when to stop.
+torchrun starts, watches and restarts the processes. Rank 0 alone reads and writes the run
+directory. All ranks decide together when to stop.
 """
 
 import contextlib
@@ -12,15 +11,13 @@ import os
 import re
 import socket
 import threading
-import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, distributed, nn
-from torch.nn.parallel import DistributedDataParallel
 
 from toytrans.data.batches import Batch
 from toytrans.data.hashing import key_of
@@ -29,10 +26,8 @@ from toytrans.errors import UserError
 from toytrans.evaluation import Scores
 
 T = TypeVar("T")
-CPU = torch.device("cpu")
 
-SECONDS_BEFORE_NOTICE, SECONDS_TO_CONNECT = 3.0, 600.0
-"""Seconds of waiting for other processes before a message is printed, and before giving up."""
+SECONDS_TO_CONNECT = 600.0
 
 
 @dataclass
@@ -51,13 +46,12 @@ class DistributedContext:
     local_size: int = 1
     launch: str | None = None
     restarts: int = 0
-    _wrapped: DistributedDataParallel | None = None
 
     @property
     def is_main(self) -> bool:
         return self.rank == 0
 
-    # Data and gradients ----------------------------------------------------------------------
+    # Data and gradients
 
     def shard(self, batch: Batch) -> Batch:
         """The rows of a global batch that this process trains on."""
@@ -67,25 +61,20 @@ class DistributedContext:
         """The pairs that this process measures."""
         return pairs if self.size == 1 else pairs.take(slice(self.rank, None, self.size))
 
-    def wrap(self, module: nn.Module, *, skips_weights: bool) -> nn.Module:
-        """A module whose backward pass averages its gradients over all processes.
+    def share(self, model: nn.Module) -> None:
+        """Give the model of every process the weights of rank 0."""
+        if self.size > 1:
+            for weight in model.parameters():
+                distributed.broadcast(weight.detach(), src=0)
 
-        skips_weights: whether a pass may leave some weights out, as some faults do.
-        """
-        if self.size == 1:
-            return module
-        with warnings.catch_warnings():  # newer torch wants a name that older torch lacks
-            warnings.simplefilter("ignore", FutureWarning)
-            self._wrapped = DistributedDataParallel(
-                module, broadcast_buffers=False, find_unused_parameters=skips_weights
-            )
-        return self._wrapped
-
-    def accumulating(self, last: bool) -> contextlib.AbstractContextManager[None]:
-        """A context for the passes of one of several batches: only the last sums gradients."""
-        if self._wrapped is None or last:
-            return contextlib.nullcontext()
-        return self._wrapped.no_sync()
+    def sum_gradients(self, parameters: Iterable[nn.Parameter]) -> None:
+        """Sum the gradients of all processes, of which each has those of its shard."""
+        gradients = [p.grad for p in parameters if p.grad is not None] if self.size > 1 else []
+        if gradients:
+            flat = self.sum(torch.cat([gradient.flatten() for gradient in gradients]))
+            sizes = [gradient.numel() for gradient in gradients]
+            for gradient, summed in zip(gradients, flat.split(sizes), strict=True):
+                gradient.copy_(summed.view_as(gradient))
 
     def sum(self, value: Tensor) -> Tensor:
         """A tensor summed over all processes."""
@@ -98,7 +87,7 @@ class DistributedContext:
         first, *others = self.gather(scores)
         return sum(others, first)
 
-    # Randomness ------------------------------------------------------------------------------
+    # Randomness
 
     def seed(self, seed: int, step: int) -> None:
         """Seed every rank except 0 differently. step: the step from which the seed is used."""
@@ -118,7 +107,7 @@ class DistributedContext:
         end = f"/{self.rank}" if self.rank else ""
         return {name: states[name + end] for name in ("cpu", "cuda", "mps") if name + end in states}
 
-    # Agreement -------------------------------------------------------------------------------
+    # Agreement
 
     def gather(self, value: T) -> list[T]:
         """One value of each process, in the order of their ranks."""
@@ -137,14 +126,14 @@ class DistributedContext:
         return float(votes[0]), bool(votes[1])
 
     def on_main(self, make: Callable[[], T]) -> T:
-        """The value that rank 0 makes, sent to all ranks. Its UserError is raised in all."""
+        """The value that rank 0 makes, sent to all ranks. Its error is a UserError in all."""
         if self.size == 1:
             return make()
-        outcome: list[Any] = [_outcome(make)] if self.is_main else [None]
-        distributed.broadcast_object_list(outcome, src=0, device=CPU)
-        value, error = outcome[0]
+        sent: list[Any] = [_outcome(make) if self.is_main else None]
+        distributed.broadcast_object_list(sent, src=0, device=torch.device("cpu"))
+        value, error = sent[0]
         if error is not None:
-            raise _rebuilt(*error)
+            raise UserError(error)
         return value
 
     def on_all(self, make: Callable[[], T]) -> T:
@@ -154,8 +143,7 @@ class DistributedContext:
         value, error = _outcome(make)
         for rank, error_of_rank in enumerate(self.gather(error)):
             if error_of_rank is not None:
-                kind, message = error_of_rank
-                raise _rebuilt(kind, f"rank {rank}: {message}" if rank else message)
+                raise UserError(f"rank {rank}: {error_of_rank}" if rank else error_of_rank)
         return value  # type: ignore[return-value]
 
     def require_equal(self, **values: Any) -> None:
@@ -168,7 +156,7 @@ class DistributedContext:
                     "files and the same kind of device"
                 )
 
-    # Device and launcher -----------------------------------------------------------------------
+    # Device
 
     def device(self, name: str) -> str:
         """The device of this process: with GPUs, one for each process of a machine.
@@ -192,42 +180,23 @@ class DistributedContext:
         torch.cuda.set_device(self.local_rank)
         return f"cuda:{self.local_rank}"
 
-    def command(self) -> list[str]:
-        """The command that started the program, as far as it is known."""
-        if self.size == 1:
-            return ["toytrans"]
-        here = ["--nproc-per-node", str(self.size)] if self.size == self.local_size else ["..."]
-        return ["torchrun", *here, "-m", "toytrans"]
-
 
 SINGLE_PROCESS = DistributedContext()
 
-Failure = tuple[type[UserError], str]
 
-
-def _outcome(make: Callable[[], T]) -> tuple[T | None, Failure | None]:
-    """The value that a function returns, or its UserError as picklable values."""
+def _outcome(make: Callable[[], T]) -> tuple[T | None, str | None]:
+    """The value that a function returns, or the message of its UserError."""
     try:
         return make(), None
     except UserError as error:
-        return None, (type(error), str(error))
-
-
-def _rebuilt(kind: type[UserError], message: str) -> UserError:
-    """A UserError that another process raised."""
-    error = kind.__new__(kind)
-    error.args = (message,)
-    return error
+        return None, str(error)
 
 
 @contextlib.contextmanager
-def init_distributed(
-    device: str, report: Callable[[str], None] = lambda _: None
-) -> Iterator[DistributedContext]:
+def init_distributed(device: str) -> Iterator[DistributedContext]:
     """Connect the processes that torchrun has started. Yields SINGLE_PROCESS without torchrun.
 
     device: the device of the config.
-    report: receives a sentence if connecting takes long.
     Raises UserError if the processes cannot connect, or if one ends early.
     """
     context = _context_of_environment()
@@ -235,19 +204,12 @@ def init_distributed(
         yield context
         return
     gpus = torch.cuda.is_available() and distributed.is_nccl_available() and device != "cpu"
-    address = ":".join(os.environ.get(name, "?") for name in ("MASTER_ADDR", "MASTER_PORT"))
-    try:
-        _connect_in_time(context, "cpu:gloo,cuda:nccl" if gpus else "gloo", address, report)
-    except (RuntimeError, ValueError) as error:
-        reason = str(error).splitlines()[0]
-        raise UserError(
-            f"the processes cannot connect at {address} ({reason}); start them with torchrun; with "
-            "several network devices set GLOO_SOCKET_IFNAME to the one that they share"
-        ) from None
+    _connect_in_time(context, "cpu:gloo,cuda:nccl" if gpus else "gloo")
     try:
         yield context
     except RuntimeError as error:
-        if not _is_of_network(error):
+        # gloo raises plain RuntimeErrors
+        if not isinstance(error, distributed.DistError) and "gloo/transport" not in str(error):
             raise
         raise UserError(
             "another process of this training has ended; go on from the last checkpoint with "
@@ -258,39 +220,37 @@ def init_distributed(
             distributed.destroy_process_group()
 
 
-def _connect_in_time(
-    context: DistributedContext, backend: str, address: str, report: Callable[[str], None]
-) -> None:
-    """Connect in a thread, because PyTorch waits in C, where Python handles no signals.
+def _connect_in_time(context: DistributedContext, backend: str) -> None:
+    """Connect in a thread: PyTorch waits in C, where Python handles no signals. Raises UserError.
 
     After the time limit the thread is left alone: if it woke while Python ends, the process would
     abort.
     """
-    errors: list[Exception] = []
+    place = ":".join(os.environ.get(name, "?") for name in ("MASTER_ADDR", "MASTER_PORT"))
+    outcome: list[Exception | None] = []
 
     def connect() -> None:
         try:
             _connect(context, backend)
-        except Exception as error:
-            errors.append(error)
+            outcome.append(None)
+        except (RuntimeError, ValueError) as error:
+            outcome.append(error)
 
     thread = threading.Thread(target=connect, daemon=True)
     thread.start()
-    thread.join(SECONDS_BEFORE_NOTICE)
-    if thread.is_alive():
-        report(
-            f"waiting at {address} for {context.size} processes to connect; this one is rank "
-            f"{context.rank}"
-        )
-        thread.join(SECONDS_TO_CONNECT - SECONDS_BEFORE_NOTICE)
-    if thread.is_alive():
+    thread.join(SECONDS_TO_CONNECT)
+    if not outcome:
         raise UserError(
-            f"{context.size} processes have not connected at {address} within "
+            f"{context.size} processes have not connected at {place} within "
             f"{SECONDS_TO_CONNECT:.0f} s; start all of them with torchrun, or unset RANK and "
             "WORLD_SIZE to train in one"
         )
-    if errors:
-        raise errors[0]
+    if outcome[0] is not None:
+        reason = str(outcome[0]).splitlines()[0]
+        raise UserError(
+            f"the processes cannot connect at {place} ({reason}); start them with torchrun; with "
+            "several network devices set GLOO_SOCKET_IFNAME to the one that they share"
+        )
 
 
 def _connect(context: DistributedContext, backend: str) -> None:
@@ -306,11 +266,6 @@ def _connect(context: DistributedContext, backend: str) -> None:
         f"toytrans/{context.restarts}", store
     )
     distributed.init_process_group(backend, store=own, rank=context.rank, world_size=context.size)
-
-
-def _is_of_network(error: RuntimeError) -> bool:
-    """Whether an error comes from the network. gloo raises plain RuntimeErrors."""
-    return isinstance(error, distributed.DistError) or "gloo/transport" in str(error)
 
 
 def _context_of_environment() -> DistributedContext:

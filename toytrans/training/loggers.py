@@ -185,9 +185,9 @@ def open_loggers(
 
     report: gets one sentence about each logger that fails.
     """
-    run = RunFolder.open(path)
-    id, began = str(run.id), time.time() - elapsed_s
-    history = run.records if names else []
+    run = RunFolder.open(path) if names else None
+    id, began = str(run.id) if run else "", time.time() - elapsed_s
+    history = run.records if run else []
     workers = [
         _Worker(name, LoggedRun(path, id, config, path / LOGS / name, began), history)
         for name in names

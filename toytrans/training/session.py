@@ -77,7 +77,7 @@ def open_session(
     and does not wait for long. in_program: the process is the user's, and no signal ends it.
     """
     with contextlib.ExitStack() as stack:
-        context.require_equal(config=config)
+        given = config
         path, goes_on = context.on_main(lambda: _choose(name, out, resume, context))
         saved, notes = None, list[str]()
         if goes_on:
@@ -86,7 +86,7 @@ def open_session(
             config = context.on_main(partial(config_for_resume, saved.config, config, path))
             notes.append(locks)
         device, dataset = context.on_all(lambda: _open(config, saved, context))
-        context.require_equal(data=dataset.facts, device=device.type)
+        context.require_equal(config=given, data=dataset.facts, device=device.type)
         asked = config.train.precision
         if saved and asked == "auto":  # the choice holds for the whole run
             asked = saved.precision or asked
@@ -94,8 +94,15 @@ def open_session(
         size = context.size
         capture, remark = context.on_all(lambda: choose_capture(config, device, precision, size))
         trainer = Trainer(config, dataset, path, device, precision, context, capture)
-        if resume:
+        if resume or goes_on:
             notes += trainer.resume()
+        before = saved.environment if saved else {}
+        environment = _environment(config, device, precision, context)
+        environment |= {
+            "cuda_graphs": capture is not None,
+            "config": before.get("config", name),
+            "id": (saved and saved.id) or secrets.token_hex(4),
+        }
         signals = stack.enter_context(
             collect_signals(patient=patient or size > 1, in_program=in_program)
         )
@@ -104,20 +111,13 @@ def open_session(
                 lambda: stack.enter_context(new_folder(name, path if resume else out, remedy))
             )
             notes.append(locks)
-        before = saved.environment if saved else {}
-        environment = _environment(config, device, precision, context)
-        environment |= {
-            "cuda_graphs": capture is not None,
-            "config": before.get("config", name),
-            "id": (saved and saved.id) or secrets.token_hex(4),
-        }
         context.on_main(partial(create_run, trainer.run, config, dataset.facts, environment))
         processes = f", {size} processes" if size > 1 else ""
         report(f"{trainer.run}: {device}, {precision}{processes}")
         resumed = trainer.progress.step > 0
         changes = _changes(before, environment) if resumed else []
-        given = _given(trainer.model)
-        for sentence in filter(None, (given, remark, *dataset.notes, *notes, *changes)):
+        told = _given(trainer.model)
+        for sentence in filter(None, (told, remark, *dataset.notes, *notes, *changes)):
             report(sentence)
         if resumed and saved:
             _report_schedule(saved.config, config, trainer.progress.step, report)
@@ -144,7 +144,10 @@ def _choose(
         launch = read_environment(path).get("launch")
         resume = context.launch is not None and launch == context.launch
     path = choose_folder(name, out, resume=resume)
-    return path, resume and is_run(path)
+    goes_on = resume and is_run(path)
+    if goes_on:
+        RunFolder.open(path)  # a folder that only looks like a run gets no lock
+    return path, goes_on
 
 
 def _open(

@@ -36,19 +36,18 @@ def backward(
     forward: (src, tgt_in) -> logits (B, T, V).
     tokens: their number as a scalar on the device, for a graph; None = it is counted.
     Returns the summed loss, a scalar tensor, and the number of real target tokens, 0 if `tokens`
-    is given. Both are sums over all processes.
+    is given. Both are sums over all processes, and the gradients are this process's share.
     """
     batches = [objective.batch(batch) for batch in batches]
     counted = sum(objective.tokens(batch) for batch in batches) if tokens is None else 0
-    divisor = (counted if tokens is None else tokens) / context.size
+    divisor = counted if tokens is None else tokens
     total = torch.zeros((), device=device)
-    for number, batch in enumerate(batches, 1):
+    for batch in batches:
         src, tgt_in, tgt_out = context.shard(batch).to(device)
-        with context.accumulating(last=number == len(batches)):
-            with torch.autocast(device.type, torch.bfloat16, enabled=precision == "bf16"):
-                logits = forward(src, tgt_in)
-            loss = objective.loss(logits, tgt_out, label_smoothing)
-            (loss / divisor).backward()  # gradients are averaged over the processes
+        with torch.autocast(device.type, torch.bfloat16, enabled=precision == "bf16"):
+            logits = forward(src, tgt_in)
+        loss = objective.loss(logits, tgt_out, label_smoothing)
+        (loss / divisor).backward()
         total = total + loss.detach()
     return context.sum(total), counted
 
@@ -74,6 +73,7 @@ class Update:
         """The norm of the gradient is that before clipping."""
         self.optimizer.zero_grad()
         loss, counted = self.backward(batches, tokens)
+        self.context.sum_gradients(self.optimizer.state)
         limit = self.train.clip_norm or math.inf
         norm = torch.nn.utils.clip_grad_norm_(self.optimizer.state, limit)
         self.optimizer.step(lr)

@@ -80,14 +80,11 @@ class Trainer:
         model = build_model(config, dataset.facts.vocabulary)
         self.objective = objective_of(config.fault, config.model.backward)
         self.model = model.to(device)
-        self._forward: Callable[[Tensor, Tensor], Tensor] = context.wrap(
-            self.model,
-            skips_weights=config.fault is not None,
-        )
+        context.share(self.model)
         context.seed(config.seed, 0)
         self.optimizer = AdamW(self.model, config.train.weight_decay)
         eager = Update(
-            self._forward,
+            self.model,
             self.optimizer,
             device,
             config.train,
@@ -123,13 +120,12 @@ class Trainer:
         if not steps:
             self.context.on_main(self._check_none_lost)
             return ["no checkpoint to resume from; starting at step 0"]
-        load = partial(load_checkpoint, most_bytes=most_bytes_of(self.model))
+        most_bytes = most_bytes_of(self.model)
+        checkpoint = self.context.on_main(partial(_load_newest, self.run, steps, most_bytes))
         try:
-            self._restore(self.context.on_main(partial(load, self.run, steps[-1])))
+            self._restore(checkpoint)
         except DamagedCheckpoint as error:
-            goes_on = f"step {steps[-2]}" if len(steps) > 1 else "step 0"
-            what = str(error).partition("; ")[0]
-            raise UserError(f"{what}; move it away, then --resume goes on from {goes_on}") from None
+            raise _unusable(error, steps) from None
         return [f"resumed at step {steps[-1]}"]
 
     def _check_none_lost(self) -> None:
@@ -254,7 +250,7 @@ class Trainer:
         """Gradients of this process's shard of a batch. Raises UserError if memory runs out."""
         try:
             backward(
-                self._forward if self.context.size == 1 else self.model,  # nothing travels
+                self.model,
                 [self.context.shard(batch)],
                 self.device,
                 objective=self.objective,
@@ -366,6 +362,21 @@ class Trainer:
     def _interruption(self) -> StopReason | None:
         _, interrupted = self.context.agree(self.progress.elapsed_s, self.interrupted)
         return "interrupted" if interrupted else None
+
+
+def _load_newest(run: Path, steps: Sequence[int], most_bytes: int) -> Checkpoint:
+    """The last checkpoint of some steps. Raises UserError."""
+    try:
+        return load_checkpoint(run, steps[-1], most_bytes=most_bytes)
+    except DamagedCheckpoint as error:
+        raise _unusable(error, steps) from None
+
+
+def _unusable(error: DamagedCheckpoint, steps: Sequence[int]) -> UserError:
+    """What is wrong with the last checkpoint of some steps, and how to resume from another."""
+    goes_on = f"step {steps[-2]}" if len(steps) > 1 else "step 0"
+    what = str(error).partition("; ")[0]
+    return UserError(f"{what}; move it away, then --resume goes on from {goes_on}")
 
 
 def _not_finite(record: Record) -> str:

@@ -76,8 +76,8 @@ def damaged_files(run: RunSnapshot) -> Iterator[Symptom]:
     if run.records and not run.checkpoints and run.ending not in ("cut short", "diverged"):
         yield symptom(run.config, "no_checkpoint", f"step {run.step:,} was reached")
     if run.unread:
-        lines = "1 line" if run.unread == 1 else f"{run.unread} lines"
-        evidence = f"{lines} after the record of step {run.step}"
+        lines = "1 line holds" if run.unread == 1 else f"{run.unread} lines hold"
+        evidence = f"{lines} no record that can be used"
         yield symptom(run.config, "records_cut", evidence)
     if run.environment is None:
         yield symptom(run.config, "no_environment", "environment.json is missing or damaged")

@@ -80,7 +80,7 @@ class RunSnapshot:
 
     targets: None if the data cannot be read; why_no_targets says why.
     tested: None if no sweep has measured the run.
-    unread: the number of lines of metrics.jsonl from the first damaged one on.
+    unread: the number of lines of metrics.jsonl that cannot be used.
     """
 
     config: Config

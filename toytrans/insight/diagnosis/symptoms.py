@@ -68,8 +68,8 @@ TEXTS: dict[Severity, dict[str, tuple[str, str]]] = {
     },
     "odd": {
         "records_cut": (
-            "The end of metrics.jsonl cannot be read.",
-            "--resume drops it; during training this can appear for a moment",
+            "Lines of metrics.jsonl cannot be read.",
+            "none is needed: a crash may cut a line short, and it is skipped",
         ),
         "no_records": (
             "The run has checkpoints, but no records of its training.",

@@ -1,0 +1,301 @@
+"""The folder of a run: its name, what is refused, what stays, and who may write there."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from conftest import Command, tiny_yaml, trained_run
+from forked import COMMAND, Forked
+
+import toytrans
+from toytrans.training.checkpoint import saved_steps
+from toytrans.training.run import RunFolder
+
+CONFIG = tiny_yaml(train={"log_every": 2})
+TRAIN = ("train", "--config", "c.yaml")
+RESUME = (*TRAIN, "--out", "run", "--resume")
+LONGER = (*RESUME, "--set", "train.max_steps=14")
+
+Refused = Callable[..., str]
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return trained_run(tmp_path_factory, CONFIG)
+
+
+@pytest.fixture
+def run(trained: Path, here: Path) -> Path:
+    """A run of six steps in the working directory."""
+    return Path(shutil.copytree(trained, "run"))
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {str(p): p.read_bytes() for p in sorted(folder.rglob("*")) if p.is_file()}
+
+
+def steps_of(run: Path) -> list[int]:
+    """The steps in metrics.jsonl, line by line."""
+    return [json.loads(line)["step"] for line in (run / "metrics.jsonl").read_text().splitlines()]
+
+
+# Names -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("here")
+def test_runs_are_named_after_their_config_and_counted(command: Command):
+    for expected in ("c", "c-2", "c-3"):
+        assert f"runs/{expected}: cpu, fp32" in command(*TRAIN).err
+    assert sorted(os.listdir("runs")) == ["c", "c-2", "c-3"]
+    assert "runs/c-3" in command("eval").out, "the newest run is taken"
+    command(*TRAIN, "--resume", "--out", "runs/c-2", "--set", "train.max_steps=7")
+    assert "runs/c-2, step" in command("eval").out, "the one written to last"
+    assert "resumed at step 6" in command(*TRAIN, "--resume").err, "the last of this config"
+    for path in Path("runs/c-2/checkpoints").iterdir():
+        path.unlink()
+    assert "runs/c-3, step" in command("eval").out, "a run without a checkpoint is not taken"
+
+
+@pytest.mark.usefixtures("here")
+def test_a_config_takes_no_run_of_another_config(command: Command):
+    """exp-2.yaml's first run has the name that exp.yaml's second would have."""
+    for name in ("exp.yaml", "exp-2.yaml"):
+        Path(name).write_text(CONFIG)
+    assert command("train", "--config", "exp-2.yaml").code == 0
+    before = contents(Path("runs/exp-2"))
+    assert "runs/exp-3: " in command("train", "--config", "exp.yaml").err, "a free name"
+    answer = command("train", "--config", "exp.yaml", "--resume")
+    assert answer.code == 0 and "runs/exp-3: " in answer.err
+    assert contents(Path("runs/exp-2")) == before
+
+
+@pytest.mark.usefixtures("here")
+@pytest.mark.parametrize("more", [(), ("--resume",)])
+def test_a_name_as_long_as_a_disk_takes_is_a_run_and_a_longer_one_refused(
+    command: Command, more: tuple[str, ...]
+):
+    assert command(*TRAIN, "--out", "x" * 255, *more).code == 0
+    assert command("eval", "x" * 255).code == 0
+    answer = command(*TRAIN, "--out", "x" * 256, *more)
+    assert (answer.code, answer.err.count("\n")) == (2, 1), answer.err
+    assert "File name too long" in answer.err and "name another --out" in answer.err
+
+
+@pytest.mark.usefixtures("here")
+def test_two_trainings_at_once_take_two_folders():
+    both = [Forked(COMMAND, *TRAIN) for _ in range(2)]
+    assert [process.ended().code for process in both] == [0, 0]
+    assert sorted(os.listdir("runs")) == ["c", "c-2"]
+    assert [steps_of(Path("runs", name)) for name in ("c", "c-2")] == [[2, 4, 6]] * 2
+
+
+@pytest.mark.usefixtures("here")
+@pytest.mark.parametrize("link", ["runs", "runs/c", "away"])
+def test_a_link_that_leads_nowhere_is_told(command: Command, link: str):
+    """To a disk that is not mounted, say."""
+    Path(link).parent.mkdir(exist_ok=True)
+    Path(link).symlink_to("/not/mounted")
+    answer = command(*TRAIN, *(("--out", "away/run") if link == "away" else ()))
+    if link == "runs/c":
+        assert answer.code == 0 and Path("runs/c-2").is_dir(), "the next name is free"
+        return
+    assert (answer.code, answer.err.count("\n")) == (2, 1)
+    assert f"{link} is a link to /not/mounted, which is not there" in answer.err
+
+
+# What is there stays -----------------------------------------------------------------------------
+
+
+def test_a_run_is_never_replaced(run: Path, refused: Refused):
+    before = contents(run)
+    message = refused(*TRAIN, "--out", "run", "--set", "seed=1")
+    assert "run: holds a run; resume it with --resume" in message
+    assert "or name another --out" in message
+    with pytest.raises(toytrans.UserError, match="run: holds a run"):
+        toytrans.train("c.yaml", "run", seed=1)
+    assert "--out: empty" in refused(*TRAIN, "--out", "", "--resume")
+    assert contents(run) == before
+
+
+@pytest.mark.parametrize("more", [(), ("--resume",)])
+@pytest.mark.parametrize(
+    "files",
+    [
+        {"chapter.txt": "two years of work"},
+        {"config.yaml": "site: blog"},
+        {"config.yaml": "data: {task: copy}", "data.json": '{"posts": []}'},
+        {"metrics.jsonl": '{"step": 1}\n'},
+        {"metrics.jsonl": "", "notes.txt": "mine"},
+    ],
+)
+def test_a_folder_that_holds_something_else_is_left_alone(
+    here: Path, refused: Refused, files: dict[str, str], more: tuple[str, ...]
+):
+    (here / "mine").mkdir()
+    for name, text in files.items():
+        (here / "mine" / name).write_text(text)
+    before = contents(here / "mine")
+    assert "mine" in refused(*TRAIN, "--out", "mine", *more)
+    assert contents(here / "mine") == before
+
+
+@pytest.mark.usefixtures("here")
+@pytest.mark.parametrize("left", [(), ("metrics.jsonl",), ("metrics.jsonl", "data.json")])
+def test_a_training_killed_before_its_config_was_written_starts_again(
+    command: Command, left: tuple[str, ...]
+):
+    Path("r").mkdir()
+    for name in left:
+        Path("r", name).touch()
+    answer = command(*TRAIN, "--out", "r", "--resume")
+    assert answer.code == 0 and "starting at step 0" in answer.err
+    assert steps_of(Path("r")) == [2, 4, 6]
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        ("--set", "train.lr=0.5"),
+        ("--set", "train.lr=much"),
+        ("--device", "cuda:77"),
+        ("--break", "nothing"),
+        ("--log-to", "paper"),
+        ("--set", "data.task=reverse"),
+    ],
+)
+def test_a_refused_command_changes_nothing(run: Path, refused: Refused, bad: tuple[str, ...]):
+    before = contents(run), sorted(Path.cwd().rglob("*"))
+    refused(*RESUME, *bad)
+    if bad != ("--set", "train.lr=0.5") and "data" not in bad[1]:
+        refused(*TRAIN, "--out", "new", *bad)
+    assert (contents(run), sorted(Path.cwd().rglob("*"))) == before
+
+
+def test_an_error_before_the_first_file_leaves_no_folder(
+    here: Path, command: Command, monkeypatch: pytest.MonkeyPatch
+):
+    def fails(*_: object) -> None:
+        raise RuntimeError("a bug")
+
+    for place in ("toytrans.training.session._environment", "toytrans.training.trainer.AdamW"):
+        with monkeypatch.context() as patch:
+            patch.setattr(place, fails)
+            assert command(*TRAIN).code == command(*TRAIN, "--out", "new").code == 70
+        assert os.listdir(here) == ["c.yaml"]
+
+
+NAMES = ("config.yaml", "data.json", "environment.json", "metrics.jsonl", "checkpoints.json")
+
+
+@pytest.mark.usefixtures("in_time")
+@pytest.mark.parametrize("make", ["link", "dead link", "pipe"])
+@pytest.mark.parametrize("name", NAMES)
+def test_nothing_is_written_through_a_link_or_a_pipe(
+    run: Path, command: Command, name: str, make: str
+):
+    Path("diary").write_bytes((run / name).read_bytes())
+    before = Path("diary").read_bytes()
+    (run / name).unlink()
+    if make == "pipe":
+        os.mkfifo(run / name)
+    else:
+        (run / name).symlink_to("../diary" if make == "link" else "../new")
+    answer = command(*LONGER)
+    is_told = name in answer.err or "not a run directory" in answer.err
+    assert answer.code == 2 and is_told, answer.err
+    assert Path("diary").read_bytes() == before and not Path("new").exists()
+    assert not (run / name).is_file() or (run / name).is_symlink()
+    assert command("runs", ".").code == 0
+
+
+@pytest.mark.parametrize("how", ["a link to nothing", "emptied"])
+def test_a_resume_without_its_checkpoints_changes_nothing(run: Path, refused: Refused, how: str):
+    """Say on a disk that is not mounted."""
+    (run / "checkpoints").rename("disk")
+    if how == "emptied":
+        (run / "checkpoints").mkdir()
+    else:
+        (run / "checkpoints").symlink_to("/not/mounted")
+    before = contents(run)
+    said = refused(*LONGER)
+    assert "run/checkpoints: holds none of the 3 checkpoints" in said and "put it back" in said
+    assert contents(run) == before
+
+
+def test_checkpoints_may_lie_on_another_disk(run: Path, command: Command):
+    (run / "checkpoints").rename("disk")
+    (run / "checkpoints").symlink_to("../disk")
+    assert command(*LONGER).code == 0
+    assert saved_steps(run)[-2:] == [12, 14]
+
+
+# Two trainings at once ---------------------------------------------------------------------------
+
+HOLDS = """
+import time; from pathlib import Path
+from toytrans.training.folder import locked_folder
+with locked_folder(Path("run"), ""): print("locked", flush=True); time.sleep(60)
+"""
+
+
+def test_a_second_training_is_refused_until_the_first_is_gone(run: Path, command: Command):
+    """However it went: kill -9 is the harshest. Readers do not mind."""
+    with subprocess.Popen([sys.executable, "-c", HOLDS], stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None and process.stdout.readline() == b"locked\n"
+        before = contents(run)
+        answer = command(*LONGER)
+        assert (answer.code, answer.out, answer.err.count("\n")) == (2, "", 1)
+        assert "run: another training is writing here" in answer.err and "--out" in answer.err
+        assert command("eval", "run").code == command("report", "run").code == 0
+        assert "being written" in command("runs", ".", "--json").out
+        assert contents(run) == before
+        process.kill()
+    assert command(*LONGER).code == 0
+    assert "finished" in command("runs", ".", "--json").out
+
+
+def test_of_two_resumes_at_once_one_is_refused_and_nothing_is_lost(run: Path):
+    both = [Forked(COMMAND, *RESUME, "--set", "train.max_steps=1000000") for _ in range(2)]
+    deadline = time.monotonic() + 60
+    while all(each.process.is_alive() for each in both) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    winner, loser = sorted(both, key=lambda each: not each.process.is_alive())
+    refused = loser.ended()
+    assert refused.code == 2 and refused.err.count("\n") == 1, refused.err
+    while b'"step": 40,' not in (run / "metrics.jsonl").read_bytes():
+        assert winner.process.is_alive() and time.monotonic() < deadline
+        assert RunFolder.open(run).state.state == "being written"  # which stops no training
+    winner.process.terminate()
+    assert winner.ended().code == 143
+    steps = steps_of(run)
+    assert steps == list(range(2, steps[-1] + 1, 2)), "each record once"
+    assert saved_steps(run)[-1] >= steps[-1], "the winner has saved"
+
+
+def test_of_two_new_trainings_in_one_folder_one_is_refused(here: Path):
+    both = [Forked(COMMAND, *TRAIN, "--out", "new") for _ in range(2)]
+    (code, *_), (other, _, err) = sorted(process.ended() for process in both)
+    assert (code, other) == (0, 2) and err.count("\n") == 1
+    assert "new: another training is writing here" in err or "new: holds a run" in err
+    assert steps_of(here / "new") == [2, 4, 6]
+
+
+def test_a_system_without_locks_says_so_and_trains(
+    run: Path, command: Command, monkeypatch: pytest.MonkeyPatch
+):
+    def no_lock(*_: object) -> None:
+        raise OSError(95, "Operation not supported")
+
+    for name, value in (("fcntl.fcntl", no_lock), ("fcntl", None)):
+        with monkeypatch.context() as patch:
+            patch.setattr(f"toytrans.training.lock.{name}", value)
+            answer = command(*RESUME)
+            assert command("runs", ".").code == 0
+        assert answer.code == 0 and "run: no file locks here" in answer.err
+    assert "file locks" not in command(*RESUME).err
