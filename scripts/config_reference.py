@@ -45,7 +45,7 @@ toytrans config explain train.lr
 
 In the tables, *list of 2* is a list of two values, such as `[1, 20]`. A *name* is one of those in
 the column *range*. *Own code* is `FILE.py:NAME`; see
-[Your own task, positions, model](own.md).
+[Your own task, positions, model](own.md#your-own-task).
 """
 
 SECTIONS = {

@@ -21,7 +21,7 @@ CONFIGS = sorted((ROOT / "configs").glob("*.yaml"))
 README = ROOT / "README.md"
 SHOWING = [
     *sorted((ROOT / "docs").glob("*/**/*.md")),
-    *(ROOT / f"docs/{name}.md" for name in ("confused", "exercises")),
+    *(ROOT / f"docs/{name}.md" for name in ("confused", "from", "teaching")),
 ]
 """Pages that show output: tests/test_shown_output.py runs what is on them."""
 PAGES = [page for page in sorted((ROOT / "docs").glob("*.md")) if page not in SHOWING] + [README]
@@ -83,7 +83,7 @@ def test_every_command_of_toytrans_is_documented():
     every += " gradients attention trace doctor report sweep compare export exercise"
     for command in every.split():
         assert f"| `{command}` |" in (ROOT / "docs/commands.md").read_text(), command
-    run = {shlex.split(command)[1] for command in PAGE_OF}
+    run = {shlex.split(line)[1] for page in [*PAGES, *SHOWING] for line in commands_of(page)}
     assert run == set(every.split())
     assert len(PAGE_OF) >= 30
 

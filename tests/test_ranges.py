@@ -3,6 +3,7 @@
 import csv
 import json
 import re
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -125,19 +126,6 @@ def test_a_range_without_pairs_has_no_key(inside, command: Command):
         assert [part for part in RANGES if part in group["runs"][0]["values"]] == there
 
 
-def test_runs_are_averaged_range_by_range(inside, shares, command: Command):
-    assert call("train", "c.yaml", "--out", "other", "--seed", "1") == 0
-    alone = [json.loads(command("eval", run, "--json").out) for run in ("r", "other")]
-    found = json.loads(command("eval", "r", "other", "--json").out)
-    for part in RANGES:
-        values = [run[part]["exact_match"] for run in alone]
-        assert found["over_runs"][part]["exact_match"]["mean"] == pytest.approx(sum(values) / 2)
-        assert found["groups"][0][part] == found["over_runs"][part]
-    shown = command("eval", "r", "other").out
-    for part, label in LABELS.items():
-        assert re.search(rf"{label}: test, 2 runs trained on lengths 2 to\s+6", shown), part
-
-
 @pytest.mark.parametrize("lengths", [(), ("--lengths", "1:12")])
 def test_compare_gives_each_range_its_share(lengths, inside, shares, tmp_path, command: Command):
     """Decoded, and teacher-forced with --lengths, which gives the same shares."""
@@ -201,9 +189,9 @@ def test_a_report_shows_each_range(inside, shares, tmp_path, command: Command):
     for part, label in LABELS.items():
         pairs = 10 * len(RANGES[part])
         assert re.search(rf"\b{label}\s+{pairs}\s+{shares[part]:.4f}\b", text)
-    assert call("train", "c.yaml", "--out", "second", "--set", "train.max_steps=2") == 0
     both = tmp_path / "both.html"
-    assert command("report", "r", "second", "--out", str(both)).code == 0
+    shutil.copytree("r", "twin")
+    assert command("report", "r", "./r", "twin", "--out", str(both)).code == 0
     text = re.sub(r"<[^>]+>", " ", both.read_text())
     heads = r"\s+".join(f"exact match, {label}" for label in LABELS.values())
     assert re.search(heads, text)

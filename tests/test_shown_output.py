@@ -10,7 +10,7 @@ of blanks count as one, and empty lines do not count. Numbers:
     below 1e-5, say 0 or 2e-16  any number below 1e-5: it is rounding
     with trained weights        decimals may differ by 0.2, or by 20%
 
-The exercise of docs/exercises.md trains for three steps. No output of its run is shown.
+The exercise of docs/teaching.md trains for three steps. No output of its run is shown.
 """
 
 import contextlib

@@ -19,6 +19,7 @@ from toytrans.config.yaml import IN_PYTHON, Tree
 from toytrans.data.pairs import Side, Split
 from toytrans.data.selection import Selection
 from toytrans.errors import UserError
+from toytrans.evaluation import Scores
 from toytrans.model.initialisation import count_parameters
 from toytrans.sweeps import comparison
 from toytrans.sweeps.comparison import SWEEPS
@@ -27,7 +28,7 @@ from toytrans.sweeps.pool import check_ray
 from toytrans.sweeps.sweep import plan, write
 from toytrans.training import run as training_run
 from toytrans.training.devices import tuned
-from toytrans.training.measured import Measured, measure
+from toytrans.training.measured import measure
 from toytrans.training.records import Records
 from toytrans.training.run import Record, RunFolder
 from toytrans.training.session import Session, open_session
@@ -74,7 +75,7 @@ class Run(training_run.Run):
         *,
         length_of: Side = "src",
         files: str | Path | tuple[str | Path, str | Path] | None = None,
-    ) -> Measured:
+    ) -> Scores:
         """Measure the run as `toytrans eval` does. Raises UserError.
 
         lengths: the shortest and the longest; None = those of the split. split: valid or test.

@@ -12,7 +12,7 @@ exact match, up to rounding and to targets beyond the decoding limit.
 import contextlib
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from itertools import count, groupby
 from statistics import fmean, median
 from typing import Any, NamedTuple
@@ -21,9 +21,11 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from toytrans.config.sealed import fault_remark
 from toytrans.data.batches import Batch, evaluation_batches
 from toytrans.data.pairs import DataFacts, Pairs, Side, pad_rows
 from toytrans.data.selection import first_of_each
+from toytrans.html import html_table
 from toytrans.model.decoding import search
 from toytrans.model.seq2seq import Seq2Seq
 from toytrans.tokens import EOS_ID, PAD_ID, Vocabulary
@@ -58,6 +60,8 @@ class Scores:
     """What was measured of some pairs.
 
     columns: one whole number a pair, (N,) each. losses: nats, summed over the pairs of each length.
+    train_length: the shortest and the longest training sequence. side: whose length counts.
+    about: run, seed, split, checkpoint and fault, where a run was measured.
 
     Of every pair:
     length: symbols of its source, or of its target.
@@ -74,19 +78,27 @@ class Scores:
 
     columns: Columns
     losses: dict[int, float]
+    train_length: tuple[int, int]
+    side: Side = "src"
+    about: dict[str, Any] = field(default_factory=dict)
 
     def __add__(self, other: "Scores") -> "Scores":
         ours, theirs = self.losses, other.losses
         losses = {n: ours.get(n, 0.0) + theirs.get(n, 0.0) for n in ours.keys() | theirs.keys()}
-        return Scores(
-            {name: torch.cat([own, other.columns[name]]) for name, own in self.columns.items()},
-            losses,
-        )
+        columns = {
+            name: torch.cat([own, other.columns[name]]) for name, own in self.columns.items()
+        }
+        return replace(self, columns=columns, losses=losses)
 
     @property
     def lengths(self) -> list[int]:
         """The lengths that were measured."""
         return sorted(self.losses)
+
+    @property
+    def exact_match(self) -> float:
+        """The proportion of outputs that equal their target, over all lengths."""
+        return float(self.summary()["exact_match"])
 
     def summary(self, low: int = 0, high: int | None = None) -> Summary:
         """Shares, loss in nats per real token, and errors of the pairs of lengths low .. high.
@@ -126,24 +138,68 @@ class Scores:
             "eos_never": decoded - total["ended"],
         }
 
-    def parts(self, train_length: tuple[int, int]) -> dict[str, Summary]:
+    def parts(self) -> dict[str, Summary]:
         """Summaries of the lengths below, in and beyond the training lengths. A part without pairs
         is absent."""
-        low, high = train_length
+        low, high = self.train_length
         ends = {"below": (0, low - 1), "in_range": (low, high), "beyond": (high + 1, None)}
         found = {part: self.summary(*ends[part]) for part in PARTS}
         return {part: summary for part, summary in found.items() if summary["examples"]}
+
+    def labelled(self) -> list[tuple[str, Summary]]:
+        """The parts by label, and all of them together if there are several."""
+        rows = [(PARTS[part], summary) for part, summary in self.parts().items()]
+        return rows if len(rows) == 1 else [*rows, ("all", self.summary())]
 
     def by_length(self) -> dict[int, Summary]:
         """The summary of each length."""
         return {n: self.summary(n, n) for n in self.lengths}
 
-    def to_dict(self, train_length: tuple[int, int]) -> Summary:
-        """Plain values: the total, its parts, per length."""
+    def to_dict(self) -> Summary:
+        """Plain values: what was measured, the total, its parts, per length."""
         rows = [{"length": n} | summary for n, summary in self.by_length().items()]
         for row in rows:
             del row["loss"]
-        return self.summary() | self.parts(train_length) | {"by_length": rows}
+        measured = {"length_of": self.side, "train_length": list(self.train_length)}
+        return self.about | measured | self.summary() | self.parts() | {"by_length": rows}
+
+    def __repr__(self) -> str:
+        lines = [self._title()]
+        for label, summary in self.labelled():
+            pairs, exact, interval, accuracy, loss = _cells(summary)
+            lines.append(
+                f"  {label}: exact match {exact} ({interval}), token accuracy {accuracy}, "
+                f"loss {loss}, {pairs} pairs"
+            )
+        return "\n".join(lines)
+
+    def _repr_html_(self) -> str:
+        rows = [(label, _cells(summary)) for label, summary in self.labelled()]
+        for low, high, _ in spans(self.lengths, self.train_length):
+            label = f"{low} to {high}" if low < high else f"length {low}"
+            rows.append((label, _cells(self.summary(low, high))))
+        return html_table(
+            self._title(), ("pairs", "exact match", "95%", "token acc.", "loss"), rows
+        )
+
+    def _title(self) -> str:
+        """The run, its step and fault, and the pairs."""
+        if not self.about:
+            return "scores"
+        of = self.about
+        title = f"{of['run']}, step {of['checkpoint']}"
+        return "; ".join(filter(None, (title, fault_remark(of["fault"])))) + f": {of['split']}"
+
+
+def _cells(summary: Summary) -> list[str]:
+    """Pairs, exact match and its interval, token accuracy, loss."""
+    return [
+        f"{summary['examples']:,}",
+        f"{summary['exact_match']:.3f}",
+        f"{summary['low']:.3f}..{summary['high']:.3f}",
+        f"{summary['token_accuracy']:.3f}",
+        f"{summary['loss']:.4f}",
+    ]
 
 
 def _share(part: float, whole: int) -> float:
@@ -238,25 +294,22 @@ def evaluate(
     chosen = first_of_each(lengths, decode)
     columns = {name: torch.zeros_like(lengths) for name in (*FORCED, "decoded", *FREE)}
     columns["decoded"][chosen] = 1
-    scores = Scores({"length": lengths} | columns, {})
+    losses: dict[int, float] = {}
     follow = follow or (lambda done, total: None)
     total = len(pairs) + len(chosen)
-    longest, heads = model.config.max_length, model.config.n_heads
-    with _in_eval_mode(model) as device:
-        for batch, rows in evaluation_batches(pairs, batch_tokens, source_bos, longest, heads):
-            values, losses = _forced(model, batch.to(device))
-            _add_losses(scores.losses, lengths[rows], losses)
+    with _in_eval_mode(model):
+        for batch, rows in _batches(model, pairs, source_bos, batch_tokens):
+            values, of_rows = _forced(model, batch)
+            _add_losses(losses, lengths[rows], of_rows)
             for name, column in values.items():
                 columns[name][rows] = column.long()
             follow(len(rows), total)
-        some = pairs.take(chosen)
-        for batch, rows in evaluation_batches(some, batch_tokens, source_bos, longest, heads):
-            batch = batch.to(device)
+        for batch, rows in _batches(model, pairs.take(chosen), source_bos, batch_tokens):
             tokens = search(model, batch.src, beam=beam, target_growth=facts.target_growth).tokens
             for name, column in _free(tokens, batch.tgt_out).items():
                 columns[name][chosen[rows]] = column.long()
             follow(len(rows), total)
-    return scores
+    return Scores({"length": lengths} | columns, losses, facts.train_length, side)
 
 
 def _add_losses(sums: dict[int, float], lengths: Tensor, losses: Tensor) -> None:
@@ -268,14 +321,25 @@ def _add_losses(sums: dict[int, float], lengths: Tensor, losses: Tensor) -> None
 
 
 @contextlib.contextmanager
-def _in_eval_mode(model: Seq2Seq) -> Iterator[torch.device]:
-    """Evaluation mode until the block ends. Yields the model's device."""
+def _in_eval_mode(model: Seq2Seq) -> Iterator[None]:
+    """Evaluation mode until the block ends."""
     training = model.training
     model.eval()
     try:
-        yield next(model.parameters()).device
+        yield
     finally:
         model.train(training)
+
+
+def _batches(
+    model: Seq2Seq, pairs: Pairs, source_bos: bool, tokens: int = BATCH_TOKENS
+) -> Iterator[tuple[Batch, Tensor]]:
+    """Batches of pairs on the model's device, and the numbers of their rows."""
+    device, limits = next(model.parameters()).device, model.config
+    for batch, rows in evaluation_batches(
+        pairs, tokens, source_bos, limits.max_length, limits.n_heads
+    ):
+        yield batch.to(device), rows
 
 
 def _forced(model: Seq2Seq, batch: Batch) -> tuple[Columns, Tensor]:
@@ -330,12 +394,9 @@ def translate(
         return []
     pairs = Pairs(*pad_rows(rows), *pad_rows([[]] * len(rows)))
     output: list[list[str]] = [[]] * len(rows)
-    longest, heads = model.config.max_length, model.config.n_heads
-    with _in_eval_mode(model) as device:
-        for batch, order in evaluation_batches(pairs, BATCH_TOKENS, source_bos, longest, heads):
-            decoded = search(
-                model, batch.src.to(device), beam=beam, target_growth=facts.target_growth
-            )
+    with _in_eval_mode(model):
+        for batch, order in _batches(model, pairs, source_bos):
+            decoded = search(model, batch.src, beam=beam, target_growth=facts.target_growth)
             for row, ids in zip(order.tolist(), decoded.tokens.tolist(), strict=True):
                 output[row] = vocabulary.decode(ids)
     return output

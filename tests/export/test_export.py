@@ -100,50 +100,25 @@ def test_distances_past_the_last_bucket(tmp_path: Path) -> None:
         assert ours == theirs
 
 
+@pytest.mark.parametrize("norm", ["pre", "post"])
+@pytest.mark.parametrize("name", FOLLOWS)
 @pytest.mark.parametrize(
     "options",
     [
-        {"tie_embeddings": False, "backward": "by_hand"},
+        {"tie_embeddings": False, "backward": "by_hand", "n_encoder_layers": 3},
         {"share_layers": True, "pad_mask": "keys_and_queries"},
-    ],
-)
-def test_options_of_every_format(options: dict[str, object], tmp_path: Path) -> None:
-    for library in ("transformers", "ctranslate2", "onnxscript", "onnxruntime"):
-        pytest.importorskip(library)
-    for name in FOLLOWS:
-        for norm in ("pre", "post"):
-            run = run_of("sinusoidal", norm=norm, n_encoder_layers=3, **options)
-            export.export(run, name, tmp_path / f"{name}-{norm}")
-            assert_equal_tokens(run, name, tmp_path / f"{name}-{norm}")
-
-
-@pytest.mark.parametrize(
-    "model",
-    [
-        {"backward": "by_hand"},
-        {"pad_mask": "keys_and_queries"},
         {"n_heads": 6, "d_model": 48, "score_cap": 3},
     ],
 )
-def test_other_options(model: dict[str, object], tmp_path: Path) -> None:
-    run = run_of("anchored", **model)
-    export.export(run, "safetensors", tmp_path / "out")
-    assert_equal_tokens(run, "safetensors", tmp_path / "out")
-
-
-@pytest.mark.parametrize(
-    ("scheme", "model", "name", "said"),
-    [
-        ("sinusoidal", {"score_cap": 2}, "huggingface", "model.score_cap: 2; take --format safet"),
-        ("none", {"cross_positions": "anchored"}, "ctranslate2", "model.cross_positions: anchored"),
-    ],
-)
-def test_an_option_without_a_counterpart(
-    scheme: str, model: dict[str, object], name: ExportFormat, said: str, tmp_path: Path
-) -> None:
+def test_options(options: dict[str, object], name: ExportFormat, norm: str, tmp_path: Path) -> None:
     pytest.importorskip({"huggingface": "transformers"}.get(name, name))
-    with pytest.raises(UserError, match=said):
-        export.export(run_of(scheme, **model), name, tmp_path / "out")
+    run = run_of("sinusoidal", norm=norm, **options)
+    if "score_cap" in options and name != "safetensors":
+        with pytest.raises(UserError, match="model.score_cap: 3; take --format safetensors or on"):
+            export.export(run, name, tmp_path / "out")
+    else:
+        export.export(run, name, tmp_path / "out")
+        assert_equal_tokens(run, name, tmp_path / "out")
 
 
 def test_symbols_with_the_names_of_special_tokens() -> None:
@@ -172,7 +147,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
         assert call("export", "reverse", "--format", "safetensors") == 0
         assert call("export", "reverse_sinusoidal", "--format", "safetensors") == 0
         assert call("export", "reverse_sinusoidal", "--format", "ctranslate2") == 0
-        assert call("export", "--run", "reverse_sinusoidal", "--format", "huggingface") == 0
+        assert call("export", "reverse_sinusoidal", "--format", "huggingface") == 0
     return folder
 
 
@@ -196,19 +171,22 @@ def folder(runs: Path, here: Path) -> Path:
     return here
 
 
-def test_the_command_writes_nothing_else(runs: Path) -> None:
-    ends = ("", ".safetensors", "-ctranslate2", "-huggingface")
-    made = {path.name for path in runs.iterdir()} - {"one.yaml", "two.yaml"}
-    assert made == {"reverse", "reverse.safetensors", *(f"reverse_sinusoidal{e}" for e in ends)}
-
-
-def test_the_command_says_what_it_checked(folder: Path, command: Command) -> None:
+def test_the_command_says_what_it_checked_and_writes_nothing_else(
+    folder: Path, command: Command
+) -> None:
+    before = {path.name for path in folder.iterdir()}
     answer = command("export", "reverse", "--format", "safetensors", "--out", "x.safetensors")
     assert answer.code == 0 and answer.err == ""
     assert answer.out.splitlines() == [
         "wrote x.safetensors from reverse, step 6",
         "decoded with it: 8 of 8 sequences give the tokens of this run",
     ]
+    assert {path.name for path in folder.iterdir()} - before == {"x.safetensors"}
+    assert {"reverse.safetensors", "reverse_sinusoidal-huggingface"} < before, "names of their own"
+    config = folder / "reverse" / "config.yaml"
+    config.write_text(config.read_text().replace("max_steps: 6", "max_steps: 60"))
+    answer = command("export", "reverse", "--format", "safetensors", "--out", "part")
+    assert "training is unfinished: step 6 of 60" in answer.out
 
 
 def test_onnx_reads_any_number_of_rows_and_places(onnx: Path) -> None:
@@ -240,10 +218,8 @@ def test_transformers_reads_text_and_saves_again(folder: Path) -> None:
     inputs = tokenizer(sources, return_tensors="pt", padding=True)
     tokens = model.generate(**inputs, max_new_tokens=12)
     expected = toytrans.load("reverse_sinusoidal").translate(sources)
-    assert tokenizer.batch_decode(tokens, skip_special_tokens=True)[1] == expected[1]
-    assert [text.split()[:12] for text in expected] == [
-        text.split() for text in tokenizer.batch_decode(tokens, skip_special_tokens=True)
-    ]
+    said = tokenizer.batch_decode(tokens, skip_special_tokens=True)
+    assert [text.split()[:12] for text in expected] == [text.split() for text in said]
 
 
 @pytest.mark.parametrize(("tested", "limit"), [([1, 40], 2 * 40 + 10), ([1, 9], 2 * 30 + 10)])
@@ -276,10 +252,11 @@ def test_refusals(folder: Path, refused: Callable[..., str], monkeypatch) -> Non
     assert "cannot be written (No such file" in refused(
         "export", "reverse", *with_format, "--out", "a/b"
     )
-    weights = next((folder / "reverse_sinusoidal/checkpoints").glob("step-*/weights.safetensors"))
+    weights = next((folder / "reverse_sinusoidal/checkpoints").glob("step-*.safetensors"))
     weights.write_bytes(weights.read_bytes()[:-1])
-    assert "wrong checksum" in refused(
-        "export", "reverse_sinusoidal", "--checkpoint", weights.parent.name[5:], *with_format
+    step = weights.stem.removeprefix("step-")
+    assert weights.name in refused(
+        "export", "reverse_sinusoidal", "--checkpoint", step, *with_format
     )
     config = folder / "reverse" / "config.yaml"
     config.write_text(config.read_text().replace("fault: null", "fault: no_causal"))
@@ -308,15 +285,6 @@ def test_own_code(here: Path, refused: Callable[..., str], command: Command) -> 
     assert command("export", "task", "--format", "safetensors").code == 0
 
 
-def test_an_unfinished_run_is_named(folder: Path, command: Command) -> None:
-    shutil.copytree("reverse", "part")
-    config = folder / "part" / "config.yaml"
-    config.write_text(config.read_text().replace("max_steps: 6", "max_steps: 60"))
-    answer = command("export", "part", "--format", "safetensors")
-    assert answer.code == 0
-    assert "training is unfinished: step 6 of 60" in answer.out
-
-
 def test_the_file_holds_all_that_a_loader_needs(folder: Path) -> None:
     model = plain.load("reverse.safetensors")
     run = toytrans.load("reverse", device="cpu")
@@ -331,7 +299,7 @@ def test_the_file_holds_all_that_a_loader_needs(folder: Path) -> None:
 BLOCKS = re.findall(r"^```py\n(.*?)^```", DOCS.read_text(), re.MULTILINE | re.DOTALL)
 
 
-@pytest.mark.parametrize("block", BLOCKS[:3], ids=["plain", "transformers", "ctranslate2"])
+@pytest.mark.parametrize("block", BLOCKS[:2], ids=["transformers", "ctranslate2"])
 def test_the_examples_of_the_page(
     folder: Path, block: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -344,5 +312,5 @@ def test_the_example_for_onnx(
     onnx: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(onnx)
-    exec(BLOCKS[3], {})
+    exec(BLOCKS[2], {})
     assert capsys.readouterr().out.splitlines() == toytrans.load("reverse").translate(["5 7 9"])

@@ -1,19 +1,16 @@
 """Initialisation and data have seeds of their own."""
 
+import json
 from pathlib import Path
 
 import pytest
 import torch
 from conftest import Command, config_of, tensors_of
 
-from toytrans.cli.evaluate import _groups
 from toytrans.config.load import load_config, save_config
 from toytrans.config.schema import Config
 from toytrans.data.batches import training_batches
 from toytrans.data.open import open_dataset
-from toytrans.evaluation import Scores
-from toytrans.training.measured import Measured
-from toytrans.training.run import Run, RunFolder
 from toytrans.training.trainer import Trainer
 
 
@@ -62,9 +59,8 @@ def test_a_seed_out_of_range_is_refused(here: Path, refused):
 
 
 def test_eval_groups_runs_that_differ_in_either_seed(here: Path, command: Command):
-    loaded: list[Run] = []
-    for seeds in ("seed=1", "seed=2", "data.seed=5", "train.lr=1e-3"):
-        assert command("train", "c.yaml", "--set", seeds, "--out", seeds).code == 0
-        loaded.append(RunFolder.open(here / seeds).load())
-    groups = _groups([Measured(run, Scores({}, {}), (1, 4), "test", "src") for run in loaded])
-    assert [len(group) for group in groups] == [3, 1]
+    runs = ["seed=1", "seed=2", "data.seed=5", "train.lr=1e-3"]
+    for changes in runs:
+        assert command("train", "c.yaml", "--set", changes, "--out", changes).code == 0
+    groups = json.loads(command("eval", *runs, "--json").out)["groups"]
+    assert [group["paths"] for group in groups] == [runs[:3], runs[3:]]

@@ -25,13 +25,13 @@ from toytrans.cli.common import (
     span_of,
     warn_of_fault,
 )
-from toytrans.cli.render.lengths import print_one, print_several
+from toytrans.cli.render.results import print_scores
 from toytrans.errors import UnseenSymbol, UserError
 from toytrans.files import json_text
 
 if TYPE_CHECKING:
     from toytrans.config.schema import Config
-    from toytrans.training.measured import Measured
+    from toytrans.evaluation import Scores
     from toytrans.training.run import Run
 
 CHUNK = 4096
@@ -47,9 +47,6 @@ def evaluate(
     paths: Annotated[
         list[Path] | None,
         typer.Argument(metavar="RUN", help="Run directories. Default: the newest run."),
-    ] = None,
-    run: Annotated[
-        list[Path] | None, typer.Option(metavar="RUN", help="The same as the argument RUN.")
     ] = None,
     split: Annotated[
         Literal["valid", "test"], typer.Option(help="Which data of the run to measure.")
@@ -94,28 +91,22 @@ def evaluate(
     from toytrans.data.selection import Selection
     from toytrans.training.measured import measure
 
-    once = {os.path.abspath(path): path for path in [*(paths or ()), *(run or ())]}
+    once = {os.path.abspath(path): path for path in paths or ()}
     runs = [_load(path, checkpoint, device) for path in once.values() or [None]]
     wanted = Selection(span, examples, length_of)
+    groups: dict[Config, list[Scores]] = {}  # runs of a group differ in seeds and device at most
     measured = []
     for loaded in runs:
         with _watched(loaded.path) as follow:
-            measured.append(measure(loaded, files or split, wanted, decode, beam, follow))
+            scores = measure(loaded, files or split, wanted, decode, beam, follow)
+        measured.append(scores)
+        groups.setdefault(loaded.config.without_seeds(), []).append(scores)
     if as_json:
-        print(json_text(_to_dict(measured)))
+        print(json_text(_to_dict(measured, list(groups.values()))))
         return
     search = "greedy search" if beam == 1 else f"beam {beam}"
-    for group in _groups(measured):
-        show = print_several if len(group) > 1 else print_one
-        show(output(), group, search)
-
-
-def _groups(measured: "list[Measured]") -> "list[list[Measured]]":
-    """Runs that may be averaged: their configs differ in seeds and device at most."""
-    groups: dict[Config, list[Measured]] = {}
-    for one in measured:
-        groups.setdefault(one.run.config.without_seeds(), []).append(one)
-    return list(groups.values())
+    for group in groups.values():
+        print_scores(output(), group, search)
 
 
 @contextlib.contextmanager
@@ -140,23 +131,26 @@ def _watched(run: Path) -> "Iterator[Callable[[int, int], None]]":
         yield follow
 
 
-def _to_dict(measured: "list[Measured]") -> dict[str, Any]:
+def _to_dict(measured: "list[Scores]", groups: "list[list[Scores]]") -> dict[str, Any]:
     """One run as plain values; several runs, and the averages of each group.
 
     over_runs: the averages of all runs, null if there are several groups.
     """
     from toytrans.evaluation import average_runs
 
-    runs = [one.to_dict() for one in measured]
+    runs = [scores.to_dict() for scores in measured]
     if len(runs) == 1:
         return runs[0]
-    groups = [
-        {"paths": [str(one.run.path) for one in group]}
-        | average_runs([one.to_dict() for one in group])
-        for group in _groups(measured)
+    averages = [
+        {"paths": [scores.about["run"] for scores in group]}
+        | average_runs([scores.to_dict() for scores in group])
+        for group in groups
     ]
-    over_runs = average_runs(runs) if len(groups) == 1 else None
-    return {"runs": runs, "over_runs": over_runs, "groups": groups}
+    return {
+        "runs": runs,
+        "over_runs": average_runs(runs) if len(groups) == 1 else None,
+        "groups": averages,
+    }
 
 
 def translate(

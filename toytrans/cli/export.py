@@ -8,9 +8,7 @@ import typer
 from toytrans.cli.common import (
     Checkpoint,
     RunArgument,
-    RunOption,
     check_new,
-    either,
     open_run,
     printable,
 )
@@ -21,11 +19,8 @@ CHECKED, LONGEST = 8, 20
 
 
 def export(
+    format: Annotated[ExportFormat, typer.Option("--format", help="The runtime to write for.")],
     run: RunArgument = None,
-    run_option: RunOption = None,
-    format: Annotated[
-        ExportFormat, typer.Option("--format", help="The runtime to write for.", show_default=False)
-    ] = ...,  # type: ignore[assignment]
     out: Annotated[
         Path | None,
         typer.Option(help="What to write. Default: the run's name and the format's."),
@@ -45,7 +40,7 @@ def export(
 
     exports.check_installed(format)
     tune_process()
-    loaded = open_run(either(run, run_option, "run"), checkpoint)
+    loaded = open_run(run, checkpoint)
     path = out or exports.default_path(loaded, format)
     check_new("--out", path)
     exports.export(loaded, format, path)

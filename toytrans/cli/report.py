@@ -42,18 +42,14 @@ def report(
     from toytrans.report.page import check_plots, page
 
     check_plots()
-    from toytrans.report import compared, sections
-    from toytrans.report.runs import read_view
+    from toytrans.report import sections
     from toytrans.training.devices import tune_process
 
     tune_process()
-    views = [read_view(path) for path in paths or [newest()]]
-    follow = Progress()
-    if len(views) == 1:
-        title, parts = views[0].name, list(sections.sections_of(views[0], follow))
-    else:
-        title, parts = f"{len(views)} runs", list(compared.sections_of(views, follow))
-    text = page(f"toytrans: {title}", parts)
+    once = {os.path.abspath(path): path for path in paths or [newest()]}
+    views = [sections.view_of(path) for path in once.values()]
+    title = views[0].name if len(views) == 1 else f"{len(views)} runs"
+    text = page(f"toytrans: {title}", list(sections.sections_of(views, Progress())))
     out = out or _free()
     write_new("--out", out, text.encode(), replace=overwrite)
     print(f"wrote {printable(str(out))}")

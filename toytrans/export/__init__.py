@@ -1,25 +1,24 @@
 """Trained models for other runtimes.
 
 Each format is a module of its name, which has
-    NEEDS: packages that writing and decoding take
-    SUFFIX: the end of the name that an export gets by default
-    refusal(model): the option that the format cannot express; empty if it can express all
     write(run, path): writes the file, or the folder
-    decoder(path): reads it in its runtime
+    decoder(path): decodes with it in its runtime
 """
 
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, NamedTuple
 
 import torch
 
 from toytrans.config.names import ExportFormat
+from toytrans.config.schema import ModelConfig
 from toytrans.config.sealed import fault_remark
 from toytrans.data.pairs import pad_rows
 from toytrans.errors import UserError, how_to_install
-from toytrans.export.shared import PLACES, Decoder, Rows
+from toytrans.export import plain
+from toytrans.export.shared import PLACES, Decoder, Rows, cut
 from toytrans.files import drafted
 from toytrans.model.decoding import search, token_limits
 from toytrans.tokens import BOS_ID, EOS_ID, FIRST_SYMBOL_ID, PAD_ID
@@ -30,14 +29,52 @@ BATCH = 100
 """Sequences that are decoded together."""
 
 
-def format_module(name: ExportFormat) -> Any:
-    """The module of a format."""
-    return import_module(f"{__name__}.{name}")
+class Format(NamedTuple):
+    """What a format needs and what it can express.
+
+    needs: packages that writing and decoding take. suffix: the end of an export's default name.
+    positions, cross_positions: values of the keys of a model. score_cap: whether it may be set.
+    """
+
+    needs: tuple[str, ...]
+    suffix: str
+    positions: tuple[str, ...] = plain.POSITIONS
+    cross_positions: tuple[str, ...] = plain.CROSS_POSITIONS
+    score_cap: bool = True
+
+
+ABSOLUTE = ("sinusoidal", "learned", "none")
+IN_BUCKETS = ("rotary", "relative", "t5")
+FORMATS: dict[ExportFormat, Format] = {
+    "safetensors": Format((), ".safetensors"),
+    "huggingface": Format(
+        ("transformers", "tokenizers"), "-huggingface", ABSOLUTE, ("none",), score_cap=False
+    ),
+    "ctranslate2": Format(
+        ("ctranslate2",), "-ctranslate2", (*ABSOLUTE, *IN_BUCKETS), ("none",), score_cap=False
+    ),
+    "onnx": Format(("onnx", "onnxscript", "onnxruntime"), "-onnx"),
+}
+
+
+def refusal(name: ExportFormat, model: ModelConfig) -> str:
+    """The option that a format cannot express; empty if it can express all."""
+    fits = FORMATS[name]
+    if model.positions not in fits.positions:
+        return f"model.positions: {model.positions}"
+    if model.cross_positions not in fits.cross_positions:
+        return f"model.cross_positions: {model.cross_positions}"
+    if model.score_cap and not fits.score_cap:
+        return f"model.score_cap: {model.score_cap:g}"
+    positions = "random" if model.random_positions else model.positions
+    if name == "huggingface" and model.norm == "post" and positions != "sinusoidal":
+        return f"model.norm: post with {positions} positions"
+    return ""
 
 
 def check_installed(name: ExportFormat) -> None:
     """Raise UserError if a package that a format needs is not installed."""
-    missing = [package for package in format_module(name).NEEDS if find_spec(package) is None]
+    missing = [package for package in FORMATS[name].needs if find_spec(package) is None]
     if missing:
         raise UserError(
             f"--format {name} needs {' and '.join(missing)}; {how_to_install(*missing)}"
@@ -56,19 +93,15 @@ def check_fits(run: Run, name: ExportFormat) -> None:
             raise UserError(
                 f"{run.path}: no format can express your own code, {key}: {shown(code)}"
             )
-    if option := format_module(name).refusal(run.config.model):
-        fits = [other for other in get_args(ExportFormat) if not _refuses(other, run)]
+    if option := refusal(name, run.config.model):
+        fits = [other for other in FORMATS if not refusal(other, run.config.model)]
         remedy = f"take --format {' or '.join(fits)}" if fits else "no format can"
         raise UserError(f"{run.path}: {name} cannot express {option}; {remedy}")
 
 
-def _refuses(name: ExportFormat, run: Run) -> bool:
-    return bool(format_module(name).refusal(run.config.model))
-
-
 def default_path(run: Run, name: ExportFormat) -> Path:
     """Where an export goes by default: in the working directory, named after its run."""
-    return Path(f"{run.path.resolve().name}{format_module(name).SUFFIX}")
+    return Path(f"{run.path.resolve().name}{FORMATS[name].suffix}")
 
 
 def export(run: Run, name: ExportFormat, out: Path) -> None:
@@ -79,15 +112,19 @@ def export(run: Run, name: ExportFormat, out: Path) -> None:
         raise UserError(f"{out}: no name that every runtime can open; name another --out")
     try:
         with drafted(out) as draft:
-            format_module(name).write(run, draft)
+            _module(name).write(run, draft)
     except OSError as error:
         raise UserError(f"{out}: cannot be written ({error.strerror})") from None
 
 
 def decoder_of(name: ExportFormat, path: Path) -> Decoder:
-    """Greedy decoding of an export in its runtime."""
-    decode: Decoder = format_module(name).decoder(path)
-    return decode
+    """Greedy decoding of an export in its runtime, up to and with EOS."""
+    decode: Decoder = _module(name).decoder(path)
+    return lambda src, most: cut(decode(src, most))
+
+
+def _module(name: ExportFormat) -> Any:
+    return import_module(f"{__name__}.{name}")
 
 
 # Comparing -----------------------------------------------------------------------------------

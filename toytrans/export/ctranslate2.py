@@ -8,15 +8,11 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from toytrans.config.schema import ModelConfig
 from toytrans.export.shared import PLACES, Decoder, Rows, position_table, token_names
 from toytrans.model.build import as_transformer
 from toytrans.model.transformer import Transformer
 from toytrans.tokens import BOS_ID, EOS_ID, PAD_ID, Vocabulary
 from toytrans.training.run import Run
-
-NEEDS = ("ctranslate2",)
-SUFFIX = "-ctranslate2"
 
 ACTIVATIONS = {"relu": "RELU", "gelu": "GELU", "gelu_tanh": "GELUTanh"}
 
@@ -26,15 +22,6 @@ first half hold one distance each. Of `relative` all others hold the same number
 
 FARTHEST = 128
 """Where the last bucket begins."""
-
-
-def refusal(model: ModelConfig) -> str:
-    """The option that CTranslate2 lacks; empty if it has all."""
-    if model.positions not in ("sinusoidal", "learned", "none", "rotary", *BUCKETS):
-        return f"model.positions: {model.positions}"
-    if model.cross_positions != "none":
-        return f"model.cross_positions: {model.cross_positions}"
-    return f"model.score_cap: {model.score_cap:g}" if model.score_cap else ""
 
 
 def write(run: Run, path: Path) -> None:
@@ -145,7 +132,6 @@ def decoder(path: Path) -> Decoder:
     ids = {name: number for number, name in enumerate(names)}
 
     def decode(src: Rows, most: int) -> Rows:
-        """Sources, and the most tokens of an answer -> ids, as `Decoder` says."""
         answers = translator.translate_batch(
             [[names[i] for i in row if i != EOS_ID] for row in src],  # it adds EOS
             beam_size=1,

@@ -13,16 +13,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from toytrans.config.schema import ModelConfig
 from toytrans.data.pairs import TARGET_SLACK, pad_rows
-from toytrans.export.shared import PLACES, Decoder, Rows, cut, position_table, token_names
+from toytrans.export.shared import PLACES, Decoder, Rows, position_table, token_names
 from toytrans.model.build import as_transformer
 from toytrans.model.transformer import Transformer
 from toytrans.tokens import BOS_ID, EOS_ID, PAD_ID, Vocabulary
 from toytrans.training.run import Run
-
-NEEDS = ("transformers", "tokenizers")
-SUFFIX = "-huggingface"
 
 SPECIALS = {
     "pad_token_id": PAD_ID,
@@ -31,20 +27,6 @@ SPECIALS = {
     "decoder_start_token_id": BOS_ID,
 }
 ACTIVATIONS = {"relu": "relu", "gelu": "gelu", "gelu_tanh": "gelu_pytorch_tanh"}
-
-
-def refusal(model: ModelConfig) -> str:
-    """The option that no architecture of transformers has; empty if one has all."""
-    if model.positions not in ("sinusoidal", "learned", "none"):
-        return f"model.positions: {model.positions}"
-    if model.cross_positions != "none":
-        return f"model.cross_positions: {model.cross_positions}"
-    if model.score_cap:
-        return f"model.score_cap: {model.score_cap:g}"
-    if model.norm == "post" and (model.positions != "sinusoidal" or model.random_positions):
-        positions = "random" if model.random_positions else model.positions
-        return f"model.norm: post with {positions} positions"
-    return ""
 
 
 def write(run: Run, path: Path) -> None:
@@ -194,11 +176,7 @@ def decoder(path: Path) -> Decoder:
     from transformers import AutoModelForSeq2SeqLM
 
     with _without_bars():
-        return generate(AutoModelForSeq2SeqLM.from_pretrained(path, local_files_only=True))
-
-
-def generate(model: Any) -> Decoder:
-    """Greedy decoding by a model of transformers."""
+        model = AutoModelForSeq2SeqLM.from_pretrained(path, local_files_only=True)
 
     @torch.inference_mode()
     def decode(src: Rows, most: int) -> Rows:
@@ -207,6 +185,6 @@ def generate(model: Any) -> Decoder:
         tokens = model.generate(
             ids, attention_mask=mask, do_sample=False, num_beams=1, max_new_tokens=most
         )
-        return cut(tokens[:, 1:].tolist())
+        return tokens[:, 1:].tolist()
 
     return decode

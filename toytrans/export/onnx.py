@@ -19,15 +19,10 @@ from torch import Tensor, nn
 
 from toytrans.data.pairs import pad_rows
 from toytrans.export.plain import PlainTransformer
-from toytrans.export.safetensors import about, refusal, weights_of
-from toytrans.export.shared import Decoder, Rows, cut
+from toytrans.export.safetensors import about, weights_of
+from toytrans.export.shared import Decoder, Rows
 from toytrans.tokens import BOS_ID, EOS_ID
 from toytrans.training.run import Run
-
-__all__ = ["NEEDS", "SUFFIX", "decoder", "refusal", "write"]
-
-NEEDS = ("onnx", "onnxscript", "onnxruntime")
-SUFFIX = "-onnx"
 
 
 class _Encoder(nn.Module):
@@ -104,7 +99,6 @@ def decoder(path: Path) -> Decoder:
     )
 
     def decode(rows: Rows, most: int) -> Rows:
-        """Sources, and the most tokens of an answer -> ids, as `Decoder` says."""
         src = pad_rows(rows)[0].numpy()
         memory = encode.run(None, {"src": src})[0]
         tgt = np.full((len(src), 1), BOS_ID)
@@ -112,6 +106,6 @@ def decoder(path: Path) -> Decoder:
             logits = step.run(None, {"tgt": tgt, "memory": memory, "src": src})[0]
             newest = logits[:, EOS_ID:].argmax(-1) + EOS_ID
             tgt = np.concatenate((tgt, newest[:, None]), 1)
-        return cut(tgt[:, 1:].tolist())
+        return tgt[:, 1:].tolist()
 
     return decode

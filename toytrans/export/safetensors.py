@@ -8,23 +8,10 @@ import safetensors.torch
 from torch import Tensor
 
 from toytrans import __version__
-from toytrans.config.schema import ModelConfig
 from toytrans.data.pairs import pad_rows
 from toytrans.export import plain
-from toytrans.export.shared import Decoder, Rows, cut
+from toytrans.export.shared import Decoder, Rows
 from toytrans.training.run import Run
-
-NEEDS: tuple[str, ...] = ()
-SUFFIX = ".safetensors"
-
-
-def refusal(model: ModelConfig) -> str:
-    """The positions that plain.py does not compute; empty if it computes them."""
-    if model.positions not in plain.POSITIONS:
-        return f"model.positions: {model.positions}"
-    if model.cross_positions not in plain.CROSS_POSITIONS:
-        return f"model.cross_positions: {model.cross_positions}"
-    return ""
 
 
 def weights_of(run: Run) -> dict[str, Tensor]:
@@ -62,6 +49,6 @@ def decoder(path: Path) -> Decoder:
     model = plain.load(str(path))
 
     def decode(src: Rows, most: int) -> Rows:
-        return cut(plain.greedy(model, pad_rows(src)[0], most).tolist())
+        return plain.greedy(model, pad_rows(src)[0], most).tolist()
 
     return decode

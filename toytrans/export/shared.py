@@ -12,8 +12,8 @@ Rows = list[list[int]]
 """Ragged rows of ids."""
 
 Decoder = Callable[[Rows, int], Rows]
-"""Greedy decoding: sources as the encoder reads them, and the most tokens of an answer -> ids up to
-and with EOS, or without it where that many were not enough."""
+"""Greedy decoding: sources as the encoder reads them, and the most tokens of an answer -> ids with
+EOS, or without it where that many were not enough. What follows EOS is of no account."""
 
 PLACES = 1024
 """Longest sequence of a format with a table of positions, where the model itself has no limit."""

@@ -29,8 +29,8 @@ class Chart(NamedTuple):
     spec: dict[str, Any]
 
 
-class Measure(NamedTuple):
-    """A curve of training. keys: of records, with the names of their lines. log: the scale."""
+class Curve(NamedTuple):
+    """What records hold. keys: of records, with the names of their lines. log: the scale."""
 
     title: str
     keys: dict[str, str]
@@ -38,28 +38,28 @@ class Measure(NamedTuple):
     format: str = ".4f"
 
 
-MEASURES = (
-    Measure("Loss in nats a token", {"loss": "training", "valid_loss": "validation"}, log=True),
-    Measure("Exact match on validation data", {"valid_exact_match": "exact match"}),
-    Measure("Learning rate", {"lr": "learning rate"}, format=".3g"),
-    Measure("Norm of the gradient", {"grad_norm": "norm"}, log=True, format=".3g"),
-    Measure("Target tokens a second", {"tokens_per_s": "tokens"}, format=",.0f"),
+CURVES = (
+    Curve("Loss in nats a token", {"loss": "training", "valid_loss": "validation"}, log=True),
+    Curve("Exact match on validation data", {"valid_exact_match": "exact match"}),
+    Curve("Learning rate", {"lr": "learning rate"}, format=".3g"),
+    Curve("Norm of the gradient", {"grad_norm": "norm"}, log=True, format=".3g"),
+    Curve("Target tokens a second", {"tokens_per_s": "tokens"}, format=",.0f"),
 )
 
 
 def curves(runs: Mapping[str, Sequence[dict[str, Any]]]) -> list[Chart]:
-    """One chart a measure, of the records of some runs by name."""
+    """Charts of the records of some runs by name. What no run has measured is left out."""
     rows = {name: _with_pace(records) for name, records in runs.items()}
     charts = []
-    for measure in MEASURES:
+    for curve in CURVES:
         points = [
             {"run": name, "line": line, "step": row["step"], "value": row[key]}
             for name, records in rows.items()
-            for key, line in measure.keys.items()
-            for row in thinned([row for row in records if _is_drawn(row.get(key), measure.log)])
+            for key, line in curve.keys.items()
+            for row in _thinned([row for row in records if _is_drawn(row.get(key), curve.log)])
         ]
         if points:
-            charts.append(Chart(measure.title, _curve(measure, points, several=len(runs) > 1)))
+            charts.append(_curve(curve, points, several=len(runs) > 1))
     return charts
 
 
@@ -68,11 +68,12 @@ def _is_drawn(value: Any, log: bool) -> bool:
     return value is not None and math.isfinite(value) and (value > 0 or not log)
 
 
-def thinned(rows: Rows, most: int = MOST_POINTS) -> Rows:
-    """At most so many rows, the first and the last among them."""
-    if len(rows) <= most:
+def _thinned(rows: Rows) -> Rows:
+    """At most MOST_POINTS rows, the first and the last among them."""
+    if len(rows) <= MOST_POINTS:
         return rows
-    return [rows[round(k * (len(rows) - 1) / (most - 1))] for k in range(most)]
+    last = MOST_POINTS - 1
+    return [rows[round(k * (len(rows) - 1) / last)] for k in range(MOST_POINTS)]
 
 
 def _with_pace(records: Iterable[dict[str, Any]]) -> Rows:
@@ -89,60 +90,45 @@ def _with_pace(records: Iterable[dict[str, Any]]) -> Rows:
     return rows
 
 
-def _curve(measure: Measure, points: Rows, *, several: bool) -> dict[str, Any]:
+def _curve(curve: Curve, points: Rows, *, several: bool) -> Chart:
     import altair as alt
 
-    scale = alt.Scale(type="log") if measure.log else alt.Scale(zero=False)
-    encoding: dict[str, Any] = {
-        "x": alt.X("step:Q", title="step"),
-        "y": alt.Y("value:Q", title=None, scale=scale),
-        "tooltip": [
-            *[alt.Tooltip("run:N")] * several,
-            alt.Tooltip("line:N", title="curve"),
-            alt.Tooltip("step:Q", format=","),
-            alt.Tooltip("value:Q", format=measure.format),
-        ],
-    }
-    if several:
-        encoding["color"] = alt.Color("run:N", title=None, legend=_legend())
-        if len(measure.keys) > 1:
-            encoding["strokeDash"] = alt.StrokeDash("line:N", title=None, legend=_legend())
-    elif len(measure.keys) > 1:
-        encoding["color"] = alt.Color("line:N", title=None, legend=_legend())
-    few = len(points) <= 40
-    chart = alt.Chart(alt.Data(values=points)).mark_line(point=few, clip=True).encode(**encoding)
-    return _spec(chart.properties(width="container", height=180), measure.title)
+    scale = alt.Scale(type="log") if curve.log else alt.Scale(zero=False)
+    tooltip = [alt.Tooltip("line:N", title="curve"), alt.Tooltip("step:Q", format=",")]
+    marked = {"point": len(points) <= 40, "clip": True}
+    chart = _base(points, several, *tooltip, alt.Tooltip("value:Q", format=curve.format))
+    chart = chart.mark_line(**marked).encode(
+        x=alt.X("step:Q", title="step"), y=alt.Y("value:Q", title=None, scale=scale)
+    )
+    if len(curve.keys) > 1:
+        channel = alt.StrokeDash if several else alt.Color
+        chart = chart.encode(channel("line:N", title=None, legend=_legend()))
+    return _chart(curve.title, chart.properties(width="container", height=180))
 
 
-def lengths(runs: dict[str, Rows], trained: tuple[int, int] | None, side: str) -> Chart:
-    """Exact match with its 95% interval by length, of some runs by name.
+def lengths(runs: dict[str, Rows], trained: tuple[int, int] | None) -> Chart:
+    """Exact match with its 95% interval by source length, of some runs by name.
 
     runs: rows with length, exact_match, low, high and decoded. trained: the training lengths.
     """
     import altair as alt
 
-    title = "Exact match by length"
+    keys = ("length", "exact_match", "low", "high", "decoded")
     points = [
-        {"run": name}
-        | {key: row[key] for key in ("length", "exact_match", "low", "high")}
-        | {"pairs": row["decoded"]}
+        {"run": name} | {key: row[key] for key in keys}
         for name, rows in runs.items()
         for row in rows
     ]
-    axis = f"{side} length in symbols"
-    base = alt.Chart(alt.Data(values=points)).encode(
-        x=alt.X("length:Q", title=axis, axis=alt.Axis(tickMinStep=1)),
-        tooltip=[
-            *[alt.Tooltip("run:N")] * (len(runs) > 1),
-            alt.Tooltip("length:Q"),
-            alt.Tooltip("exact_match:Q", title="exact match", format=".3f"),
-            alt.Tooltip("low:Q", format=".3f"),
-            alt.Tooltip("high:Q", format=".3f"),
-            alt.Tooltip("pairs:Q"),
-        ],
-    )
-    if len(runs) > 1:
-        base = base.encode(color=alt.Color("run:N", title=None, legend=_legend()))
+    tooltip = [
+        alt.Tooltip("length:Q"),
+        alt.Tooltip("exact_match:Q", title="exact match", format=".3f"),
+        alt.Tooltip("low:Q", format=".3f"),
+        alt.Tooltip("high:Q", format=".3f"),
+        alt.Tooltip("decoded:Q", title="pairs"),
+    ]
+    axis = alt.Axis(tickMinStep=1)
+    base = _base(points, len(runs) > 1, *tooltip)
+    base = base.encode(x=alt.X("length:Q", title="source length in symbols", axis=axis))
     scale = alt.Scale(domain=[0, 1])
     layers = [
         base.mark_area(opacity=0.2).encode(
@@ -156,34 +142,33 @@ def lengths(runs: dict[str, Rows], trained: tuple[int, int] | None, side: str) -
         ends = alt.Chart(alt.Data(values=[{"end": end} for end in shown]))
         layers.append(ends.mark_rule(strokeDash=[4, 4]).encode(x="end:Q"))
     chart = alt.layer(*layers).properties(width="container", height=240)
-    return Chart(title, _spec(chart, title))
+    return _chart("Exact match by length", chart)
+
+
+def _base(points: Rows, several: bool, *tooltip: Any) -> Any:
+    """A chart of points, with a colour for each of several runs."""
+    import altair as alt
+
+    chart = alt.Chart(alt.Data(values=points))
+    if not several:
+        return chart.encode(tooltip=tooltip)
+    colour = alt.Color("run:N", title=None, legend=_legend())
+    return chart.encode(tooltip=[alt.Tooltip("run:N"), *tooltip], color=colour)
 
 
 def attention(maps: "Maps") -> Chart:
     """The heads of one attention of one pair at one checkpoint, all three to be chosen."""
     import altair as alt
 
-    title = "Attention of every head"
-    steps = maps.steps
-    pair = alt.param(
-        name="pair",
-        value=0,
-        bind=alt.binding_select(
-            options=list(range(len(maps.pairs))), labels=maps.pairs, name="pair "
-        ),
-    )
-    chosen = alt.param(
-        name="attention",
-        value=maps.attentions[-1],
-        bind=alt.binding_select(options=maps.attentions, name="attention "),
-    )
-    last = len(steps) - 1
-    slider = alt.param(
-        name="checkpoint",
-        value=last,
-        bind=alt.binding_range(
-            min=0, max=last, step=1, name="checkpoint (the title names its step) "
-        ),
+    def choice(name: str, value: Any, **options: Any) -> Any:
+        return alt.param(
+            name=name, value=value, bind=alt.binding_select(name=f"{name} ", **options)
+        )
+
+    last = len(maps.steps) - 1
+    names = list(range(len(maps.pairs)))
+    slider = alt.binding_range(
+        min=0, max=last, step=1, name="checkpoint (the title names its step) "
     )
     chart = (
         alt.Chart(alt.Data(values=maps.rows))
@@ -200,19 +185,18 @@ def attention(maps: "Maps") -> Chart:
                 scale=alt.Scale(domain=[0, 1], scheme="viridis"),
                 legend=alt.Legend(title="weight", orient="bottom"),
             ),
-            tooltip=[
-                alt.Tooltip("query:N"),
-                alt.Tooltip("key:N"),
-                alt.Tooltip("weight:Q", format=".3f"),
-                alt.Tooltip("head:N"),
-            ],
+            tooltip=["query:N", "key:N", alt.Tooltip("weight:Q", format=".3f"), "head:N"],
         )
         .properties(width=alt.Step(CELL), height=alt.Step(CELL))
         .facet(column=alt.Column("head:N", title=None))
-        .add_params(pair, chosen, slider)
-        .properties(title=alt.Title(alt.expr(f"attention + ', step ' + {steps}[checkpoint]")))
+        .add_params(
+            choice("pair", 0, options=names, labels=maps.pairs),
+            choice("attention", maps.attentions[-1], options=maps.attentions),
+            alt.param(name="checkpoint", value=last, bind=slider),
+        )
+        .properties(title=alt.Title(alt.expr(f"attention + ', step ' + {maps.steps}[checkpoint]")))
     )
-    return Chart(title, _spec(chart, title))
+    return _chart("Attention of every head", chart)
 
 
 def _tokens() -> "alt.Axis":
@@ -229,6 +213,5 @@ def _legend() -> "alt.Legend":
     return alt.Legend(orient="top", labelLimit=300)
 
 
-def _spec(chart: Any, description: str) -> dict[str, Any]:
-    spec: dict[str, Any] = chart.properties(description=description).to_dict()
-    return spec
+def _chart(title: str, chart: Any) -> Chart:
+    return Chart(title, chart.properties(description=title).to_dict())

@@ -1,7 +1,8 @@
-"""The document: parts, style and scripts in one file that loads nothing."""
+"""The document: sections, style and scripts in one file that loads nothing."""
 
 import functools
 import json
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
@@ -15,40 +16,62 @@ from toytrans.report.charts import Chart
 MISSING = f"a page with plots needs Altair: {how_to_install('altair', 'vl-convert-python')}"
 
 
+class Cell(NamedTuple):
+    """Text, its class in style.css, and what a pointer over it reads out."""
+
+    text: str
+    looks: str = ""
+    says: str = ""
+
+
+class Grid(NamedTuple):
+    """A table. rows: text, HTML, numbers or `Cell`.
+
+    kind: classes in style.css. The first cell of a row names it where the kind is mask, facts or
+    labelled. A sortable grid gets buttons in its headings; one with a caption can be read with the
+    arrow keys.
+    """
+
+    heads: Sequence[str]
+    rows: Iterable[Sequence[Any]]
+    kind: str = "data"
+    caption: str = ""
+
+
+class Block(NamedTuple):
+    """Grids beside each other, with a heading, lines above and sentences below."""
+
+    grids: Sequence[Grid]
+    heading: str = ""
+    above: Sequence[str] = ()
+    below: Sequence[str] = ()
+
+
 class Section(NamedTuple):
-    """name: of its anchor. body: HTML. charts: whether it has plots."""
+    """One part of a page. name: of its anchor. missing: what cannot be shown, and why."""
 
     name: str
     title: str
-    body: Markup
-    has_charts: bool
+    text: str = ""
+    missing: str = ""
+    charts: Sequence[Chart] = ()
+    blocks: Sequence[Block] = ()
+
+
+def section(name: str, title: str, *, table: Any = None, **parts: Any) -> Section:
+    """A section. table: headings, rows and the rest of a `Grid`. parts: fields of `Section`."""
+    blocks = [*parts.pop("blocks", ()), *([Block([Grid(*table)])] if table else ())]
+    return Section(name, title, blocks=blocks, **parts)
+
+
+def html(form: str, *texts: str) -> Markup:
+    """HTML with texts in its places, escaped, their control characters shown."""
+    return Markup(form).format(*map(printable, texts))
 
 
 def _shown(value: Any) -> Any:
     """Text whose control characters are shown. HTML that is ready stays as it is."""
     return printable(value) if isinstance(value, str) and not isinstance(value, Markup) else value
-
-
-_environment = Environment(
-    loader=PackageLoader("toytrans.report"),
-    autoescape=True,
-    finalize=_shown,
-    undefined=StrictUndefined,
-    trim_blocks=True,
-    lstrip_blocks=True,
-)
-
-
-def section(name: str, title: str, **parts: Any) -> Section:
-    """One part of a page.
-
-    parts: what `parts.html` knows: text, missing, facts, charts, table, masks, translations,
-    checks, config, tables.
-    """
-    charts: list[Chart] = parts.get("charts", [])
-    specs = [(chart.title, as_script(chart.spec)) for chart in charts]
-    body = _environment.get_template("parts.html").render(parts | {"name": name, "charts": specs})
-    return Section(name, title, Markup(body), bool(charts))
 
 
 def as_script(values: Any) -> Markup:
@@ -65,9 +88,20 @@ def _plain(values: Any) -> Any:
     return _shown(values)
 
 
-def page(title: str, sections: list[Section]) -> str:
+_environment = Environment(
+    loader=PackageLoader("toytrans.report"),
+    autoescape=True,
+    finalize=_shown,
+    undefined=StrictUndefined,
+    trim_blocks=True,
+    lstrip_blocks=True,
+)
+_environment.filters["script"] = as_script
+
+
+def page(title: str, sections: Sequence[Section]) -> str:
     """The whole document. Raises UserError where plots are asked for without Altair."""
-    library = _plot_library() if any(part.has_charts for part in sections) else ""
+    library = _plot_library() if any(part.charts for part in sections) else ""
     return _environment.get_template("page.html").render(
         title=title, sections=sections, version=__version__, library=Markup(library)
     )

@@ -1,11 +1,11 @@
-"""The parts of a page about one run, and those that other commands show alone.
+"""The parts of a page about runs, and those that other commands show alone.
 
-Each function returns one Section. A part that cannot be made says why in its place, so that a page
-of a damaged run still shows the rest.
+A part that cannot be made says why in its place, so that a page of a damaged run shows the rest.
 """
 
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
 
 from toytrans.checks import Report as Checks
 from toytrans.checks import check
@@ -16,7 +16,7 @@ from toytrans.data.selection import Selection, pairs_of_split
 from toytrans.doctor.findings import examine
 from toytrans.doctor.record import read_snapshot
 from toytrans.errors import UserError
-from toytrans.evaluation import PARTS, Scores, evaluate, translate
+from toytrans.evaluation import PARTS, Scores, translate
 from toytrans.inspection.heads import AttentionMaps, few, validation_pairs
 from toytrans.inspection.shown import ATTENTIONS, REASONS, InspectedBatch
 from toytrans.inspection.table import Table
@@ -24,10 +24,10 @@ from toytrans.model.build import as_transformer
 from toytrans.model.initialisation import count_parameters
 from toytrans.report import charts
 from toytrans.report.attention import at_every_checkpoint, of_validation
-from toytrans.report.page import Section, section
-from toytrans.report.runs import RunView
+from toytrans.report.page import Block, Cell, Grid, Section, html, section
 from toytrans.training.faults import objective_of
-from toytrans.training.run import NOT_MEASURED, Record, Run
+from toytrans.training.measured import measure
+from toytrans.training.run import METRICS, NOT_MEASURED, Record, Run, RunFolder, state_of
 
 EVALUATED = 1000
 """Test pairs that are measured."""
@@ -42,96 +42,226 @@ Follow = Callable[[str], None]
 """Called with what is being done."""
 
 
-def sections_of(view: RunView, follow: Follow) -> Iterator[Section]:
-    """Every part of the page of one run, in order."""
-    yield _summary(view)
-    if view.records:
-        yield section("curves", "Training", charts=charts.curves({view.name: view.records}))
-    parts: list[tuple[str, str, Callable[[Run], Section]]] = [
-        ("lengths", "Exact match by length", _lengths),
-        ("masks", "Masks", lambda run: masks(inspected_of_run(run))),
-        ("attention", "Attention", lambda run: attention_of(of_validation(run))),
-        ("translations", "Translations", _translations),
-        ("check", "Checks", lambda run: checks(check(run))),
-    ]
+class View(NamedTuple):
+    """A run as it is: what can be read of it, and why the rest cannot."""
+
+    path: Path
+    state: str
+    folder: RunFolder | None
+    records: list[Record]
+    run: Run | None
+    problem: str
+
+    @property
+    def name(self) -> str:
+        return self.path.name or str(self.path)
+
+
+def view_of(path: Path) -> View:
+    """Read a run. Only a path that is no folder raises UserError; damage is part of the view."""
+    if not path.is_dir():
+        raise UserError(f"{path}: no such run directory; `toytrans runs` lists those there are")
+    folder, run, problems = None, None, []
+    records: list[Record] = []
+    try:
+        folder = RunFolder.open(path)
+        records = folder.records
+        if folder.damaged_lines:
+            lines = f"lines that hold no record: {folder.damaged_lines}"
+            problems.append(f"{path / METRICS}: {lines}")
+        run = folder.load("best", "cpu")
+    except UserError as error:
+        problems.append(str(error))
+    return View(path, str(state_of(path)), folder, records, run, "\n".join(problems))
+
+
+def sections_of(views: Sequence[View], follow: Follow) -> Iterator[Section]:
+    """Every part of the page of one run, or of several beside each other, in order."""
+    names = [view.name for view in views]
+    if len(set(names)) < len(names):
+        names = [str(view.path) for view in views]
+    named, several = dict(zip(names, views, strict=True)), len(views) > 1
+    results, missing = {}, []
+    for name, view in named.items():
+        follow(f"exact match of {name}")
+        try:
+            if view.run is not None:
+                results[name] = measured(view.run)
+            problem = view.problem or ("" if view.run else "no checkpoint")
+        except UserError as error:
+            problem = str(error)
+        if problem:
+            missing.append(f"{name}: {problem}")
+    yield _summary(named, results, "\n".join(missing))
+    if recorded := {name: view.records for name, view in named.items() if view.records}:
+        yield section("curves", "Training", charts=charts.curves(recorded))
+    if results:
+        yield _lengths(results)
+    if not several:
+        yield from _inside(views[0], follow)
+    yield _config(named)
+    if not several and (folder := views[0].folder) and folder.environment:
+        rows = [(key, _text(value)) for key, value in folder.environment.items()]
+        yield section("environment", "Environment", table=((), rows, "facts"))
+
+
+def _inside(view: View, follow: Follow) -> Iterator[Section]:
+    """What is inside a model, and what is wrong with it."""
+    parts: list[tuple[str, str, Callable[[], Section]]] = []
+    if (run := view.run) is not None:
+        parts = [
+            ("masks", "Masks", lambda: masks(inspected_of_run(run))),
+            ("attention", "Attention", lambda: attention_of(of_validation(run))),
+            ("translations", "Translations", lambda: _translations(run)),
+            ("check", "Checks", lambda: checks(check(run))),
+        ]
+    if view.folder is not None:
+        parts.append(("doctor", "Diagnosis", lambda: _diagnosis(view.path)))
     for name, title, make in parts:
         follow(title.lower())
-        yield _or_reason(name, title, view, make)
-    if view.config is not None:
-        yield _diagnosis(view)
-        yield _config(view)
-    if view.environment:
-        rows = [(key, _plain(value)) for key, value in view.environment.items()]
-        yield section("environment", "Environment", facts=rows)
+        try:
+            yield make()
+        except UserError as error:
+            yield section(name, title, missing=str(error))
 
 
-def _or_reason(name: str, title: str, view: RunView, make: Callable[[Run], Section]) -> Section:
-    """A part, or why it cannot be made."""
-    if view.run is None:
-        return section(name, title, missing=view.problem or "the run has no checkpoint")
-    try:
-        return make(view.run)
-    except UserError as error:
-        return section(name, title, missing=str(error))
+def _text(value: Any) -> str:
+    return "null" if value is None else str(value)
 
 
-def _summary(view: RunView) -> Section:
-    rows = [("run", str(view.path)), ("state", view.state)]
-    if view.run is not None:
-        rows.append(("weights", f"step {view.run.step:,}"))
-        rows.append(("parameters", f"{count_parameters(view.run.model):,}"))
-    rows.append(("best exact match", _best(view.records)))
-    rows.append(("training time", view.training_time))
-    for key in ("device", "precision", "started"):
-        if view.environment.get(key):
-            rows.append((key, _plain(view.environment[key])))
-    if view.config is not None:
-        rows.append(("task", view.config.data.task or "files"))
-        rows.append(("seed", str(view.config.seed)))
-        if about := fault_remark(view.config.fault):
-            rows.append((about.partition(": ")[0], about.partition(": ")[2] or "yes"))
-    return section("summary", "Summary", facts=rows, missing=view.problem)
+def _number(value: float | None, form: str) -> str:
+    return NOT_MEASURED if value is None else format(value, form)
 
 
-def _best(records: list[Record]) -> str:
-    measured = [row for row in records if row.get("valid_exact_match") is not None]
-    if not measured:
-        return NOT_MEASURED
-    top = max(measured, key=lambda row: row["valid_exact_match"])
-    return f"{top['valid_exact_match']:.4f} at step {top['step']:,}"
+def _summary(views: dict[str, View], results: dict[str, Scores], missing: str) -> Section:
+    parts = [part for part in PARTS if any(part in scores.parts() for scores in results.values())]
+    rows = {name: _facts(name, view, results.get(name), parts) for name, view in views.items()}
+    first = next(iter(rows.values()))
+    if len(rows) == 1:
+        return section("summary", "Summary", table=((), first.items(), "facts"), missing=missing)
+    text = "The buttons in the headings sort the table."
+    table = (list(first), [list(row.values()) for row in rows.values()], "data sortable")
+    return section("summary", "Runs", text=text, table=table, missing=missing)
+
+
+def _facts(name: str, view: View, scores: Scores | None, parts: list[str]) -> dict[str, str]:
+    """What a run is and how good it is."""
+    found = scores.parts() if scores else {}
+    matches = {part: found.get(part, {}).get("exact_match") for part in parts}
+    loss = scores.summary()["loss"] if scores else None
+    recorded = [row for row in view.records if row.get("valid_exact_match") is not None]
+    best = NOT_MEASURED
+    if recorded:
+        top = max(recorded, key=lambda row: row["valid_exact_match"])
+        best = f"{top['valid_exact_match']:.4f} at step {top['step']:,}"
+    config, run = view.folder and view.folder.config, view.run
+    seconds = view.records[-1].get("elapsed_s") if view.records else None
+    fault = fault_remark(config.fault) if config else ""
+    return {
+        "run": name,
+        "state": "; ".join(filter(None, (view.state, fault))),
+        "step": f"{run.step:,}" if run else "",
+        **{f"exact match, {PARTS[part]}": _number(matches[part], ".4f") for part in parts},
+        "loss": _number(loss, ".4f"),
+        "best on validation": best,
+        "training time": NOT_MEASURED if seconds is None else f"{seconds:.1f} s",
+        "parameters": f"{count_parameters(run.model):,}" if run else "",
+        "task": (config.data.task or "files") if config else "",
+        "seed": str(config.seed) if config else "",
+    }
 
 
 def measured(run: Run) -> Scores:
     """Exact match on the run's test pairs. Raises UserError."""
-    pairs = pairs_of_split(run.config, run.facts, "test", Selection(examples=EVALUATED))
-    return evaluate(run.model, pairs, run.facts, source_bos=run.config.source_bos)
+    return measure(run, "test", Selection(examples=EVALUATED))
 
 
-def _lengths(run: Run) -> Section:
-    result = measured(run).to_dict(run.facts.train_length)
-    low, high = run.facts.train_length
+def _lengths(results: dict[str, Scores]) -> Section:
     rows = [
         [
-            name,
+            label if len(results) == 1 else f"{name}, {label}",
             f"{part['decoded']:,}",
             f"{part['exact_match']:.4f}",
             f"{part['low']:.3f} to {part['high']:.3f}",
             f"{part['loss']:.4f}",
         ]
-        for name, part in (
-            *((PARTS[key], result[key]) for key in PARTS if key in result),
-            ("all", result),
-        )
+        for name, scores in results.items()
+        for label, part in scores.labelled()
     ]
     heads = ["test pairs", "number", "exact match", "95% interval", "loss"]
-    chart = charts.lengths({run.path.name: result["by_length"]}, run.facts.train_length, "source")
-    text = (
-        f"Trained on lengths {low} to {high}. Each output is decoded greedily and counts if it "
-        "equals its target to the end."
+    text = "Each output is decoded greedily and counts if it equals its target to the end."
+    ranges = {scores.train_length for scores in results.values()}
+    trained = ranges.pop() if len(ranges) == 1 else None
+    if trained:
+        text = f"Trained on lengths {trained[0]} to {trained[1]}. {text}"
+    chart = charts.lengths(
+        {name: each.to_dict()["by_length"] for name, each in results.items()}, trained
     )
-    return section(
-        "lengths", "Exact match by length", text=text, charts=[chart], table=(heads, rows)
-    )
+    title = "Exact match by length"
+    return section("lengths", title, text=text, charts=[chart], table=(heads, rows))
+
+
+def _translations(run: Run) -> Section:
+    pairs = pairs_of_split(run.config, run.facts, "test", Selection(examples=TRANSLATED))
+    decode = run.vocabulary.decode
+    sources = [decode(ids) for ids in pairs.src.tolist()]
+    targets = [decode(ids) for ids in pairs.tgt.tolist()]
+    outputs = translate(run.model, sources, run.facts, source_bos=run.config.source_bos)
+    triples = list(zip(sources, targets, outputs, strict=True))
+    wrong = [each for each in triples if each[1] != each[2]]
+    right = [each for each in triples if each[1] == each[2]]
+    shown = [*wrong[: SHOWN - 5], *right][:SHOWN]
+    rows = [
+        [" ".join(src), " ".join(tgt), _marked(tgt, out), "yes" if tgt == out else "no"]
+        for src, tgt, out in shown
+    ]
+    text = f"{len(wrong)} of {len(triples)} test pairs are wrong; a first error is marked."
+    table = (["source", "target", "output", "right"], rows, "data tokens")
+    return section("translations", "Translations", text=text, table=table)
+
+
+def _marked(target: list[str], output: list[str]) -> str:
+    """The output with its first error marked; its end, if it ends too early."""
+    if output == target:
+        return " ".join(output)
+    same = [a == b for a, b in zip(target, output, strict=False)]
+    place = same.index(False) if False in same else len(same)
+    error = output[place] if place < len(output) else "(ends here)"
+    parts = " ".join(output[:place]), error, " ".join(output[place + 1 :])
+    return html("{} <mark>{}</mark> {}", *parts)
+
+
+def _diagnosis(path: Path) -> Section:
+    symptoms = examine(read_snapshot(path))
+    rows = [[each.severity, each.what, each.evidence, each.remedy] for each in symptoms]
+    table = (["severity", "symptom", "evidence", "remedy"], rows) if rows else None
+    text = "" if rows else "Nothing looks wrong."
+    return section("doctor", "Diagnosis", text=text, table=table)
+
+
+def _config(views: dict[str, View]) -> Section:
+    """Every key of one run; of several, the keys whose values differ."""
+    configs = {
+        name: {key: rest for key, *rest in compared_with_defaults(view.folder.config)}
+        for name, view in views.items()
+        if view.folder is not None
+    }
+    rows = []
+    for key in dict.fromkeys(key for config in configs.values() for key in config):
+        found = [config.get(key, [None, None]) for config in configs.values()]
+        values = [_text(value) for value, _ in found]
+        if len(views) == 1 or len(set(values)) > 1:
+            default = _text(found[0][1])
+            looks = ["" if value == default else "differs" for value in values]
+            rows.append([key, *map(Cell, values, looks), default])
+    text = "Values that differ from their defaults are bold."
+    if len(views) > 1:
+        text = f"The keys whose values differ. {text}" if rows else "All configs are the same."
+    table = (["key", *configs, "default"], rows) if rows else None
+    return section("config", "Configuration", text=text, table=table)
+
+
+# Parts that other commands show too ------------------------------------------------------------
 
 
 def inspected_of_run(run: Run) -> InspectedBatch:
@@ -146,38 +276,33 @@ def inspected_of_run(run: Run) -> InspectedBatch:
 def masks(inspected: InspectedBatch) -> Section:
     """The three masks of every pair of a batch: a cell says its query, its key, and why it is
     closed."""
-    pairs = []
+    blocks = []
     for pair in range(len(inspected.batch.src)):
         grids = []
         for name, title in ATTENTIONS.items():
             queries, keys = inspected.tokens(name, pair)
             letters = inspected.reasons(name)[pair]
-            grids.append(
-                {
-                    "title": title,
-                    "keys": keys,
-                    "rows": [
-                        (
-                            query,
-                            [_cell(q, query, k, key, letters[q][k]) for k, key in enumerate(keys)],
-                        )
-                        for q, query in enumerate(queries)
-                    ],
-                }
-            )
-        pairs.append({"title": f"Pair {pair + 1}", "grids": grids})
+            rows = [
+                [query, *(_cell(q, query, k, key, letters[q][k]) for k, key in enumerate(keys))]
+                for q, query in enumerate(queries)
+            ]
+            grids.append(Grid(["", *keys], rows, "mask", title))
+        blocks.append(Block(grids, f"Pair {pair + 1}"))
     text = (
         "Queries down, keys across. Point at a cell, or move with the arrow keys, to read why it "
         "is open or closed."
     )
-    return section("masks", "Masks", text=text, masks=pairs)
+    return section("masks", "Masks", text=text, blocks=blocks)
 
 
-def _cell(q: int, query: str, k: int, key: str, letter: str) -> tuple[str, str]:
-    """How a cell looks and what it says."""
-    looks = {"1": "open", "!": "wrong", "?": "wrong"}.get(letter, "closed")
-    why = "open" if letter == "1" else f"{'open' if letter == '!' else 'closed'}: {REASONS[letter]}"
-    return looks, f"query {q} {query}, key {k} {key}: {why}"
+def _cell(q: int, query: str, k: int, key: str, letter: str) -> Cell:
+    is_open = letter in "1!"
+    says = "open" if is_open else "closed"
+    if letter != "1":
+        says += f": {REASONS[letter]}"
+    looks = "wrong" if letter in "!?" else says.partition(":")[0]
+    shown = {"open": "1", "wrong": "!"}.get(looks, "·")
+    return Cell(shown, looks, f"query {q} {query}, key {k} {key}: {says}")
 
 
 def attention_of(shown: AttentionMaps) -> Section:
@@ -191,82 +316,42 @@ def attention_of(shown: AttentionMaps) -> Section:
         text += " This run has one checkpoint; train.keep_checkpoints keeps more."
     if maps.hidden:
         text += f" {maps.hidden} checkpoints are left out for size."
-    names = ["attention", "head", "rule that it follows", "share of queries", "by chance"]
+    heads = ["attention", "head", "rule that it follows", "share of queries", "by chance"]
     rows = [
-        [
-            *(f"{each.part} {each.layer}", str(each.head), each.label),
-            *(f"{each.best.share:.2f}", f"{each.best.chance:.2f}"),
-        ]
-        for each in shown.heads
+        [f"{head.part} {head.layer}", head.head, head.label]
+        + [f"{value:.2f}" for value in (head.best.share, head.best.chance)]
+        for head in shown.heads
     ]
-    return section(
-        "attention", "Attention", text=text, charts=[charts.attention(maps)], table=(names, rows)
-    )
-
-
-def _translations(run: Run) -> Section:
-    pairs = pairs_of_split(run.config, run.facts, "test", Selection(examples=TRANSLATED))
-    decode = run.vocabulary.decode
-    sources = [decode(ids) for ids in pairs.src.tolist()]
-    targets = [decode(ids) for ids in pairs.tgt.tolist()]
-    outputs = translate(run.model, sources, run.facts, source_bos=run.config.source_bos)
-    triples = list(zip(sources, targets, outputs, strict=True))
-    wrong = [each for each in triples if each[1] != each[2]]
-    right = [each for each in triples if each[1] == each[2]]
-    shown = [*wrong[: SHOWN - 5], *right][:SHOWN]
-    text = f"{len(wrong)} of {len(triples)} test pairs are wrong; a first error is marked."
-    rows = [
-        (" ".join(src), " ".join(tgt), _marked(tgt, out), tgt == out) for src, tgt, out in shown
-    ]
-    return section("translations", "Translations", text=text, translations=rows)
-
-
-def _marked(target: list[str], output: list[str]) -> tuple[str, str, str]:
-    """The output before its first error, the error, and what follows. An output that ends too
-    early has its end marked."""
-    if output == target:
-        return " ".join(output), "", ""
-    same = [a == b for a, b in zip(target, output, strict=False)]
-    place = same.index(False) if False in same else len(same)
-    error = output[place] if place < len(output) else "(ends here)"
-    return " ".join(output[:place]), error, " ".join(output[place + 1 :])
+    chart = charts.attention(maps)
+    return section("attention", "Attention", text=text, charts=[chart], table=(heads, rows))
 
 
 def checks(report: Checks) -> Section:
     """A report of `check`."""
-    rows = [
-        (r.name, r.title, r.verdict, r.message, list(r.details.items())) for r in report.results
-    ]
+    rows = []
+    for each in report.results:
+        details = [html("<br>{}: <code>{}</code>", *detail) for detail in each.details.items()]
+        seen = html("{}", each.message) + html("").join(details)
+        verdict = Cell(each.verdict, each.verdict.replace(" ", "-"))
+        rows.append([each.name, each.title, verdict, seen])
     text = f"{report.subject}, {report.precision}: {report.end}. Tried: {report.tried}."
-    return section("check", "Checks", text=text, checks=rows)
+    table = (["check", "what it asks", "verdict", "what was seen"], rows, "data checks")
+    return section("check", "Checks", text=text, table=table)
 
 
-def tables(name: str, title: str, given: list[Table]) -> Section:
+def tables(name: str, title: str, given: Sequence[Table]) -> Section:
     """Tables of `inspect-masks` and `trace`."""
-    return section(name, title, tables=given)
+    blocks = []
+    for each in given:
+        made = _marks if each.marks else str
+        rows = [[label, *map(made, cells)] for label, cells in each.rows]
+        kind = "mask" if each.marks else "labelled data tokens"
+        grids = [Grid(["", *each.columns], rows, kind)] if each.columns else []
+        above = list(filter(None, (each.shape, each.legend)))
+        blocks.append(Block(grids, f"{each.number} {each.name}", above, each.notes))
+    return section(name, title, blocks=blocks)
 
 
-def _diagnosis(view: RunView) -> Section:
-    try:
-        symptoms = examine(read_snapshot(view.path))
-    except UserError as error:
-        return section("doctor", "Diagnosis", missing=str(error))
-    rows = [[each.severity, each.what, each.evidence, each.remedy] for each in symptoms]
-    if not rows:
-        return section("doctor", "Diagnosis", text="Nothing looks wrong.")
-    heads = ["severity", "symptom", "evidence", "remedy"]
-    return section("doctor", "Diagnosis", table=(heads, rows))
-
-
-def _config(view: RunView) -> Section:
-    assert view.config is not None
-    rows = [
-        (key, _plain(value), None if value == default else _plain(default))
-        for key, value, default in compared_with_defaults(view.config)
-    ]
-    text = "Values that differ from their defaults are marked."
-    return section("config", "Configuration", text=text, config=rows)
-
-
-def _plain(value: Any) -> str:
-    return "null" if value is None else str(value)
+def _marks(cell: str) -> Cell:
+    looks = {"1": "open", "·": "closed", "x": "wrong", "!": "wrong", "?": "wrong"}
+    return Cell(cell, looks.get(cell, "reason"))

@@ -185,14 +185,14 @@ def evaluate(
 
 
 def _taken(wanted: Measure, run: Run) -> Result:
-    measured = measure(run, split_of(run.config), wanted.selection(), wanted.decode)
-    scores, trained = measured.scores, measured.train_length
+    scores = measure(run, split_of(run.config), wanted.selection(), wanted.decode)
+    trained = scores.train_length
     ends = wanted.lengths or (min(scores.lengths), max(scores.lengths))
     rows = [
         {"shortest": low, "longest": high, "part": part} | scores.summary(low, high)
         for low, high, part in spans(range(ends[0], ends[1] + 1), trained, MOST_SPANS)
     ]
-    every = {"all": scores.summary(), **scores.parts(trained)}
+    every = {"all": scores.summary(), **scores.parts()}
     parts = {p: Numbers.model_validate(_finite(every[p])) for p in get_args(Part) if p in every}
     return Result(
         measure=_plain(wanted),

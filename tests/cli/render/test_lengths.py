@@ -6,7 +6,7 @@ from conftest import VOCABULARY, config_of, model_of
 from rich.console import Console
 
 from toytrans import evaluation
-from toytrans.cli.render.lengths import _length_table, plot_lines
+from toytrans.cli.render.results import BOTH_WAYS, plot_lines, summaries_table
 from toytrans.data.open import open_dataset
 from toytrans.data.pairs import DataFacts, Pairs, pad_rows
 from toytrans.data.selection import (
@@ -54,7 +54,7 @@ def test_outputs_are_compared_place_by_place():
 
 
 def scores_of(losses: dict[int, float], **columns: list[int]) -> Scores:
-    return Scores({name: torch.tensor(column) for name, column in columns.items()}, losses)
+    return Scores({name: torch.tensor(column) for name, column in columns.items()}, losses, (1, 2))
 
 
 FOUR_OF_TEN = scores_of(
@@ -199,7 +199,7 @@ def test_differences_from_teacher_forcing_fit_eighty_columns():
     }
     console = Console(width=80)
     with console.capture() as printed:
-        console.print(_length_table("src", [("in range", row, False)]))
+        console.print(summaries_table("", BOTH_WAYS, [("in range", row, False)]))
     assert "…" not in printed.get()
     (shown,) = (line.split() for line in printed.get().splitlines() if "in range" in line)
     numbers = ["20,000", "0.027", "0.025..0.029", "1.000", "-0.973", "0.875", "0.983", "-0.125"]

@@ -1,7 +1,7 @@
-"""The tables of `train` and `eval`."""
+"""The tables of `train` and `eval`: what was measured, of one run and of several."""
 
 import shlex
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from rich.box import SIMPLE_HEAD
@@ -13,7 +13,7 @@ from toytrans.user_code import is_shipped
 
 if TYPE_CHECKING:
     from toytrans.data.pairs import Dataset, Pairs, Split
-    from toytrans.evaluation import Scores, Summary
+    from toytrans.evaluation import Scores, Span, Summary
     from toytrans.training.run import Run
     from toytrans.training.trainer import Trainer
 
@@ -21,48 +21,239 @@ SAMPLES = 4
 SHORT = 10
 """Longest source of the translations that are shown."""
 
+PLOT_HEIGHT, WIDEST_PLOT = 10, 80
+MARKS = {"below": "b", "in_range": "o", "beyond": "x"}
+Row = tuple[str, "Summary", bool]
+"""Label, summary, and whether a gap follows."""
+
 
 def interval(counts: dict[str, Any]) -> str:
     return f"{counts['low']:.3f}..{counts['high']:.3f}"
 
 
-def results_table(title: str, rows: Sequence[tuple[str, dict[str, Any]]]) -> Table:
-    """A table of summaries: (label, summary)."""
+def _whole(name: str) -> Callable[[dict[str, Any]], str]:
+    return lambda row: f"{row[name]:,}"
+
+
+def _share(name: str) -> Callable[[dict[str, Any]], str]:
+    return lambda row: share(row[name])
+
+
+def _difference(name: str) -> Callable[[dict[str, Any]], str]:
+    return lambda row: f"{row[name]:+.3f}" if row[name] else "0"
+
+
+CELLS: dict[str, tuple[str, Callable[[dict[str, Any]], str]]] = {
+    "pairs": ("\npairs", _whole("examples")),
+    "decoded": ("\ndecoded", _whole("decoded")),
+    "exact": ("exact\nmatch", _share("exact_match")),
+    "interval": ("\n95%", interval),
+    "forced": ("\nforced", _share("forced_exact_match")),
+    "difference": ("\ndiff.", _difference("exact_match_difference")),
+    "free tokens": ("token\nacc.", _share("free_token_accuracy")),
+    "tokens": ("token\nacc.", _share("token_accuracy")),
+    "forced tokens": ("\nforced", _share("token_accuracy")),
+    "token difference": ("\ndiff.", _difference("token_accuracy_difference")),
+    "loss": ("\nloss", lambda row: f"{row['loss']:.4f}"),
+    "wrong": ("\nwrong", _whole("wrong")),
+    "median": ("first error,\nmedian place", lambda row: f"{row['first_error_median']:g}"),
+    "earliest": ("\nearliest", _whole("first_error_earliest")),
+    "early": ("EOS\ntoo early", _whole("eos_early")),
+    "late": ("\ntoo late", _whole("eos_late")),
+    "never": ("\nnever", _whole("eos_never")),
+}
+"""A column of a table: its heading, and its cell of a summary."""
+
+BOTH_WAYS = (
+    *("decoded", "exact", "interval", "forced", "difference"),
+    *("free tokens", "forced tokens", "token difference"),
+)
+ERRORS = ("decoded", "wrong", "median", "earliest", "early", "late", "never")
+OF_RUNS = ("exact", "forced", "free tokens", "forced tokens")
+
+
+def _table(title: str, headings: Iterable[str], caption: str | None = None) -> Table:
+    """A table of numbers, narrow enough for nine columns."""
+    style: dict[str, Any] = {"box": SIMPLE_HEAD, "padding": (0, 1, 0, 0), "pad_edge": False}
+    return columns((), tuple(headings), title=plain(title), caption=caption, **style)
+
+
+def summaries_table(
+    title: str, names: Sequence[str], rows: Iterable[Row], caption: str | None = None
+) -> Table:
+    """A table of summaries per length. names: of CELLS."""
+    table = _table(title, ("\nlength", *(CELLS[name][0] for name in names)), caption)
+    for label, summary, end in rows:
+        cells = (CELLS[name][1](summary) for name in names)
+        table.add_row(label, *cells, end_section=end)
+    return table
+
+
+def results_table(title: str, rows: Sequence[tuple[str, "Summary"]]) -> Table:
+    """The table of splits: label and summary."""
     some = any(counts["decoded"] < counts["examples"] for _, counts in rows)
-    headings = ("\npairs", *["\ndecoded"] * some, "exact\nmatch", "\n95%", "token\nacc.", "\nloss")
+    names = ("pairs", *["decoded"] * some, "exact", "interval", "tokens", "loss")
     table = columns(
         ("\ndata, lengths",),
-        headings,
+        [CELLS[name][0] for name in names],
         title=plain(title),
         caption="exact match: free-running; token accuracy and loss (nats): teacher-forced",
         box=SIMPLE_HEAD,
         padding=(0, 1, 0, 0 if some else 1),
     )
     for label, counts in rows:
-        table.add_row(
-            label,
-            f"{counts['examples']:,}",
-            *[f"{counts['decoded']:,}"] * some,
-            share(counts["exact_match"]),
-            interval(counts),
-            share(counts["token_accuracy"]),
-            f"{counts['loss']:.4f}",
-        )
+        table.add_row(label, *(CELLS[name][1](counts) for name in names))
     return table
 
 
-def ranges(
-    data: str, scores: "Scores", train_length: tuple[int, int]
-) -> list[tuple[str, "Summary"]]:
+def _ranges(data: str, scores: "Scores") -> list[tuple[str, "Summary"]]:
     """Label and summary below, in and beyond the training lengths, where there are pairs."""
     from toytrans.evaluation import part_of
 
     rows = []
-    for part, summary in scores.parts(train_length).items():
-        lengths = [n for n in scores.lengths if part_of(n, train_length) == part]
+    for part, summary in scores.parts().items():
+        lengths = [n for n in scores.lengths if part_of(n, scores.train_length) == part]
         name = "" if part == "in_range" else f", {part}"
         rows.append((f"{data} {lengths[0]} to {lengths[-1]}{name}", summary))
     return rows
+
+
+# Of `eval` ---------------------------------------------------------------------------------------
+
+
+def print_scores(console: Console, group: Sequence["Scores"], search: str) -> None:
+    """One run, or several of one config: parts, then per length, with errors and a plot."""
+    from toytrans.evaluation import over_runs
+    from toytrans.evaluation import spans as spans_of
+
+    together, *others = group
+    together = sum(others, together)
+    spans = spans_of(together.lengths, together.train_length)
+    rows = _rows(together, spans)
+    side = "source" if together.side == "src" else "target"
+    if others:
+        _print_runs(console, group, search)
+        of_all = []
+        for span in spans:
+            found = (scores.summary(span.low, span.high) for scores in group)
+            of_all.append(over_runs([summary for summary in found if summary["examples"]]))
+        print_table(console, _mean_table(side, rows, of_all))
+        matches = [summary["exact_match"]["mean"] for summary in of_all]
+    else:
+        _print_splits(console, together, search)
+        title = f"per {side} length: free-running, and the same teacher-forced"
+        caption = "diff.: free-running less teacher-forced, over the pairs that were decoded"
+        print_table(console, summaries_table(title, BOTH_WAYS, rows, caption))
+        matches = [summary["exact_match"] for _, summary, _ in rows[: len(spans)]]
+    wrong = [row for row in rows if row[1]["wrong"]]
+    if wrong:
+        of = ", all runs together" if others else ""
+        title = f"errors per {side} length{of}; the first token is at place 1"
+        print_table(console, summaries_table(title, ERRORS, wrong))
+    else:
+        console.print("errors: none, no output is wrong\n")
+    _print_plot(console, side, spans, matches)
+
+
+def _rows(scores: "Scores", spans: Sequence["Span"]) -> list[Row]:
+    """Rows of spans of lengths, a gap after each part, then of the parts and together."""
+    rows = []
+    for span, after in zip(spans, [*spans[1:], None], strict=True):
+        label = f"{span.low}-{span.high}" if span.low < span.high else str(span.low)
+        ends = after is None or after.part != span.part
+        rows.append((label, scores.summary(span.low, span.high), ends))
+    return rows + [(label, summary, False) for label, summary in scores.labelled()]
+
+
+def _print_splits(console: Console, scores: "Scores", search: str) -> None:
+    about = scores.about
+    rows = _ranges(about["split"], scores)
+    if len(rows) != 1:
+        rows.append((f"{about['split']}, all", scores.summary()))
+    title = f"{about['run']}, step {about['checkpoint']}, {search}{broken(about['fault'])}"
+    print_table(console, results_table(title, rows))
+
+
+def _print_runs(console: Console, group: Sequence["Scores"], search: str) -> None:
+    """For each part every run, then mean, lowest and highest of each column."""
+    from toytrans.evaluation import over_runs
+
+    parts: dict[str, list[tuple[dict[str, Any], Summary]]] = {}
+    for scores in group:
+        for label, summary in scores.labelled():
+            parts.setdefault(label, []).append((scores.about, summary))
+    data, (low, high) = group[0].about["split"], group[0].train_length
+    names = ("decoded", "exact", "interval", *OF_RUNS[1:])
+    for part, rows in parts.items():
+        title = f"{part}: {data}, {len(rows)} runs trained on lengths {low} to {high}, {search}"
+        table = _table(title, ("\nrun", "\nseed", *(CELLS[name][0] for name in names)))
+        table.columns[0].no_wrap, table.columns[0].overflow = False, "fold"
+        for number, (about, summary) in enumerate(rows, 1):
+            cells = (CELLS[name][1](summary) for name in names)
+            run = plain(f"{about['run']}{broken(about['fault'])}")
+            table.add_row(run, str(about["seed"]), *cells, end_section=number == len(rows))
+        together = over_runs([summary for _, summary in rows])
+        for label, key in (("mean", "mean"), ("lowest", "min"), ("highest", "max")):
+            exact, *others = _of_runs(together, key)
+            table.add_row(label, "", "", exact, "", *others)
+        print_table(console, table)
+
+
+def _of_runs(together: dict[str, Any], key: str) -> list[str]:
+    """The cells of OF_RUNS. key: mean, min or max."""
+    row = {name: value[key] for name, value in together.items() if name != "runs"}
+    return [CELLS[name][1](row) for name in OF_RUNS]
+
+
+def _mean_table(side: str, rows: Sequence[Row], of_all: Sequence[dict[str, Any]]) -> Table:
+    """Means over runs per length, with the range of the exact match."""
+    table = _table(
+        f"per {side} length, means over runs; forced: teacher-forced",
+        ("\nlength", "\nruns", "exact\nmatch", "\nlowest", "\nhighest")
+        + tuple(CELLS[name][0] for name in OF_RUNS[1:]),
+    )
+    for (label, _, end), summary in zip(rows, of_all, strict=False):
+        exact, *others = _of_runs(summary, "mean")
+        ends = (share(summary["exact_match"][key]) for key in ("min", "max"))
+        table.add_row(label, str(summary["runs"]), exact, *ends, *others, end_section=end)
+    return table
+
+
+def _print_plot(console: Console, side: str, spans: Sequence["Span"], values: list[float]) -> None:
+    """A plot, if there are two spans or more."""
+    from toytrans.evaluation import PARTS
+
+    if len(spans) < 2:
+        return
+    there = {span.part for span in spans}
+    legend = ", ".join(f"{MARKS[part]} = {PARTS[part]}" for part in MARKS if part in there)
+    console.print(f"exact match against {side} length: {legend}")
+    for line in plot_lines(spans, values, min(console.width, WIDEST_PLOT)):
+        console.print(line, markup=False, soft_wrap=True)
+
+
+def plot_lines(spans: Sequence["Span"], values: Sequence[float], width: int) -> Iterator[str]:
+    """Lines of an ASCII plot: one mark per span, values from 0 to 1."""
+    cell = max(1, min(3, (width - 6) // len(spans)))
+    levels = [round(value * PLOT_HEIGHT) for value in values]
+    for level in range(PLOT_HEIGHT, -1, -1):
+        marks = (
+            MARKS[span.part] if here == level else " "
+            for span, here in zip(spans, levels, strict=True)
+        )
+        line = "".join(mark.rjust(cell) for mark in marks)
+        yield f"{level / PLOT_HEIGHT:4.1f} |{line}".rstrip()
+    yield "     +" + "-" * (cell * len(spans))
+    axis = " " * 6
+    for number, span in enumerate(spans, 1):
+        mark = str(span.low)
+        start = 6 + cell * number - 1
+        if start > len(axis) or number == 1:  # a gap between one label and the next
+            axis = axis.ljust(start) + mark
+    yield axis
+
+
+# Of `train` --------------------------------------------------------------------------------------
 
 
 def print_results(trainer: "Trainer", dataset: "Dataset") -> None:
@@ -98,7 +289,7 @@ def print_results(trainer: "Trainer", dataset: "Dataset") -> None:
             own = context.shard_pairs(pairs)
             counted = evaluate(run.model, own, run.facts, source_bos=run.config.source_bos)
             scores = context.all_scores(counted)
-        rows += ranges(split, scores, run.facts.train_length)
+        rows += _ranges(split, scores)
     if context.is_main:
         print_table(console, results_table(title, rows))
         _print_translations(console, run, pairs)

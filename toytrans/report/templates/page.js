@@ -14,9 +14,15 @@ dark.addEventListener("change", draw);
 draw();
 
 // Masks: the cell under the pointer, or the one that the arrow keys reach, is read out.
-for (const table of document.querySelectorAll(".mask")) {
-  const reading = table.closest("section").querySelector(".reading");
-  if (!reading) continue;
+for (const table of document.querySelectorAll(".mask[tabindex]")) {
+  const section = table.closest("section");
+  let reading = section.querySelector(".reading");
+  if (!reading) {
+    reading = document.createElement("p");
+    reading.className = "reading";
+    reading.setAttribute("role", "status");
+    section.querySelector("h3").before(reading);
+  }
   const cells = [...table.tBodies[0].rows].map((row) => [...row.querySelectorAll("td")]);
   let place = [0, 0];
   const show = (row, column) => {
@@ -40,7 +46,7 @@ for (const table of document.querySelectorAll(".mask")) {
 }
 
 // Tables of runs: a button in each heading sorts.
-for (const table of document.querySelectorAll(".sortable table")) {
+for (const table of document.querySelectorAll("table.sortable")) {
   table.querySelectorAll("thead th").forEach((head, column) => {
     const button = document.createElement("button");
     button.textContent = head.textContent;
