@@ -7,6 +7,7 @@ run.evaluate(lengths=(2, 100))                  # exact match per length
 run.attention("5 7 9"), run.masks("5 7 9")      # tables in a notebook
 run.model, run.vocabulary                       # a torch.nn.Module, and symbols <-> ids
 toytrans.check(run)                             # the proofs, on a run or on anybody's model
+toytrans.explain("train.lr")                    # what a config key, a task or a fault is
 """
 
 from importlib import import_module
@@ -15,10 +16,9 @@ from typing import TYPE_CHECKING, Any
 from toytrans.errors import UserError
 
 if TYPE_CHECKING:
-    from toytrans.api.run import Run, load
-    from toytrans.api.sweep import Comparison, sweep
-    from toytrans.api.training import Training, train
+    from toytrans.api import Comparison, Run, load, sweep, train
     from toytrans.config.schema import Config
+    from toytrans.glossary import explain
     from toytrans.insight.proofs import check
 
 __version__ = "0.3.0"
@@ -27,23 +27,23 @@ __all__ = [
     "Comparison",
     "Config",
     "Run",
-    "Training",
     "UserError",
     "check",
+    "explain",
     "load",
     "sweep",
     "train",
 ]
 
 _MODULES = {
-    "Comparison": "toytrans.api.sweep",
+    "Comparison": "toytrans.api",
     "Config": "toytrans.config.schema",
-    "Run": "toytrans.api.run",
-    "Training": "toytrans.api.training",
+    "Run": "toytrans.api",
     "check": "toytrans.insight.proofs",
-    "load": "toytrans.api.run",
-    "sweep": "toytrans.api.sweep",
-    "train": "toytrans.api.training",
+    "explain": "toytrans.glossary",
+    "load": "toytrans.api",
+    "sweep": "toytrans.api",
+    "train": "toytrans.api",
 }
 
 

@@ -51,22 +51,9 @@ def explain(
 def _print_key(key: "Key") -> None:
     from rich.table import Table
 
-    from toytrans.config.explain import is_derived
-
-    meaning, null = key.parts
-    rows = {
-        "meaning": meaning,
-        "type": key.type,
-        "default": f"null: {null}" if null and key.default == "null" else key.default,
-        "null": "" if key.default == "null" else null,
-        "range": key.range.replace("`", ""),
-    }
-    if is_derived(key):
-        rows["derived"] = "from other keys, in training; config.yaml of a run holds the value"
     grid = Table.grid(padding=(0, 2))
-    for heading, text in rows.items():
-        if text:
-            grid.add_row(f"  [bold]{heading}[/bold]", plain(text))
+    for heading, text in key.card.items():
+        grid.add_row(f"  [bold]{heading}[/bold]", plain(text))
     console = output()
     console.print(f"[bold]{key.path}[/bold]")
     console.print(grid)

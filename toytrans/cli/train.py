@@ -8,14 +8,13 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, get_args
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 
 import typer
 
 from toytrans.cli.common import Break, ConfigOption, Overrides, either, note, share, warn_of_fault
 from toytrans.cli.render.results import print_results
 from toytrans.cli.reporter import reporter
-from toytrans.config.names import LoggerName
 from toytrans.errors import UserError
 
 if TYPE_CHECKING:
@@ -74,12 +73,7 @@ def train(
         bool, typer.Option("--resume", help="Continue a run from its last checkpoint.")
     ] = False,
     log_to: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="LOGGER",
-            autocompletion=lambda: get_args(LoggerName),
-            help="Copy records to tensorboard, wandb (offline) or mlflow, below RUN/logs.",
-        ),
+        Literal["tensorboard"] | None, typer.Option(help="Copy the records to RUN/logs.")
     ] = None,
     watched: Annotated[
         bool,
@@ -108,10 +102,11 @@ def train(
         )
     from toytrans.training.devices import tune_process
     from toytrans.training.distributed import init_distributed
-    from toytrans.training.loggers import usable
     from toytrans.training.session import Request, open_session
+    from toytrans.training.tensorboard import check_tensorboard
 
-    loggers = usable(log_to or [])
+    if log_to:
+        check_tensorboard()
     tune_process()
     request = Request(
         file.stem,
@@ -125,28 +120,30 @@ def train(
         if not context.is_main:
             reporter.fall_silent()
         with open_session(request, note, context) as session:
-            _follow(session, loggers, watched)
+            _follow(session, log_to is not None, watched)
             _report_stop(session, file, changes, short)
         print_results(session.trainer, session.dataset)
 
 
-def _follow(session: "Session", loggers: list[LoggerName], watched: bool) -> None:
-    """Train; show each record as the terminal allows, and give it to the loggers."""
-    from toytrans.training.loggers import open_loggers
+def _follow(session: "Session", logged: bool, watched: bool) -> None:
+    """Train; show each record as the terminal allows, and copy it to TensorBoard if asked to."""
+    from toytrans.training.tensorboard import copy_to_tensorboard
 
     trainer = session.trainer
-    names = loggers if trainer.context.is_main else []
-    so_far = (trainer.run, trainer.config, trainer.progress.elapsed_s)
+    progress = trainer.progress
     match: float | None = None
-    before = (trainer.progress.target_tokens, trainer.progress.elapsed_s)
-    with open_loggers(names, *so_far, note) as log, _view(session, watched) as show:
+    before = (progress.target_tokens, progress.elapsed_s)
+    copy: Callable[[Record], object] = bool
+    if logged and trainer.context.is_main:
+        copy = copy_to_tensorboard(trainer.run, progress.step, progress.elapsed_s, note)
+    with _view(session, watched) as show:
         for record in trainer.train():
             match = record.get("valid_exact_match", match)
             seconds = record["elapsed_s"] - before[1]
             rate = (record["target_tokens"] - before[0]) / max(seconds, 1e-9)
             before = (int(record["target_tokens"]), record["elapsed_s"])
             show(Moment(record, rate, match))
-            log(record)
+            copy(record)
 
 
 def _view(session: "Session", watched: bool) -> AbstractContextManager[Callable[[Moment], None]]:

@@ -44,6 +44,21 @@ class Key(NamedTuple):
         match = re.fullmatch(r"(.*?\.) null(?: means|:)? (.*)\.", self.meaning)
         return (match[1], match[2]) if match else (self.meaning, "")
 
+    @property
+    def card(self) -> dict[str, str]:
+        """What there is to say of it, by heading."""
+        meaning, null = self.parts
+        derived = "from other keys, in training; config.yaml of a run holds the value"
+        card = {
+            "meaning": meaning,
+            "type": self.type,
+            "default": f"null: {null}" if null and self.default == "null" else self.default,
+            "null": "" if self.default == "null" else null,
+            "range": self.range.replace("`", ""),
+            "derived": derived if is_derived(self) else "",
+        }
+        return {heading: text for heading, text in card.items() if text}
+
 
 @cache
 def keys() -> tuple[Key, ...]:

@@ -1,0 +1,456 @@
+"""toytrans in Python: train, load, ask a run, sweep. `toytrans` exports what users need of it."""
+
+import contextlib
+import copy
+import json
+import logging
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import torch
+
+from toytrans.config.load import config_of, lay_over, read_tree
+from toytrans.config.schema import Config
+from toytrans.config.sealed import fault_remark
+from toytrans.config.yaml import IN_PYTHON, Tree
+from toytrans.data.pairs import Side, Split
+from toytrans.data.selection import Selection
+from toytrans.errors import UserError
+from toytrans.html import html_table
+from toytrans.model.backends.cpu import leave_products_to_onednn, products_as_they_are
+from toytrans.model.initialisation import count_parameters
+from toytrans.sweeps import results
+from toytrans.sweeps.failures import Failure
+from toytrans.sweeps.groups import PARTS, Group, Summary, group, parts_of
+from toytrans.sweeps.measure import ExactMatch
+from toytrans.sweeps.on_ray import check_ray, run_on_ray
+from toytrans.sweeps.outcomes import SWEEPS
+from toytrans.sweeps.processes import run_trials, workers_for
+from toytrans.sweeps.sweep import Sweep, plan
+from toytrans.training import run as training_run
+from toytrans.training.devices import tune_process
+from toytrans.training.measured import Measured, measure
+from toytrans.training.records import Records
+from toytrans.training.run import Record, load_run, read_records, unfinished
+from toytrans.training.session import Request, Session, open_session
+
+if TYPE_CHECKING:
+    from toytrans.insight.attention.maps import AttentionMaps
+    from toytrans.insight.capture import Part
+    from toytrans.insight.inspected import InspectedBatch
+
+logger = logging.getLogger("toytrans")
+"""Gets what the commands print on standard error: at level INFO, an interruption as a WARNING."""
+
+Settings = str | Path | Mapping[str, Any] | Config
+"""A YAML file, its values as a dict, or a config."""
+
+Sequences = str | Sequence[str]
+"""One sequence of symbols, say "5 7 9", or several."""
+
+
+class Run(training_run.Run):
+    """A trained model and what can be asked of it.
+
+    path: the run directory. config: its config. model: a torch.nn.Module in eval mode.
+    vocabulary: symbols <-> ids. step: that of the checkpoint.
+    """
+
+    @property
+    def records(self) -> Records:
+        """The records of the training: one dict for each line of metrics.jsonl."""
+        return Records(read_records(self.path))
+
+    @property
+    def unfinished(self) -> str:
+        """How far the training has come, say "step 3 of 200"; empty where it reached its end."""
+        return unfinished(self.path)
+
+    def evaluate(
+        self,
+        lengths: tuple[int, int] | None = None,
+        split: Split = "test",
+        examples: int | None = None,
+        decode: int | None = None,
+        beam: int = 1,
+        *,
+        length_of: Side = "src",
+        files: str | Path | tuple[str | Path, str | Path] | None = None,
+    ) -> Measured:
+        """Measure the run as `toytrans eval` does. Raises UserError.
+
+        lengths: the shortest and the longest; None = those of the split. split: valid or test.
+        examples: pairs in all. decode: pairs of each length that are decoded; None = all.
+        length_of: the side whose symbols a length counts.
+        files: a file of pairs, or a file of sources and one of targets, one a line.
+        """
+        if split not in ("valid", "test") or length_of not in ("src", "tgt"):
+            raise UserError(f"split {split!r}, length_of {length_of!r}: valid or test, src or tgt")
+        _check_positive(examples=examples, decode=decode, beam=beam)
+        pairs_of: Split | Path | tuple[Path, Path] = split
+        if isinstance(files, str | Path):
+            pairs_of = Path(files)
+        elif files is not None:
+            pairs_of = Path(files[0]), Path(files[1])
+        wanted = Selection(_checked_lengths(lengths), examples, length_of)
+        with _settings_of_commands():
+            return measure(self, pairs_of, wanted, decode, beam)
+
+    def attention(
+        self,
+        src: Sequences = (),
+        tgt: Sequences | None = None,
+        *,
+        part: "Part | None" = None,
+        layer: int | None = None,
+        head: int | None = None,
+        sample: int = 200,
+    ) -> "AttentionMaps":
+        """What every head attends to, and which rule it follows, as `toytrans attention` shows.
+
+        src: none = two validation pairs. tgt: the targets; None = the model's translations.
+        part, layer, head: show only this one, counted from 1. sample: validation pairs on which
+        the rules are measured; 0 = the pairs shown.
+        """
+        from toytrans.insight.attention.heads import Choice
+        from toytrans.insight.attention.maps import maps_of
+
+        if not _is_count(sample):
+            raise UserError(f"sample {sample!r}: expected a whole number")
+        choice = Choice(part, layer, head)
+        return maps_of(self._copy(), _several(src), _targets(src, tgt), choice, sample)
+
+    def masks(self, src: Sequences, tgt: Sequences | None = None) -> "InspectedBatch":
+        """The masks of pairs as one padded batch, and why each cell is masked.
+
+        tgt: the targets; None = the model's translations.
+        """
+        from toytrans.insight.inspected import batch_of_run
+
+        if not src:
+            raise UserError('no src; give a sequence such as "5 7 9", or several')
+        targets = _targets(src, tgt) or self.translate(_several(src))
+        return batch_of_run(self._copy(), _several(src), targets)
+
+    def _copy(self) -> "Run":
+        """This run with a copy of its model on the CPU, in eval mode."""
+        return replace(self, model=copy.deepcopy(self.model).cpu().eval())
+
+    def __repr__(self) -> str:
+        facts = (
+            self.config.data.task or "files",
+            f"{count_parameters(self.model):,} parameters",
+            f"step {self.step}",
+            fault_remark(self.config.fault),
+        )
+        return f"Run({self.path}: {', '.join(filter(None, facts))})"
+
+
+def load(
+    path: str | Path,
+    checkpoint: str | int = "best",
+    device: str = "auto",
+    trust_code: bool = False,
+) -> Run:
+    """The run of a directory. Raises UserError.
+
+    checkpoint: best, last or a step. device: auto, cpu, cuda, cuda:N or mps. trust_code: whether
+    code that the run names, its task's say, may be run.
+    """
+    with torch.random.fork_rng(devices=[]):  # a model draws weights before it gets those saved
+        return Run(**vars(load_run(path, str(checkpoint), device, trust_code)))
+
+
+# Training --------------------------------------------------------------------------------------
+
+
+def train(
+    config: Settings,
+    out: str | Path | None = None,
+    *,
+    seed: int | None = None,
+    changes: Mapping[str, Any] | None = None,
+    resume: bool = False,
+    on_record: Callable[[Record], object] | None = None,
+) -> Run:
+    """Train to the end, and return the run with its best checkpoint. Raises UserError.
+
+    config: a YAML file, its values as a dict, or a Config. out: the run directory; None = runs/
+    and the name of the file or task, then -2, -3. seed: changes the key `seed`. changes: other
+    keys, say {"train.lr": 1e-3}. resume: go on from the last checkpoint of the run in `out`.
+    on_record: gets each record, a dict; where it returns False, the run is saved and training
+    stops. An exception of it saves the run too, and is raised.
+
+    Ctrl-C saves after the running step, and the run so far is returned; a second one raises
+    KeyboardInterrupt. The numbers are those of `toytrans train`, bit for bit.
+    """
+    changed = {**(changes or {}), **({} if seed is None else {"seed": seed})}
+    checked = config_of(_tree_of(config), changes=changed)
+    request = Request(
+        _name_of(config, checked),
+        checked,
+        lambda saved: config_of(_tree_of(config), saved, changed),
+        None if out is None else Path(out),
+        resume,
+    )
+    with (
+        _settings_of_commands(),
+        open_session(request, logger.info, in_program=True) as session,
+    ):
+        _follow(session, on_record)
+    return load(session.trainer.run, device=str(session.trainer.device))
+
+
+def _follow(session: Session, on_record: Callable[[Record], object] | None) -> None:
+    """Train, and give away each record. Raises UserError where training diverged, and
+    KeyboardInterrupt where Ctrl-C came before there was something to save."""
+    trainer = session.trainer
+    records = trainer.train()
+    for record in records:
+        try:
+            if on_record is not None and on_record(record) is False:
+                trainer.interrupt()
+        except BaseException:
+            trainer.interrupt()
+            next(records, None)  # it saves, and takes no step
+            raise
+    if trainer.stop_reason == "diverged":
+        raise UserError(trainer.divergence())
+    if session.signals.received and trainer.saved_step is not None:
+        session.signals.received.clear()
+        logger.warning(
+            "%s: interrupted at step %d and saved; resume=True goes on",
+            trainer.run,
+            trainer.progress.step,
+        )
+
+
+@contextlib.contextmanager
+def _settings_of_commands() -> Iterator[None]:
+    """Compute as the commands do. The program's random states and arithmetic come back."""
+    put_products_back, state = products_as_they_are(), torch.get_rng_state()
+    on_gpu = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else []
+    on_mps = torch.mps.get_rng_state() if torch.backends.mps.is_available() else None
+    flushed = sys.float_info.min / 2 == 0
+    leave_products_to_onednn(False)
+    tune_process()
+    try:
+        yield
+    finally:
+        put_products_back()
+        torch.set_flush_denormal(flushed)
+        torch.set_rng_state(state)
+        if on_gpu:
+            torch.cuda.set_rng_state_all(on_gpu)
+        if on_mps is not None:
+            torch.mps.set_rng_state(on_mps)
+
+
+# Sweeps ------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, repr=False)
+class Comparison:
+    """The runs of a sweep, grouped by what differs.
+
+    name: of the sweep. groups: one for each choice of values, with every run. files: the results.
+    decoding: of the exact match, free-running or teacher-forced.
+    """
+
+    name: str
+    decoding: str
+    groups: Sequence[Group]
+    files: Sequence[Path]
+
+    @property
+    def runs(self) -> list[Run]:
+        """The runs that have a result, group by group. Raises UserError."""
+        return [load(member.path) for each in self.groups for member in each.counted]
+
+    @property
+    def trouble(self) -> dict[Path, str]:
+        """Why runs have no result. They are never averaged in."""
+        members = (member for each in self.groups for member in each.members)
+        return {member.path: member.trouble for member in members if member.trouble}
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything as plain values: the groups with every run, and the pairs of groups."""
+        return results.to_dict(self.groups)
+
+    def __repr__(self) -> str:
+        lines = [f"{self.name}: {self.decoding} exact match, mean of the seeds, 95% interval"]
+        for part in parts_of(self.groups):
+            for each in self.groups:
+                cells = " ".join(filter(None, _cells(each.summary(part))))
+                lines.append(f"  {PARTS[part]}, {each.values or 'all runs'}: {cells}")
+        lines += [f"  not counted: {path}: {reason}" for path, reason in self.trouble.items()]
+        return "\n".join(lines)
+
+    def _repr_html_(self) -> str:
+        tables = (
+            html_table(
+                f"{self.name}: {self.decoding} exact match, {PARTS[part]}",
+                ("mean", "95%", "runs"),
+                [(each.values or "all runs", _cells(each.summary(part))) for each in self.groups],
+            )
+            for part in parts_of(self.groups)
+        )
+        trouble = [(str(path), [reason]) for path, reason in self.trouble.items()]
+        return "".join([*tables, html_table("not counted", [""], trouble) if trouble else ""])
+
+
+def _cells(summary: Summary | None) -> list[str]:
+    """Mean, interval and number of runs."""
+    if summary is None:
+        return ["-", "", "0 runs"]
+    known = summary.low is not None and summary.high is not None
+    interval = f"{summary.low:.3f}..{summary.high:.3f}" if known else ""
+    return [f"{summary.mean:.3f}", interval, f"{summary.runs} runs"]
+
+
+def sweep(
+    config: Settings,
+    out: str | Path | None = None,
+    *,
+    seeds: Iterable[int] | None = None,
+    grid: Mapping[str, Sequence[Any]] | None = None,
+    lengths: tuple[int, int] | None = None,
+    examples: int | None = None,
+    jobs: int | None = None,
+    on: Literal["local", "ray"] = "local",
+    gpu_share: float | None = None,
+) -> Comparison:
+    """Train every combination of values with every seed, and compare them. Raises UserError.
+
+    out: the folder of the runs; None = runs/sweeps/ and the name of the file or task. seeds: None =
+    that of the config. grid: the values of each key, say {"model.positions": ["rotary", "alibi"]}.
+    lengths, examples: what is measured, as in `Run.evaluate`. jobs: runs at once; None = one a
+    core. on: this machine or a Ray cluster. gpu_share: of a run, with Ray.
+
+    The same call goes on where it was stopped. Ctrl-C lets every training save. Each run has a
+    process of its own. A run that fails stops no other; see `Comparison.trouble`.
+    """
+    if on not in ("local", "ray"):
+        raise UserError(f"on {on!r}: local or ray")
+    _check_positive(examples=examples, jobs=jobs)
+    if on == "ray":
+        check_ray()
+    name = _name_of(config, _config(config)) if out is None else Path(out).name
+    planned = plan(
+        name,
+        SWEEPS / name if out is None else Path(out),
+        lambda texts: _config(config, texts),
+        [f"{key}={','.join(map(_text, values))}" for key, values in (grid or {}).items()],
+        _checked_seeds(seeds),
+        ExactMatch(_checked_lengths(lengths), examples),
+        here=on == "local",
+    )
+    results.check_results(name, planned.folder)
+    return _run_sweep(planned, jobs, on, gpu_share)
+
+
+def _checked_seeds(seeds: Iterable[int] | None) -> list[int] | None:
+    """Seeds as a list. Raises UserError."""
+    if seeds is None:
+        return None
+    known = list(seeds)
+    if not known or not all(_is_count(seed) and seed < 2**31 for seed in known):
+        raise UserError(f"seeds {seeds!r}: give whole numbers from 0, say range(10)")
+    return list(dict.fromkeys(known))
+
+
+def _config(config: Settings, texts: Sequence[str] = ()) -> Config:
+    tree = _tree_of(config)
+    for text in texts:
+        lay_over(tree, text, "grid")
+    return config_of(tree)
+
+
+def _text(value: Any) -> str:
+    """A value as YAML on one line; text is YAML already."""
+    return value if isinstance(value, str) else json.dumps(value)
+
+
+def _run_sweep(
+    sweep: Sweep, jobs: int | None, on: Literal["local", "ray"], gpu_share: float | None
+) -> Comparison:
+    """Train what is missing, and write the results."""
+    failures: dict[Path, Failure] = {}
+    with sweep.held() as notes:
+        for note in notes:
+            logger.info(note)
+        waiting = sweep.waiting()
+        rounds = (
+            run_on_ray(waiting, jobs, gpu_share)
+            if on == "ray"
+            else run_trials(waiting, workers_for(waiting, jobs))
+        )
+        with contextlib.closing(rounds):
+            for _, ended in rounds:
+                for trial, failure in ended:
+                    failures |= {} if failure is None else {trial.path: failure}
+                    logger.info("%s: %s", trial.path, failure.reason if failure else "done")
+        groups = group(sweep.members(failures))
+        files = results.write_results(sweep, groups)
+    for failure in failures.values():
+        if failure.traceback:
+            raise failure.error()
+    return Comparison(sweep.name, sweep.measure.decoding, groups, files)
+
+
+# What is given ---------------------------------------------------------------------------------
+
+
+def _tree_of(config: Any) -> Tree:
+    """The values of a config, for this call alone. Raises UserError."""
+    if isinstance(config, str | Path):
+        return read_tree(Path(config))
+    if isinstance(config, Config):
+        return Tree(IN_PYTHON, config.model_dump(mode="json"))
+    if isinstance(config, Mapping):
+        return Tree(IN_PYTHON, copy.deepcopy(dict(config)))
+    kind = type(config).__name__
+    raise UserError(f"a config is a path, a dict or a toytrans.Config, not {kind}")
+
+
+def _name_of(config: Settings, checked: Config) -> str:
+    """A name for the runs of a config: that of its file, or of its task."""
+    if isinstance(config, str | Path):
+        return Path(config).stem
+    return (checked.data.task or "files").rpartition(":")[2]
+
+
+def _several(sequences: Sequences) -> list[str]:
+    return [sequences] if isinstance(sequences, str) else list(sequences)
+
+
+def _targets(src: Sequences, tgt: Sequences | None) -> list[str] | None:
+    """The targets of sources, as many. Raises UserError."""
+    sources, targets = len(_several(src)), None if tgt is None else _several(tgt)
+    if targets is not None and len(targets) != sources:
+        raise UserError(f"{sources} src and {len(targets)} tgt; give one tgt for each src")
+    return targets
+
+
+def _checked_lengths(lengths: Any) -> tuple[int, int] | None:
+    """Lengths as a pair of numbers. Raises UserError."""
+    if lengths is None:
+        return None
+    pair = tuple(lengths) if isinstance(lengths, Sequence) else ()
+    if len(pair) != 2 or not all(map(_is_count, pair)) or pair[0] > pair[1]:
+        raise UserError(f"lengths {lengths!r}: write the shortest and the longest, say (1, 400)")
+    return pair
+
+
+def _check_positive(**numbers: int | None) -> None:
+    """Raise UserError for an argument that is neither None nor a whole number from 1."""
+    for name, number in numbers.items():
+        if number is not None and not (_is_count(number) and number):
+            raise UserError(f"{name} {number!r}: expected a whole number, 1 or more")
+
+
+def _is_count(number: Any) -> bool:
+    return isinstance(number, int) and not isinstance(number, bool) and number >= 0

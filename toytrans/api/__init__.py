@@ -1,1 +1,0 @@
-"""toytrans in Python. `toytrans` itself exports what users need of it."""
