@@ -1,4 +1,4 @@
-"""`toytrans check` and `toytrans faults`."""
+"""`toytrans check`."""
 
 import contextlib
 import re
@@ -6,7 +6,7 @@ import warnings
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -16,15 +16,11 @@ from toytrans.cli.common import (
     Overrides,
     Progress,
     RunOption,
-    columns,
     either,
-    fault_named,
     note,
     open_run,
-    output,
-    plain,
 )
-from toytrans.cli.render.proofs import print_card, remedy, show
+from toytrans.cli.render.proofs import remedy, show
 from toytrans.config.names import FaultName
 from toytrans.config.sealed import fault_remark
 from toytrans.errors import UserError
@@ -169,33 +165,6 @@ def check(
         raise UserError(_with_options(remedy(report)) if model else remedy(report))
     if not report.passed:
         raise typer.Exit(1)
-
-
-def faults(
-    name: Annotated[
-        FaultName | None,
-        typer.Argument(
-            metavar="[FAULT]",
-            parser=fault_named,
-            autocompletion=lambda: get_args(FaultName),
-            help="Show the card of one fault.",
-        ),
-    ] = None,
-) -> None:
-    """List the faults that can be planted, or show one: symptom, proofs, reports of it."""
-    from toytrans.insight.diagnosis.fault_cards import CARDS
-
-    console = output()
-    if name is not None:
-        print_card(console, name, CARDS[name])
-        return
-    from rich.box import SIMPLE_HEAD
-
-    table = columns(("fault", "what it is", "found by"), box=SIMPLE_HEAD)
-    for fault, card in CARDS.items():
-        table.add_row(fault, plain(card.what), " ".join(f"({letter})" for letter in card.proofs))
-    console.print(table)
-    console.print("one of them: toytrans faults FAULT; try it: toytrans check --break FAULT")
 
 
 def _settings(path: Path, overrides: list[str] | None, fault: FaultName | None) -> "Config":

@@ -158,7 +158,7 @@ def _details(path: Path, symptom: "Symptom") -> list[str]:
         letters = " ".join(f"({letter})" for letter in symptom.proofs)
         lines.append(f"proofs {letters} of: toytrans check {argument(path)}")
     if symptom.cards:
-        lines.append(f"looks like {', '.join(symptom.cards)}: toytrans faults {symptom.cards[0]}")
+        lines.append(f"looks like {', '.join(symptom.cards)}: toytrans explain {symptom.cards[0]}")
     return lines
 
 

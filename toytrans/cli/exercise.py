@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from toytrans.insight.diagnosis.exercises import Mark
 
 from toytrans.cli.common import columns, note, output, plain, write_new
-from toytrans.cli.render.proofs import print_card
+from toytrans.cli.explain import print_card
 from toytrans.insight.diagnosis.exercise_sheet import MOST_ANSWERS, MOST_STUDENTS
 from toytrans.safe_io import read_whole, to_bytes
 
@@ -181,7 +181,7 @@ def reveal(key: Key, exercise: Folder = HERE) -> None:
     if card is None:
         console.print("none: nothing is broken")
     else:
-        print_card(console, card, CARDS[card])
+        print_card(card)
 
 
 @app.command()

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 from xml.etree import ElementTree
 
 from toytrans.cli.common import output, plain, print_page, warn_of_fault
-from toytrans.config.names import FaultName
+from toytrans.cli.explain import print_card
 from toytrans.config.sealed import is_sealed, opened
 from toytrans.insight.tables import printable
 from toytrans.safe_io import json_text
@@ -13,7 +13,6 @@ from toytrans.safe_io import json_text
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from toytrans.insight.diagnosis.fault_cards import FaultCard
     from toytrans.insight.proofs.report import Finding, Report
 
 
@@ -124,9 +123,7 @@ def _print(console: "Console", report: "Report", fault: str | None) -> None:
         console.print(plain(text), style="dim")
     _print_sum(console, report)
     if not is_sealed(fault) and (name := opened(fault)):
-        from toytrans.insight.diagnosis.fault_cards import CARDS
-
-        print_card(console, name, CARDS[name])
+        print_card(name)
 
 
 def _print_sum(console: "Console", report: "Report") -> None:
@@ -160,19 +157,3 @@ def _wanted(finding: "Finding") -> str:
         return ""
     relation = ">" if finding.must_change else "<="
     return f"{relation} {finding.tolerance:.0e}" if finding.tolerance else f"{relation} 0"
-
-
-def print_card(console: "Console", name: FaultName, card: "FaultCard") -> None:
-    """What a fault is, how it shows, which proofs find it, and where people met it."""
-    from rich.padding import Padding
-
-    console.print(f"\n[bold]{name}[/bold]")
-    for heading, text in (
-        ("what", card.what),
-        ("shown by", card.shown_by),
-        ("symptom", card.symptom),
-        ("found by", " ".join(f"({letter})" for letter in card.proofs)),
-        ("met in", card.threads),
-        ("ranges", "of five seeds; another seed can lie outside"),
-    ):
-        console.print(Padding(plain(f"{heading}: {text}"), (0, 0, 0, 2)))

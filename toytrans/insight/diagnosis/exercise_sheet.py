@@ -51,8 +51,8 @@ Change to this folder: every command below runs here.
 4. Read the catalogue, and the card of a fault that you suspect. Write its name for FAULT:
 
    ```
-   toytrans faults
-   toytrans faults FAULT
+   toytrans explain faults
+   toytrans explain FAULT
    ```
 
    You may plant the suspect yourself and compare every number. `--break` takes the place of the
@@ -108,8 +108,8 @@ SHEET_KO = """\
 4. 결함 목록을 읽고, 의심되는 결함의 카드를 읽으세요. FAULT 자리에 결함의 이름을 씁니다.
 
    ```
-   toytrans faults
-   toytrans faults FAULT
+   toytrans explain faults
+   toytrans explain FAULT
    ```
 
    의심되는 결함을 직접 심어 모든 수치를 비교할 수도 있습니다. `--break`는 봉인된 결함을
