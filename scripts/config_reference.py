@@ -31,16 +31,16 @@ train:
 - `--set section.key=value` overrides a key on the command line. It obeys the same rules.
 - An unknown key, a wrong type or two settings that contradict each other stop the command before
   training. The error names file, line, key and remedy.
-- `toytrans config new TASK --out FILE` writes a commented file with the usual keys. It trains as
+- `toytrans new TASK --out FILE` writes a commented file with the usual keys. It trains as
   it is.
-- `toytrans config explain KEY` gives meaning, type, default and range. A section lists its keys,
+- `toytrans explain KEY` gives meaning, type, default and range. A section lists its keys,
   and no key at all lists everything.
-- An editor completes keys with the JSON Schema, which `toytrans schema` prints.
+- An editor completes keys with the JSON Schema, which `toytrans explain schema` prints.
 
 ```
-toytrans schema
-toytrans config new sort
-toytrans config explain train.lr
+toytrans explain schema
+toytrans new sort
+toytrans explain train.lr
 ```
 
 In the tables, *list of 2* is a list of two values, such as `[1, 20]`. A *name* is one of those in

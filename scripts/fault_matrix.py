@@ -4,7 +4,7 @@
 
 toytrans' own model, torch.nn.Transformer with embeddings around it, Hugging Face's BART, and
 nn.Transformer in fp32 behind a plain function. Each round draws a shape and weights, checks the
-sound model, and plants every fault of `toytrans faults` in it, as well as a leak of a thousandth
+sound model, and plants every fault of `toytrans explain faults` in it, as well as a leak of a thousandth
 (out[t] += 0.001 value[t + 1] in one decoder layer). Exit code 1 if a fault is missed or a sound
 model fails. Needs `transformers` (extra dev).
 """

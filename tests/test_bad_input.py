@@ -537,23 +537,6 @@ def test_lengths_that_are_no_range_are_refused(
 
 
 @pytest.mark.parametrize(
-    ("name", "fragments"),
-    [
-        ("revrese", ("no task 'revrese'", "did you mean reverse?")),
-        ("qqq", ("no task 'qqq'", "addition, copy", "sort")),
-        ("two\nlines", ("no task", "two", "lines")),
-        ("\x1b[31mred", ("no task", "red")),
-    ],
-)
-def test_an_unknown_task_is_refused_with_the_nearest(
-    refused: Callable[..., str], name: str, fragments: tuple[str, ...]
-) -> None:
-    message = refused("tasks", name)
-    says(message, *fragments)
-    assert message.rstrip("\n").isprintable()
-
-
-@pytest.mark.parametrize(
     ("arguments", "fragment"),
     [
         (("eval", "--examples", "0"), "--examples"),
@@ -561,7 +544,7 @@ def test_an_unknown_task_is_refused_with_the_nearest(
         (("eval", "--beam", "0"), "--beam"),
         (("eval", "--split", "train"), "--split"),
         (("inspect-masks", "--rows", "0"), "--rows"),
-        (("tasks", "--bogus"), "--bogus"),
+        (("explain", "--bogus"), "--bogus"),
         (("train", "--config"), "--config"),
         (("train", "a.yaml", "b.yaml"), "b.yaml"),
         (("tarin",), "tarin"),
@@ -668,7 +651,7 @@ def test_a_bug_of_ours_is_one_line_that_names_its_report(
     kind: type[Exception], command: Command, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(TaskPairs, "samples", functools.partial(broken, kind=kind))
-    answer = command("tasks", "copy")
+    answer = command("explain", "copy")
     assert (answer.code, answer.out, answer.err.count("\n")) == (70, "", 1)
     says(answer.err, "toytrans: ", "internal error", kind.__name__, "out of order")
     (report,) = (tmp_path / "reports").iterdir()
@@ -681,7 +664,7 @@ def test_a_bug_of_ours_is_shown_to_those_who_debug(
 ) -> None:
     monkeypatch.setattr(TaskPairs, "samples", broken)
     monkeypatch.setenv("TOYTRANS_DEBUG", "1")
-    answer = command("tasks", "copy")
+    answer = command("explain", "copy")
     assert (answer.code, answer.out) == (70, "")
     says(answer.err, "Traceback", "RuntimeError: out of order", "test_bad_input.py")
 
@@ -707,7 +690,7 @@ def test_a_bug_whose_report_cannot_be_written_is_one_line_all_the_same(
     monkeypatch.setattr(tempfile, "tempdir", "nowhere")
     if debug:
         monkeypatch.setenv("TOYTRANS_DEBUG", "1")
-    answer = command("tasks", "copy")
+    answer = command("explain", "copy")
     assert (answer.code, answer.out) == (70, "")
     says(answer.err.splitlines()[-1], "toytrans: internal error", "cannot be written", "TMPDIR")
     assert ("Traceback" in answer.err) == debug == (answer.err.count("\n") > 1)

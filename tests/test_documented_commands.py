@@ -14,8 +14,11 @@ from pathlib import Path
 
 import pytest
 import torch
+import typer.main
 from conftest import FIRST, ROOT, Command, script
 from scan_grammar import scan_lines
+
+from toytrans.cli.app import app
 
 CONFIGS = sorted((ROOT / "configs").glob("*.yaml"))
 README = ROOT / "README.md"
@@ -79,12 +82,11 @@ def folder(trained: tuple[Path, str], tmp_path: Path, monkeypatch: pytest.Monkey
 
 
 def test_every_command_of_toytrans_is_documented():
-    every = "train runs tasks config schema eval board translate inspect-masks check faults"
-    every += " gradients attention trace doctor report sweep compare export exercise"
-    for command in every.split():
+    every = set(typer.main.get_command(app).commands)
+    for command in every:
         assert f"| `{command}` |" in (ROOT / "docs/commands.md").read_text(), command
     run = {shlex.split(line)[1] for page in [*PAGES, *SHOWING] for line in commands_of(page)}
-    assert run == set(every.split())
+    assert run == every
     assert len(PAGE_OF) >= 30
 
 

@@ -37,4 +37,4 @@ def test_a_bug_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
         fuzz.fuzz("configs", 3, 0, 20.0)
     monkeypatch.setattr("toytrans.cli.tasks._list", broken)
     with pytest.raises(AssertionError, match="internal error"):
-        fuzz.check_command(["tasks"])
+        fuzz.check_command(["explain"])

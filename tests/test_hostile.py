@@ -585,13 +585,13 @@ def test_a_full_disk_behind_standard_output_is_no_bug_of_ours() -> None:
 
 
 def test_closed_streams_and_poor_encodings_are_no_bugs_of_ours() -> None:
-    assert shell("toytrans faults >&- <&- 2>&-").returncode == 0
+    assert shell("toytrans explain faults >&- <&- 2>&-").returncode == 0
     done = shell("PYTHONIOENCODING=ascii toytrans inspect-masks --src 'é 1' --tgt '1' --as hf")
     assert done.returncode == 0 and "\\xe9" in done.stdout
 
 
 def test_an_exit_code_remains_where_standard_error_cannot_be_written() -> None:
-    for line in ("toytrans tasks no 2>/dev/full", "toytrans tasks no 2>&-", "toytrans no 2>&-"):
+    for line in ("toytrans explain no 2>/dev/full", "toytrans explain no 2>&-", "toytrans no 2>&-"):
         assert shell(line).returncode == 2, line
     reader, nobody_reads = os.pipe()
     os.close(reader)

@@ -174,7 +174,7 @@ def test_a_block_is_searched_in_order():
         "four 4\n...\none 1\n": False,
         "two 3\n": False,
     }.items():
-        assert (missing(Shown("toytrans faults", text), printed) == "") is found
+        assert (missing(Shown("toytrans explain faults", text), printed) == "") is found
 
 
 @pytest.mark.parametrize("page", LESSONS, ids=lambda page: page.stem)

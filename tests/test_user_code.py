@@ -90,7 +90,7 @@ def test_a_module_is_no_place_of_code(here: Path, run: Path):
     )
     for words in (
         ("train", "c.yaml", "--set", "data.task=lib.t:f"),
-        ("tasks", "lib.t:f"),
+        ("explain", "lib.t:f"),
         ("check", "--model", "lib.t:f"),
     ):
         assert remedy in refusal(*words)

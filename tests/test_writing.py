@@ -34,7 +34,7 @@ WRITERS = {
     "report": ("report", "bare", "--out"),
     "compare --csv": ("compare", "one", "--csv"),
     "compare --plot": ("compare", "one", "--plot"),
-    "config new": ("config", "new", "--out"),
+    "config new": ("new", "--out"),
     "exercise new": ("exercise", "new", "--out"),
     "export": ("export", "one", "--format", "safetensors", "--out"),
     "attention": ("attention", "one", "1 2", "--plot"),
@@ -149,8 +149,8 @@ def test_a_disk_without_hard_links_takes_files(
         raise PermissionError(1, "Operation not permitted")
 
     monkeypatch.setattr(os, "link", no_links)
-    assert command("config", "new", "--out", "new.yaml").code == 0
-    assert "exists already" in refused("config", "new", "--out", "new.yaml")
+    assert command("new", "--out", "new.yaml").code == 0
+    assert "exists already" in refused("new", "--out", "new.yaml")
 
 
 def test_reports_without_a_name_take_free_ones(command: Command) -> None:
@@ -177,7 +177,7 @@ main()
 
 def test_a_kill_in_the_middle_leaves_the_file_of_before(command: Command) -> None:
     Path("page.html").write_text(TAKEN)
-    words = ("config", "new", "--out", "new.yaml")
+    words = ("new", "--out", "new.yaml")
     done = subprocess.run([sys.executable, "-c", KILL, *words])
     assert done.returncode == -signal.SIGKILL
     assert not Path("new.yaml").exists()

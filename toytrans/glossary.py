@@ -1,60 +1,126 @@
-"""What a name means: a key of a config, a task, or a fault."""
+"""What a name means: a task, a fault, or a key of a config."""
 
-from collections.abc import Mapping
 from difflib import get_close_matches
-from typing import cast, get_args
+from pathlib import Path
+from typing import TYPE_CHECKING, cast, get_args
 
 from toytrans.config.explain import explain_key, keys
+from toytrans.config.load import check_config, load_config
 from toytrans.config.names import FaultName, TaskName
+from toytrans.config.yaml import Tree
 from toytrans.errors import UserError
+from toytrans.user_code import is_reference, shown, trust
+
+if TYPE_CHECKING:
+    from toytrans.config.schema import Config
+    from toytrans.data.tasks.base import TaskPairs
+
+Card = dict[str, str]
+"""What there is to say of a name, by heading."""
+
+LISTS = ("tasks", "faults", "keys")
+SAMPLES = 5
+MOST_SYMBOLS = 12
+"""That are named one by one."""
 
 
 def explain(name: str) -> str:
     """What a config key, say "train.lr", a section, a task or a fault is, as text.
 
-    Raises UserError for any other name.
+    A task of one's own, FILE.py:NAME, and a config FILE.yaml are tasks too. Raises UserError for
+    any other name.
     """
+    rows = (f"  {heading}: {text}" for heading, text in card(name).items())
+    return "\n".join([name, *(row.replace("\n", "\n    ") for row in rows)])
+
+
+def card(name: str) -> Card:
+    """What there is to say of a name, by heading. Raises UserError."""
     tasks, faults = get_args(TaskName), get_args(FaultName)
-    if name in tasks:
-        return _text(name, _of_task(name))
+    if name in tasks or is_reference(name):
+        return _of_task(_small(name, 10))
+    if name.endswith((".yaml", ".yml")):
+        return _of_task(load_config(Path(name)))
     if name in faults:
-        return _text(name, _of_fault(cast(FaultName, name)))
-    near = get_close_matches(name, (*tasks, *faults), n=1)
-    if near and all(name != key.path for key in keys()):
-        raise UserError(f"no key, task or fault {name!r}; did you mean {near[0]}?")
+        return _of_fault(cast(FaultName, name))
+    near = get_close_matches(name, (*LISTS, *tasks, *faults), n=1)
+    known = {each for key in keys() for each in (key.path, key.section)}
+    if near and name not in known:
+        raise UserError(f"no task, fault or key {name!r}; did you mean {near[0]}?")
     first, *others = explain_key(name)
-    return _text(name, first.card | {key.name: key.meaning for key in others})
+    return first.card | {key.name: key.meaning for key in others}
 
 
-def _text(name: str, card: Mapping[str, str]) -> str:
-    return "\n".join([name, *(f"  {heading}: {text}" for heading, text in card.items())])
+def listed(kind: str) -> list[tuple[str, ...]]:
+    """The rows of a list, under their headings: the tasks, the faults or the keys."""
+    if kind == "tasks":
+        pairs = ((name, _opened(_small(name, 6))) for name in get_args(TaskName))
+        rows = [(name, each.task.rule, _arrow(each.samples(SAMPLES)[0])) for name, each in pairs]
+        return [("task", "rule", "example"), *rows]
+    if kind == "faults":
+        from toytrans.exercises.fault_cards import CARDS
+
+        found = [(name, each.what, ", ".join(each.checks)) for name, each in CARDS.items()]
+        return [("fault", "what it is", "found by"), *found]
+    every = ((key.path, key.default or "a section", key.meaning) for key in keys())
+    return [("key", "default", "meaning"), *every]
 
 
-def _of_task(name: str) -> dict[str, str]:
-    from toytrans.config.schema import Config
+def _small(name: str, longest: int) -> "Config":
+    """A config of a task. The caller named the task's code, so that is run."""
+    config = check_config(Tree(name, {"data": {"task": name, "train_length": [1, longest]}}))
+    trust(config.references.values())
+    return config
+
+
+def _opened(config: "Config") -> "TaskPairs":
     from toytrans.data.open import open_dataset
     from toytrans.data.tasks.base import TaskPairs
 
-    data = {"task": name, "train_length": [1, 10]}
-    pairs = open_dataset(Config.model_validate({"data": data}))
+    pairs = open_dataset(config)
     assert isinstance(pairs, TaskPairs)
-    src, tgt = pairs.samples(1)[0]
-    return {
+    return pairs
+
+
+def _of_task(config: "Config") -> Card:
+    """The card of the task of a config. Raises UserError where it reads files."""
+    from toytrans.data.tasks.lexicon import translations
+
+    data = config.data
+    if data.task is None:
+        raise UserError("this config reads files; only a task has a card")
+    pairs, task = _opened(config), shown(data.task)
+    symbols = pairs.facts.vocabulary.symbols
+    named = symbols if len(symbols) <= MOST_SYMBOLS else (*symbols[:4], "...", *symbols[-4:])
+    lengths = "train {} to {}, test {} to {} source symbols"
+    made = {
         "rule": pairs.task.rule,
-        "example": f"{' '.join(src)} -> {' '.join(tgt)}",
-        "train on it": f"a config with data: {{task: {name}}}",
+        "symbols": f"{len(symbols)}: {' '.join(named)}",
+        "lengths": lengths.format(*data.lengths["train"], *data.lengths["test"]),
+        "metric": "exact match: the whole target right, through its end",
+        "examples": "\n".join(map(_arrow, pairs.samples(SAMPLES))),
     }
+    if task == "lexicon":
+        words = translations(pairs.symbols, config.data_seed)
+        entries = ", ".join(f"{word} = {meaning}" for word, meaning in words)
+        made["dictionary"] = f"of seed {config.data_seed}: {entries}"
+    return made | {"train on it": f"a config with data: {{task: {task}}}"}
 
 
-def _of_fault(name: FaultName) -> dict[str, str]:
+def _arrow(sample: tuple[list[str], list[str]]) -> str:
+    src, tgt = sample
+    return f"{' '.join(src)} -> {' '.join(tgt)}"
+
+
+def _of_fault(name: FaultName) -> Card:
     from toytrans.exercises.fault_cards import CARDS
 
-    card = CARDS[name]
+    found = CARDS[name]
     return {
-        "what": card.what,
-        "shown by": card.shown_by,
-        "symptom": card.symptom,
-        "found by": " ".join(f"({letter})" for letter in card.proofs),
-        "met in": card.threads,
+        "what": found.what,
+        "shown by": found.shown_by,
+        "symptom": found.symptom,
+        "found by": ", ".join(found.checks),
+        "met in": found.threads,
         "ranges": "of five seeds; another seed can lie outside",
     }

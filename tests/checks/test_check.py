@@ -719,15 +719,15 @@ def test_faults_can_be_planted_in_a_sound_run(folder, command):
 
 
 def test_faults_are_listed_and_shown(folder, command):
-    listed = command("faults").out
+    listed = command("explain", "faults").out
     assert all(fault in listed for fault in FAULTS)
-    card = command("faults", "wrong_scale").out
+    card = command("explain", "wrong_scale").out
     assert "ranges: of five seeds; another seed can lie outside" in card
     assert "symptom" in card and "found by: scale" in card and "vit-pytorch#65" in card
-    unknown = command("faults", "nocausal")
+    unknown = command("explain", "nocausal")
     assert unknown.err == "toytrans: nocausal: no such fault; did you mean no_causal?\n"
     assert unknown.code == 2
-    card = " ".join(command("faults", "no_causal").out.split())
+    card = " ".join(command("explain", "no_causal").out.split())
     assert "at the last step" in card and "`toytrans eval RUN --checkpoint last`" in card
 
 

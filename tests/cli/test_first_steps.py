@@ -128,15 +128,15 @@ def test_a_config_that_is_not_there_is_answered_with_those_that_are(refused: Ref
 
 def test_no_answer_of_an_installed_package_names_what_only_a_checkout_has(command: Command):
     answers = [command("train"), command("sweep"), command("train", "no.yaml")]
-    answers += [command("faults")]
-    answers += [command("faults", name) for name in get_args(FaultName)]
+    answers += [command("explain", "faults")]
+    answers += [command("explain", name) for name in get_args(FaultName)]
     text = "".join(out + err for _, out, err in answers)
     assert "textbook" in text
     assert "configs/" not in text and "scripts/" not in text
 
 
 def test_a_new_config_stops_when_it_has_learned(command: Command):
-    assert command("config", "new", "copy", "--out", "new.yaml").code == 0
+    assert command("new", "copy", "--out", "new.yaml").code == 0
     config = yaml.safe_load(Path("new.yaml").read_text())
     assert config["train"]["stop_at_exact_match"] == 1.0
 
@@ -182,7 +182,7 @@ def test_the_card_of_a_leak_names_every_check_that_fails(command: Command, fault
     failing = command("check", "--config", "c.yaml", "--break", fault, "--json")
     checks = json.loads(failing.out)["checks"]
     failed = [each["check"] for each in checks if each["verdict"] == "FAIL"]
-    shown = " ".join(command("faults", fault).out.split())
+    shown = " ".join(command("explain", fault).out.split())
     assert failed and f"found by: {', '.join(failed)} met in" in shown
 
 

@@ -96,43 +96,18 @@ def at_most(seconds: float) -> Iterator[None]:
     ("text", "value"),
     [
         ("1e-3", 0.001),
-        ("1e5", 100000.0),
-        ("-2.5E+1", -25.0),
         (".5", 0.5),
-        ("5.", 5.0),
         (".inf", math.inf),
-        ("-.INF", -math.inf),
         ("0", 0),
-        ("+7", 7),
-        ("-12", -12),
         ("010", 10),
         ("true", True),
-        ("True", True),
-        ("FALSE", False),
         ("~", None),
-        ("null", None),
-        ("Null", None),
-        ("NULL", None),
         ("", None),
         ("1:30", "1:30"),
-        ("190:20:30", "190:20:30"),
-        ("2001-12-14", "2001-12-14"),
-        ("1_000", "1_000"),
         ("no", "no"),
-        ("Yes", "Yes"),
-        ("on", "on"),
-        ("off", "off"),
-        ("y", "y"),
-        ("tRUE", "tRUE"),
-        ("nULL", "nULL"),
-        ("1e", "1e"),
-        (".", "."),
-        ("1.0.0", "1.0.0"),
         ("'5'", "5"),
         ('"true"', "true"),
-        ("'~'", "~"),
         ("[1, 2.0, no, ~]", [1, 2.0, "no", None]),
-        ("{a: 010}", {"a": 10}),
     ],
 )
 def test_scalars_follow_yaml_1_2(tmp_path: Path, text: str, value: Any) -> None:
@@ -260,22 +235,15 @@ def test_a_number_that_training_takes_for_zero_is_refused(tmp_path, key):
     ("text", "fragments"),
     [
         ("data:\n  task: copy\n  task: sort\n", ("run.yaml:3", "data.task", "run.yaml:2", "twice")),
-        ("seed: 1\nseed: 1\n", ("run.yaml:2", "seed", "run.yaml:1", "twice")),
         ("data: {task: copy}\nmodel: &m {d_model: 8}\n", ("run.yaml:2", "anchor")),
         ("data: {task: copy}\nmodel: *m\n", ("run.yaml:2", "alias")),
-        ("seed: !!int 3\n", ("run.yaml:1", "tag")),
         ("seed: 1\ndata: !python/object:os.system {}\n", ("run.yaml:2", "tag")),
         ("data: {task: copy}\n? [1, 2]\n: 3\n", ("run.yaml:2", "key")),
         ("data: [\n", ("run.yaml:", "not YAML")),
-        ("seed: 1\n data: 2\n", ("run.yaml:2", "not YAML")),
-        ("seed: 1\n\tdata: 2\n", ("run.yaml:2", "not YAML")),
         ("seed: 1\n---\nseed: 2\n", ("run.yaml:2", "document")),
         ("seed: 1\ndevice: a\x01b\n", ("run.yaml:2", "not YAML")),
-        ("seed: 1\ndevice: a\x00b\n", ("run.yaml:2", "not YAML")),
         (b"seed: 1\ndevice: \xff\n", ("run.yaml", "UTF-8")),
-        ("seed: 1\n".encode("utf-16"), ("run.yaml", "UTF-8")),
         ("", ("run.yaml", "empty", "data.task")),
-        ("# nothing but this\n", ("run.yaml", "empty", "data.task")),
         ("- data\n- model\n", ("run.yaml", "a list at the top", "data:")),
         ("reverse\n", ("run.yaml", "at the top", "data:")),
     ],
@@ -323,45 +291,26 @@ def test_a_missing_file_and_a_directory_are_told_apart(tmp_path: Path) -> None:
     ("override", "fragments"),
     [
         ("lr=1", ("lr: unknown key", "did you mean train.lr?")),
-        ("heads=2", ("heads: unknown key", "did you mean model.n_heads?")),
         ("model.max_steps=3", ("model.max_steps: unknown key", "did you mean train.max_steps?")),
-        ("train.lrr=1", ("train.lrr: unknown key", "did you mean train.lr?")),
         ("modle.d_model=8", ("modle: unknown key", "did you mean model?")),
         ("data.zzz=1", ("data.zzz: unknown key", "data has batch_tokens", "train_length")),
-        ("zzzzzz=1", ("zzzzzz: unknown key", "data, device, fault, model, seed, train")),
         ("data.task=revers", ("data.task: found 'revers'", "addition", "did you mean reverse?")),
-        ("data.task=5", ("data.task: found 5", "addition", "sort")),
-        ("model.positions=learnt", ("model.positions", "'learnt'", "did you mean learned?")),
-        ("train.schedule=cos", ("train.schedule", "inverse_sqrt", "did you mean cosine?")),
         ("train.lr=fast", ("train.lr: found 'fast', expected a number",)),
         ("train.lr=0", ("train.lr: found 0, expected more than 0",)),
         ("train.lr=.inf", ("train.lr: found inf", "finite")),
-        ("train.lr=.nan", ("train.lr: found nan", "finite")),
         ("train.lr=true", ("train.lr: found true, expected a number",)),
-        ("train.lr=", ("train.lr: found null, expected a number",)),
         ("train.lr.x=3", ("train.lr: found {'x': 3}, expected a number",)),
         ("train.max_steps=1e3", ("train.max_steps: found 1000.0, expected a whole number",)),
-        ("train.max_steps=-1", ("train.max_steps: found -1, expected at least 0",)),
         ("train.stop_at_exact_match=1.5", ("train.stop_at_exact_match", "1.5", "at most 1")),
-        ("train.precision=fp16", ("train.precision", "'fp16'", "fp32, bf16 or fp64")),
         ("model.dropout=1", ("model.dropout: found 1, expected less than 1",)),
         ("model.n_heads=0", ("model.n_heads: found 0, expected at least 1",)),
-        ("model.n_heads='4'", ("model.n_heads: found '4', expected a whole number",)),
-        ("model.n_heads=true", ("model.n_heads: found true, expected a whole number",)),
         ("model.share_layers=no", ("model.share_layers: found 'no', expected true or false",)),
-        ("model.share_layers=1", ("model.share_layers: found 1, expected true or false",)),
         ("model=3", ("model: found 3, expected a section of keys",)),
-        ("data=~", ("data: found null, expected a section of keys",)),
         ("data.train_length=5", ("data.train_length: found 5, expected a list, say [1, 20]",)),
         ("data.train_length=[1]", ("data.train_length: found [1], expected a list of two",)),
-        ("data.train_length=[1, 2, 3]", ("data.train_length: found [1, 2, 3]", "a list of two")),
         ("data.train_length=[-1, 4]", ("data.train_length.0: found -1, expected at least 0",)),
-        ("data.train_length=[1, 4.5]", ("data.train_length.1: found 4.5", "a whole number")),
-        ("data.disjoint=maybe", ("data.disjoint: found 'maybe', expected true or false",)),
         ("device=gpu", ("device: found 'gpu', expected auto | cpu | cuda | cuda:N | mps",)),
-        ("seed=-1", ("seed: found -1, expected at least 0",)),
         ("seed=2147483648", ("seed: found 2147483648, expected less than 2147483648",)),
-        ("train.lrate=3", ("train.lrate: unknown key; did you mean train.lr?",)),
         ("fault=no_casual", ("fault: found 'no_casual', expected", "did you mean no_causal?")),
     ],
 )
@@ -373,7 +322,7 @@ def test_an_override_that_is_refused_is_explained(
     assert_says(message, fragments)
 
 
-@pytest.mark.parametrize("override", ["x", "=3", "a b=3", "train.=3", ".lr=3", "train..lr=3"])
+@pytest.mark.parametrize("override", ["x", "=3", "train..lr=3"])
 def test_an_override_that_is_no_assignment_is_refused(tmp_path: Path, override: str) -> None:
     message = refusal(tmp_path, PLAIN, override)
     assert_says(message, (f"--set {override}", "section.key=value"))
@@ -391,13 +340,9 @@ def test_an_override_obeys_the_rules_of_the_file(tmp_path: Path, value: str, fra
     ("was", "becomes", "fragments"),
     [
         ("seed: 3", "sead: 3", ("run.yaml:1: sead", "unknown key", "did you mean seed?")),
-        ("seed: 3", "lr: 3", ("run.yaml:1: lr", "unknown key", "did you mean train.lr?")),
-        ("task: reverse", "task: revers", ("run.yaml:3: data.task", "did you mean reverse?")),
         ("[1, 25]", "[one, 25]", ("run.yaml:5: data.train_length.0", "'one'", "whole number")),
         ("[1, 25]", "[25, 1]", ("run.yaml:5: data.train_length", "[25, 1]", "swap")),
         ("n_heads: 4", "n_heads: 5", ("run.yaml:8: model.n_heads", "5 heads", "d_model 64")),
-        ("d_model: 64", "d_modle: 64", ("run.yaml:7: model.d_modle", "mean model.d_model?")),
-        ("max_steps: 1000", "max_steps: x", ("run.yaml:10: train.max_steps", "'x'", "whole")),
         ("  max_steps: 1000", "", ("run.yaml:9: train", "found null", "section of keys")),
         ("  task: reverse", "", ("run.yaml:2: data", "data.task or data.files")),
     ],
@@ -411,7 +356,7 @@ def test_a_mistake_in_a_file_is_named_with_its_line(
     assert_says(message, fragments)
 
 
-@pytest.mark.parametrize("key", ["no such", "train.lr", "str", "<<", "", "a-b", "\N{SNOWMAN}"])
+@pytest.mark.parametrize("key", ["no such", "<<", "", "\N{SNOWMAN}"])
 @pytest.mark.parametrize("section", ["", "model"])
 def test_an_unknown_key_is_named_however_it_is_spelt(
     tmp_path: Path, key: str, section: str
@@ -425,10 +370,6 @@ def test_an_unknown_key_is_named_however_it_is_spelt(
     assert_says(refusal(tmp_path, text), fragments)
 
 
-def test_the_example_in_a_message_suits_its_key(tmp_path: Path) -> None:
-    assert "say [1, 20]" in refusal(tmp_path, PLAIN, "data.test_length=20")
-
-
 def test_a_config_without_data_is_told_what_to_add(tmp_path: Path) -> None:
     assert_says(refusal(tmp_path, "seed: 3\n"), ("run.yaml", "data", "missing"))
 
@@ -438,10 +379,8 @@ def test_a_config_without_data_is_told_what_to_add(tmp_path: Path) -> None:
     [
         ("{valid: a.tsv}", ("data.files.train", "missing")),
         ("{train: [a, b, c]}", ("data.files.train", "found ['a', 'b', 'c']", "two")),
-        ("{train: 5}", ("data.files.train", "found 5", "text")),
         ("{train: a, format: csv}", ("data.files.format", "'csv'", "text, tsv, jsonl or scan")),
         ("{train: a, vaild: b}", ("data.files.vaild", "did you mean data.files.valid?")),
-        ("{}", ("data.files.train", "missing")),
     ],
 )
 def test_a_mistake_in_the_files_is_named(
@@ -466,24 +405,15 @@ TABLE = "model.positions=learned"
         (["model.d_model=6", "model.n_heads=2", "model.positions=rotary"], ("even width", "3")),
         # a table of 512 holds 511 symbols and the EOS, or BOS
         ([TABLE, "data.test_length=[1, 512]"], ("data.test_length: 512", "511", "512")),
-        ([TABLE, "data.valid_length=[1, 512]"], ("data.valid_length: 512", "511", "512")),
         ([TABLE, "model.max_positions=25"], ("data.train_length: 25", "24", "max_positions 25")),
         # twice 256 symbols are 512, and BOS comes before them
         ([TABLE, "data.task=duplicate", "data.test_length=[1, 256]"], ("256", "255", "512")),
         (["train.warmup_steps=1001"], ("train.warmup_steps: 1001", "train.max_steps 1000")),
-        (["train.max_steps=50", "train.warmup_steps=51"], ("train.warmup_steps: 51", "50")),
         (["data.files={train: a.tsv}"], ("data", "task and files exclude each other")),
         (["data.task=~"], ("data", "data.task or data.files")),
         (["model.max_positions=100"], ("model.max_positions", "positions: learned")),
         (["data.task=addition", "data.train_length=[1, 2]"], ("data.train_length", "3 or more")),
-        (
-            ["data.task=multiplication", "data.test_length=[1, 2]"],
-            ("data.test_length", "3 or more"),
-        ),
-        (["data.task=parity", "data.valid_length=[0, 0]"], ("data.valid_length", "1 or more")),
         (["data.task=multiplication", "data.symbols=1"], ("data.symbols", "at least 2")),
-        (["data.task=parity", "data.symbols=1"], ("data.symbols", "at least 2")),
-        (["data.task=stack", "data.symbols=1"], ("data.symbols", "at least 2")),
         (["data.test_length=[9, 8]"], ("data.test_length: [9, 8]", "swap")),
     ],
 )
@@ -552,7 +482,7 @@ def test_the_test_length_stays_within_a_table(
 
 @pytest.mark.parametrize(
     ("max_steps", "warmup_steps", "eval_every"),
-    [(1000, 100, 250), (301, 100, 75), (299, 99, 74), (30, 10, 7), (3, 1, 1), (0, 0, 1)],
+    [(1000, 100, 250), (299, 99, 74), (3, 1, 1), (0, 0, 1)],
 )
 def test_warm_up_and_evaluations_follow_from_the_steps(
     tmp_path: Path, max_steps: int, warmup_steps: int, eval_every: int
@@ -560,11 +490,6 @@ def test_warm_up_and_evaluations_follow_from_the_steps(
     train = load(tmp_path, "data: {task: copy}\n", f"train.max_steps={max_steps}").train
     assert train.max_steps == max_steps
     assert (train.warmup_steps, train.eval_every) == (warmup_steps, eval_every)
-
-
-def test_three_steps_need_no_word_on_warm_up(tmp_path: Path) -> None:
-    assert "warmup" not in PLAIN
-    assert load(tmp_path, PLAIN, "train.max_steps=3").train.warmup_steps == 1
 
 
 @pytest.mark.parametrize(
@@ -599,24 +524,17 @@ def test_paths_of_files_become_absolute(tmp_path: Path, monkeypatch: pytest.Monk
 # Saving and resuming -------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("positions", get_args(PositionName))
-@pytest.mark.parametrize("task", get_args(TaskName))
-def test_a_saved_config_reads_back_equal(tmp_path: Path, task: str, positions: str) -> None:
-    config = load(tmp_path, PLAIN, f"data.task={task}", f"model.positions={positions}")
-    assert (config.data.task, config.model.positions) == (task, positions)
+@pytest.mark.parametrize(
+    "override",
+    [*(f"data.task={name}" for name in get_args(TaskName))]
+    + [f"model.positions={name}" for name in get_args(PositionName)],
+)
+def test_a_saved_config_reads_back_equal(tmp_path: Path, override: str) -> None:
+    config = load(tmp_path, PLAIN, override)
     again = load(tmp_path, save_config(config))
     assert again == config
     assert save_config(again) == save_config(config)
     assert config_for_resume(config, again, RUN) == config
-
-
-@pytest.mark.parametrize(
-    "override",
-    ["train.lr=1e-5", "train.weight_decay=1e-08", "train.max_seconds=1e16", "model.dropout=0.1"],
-)
-def test_a_saved_number_reads_back_equal_however_small(tmp_path: Path, override: str) -> None:
-    config = load(tmp_path, PLAIN, override)
-    assert load(tmp_path, save_config(config)) == config
 
 
 @pytest.mark.parametrize("train", ["a.tsv", "[a, b]", "'it''s: #1 ~.tsv'", "no.jsonl"])

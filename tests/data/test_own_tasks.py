@@ -126,10 +126,10 @@ def test_a_sampler_with_few_sources_of_a_length_shares_them(own):
 
 
 def test_the_card_shows_rule_and_samples(command: Command):
-    answer = command("tasks", "own.py:swap_pairs")
+    answer = command("explain", "own.py:swap_pairs")
     assert answer.code == 0
     assert "own.py:swap_pairs" in answer.out and "Neighbours change places." in answer.out
-    (src, tgt) = re.search(r"example +(.*?)  ->  (.*)", answer.out).groups()  # type: ignore[union-attr]
+    (src, tgt) = re.search(r"examples +(.*?) -> (.*)", answer.out).groups()  # type: ignore[union-attr]
     assert sorted(src.split()) == sorted(tgt.split()) and len(src.split()) > 3
 
 
@@ -218,17 +218,17 @@ REFUSED = {
 @pytest.mark.parametrize("code", REFUSED)
 def test_what_is_wrong_with_a_task_is_one_line(code: str, own: Path, refused: Callable[..., str]):
     own.write_text(code)
-    message = refused("tasks", "own.py:f")
+    message = refused("explain", "own.py:f")
     for part in REFUSED[code]:
         assert part in message, message
 
 
 def test_places_that_hold_no_code(refused: Callable[..., str], here: Path):
     (here / "folder.py").mkdir()
-    assert "none.py: no such file" in refused("tasks", "none.py:f")
-    assert "folder.py: is a directory" in refused("tasks", "folder.py:f")
-    assert "write it as FILE.py:NAME" in refused("tasks", "own.py")
-    assert "write it as FILE.py:NAME" in refused("tasks", "a/b:f")
+    assert "none.py: no such file" in refused("explain", "none.py:f")
+    assert "folder.py: is a directory" in refused("explain", "folder.py:f")
+    assert "write it as FILE.py:NAME" in refused("explain", "own.py")
+    assert "write it as FILE.py:NAME" in refused("explain", "a/b:f")
     assert "data.task" in refused("train", "c.yaml", "--set", "data.task=own.py:")
 
 
@@ -251,7 +251,7 @@ def test_a_file_may_import_what_lies_beside_it(here: Path, command: Command):
     (here / "pack").mkdir()
     (here / "pack" / "tasks.py").write_text("def same(s): return list(s)\n")
     (here / "beside.py").write_text("from pack.tasks import same as f\n")
-    assert command("tasks", "beside.py:f").code == 0
+    assert command("explain", "beside.py:f").code == 0
 
 
 ROOM = "model.positions=learned", "model.max_positions=40"

@@ -21,17 +21,16 @@ from toytrans.cli import (
     board,
     check,
     compare,
-    config,
     doctor,
     evaluate,
     exercise,
+    explain,
     export,
     gradients,
     inspect,
     report,
     runs,
     sweep,
-    tasks,
     trace,
     train,
 )
@@ -81,9 +80,8 @@ REFUSALS = (errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EPERM, errno.EROFS, 
 TRAIN, SEE, MEASURE = "Train", "See and prove", "Measure"
 app.command("train", rich_help_panel=TRAIN)(with_trust(train.train))
 app.command("runs", rich_help_panel=TRAIN)(runs.runs)
-app.command("tasks", rich_help_panel=TRAIN)(tasks.tasks)
-app.command("schema", rich_help_panel=TRAIN)(tasks.schema)
-app.add_typer(config.app, name="config", rich_help_panel=TRAIN)
+app.command("new", rich_help_panel=TRAIN)(explain.new)
+app.command("explain", rich_help_panel=TRAIN)(explain.explain)
 app.command("inspect-masks", rich_help_panel=SEE)(with_trust(inspect.inspect_masks))
 app.add_typer(trace.app, name="trace", rich_help_panel=SEE)
 for sub_command in trace.app.registered_commands:
@@ -91,7 +89,6 @@ for sub_command in trace.app.registered_commands:
         sub_command.callback = with_trust(sub_command.callback)
 app.command("attention", rich_help_panel=SEE)(with_trust(attention.attention))
 app.command("check", rich_help_panel=SEE)(with_trust(check.check))
-app.command("faults", rich_help_panel=SEE)(check.faults)
 app.add_typer(exercise.app, name="exercise", rich_help_panel=SEE)
 app.command("doctor", rich_help_panel=SEE)(with_trust(doctor.doctor))
 app.command("gradients", rich_help_panel=SEE)(gradients.gradients)

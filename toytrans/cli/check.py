@@ -1,11 +1,11 @@
-"""`toytrans check` and `toytrans faults`."""
+"""`toytrans check`."""
 
 import contextlib
 import warnings
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -13,13 +13,9 @@ from toytrans.cli.common import (
     Break,
     Overrides,
     Progress,
-    columns,
-    fault_named,
     open_run,
-    output,
-    plain,
 )
-from toytrans.cli.render.checks import print_card, show
+from toytrans.cli.render.checks import show
 from toytrans.config.names import FaultName
 from toytrans.config.sealed import fault_remark
 from toytrans.errors import UserError
@@ -96,33 +92,6 @@ def check(
         raise UserError(_of_build(f"cannot judge {report.subject}: {name}: {why}"))
     if not report.passed:
         raise typer.Exit(1)
-
-
-def faults(
-    name: Annotated[
-        FaultName | None,
-        typer.Argument(
-            metavar="[FAULT]",
-            parser=fault_named,
-            autocompletion=lambda: get_args(FaultName),
-            help="Show the card of one fault.",
-        ),
-    ] = None,
-) -> None:
-    """List the faults that can be planted, or show one: symptom, checks, reports of it."""
-    from toytrans.exercises.fault_cards import CARDS
-
-    console = output()
-    if name is not None:
-        print_card(console, name, CARDS[name])
-        return
-    from rich.box import SIMPLE_HEAD
-
-    table = columns(("fault", "what it is", "found by"), box=SIMPLE_HEAD)
-    for fault, card in CARDS.items():
-        table.add_row(fault, plain(card.what), ", ".join(card.checks))
-    console.print(table)
-    console.print("one of them: toytrans faults FAULT; try it: toytrans check --break FAULT")
 
 
 def _check_config(

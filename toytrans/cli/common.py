@@ -68,7 +68,7 @@ Break = Annotated[
         metavar="FAULT",
         parser=functools.partial(fault_named, option="--break "),
         autocompletion=lambda: get_args(FaultName),
-        help="Make a mistake on purpose; `toytrans faults` lists them.",
+        help="Make a mistake on purpose; `toytrans explain faults` lists them.",
     ),
 ]
 
@@ -232,7 +232,7 @@ def print_page(title: str, sections: "list[Section]") -> None:
 def warn_of_fault(fault: str | None) -> None:
     """Note that a model has a fault, or may have one."""
     if fault is not None:
-        more = "" if is_sealed(fault) else f" (what that does: toytrans faults {fault})"
+        more = "" if is_sealed(fault) else f" (what that does: toytrans explain {fault})"
         note(fault_remark(fault) + more)
 
 

@@ -158,7 +158,7 @@ def _details(path: Path, symptom: "Finding") -> list[str]:
         only = ",".join(symptom.checks)
         lines.append(f"look: toytrans check {argument(path)} --only {only}")
     if symptom.cards:
-        lines.append(f"looks like {', '.join(symptom.cards)}: toytrans faults {symptom.cards[0]}")
+        lines.append(f"looks like {', '.join(symptom.cards)}: toytrans explain {symptom.cards[0]}")
     return lines
 
 

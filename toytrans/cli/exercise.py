@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from toytrans.exercises.exercise import Mark
 
 from toytrans.cli.common import columns, note, output, plain, write_new
-from toytrans.cli.render.checks import print_card
+from toytrans.cli.explain import print_card
 from toytrans.exercises.sheet import MOST_ANSWERS, MOST_STUDENTS
 from toytrans.files import read_whole, to_bytes
 
@@ -178,7 +178,7 @@ def reveal(key: Key, exercise: Folder = HERE) -> None:
     if card is None:
         console.print("none: nothing is broken")
     else:
-        print_card(console, card, CARDS[card])
+        print_card(card)
 
 
 @app.command()

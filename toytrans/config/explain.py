@@ -95,7 +95,7 @@ def _hint(path: str, every: Sequence[Key]) -> str:
     name = path.rpartition(".")[2]
     near = [key.path for key in every if key.name == name]
     near += get_close_matches(path, [key.path for key in every], n=1)
-    return f"did you mean {near[0]}?" if near else "`toytrans config explain` lists all keys"
+    return f"did you mean {near[0]}?" if near else "`toytrans explain` lists all keys"
 
 
 def is_derived(key: Key) -> bool:

@@ -33,7 +33,7 @@ WRITTEN_OUT = ("data.symbols", "data.train_length", "train.stop_at_exact_match")
 """Keys of a new config that are written as values although they are null by default."""
 
 HEADER = """\
-# Train with `toytrans train FILE`. `toytrans config explain KEY` explains a key.
+# Train with `toytrans train FILE`. `toytrans explain KEY` explains a key.
 # Remove the # before a key to set it; otherwise it follows from other keys.
 """
 

@@ -570,8 +570,8 @@ class Config(Section):
     )
     fault: OrSealed | None = Field(
         None,
-        description="A mistake planted on purpose: its name (see `toytrans faults`), or the seal "
-        "of an exercise, which hides the name. null means none.",
+        description="A mistake planted on purpose: its name (see `toytrans explain faults`), or "
+        "the seal of an exercise, which hides the name. null means none.",
     )
     data: DataConfig = Field(description="The pairs: where they come from, how long, how many.")
     model: ModelConfig = Field(

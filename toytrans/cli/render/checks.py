@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 from xml.etree import ElementTree
 
 from toytrans.cli.common import output, plain, print_page, warn_of_fault
-from toytrans.config.names import FaultName
+from toytrans.cli.explain import print_card
 from toytrans.config.sealed import is_sealed, opened
 from toytrans.files import json_text
 from toytrans.inspection.table import printable
@@ -13,7 +13,6 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from toytrans.checks import Report
-    from toytrans.exercises.fault_cards import FaultCard
 
 STYLES = {
     "title": "bold",
@@ -52,9 +51,7 @@ def _print(console: "Console", report: "Report", fault: str | None, everything: 
         indent = len(line.text) - len(line.text.lstrip())
         console.print(Padding(text, (0, 0, 0, indent)))
     if not is_sealed(fault) and (name := opened(fault)):
-        from toytrans.exercises.fault_cards import CARDS
-
-        print_card(console, name, CARDS[name])
+        print_card(name)
 
 
 def junit(report: "Report") -> str:
@@ -102,19 +99,3 @@ def _escaped(text: str, is_property: bool = False) -> str:
     for character, code in pairs + ([(":", "%3A"), (",", "%2C")] if is_property else []):
         text = text.replace(character, code)
     return text
-
-
-def print_card(console: "Console", name: FaultName, card: "FaultCard") -> None:
-    """What a fault is, how it shows, which checks find it, and where people met it."""
-    from rich.padding import Padding
-
-    console.print(f"\n[bold]{name}[/bold]")
-    for heading, text in (
-        ("what", card.what),
-        ("shown by", card.shown_by),
-        ("symptom", card.symptom),
-        ("found by", ", ".join(card.checks)),
-        ("met in", card.threads),
-        ("ranges", "of five seeds; another seed can lie outside"),
-    ):
-        console.print(Padding(plain(f"{heading}: {text}"), (0, 0, 0, 2)))

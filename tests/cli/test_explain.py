@@ -1,5 +1,6 @@
-"""`toytrans config`: a new config trains as it is, and every key is explained."""
+"""`toytrans explain` and `toytrans new`: every name is explained, a new config trains as it is."""
 
+import json
 import os
 from pathlib import Path
 from typing import get_args
@@ -7,9 +8,10 @@ from typing import get_args
 import pytest
 from conftest import Command
 
+import toytrans
 from toytrans.config.explain import explain_key, is_derived, keys
 from toytrans.config.load import load_config
-from toytrans.config.names import TaskName
+from toytrans.config.names import FaultName, TaskName
 from toytrans.config.new import new_config
 from toytrans.config.yaml import read_yaml
 
@@ -38,9 +40,9 @@ def test_every_line_of_a_new_config_can_be_set(here: Path):
 
 
 def test_a_new_config_trains_as_it_is(command: Command):
-    assert command("config", "new", "sort").out == new_config("sort")
-    assert "task: reverse" in command("config", "new").out
-    written = command("config", "new", "sort", "--out", "sort.yaml")
+    assert command("new", "sort").out == new_config("sort")
+    assert "task: reverse" in command("new").out
+    written = command("new", "sort", "--out", "sort.yaml")
     assert written.code == 0 and "toytrans train sort.yaml" in written.err
     assert Path("sort.yaml").read_text() == new_config("sort")
     few = ("--set", "train.max_steps=2", "--set", "data.valid_examples=20")
@@ -50,14 +52,14 @@ def test_a_new_config_trains_as_it_is(command: Command):
 
 def test_a_new_config_overwrites_nothing(refused, tmp_path: Path):
     Path("there.yaml").write_text("mine")
-    assert "exists already" in refused("config", "new", "--out", "there.yaml")
+    assert "exists already" in refused("new", "--out", "there.yaml")
     assert Path("there.yaml").read_text() == "mine"
-    assert "cannot be written" in refused("config", "new", "--out", "no/folder/c.yaml")
+    assert "cannot be written" in refused("new", "--out", "no/folder/c.yaml")
     if os.getuid():  # root may write everywhere
         tmp_path.chmod(0o500)
-        assert "cannot be written" in refused("config", "new", "--out", str(tmp_path / "c.yaml"))
+        assert "cannot be written" in refused("new", "--out", str(tmp_path / "c.yaml"))
         tmp_path.chmod(0o700)
-    assert "did you mean sort?" in refused("config", "new", "srt")
+    assert "did you mean sort?" in refused("new", "srt")
 
 
 def test_every_key_is_described_and_explained():
@@ -74,35 +76,63 @@ def test_every_key_is_described_and_explained():
 
 
 def test_a_key_is_explained(command: Command):
-    shown = " ".join(command("config", "explain", "train.lr").out.split())
+    shown = " ".join(command("explain", "train.lr").out.split())
     assert shown == (
         "train.lr meaning Learning rate at its peak, after warm-up. type number default 0.003 "
         "range > 0"
     )
-    shown = " ".join(command("config", "explain", "train.warmup_steps").out.split())
+    shown = " ".join(command("explain", "train.warmup_steps").out.split())
     assert "default null: 100, or a third of max_steps if that is less" in shown
     assert "derived from other keys" in shown
-    assert "derived" not in command("config", "explain", "train.patience").out
-    assert "null no clip" in " ".join(command("config", "explain", "train.clip_norm").out.split())
+    assert "derived" not in command("explain", "train.patience").out
+    assert "null no clip" in " ".join(command("explain", "train.clip_norm").out.split())
 
 
-def test_a_section_lists_its_keys_and_no_key_lists_all(command: Command, monkeypatch):
+def test_the_lists_name_everything(command: Command, monkeypatch):
     monkeypatch.setenv("COLUMNS", "200")
-    section = command("config", "explain", "data").out
-    assert "data.symbols" in section and "train.lr" not in section
-    everything = command("config", "explain").out
-    assert all(f" {key.path} " in everything for key in keys())
+    overview = command("explain").out
+    paths = {key.path for key in keys()}
+    for kind, names in (
+        ("tasks", get_args(TaskName)),
+        ("faults", get_args(FaultName)),
+        ("keys", paths),
+    ):
+        listed = command("explain", kind).out
+        for name in names:
+            assert f" {name} " in listed and name in overview, name
+    section = command("explain", "data").out
+    assert "symbols" in section and "max_steps" not in section
 
 
 @pytest.mark.parametrize(
-    ("key", "answer"),
+    "name", [*get_args(TaskName), *get_args(FaultName), *dict.fromkeys(k.path for k in keys())]
+)
+def test_every_key_task_and_fault_is_explained(name: str):
+    first, *lines = toytrans.explain(name).splitlines()
+    assert first == name and len(lines) >= 2
+    assert all(line.startswith("  ") for line in lines)
+
+
+def test_the_card_of_a_config_is_that_of_its_task(command: Command):
+    shown = command("explain", "c.yaml").out
+    assert "The target is the source." in shown and "train 1 to 4" in shown
+    schema = json.loads(command("explain", "schema").out)
+    assert schema["properties"].keys() >= {"seed", "data", "model", "train"}
+
+
+@pytest.mark.parametrize(
+    ("name", "answer"),
     [
-        ("lr", "no key 'lr'; did you mean train.lr?"),
-        ("model.lr", "did you mean train.lr?"),
-        ("train.lrr", "did you mean train.lr?"),
-        ("zzz", "`toytrans config explain` lists all keys"),
+        ("lr", "did you mean train.lr?"),
+        ("revrese", "did you mean reverse?"),
+        ("no_scal", "did you mean no_scale?"),
+        ("zzz", "`toytrans explain` lists all keys"),
         ("train.", "no key 'train.'"),
+        ("two\nlines", "two\\nlines"),
+        ("\x1b[31mred", "\\x1b[31mred"),
+        ("none.py:f", "none.py: no such file"),
     ],
 )
-def test_an_unknown_key_is_refused(refused, key: str, answer: str):
-    assert answer in refused("config", "explain", key)
+def test_an_unknown_name_is_refused(refused, name: str, answer: str):
+    message = refused("explain", name)
+    assert answer in message and message.rstrip("\n").isprintable()
