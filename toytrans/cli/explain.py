@@ -33,7 +33,7 @@ def explain(
         _print_overview()
     elif name == SCHEMA:
         from toytrans.config.schema import Config
-        from toytrans.safe_io import json_text
+        from toytrans.files import json_text
 
         print(json_text(Config.model_json_schema(), 1))
     elif name in LISTS:
