@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 import yaml
-from conftest import script
+
+from toytrans.config.explain import keys, markdown
 
 ROOT = Path(__file__).parent.parent
 DOCS = sorted((ROOT / "docs").rglob("*.md"))
@@ -45,8 +46,8 @@ def test_every_page_is_in_the_navigation_and_on_the_front_page():
 
 
 def test_the_configuration_page_is_made_from_the_schema():
-    page = script("config_reference").page()
-    assert (ROOT / "docs/configuration.md").read_text() == page
+    page = (ROOT / "docs/configuration.md").read_text()
+    assert page[page.index("## Top level") :] == markdown(keys())
     from toytrans.config.schema import Config, ModelConfig
 
     for name, field in (Config.model_fields | ModelConfig.model_fields).items():

@@ -1,4 +1,4 @@
-"""Sweeps on Ray. scripts/same_sweep.py runs one on two nodes, and kills one of them."""
+"""Sweeps on Ray."""
 
 import json
 import re

@@ -531,7 +531,7 @@ def test_without_ray_one_line_says_what_to_install(here: Path, refused, monkeypa
 
 
 def test_a_sweep_that_is_killed_ends_with_the_same_table(here: Path, command: Command):
-    """SIGKILL of all its processes at a random moment; scripts/same_sweep.py does so more often."""
+    """SIGKILL of all its processes at a random moment."""
     text = Path("c.yaml").read_text().replace("max_steps: 6", "max_steps: 60")
     Path("c.yaml").write_text(text)
     words = ("sweep", "c.yaml", "--seeds", "0:1", "--lengths", "1:6", "--examples", "60")

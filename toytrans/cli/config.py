@@ -37,12 +37,17 @@ def explain(
     key: Annotated[
         str | None, typer.Argument(help="A key or section, say train.lr. Default: all keys.")
     ] = None,
+    as_markdown: Annotated[
+        bool, typer.Option("--markdown", help="Print tables of Markdown.")
+    ] = False,
 ) -> None:
     """Explain a key: meaning, type, default and range. A section lists its keys."""
-    from toytrans.config.explain import explain_key, keys
+    from toytrans.config.explain import explain_key, keys, markdown
 
     matching = explain_key(key) if key else list(keys())
-    if len(matching) == 1:
+    if as_markdown:
+        print(markdown(matching), end="")
+    elif len(matching) == 1:
         _print_key(matching[0])
     else:
         _print_keys(matching)

@@ -66,6 +66,31 @@ def keys() -> tuple[Key, ...]:
     return tuple(every)
 
 
+SECTIONS = {
+    "": "Top level",
+    "data": "Section `data`",
+    "data.files": "Section `data.files`",
+    "model": "Section `model`",
+    "train": "Section `train`",
+}
+HEAD = "| key | description | type | default | range |\n|---|---|---|---|---|"
+
+
+def markdown(chosen: Sequence[Key]) -> str:
+    """A table of Markdown for each section that has some of these keys."""
+    parts = []
+    for section, title in SECTIONS.items():
+        rows = []
+        for key in (key for key in chosen if key.section == section):
+            shown = key.default in ("", "required")
+            default = key.default if shown else f"`{key.default}`"
+            meaning = key.meaning.replace("|", "\\|")
+            rows.append(f"| `{key.name}` | {meaning} | {key.type} | {default} | {key.range} |")
+        if rows:
+            parts.append("\n".join((f"## {title}\n", HEAD, *rows)) + "\n")
+    return "\n".join(parts)
+
+
 def explain_key(path: str) -> list[Key]:
     """A key; or a section and its keys. Raises UserError."""
     every = keys()
