@@ -21,7 +21,7 @@ from toytrans.tokens import BOS_ID, EOS_ID
 
 pytestmark = pytest.mark.slow
 
-ROWS = int(os.environ.get("ROWS", "200"))
+ROWS = int(os.environ.get("ROWS", "100"))
 NEAR_TIE = 1e-4
 """Nats; fp32 rounds logits of a few nats by less."""
 
