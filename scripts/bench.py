@@ -1,94 +1,564 @@
 """Measure toytrans and its peers in one run, interleaved (A B A B); medians and ratios.
 
-    python scripts/bench.py [--only training decoding solve precision] [--quick] [--json]
-    python scripts/bench.py --growth [PICTURE]
+    python scripts/bench.py [--only training decoding] [--quick] [--json]
     python scripts/bench.py --device cuda [--only training decoding] [--sizes 64] [--tokens 4096]
 
 Needs the extra `bench`. The peers: PyTorch's tutorial trainer around nn.Transformer and Hugging
 Face's BART in training, CTranslate2 and Hugging Face's Marian in decoding. Every contender is a
-process of its own (contenders.py), in decoding with as many threads and workers as suit it best;
-rates of training are real target tokens a second over whole steps: data (made beforehand for the
-same work), forward, backward, clip (the tutorial's trainer has none, and gets one for the same work
-alone), optimiser.
+process of its own, in decoding with as many threads and workers as suit it best; rates of training
+are real target tokens a second over whole steps: data (made beforehand for the same work), forward,
+backward, clip (the tutorial's trainer has none, and gets one for the same work alone), optimiser.
+On a GPU contenders run one after the other: it has no neighbours, and memory for one large model.
 On a shared machine only ratios within one run mean much.
 """
 
 import argparse
+import contextlib
 import itertools
 import json
+import math
+import multiprocessing
+import os
 import platform
 import random
 import statistics
+import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
-from dataclasses import asdict, replace
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
-import on_gpu
-from contenders import SIZES, THREADS, Contender, Decoding, Size, Training
+import torch
+import transformers
 from rich.console import Console
 from rich.table import Table
-from verify_configs import CONFIGS, TOYTRANS, output_of
-from verify_configs import run as run_config
+from torch import Tensor, nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.nn.utils.rnn import pad_sequence
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.data import DataLoader
+from toytrans.training.machine import installed, processor_name
 
-from toytrans.tokens import EOS_ID, FIRST_SYMBOL_ID
+import toytrans
+from toytrans.config.schema import Config, ModelConfig
+from toytrans.data.batches import Batch, training_batches
+from toytrans.data.open import open_dataset
+from toytrans.data.pairs import Pairs, pad_rows
+from toytrans.export import ctranslate2, huggingface
+from toytrans.export.shared import Rows, cut
+from toytrans.model.decoding import search
+from toytrans.model.transformer import Transformer
+from toytrans.tokens import BOS_ID, EOS_ID, FIRST_SYMBOL_ID, PAD_ID
+from toytrans.training.devices import choose_precision, tune_process
+from toytrans.training.graphs import CudaCapture, GraphedUpdate, most_places
+from toytrans.training.optimizer import AdamW
+from toytrans.training.step import Update
 
+THREADS = len(getattr(os, "sched_getaffinity", lambda _: range(os.cpu_count() or 1))(0))
 PEERS = ("nn.Transformer", "BART")
+Options = argparse.Namespace
+Row = dict[str, Any]
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
-    names = ("training", "decoding", "solve", "precision")
-    parser.add_argument(
-        "--only", nargs="+", choices=names, help="default: all, or with --growth none"
+@dataclass(frozen=True)
+class Size:
+    """A model, and the lengths it is trained on."""
+
+    d_model: int
+    layers: int
+    heads: int
+    longest: int
+
+    @property
+    def name(self) -> str:
+        return f"d {self.d_model}, {self.layers}+{self.layers}, 1..{self.longest}"
+
+
+SIZES = {
+    "cpu": (Size(64, 2, 4, 25), Size(128, 2, 4, 20), Size(256, 3, 8, 40)),
+    "cuda": (Size(64, 2, 4, 25), Size(256, 3, 8, 40), Size(1024, 6, 16, 40)),
+}
+WIDTHS = sorted({size.d_model for sizes in SIZES.values() for size in sizes})
+TOKENS = (4096, 16_384, 65_536)
+ROWS = {"cpu": (64, 512), "cuda": (64, 512, 4096)}
+"""Sources that are decoded together."""
+
+
+@dataclass(frozen=True)
+class Training:
+    """Who trains on what. who: ours | nn.Transformer | BART. rows: None = the config's own
+    batches; bucketed: batches of like length with about so many rows. same: the very same padded
+    batches whoever asks, made beforehand, all clipped and with fused optimisers, BART with our
+    activation and dropout in our places. positions: of ours. tuned: a peer with our settings of the
+    process, a fused optimiser, and in bf16 attention without torch's fused kernel, which BART takes
+    there and which is several times slower. device: cpu | cuda. recorded: ours as CUDA graphs."""
+
+    who: str
+    size: Size
+    rows: int | None = 64
+    precision: str = "fp32"
+    dropout: float = 0.1
+    bucketed: bool = False
+    same: bool = False
+    positions: str = "sinusoidal"
+    tuned: bool = False
+    device: str = "cpu"
+    recorded: bool = False
+    threads: int = THREADS
+
+
+@dataclass(frozen=True)
+class Decoding:
+    """Who decodes the weights of a run. who: ours | CTranslate2 float32 | CTranslate2 int8 |
+    HF generate. threads: of each of the workers, which CTranslate2 alone has more than one of."""
+
+    who: str
+    run: str
+    folder: str
+    threads: int = THREADS
+    workers: int = 1
+    device: str = "cpu"
+    tuned: bool = False
+
+
+Spec = Training | Decoding
+
+
+class Contender:
+    """A process that does one thing; `ask` has it do that and waits.
+
+    A process of its own keeps apart what holds for a whole process: ours sets how memory is given
+    back and which library multiplies fp32, the peers run as torch comes unless they are `tuned`.
+    """
+
+    def __init__(self, spec: Spec) -> None:
+        self._spec = spec
+        context = multiprocessing.get_context("spawn")
+        self._line, other = context.Pipe()
+        self._process = context.Process(target=_serve, args=(other, spec), daemon=True)
+        environment = {"OMP_NUM_THREADS": str(spec.threads)}  # read when torch is loaded
+        if spec.who == "ours" or spec.tuned:
+            environment["GOMP_SPINCOUNT"] = "2000"  # as the command line does
+        with patch.dict(os.environ, environment):
+            self._process.start()
+        other.close()
+
+    def ask(self, *question: Any) -> Any:
+        """The answer to a question; its process ends with an error it cannot answer."""
+        try:
+            self._line.send(question)
+            return self._line.recv()
+        except (EOFError, OSError):
+            raise SystemExit(f"{self._spec}: its process has ended, see above") from None
+
+    def close(self) -> None:
+        self._line.close()
+        self._process.join(10)
+        self._process.kill()
+
+
+def _serve(line: Any, spec: Spec) -> None:
+    # nn.TransformerEncoder's remarks on its own fast path, which change nothing
+    warnings.filterwarnings("ignore", "enable_nested_tensor is True|The PyTorch API of nested")
+    torch.manual_seed(0)
+    torch.set_num_threads(spec.threads)
+    if spec.who == "ours" or spec.tuned:
+        tune_process()
+    answer = _trainer(spec) if isinstance(spec, Training) else _decoder(spec)
+    with contextlib.suppress(EOFError):
+        while True:
+            line.send(answer(*line.recv()))
+
+
+# A contender in training ---------------------------------------------------------------------
+
+
+def config_of(spec: Training) -> Config:
+    """The config of a size: reverse, 100 symbols, everything else by default."""
+    size = spec.size
+    model = {
+        "d_model": size.d_model,
+        "d_ff": 4 * size.d_model,
+        "n_heads": size.heads,
+        "n_encoder_layers": size.layers,
+        "n_decoder_layers": size.layers,
+        "positions": spec.positions,
+        "norm": "pre",
+        "dropout": spec.dropout,
+    }
+    data: Row = {"task": "reverse", "symbols": 100, "train_length": [1, size.longest]}
+    if spec.rows is not None:
+        data["batch_tokens"] = spec.rows * (size.longest + 3)  # S + T of a pair of mean length
+    train = {"max_steps": 10**6, "precision": spec.precision}
+    return Config.model_validate({"data": data, "model": model, "train": train})
+
+
+def _batches(spec: Training, config: Config, source: Any) -> Iterator[Batch]:
+    """Endless batches, made as they are asked for; `same`, and those of a GPU's peers: a hundred
+    made beforehand, since a loader in the step's process would keep a GPU waiting."""
+    if spec.rows is None or spec.bucketed:
+        return (dealt[0] for dealt in training_batches(source, config, 0, spec.device))
+    pairs = source.pairs("train", torch.arange(100 * spec.rows))
+    batches = (batch.to(spec.device) for batch in loader(pairs, spec.rows))
+    beforehand = spec.same or spec.device != "cpu"
+    return itertools.cycle(list(itertools.islice(batches, 100))) if beforehand else batches
+
+
+def loader(pairs: Pairs, rows: int) -> Iterator[Batch]:
+    """Endless batches of `rows` pairs from a shuffled DataLoader, padded to their longest.
+
+    As in the tutorial and in BART's own shift, tgt_in is a padded target less its last column:
+    rows that are not the longest keep their EOS in it, where the loss looks at nothing.
+    """
+    bos, eos = torch.tensor([BOS_ID]), torch.tensor([EOS_ID])
+    lengths = zip(pairs.src_length.tolist(), pairs.tgt_length.tolist(), strict=True)
+    dataset: Any = [
+        (torch.cat((pairs.src[i, :s], eos)), torch.cat((bos, pairs.tgt[i, :t], eos)))
+        for i, (s, t) in enumerate(lengths)
+    ]
+
+    def collate(samples: Sequence[tuple[Tensor, Tensor]]) -> Batch:
+        src, tgt = (
+            pad_sequence(list(side), batch_first=True, padding_value=PAD_ID)
+            for side in zip(*samples, strict=True)
+        )
+        return Batch(src, tgt[:, :-1], tgt[:, 1:])
+
+    order = torch.Generator().manual_seed(0)
+    batches: Any = DataLoader(dataset, rows, shuffle=True, collate_fn=collate, generator=order)
+    while True:
+        yield from batches
+
+
+def _trainer(spec: Training) -> Callable[..., Any]:
+    """Answers ("steps", seconds), ("data", batches): seconds to make one, over so many; and, for
+    ours, ("shares", 0)."""
+    config = config_of(spec)
+    source = open_dataset(config)
+    batches = _batches(spec, config, source)
+    step = _our_step(spec, config) if spec.who == "ours" else _peer_step(spec, config)
+
+    def answer(question: str, argument: Any) -> Any:
+        if question == "shares":
+            return _shares(step, batches)
+        done: list[Batch] = []
+        began = time.perf_counter()
+        if question == "data":
+            for _ in itertools.islice(batches, argument):
+                pass
+            return (time.perf_counter() - began) / argument
+        wait()
+        while len(done) < 2 or time.perf_counter() - began < argument:
+            done.append(next(batches))
+            step(done[-1])
+            if len(done) % 10 == 0:  # else a GPU would be asked for far more than is timed
+                wait()
+        wait()
+        seconds = time.perf_counter() - began
+        return {
+            "rate": sum(batch.target_tokens for batch in done) / seconds,
+            "step_ms": 1e3 * seconds / len(done),
+            "padding": sum(b.padded_tokens for b in done) / sum(b.real_tokens for b in done),
+        }
+
+    return answer
+
+
+def wait() -> None:
+    """Until a GPU has done what it was asked for."""
+    if torch.cuda.is_available() and torch.cuda.is_initialized():
+        torch.cuda.synchronize()
+
+
+def _our_step(spec: Training, config: Config) -> Callable[[Batch], None]:
+    """The step of `toytrans train`: forward, loss, backward, clip, AdamW."""
+    device, facts = torch.device(spec.device), open_dataset(config).facts
+    precision = choose_precision(config.train.precision, device, config.model.d_model)
+    model = Transformer(config.model, facts.vocabulary).to(device).train()
+    optimizer = AdamW(model, config.train.weight_decay)
+    update: Any = Update(model, optimizer, device, config.train, precision)
+    if spec.recorded:
+        places = most_places(config, facts)
+        update = GraphedUpdate(CudaCapture(device), update, model, places)
+    return lambda batch: update([batch], lr=1e-4)
+
+
+def _peer_step(spec: Training, config: Config) -> Callable[[Batch], None]:
+    """The step of a peer, with the optimiser that its users take and no schedule.
+
+    The tutorial's: Adam with its betas and epsilon, fused if asked for, no clipping. BART: fused
+    AdamW without weight decay, which is the default of Hugging Face's Trainer, clipped to norm 1.
+    """
+    vocabulary = len(open_dataset(config).facts.vocabulary)
+    tutorial = spec.who == "nn.Transformer"
+    make: Any = TutorialTransformer if tutorial else bart
+    model = make(config.model, vocabulary, spec).to(spec.device).train()
+    weights, fused = model.parameters(), spec.same or spec.tuned
+    optimizer: torch.optim.Optimizer = (
+        torch.optim.Adam(weights, 1e-4, betas=(0.9, 0.98), eps=1e-9, fused=fused or None)
+        if tutorial
+        else torch.optim.AdamW(weights, 1e-4, weight_decay=0.0, fused=True)
     )
-    widths = sorted({size.d_model for size in (*SIZES, *on_gpu.SIZES)})
-    parser.add_argument("--sizes", nargs="+", type=int, choices=widths, default=widths)
-    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
-    parser.add_argument("--tables", nargs="+", choices=TABLES, default=list(TABLES))
-    parser.add_argument("--growth", nargs="?", type=Path, const=Path("growth.png"))
-    parser.add_argument("--quick", action="store_true", help="smallest size, one short repetition")
-    parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--seconds", type=float, help="of a stretch of training; 4, a GPU: 1")
-    parser.add_argument("--tokens", nargs="+", type=int, default=on_gpu.TOKENS, help="on a GPU")
-    parser.add_argument("--json", action="store_true", help="one document on standard output")
-    options = parser.parse_args()
-    if options.growth and not options.growth.absolute().parent.is_dir():
-        parser.error(f"--growth {options.growth}: there is no such folder")
-    if options.device == "cuda":
-        names = on_gpu.parts_of(parser, options.only)
-    options.seconds = options.seconds or (1.0 if options.device == "cuda" else 4.0)
-    if options.quick:
-        options.repeats, options.seconds = 1, 0.5
-    console = Console(stderr=options.json, width=None if sys.stdout.isatty() else 110)
-    found: dict[str, Any] = {"machine": machine()}
-    if options.growth:
-        from growth import draw_growth, exponents, measure_growth
+    criterion = nn.CrossEntropyLoss(ignore_index=PAD_ID)
+    in_bf16 = spec.precision == "bf16"
 
-        rows = measure_growth(options.quick)
-        draw_growth(rows, options.growth)
-        found["growth"] = {"rows": rows, "exponents": exponents(rows)}
-        console.print(growth_table(found["growth"]["exponents"]))
-    parts = {"training": training, "decoding": decoding, "solve": solve, "precision": precision}
-    if options.device == "cuda":
-        parts |= {"training": on_gpu.training, "decoding": on_gpu.decoding}
-    for name in options.only or (() if options.growth else names):
-        found[name] = parts[name](options, console)
-    if options.json:
-        print(json.dumps(found))
+    def loss_of(src: Tensor, tgt_in: Tensor, tgt_out: Tensor) -> Tensor:
+        """Mean cross entropy over real target tokens."""
+        if tutorial:
+            return criterion(model(src, tgt_in).flatten(0, 1), tgt_out.flatten())
+        real, labels = src != PAD_ID, tgt_out.masked_fill(tgt_out == PAD_ID, -100)
+        return model(src, real.long(), decoder_input_ids=tgt_in, labels=labels).loss
+
+    def step(batch: Batch) -> None:
+        with sdpa_kernel(SDPBackend.MATH) if spec.tuned and in_bf16 else contextlib.nullcontext():
+            optimizer.zero_grad()
+            with torch.autocast(spec.device, torch.bfloat16, enabled=in_bf16):
+                loss = loss_of(*batch)
+            loss.backward()
+            if spec.same or not tutorial:
+                nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            optimizer.step()
+
+    return step
 
 
-def machine() -> dict[str, Any]:
-    from toytrans.training.environment import installed, processor_name
+class PositionedEmbedding(nn.Module):
+    """Token embeddings times the root of the width, plus sines and cosines, then dropout."""
 
-    about = {"processor": processor_name(), "cpus": THREADS, "platform": platform.platform()}
-    return about | {name: installed(name) for name in ("torch", "transformers", "ctranslate2")}
+    def __init__(self, vocabulary: int, width: int, dropout: float, places: int = 1024) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(vocabulary, width)
+        self.dropout = nn.Dropout(dropout)
+        angles = torch.arange(places)[:, None] / 10_000 ** (torch.arange(0, width, 2) / width)
+        self.table: Tensor
+        self.register_buffer("table", torch.stack((angles.sin(), angles.cos()), 2).flatten(1))
+
+    def forward(self, ids: Tensor) -> Tensor:
+        """(B, L) -> (B, L, D)."""
+        tokens = self.embedding(ids) * math.sqrt(self.table.shape[1])
+        return self.dropout(tokens + self.table[: ids.shape[1]])
 
 
-# Training ------------------------------------------------------------------------------------
+class TutorialTransformer(nn.Module):
+    """The model of PyTorch's tutorial "Language Translation with nn.Transformer", batch first:
+    post-norm, ReLU, nothing tied."""
+
+    def __init__(self, model: ModelConfig, vocabulary: int, spec: Training) -> None:
+        super().__init__()
+        width, depths = model.d_model, (model.n_encoder_layers, model.n_decoder_layers)
+        self.src_embedding = PositionedEmbedding(vocabulary, width, spec.dropout)
+        self.tgt_embedding = PositionedEmbedding(vocabulary, width, spec.dropout)
+        self.transformer = nn.Transformer(
+            width, model.n_heads, *depths, model.d_ff, spec.dropout, batch_first=True
+        )
+        self.generator = nn.Linear(width, vocabulary)
+        for parameter in self.parameters():
+            if parameter.dim() > 1:
+                nn.init.xavier_uniform_(parameter)
+
+    def forward(self, src: Tensor, tgt_in: Tensor) -> Tensor:
+        """Teacher-forced logits: src (B, S), tgt_in (B, T) ids -> (B, T, V)."""
+        length, src_pads = tgt_in.shape[1], src == PAD_ID  # True = may not attend
+        x = self.transformer(
+            self.src_embedding(src),
+            self.tgt_embedding(tgt_in),
+            tgt_mask=torch.ones(length, length, dtype=torch.bool, device=src.device).triu(1),
+            src_key_padding_mask=src_pads,
+            tgt_key_padding_mask=tgt_in == PAD_ID,
+            memory_key_padding_mask=src_pads,
+        )
+        return self.generator(x)
+
+
+def bart(model: ModelConfig, vocabulary: int, spec: Training) -> nn.Module:
+    """Hugging Face's BART of our sizes with random weights. By default it takes GELU and drops
+    neither attention weights nor what is inside feed-forward; `same`: as ours, ReLU and both."""
+    dropped = {"attention_dropout": spec.dropout, "activation_dropout": spec.dropout}
+    sides = {"encoder": model.n_encoder_layers, "decoder": model.n_decoder_layers}
+    config = transformers.BartConfig(
+        vocab_size=vocabulary,
+        d_model=model.d_model,
+        dropout=spec.dropout,
+        forced_eos_token_id=None,
+        **({"activation_function": "relu"} | dropped if spec.same else {}),
+        **{f"{side}_layers": depth for side, depth in sides.items()},
+        **{f"{side}_attention_heads": model.n_heads for side in sides},
+        **{f"{side}_ffn_dim": model.d_ff for side in sides},
+        **huggingface.SPECIALS,
+    )
+    return transformers.BartForConditionalGeneration(config)
+
+
+class Products(TorchDispatchMode):
+    """Notes every product on its way: what computes it, and the layout of its operands."""
+
+    NAMES = ("aten.mm.default", "aten.addmm.default", "aten.bmm.default")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: list[tuple[Any, list[Any]]] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if str(func) in self.NAMES:
+            self.found.append((func, [(x.shape, x.stride(), x.dtype) for x in args]))
+        return func(*args, **(kwargs or {}))
+
+
+def _shares(step: Callable[[Batch], None], batches: Iterator[Batch]) -> Row:
+    """What a step's time is spent on: the products' own time, and real tokens' arithmetic.
+
+    The products of one step of each of twenty batches, forward and backward, are recorded with
+    shapes and strides, and timed alone. Arithmetic is 2 M N K each, times the share of real tokens
+    among padded ones, squared for attention's; peak: that of the machine's large bf16 product,
+    whatever the precision of the step. Data is not in these steps.
+    """
+    chosen = list(itertools.islice(batches, 20))
+    device = chosen[0].src.device
+    size = 2048 if device.type == "cpu" else 8192
+    a, b = (torch.randn(size, size, device=device).bfloat16() for _ in "ab")
+    rate, whole, alone, work = 2 * size**3 / min(_times(lambda: a @ b, 12)), 0.0, 0.0, 0.0
+    for batch in chosen:
+        whole += statistics.median(_times(lambda batch=batch: step(batch), 5))
+        products = Products()
+        with products:
+            step(batch)
+        real = batch.real_tokens / batch.padded_tokens
+        for func, layout in products.found:
+            operands = []
+            for shape, stride, dtype in layout:
+                span = 1 + sum((n - 1) * far for n, far in zip(shape, stride, strict=True))
+                filled = torch.randn(span, device=device).to(dtype)
+                operands.append(filled.as_strided(shape, stride))
+            alone += statistics.median(_times(lambda f=func, o=operands: f(*o), 5))
+            *_, left, right = (shape for shape, _, _ in layout)
+            work += 2 * left.numel() * right[-1] * (real**2 if "bmm" in str(func) else real)
+    return {"products": alone / whole, "peak": work / whole / rate, "bf16_flops": rate}
+
+
+def _times(work: Callable[[], Any], times: int) -> list[float]:
+    work()
+    taken = []
+    for _ in range(times):
+        wait()
+        began = time.perf_counter()
+        work()
+        wait()
+        taken.append(time.perf_counter() - began)
+    return taken
+
+
+# A contender in decoding ---------------------------------------------------------------------
+#
+# Sources are lists of ids as the encoder reads them, EOS included; answers end with EOS, or without
+# where `most` tokens were not enough; scores are sums of log-probabilities / length, EOS counted in
+# the length. Where the searches of the peers differ from ours:
+#
+#     PAD and BOS   Marian forbids them after its softmax, at no cost to the scores. CTranslate2
+#                   can only forbid them before it, which changes every score; so they stay allowed
+#                   there, and no trained model says them.
+#     who may end   EOS among the best `width` continuations of a step; ours: among 2 width.
+#     who may win   both rank beams that `most` cuts off with ended ones; ours only if none ended.
+#     when to stop  CTranslate2: when `width` hypotheses have ended. Marian: when, besides, no beam
+#                   could overtake the worst of them at the present length. Ours: when none can
+#                   overtake the best at any length.
+
+WIDTH = 5
+Found = tuple[Rows, list[float] | None]
+
+
+def _decoder(spec: Decoding) -> Callable[..., Any]:
+    """Answers ("greedy" | "beam" | "scored beam", sources, most tokens, seconds): tokens, scores
+    (of "beam" where they cost nothing), tokens a second over as many repetitions as take that long.
+    """
+    run = toytrans.load(spec.run, "last", spec.device)
+    if spec.who == "ours":
+        decode = _our_decoder(run.model, spec.device)
+    elif spec.who == "HF generate":
+        decode = _marian(huggingface.converted(run.model).to(spec.device))
+    else:
+        folder = Path(tempfile.mkdtemp(dir=spec.folder))
+        ctranslate2.write(run, folder)
+        decode = _ctranslate2(folder, spec)
+
+    def answer(how: str, sources: Rows, most: int, least: float = 0.0) -> Any:
+        time.sleep(0.2)  # until the threads of the one before have stopped to spin
+        began, tokens = time.perf_counter(), 0
+        while not tokens or time.perf_counter() - began < least:
+            rows, scores = decode(how, sources, most)
+            tokens += sum(map(len, rows))
+        return rows, scores, tokens / (time.perf_counter() - began)
+
+    return answer
+
+
+def _our_decoder(model: Any, device: str) -> Callable[[str, Rows, int], Found]:
+    def decode(how: str, sources: Rows, _: int) -> Found:
+        src = pad_rows(sources)[0].to(device)
+        found = search(model, src, beam=1 if how == "greedy" else WIDTH)
+        rows = [[token for token in row if token] for row in found.tokens.tolist()]
+        return rows, None if found.score is None else found.score.tolist()
+
+    return decode
+
+
+def _marian(model: Any) -> Callable[[str, Rows, int], Found]:
+    """`generate` of a converted model; all sources of a call are one padded batch. For scores it
+    keeps a copy of each step's log-probabilities (B width, V)."""
+
+    @torch.inference_mode()
+    def decode(how: str, sources: Rows, most: int) -> Found:
+        ids, scored = pad_rows(sources)[0].to(model.device), how == "scored beam"
+        beams = {"num_beams": 1 if how == "greedy" else WIDTH}
+        beams |= {} if how == "greedy" else {"length_penalty": 1.0, "output_scores": scored}
+        found = model.generate(
+            ids,
+            attention_mask=(ids != PAD_ID).long(),
+            max_new_tokens=most,
+            do_sample=False,
+            return_dict_in_generate=True,
+            **beams,
+        )
+        rows = cut(found.sequences[:, 1:].tolist())
+        return rows, found.sequences_scores.tolist() if scored else None
+
+    return decode
+
+
+def _ctranslate2(folder: Path, spec: Decoding) -> Callable[[str, Rows, int], Found]:
+    """`translate_batch` sorts a call's sources by length and cuts them into as many batches as
+    there are workers. Its tokens are strings: each is looked up on its way in and out. int8: the
+    weights are quantised while loading."""
+    from ctranslate2 import Translator  # a machine with a GPU may lack it: a peer on a CPU alone
+
+    kind = spec.who.split()[1]
+    threads = {"inter_threads": spec.workers, "intra_threads": spec.threads}
+    translator = Translator(str(folder), compute_type=kind, **threads)
+    names = json.loads((folder / "shared_vocabulary.json").read_text())
+    ids = {name: number for number, name in enumerate(names)}
+
+    def decode(how: str, sources: Rows, most: int) -> Found:
+        beams = {"beam_size": WIDTH, "length_penalty": 1.0, "return_scores": True}
+        found = translator.translate_batch(
+            [[names[i] for i in row if i != EOS_ID] for row in sources],  # it adds EOS
+            max_batch_size=-(-len(sources) // spec.workers),
+            max_input_length=0,
+            max_decoding_length=most,
+            min_decoding_length=0,  # 1 would forbid an empty answer
+            return_end_token=True,
+            **({"beam_size": 1} if how == "greedy" else beams),
+        )
+        rows = [[ids[name] for name in result.hypotheses[0]] for result in found]
+        return rows, [result.scores[0] for result in found if result.scores]
+
+    return decode
+
+
+# Tables of training --------------------------------------------------------------------------
 
 TABLES = {
     "as-run": "as people run them: peers 64 random rows, fp32, dropout 0.1; ours the defaults "
@@ -98,43 +568,45 @@ TABLES = {
     "no-dropout": "same work without dropout",
     "best": "each at its best: dropout 0.1, tuned if quicker; rows, precision and buckets of the "
     "sweep's best",
+    "gpu": "on a GPU, dropout 0.1: ours in buckets; peers with random rows that are there already",
     "profile": "what a step's time goes into (ours, defaults); shares of the step, and of the peak",
 }
+CPU_TABLES = [name for name in TABLES if name != "gpu"]
 
 
-def training(options: argparse.Namespace, console: Console) -> list[dict[str, Any]]:
-    """Four tables of rates, and what a step's time goes into."""
-    found: list[dict[str, Any]] = []
-    chosen = [size for size in SIZES if size.d_model in options.sizes]
-    sizes = chosen[:1] if options.quick else chosen
-    specs_of = {
-        "as-run": as_run,
-        "same-work": same_work,
-        "no-dropout": lambda size: same_work(size, 0.0),
-    }
-    for name in options.tables:
+def training(options: Options, console: Console) -> list[Row]:
+    """Tables of rates, and what a step's time goes into."""
+    sizes = [size for size in SIZES[options.device] if size.d_model in options.sizes]
+    sizes = sizes[:1] if options.quick else sizes
+    on_gpu, found = options.device == "cuda", []
+    for name in ("gpu", "profile") if on_gpu else options.tables:
         if name == "profile":
-            found += profile(sizes, console)
+            found += profile(sizes, options.device, console)
             continue
-        table = Table("size", "who", "tokens/s", "range", "ours to it", title=TABLES[name])
-        for size in sizes:
-            if name == "best":
+        columns = ("size", "who", "tokens/s", "range", "ms a step", "ours to it")
+        table = Table(*columns, title=TABLES[name])
+        for size, tokens in itertools.product(sizes, options.tokens if on_gpu else (None,)):
+            if tokens:
+                specs = gpu_specs(size, tokens)
+            elif name == "best":
                 specs, swept = at_best(size, options, console)
                 found += swept
             else:
-                specs = specs_of[name](size)
-            rates = race(specs, options)
-            for spec, answers in zip(specs, rates, strict=True):
-                each = [answer["rate"] for answer in answers]
-                ratios = [a["rate"] / b["rate"] for a, b in zip(rates[0], answers, strict=True)]
-                table.add_row(
-                    size.name,
-                    label(spec, name == "best"),
-                    *spread(each),
-                    f"{statistics.median(ratios):.2f}",
-                )
-                medians = {"rate": statistics.median(each), "ratio": statistics.median(ratios)}
-                found.append(asdict(spec) | {"table": name} | medians | {"answers": answers})
+                specs = as_run(size) if name == "as-run" else same_work(size, name)
+            raced = race(specs, options)
+            for spec, answers in zip(specs, raced, strict=True):
+                if not answers:
+                    continue
+                rates, steps = ([a[key] for a in answers] for key in ("rate", "step_ms"))
+                both = zip(raced[0], answers, strict=bool(raced[0]))
+                medians = {"rate": statistics.median(rates), "step_ms": statistics.median(steps)}
+                ratios = [ours["rate"] / other["rate"] for ours, other in both]
+                medians["ratio"] = statistics.median(ratios or [math.nan])
+                shown = (f"{medians['step_ms']:.2f}", f"{medians['ratio']:.2f}")
+                where = size.name + (f", {tokens:,} tokens" if tokens else "")
+                table.add_row(where, label(spec, name), *spread(rates), *shown)
+                about = {"table": name, "tokens": tokens, "answers": answers}
+                found.append(asdict(spec) | about | medians)
         console.print(table)
     return found
 
@@ -152,93 +624,109 @@ def as_run(size: Size) -> list[Training]:
     return [*ours, *(Training(who, size) for who in PEERS)]
 
 
-def same_work(size: Size, dropout: float = 0.1) -> list[Training]:
+def same_work(size: Size, table: str) -> list[Training]:
+    dropout = 0.0 if table == "no-dropout" else 0.1
     come = [Training(who, size, dropout=dropout, same=True) for who in ("ours", *PEERS)]
     return [*come, *(replace(spec, tuned=True) for spec in come[1:])]
 
 
-def at_best(
-    size: Size, options: argparse.Namespace, console: Console
-) -> tuple[list[Training], list[dict[str, Any]]]:
+def at_best(size: Size, options: Options, console: Console) -> tuple[list[Training], list[Row]]:
     """The quickest of every combination for each side, tried once; of a peer tuned, and its
     quickest as it comes. Then what was tried, with its rates."""
-    best, swept = [], []
+    best: list[Training] = []
+    swept: list[Row] = []
     rows = (64,) if options.quick else (64, 256, 1024)
+    short = argparse.Namespace(seconds=options.seconds / 2, repeats=1)
     for who in ("ours", *PEERS):
-        tried = []
-        for spec in (
-            Training(who, size, n, precision, bucketed=bucketed, tuned=who != "ours")
-            for n, precision, bucketed in itertools.product(rows, ("fp32", "bf16"), (False, True))
-        ):
-            tried.append((once(spec, options.seconds / 2), spec))
-        tried.sort(key=lambda pair: -pair[0])
+        tried: dict[Training, float] = {}
+
+        def try_once(spec: Training, tried: dict[Training, float] = tried) -> None:
+            tried[spec] = race([spec], short)[0][0]["rate"]
+
+        for n, precision, bucketed in itertools.product(rows, ("fp32", "bf16"), (False, True)):
+            tuned = who != "ours"
+            try_once(Training(who, size, n, precision, bucketed=bucketed, tuned=tuned))
         if who != "ours":
-            as_it_comes = replace(tried[0][1], tuned=False)
-            tried.append((once(as_it_comes, options.seconds / 2), as_it_comes))
-            tried.sort(key=lambda pair: -pair[0])
-        listing = ", ".join(f"{label(spec, True)} {rate:,.0f}" for rate, spec in tried)
+            try_once(replace(max(tried, key=tried.__getitem__), tuned=False))
+        listing = ", ".join(f"{label(spec, 'best')} {rate:,.0f}" for spec, rate in tried.items())
         console.print(f"{size.name}, sweep: {listing}", style="dim")
-        swept += [asdict(spec) | {"table": "sweep", "rate": rate} for rate, spec in tried]
-        best.append(tried[0][1])
+        swept += [asdict(spec) | {"table": "sweep", "rate": rate} for spec, rate in tried.items()]
+        best.append(max(tried, key=tried.__getitem__))
     return best, swept
 
 
-def once(spec: Training, seconds: float) -> float:
-    """Tokens a second of one stretch after another to warm up."""
-    contender = Contender(spec)
-    contender.ask("steps", seconds)
-    rate: float = contender.ask("steps", seconds)["rate"]
-    contender.close()
-    return rate
-
-
-def race(specs: list[Training], options: argparse.Namespace) -> list[list[dict[str, float]]]:
-    """Answers of every repetition for each contender, in turn after a warm-up."""
+def race(specs: list[Training], options: Options) -> list[list[dict[str, float]]]:
+    """Answers of every repetition for each contender, in turn after a warm-up. On a GPU one after
+    the other; one whose process ends, say for want of memory, has no answers there."""
+    if specs[0].device == "cuda" and len(specs) > 1:
+        found: list[list[dict[str, float]]] = []
+        for spec in specs:
+            try:
+                found += race([spec], options)
+            except SystemExit as error:
+                found.append([])
+                print(error, file=sys.stderr)
+        return found
     contenders = [Contender(spec) for spec in specs]
-    for contender in contenders:
-        contender.ask("steps", options.seconds)
     answers: list[list[dict[str, float]]] = [[] for _ in specs]
-    for _ in range(options.repeats):
+    for repeat in range(options.repeats + 1):
         for contender, so_far in zip(contenders, answers, strict=True):
-            so_far.append(contender.ask("steps", options.seconds))
+            answer = contender.ask("steps", options.seconds)
+            if repeat:
+                so_far.append(answer)
     for contender in contenders:
         contender.close()
     return answers
 
 
-def label(spec: Training, swept: bool) -> str:
+def label(spec: Training, table: str) -> str:
     words = [f"{spec.who} {spec.positions}" if spec.who == "ours" else spec.who]
-    if swept:
+    if table in ("best", "gpu"):
         words += [f"{spec.rows} rows", spec.precision, "buckets" if spec.bucketed else "random"]
-    return " ".join(words + ["tuned"] * spec.tuned)
+    return " ".join(words + ["tuned"] * spec.tuned + ["recorded"] * spec.recorded)
 
 
-def profile(sizes: list[Size], console: Console) -> list[dict[str, Any]]:
+def profile(sizes: list[Size], device: str, console: Console) -> list[Row]:
     """Shares of the step of the shipped defaults."""
     columns = ("size", "positions", "padded / real", "data", "products", "of the bf16 peak")
     table = Table(*columns, title=TABLES["profile"])
     found = []
-    for size in sizes:
-        for spec in as_run(size)[:2]:
-            contender = Contender(spec)
-            contender.ask("steps", 2.0)
-            answer = contender.ask("steps", 3.0)
-            data = 1e3 * contender.ask("data", 400) / answer["step_ms"]  # over whole pools of them
-            shares = contender.ask("shares", 0)
-            contender.close()
-            given = (data, shares["products"], shares["peak"])
-            cells = (f"{share:.1%}" for share in given)
-            table.add_row(size.name, spec.positions, f"{answer['padding']:.3f}", *cells)
-            about = {"table": "profile", "data": data, "padding": answer["padding"]}
-            found.append(asdict(spec) | about | shares)
+    for spec in (spec for size in sizes for spec in as_run(size)[:2]):
+        contender = Contender(replace(spec, device=device))
+        contender.ask("steps", 2.0)
+        answer = contender.ask("steps", 3.0)
+        data = 1e3 * contender.ask("data", 400) / answer["step_ms"]  # over whole pools of them
+        shares = contender.ask("shares", 0)
+        contender.close()
+        cells = (f"{share:.1%}" for share in (data, shares["products"], shares["peak"]))
+        table.add_row(spec.size.name, spec.positions, f"{answer['padding']:.3f}", *cells)
+        about = {"table": "profile", "data": data, "padding": answer["padding"]}
+        found.append(asdict(spec) | about | shares)
     console.print(table)
     return found
 
 
-# Decoding ------------------------------------------------------------------------------------
+def gpu_specs(size: Size, tokens: int) -> list[Training]:
+    """Ours in buckets, as CUDA graphs in each precision and eager in bf16; then the peers, with
+    random rows of the same number of padded tokens."""
+    rows = max(1, tokens // (size.longest + 3))  # S + T of a pair of mean length
+    base = Training("ours", size, rows, bucketed=True, device="cuda")
+    ours = [replace(base, precision=kind, recorded=True) for kind in ("bf16", "fp32")]
+    peers = [("nn.Transformer", "fp32"), ("nn.Transformer", "bf16"), ("BART", "bf16")]
+    return [
+        *ours,
+        replace(ours[0], positions="anchored"),
+        replace(base, precision="bf16"),
+        *(replace(base, who=who, precision=kind, bucketed=False) for who, kind in peers),
+    ]
 
-DECODERS = ("ours", "CTranslate2 float32", "CTranslate2 int8", "HF generate")
 
+# Tables of decoding --------------------------------------------------------------------------
+
+DECODERS = {
+    "cpu": ("ours", "CTranslate2 float32", "CTranslate2 int8", "HF generate"),
+    "cuda": ("ours", "HF generate"),
+}
 DECODING_CONFIG = """
 data: {task: reverse, symbols: 100, train_length: [1, 20], batch_tokens: 2048}
 model: {d_model: 128, positions: sinusoidal, norm: post}
@@ -246,27 +734,27 @@ train: {max_steps: STEPS, lr: 1e-3, warmup_steps: 300}
 """
 
 
-def decoding(options: argparse.Namespace, console: Console) -> dict[str, Any]:
+def decoding(options: Options, console: Console) -> Row:
     """The same trained weights in every runtime: equal tokens and scores, then speed, each with
     as many threads and workers as suit it best."""
+    least = options.seconds if options.device == "cuda" else 1.0
     with tempfile.TemporaryDirectory() as folder:
-        config, run = Path(folder) / "decoding.yaml", Path(folder) / "run"
-        config.write_text(DECODING_CONFIG.replace("STEPS", "400" if options.quick else "4000"))
-        output_of([*TOYTRANS, "train", "--config", str(config), "--out", str(run)])
+        run = trained(Path(folder), options)
         questions = {
-            (rows, how): (how, random_sources(rows, 20, 20), 50, 1.0)
-            for rows, how in itertools.product((64, 512), ("greedy", "beam"))
+            (rows, how): (how, random_sources(rows, 20, 20), 50, least)
+            for rows, how in itertools.product(ROWS[options.device], ("greedy", "beam"))
         }
-        on_all_cores = [Decoding(who, str(run), folder, THREADS) for who in DECODERS]
-        found: dict[str, Any] = {"agreement": agreement(on_all_cores, console), "speed": []}
-        best = {spec.who: quickest(spec, questions) for spec in on_all_cores}
+        specs = [Decoding(who, run, folder, device=options.device) for who in DECODERS["cpu"]]
+        specs = [spec for spec in specs if spec.who in DECODERS[options.device]]
+        found: Row = {"agreement": agreement(specs, console), "speed": []}
+        best = {spec.who: quickest(spec, questions) for spec in specs}
         contenders = {
             spec: Contender(spec) for chosen in best.values() for spec in set(chosen.values())
         }
         table = Table("rows", "search", "who", "threads", "tokens/s", "range", "ours to it")
         table.title = "decoding rows of 20 tokens: the same weights, d 128, 2+2"
         for (rows, how), question in questions.items():
-            rates: dict[str, list[float]] = {who: [] for who in DECODERS}
+            rates: dict[str, list[float]] = {spec.who: [] for spec in specs}
             for repeat in range(options.repeats + 1):
                 for who, so_far in rates.items():
                     rate = contenders[best[who][rows, how]].ask(*question)[2]
@@ -286,10 +774,24 @@ def decoding(options: argparse.Namespace, console: Console) -> dict[str, Any]:
     return found
 
 
+def trained(folder: Path, options: Options) -> str:
+    """The run that is decoded."""
+    config, run = folder / "decoding.yaml", str(folder / "run")
+    config.write_text(DECODING_CONFIG.replace("STEPS", "400" if options.quick else "4000"))
+    command = [sys.executable, "-m", "toytrans", "train", str(config), "--out", run]
+    command += ["--device", options.device]
+    done = subprocess.run(command, capture_output=True, text=True)
+    if done.returncode:
+        raise SystemExit(f"{' '.join(command)}: exit code {done.returncode}\n{done.stderr}")
+    return run
+
+
 def quickest(spec: Decoding, questions: dict[Any, tuple[Any, ...]]) -> dict[Any, Decoding]:
     """With how many threads, of 1, 2, 4 and so on and one a core, and CTranslate2 in how many
     workers, a runtime decodes most tokens a second of each question: the better of two tries, after
-    one to warm up."""
+    one to warm up. On a GPU with as many as there are cores."""
+    if spec.device == "cuda":
+        return dict.fromkeys(questions, spec)
     numbers = sorted({THREADS, *(2**n for n in range(THREADS.bit_length()))})
     specs = [replace(spec, threads=threads) for threads in numbers]
     if spec.who.startswith("CTranslate2"):
@@ -304,7 +806,7 @@ def quickest(spec: Decoding, questions: dict[Any, tuple[Any, ...]]) -> dict[Any,
     return {key: max(found, key=found.__getitem__) for key, found in rates.items()}
 
 
-def random_sources(rows: int, low: int, high: int) -> list[list[int]]:
+def random_sources(rows: int, low: int, high: int) -> Rows:
     draw = random.Random(rows)
     lengths = [draw.randint(low, high) for _ in range(rows)]
     last = FIRST_SYMBOL_ID + 99
@@ -314,19 +816,18 @@ def random_sources(rows: int, low: int, high: int) -> list[list[int]]:
     ]
 
 
-def agreement(specs: list[Decoding], console: Console) -> dict[str, Any]:
+def agreement(specs: list[Decoding], console: Console) -> Row:
     """How many of 512 sources give our tokens, and how far the beams' scores are from ours."""
     contenders = {spec.who: Contender(spec) for spec in specs}
     sources = random_sources(512, 1, 20)
     expected, _, _ = contenders["ours"].ask("greedy", sources, 50)
-    right = sum(
-        row == [*source[-2::-1], EOS_ID] for row, source in zip(expected, sources, strict=True)
-    )
+    pairs = zip(expected, sources, strict=True)
+    right = sum(row == [*source[-2::-1], EOS_ID] for row, source in pairs)
     hypotheses, scores, _ = contenders["ours"].ask("scored beam", sources, 50)
     table = Table("who", "greedy tokens equal", "beam 5 tokens equal", "largest score difference")
     table.title = f"agreement on 512 sources of 1 to 20 symbols; {right} of ours are right"
-    found: dict[str, Any] = {"right": right}
-    for who in DECODERS[1:]:
+    found: Row = {"right": right}
+    for who in list(contenders)[1:]:
         greedy, _, _ = contenders[who].ask("greedy", sources, 50)
         rows, theirs, _ = contenders[who].ask("scored beam", sources, 50)
         far = max(abs(a - b) for a, b in zip(scores, theirs, strict=True))
@@ -339,60 +840,38 @@ def agreement(specs: list[Decoding], console: Console) -> dict[str, Any]:
     return found
 
 
-# Time to solve -------------------------------------------------------------------------------
+# All of them ---------------------------------------------------------------------------------
+
+PARTS = {"training": training, "decoding": decoding}
 
 
-def solved(options: argparse.Namespace) -> Iterator[tuple[str, int]]:
-    """Configs and seeds."""
-    seeds = range(1) if options.quick else range(5)
-    return itertools.product(("joeynmt_reverse", "reverse_sinusoidal"), seeds)
-
-
-def solve(options: argparse.Namespace, console: Console) -> dict[str, Any]:
-    """Whole commands, start-up included, and their exact match on fresh pairs; and a help page."""
-    table = Table("config", "seed", "seconds", "wrong", "in range", title="time to solve")
-    found = []
-    for name, seed in solved(options):
-        seconds, report = run_config(CONFIGS / f"{name}.yaml", seed, None)
-        pairs, share = report["examples"], report["exact_match"]
-        wrong, in_range = round(pairs * (1 - share)), report["in_range"]["exact_match"]
-        row = {"config": name, "seed": seed, "seconds": seconds, "wrong": wrong, "pairs": pairs}
-        table.add_row(name, str(seed), f"{seconds:.1f}", f"{wrong} of {pairs}", f"{in_range:.4f}")
-        found.append(row | {"in_range": in_range})
-    console.print(table)
-    each = []
-    for _ in range(9):
-        began = time.perf_counter()
-        output_of([*TOYTRANS, "--help"])
-        each.append(time.perf_counter() - began)
-    middle = statistics.median(each)
-    console.print(f"toytrans --help: {min(each):.2f} to {max(each):.2f} s, median {middle:.2f}")
-    return {"configs": found, "help_s": each}
-
-
-def precision(options: argparse.Namespace, console: Console) -> list[dict[str, Any]]:
-    """The same config and steps in fp32 and bf16: exact match of each seed."""
-    title = "exact match after the same steps (test pairs, in range)"
-    table = Table("config", "seed", "fp32", "bf16", title=title)
-    found = []
-    for name, seed in solved(options):
-        matches = {}
-        for kind in ("fp32", "bf16"):
-            _, report = run_config(
-                CONFIGS / f"{name}.yaml", seed, None, (f"train.precision={kind}",)
-            )
-            matches[kind] = report["in_range"]["exact_match"]
-        table.add_row(name, str(seed), *(f"{match:.4f}" for match in matches.values()))
-        found.append({"config": name, "seed": seed} | matches)
-    console.print(table)
-    return found
-
-
-def growth_table(slopes: dict[str, tuple[float, float]]) -> Table:
-    table = Table("axis", "step time", "memory", title="growth: exponents of the upper half")
-    for axis, (step, memory) in slopes.items():
-        table.add_row(axis, f"{step:.2f}", f"{memory:.2f}")
-    return table
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
+    parser.add_argument("--only", nargs="+", choices=PARTS, help="default: all")
+    parser.add_argument("--sizes", nargs="+", type=int, choices=WIDTHS, default=WIDTHS)
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
+    parser.add_argument("--tables", nargs="+", choices=CPU_TABLES, default=CPU_TABLES)
+    parser.add_argument("--quick", action="store_true", help="smallest size, one short repetition")
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--seconds", type=float, help="of a stretch of training; 4, a GPU: 1")
+    parser.add_argument("--tokens", nargs="+", type=int, default=TOKENS, help="on a GPU")
+    parser.add_argument("--json", action="store_true", help="one document on standard output")
+    options = parser.parse_args()
+    on_cuda = options.device == "cuda"
+    if on_cuda and not torch.cuda.is_available():
+        parser.exit(2, "bench.py: --device cuda: no CUDA device here\n")
+    options.seconds = options.seconds or (1.0 if on_cuda else 4.0)
+    if options.quick:
+        options.repeats, options.seconds = 1, 0.5
+    console = Console(stderr=options.json, width=None if sys.stdout.isatty() else 110)
+    machine = {"processor": processor_name(), "cpus": THREADS, "platform": platform.platform()}
+    machine |= {name: installed(name) for name in ("torch", "transformers", "ctranslate2")}
+    found: Row = {"machine": machine}
+    options.tokens = (256,) if options.quick else options.tokens
+    for name in options.only or PARTS:
+        found[name] = PARTS[name](options, console)
+    if options.json:
+        print(json.dumps(found))
 
 
 if __name__ == "__main__":

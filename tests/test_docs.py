@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 import yaml
-from conftest import script
 
 ROOT = Path(__file__).parent.parent
 DOCS = sorted((ROOT / "docs").rglob("*.md"))
@@ -41,18 +40,9 @@ def test_every_page_is_in_the_navigation_and_on_the_front_page():
     sections = yaml.safe_load((ROOT / "mkdocs.yml").read_text())["nav"]
     listed = re.findall(r"[\w/-]+\.md", str(sections))
     pages = ["index.md", *(page.relative_to(ROOT / "docs").as_posix() for page in DOCS)]
-    assert sorted(listed) == sorted(pages)  # index.md is README, by scripts/site_home.py
+    assert sorted(listed) == sorted(pages)  # index.md is README, by scripts/site_pages.py
     for page in pages[1:]:  # README has the first Korean lesson; each has a link to the next
         assert f"(docs/{page})" in README or page[:11] == "lessons/ko/", page
-
-
-def test_the_configuration_page_is_made_from_the_schema():
-    page = script("config_reference").page()
-    assert (ROOT / "docs/configuration.md").read_text() == page
-    from toytrans.config.schema import Config, ModelConfig
-
-    for name, field in (Config.model_fields | ModelConfig.model_fields).items():
-        assert f"| `{field.alias or name}` |" in page
 
 
 def test_every_check_is_in_the_table_of_checks():

@@ -9,7 +9,7 @@ from typing import get_args
 
 import pytest
 import torch
-from conftest import VOCABULARY, config_of, script
+from conftest import VOCABULARY, config_of
 from torch import nn
 from zoo import faulty_training, sound_batches
 from zoo.parts import Translator
@@ -271,33 +271,6 @@ def test_a_detached_source_is_told_of_and_may_be_meant():
     both = (model.source, model.target)
     report = check(model, **SIZES, start_id=1, eos_id=2, embedding=both)
     assert report.passed and "none reaches the source" in report["pads"].parts["gradients"].message
-
-
-def test_one_round_of_the_fault_matrix(monkeypatch):
-    """The script itself takes every fault, and nn.Transformer and BART too."""
-    matrix = script("fault_matrix")
-    for other in ("nn.Transformer", "HF BART"):
-        del matrix.MODELS[other]
-    assert set(matrix.FAULTS) == {*FAULTS, matrix.LEAK}
-    monkeypatch.setattr(matrix, "FAULTS", ("no_causal", "wrong_scale"))
-    found = matrix.run(1, seed=7)
-    assert len(found) == 3 and len(found["no_causal"]) == 2
-    for fault, row in found.items():
-        for model, counts in row.items():
-            words = matrix.cell(fault, model, counts, 1)
-            assert "MISSED" not in words and "FALSE" not in words, (fault, model, words)
-
-
-def test_a_leak_of_a_thousandth_stands_above_rounding():
-    matrix = script("fault_matrix")
-    shape = matrix.draw_shape(0, 3) | {"length": 7}
-    for check in (matrix.check_torch, matrix.check_function):
-        sound, leaking = check(shape, None), check(shape, matrix.LEAK)
-        assert sound.passed
-        healthy, broken = sound["future"], leaking["future"]
-        assert healthy.difference <= healthy.tolerance / 10
-        assert broken.difference > 10 * broken.tolerance
-    assert matrix.check_torch(shape, matrix.LEAK)["future"].difference > 0
 
 
 def test_rounding_in_single_precision_stays_far_below_the_tolerance():

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from conftest import SIGNALS, Command, script
+from conftest import SIGNALS, Command
 from forked import Forked
 
 from toytrans.training import environment as machine
@@ -237,16 +237,3 @@ def test_the_working_directory_is_left_out_once_we_have_started():
     done = subprocess.run([sys.executable, "-m", "toytrans", "--version"], capture_output=True)
     assert done.returncode == 0, done.stderr
     assert not Path("imported").exists()
-
-
-def test_what_the_attack_takes_for_a_fault():
-    verdict = script("attack").verdict
-    sent, somewhere = signal.SIGTERM, {"early": False, "late": False}
-    assert verdict(143, "", sent, **somewhere) == "in time"
-    assert verdict(-15, "", sent, early=True, late=False) == "too early"
-    assert verdict(0, "", sent, early=False, late=True) == "too late"
-    assert verdict(0, "", sent, **somewhere) == verdict(-9, "", sent, **somewhere) == "lost"
-    assert verdict(-15, "", sent, **somewhere) == verdict(2, "", sent, **somewhere) == "other code"
-    assert verdict(70, "", sent, **somewhere) == "70"
-    raised = 'File "/a/toytrans/cli/app.py"\nTraceback ... KeyboardInterrupt'
-    assert verdict(-2, raised, signal.SIGINT, early=True, late=False) == "traceback"

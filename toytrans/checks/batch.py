@@ -21,7 +21,7 @@ from toytrans.errors import UserError
 
 TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-5}
 """Of how large logits are. Rounding in sound models stays below 6e-15 and 1e-6 of it, a leak of
-a thousandth in one layer moves it by 3e-5 and more (scripts/fault_matrix.py, 20 shapes)."""
+a thousandth in one layer moves it by 3e-5 and more (20 shapes)."""
 
 COARSE, MOST_ROUNDING = 2e-2, 1e-1
 """The tolerance of half precision, and what it may grow to where the model's rounding is larger."""

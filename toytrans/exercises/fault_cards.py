@@ -1,7 +1,6 @@
 """The catalogue of faults: what each is, its symptom, the checks that fail, and reports of it.
 
-`scripts/fault_harm.py` measured the symptoms with five seeds each; its table is in
-docs/teaching.md.
+The symptoms were measured with five seeds each; docs/teaching.md has the table.
 """
 
 from dataclasses import dataclass

@@ -1,0 +1,375 @@
+"""Every fault in four models over random shapes: `check` finds each, and passes the sound model.
+
+toytrans' own model, torch.nn.Transformer with embeddings around it, Hugging Face's BART, and
+nn.Transformer in fp32 behind a plain function. Beside the faults of `toytrans faults` there is a
+leak of a thousandth: out[t] += 0.001 value[t + 1] in one decoder layer. ROUNDS in the environment
+says how many shapes are drawn.
+"""
+
+import os
+import random
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any, get_args
+from unittest import mock
+
+import pytest
+import torch
+from conftest import call, write_yaml
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.nn.utils.rnn import pad_sequence
+from transformers import BartConfig, BartForConditionalGeneration
+
+import toytrans
+from toytrans.config.names import FaultName
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.filterwarnings("ignore:enable_nested_tensor is True"),  # torch's fast path
+    pytest.mark.filterwarnings("ignore:The PyTorch API of nested"),
+    pytest.mark.filterwarnings("ignore:.past_key_values. is deprecated:FutureWarning"),
+]
+
+ROUNDS = int(os.environ.get("ROUNDS", "1"))
+LEAK = "leak of a thousandth"
+FAULTS = (*get_args(FaultName), LEAK)
+OF_MASKS = ("no_causal", "triangle_off_by_one", "pad_visible", "mask_flipped")
+OF_BATCHES = ("labels_not_shifted", "pad_is_eos", "loss_on_pads", "batch_mean_of_means")
+HIDDEN = ("no_residual", "no_norm", "no_feed_forward")
+"""What cannot be told of a plain function, whose layers are not visible."""
+
+Shape = dict[str, Any]
+
+
+def draw_shape(number: int) -> Shape:
+    """A random small shape."""
+    chance = random.Random(f"0 {number}")
+    heads = chance.choice((2, 3, 4))
+    return {
+        "heads": heads,
+        "width": heads * chance.choice((4, 6, 8)),
+        "layers": chance.choice((1, 2, 3)),
+        "inner": chance.choice((16, 32, 48)),
+        "vocabulary": chance.choice((12, 30, 60)),
+        "norm": chance.choice(("pre", "post")),
+        "positions": chance.choice(("sinusoidal", "learned", "anchored")),
+        "length": chance.choice((5, 7, 9)),
+        "seed": chance.randrange(2**20),
+    }
+
+
+# What every model has ------------------------------------------------------------------------
+
+
+def leak(value_of: Callable[[Any, Tensor], Tensor], layers: Any, shape: Shape, name: str) -> None:
+    """out[t] += 0.001 value[t + 1] in the attention `name` of one of the layers."""
+
+    def hook(attention: Any, args: Any, named: Any, out: Any) -> Any:
+        query = args[0] if args else named["hidden_states"]
+        later = 0.001 * F.pad(value_of(attention, query)[:, 1:], (0, 0, 0, 1))
+        return out + later if isinstance(out, Tensor) else (out[0] + later, *out[1:])
+
+    attention = getattr(layers[shape["seed"] % shape["layers"]], name)
+    attention.register_forward_hook(hook, with_kwargs=True)
+
+
+def without_norms(model: nn.Module) -> None:
+    for module in list(model.modules()):
+        for name, child in module.named_children():
+            if isinstance(child, nn.LayerNorm):
+                setattr(module, name, nn.Identity())
+
+
+def told(fault: str | None, pad: int, start: int, end: int) -> dict[str, Any]:
+    """The batch and the loss that `check` is told, spoilt by a fault of theirs."""
+
+    def padded(rows: list[list[int]], filler: int) -> Tensor:
+        return pad_sequence([torch.tensor(row) for row in rows], True, filler)
+
+    def batch(pairs: Any) -> tuple[Tensor, Tensor, Tensor]:
+        first = end if fault == "wrong_start" else start
+        tgt_in = padded([[first, *t] for _, t in pairs], pad)
+        labels = padded([[*t, end] for _, t in pairs], pad if fault == "loss_on_pads" else -100)
+        if fault == "labels_not_shifted":
+            labels = tgt_in.masked_fill(tgt_in == pad, -100)
+        elif fault == "pad_is_eos":
+            labels[labels == end] = -100
+        return padded([[*s, end] for s, _ in pairs], pad), tgt_in, labels
+
+    def loss(logits: Tensor, labels: Tensor) -> Tensor:
+        each = F.cross_entropy(logits.mT, labels, reduction="none")
+        real = labels != -100
+        if fault == "batch_mean_of_means":
+            return (each.sum(1) / real.sum(1)).mean()
+        return each.sum() / real.sum()
+
+    return {"batch": batch, "loss": loss, "start_id": start, "eos_id": end}
+
+
+# Our own -------------------------------------------------------------------------------------
+
+
+def check_ours(shape: Shape, fault: str | None, folder: Path) -> Any:
+    """A run that has been trained for no step."""
+    data = {"task": "copy", "symbols": shape["vocabulary"] - 3, "test_examples": 9}
+    model = {"d_model": shape["width"], "n_heads": shape["heads"], "d_ff": shape["inner"]}
+    model |= {"n_encoder_layers": shape["layers"], "n_decoder_layers": shape["layers"]}
+    model |= {"norm": shape["norm"], "positions": shape["positions"]}
+    values = {"seed": shape["seed"], "fault": None if fault == LEAK else fault}
+    values |= {"data": data | {"valid_examples": 9}, "model": model, "train": {"max_steps": 0}}
+    (folder / "c.yaml").write_text(write_yaml(values))
+    assert call("train", str(folder / "c.yaml"), "--out", str(folder / "run")) == 0
+    run = toytrans.load(folder / "run")
+    if fault == LEAK:
+
+        def value_of(attention: Any, x: Tensor) -> Tensor:
+            return attention.in_proj(x).chunk(3, -1)[2]
+
+        leak(value_of, run.model.decoder_layers, shape, "self_attention")
+    return toytrans.check(run, length=shape["length"], seed=shape["seed"])
+
+
+# torch.nn.Transformer ------------------------------------------------------------------------
+
+PAD, START, END = 0, 1, 2
+
+
+class Embedding(nn.Module):
+    """Tokens and learned places."""
+
+    def __init__(self, vocabulary: int, width: int, places: bool) -> None:
+        super().__init__()
+        self.tokens = nn.Embedding(vocabulary, width)
+        self.places = nn.Parameter(torch.randn(64, width) * float(places), requires_grad=places)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        return self.tokens(ids) + self.places[: ids.shape[1]]
+
+
+class Torch(nn.Module):
+    """nn.Transformer handed masks that a fault has spoilt. True = may not attend."""
+
+    def __init__(self, shape: Shape, fault: str | None) -> None:
+        super().__init__()
+        width, vocabulary, depth = shape["width"], shape["vocabulary"], shape["layers"]
+        sizes = (width, shape["heads"], depth, depth, shape["inner"])
+        self.fault = fault
+        self.inner = nn.Transformer(*sizes, batch_first=True, norm_first=shape["norm"] == "pre")
+        self.source, self.target = (
+            Embedding(vocabulary, width, fault != "no_position") for _ in "st"
+        )
+        self.out = nn.Linear(width, vocabulary)
+
+    def forward(self, src: Tensor, tgt_in: Tensor) -> Tensor:
+        length = tgt_in.shape[1]
+        above = {"no_causal": length, "triangle_off_by_one": 2}.get(self.fault or "", 1)
+        masks = {"tgt_mask": torch.ones(length, length, dtype=torch.bool).triu(above)}
+        if self.fault != "pad_visible":
+            masks |= {"src_key_padding_mask": src == PAD, "memory_key_padding_mask": src == PAD}
+            masks["tgt_key_padding_mask"] = tgt_in == PAD
+        if self.fault == "mask_flipped":
+            masks = {name: ~mask for name, mask in masks.items()}
+        return self.out(self.inner(self.source(src), self.target(tgt_in), **masks))
+
+
+def torch_model(shape: Shape, fault: str | None) -> Torch:
+    torch.manual_seed(shape["seed"])
+    model = Torch(shape, fault)
+    if fault in (*HIDDEN, "wrong_scale", "no_scale"):  # torch's shortcuts go past what is broken
+        model.inner.encoder.use_nested_tensor = False
+        for layer in (*model.inner.encoder.layers, *model.inner.decoder.layers):
+            break_torch_layer(layer, fault)
+    if fault == "no_norm":
+        without_norms(model)
+    if fault == LEAK:
+
+        def value_of(attention: Any, query: Tensor) -> Tensor:
+            return F.linear(query, attention.in_proj_weight.chunk(3)[2])
+
+        leak(value_of, model.inner.decoder.layers, shape, "self_attn")
+    return model.eval()
+
+
+def break_torch_layer(layer: Any, fault: str) -> None:
+    layer.activation_relu_or_gelu = 0
+    for name in ("self_attn", "multihead_attn"):
+        attention = getattr(layer, name, None)
+        if attention is not None and fault in ("wrong_scale", "no_scale"):
+            scale = attention.embed_dim**-0.5 if fault == "wrong_scale" else 1.0
+            attention.forward = partial(scaled, attention, scale)
+    if fault == "no_residual":
+        layer.forward = partial(without_residual, layer)
+    if fault == "no_feed_forward":
+        layer._ff_block = torch.zeros_like
+
+
+def scaled(attention: Any, scale: float, *given: Tensor, **named: Any) -> Any:
+    """The attention with another scale of its scores."""
+    fused = partial(F.scaled_dot_product_attention, scale=scale)
+    with mock.patch.object(F, "scaled_dot_product_attention", fused):
+        return type(attention).forward(attention, *given, **named)
+
+
+def without_residual(layer: Any, x: Tensor, memory: Tensor | None = None, **masks: Any) -> Tensor:
+    """The sub-layers of a layer one after another, x not added."""
+    side = "src" if memory is None else "tgt"
+    own = (masks[f"{side}_mask"], masks[f"{side}_key_padding_mask"])
+    blocks = [(layer.norm1, lambda y: layer._sa_block(y, *own))]
+    if memory is not None:
+        across = (memory, masks["memory_mask"], masks["memory_key_padding_mask"])
+        blocks.append((layer.norm2, lambda y: layer._mha_block(y, *across)))
+    blocks.append((layer.norm2 if memory is None else layer.norm3, layer._ff_block))
+    for norm, block in blocks:
+        x = block(norm(x)) if layer.norm_first else norm(block(x))
+    return x
+
+
+def check_torch(shape: Shape, fault: str | None, _: Path, *, bare: bool = False) -> Any:
+    """bare: in fp32 behind a function, so that nothing but its answers is at hand."""
+    model = torch_model(shape, fault)
+    embedding = {} if bare else {"embedding": (model.source, model.target)}
+    return toytrans.check(
+        (lambda src, tgt_in: model(src, tgt_in)) if bare else model,
+        pad_id=PAD,
+        vocabulary_size=shape["vocabulary"],
+        length=shape["length"],
+        seed=shape["seed"],
+        **told(fault, PAD, START, END),
+        **embedding,
+    )
+
+
+# Hugging Face's BART -------------------------------------------------------------------------
+
+
+def check_bart(shape: Shape, fault: str | None, _: Path) -> Any:
+    """Of BART `check` knows batch and loss, unless a fault is in these. It takes the scale of a
+    Hugging Face model as meant, unless it is told another."""
+    given = told(fault, pad=1, start=2, end=2) if fault in OF_BATCHES else {}
+    given["scale"] = (shape["width"] // shape["heads"]) ** -0.5
+    return toytrans.check(bart(shape, fault), length=shape["length"], seed=shape["seed"], **given)
+
+
+def bart(shape: Shape, fault: str | None) -> BartForConditionalGeneration:
+    torch.manual_seed(shape["seed"])
+    sizes = {"layers": "layers", "attention_heads": "heads", "ffn_dim": "inner"}
+    sides = {f"{s}_{k}": shape[v] for s in ("encoder", "decoder") for k, v in sizes.items()}
+    numbers = {"vocab_size": shape["vocabulary"], "d_model": shape["width"]}
+    config = BartConfig(**numbers, **sides, max_position_embeddings=64, init_std=0.3)
+    model = BartForConditionalGeneration(config).eval()
+    halves = (model.model.encoder, model.model.decoder)
+    if fault in OF_MASKS:
+        model.forward = partial(broken_masks, fault, model)
+    elif fault == "wrong_start":
+        model.generation_config.decoder_start_token_id = config.bos_token_id
+    elif fault == "no_position":
+        for half in halves:
+            half.embed_positions.weight.data.zero_()
+    elif fault == "no_norm":
+        without_norms(model)
+    elif fault == LEAK:
+        leak(lambda attention, x: attention.v_proj(x), halves[1].layers, shape, "self_attn")
+    for layer in (*halves[0].layers, *halves[1].layers):
+        break_bart_layer(layer, fault)
+    return model
+
+
+def broken_masks(fault: str, model: Any, **given: Any) -> Any:
+    """The model called with other masks; it takes the decoder's as numbers to add, (B, 1, T, T)."""
+    source, target = given["attention_mask"].bool(), given["decoder_attention_mask"].bool()
+    length = target.shape[1]
+    above = {"no_causal": length, "triangle_off_by_one": 1}.get(fault, 0)
+    causal = torch.ones(length, length).tril(above).bool()
+    if fault == "pad_visible":
+        source, target = torch.ones_like(source), torch.ones_like(target)
+    allowed = causal & target[:, None, None]
+    if fault == "mask_flipped":
+        source, allowed = ~source, ~allowed
+    added = torch.zeros(allowed.shape, dtype=model.dtype)
+    added = added.masked_fill(~allowed, torch.finfo(model.dtype).min)
+    given |= {"attention_mask": source.long(), "decoder_attention_mask": added}
+    return type(model).forward(model, **given)
+
+
+def break_bart_layer(layer: Any, fault: str | None) -> None:
+    for name in ("self_attn", "encoder_attn"):
+        attention = getattr(layer, name, None)
+        if attention is not None:
+            scales = {"wrong_scale": attention.embed_dim**-0.5, "no_scale": 1.0}
+            attention.scaling = scales.get(fault or "", attention.scaling)
+            if fault == "no_residual":
+                setattr(layer, name, LessItsInput(attention))
+    if fault == "no_residual":
+        layer.fc1.register_forward_pre_hook(remember)
+        layer.fc2.register_forward_hook(partial(less_what_it_saw, layer.fc1))
+    elif fault == "no_feed_forward":
+        layer.fc2.register_forward_hook(lambda module, args, out: torch.zeros_like(out))
+
+
+class LessItsInput(nn.Module):
+    """An attention less its input, so that the residual connection around it adds nothing."""
+
+    def __init__(self, inner: nn.Module) -> None:
+        super().__init__()
+        self.inner = inner
+
+    def forward(self, hidden_states: Tensor, *others: Any, **named: Any) -> Any:
+        out, *rest = self.inner(hidden_states, *others, **named)
+        return out - hidden_states, *rest
+
+
+def remember(module: Any, args: Any) -> None:
+    module.seen = args[0]
+
+
+def less_what_it_saw(other: Any, module: Any, args: Any, out: Tensor) -> Tensor:
+    return out - other.seen
+
+
+# All of them ---------------------------------------------------------------------------------
+
+MODELS: dict[str, Callable[[Shape, str | None, Path], Any]] = {
+    "toytrans": check_ours,
+    "nn.Transformer": check_torch,
+    "BART": check_bart,
+    "fp32 function": partial(check_torch, bare=True),
+}
+
+
+@pytest.mark.parametrize("number", range(ROUNDS))
+@pytest.mark.parametrize("name", MODELS)
+def test_every_fault_is_found_and_a_sound_model_passes(
+    name: str, number: int, tmp_path: Path
+) -> None:
+    """A model that answers NaN in every row is refused, which finds the fault as well."""
+    shape = draw_shape(number)
+    hidden = HIDDEN if name == "fp32 function" else ()
+    missed = []
+    for fault in (None, *FAULTS):
+        folder = tmp_path / str(fault)
+        folder.mkdir()
+        if fault not in hidden:
+            try:
+                report = MODELS[name](shape, fault, folder)
+            except toytrans.UserError as refusal:
+                assert fault is not None and "NaN in every row" in str(refusal), refusal
+                continue
+            if fault is None:
+                assert report, f"a sound model fails: {shape}\n{report}"
+            elif "FAIL" not in str(report):
+                missed.append(fault)
+    assert missed == [], shape
+
+
+def test_a_leak_of_a_thousandth_stands_above_rounding(tmp_path: Path) -> None:
+    shape = draw_shape(3) | {"length": 7}
+    for bare in (False, True):
+        sound, leaking = (check_torch(shape, f, tmp_path, bare=bare) for f in (None, LEAK))
+        healthy, broken = (
+            next(f for f in report.findings if f.title.startswith("a future target token"))
+            for report in (sound, leaking)
+        )
+        assert sound.passed and healthy.difference <= healthy.tolerance / 10
+        assert broken.difference > 10 * broken.tolerance
