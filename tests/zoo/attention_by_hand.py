@@ -61,41 +61,6 @@ class root_of_the_models_width(_Model):
 
 
 @faulty("scale")
-class root_of_the_models_width_in_a_tensor(_Model):
-    """The same, by a tensor of one element."""
-
-    class attention(Hand):
-        def scores(self, q, k):
-            return q @ k.mT / torch.sqrt(torch.tensor(float(WIDTH)))
-
-
-@faulty("scale")
-class root_of_the_models_width_by_einsum(_Model):
-    """The same, by einsum and division in place, before the heads are turned."""
-
-    class attention(Hand):
-        def split(self, x):
-            return x.reshape(*x.shape[:2], HEADS, HEAD)
-
-        def attend(self, q, k, v, mask):
-            scores = torch.einsum("nqhd,nkhd->nhqk", q, k).div_(WIDTH**0.5)
-            weights = self.close(scores, mask).softmax(3)
-            return torch.einsum("nhqk,nkhd->nqhd", weights, v)
-
-        def merge(self, x):
-            return x.flatten(2)
-
-
-@faulty("scale")
-class root_of_the_models_width_in_fused_attention(_Model):
-    """The same, passed as `scale` to F.scaled_dot_product_attention."""
-
-    class attention(Hand):
-        def attend(self, q, k, v, mask):
-            return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=WIDTH**-0.5)
-
-
-@faulty("scale")
 class fused_attention_of_scaled_queries(_Model):
     """Queries are scaled, and F.scaled_dot_product_attention scales again."""
 
@@ -165,23 +130,6 @@ class minus_a_trillionth_added(_Model):
 
 
 @faulty("scale")
-class minus_one_where(_Model):
-    """-1 by torch.where."""
-
-    class attention(Hand):
-        def close(self, scores, mask):
-            return torch.where(mask, scores, -1.0)
-
-
-@faulty("scale")
-class zero_for_closed_scores(_Model):
-    """0 for closed scores, as if they were weights."""
-
-    class attention(Hand):
-        fill = 0.0
-
-
-@faulty("scale")
 class minus_one_in_fused_attention(_Model):
     """A mask of 0 and -1 is passed to F.scaled_dot_product_attention."""
 
@@ -228,28 +176,6 @@ class heads_split_without_a_turn(_Model):
             return x.view(len(x), HEADS, -1, HEAD)
 
 
-@faulty("scale")
-class heads_of_fused_attention_merged_without_a_turn(_Model):
-    """The same behind F.scaled_dot_product_attention."""
-
-    class attention(Hand):
-        def attend(self, q, k, v, mask):
-            return F.scaled_dot_product_attention(q, k, v, attn_mask=mask)
-
-        def merge(self, x):
-            return x.reshape(len(x), x.shape[2], -1)
-
-
-@faulty("scale")
-class minus_one_at_an_index(_Model):
-    """scores[closed] = -1."""
-
-    class attention(Hand):
-        def close(self, scores, mask):
-            scores[~mask.expand_as(scores)] = -1
-            return scores
-
-
 # Sound variations ----------------------------------------------------------------------------
 
 
@@ -263,34 +189,12 @@ class scale_on_the_queries(_Model):
 
 
 @sound()
-class scale_on_the_keys(_Model):
-    """The keys carry the scale, in place."""
-
-    class attention(Hand):
-        def scores(self, q, k):
-            return q @ k.mul_(self.scale).mT
-
-
-@sound()
 class scale_on_both(_Model):
     """Queries and keys carry half of the scale each, as torch's plain path has it."""
 
     class attention(Hand):
         def scores(self, q, k):
             return (q * HEAD**-0.25) @ (k * HEAD**-0.25).mT
-
-
-@sound()
-class scale_by_baddbmm(_Model):
-    """The mask, the product and the scale in one baddbmm."""
-
-    class attention(Hand):
-        def attend(self, q, k, v, mask):
-            shape = len(q), HEADS, q.shape[2], k.shape[2]
-            closed = torch.zeros(shape).to(q).masked_fill(~mask, -1e9).flatten(0, 1)
-            q, k, v = (part.flatten(0, 1) for part in (q, k, v))
-            weights = torch.baddbmm(closed, q, k.mT, beta=1, alpha=self.scale).softmax(-1)
-            return (weights @ v).unflatten(0, shape[:2])
 
 
 @sound()
@@ -304,42 +208,6 @@ class rotary_queries_that_are_scaled_first(_Model):
     class attention(Hand):
         def scores(self, q, k):
             return rotated(q * self.scale) @ rotated(k).mT
-
-
-@sound()
-class fused_attention_for_grouped_queries(_Model):
-    """Two query heads share one key head in F.scaled_dot_product_attention."""
-
-    class attention(Hand):
-        def __init__(self):
-            super().__init__()
-            self.b, self.c = nn.Linear(WIDTH, HEAD), nn.Linear(WIDTH, HEAD)
-
-        def split(self, x):
-            return split_heads(x, x.shape[-1] // HEAD)
-
-        def attend(self, q, k, v, mask):
-            return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, enable_gqa=True)
-
-
-@sound()
-class half_precision_by_hand(_Model):
-    """Attention in bf16 inside, its scale a tensor of bf16."""
-
-    class attention(Hand):
-        def scores(self, q, k):
-            scores = q.bfloat16() @ k.bfloat16().mT / torch.tensor(HEAD).bfloat16().sqrt()
-            return scores.to(q)
-
-
-@sound()
-class masks_added_twice(_Model):
-    """One mask of -1e9, and one of the least number, are added."""
-
-    class attention(Hand):
-        def close(self, scores, mask):
-            closed = (~mask).to(scores)
-            return scores + closed * -1e9 + closed * torch.finfo(torch.float32).min
 
 
 @sound(scale=1)
@@ -399,44 +267,3 @@ class zeros_before_softmax_and_behind(_Model):
         def attend(self, q, k, v, mask):
             weights = self.weigh(self.close(self.scores(q, k), mask)) * mask
             return weights / weights.sum(-1, keepdim=True).clamp(min=1e-9) @ v
-
-
-@sound()
-class a_soft_window(_Model):
-    """1 is taken from scores of far places, beside masks that close."""
-
-    class attention(Hand):
-        def close(self, scores, mask):
-            far = torch.arange(scores.shape[-2])[:, None] - torch.arange(scores.shape[-1]) > 3
-            return super().close(scores - far.to(scores), mask)
-
-
-@sound()
-class repeated_keys_that_are_scaled(_Model):
-    """One key head carries the scale and is repeated for each query head."""
-
-    class attention(Hand):
-        def __init__(self):
-            super().__init__()
-            self.b = nn.Linear(WIDTH, HEAD)
-
-        def scores(self, q, k):
-            return q @ (k * self.scale).repeat_interleave(HEADS, 1).mT
-
-        def split(self, x):
-            return split_heads(x, x.shape[-1] // HEAD)
-
-
-@sound()
-class a_mixture_beside_attention(_Model):
-    """A softmax over experts, which is no attention."""
-
-    def __init__(self):
-        super().__init__()
-        self.gate = nn.Linear(WIDTH, 2)
-        self.experts = nn.ModuleList(nn.Linear(WIDTH, WIDTH) for _ in range(2))
-
-    def encode(self, src):
-        x = super().encode(src)
-        shares = self.gate(x).softmax(-1)
-        return sum(shares[..., n, None] * each(x) for n, each in enumerate(self.experts))

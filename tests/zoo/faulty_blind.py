@@ -1,10 +1,9 @@
 """Models that see too little: masks that close what must be open, inputs that are not read."""
 
 import torch
-from torch import nn
 
 from . import END, START, faulty
-from .parts import WIDTH, Attention, Embedding, Translator, real, triangle
+from .parts import Embedding, Translator, real, triangle
 
 
 @faulty()
@@ -18,49 +17,6 @@ class last_source_token_closed(Translator):
 
     def cross_mask(self, src, tgt, number):
         return self.source_mask(src, number)
-
-
-@faulty()
-class last_three_source_tokens_closed(Translator):
-    """The last three real source tokens are closed."""
-
-    def source_mask(self, src, number):
-        last = real(src).sum(1, keepdim=True) - 3
-        keep = torch.arange(src.shape[1]) < last.clamp(min=1)
-        return keep[:, None, None]
-
-    def cross_mask(self, src, tgt, number):
-        return self.source_mask(src, number)
-
-
-@faulty()
-class first_source_token_closed(Translator):
-    """The first source token is closed, as if each source began with a start symbol."""
-
-    def source_mask(self, src, number):
-        keep = real(src) & (torch.arange(src.shape[1]) > 0)
-        return keep[:, None, None]
-
-    def cross_mask(self, src, tgt, number):
-        return self.source_mask(src, number)
-
-
-@faulty()
-class decoder_sees_itself_alone(Translator):
-    """Each target place sees itself and no other."""
-
-    def target_mask(self, tgt, number):
-        return torch.eye(tgt.shape[1], dtype=torch.bool)[None, None]
-
-
-@faulty()
-class decoder_sees_the_start_alone(Translator):
-    """Each target place sees the start token and itself."""
-
-    def target_mask(self, tgt, number):
-        mask = torch.eye(tgt.shape[1], dtype=torch.bool)
-        mask[:, 0] = True
-        return mask[None, None]
 
 
 @faulty()
@@ -96,17 +52,6 @@ class cross_attention_under_a_triangle(Translator):
     def cross_mask(self, src, tgt, number):
         width = max(src.shape[1], tgt.shape[1])
         return triangle(width)[: tgt.shape[1], : src.shape[1]] & real(src)[:, None, None]
-
-
-@faulty(embedding=True)
-class half_the_symbols_closed(Translator):
-    """id < 10 for id == 0: half of the symbols are taken for pads."""
-
-    def source_mask(self, src, number):
-        return (src >= 10)[:, None, None]
-
-    def cross_mask(self, src, tgt, number):
-        return self.source_mask(src, number)
 
 
 @faulty(embedding=True)
@@ -150,14 +95,6 @@ class source_is_not_read(Translator):
 
 
 @faulty()
-class source_is_detached_by_a_constant(Translator):
-    """The decoder is passed a constant memory of the right shape."""
-
-    def encode(self, src):
-        return torch.ones(*src.shape, WIDTH, dtype=self.head.weight.dtype)
-
-
-@faulty()
 class target_is_not_read(Translator):
     """The decoder reads the start token at every place."""
 
@@ -185,27 +122,6 @@ class encoder_without_places(Translator):
         self.source = Embedding(places=False)
 
 
-@faulty("order")
-class the_same_place_everywhere(Translator):
-    """Every source token is told that it stands at place 0."""
-
-    def embed_source(self, src):
-        return self.source.tokens(src) + self.source.places(src)[:1].to(self.head.weight)
-
-
-@faulty("")
-class source_window_of_two(Translator):
-    """A local window closes all but the last two source places to the decoder."""
-
-    def source_mask(self, src, number):
-        return torch.eye(src.shape[1], dtype=torch.bool)[None, None]
-
-    def cross_mask(self, src, tgt, number):
-        last = real(src).sum(1, keepdim=True)
-        places = torch.arange(src.shape[1])
-        return ((places >= last - 2) & (places < last))[:, None, None]
-
-
 @faulty("")
 class second_half_of_the_width_closed(Translator):
     """A mask made for half of the padded width closes the second half of long sources."""
@@ -230,26 +146,3 @@ class rare_symbols_are_one(Translator):
     def __init__(self):
         super().__init__()
         self.source = _Clipped()
-
-
-@faulty("")
-class no_weight_on_the_past(Translator):
-    """A slope that was meant to decay scores by distance closes the past: weights underflow."""
-
-    class attention(Attention):
-        def weights(self, scores, mask):
-            if scores.shape[-1] != scores.shape[-2] or mask.shape[-2] == 1:
-                return super().weights(scores, mask)
-            places = torch.arange(scores.shape[-1])
-            distance = (places[:, None] - places).abs().to(scores)
-            return super().weights(scores - 1e4 * distance, mask)
-
-
-@faulty()
-class frozen_source_embedding(Translator):
-    """The source's embedding table holds zeros and is not learned."""
-
-    def __init__(self):
-        super().__init__()
-        nn.init.zeros_(self.source.tokens.weight)
-        self.source.tokens.weight.requires_grad_(False)

@@ -35,16 +35,6 @@ class source_pads_overwritten(Translator):
         return self.kept[:, None, None]
 
 
-@faulty("calls rows")
-class target_shifted_in_place(Translator):
-    """The model shifts the caller's own target to the left by one when it is done."""
-
-    def forward(self, src, tgt):
-        logits = super().forward(src, tgt)
-        tgt[:, :-1] = tgt[:, 1:].clone()
-        return logits
-
-
 @faulty("calls rows", is_long=True)
 class long_targets_clamped_in_place(Translator):
     """Ids of long targets alone are clamped in place."""
@@ -116,16 +106,6 @@ class source_pads_open_at_one_width(Translator):
 
     def source_mask(self, src, number):
         return (real(src) | torch.tensor(src.shape[1] == 48))[:, None, None]
-
-
-@faulty("source target")
-class one_symbol_closed_as_a_pad(Translator):
-    """An ordinary symbol, 13, is closed in the encoder and in cross-attention."""
-
-    def source_mask(self, src, number):
-        return (real(src) & (src != 13))[:, None, None]
-
-    cross_mask = lambda self, src, tgt, number: self.source_mask(src, number)  # noqa: E731
 
 
 @faulty("source", start_id=None, eos_id=None)

@@ -1,39 +1,21 @@
 """Decoders that see the future, behind something that hides it."""
 
-import math
-
 import torch
 from torch import nn
-from torch.nn import functional as F
 
 from . import SYMBOLS, faulty
 from .parts import (
     HEADS,
     WIDTH,
-    Attention,
     Embedding,
     Layer,
     Translator,
     ahead,
     real,
-    split_heads,
     triangle,
 )
 
 SEEN = "future"
-
-
-@faulty(SEEN)
-class no_triangle_under_a_zero_head(Translator):
-    """No triangle, and a freshly built head of zeros that hides it."""
-
-    def __init__(self):
-        super().__init__()
-        nn.init.zeros_(self.head.weight)
-        nn.init.zeros_(self.head.bias)
-
-    def target_mask(self, tgt, number):
-        return real(tgt)[:, None, None]
 
 
 @faulty(SEEN)
@@ -50,13 +32,6 @@ class no_triangle_under_rezero(Translator):
 
     def target_mask(self, tgt, number):
         return real(tgt)[:, None, None]
-
-
-class _Leaking(Translator):
-    """A triangle off by one, in a model that answers in an odd way."""
-
-    def target_mask(self, tgt, number):
-        return triangle(tgt.shape[1], 1)[None, None]
 
 
 class _Padded(Translator):
@@ -80,45 +55,11 @@ class leak_beside_minus_a_billion(_Padded):
     """A leak of a thousandth in logits of which 19 of 32 are -1e9."""
 
 
-@faulty(SEEN, vocabulary_size=32)
-class leak_beside_minus_infinity(_Padded):
-    """A leak of a thousandth in logits of which 19 of 32 are -inf."""
-
-    closed = -math.inf
-
-
 @faulty(SEEN, vocabulary_size=32, embedding=True)
 def leak_beside_minus_a_billion_in_fp32():
     """The same leak behind a plain function, in single precision."""
     model = leak_beside_minus_a_billion().eval()
     return {"model": lambda src, tgt: model(src, tgt), "embedding": (model.source, model.target)}
-
-
-@faulty(SEEN)
-class leak_in_a_tuple(_Leaking):
-    """The leaking logits come first in a tuple."""
-
-    def forward(self, src, tgt):
-        return super().forward(src, tgt), None
-
-
-@faulty(SEEN)
-def leak_in_bf16():
-    """The leaking model runs in bf16 alone."""
-    model = _Leaking().bfloat16().eval()
-    return {"model": lambda src, tgt: model(src, tgt)}
-
-
-@faulty(SEEN)
-class leak_in_sdpa_with_a_float_mask(Translator):
-    """A mask of 0 and 1 in floats is added to the scores by scaled_dot_product_attention."""
-
-    class attention(Attention):
-        def forward(self, x, memory, mask):
-            parts = (self.q_proj(x), self.k_proj(memory), self.v_proj(memory))
-            q, k, v = (split_heads(part) for part in parts)
-            y = F.scaled_dot_product_attention(q, k, v, attn_mask=mask.to(q))
-            return self.out_proj(self.merge(y))
 
 
 class Torchs(nn.Module):
@@ -142,14 +83,6 @@ class Torchs(nn.Module):
     def forward(self, src, tgt):
         x, y = self.source(src), self.target(tgt)
         return self.head(self.transformer(x, y, **self.masks(src, tgt)))
-
-
-@faulty(SEEN)
-class torchs_transformer_without_a_triangle(Torchs):
-    """nn.Transformer masks nothing unless it is passed tgt_mask."""
-
-    def masks(self, src, tgt):
-        return super().masks(src, tgt) | {"tgt_mask": None}
 
 
 @faulty(SEEN)

@@ -5,7 +5,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from . import END, PAD, START, faulty
-from .parts import WIDTH, Attention, Layer, Translator, triangle
+from .parts import WIDTH, Attention, Layer, Translator
 from .sound_batches import filled, given, make_batch, mean_loss
 
 
@@ -105,43 +105,6 @@ def decoding_starts_otherwise():
 
 
 @faulty("loss")
-def pads_are_scored():
-    """Cross entropy without ignore_index."""
-    return given(loss=lambda logits, labels: F.cross_entropy(logits.mT, labels))
-
-
-@faulty("loss")
-def pads_count_in_the_mean():
-    """The sum over real labels is divided by the size of the batch."""
-
-    def loss(logits, labels):
-        each = F.cross_entropy(logits.mT, labels, ignore_index=PAD, reduction="none")
-        return each.mean()
-
-    return given(loss=loss)
-
-
-@faulty("loss")
-def z_loss_on_pads():
-    """The z-loss is taken over all places, pads included."""
-
-    def loss(logits, labels):
-        return mean_loss(logits, labels) + 1e-2 * (logits.logsumexp(-1) ** 2).mean()
-
-    return given(loss=loss)
-
-
-@faulty("loss")
-def smoothing_on_pads():
-    """Label smoothing by hand spreads its share over pads as well."""
-
-    def loss(logits, labels):
-        return mean_loss(logits, labels) - 0.1 * logits.log_softmax(-1).mean()
-
-    return given(loss=loss)
-
-
-@faulty("loss")
 def a_mean_of_means():
     """The mean of each row first, then of the rows."""
 
@@ -199,27 +162,6 @@ def softmax_in_the_loss():
 
 
 @faulty("loss")
-def softmax_in_the_loss_and_smoothing():
-    """Cross entropy of probabilities, with label smoothing."""
-
-    def loss(logits, labels):
-        return mean_loss(logits.softmax(-1), labels, label_smoothing=0.1)
-
-    return given(loss=loss)
-
-
-@faulty("loss")
-def cross_entropy_of_exponents():
-    """The model gives log-probabilities, and the loss is cross entropy of their exponents."""
-
-    class Model(Translator):
-        def forward(self, src, tgt):
-            return super().forward(src, tgt).log_softmax(-1)
-
-    return given(model=Model(), loss=lambda a, b: mean_loss(a.exp(), b))
-
-
-@faulty("loss")
 def softmax_in_the_model():
     """The model gives probabilities, and the loss is cross entropy."""
 
@@ -268,15 +210,6 @@ class scale_squared(Translator):
     class attention(Attention):
         def scores(self, q, k):
             return q @ k.mT / q.shape[-1]
-
-
-@faulty("scale")
-class scale_twice(Translator):
-    """Queries are scaled, and the scores again."""
-
-    class attention(Attention):
-        def scores(self, q, k):
-            return super().scores(q / q.shape[-1] ** 0.5, k)
 
 
 @faulty("sublayers")
@@ -336,39 +269,12 @@ class second_encoder_layer_starts_over(Translator):
 
 
 @faulty("future")
-class one_layer_for_both_halves(Translator):
-    """The decoder runs the encoder's layer, which knows no triangle."""
-
-    def decode(self, src, tgt, memory):
-        keep = torch.ones(1, 1, 1, tgt.shape[1], dtype=torch.bool)
-        y = self.encoder[0](self.target(tgt), keep)
-        return super().decode(src, tgt, memory) + self.decoder_norm(y)
-
-
-@faulty("future")
 class norm_of_the_whole_batch(Translator):
     """F.layer_norm over all of (T, D)."""
 
     def embed_target(self, tgt):
         y = self.target(tgt)
         return F.layer_norm(y, y.shape[1:])
-
-
-@faulty("future")
-class triangle_before_the_heads(Translator):
-    """The triangle's rows and the heads change places in a reshape."""
-
-    class attention(Attention):
-        def weights(self, scores, mask):
-            if mask.shape[-2] == 1:
-                return super().weights(scores, mask)
-            mixed = mask.expand(1, scores.shape[1], *mask.shape[2:])
-            shape = mixed.shape
-            mixed = mixed.permute(0, 2, 1, 3).reshape(shape)
-            return super().weights(scores, mixed)
-
-    def target_mask(self, tgt, number):
-        return triangle(tgt.shape[1])[None, None]
 
 
 @faulty("pads rows")

@@ -46,58 +46,6 @@ def closed_gates_and_decoding():
     return {"model": model, "generate": lambda src, tgt: model.eval()(src, tgt)}
 
 
-@sound()
-def zero_projections_and_decoding():
-    """The last matrix of each attention is zero at the start."""
-    model = Translator()
-    for part in model.modules():
-        if isinstance(part, Attention):
-            nn.init.zeros_(part.out_proj.weight)
-    return _again(model)
-
-
-@sound()
-def one_plus_gain_and_decoding():
-    """Gemma's norm multiplies with 1 + g, and g is zero at the start."""
-
-    class Norm(nn.Module):
-        def __init__(self, width):
-            super().__init__()
-            self.g = nn.Parameter(torch.zeros(width))
-
-        def forward(self, x):
-            return F.rms_norm(x, x.shape[-1:]) * (1 + self.g)
-
-    class Block(Layer):
-        norm = Norm
-
-    class Model(Translator):
-        layer, final_norm = Block, Norm
-
-    return _again(Model())
-
-
-@sound()
-def a_norm_with_its_own_shift_and_decoding():
-    """A layer norm by hand, whose bias is named b_2 as in the Annotated Transformer."""
-
-    class Norm(nn.Module):
-        def __init__(self, width):
-            super().__init__()
-            self.a_2, self.b_2 = nn.Parameter(torch.ones(width)), nn.Parameter(torch.zeros(width))
-
-        def forward(self, x):
-            return F.layer_norm(x, x.shape[-1:], self.a_2, self.b_2)
-
-    class Block(Layer):
-        norm = Norm
-
-    class Model(Translator):
-        layer, final_norm = Block, Norm
-
-    return _again(Model())
-
-
 # What pads hold ------------------------------------------------------------------------------
 
 FIXED = 80
@@ -116,22 +64,6 @@ class _Fixed(Translator):
 
     def cross_mask(self, src, tgt, number):
         return self.source_mask(src, number)
-
-
-@sound(max_length=72)
-class filled_up_inside(_Fixed):
-    """Sources of a fixed width, masked rightly."""
-
-
-@faulty("pads", max_length=72)
-def one_pad_seen_for_ever():
-    """The mask is made for a length + 1, so the same pad is seen in every batch."""
-
-    class Model(_Fixed):
-        more = 1
-
-    model = Model()
-    return {"model": model, "embedding": (model.source, model.target)}
 
 
 @faulty("pads", max_length=72)
@@ -169,20 +101,6 @@ def in_bf16_of_some_width():
     return {"model": lambda src, tgt: model(src, tgt)}
 
 
-@sound(skip="pads")
-def gradients_in_bf16():
-    """The past is what all sum up to without what is later: its gradient is rounded in bf16."""
-    model = Translator().bfloat16().eval()
-
-    def call(src, tgt):
-        x = model.embed_target(tgt)
-        later = x.flip(1).cumsum(1).flip(1) - x
-        past = (x.sum(1, keepdim=True) / 3 * 3 - later) / 4
-        return model.head(past + model.encode(src)[:, :1])
-
-    return {"model": call, "embedding": (model.source, model.target)}
-
-
 # Sub-layers in the Annotated Transformer's layout ---------------------------------------------
 
 
@@ -217,13 +135,6 @@ class _Annotated(Layer):
     feed_forward = property(lambda self: self._modules["feed_forward"])
 
 
-@sound()
-class annotated_names(Translator):
-    """The layout of the Annotated Transformer."""
-
-    attention, layer = _Linears, _Annotated
-
-
 @faulty("sublayers")
 class annotated_names_without_residuals(Translator):
     """The same without x + sublayer(x)."""
@@ -253,12 +164,6 @@ class _Decoder(nn.Module):
 
 def _decoder(**others):
     return {"model": _Decoder(), "kind": "decoder", "batch": make_batch, "loss": mean_loss} | others
-
-
-@sound()
-def a_decoder_with_its_loss():
-    """A decoder, its batches and its loss."""
-    return _decoder()
 
 
 @faulty("labels")
@@ -298,16 +203,6 @@ def nothing_but_pads_decoded():
     made = _again(Translator())
     greedy = made["generate"]
     return made | {"generate": lambda src: greedy(src).index_fill(1, torch.arange(1, 7), PAD)}
-
-
-@sound()
-def pads_in_the_place_of_the_end():
-    """The end is cut off and filled with pads, as for people to read."""
-    made = _again(Translator())
-    with torch.no_grad():
-        made["model"].head.bias[END] = 1.0  # so that some rows end early
-    greedy = made["generate"]
-    return made | {"generate": lambda src: greedy(src).masked_fill(greedy(src) == END, PAD)}
 
 
 @sound()

@@ -32,19 +32,6 @@ def bart():
 
 
 @sound()
-def bart_eager():
-    """BART with attention in plain steps."""
-    config = hf.BartConfig(**SIZES, attn_implementation="eager")
-    return hf.BartForConditionalGeneration(config)
-
-
-@sound()
-def bart_in_bf16():
-    """BART in bf16."""
-    return hf.BartForConditionalGeneration(hf.BartConfig(**SIZES)).bfloat16()
-
-
-@sound()
 def marian():
     """Marian, whose start is its pad."""
     config = hf.MarianConfig(**SIZES, pad_token_id=29, decoder_start_token_id=29)
@@ -60,13 +47,6 @@ def _t5(config=hf.T5Config, model=hf.T5ForConditionalGeneration, **more):
 def t5():
     """T5: relative bias, RMSNorm, no scale."""
     return _t5()
-
-
-@sound()
-def long_t5():
-    """LongT5 with transient global attention."""
-    more = {"encoder_attention_type": "transient-global", "local_radius": 3}
-    return _t5(hf.LongT5Config, hf.LongT5ForConditionalGeneration, global_block_size=4, **more)
 
 
 @sound(start_id=1, eos_id=2)
@@ -90,28 +70,9 @@ def two_berts_without_a_triangle():
 
 
 @sound()
-def gpt2():
-    """GPT-2."""
-    sizes = {"n_embd": 16, "n_layer": 2, "n_head": 2, "n_positions": 80, "vocab_size": 30}
-    return hf.GPT2LMHeadModel(hf.GPT2Config(**sizes, pad_token_id=0, eos_token_id=2))
-
-
-@sound()
 def llama():
     """Llama: RoPE, grouped queries, RMSNorm."""
     return hf.LlamaForCausalLM(hf.LlamaConfig(**ONE, num_key_value_heads=1))
-
-
-@sound()
-def qwen2():
-    """Qwen2."""
-    return hf.Qwen2ForCausalLM(hf.Qwen2Config(**ONE, num_key_value_heads=1))
-
-
-@sound()
-def bert():
-    """BERT, an encoder with a head for masked words."""
-    return hf.BertForMaskedLM(hf.BertConfig(**ONE))
 
 
 @faulty("future")
@@ -126,27 +87,10 @@ def llama_that_is_not_causal():
 
 
 @sound()
-def gpt_neox():
-    """GPT-NeoX, whose config does not say that it decodes."""
-    return hf.GPTNeoXForCausalLM(hf.GPTNeoXConfig(**ONE))
-
-
-@sound()
 def bloom():
     """Bloom: ALiBi counted from the attention mask, no position_ids."""
     sizes = {"vocab_size": 30, "hidden_size": 16, "n_layer": 2, "n_head": 2}
     return hf.BloomForCausalLM(hf.BloomConfig(**sizes, pad_token_id=0))
-
-
-@faulty("pads")
-def llama_that_ignores_its_mask():
-    """Llama that is not passed the attention mask: pads on the left are seen."""
-
-    class Ignoring(hf.LlamaForCausalLM):
-        def forward(self, input_ids=None, attention_mask=None, **named):
-            return super().forward(input_ids=input_ids, **named)
-
-    return Ignoring(hf.LlamaConfig(**ONE))
 
 
 @faulty("pads")
@@ -215,23 +159,6 @@ def bart_that_reads_source_pads():
     return Reading(hf.BartConfig(**SIZES))
 
 
-@faulty("future")
-def bart_without_a_triangle():
-    """BART whose decoder attention looks both ways."""
-
-    class Both(hf.BartForConditionalGeneration):
-        def forward(self, input_ids=None, decoder_input_ids=None, decoder_attention_mask=None, **n):
-            if decoder_input_ids is not None:
-                length = decoder_input_ids.shape[1]
-                decoder_attention_mask = torch.zeros(len(input_ids), 1, length, length).to(
-                    self.lm_head.weight
-                )
-            n["decoder_attention_mask"] = decoder_attention_mask
-            return super().forward(input_ids=input_ids, decoder_input_ids=decoder_input_ids, **n)
-
-    return Both(hf.BartConfig(**SIZES))
-
-
 @faulty("loss")
 def bart_whose_loss_counts_pads():
     """BART's loss, divided by all places."""
@@ -244,52 +171,3 @@ def bart_whose_loss_counts_pads():
             return found
 
     return Summing(hf.BartConfig(**SIZES))
-
-
-@faulty()
-def prophetnet():
-    """ProphetNet's outputs depend on the target's length, by 3e-4."""
-    sizes = {"vocab_size": 30, "hidden_size": 16, "max_position_embeddings": 80, "ngram": 2}
-    for side in ("encoder", "decoder"):
-        sizes |= {f"num_{side}_layers": 1, f"num_{side}_attention_heads": 2}
-        sizes |= {f"{side}_ffn_dim": 16}
-    return hf.ProphetNetForConditionalGeneration(hf.ProphetNetConfig(**sizes))
-
-
-@faulty()
-def bigbird_decoder():
-    """A BigBird decoder never reads the encoder's mask."""
-    bird = {"attention_type": "original_full"}
-    halves = hf.BigBirdConfig(**ONE, **bird), hf.BigBirdConfig(**ONE, **bird)
-    config = hf.EncoderDecoderConfig.from_encoder_decoder_configs(*halves)
-    return {"model": hf.EncoderDecoderModel(config), "start_id": 1, "eos_id": 2}
-
-
-@sound()
-def led():
-    """LED: windows in the encoder."""
-    sizes = {k: v for k, v in SIZES.items() if k != "max_position_embeddings"}
-    places = {"max_encoder_position_embeddings": 80, "max_decoder_position_embeddings": 80}
-    return hf.LEDForConditionalGeneration(hf.LEDConfig(**sizes, **places, attention_window=[4]))
-
-
-@sound()
-def fsmt():
-    """FSMT, with two vocabularies."""
-    sizes = {k: v for k, v in SIZES.items() if k != "vocab_size"}
-    more = {"langs": ["en", "de"], "src_vocab_size": 30, "tgt_vocab_size": 30}
-    return hf.FSMTForConditionalGeneration(hf.FSMTConfig(**sizes, **more))
-
-
-@sound()
-def pegasus_x():
-    """PEGASUS-X: blocks and global tokens in the encoder."""
-    more = {"block_size": 4, "num_global_tokens": 2, "decoder_start_token_id": 0}
-    return hf.PegasusXForConditionalGeneration(hf.PegasusXConfig(**SIZES, **more))
-
-
-@sound()
-def bigbird_pegasus():
-    """BigBirdPegasus with full attention."""
-    more = {"attention_type": "original_full"}
-    return hf.BigBirdPegasusForConditionalGeneration(hf.BigBirdPegasusConfig(**SIZES, **more))

@@ -1,7 +1,5 @@
 """Decoding step by step, given beside a sound model."""
 
-import copy
-
 import torch
 
 from . import END, PAD, START, faulty, sound
@@ -73,19 +71,6 @@ def steps_with_a_cache():
     return _logits(Steps)
 
 
-@sound()
-def greedy_ids():
-    """Ids that were decoded greedily, start in front, pads behind the end."""
-    return _greedy(Steps)
-
-
-@sound()
-def greedy_ids_without_the_start():
-    """The same without the start in front."""
-    model = Translator().eval()
-    return {"model": model, "generate": lambda src: Steps(model).greedy(src)[:, 1:]}
-
-
 @faulty("steps")
 def steps_one_place_late():
     """The first step counts its place as 1."""
@@ -98,101 +83,6 @@ def steps_one_place_late():
 
 
 @faulty("steps")
-def steps_that_stay_at_a_place():
-    """A step embeds its one token as place 0."""
-
-    class Staying(Steps):
-        def place(self, step):
-            return 0
-
-    return _logits(Staying)
-
-
-@faulty("steps")
-def steps_that_forget():
-    """The cache holds the last three steps."""
-
-    class Forgetting(Steps):
-        def past(self, kept):
-            return super().past(kept[-3:])
-
-    return _logits(Forgetting)
-
-
-@faulty("steps")
-def steps_that_read_source_pads():
-    """Steps pass no pad mask of the source."""
-
-    class Reading(Steps):
-        def source_mask(self, src):
-            return torch.ones_like(src, dtype=torch.bool)[:, None, None]
-
-    return _logits(Reading)
-
-
-@faulty("steps")
-def steps_with_the_cache_of_another_row():
-    """The cache's rows are in another order than the tokens', as after a search that forgot."""
-
-    class Mixed(Steps):
-        def past(self, kept):
-            rows = [*(part.roll(1, 0) for part in kept[:-1]), kept[-1]]
-            return super().past(rows)
-
-    return _logits(Mixed)
-
-
-@faulty("steps")
-def steps_that_begin_with_the_last_cache():
-    """The cache is not emptied between two calls."""
-
-    class Stale(Steps):
-        kept = None
-
-        def begin(self, src):
-            memory, _ = super().begin(src)
-            if self.kept is None or len(self.kept[0]) != len(src):
-                self.kept = [memory[:, :1]]
-            return memory, self.kept
-
-    return _logits(Stale)
-
-
-@faulty("steps")
 def greedy_from_another_start():
     """Decoding starts with the end, training with the start."""
     return _greedy(Steps, start=END)
-
-
-@faulty("steps")
-def greedy_one_place_late():
-    """Ids decoded with places that are one too large."""
-
-    class Late(Steps):
-        def place(self, step):
-            return step + 5
-
-    return _greedy(Late)
-
-
-class _Remembers(Steps):
-    memory = None
-
-    def begin(self, src):
-        if self.memory is None or self.memory.shape[:2] != src.shape:
-            self.memory = self.model.encode(src)
-        return self.memory, []
-
-
-@faulty("steps")
-def memory_of_the_first_source():
-    """The encoder's output is kept for all sources of its shape."""
-    model = Translator().eval()
-    return {"model": model, "generate": _Remembers(model).logits}
-
-
-@sound()
-def decoding_with_dropout():
-    """`generate` holds a model in train mode: its cache cannot be judged, and is not to blame."""
-    model = Translator()
-    return {"model": copy.deepcopy(model).eval(), "generate": Steps(model.train()).logits}
