@@ -5,8 +5,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from . import faulty, sound
-from .parts import HEADS, WIDTH, Embedding, Translator, merge_heads, split_heads
-from .sound_attention import rotated
+from .parts import HEADS, WIDTH, Translator, merge_heads, split_heads
 
 HEAD = WIDTH // HEADS
 
@@ -197,19 +196,6 @@ class scale_on_both(_Model):
             return (q * HEAD**-0.25) @ (k * HEAD**-0.25).mT
 
 
-@sound()
-class rotary_queries_that_are_scaled_first(_Model):
-    """The scale stands before rotary positions."""
-
-    def __init__(self):
-        super().__init__()
-        self.source, self.target = Embedding(places=False), Embedding(places=False)
-
-    class attention(Hand):
-        def scores(self, q, k):
-            return rotated(q * self.scale) @ rotated(k).mT
-
-
 @sound(scale=1)
 class no_scale_that_is_declared(_Model):
     """Nothing scales the scores, and the model says so."""
@@ -255,15 +241,3 @@ class normed_queries_and_no_scale(_Model):
     class attention(Hand):
         def scores(self, q, k):
             return F.layer_norm(q, q.shape[-1:]) @ F.layer_norm(k, k.shape[-1:]).mT
-
-
-@sound()
-class zeros_before_softmax_and_behind(_Model):
-    """Closed scores are 0, their weights are made 0 too, and what is left sums to one."""
-
-    class attention(Hand):
-        fill = 0.0
-
-        def attend(self, q, k, v, mask):
-            weights = self.weigh(self.close(self.scores(q, k), mask)) * mask
-            return weights / weights.sum(-1, keepdim=True).clamp(min=1e-9) @ v

@@ -3,20 +3,7 @@
 import torch
 
 from . import END, START, faulty
-from .parts import Embedding, Translator, real, triangle
-
-
-@faulty()
-class last_source_token_closed(Translator):
-    """Lengths are one too small: the last real source token is closed."""
-
-    def source_mask(self, src, number):
-        last = real(src).sum(1, keepdim=True) - 1
-        keep = torch.arange(src.shape[1]) < last.clamp(min=1)
-        return keep[:, None, None]
-
-    def cross_mask(self, src, tgt, number):
-        return self.source_mask(src, number)
+from .parts import Embedding, Translator, real
 
 
 @faulty()
@@ -29,50 +16,6 @@ class decoder_without_self_attention(Translator):
             cross = layer.encoder_attn(y, memory, self.cross_mask(src, tgt, 0))
             y = y + cross + layer.feed_forward(layer.fc_norm(y))
         return self.decoder_norm(y)
-
-
-@faulty()
-class cross_attention_to_the_first_place(Translator):
-    """Cross-attention and the encoder see place 0 of the source alone."""
-
-    def source_mask(self, src, number):
-        return torch.eye(src.shape[1], dtype=torch.bool)[None, None]
-
-    def cross_mask(self, src, tgt, number):
-        return (torch.arange(src.shape[1]) == 0)[None, None, None]
-
-
-@faulty()
-class cross_attention_under_a_triangle(Translator):
-    """Target place t sees source places 0 .. t, and the encoder no more."""
-
-    def source_mask(self, src, number):
-        return triangle(src.shape[1]) & super().source_mask(src, number)
-
-    def cross_mask(self, src, tgt, number):
-        width = max(src.shape[1], tgt.shape[1])
-        return triangle(width)[: tgt.shape[1], : src.shape[1]] & real(src)[:, None, None]
-
-
-@faulty(embedding=True)
-class one_symbol_closed(Translator):
-    """A second id, left from another vocabulary, is taken for a pad."""
-
-    def source_mask(self, src, number):
-        return ((src != 7) & real(src))[:, None, None]
-
-    def cross_mask(self, src, tgt, number):
-        return self.source_mask(src, number)
-
-
-@faulty()
-class half_the_target_symbols_closed(Translator):
-    """The decoder closes ids below 10 as if they were pads."""
-
-    def target_mask(self, tgt, number):
-        return triangle(tgt.shape[1]) & (tgt >= 10)[:, None, None] | torch.eye(
-            tgt.shape[1], dtype=torch.bool
-        )
 
 
 @faulty(embedding=True)

@@ -6,20 +6,11 @@ from . import faulty
 from .parts import (
     Attention,
     Translator,
-    real,
     triangle,
 )
 
 SEEN = "future"
 """The proofs that a change of the future reaches."""
-
-
-@faulty(SEEN)
-class no_triangle(Translator):
-    """No causal mask at all."""
-
-    def target_mask(self, tgt, number):
-        return real(tgt)[:, None, None]
 
 
 class _MinusOne(Attention):
@@ -60,14 +51,3 @@ class blocks_open_inside(Translator):
     def target_mask(self, tgt, number):
         block = torch.arange(tgt.shape[1]) // 4
         return (block[:, None] >= block)[None, None]
-
-
-@faulty(SEEN)
-class dilated_heads_look_both_ways(Translator):
-    """A dilated head looks 4 places back and 4 ahead."""
-
-    def target_mask(self, tgt, number):
-        length = tgt.shape[1]
-        places = torch.arange(length)
-        both = (places[:, None] - places).abs().remainder(4) == 0
-        return torch.stack((triangle(length), both & (real(tgt).all(0) | triangle(length))))[None]

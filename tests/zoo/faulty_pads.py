@@ -93,26 +93,6 @@ class places_by_row(Translator):
         return x + waves(torch.arange(len(src)))[:, None].to(x)
 
 
-@faulty("rows")
-class standardised_by_the_batch(Translator):
-    """Source embeddings are standardised over the rows of the batch."""
-
-    def embed_source(self, src):
-        x = self.source(src)
-        return x / (x * real(src)[..., None]).abs().amax((0, 1))
-
-
-@faulty("rows")
-class neighbours_from_the_batch(Translator):
-    """Each row attends to the summaries of all rows, as a contrastive bank would hold them."""
-
-    def encode(self, src):
-        x = super().encode(src)
-        share = real(src)[..., None] / real(src).sum(1).clamp(min=1)[:, None, None]
-        bank = (x * share).sum(1)
-        return x + (x @ bank.T).softmax(-1) @ bank
-
-
 class _OpenNowhere(Translator):
     """A row of pads alone has every key closed by -inf."""
 
@@ -130,17 +110,6 @@ def _without_an_end(pairs):
 def row_of_pads_gives_nan():
     """A source without tokens gives NaN, and the batch maker makes such a source."""
     return given(model=_OpenNowhere(), batch=_without_an_end)
-
-
-@faulty("rows")
-def row_of_pads_spoils_all():
-    """The same, and a mean over rows carries the NaN to all of them."""
-
-    class Spoiling(_OpenNowhere):
-        def decode(self, src, tgt, memory):
-            return super().decode(src, tgt, memory) + 0 * memory.mean()
-
-    return given(model=Spoiling(), batch=_without_an_end)
 
 
 @sound(eos_id=None)

@@ -1,10 +1,9 @@
 """Decoders that see the future by other ways than attention's mask, or depend on its length."""
 
 import torch
-from torch.nn import functional as F
 
 from . import faulty
-from .parts import Embedding, Translator, real, triangle, waves
+from .parts import Embedding, Translator, real, waves
 
 SEEN = "future"
 
@@ -18,32 +17,12 @@ class _Mixing(Translator):
 
 
 @faulty(SEEN)
-class linear_attention_in_open_chunks(_Mixing):
-    """Chunked linear attention that is causal between chunks and not inside."""
-
-    def mix(self, y):
-        k = F.elu(y) + 1
-        states = (k[..., None] * y[:, :, None]).cumsum(1)
-        last = (torch.arange(y.shape[1]) // 4 * 4 + 3).clamp(max=y.shape[1] - 1)
-        return 0.1 * (k[:, :, None] @ states[:, last])[:, :, 0]
-
-
-@faulty(SEEN)
 class scaled_by_the_largest(_Mixing):
     """Activations are rounded to 8 bits with one scale for the whole tensor."""
 
     def mix(self, y):
         scale = y.abs().max() / 127
         return (y / scale).round() * scale
-
-
-@faulty(SEEN, is_long=True)
-class leak_twenty_places_ahead(Translator):
-    """A head looks exactly 20 places ahead."""
-
-    def target_mask(self, tgt, number):
-        mask = triangle(tgt.shape[1])
-        return (mask | mask.new_ones(mask.shape).triu(20).tril(20))[None, None]
 
 
 # The target's length -------------------------------------------------------------------------

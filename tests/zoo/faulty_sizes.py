@@ -50,35 +50,6 @@ def pad_mask_cached_by_shape_in_a_function():
     return {"model": lambda src, tgt: model(src, tgt)}
 
 
-@faulty()
-class mask_cached_by_width(Translator):
-    """Combined masks are kept by the target's width, in a table shared by all rows."""
-
-    def __init__(self):
-        super().__init__()
-        self.kept = {}
-
-    def cross_mask(self, src, tgt, number):
-        found = self.kept.setdefault(src.shape[1], real(src).any(0))
-        return found[None, None, None]
-
-
-@faulty("pads rows", is_long=True)
-class pads_open_in_more_than_eight_rows(Translator):
-    """Large batches take a path without pad masks."""
-
-    def source_mask(self, src, number):
-        return super().source_mask(src, number) | (len(src) > 8)
-
-
-@faulty("future rows")
-class open_for_one_row(Translator):
-    """A batch of one row needs no pad mask, and loses the triangle with it."""
-
-    def target_mask(self, tgt, number):
-        return _open(tgt) if len(tgt) == 1 else super().target_mask(tgt, number)
-
-
 @faulty(SEEN)
 class open_without_pads(Translator):
     """Where the target holds no pads the mask is dropped altogether."""
@@ -100,32 +71,11 @@ class open_where_source_and_target_are_alike(Translator):
 
 
 @faulty("", "FAIL or refused")
-class state_kept_between_calls(Translator):
-    """A cache that is not emptied: each call sees the memory of the call before."""
-
-    kept = None
-
-    def encode(self, src):
-        x = super().encode(src)
-        before, self.kept = self.kept, x.mean((0, 1)).detach()
-        return x if before is None else x + 0.1 * before
-
-
-@faulty("", "FAIL or refused")
 class dropout_left_on(Translator):
     """F.dropout without training=self.training drops in eval mode too."""
 
     def embed_target(self, tgt):
         return F.dropout(self.target(tgt), 0.1)
-
-
-@faulty("", "FAIL or refused")
-class noise_in_eval_mode(Translator):
-    """Noise of a thousandth, always."""
-
-    def decode(self, src, tgt, memory):
-        y = super().decode(src, tgt, memory)
-        return y + 1e-3 * torch.randn_like(y)
 
 
 # Train mode ----------------------------------------------------------------------------------

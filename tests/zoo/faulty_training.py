@@ -31,17 +31,6 @@ def labels_shifted_twice():
     return given(batch=batch)
 
 
-@faulty("labels")
-def labels_of_another_row():
-    """Inputs are shuffled, labels are not."""
-
-    def batch(pairs):
-        src, tgt_in, tgt_out = make_batch(pairs)
-        return src, tgt_in, tgt_out.roll(1, 0)
-
-    return given(batch=batch)
-
-
 @faulty("rows labels")
 def sources_of_another_row():
     """Sources are sorted by length, targets are not."""
@@ -102,29 +91,6 @@ def decoding_starts_otherwise():
         return src, tgt_in, tgt_out
 
     return given(batch=batch)
-
-
-@faulty("loss")
-def a_mean_of_means():
-    """The mean of each row first, then of the rows."""
-
-    def loss(logits, labels):
-        keep = labels != PAD
-        each = F.cross_entropy(logits.mT, labels, reduction="none") * keep
-        return (each.sum(1) / keep.sum(1)).mean()
-
-    return given(loss=loss)
-
-
-@faulty("loss")
-def sums_of_rows_averaged():
-    """Rows are summed and divided by their number."""
-
-    def loss(logits, labels):
-        each = F.cross_entropy(logits.mT, labels, ignore_index=PAD, reduction="none")
-        return each.sum(1).mean()
-
-    return given(loss=loss)
 
 
 @faulty("loss")
@@ -192,15 +158,6 @@ class no_scale(Translator):
     class attention(Attention):
         def scores(self, q, k):
             return q @ k.mT
-
-
-@faulty("scale")
-class scale_of_the_whole_width(Translator):
-    """Scores are divided by the root of d_model."""
-
-    class attention(Attention):
-        def scores(self, q, k):
-            return q @ k.mT / WIDTH**0.5
 
 
 @faulty("scale")

@@ -166,17 +166,6 @@ def _decoder(**others):
     return {"model": _Decoder(), "kind": "decoder", "batch": make_batch, "loss": mean_loss} | others
 
 
-@faulty("labels")
-def a_decoder_whose_labels_are_not_shifted():
-    """Labels are the tokens just read."""
-
-    def batch(pairs):
-        src, tgt_in, _ = make_batch(pairs)
-        return src, tgt_in, tgt_in
-
-    return _decoder(batch=batch)
-
-
 @faulty("loss")
 def a_decoder_whose_pads_are_scored():
     """The loss ignores no label."""
@@ -212,21 +201,3 @@ def pads_that_are_ranked_first():
     with torch.no_grad():
         made["model"].head.bias[PAD] = 20.0
     return made
-
-
-@faulty("steps")
-def a_cache_that_grows_from_call_to_call():
-    """Keys of the last call are still there, and the mask does not fit them."""
-    model, kept = Translator(), []
-
-    @torch.no_grad()
-    def steps(src, tgt):
-        (layer,) = model.eval().decoder
-        memory, y = model.encode(src), model.embed_target(tgt)
-        kept.append(layer.self_attn_norm(y))
-        past, mask = torch.cat(kept, 1), triangle(tgt.shape[1])[None, None]
-        y = y + layer.self_attn(kept[-1], past, mask)
-        y = y + layer.encoder_attn(layer.encoder_attn_norm(y), memory, real(src)[:, None, None])
-        return model.head(model.decoder_norm(y + layer.feed_forward(layer.fc_norm(y))))
-
-    return {"model": model, "generate": steps}

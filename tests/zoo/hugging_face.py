@@ -69,12 +69,6 @@ def two_berts_without_a_triangle():
     return model
 
 
-@sound()
-def llama():
-    """Llama: RoPE, grouped queries, RMSNorm."""
-    return hf.LlamaForCausalLM(hf.LlamaConfig(**ONE, num_key_value_heads=1))
-
-
 @faulty("future")
 def llama_that_is_not_causal():
     """Llama with is_causal = False in its attention, and no mask made for it."""
@@ -106,18 +100,6 @@ def bloom_that_ignores_its_mask():
     return Ignoring(hf.BloomConfig(**sizes, pad_token_id=0))
 
 
-@faulty("pads")
-def gpt2_that_ignores_its_positions():
-    """GPT-2 that counts places from the first column, though position_ids are passed."""
-
-    class Ignoring(hf.GPT2LMHeadModel):
-        def forward(self, input_ids=None, position_ids=None, **named):
-            return super().forward(input_ids=input_ids, **named)
-
-    sizes = {"n_embd": 16, "n_layer": 2, "n_head": 2, "n_positions": 80, "vocab_size": 30}
-    return Ignoring(hf.GPT2Config(**sizes, pad_token_id=0, eos_token_id=2))
-
-
 @faulty("future")
 def gpt_neox_that_sees_the_future():
     """GPT-NeoX with a leak from the next place."""
@@ -136,14 +118,12 @@ def llama_whose_cache_is_off_by_one():
     """Llama decodes with rotary places one too large as soon as it has a cache."""
 
     class Off(hf.LlamaForCausalLM):
-        def forward(self, *args, past_key_values=None, position_ids=None, **named):
-            cached = past_key_values is not None and past_key_values.get_seq_length() > 0
-            ids = named.get("input_ids", args[0] if args else None)
-            if cached:
-                start = past_key_values.get_seq_length() + 1
-                position_ids = start + torch.arange(ids.shape[1])[None].expand(len(ids), -1)
-            named |= {"past_key_values": past_key_values, "position_ids": position_ids}
-            return super().forward(*args, **named)
+        def forward(self, input_ids=None, position_ids=None, **named):
+            kept = named.get("cache", named.get("past_key_values"))  # its name by version
+            if kept is not None and kept.get_seq_length() > 0:
+                places = kept.get_seq_length() + 1 + torch.arange(input_ids.shape[1])
+                position_ids = places[None].expand(len(input_ids), -1)
+            return super().forward(input_ids=input_ids, position_ids=position_ids, **named)
 
     return Off(hf.LlamaConfig(**ONE))
 

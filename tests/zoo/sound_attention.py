@@ -12,8 +12,6 @@ from .parts import (
     Attention,
     Embedding,
     Translator,
-    merge_heads,
-    split_heads,
     waves,
 )
 
@@ -66,32 +64,6 @@ class relative_keys(_Places):
             return (q @ k.mT + torch.einsum("bhqd,qkd->bhqk", q, keys)) / math.sqrt(q.shape[-1])
 
 
-class _Grouped(Attention):
-    groups = 1
-
-    def __init__(self):
-        super().__init__()
-        inner = WIDTH // HEADS * self.groups
-        self.k_proj, self.v_proj = nn.Linear(WIDTH, inner), nn.Linear(WIDTH, inner)
-
-    def forward(self, x, memory, mask):
-        q = split_heads(self.q_proj(x), 4)
-        k, v = (split_heads(part(memory), self.groups) for part in (self.k_proj, self.v_proj))
-        k, v = (part.repeat_interleave(4 // self.groups, 1) for part in (k, v))
-        return self.out_proj(merge_heads(self.weights(self.scores(q, k), mask) @ v))
-
-
-@sound()
-class multi_query(Translator):
-    """Four query heads share one key head."""
-
-    class attention(_Grouped):
-        def __init__(self):
-            super().__init__()
-            self.k_proj, self.v_proj = nn.Linear(WIDTH, 2), nn.Linear(WIDTH, 2)
-            self.num_heads = 4
-
-
 @sound()
 class closed_by_the_least_number(Translator):
     """Closed scores are the least number of their type."""
@@ -99,12 +71,3 @@ class closed_by_the_least_number(Translator):
     class attention(Attention):
         def weights(self, scores, mask):
             return scores.masked_fill(~mask, torch.finfo(scores.dtype).min).softmax(-1)
-
-
-@sound()
-class softmax_in_single_precision(Translator):
-    """Softmax in fp32 whatever the model's type."""
-
-    class attention(Attention):
-        def weights(self, scores, mask):
-            return super().weights(scores.float(), mask).to(scores.dtype)

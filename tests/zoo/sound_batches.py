@@ -46,20 +46,6 @@ def class_weights_with_a_heavy_end():
     return given(loss=lambda logits, labels: mean_loss(logits, labels, weight=weight.to(logits)))
 
 
-class _Sure(Translator):
-    """Its logits are far apart."""
-
-    def forward(self, src, tgt):
-        return 30 * super().forward(src, tgt)
-
-
-@sound()
-def label_smoothing_of_a_sure_model():
-    """Where a model is surer than the smoothed label, the loss falls as it becomes less so."""
-    smoothed = lambda a, b: mean_loss(a, b, label_smoothing=0.3)  # noqa: E731
-    return given(model=_Sure(), loss=smoothed)
-
-
 @sound()
 def one_against_the_rest():
     """Binary cross entropy of each symbol."""
@@ -70,13 +56,6 @@ def one_against_the_rest():
         return F.binary_cross_entropy_with_logits(logits[keep], wanted)
 
     return given(loss=loss)
-
-
-@sound()
-def a_loss_module():
-    """nn.CrossEntropyLoss on logits turned to (B, V, T)."""
-    criterion = nn.CrossEntropyLoss(ignore_index=PAD)
-    return given(loss=lambda logits, labels: criterion(logits.mT, labels))
 
 
 @sound("PASS or cannot judge")
@@ -137,16 +116,6 @@ class _Counted(Embedding):
 @sound()
 class right_pads_by_count(_AnyPads):
     """The same model with pads to the right."""
-
-
-@sound(start_id=0)
-class start_that_is_the_pad(Translator):
-    """Decoding starts with the pad id, as in T5 and Marian; place 0 is open all the same."""
-
-    def target_mask(self, tgt, number):
-        keep = tgt != PAD
-        keep[:, 0] = True
-        return triangle(tgt.shape[1]) & keep[:, None, None]
 
 
 class _Spelled(Embedding):

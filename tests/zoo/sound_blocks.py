@@ -31,16 +31,6 @@ class no_norms(Translator):
 
 
 @sound()
-class zero_head(Translator):
-    """The output matrix begins at zero."""
-
-    def __init__(self):
-        super().__init__()
-        nn.init.zeros_(self.head.weight)
-        nn.init.zeros_(self.head.bias)
-
-
-@sound()
 def parallel_branches():
     """Attention and feed-forward side by side, as in GPT-J."""
 
@@ -53,16 +43,6 @@ def parallel_branches():
             return y + self.encoder_attn(self.encoder_attn_norm(y), memory, cross_mask)
 
     return _of_layers(Parallel)
-
-
-@sound()
-class tied_embeddings(Translator):
-    """One matrix embeds source and target and makes the logits."""
-
-    def __init__(self):
-        super().__init__()
-        self.target = self.source
-        self.head.weight = self.source.tokens.weight
 
 
 @sound()

@@ -3,8 +3,8 @@
 import torch
 from torch import nn
 
-from . import END, sound
-from .parts import WIDTH, Embedding, Translator, real
+from . import sound
+from .parts import WIDTH, Translator
 
 
 @sound()
@@ -42,32 +42,6 @@ class _OtherPad(Translator):
 @sound("cannot judge")
 class another_source_pad_that_is_not_given(_OtherPad):
     """Sources are padded with 3, and check is not told so."""
-
-
-@sound("refused")
-class fewer_source_symbols_that_are_not_given(Translator):
-    """The source has 12 of the 20 ids, and check is not told so."""
-
-    def __init__(self):
-        super().__init__()
-        self.source = Embedding(12)
-
-
-@sound("cannot judge", eos_id=None)
-class an_end_closed_that_is_not_given(Translator):
-    """The end of a source is closed like a pad, on purpose, and check is not told which it is."""
-
-    def source_mask(self, src, number):
-        return (real(src) & (src != END))[:, None, None]
-
-    cross_mask = lambda self, src, tgt, number: self.source_mask(src, number)  # noqa: E731
-
-
-@sound(embedding=None)
-def a_function_in_eval_mode():
-    """A plain function around a module with dropout, in eval mode."""
-    model = Translator().eval()
-    return {"model": lambda src, tgt: model(src, tgt)}
 
 
 @sound("refused", embedding=None)

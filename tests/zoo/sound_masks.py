@@ -1,12 +1,10 @@
 """Sound masks: windows, prefixes, registers, memories, and fused attention."""
 
 import torch
-from torch import nn
 from torch.nn import functional as F
 
 from . import sound
 from .parts import (
-    WIDTH,
     Attention,
     Translator,
     real,
@@ -33,22 +31,6 @@ class local_blocks_of_the_past(Translator):
         places = torch.arange(tgt.shape[1])
         near = places[:, None] // 4 - places // 4 <= 1
         return (triangle(tgt.shape[1]) & (near | (places == 0)))[None, None]
-
-
-@sound()
-class latents_between(Translator):
-    """Perceiver's latents read the source, and the decoder reads the latents."""
-
-    def __init__(self):
-        super().__init__()
-        self.latents, self.reader = nn.Parameter(torch.randn(6, WIDTH)), Attention()
-
-    def encode(self, src):
-        latents = self.latents.expand(len(src), -1, -1)
-        return self.reader(latents, super().encode(src), real(src)[:, None, None])
-
-    def cross_mask(self, src, tgt, number):
-        return torch.ones(1, 1, 1, 6, dtype=torch.bool)
 
 
 @sound()

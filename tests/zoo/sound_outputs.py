@@ -42,13 +42,6 @@ class a_static_buffer(Translator):
 
 
 @sound()
-def a_function_with_embeddings():
-    """A plain function, and the embeddings of the model behind it."""
-    model = Translator().eval()
-    return {"model": lambda src, tgt: model(src, tgt), "embedding": (model.source, model.target)}
-
-
-@sound()
 class names_of_its_own(Translator):
     """forward(input_ids, decoder_input_ids)."""
 
@@ -71,13 +64,6 @@ class _Padded(Translator):
         return logits.masked_fill(torch.arange(32) >= 13, self.closed)
 
 
-@sound(vocabulary_size=32)
-class padded_with_zeros(_Padded):
-    """19 of 32 logits are 0."""
-
-    closed = 0.0
-
-
 @sound()
 class log_probabilities(Translator):
     """log_softmax of the logits."""
@@ -94,22 +80,6 @@ class a_large_constant(Translator):
         super().__init__()
         with torch.no_grad():
             self.head.bias[5] = 1e6
-
-
-@sound("PASS or cannot judge or refused")
-class the_vocabulary_before_the_places(Translator):
-    """(B, V, T), as cross_entropy wants it."""
-
-    def forward(self, src, tgt):
-        return super().forward(src, tgt).mT
-
-
-@sound("PASS or cannot judge or refused")
-class flat_logits(Translator):
-    """(B T, V), as cross_entropy wants it."""
-
-    def forward(self, src, tgt):
-        return super().forward(src, tgt).flatten(0, 1)
 
 
 @sound("refused")

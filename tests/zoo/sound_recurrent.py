@@ -2,11 +2,10 @@
 
 import torch
 from torch import nn
-from torch.nn import functional as F
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from . import SYMBOLS, sound
-from .parts import WIDTH, Embedding, Translator, real
+from .parts import WIDTH, Translator, real
 
 
 class Recurrent(nn.Module):
@@ -62,34 +61,6 @@ class input_feeding(Recurrent):
         return torch.stack(found, 1)
 
 
-class _Convolutions(nn.Module):
-    """ConvS2S: gated convolutions, pads zeroed before each in the encoder."""
-
-    def __init__(self):
-        super().__init__()
-        self.source, self.target = Embedding(), Embedding()
-        self.encoder, self.decoder = (
-            nn.ModuleList(nn.Conv1d(WIDTH, 2 * WIDTH, 3) for _ in range(2)) for _ in range(2)
-        )
-        self.head = nn.Linear(WIDTH, SYMBOLS)
-
-    def forward(self, src, tgt):
-        keep = real(src)[..., None]
-        x, y = self.source(src), self.target(tgt)
-        for conv in self.encoder:
-            x = (x + F.glu(conv(F.pad((x * keep).mT, (1, 1))), 1).mT) * 0.5**0.5
-        for conv in self.decoder:
-            y = (y + F.glu(conv(F.pad(y.mT, (2, 0))), 1).mT) * 0.5**0.5
-            scores = (y @ x.mT).masked_fill(~real(src)[:, None], -1e9)
-            y = (y + scores.softmax(-1) @ x) * 0.5**0.5
-        return self.head(y)
-
-
-@sound()
-class convolutions(_Convolutions):
-    """ConvS2S, which has no norms."""
-
-
 class _Mixing(Translator):
     """`mix` reads the target's past in a way of its own, beside attention."""
 
@@ -108,14 +79,6 @@ class decaying_sum(_Mixing):
             state = 0.9 * state + 0.1 * x
             found.append(state)
         return torch.stack(found, 1)
-
-
-@sound()
-class running_maximum(_Mixing):
-    """The maximum of all places so far."""
-
-    def mix(self, y):
-        return y.cummax(1).values
 
 
 # Step by step --------------------------------------------------------------------------------

@@ -120,12 +120,6 @@ class multihead_attention_of_other_widths(Translator):
 
 
 @sound()
-def a_module_in_fp16():
-    """A module whose weights are fp16."""
-    return Translator().half()
-
-
-@sound()
 class in_inference_mode(Translator):
     """torch.inference_mode around all of it."""
 

@@ -60,11 +60,6 @@ def _logits(steps):
     return {"model": model, "generate": steps(model).logits}
 
 
-def _greedy(steps, **options):
-    model = Translator().eval()
-    return {"model": model, "generate": lambda src: steps(model).greedy(src, **options)}
-
-
 @sound()
 def steps_with_a_cache():
     """Logits of each step, with a cache."""
@@ -80,9 +75,3 @@ def steps_one_place_late():
             return step + 1
 
     return _logits(Late)
-
-
-@faulty("steps")
-def greedy_from_another_start():
-    """Decoding starts with the end, training with the start."""
-    return _greedy(Steps, start=END)
