@@ -42,7 +42,6 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.utils.rnn import pad_sequence
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.data import DataLoader
-from toytrans.training.machine import installed, processor_name
 
 import toytrans
 from toytrans.config.schema import Config, ModelConfig
@@ -55,6 +54,7 @@ from toytrans.model.decoding import search
 from toytrans.model.transformer import Transformer
 from toytrans.tokens import BOS_ID, EOS_ID, FIRST_SYMBOL_ID, PAD_ID
 from toytrans.training.devices import choose_precision, tune_process
+from toytrans.training.environment import installed, processor_name
 from toytrans.training.graphs import CudaCapture, GraphedUpdate, most_places
 from toytrans.training.optimizer import AdamW
 from toytrans.training.step import Update

@@ -137,8 +137,8 @@ def test_the_commands_and_the_code_of_a_page(page: Path, folder: Path, command: 
 def run_line(line: str, command: Command) -> None:
     """Run a command, and look for what its output must hold."""
     words = shlex.split(line)[1:]
-    if words[0] == "board" and words[1:]:  # tests/boards/test_boards.py trains one
-        from toytrans.boards.definition import board_names
+    if words[0] == "board" and words[1:]:  # tests/sweeps/test_board.py trains one
+        from toytrans.sweeps.board import board_names
 
         assert words[1] in board_names()
         return

@@ -309,7 +309,6 @@ def test_what_has_no_end_is_refused_unread_wherever_it_is_named(
     for arguments in (
         ("train", "--config", path),
         ("inspect-masks", "--config", path),
-        ("tasks", "--config", path),
         ("train", "--config", "files.yaml", *named),
         ("check", "--config", "files.yaml", *named),
         ("eval", str(run), "--src-file", path, "--tgt-file", path),
@@ -572,13 +571,13 @@ def shell(line: str) -> subprocess.CompletedProcess[str]:
 
 def test_a_reader_that_has_had_enough_ends_a_command_in_silence() -> None:
     """schema prints plainly, faults through Rich."""
-    for name in ("schema", "faults"):
+    for name in ("explain schema", "explain faults"):
         done = shell(f"(sleep 0.2; toytrans {name}; echo code $? >&2) | true")
         assert done.stderr == "code 141\n", name
 
 
 def test_a_full_disk_behind_standard_output_is_no_bug_of_ours() -> None:
-    for name in ("schema", "faults"):
+    for name in ("explain schema", "explain faults"):
         done = shell(f"toytrans {name} > /dev/full")
         assert (done.returncode, done.stderr.count("\n")) == (2, 1), done.stderr
         assert "standard output: No space left" in done.stderr
@@ -595,7 +594,7 @@ def test_an_exit_code_remains_where_standard_error_cannot_be_written() -> None:
         assert shell(line).returncode == 2, line
     reader, nobody_reads = os.pipe()
     os.close(reader)
-    words = (sys.executable, "-m", "toytrans", "tasks", "no")
+    words = (sys.executable, "-m", "toytrans", "explain", "no")
     assert subprocess.run(words, stderr=nobody_reads, timeout=60).returncode == 2
     os.close(nobody_reads)
 
@@ -609,7 +608,7 @@ def test_a_training_outlives_its_log(run: Path, command: Command, monkeypatch) -
 
 def test_a_working_directory_that_is_gone_is_said_in_one_line() -> None:
     path = f"PYTHONPATH={Path(__file__).parent.parent}"
-    for name in ("tasks", "translate 1", "doctor", "train --config /tiny.yaml"):
+    for name in ("explain tasks", "translate 1", "doctor", "train --config /tiny.yaml"):
         done = shell(f"mkdir gone; cd gone; rmdir ../gone; {path} toytrans {name}")
         assert (done.returncode, done.stderr.count("\n")) == (2, 1), done.stderr
         assert "the working directory is gone" in done.stderr

@@ -87,8 +87,8 @@ def test_one_odd_number_of_the_last_record_ends_in_no_traceback(
 def test_what_was_not_measured_says_so(run: Path, command: Command) -> None:
     write_records(run, ['{"step": 1}', '{"step": 2, "loss": null, "valid_exact_match": null}'])
     page = pages(command, "one")
-    assert page.count("not measured") == 2 and "hold no record: " not in page
-    assert pages(command, "one", "one").count("not measured") == 2
+    assert page.count("not measured") >= 2 and "hold no record: " not in page
+    assert pages(command, "one", "whole").count("not measured") >= 2
     shutil.copy(run / "metrics.jsonl", "whole/metrics.jsonl")
     assert "not measured" in toytrans.load("whole").records._table()
 
@@ -128,15 +128,17 @@ def swept(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_an_odd_result_of_a_sweep_ends_in_no_traceback(
     value: str, swept: Path, command: Command
 ) -> None:
-    (of_sweep,) = (swept / "runs/sweeps/c").glob("*/result.json")
+    (of_sweep,) = (swept / "runs/sweeps/c").glob("*/eval.json")
     whole = json.loads(of_sweep.read_text())
-    assert whole["measures"]["test"].keys() > {"asked", "exact_match", "in_range", "by_length"}
-    for key in ("asked", "exact_match", "in_range", "by_length"):
-        odd = whole["measures"]["test"] | {key: "VALUE"}
-        text = json.dumps(whole | {"measures": {"test": odd}}).replace('"VALUE"', value)
-        Path("whole/result.json").write_text(text)
+    (name,) = whole["measures"]
+    for key in ("measure", "parts", "spans", "train_length"):
+        odd = whole["measures"][name] | {key: "VALUE"}
+        text = json.dumps(whole | {"measures": {name: odd}}).replace('"VALUE"', value)
+        Path("whole/eval.json").write_text(text)
         answer = command("doctor", "whole")
         assert answer.code in (0, 1) and "internal error" not in answer.err, (key, answer.err)
+        answer = command("compare", "whole")
+        assert answer.code in (0, 1, 2) and "internal error" not in answer.err, (key, answer.err)
 
 
 # Several runs ----------------------------------------------------------------------------------
@@ -174,7 +176,7 @@ def test_a_sweep_in_a_folder_that_is_no_utf8_keeps_its_tables(command: Command) 
     answer = command("sweep", f"{NO_UTF8}.yaml", "--seeds", "0:0")
     assert answer.code in (0, 2) and "internal error" not in answer.err, answer.err
     if answer.code == 0:
-        assert os.fsencode(NO_UTF8) in Path(f"results/sweeps/{NO_UTF8}.csv").read_bytes()
+        assert os.fsencode(NO_UTF8) in Path(f"runs/sweeps/{NO_UTF8}/table.csv").read_bytes()
     os.mkdir(NO_UTF8)
     shutil.copy(f"{NO_UTF8}.yaml", f"{NO_UTF8}/d.yaml")
     with contextlib.chdir(NO_UTF8):
@@ -189,5 +191,5 @@ def test_no_cell_is_a_formula(start: str, command: Command) -> None:
     name = f"{start}HYPERLINK(1)"
     os.rename("whole", name)
     assert command("compare", "--csv", "table.csv", "--", name).code == 0
-    (row,) = csv.DictReader(io.StringIO(Path("table.csv").read_bytes().decode(), newline=""))
-    assert row["run"] == f"'{name}" and float(row["seed"]) == 0
+    rows = list(csv.DictReader(io.StringIO(Path("table.csv").read_bytes().decode(), newline="")))
+    assert rows and {(row["run"], row["seed"]) for row in rows} == {(f"'{name}", "0")}

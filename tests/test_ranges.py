@@ -123,7 +123,8 @@ def test_a_range_without_pairs_has_no_key(inside, command: Command):
         assert [part for part in RANGES if part in found] == there
         compared = json.loads(command("compare", "r", "--lengths", lengths, "--json").out)
         (group,) = compared["groups"]
-        assert [part for part in RANGES if part in group["runs"][0]["values"]] == there
+        several = there if len(there) > 1 else []
+        assert list(group["runs"][0]["values"]) == [*several, "all"]
 
 
 @pytest.mark.parametrize("lengths", [(), ("--lengths", "1:12")])
@@ -141,17 +142,19 @@ def test_compare_gives_each_range_its_share(lengths, inside, shares, tmp_path, c
             rf"exact match, {label}: test pairs.*\n(.*\n)+? +1 +{shares[part]:.3f}", shown
         )
     rows = list(csv.DictReader(table.read_text().splitlines()))
+    decoding = "teacher_forced" if lengths else "free_running"
+    exact = [row for row in rows if row["metric"] == f"exact_match_{decoding}"]
+    of_parts = {row["part"]: float(row["value"]) for row in exact if not row["shortest"]}
+    assert {part: of_parts[part] for part in RANGES} == pytest.approx(shares)
     if lengths:
-        assert {row["length"]: row["part"] for row in rows} == {
+        spans = [row for row in exact if row["shortest"]]
+        assert {row["shortest"]: row["part"] for row in spans} == {
             str(n): part for part, each in RANGES.items() for n in each
         }
         per_length = json.loads(command("eval", "r", *lengths, "--json").out)["by_length"]
-        for row, own in zip(rows, per_length, strict=True):
-            assert float(row["exact_match"]) == own["exact_match"] == own["forced_exact_match"]
+        for row, own in zip(spans, per_length, strict=True):
+            assert float(row["value"]) == own["exact_match"] == own["forced_exact_match"]
             assert (float(row["low"]), float(row["high"])) == (own["low"], own["high"])
-    else:
-        names = {part: f"exact_match_{label.replace(' ', '_')}" for part, label in LABELS.items()}
-        assert {part: float(rows[0][name]) for part, name in names.items()} == shares
 
 
 def test_python_gives_each_range_its_share(inside, shares):

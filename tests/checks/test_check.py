@@ -695,10 +695,10 @@ def test_faults_are_listed_and_shown(folder, command):
     listed = command("explain", "faults").out
     assert all(fault in listed for fault in FAULTS)
     card = command("explain", "wrong_scale").out
-    assert "ranges: of five seeds; another seed can lie outside" in card
-    assert "symptom" in card and "found by: scale" in card and "vit-pytorch#65" in card
+    assert "of five seeds; another seed can lie outside" in card
+    assert "symptom" in card and "found by  scale" in card and "vit-pytorch#65" in card
     unknown = command("explain", "nocausal")
-    assert unknown.err == "toytrans: nocausal: no such fault; did you mean no_causal?\n"
+    assert unknown.err == "toytrans: no task, fault or key 'nocausal'; did you mean no_causal?\n"
     assert unknown.code == 2
     card = " ".join(command("explain", "no_causal").out.split())
     assert "at the last step" in card and "`toytrans eval RUN --checkpoint last`" in card

@@ -183,7 +183,7 @@ def test_the_card_of_a_leak_names_every_check_that_fails(command: Command, fault
     checks = json.loads(failing.out)["checks"]
     failed = [each["check"] for each in checks if each["verdict"] == "FAIL"]
     shown = " ".join(command("explain", fault).out.split())
-    assert failed and f"found by: {', '.join(failed)} met in" in shown
+    assert failed and f"found by {', '.join(failed)} met in" in shown
 
 
 def test_two_forms_of_a_report_are_refused(refused: Refused):

@@ -156,7 +156,7 @@ def test_what_is_taken_for_a_right_end() -> None:
 # Modules of the working directory ------------------------------------------------------------
 
 COMMANDS = (
-    *("--version", "--help", "schema", "tasks copy", "faults", "train tiny.yaml"),
+    *("--version", "--help", "explain schema", "explain copy", "explain faults", "train tiny.yaml"),
     "train tiny.yaml --out run --resume --set train.max_steps=25",
     *("eval run", "translate --run run 1", "check run", "check --config tiny.yaml", "doctor"),
     *("doctor run", "inspect-masks --run run", "trace", "attention --run run 1", "gradients"),

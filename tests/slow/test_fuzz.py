@@ -272,9 +272,9 @@ OPTIONS = {
     "translate": "--run --checkpoint --device",
     "eval": "--split --src-file --examples --beam --lengths --decode --checkpoint --device --json",
     "doctor": "--json",
-    **dict.fromkeys(("tasks", "schema", "faults", "runs", "--version", "tarin", ""), "--json"),
+    **dict.fromkeys(("explain", "new", "runs", "--version", "tarin", ""), "--json"),
 }
-ARGUMENTS = {"tasks": WORDS, "faults": WORDS, "attention": SEQUENCES, "translate": SEQUENCES}
+ARGUMENTS = {"explain": WORDS, "attention": SEQUENCES, "translate": SEQUENCES}
 
 
 @st.composite
@@ -355,4 +355,4 @@ def test_a_bug_is_noticed(ask: Ask, monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr("toytrans.cli.tasks._list", broken)
     with pytest.raises(AssertionError, match="internal error"):
-        ask("tasks")
+        ask("explain")

@@ -165,7 +165,6 @@ def test_a_training_killed_before_its_config_was_written_starts_again(
         ("--set", "train.lr=much"),
         ("--device", "cuda:77"),
         ("--break", "nothing"),
-        ("--log-to", "paper"),
         ("--set", "data.task=reverse"),
     ],
 )

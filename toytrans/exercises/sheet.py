@@ -3,8 +3,6 @@
 from pathlib import Path
 from typing import Literal
 
-from toytrans.config.yaml import read_yaml
-
 MOST_STUDENTS = 1000
 MOST_ANSWERS = 100
 
@@ -44,6 +42,8 @@ COMMANDS = {
 
 def sheet(level: int, language: Language, closed: bool, limit: int | None) -> str:
     """The student's sheet, as Markdown. limit: the most answers that count."""
+    from toytrans.config.yaml import read_yaml
+
     text = read_yaml(Path(__file__).parent / f"sheet.{language}.yaml").values
     words, kind = text["words"], "closed_" if closed else ""
     count = words["limit"].format(limit=limit, s="s" * (limit > 1)) if limit else ""

@@ -42,7 +42,7 @@ def draw(compared: Comparison, title: str, format: str = "png") -> bytes:
         if meanings:
             figure.supxlabel("\n".join(meanings), x=0.01, ha="left", fontsize=8)
         axes = figure.subplots()
-        axes.set_title(title, fontsize=10)
+        axes.set_title(title.encode(errors="backslashreplace").decode(), fontsize=10)
         axes.spines[["top", "right"]].set_visible(False)
         over_lengths = compared.measure.lengths and compared.measure.metric not in OF_RUN
         (_draw_curves if over_lengths else _draw_seeds)(axes, compared)
