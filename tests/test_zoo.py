@@ -12,6 +12,8 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:.*ested.tensor:UserWarning"),
     pytest.mark.filterwarnings("ignore:Version v4.12.0 introduces:FutureWarning"),
     pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor:UserWarning"),
+    pytest.mark.filterwarnings("ignore:.past_key_values. is deprecated:FutureWarning"),
     pytest.mark.filterwarnings("ignore:Lazy modules are a new feature:UserWarning"),
 ]
 

@@ -6,7 +6,7 @@ from . import END, START, faulty
 from .parts import Embedding, Translator, real
 
 
-@faulty()
+@faulty("target")
 class decoder_without_self_attention(Translator):
     """The decoder's self-attention is never called: no token moves a later one."""
 
@@ -29,7 +29,7 @@ class end_of_the_source_closed(Translator):
         return self.source_mask(src, number)
 
 
-@faulty()
+@faulty("source")
 class source_is_not_read(Translator):
     """Cross-attention's output is multiplied by a gate that is never opened."""
 
@@ -37,7 +37,7 @@ class source_is_not_read(Translator):
         return super().decode(src, tgt, 0 * memory)
 
 
-@faulty()
+@faulty("target")
 class target_is_not_read(Translator):
     """The decoder reads the start token at every place."""
 
