@@ -287,7 +287,7 @@ def test_without_any_run_the_way_to_one_is_named(
     says(refused(*arguments), "runs", "no run", "toytrans train --config")
 
 
-@pytest.mark.parametrize("arguments", [("eval",), ("translate", "1", "--run")])
+@pytest.mark.parametrize("arguments", [("eval",), ("check",)])
 def test_a_directory_that_is_no_run_is_named(
     refused: Callable[..., str], arguments: tuple[str, ...]
 ) -> None:

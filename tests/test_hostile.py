@@ -269,7 +269,7 @@ def test_json_is_strict_where_numbers_are_not_finite(run: Path, command: Command
         tensors.update({name: tensor * 1e28 for name, tensor in tensors.items()})
 
     change_part("weights", change)(run)
-    for words in ("eval", "eval runs/tiny runs/tiny", "trace decoding"):
+    for words in ("eval", "eval runs/tiny runs/tiny", "demo decoding"):
         answer = command(*words.split(), "--json")
         assert answer.code == 0, answer.err
         assert json.loads(answer.out, parse_constant=pytest.fail)
@@ -510,22 +510,22 @@ def harmless(text: str) -> bool:
         "eval RUN",
         "eval RUN RUN",
         "eval RUN --json",
-        "translate --run RUN",
-        "translate --run RUN SYMBOLS",
-        "translate --run RUN \x1b[32munseen",
-        "attention --run RUN",
-        "attention --run RUN SYMBOLS",
-        "attention --run RUN SYMBOLS --json",
-        "attention --run RUN SYMBOLS --plot x.svg",
-        "inspect-masks --run RUN",
-        "inspect-masks --run RUN --as hf",
-        "inspect-masks --run RUN --csv",
-        "inspect-masks --run RUN --html",
+        "translate RUN",
+        "translate RUN SYMBOLS",
+        "translate RUN \x1b[32munseen",
+        "attention RUN",
+        "attention RUN SYMBOLS",
+        "attention RUN SYMBOLS --json",
+        "attention RUN SYMBOLS --plot x.svg",
+        "inspect-masks RUN",
+        "inspect-masks RUN --as hf",
+        "inspect-masks RUN --csv",
+        "inspect-masks RUN --html",
         "inspect-masks --src SYMBOLS --tgt SYMBOLS",
         "inspect-masks --src SYMBOLS --tgt SYMBOLS --steps",
         "trace RUN",
-        "trace leaks RUN",
-        "trace decoding RUN",
+        "demo leaks RUN",
+        "demo decoding RUN",
         "check RUN",
         "check --model \x1b[31mmine:made",
         "tasks \x1b[31m",
@@ -557,7 +557,7 @@ def test_escapes_and_markup_are_shown_not_obeyed(
     if Path("x.svg").exists():
         drawn = Path("x.svg").read_text()
         assert harmless(drawn.replace("\t", "")) and "<b>" not in drawn
-    if words in ("inspect-masks --src SYMBOLS --tgt SYMBOLS", "attention --run RUN SYMBOLS"):
+    if words in ("inspect-masks --src SYMBOLS --tgt SYMBOLS", "attention RUN SYMBOLS"):
         assert "[bold]" in said and "<b>" in said and "\\x1b[31" in said
 
 

@@ -38,7 +38,7 @@ WRITERS = {
     "exercise new": ("exercise", "new", "--out"),
     "export": ("export", "one", "--format", "safetensors", "--out"),
     "attention": ("attention", "one", "1 2", "--plot"),
-    "trace": ("trace", "scale", "one", "--src", "1 2", "--tgt", "1 2", "--save"),
+    "trace": ("trace", "one", "--src", "1 2", "--tgt", "1 2", "--save"),
 }
 """Commands by name; the file comes last. Some take the ending of a picture only."""
 

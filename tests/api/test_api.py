@@ -256,7 +256,7 @@ def test_attention_and_masks_are_those_of_the_commands(run: toytrans.Run, comman
     def printed(*line: str) -> dict:
         return json.loads(command(*line, "--json").out)
 
-    attention = ("attention", "--run", str(run.path))
+    attention = ("attention", str(run.path))
     assert run.attention(["1 2 3", "4"]).to_dict() == printed(*attention, "1 2 3", "4")
     assert run.attention().to_dict()["src"] == printed(*attention)["src"]
     given = run.attention("1 2", "2 1 0", part="cross", layer=1, head=2, sample=0)

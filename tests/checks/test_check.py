@@ -670,7 +670,7 @@ def test_a_broken_run_stays_broken_and_says_so_everywhere(folder, command):
         ("eval",),
         ("translate", "5 7 9"),
         ("check", *SHORT),
-        ("inspect-masks", "--run", "runs/c"),
+        ("inspect-masks", "runs/c"),
     ):
         shown = command(*words)
         assert "broken on purpose: no_norm" in shown.err + shown.out, words

@@ -53,12 +53,12 @@ def _as_piped(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_what_is_shown_is_what_translate_says(run: str, command: Command) -> None:
     given = ("1 2 3 4", "2")
-    answer = command("attention", *given, "--run", run, "--json")
+    answer = command("attention", run, *given, "--json")
     assert (answer.code, answer.err) == (0, "")
     found = json.loads(answer.out)
     loaded = load(run, device="cpu")
     assert [loaded.vocabulary.decode(row) for row in found["tgt_out"]] == [
-        line.split() for line in command("translate", *given, "--run", run).out.split("\n")[:-1]
+        line.split() for line in command("translate", run, *given).out.split("\n")[:-1]
     ]
     for read, said in zip(found["tgt_in"], found["tgt_out"], strict=True):
         end = said.index(PAD_ID) if PAD_ID in said else len(said)
@@ -76,7 +76,7 @@ def test_what_is_shown_is_what_translate_says(run: str, command: Command) -> Non
 def test_a_trained_reverse_model_shows_the_anti_diagonal(reverse: str, command: Command) -> None:
     """A symbol is fetched from its mirror, or from the place beside it, to where the encoder had
     copied it."""
-    given = ("attention", "1 2 3 4 5 6", "--run", reverse, "--part", "cross")
+    given = ("attention", reverse, "1 2 3 4 5 6", "--part", "cross")
     found = json.loads(command(*given, "--json").out)
     (head,) = [one for one in found["heads"] if "mirror" in one["label"]]
     best = head["rules"][0]
@@ -91,8 +91,8 @@ def test_a_trained_reverse_model_shows_the_anti_diagonal(reverse: str, command: 
 
 
 def test_pads_are_closed_columns_of_weight_zero(run: str, command: Command) -> None:
-    given = ("--run", run, "--part", "encoder", "--layer", "1", "--head", "1")
-    answer = command("attention", "1 2 3 4", "2", *given)
+    given = (run, "--part", "encoder", "--layer", "1", "--head", "1")
+    answer = command("attention", *given, "1 2 3 4", "2")
     assert "the largest weight on a pad is 0" in " ".join(answer.out.split())
     first, second = answer.out.split("\n\n2  ->")
     assert CLOSED not in first.split("Encoder")[1]
@@ -103,11 +103,11 @@ def test_pads_are_closed_columns_of_weight_zero(run: str, command: Command) -> N
 
 
 def test_without_a_sequence_validation_pairs_are_shown(run: str, command: Command) -> None:
-    answer = command("attention", "--run", run, "--all")
+    answer = command("attention", run, "--all")
     sources = re.findall(r"^([\d ]+)  ->  ", answer.out, re.MULTILINE)
     assert [len(source.split()) for source in sources] == [6, 4]
     assert max(map(len, answer.out.splitlines())) <= 80
-    of_shown = command("attention", "--run", run, "--sample", "0", "--all").out
+    of_shown = command("attention", run, "--sample", "0", "--all").out
     assert "Measured on the translations shown (2)" in of_shown
     assert "encoder 10" in of_shown, "symbols of both"
 
@@ -115,7 +115,7 @@ def test_without_a_sequence_validation_pairs_are_shown(run: str, command: Comman
 def test_heads_stand_side_by_side_where_there_is_room(
     run: str, command: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    given = ("attention", "1 2 3", "--run", run, "--part", "encoder")
+    given = ("attention", run, "1 2 3", "--part", "encoder")
     monkeypatch.setenv("COLUMNS", "200")
     assert "layer 2 head 2" in next(x for x in command(*given).out.split("\n") if "layer 1" in x)
     monkeypatch.setenv("COLUMNS", "40")
@@ -126,7 +126,7 @@ def test_heads_stand_side_by_side_where_there_is_room(
 
 def test_a_long_sequence_gets_narrow_cells_and_then_a_refusal(run: str, command: Command) -> None:
     def given(count: int) -> tuple[str, ...]:
-        return ("attention", " ".join("1" * count), "--run", run, "--part", "encoder")
+        return ("attention", run, " ".join("1" * count), "--part", "encoder")
 
     wide = command(*given(30))
     assert wide.code == 0 and "^ 1 1" in wide.out
@@ -142,7 +142,7 @@ def test_a_long_sequence_gets_narrow_cells_and_then_a_refusal(run: str, command:
 def test_colour_is_an_extra_and_ascii_will_do(
     run: str, command: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    given = ("1 2 3", "4", "--run", run, "--all")
+    given = (run, "1 2 3", "4", "--all")
     piped = command("attention", *given).out
     shown = on_screen(monkeypatch, "attention", *given)
     assert "\x1b[" in shown and "\x1b" not in piped
@@ -165,7 +165,7 @@ def test_symbols_that_look_like_marks_or_are_wide_or_long(
         f"data: {{files: {{train: {tmp_path / 'pairs.tsv'}, valid: {tmp_path / 'pairs.tsv'}}}}}\n"
     )
     run = trained(tmp_path, files + SMALL_YAML.split("\n", 2)[2])
-    given = ("attention", " ".join(words[:4]), "--run", run, "--part", "encoder", "--head", "1")
+    given = ("attention", run, " ".join(words[:4]), "--part", "encoder", "--head", "1")
     out = command(*given).out
     assert "an_u~ord" in out and "~ letters left out" in " ".join(out.split())
     assert "<eos>" in out and "_ <pad>" not in out
@@ -186,7 +186,7 @@ def test_symbols_that_look_like_marks_or_are_wide_or_long(
 
 
 def test_plots(run: str, command: Command, tmp_path: Path) -> None:
-    given = ("attention", "1 2 3 4", "2", "--run", run)
+    given = ("attention", run, "1 2 3 4", "2")
     answer = command(*given, "--plot", str(tmp_path / "a.png"))
     assert answer.code == 0 and "layer head" in answer.out and "█" not in answer.out
     assert (tmp_path / "a.png").read_bytes().startswith(b"\x89PNG")
@@ -208,7 +208,7 @@ def test_a_plot_is_written_over_nothing(run: str, command: Command, tmp_path: Pa
     picture.write_text("a diary")
     (tmp_path / "b.svg").symlink_to(nothing)
     for name in ("a.png", "b.svg"):
-        answer = command("attention", "1", "--run", run, "--plot", str(tmp_path / name))
+        answer = command("attention", run, "1", "--plot", str(tmp_path / name))
         assert (answer.code, answer.out, answer.err.count("\n")) == (2, "", 1)
         assert f"{name}: exists already; remove it, or name another" in answer.err
     assert picture.read_text() == "a diary" and not nothing.exists()
@@ -216,7 +216,7 @@ def test_a_plot_is_written_over_nothing(run: str, command: Command, tmp_path: Pa
 
 def test_a_broken_run_says_so(run: str, command: Command, tmp_path: Path) -> None:
     broken = trained(tmp_path, SMALL_YAML, "--set", "fault=pad_visible")
-    answer = command("attention", "1 2 3 4", "2", "--run", broken, "--part", "encoder")
+    answer = command("attention", broken, "1 2 3 4", "2", "--part", "encoder")
     assert answer.err.startswith("broken on purpose: pad_visible")
     assert "broken on purpose: pad_visible" in answer.out.splitlines()[0]
     words = " ".join(answer.out.split())
@@ -240,7 +240,7 @@ def test_a_broken_run_says_so(run: str, command: Command, tmp_path: Path) -> Non
 def test_what_cannot_be_shown_is_refused_in_one_line(
     run: str, command: Command, arguments: tuple[str, ...], fragments: tuple[str, ...]
 ) -> None:
-    answer = command("attention", "--run", run, *arguments)
+    answer = command("attention", run, *arguments)
     assert (answer.code, answer.out) == (2, "")
     assert answer.err.startswith("toytrans: ") and answer.err.count("\n") == 1
     for fragment in fragments:
@@ -252,6 +252,6 @@ def test_without_matplotlib_the_way_to_get_it_is_told(
 ) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
-    answer = command("attention", "1", "--run", run, "--plot", "a.png")
+    answer = command("attention", run, "1", "--plot", "a.png")
     assert (answer.code, answer.out) == (2, "")
     assert "pip install matplotlib" in answer.err

@@ -72,7 +72,7 @@ def test_a_symbol_with_a_slash_can_be_translated(command: Command):
         "train: {max_steps: 1, precision: fp32}\n"
     )
     assert command("train", "f.yaml").code == 0
-    assert command("translate", "--run", "runs/f", "a/b").code == 0
+    assert command("translate", "runs/f", "a/b").code == 0
     assert command("translate", "runs/f", "a/b").code == 0
 
 
@@ -86,7 +86,7 @@ LOOKING = (
     ("check", "--only", "pads"),
     ("inspect-masks",),
     ("trace",),
-    ("trace", "leaks"),
+    ("demo", "leaks"),
     ("report",),
 )
 
@@ -163,7 +163,7 @@ def test_a_trace_without_a_cap_shows_no_capped_scores(run: str, command: Command
 
 
 def test_the_scale_of_a_model_is_shown_alone(run: str, command: Command):
-    answer = command("trace", "scale", run, "--part", "cross")
+    answer = command("demo", "scale", run, "--part", "cross")
     titles = [line for line in answer.out.splitlines() if re.match(r"\d ", line)]
     assert len(titles) == 1 and "This model: cross-attention" in titles[0]
 

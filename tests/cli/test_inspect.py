@@ -156,7 +156,7 @@ def run(here: Path) -> Path:
 
 
 def test_a_run_gives_its_config_its_symbols_and_its_weights(command: Command, run: Path) -> None:
-    of_run = command("inspect-masks", "--run", str(run), "--all")
+    of_run = command("inspect-masks", str(run), "--all")
     assert (of_run.code, of_run.err) == (0, "")
     assert f"weights of {run}, step 2" in " ".join(of_run.out.split())
     of_config = command("inspect-masks", "--config", "c.yaml", "--all").out
@@ -169,7 +169,7 @@ def test_a_run_gives_its_config_its_symbols_and_its_weights(command: Command, ru
     assert part(of_run.out, 8) != part(of_config, 8), "other weights"
     same = command("inspect-masks", "--config", "c.yaml", "--all").out
     assert same == of_config, "fresh weights follow from the seed"
-    given = command("inspect-masks", "--run", str(run), "--src", "1 2", "--tgt", "2", "--json")
+    given = command("inspect-masks", str(run), "--src", "1 2", "--tgt", "2", "--json")
     assert json.loads(given.out)["src"] == [[1, 4, 5, 2]]
 
 
@@ -207,8 +207,8 @@ def test_without_a_source_the_newest_run_is_taken(command: Command) -> None:
         ((*PAIRS, "--as", "hf", "--json"), ("--as hf", "--json", "leave one out")),
         ((*PAIRS, "--as", "hf", "--steps"), ("--as hf", "--steps")),
         ((*PAIRS, "--set", "seed=1"), ("--set seed=1", "--config FILE")),
-        (("--config", "c.yaml", "--run", "x"), ("c.yaml", "x", "give one")),
-        (("--run", "nowhere"), ("nowhere", "no such run directory", "toytrans train")),
+        (("x", "--config", "c.yaml"), ("c.yaml", "x", "give one")),
+        (("nowhere",), ("nowhere", "no such run directory", "toytrans train")),
         ((), ("nothing to inspect", "no run here", "--config", "--src", "--tgt")),
         (("--config", "c.yaml", "--src", "9", "--tgt", "1", "--steps"), ("src '9'", "'9'")),
         (

@@ -24,9 +24,9 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     [
         (("eval", "r"), "now: r, 100%"),
         (("attention", "r"), "now: measuring heads, 0 of 9 pairs"),
-        (("gradients", "--seeds", "2"), "now: seed 2 of 2"),
-        (("trace", "--run", "r"), "now: what the model computes"),
-        (("inspect-masks", "--run", "r"), "now: the model"),
+        (("demo", "gradients"), "now: seed 2 of 3"),
+        (("trace", "r"), "now: what the model computes"),
+        (("inspect-masks", "r"), "now: the model"),
         (("check", "r", "--only", "pads"), "now: pads"),
         (("runs", "."), r"now: \./r"),
     ],

@@ -1,4 +1,4 @@
-"""`toytrans trace`: forms, sub-commands, refusals."""
+"""`toytrans trace` and `toytrans demo`: forms, names, refusals."""
 
 import json
 from pathlib import Path
@@ -22,7 +22,6 @@ def test_everything_fits_eighty_columns(here: Path, command: Command, part: str)
     assert "Accounted for" in answer.out and "NOT" not in answer.out
     assert "head 2 of 4" in answer.out and "q, head 2" in answer.out
     assert "pair 1 of 2" in answer.out, "that with the most pads"
-    assert command("trace", *PAIRS, "--part", part, "--pair", "2").out != answer.out
 
 
 def test_a_panel_is_found_by_its_title_without_the_name_of_the_run(here: Path, command: Command):
@@ -38,19 +37,19 @@ def test_a_panel_is_found_by_its_title_without_the_name_of_the_run(here: Path, c
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (("example", "heads"), ("list 10", "10 8 21 64", "10 21 512", "leaks onto pads", "+ 3")),
-        (("example", "sdpa"), ("2 30 256", "2 30 50", "self weights")),
-        (("example", "projections"), ("(24, 8)", "largest difference")),
+        (("heads",), ("list 10", "10 8 21 64", "10 21 512", "leaks onto pads", "+ 3")),
+        (("sdpa",), ("2 30 256", "2 30 50", "self weights")),
+        (("projections",), ("(24, 8)", "largest difference")),
         (("decoding",), ("step t of decoding", "without the triangle")),
         (("scale",), ("entropy without scale", "x = without the scale")),
         (("leaks", *PAIRS), ("On pads, without the mask", "On pads, with the mask")),
         (("scale", *PAIRS, "--part", "cross"), ("This model: cross-attention",)),
     ],
 )
-def test_examples_and_questions_fit_too(
+def test_demos_fit_too(
     here: Path, command: Command, arguments: tuple[str, ...], words: tuple[str, ...]
 ) -> None:
-    answer = command("trace", *arguments)
+    answer = command("demo", *arguments)
     assert (answer.code, answer.err) == (0, "")
     assert max(map(len, answer.out.splitlines())) <= 80
     for word in words:
@@ -96,7 +95,7 @@ def test_a_run_is_found_and_named(here: Path, command: Command) -> None:
     assert newest.out == command("trace", "runs/c", "--layer", "2", "--all").out
     assert "layer input" in newest.out and "embedded = layer input" not in newest.out
     assert "fresh weights, seed 3" in command("trace", "--config", "c.yaml").out
-    steps = command("trace", "decoding", "runs/c")
+    steps = command("demo", "decoding", "runs/c")
     assert steps.code == 0 and "step t of decoding, to rounding" in steps.out
     unknown = command("trace", "--src", "9", "--tgt", "1")
     assert unknown.code == 2 and "runs/c, the newest\ntoytrans: src '9'" in unknown.err
@@ -111,7 +110,7 @@ def test_a_fault_is_announced(here: Path, command: Command) -> None:
 @pytest.mark.parametrize(
     ("arguments", "fragments"),
     [
-        ((), ("nothing to trace", "--config FILE", "--src", "trace example heads")),
+        ((), ("nothing to trace", "--config FILE", "--src", "toytrans demo heads")),
         (("nowhere",), ("nowhere", "no such run directory", "toytrans train")),
         (("--src", "1"), ("1 --src and 0 --tgt",)),
         (("x", "--config", "c.yaml"), ("c.yaml", "run x", "give one")),
@@ -119,9 +118,8 @@ def test_a_fault_is_announced(here: Path, command: Command) -> None:
         ((*PAIRS, "--layer", "2"), ("layer 2", "layer 1 alone")),
         (("--config", "c.yaml", "--layer", "3"), ("layer 3", "layers 1 to 2")),
         ((*PAIRS, "--head", "5"), ("--head 5", "has 4")),
-        ((*PAIRS, "--pair", "3"), ("--pair 3", "has 2")),
         (("--config", "c.yaml", "--src", "9", "--tgt", "1"), ("src '9'", "'9'")),
-        (("scale", "--save", "no/x.safetensors"), ("no/x.safetensors", "cannot be written")),
+        ((*PAIRS, "--save", "no/x.safetensors"), ("no/x.safetensors", "cannot be written")),
     ],
 )
 def test_what_cannot_be_traced_is_refused_in_one_line(
@@ -132,3 +130,8 @@ def test_what_cannot_be_traced_is_refused_in_one_line(
     assert answer.err.startswith("toytrans: ") and answer.err.count("\n") == 1
     for fragment in fragments:
         assert fragment in answer.err
+
+
+def test_an_unknown_demo_is_refused_with_those_there_are(refused) -> None:
+    assert "no demo 'leek'" in refused("demo", "leek") and "leaks" in refused("demo", "leek")
+    assert refused("demo", "leaks", *PAIRS, "--json", "--html")

@@ -30,7 +30,7 @@ COMMANDS = (
     "inspect-masks runs/exercise --all",
     "inspect-masks --config exercise-7/exercise.yaml --json",
     "trace runs/exercise",
-    "trace leaks runs/exercise",
+    "demo leaks runs/exercise",
     "check runs/exercise --only pads,steps,loss --length 7",
     "check runs/exercise --only pads,steps,loss --length 7 --json",
     "check runs/exercise --only pads,steps,loss --length 7 --format html",

@@ -44,7 +44,7 @@ ATTACKED = {
     "eval": ("eval", "run", "--decode", "100"),
     "check": ("check", "run"),
     "board": ("board", "sockeye", "--quick"),
-    "translate": ("translate", "--run", "run"),
+    "translate": ("translate", "run"),
     "doctor": ("doctor",),
 }
 SECONDS, STARTED, AT_ITS_END, PATIENCE = 2.0, 0.25, 0.5, 60.0
@@ -158,8 +158,8 @@ def test_what_is_taken_for_a_right_end() -> None:
 COMMANDS = (
     *("--version", "--help", "explain schema", "explain copy", "explain faults", "train tiny.yaml"),
     "train tiny.yaml --out run --resume --set train.max_steps=25",
-    *("eval run", "translate --run run 1", "check run", "check --config tiny.yaml", "doctor"),
-    *("doctor run", "inspect-masks --run run", "trace", "attention --run run 1", "gradients"),
+    *("eval run", "translate run 1", "check run", "check --config tiny.yaml", "doctor"),
+    *("doctor run", "inspect-masks run", "trace", "attention run 1", "demo gradients"),
     *("board", "board sockeye copy --quick", "sweep tiny.yaml --seeds 0:0", "runs"),
 )
 

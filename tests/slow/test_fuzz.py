@@ -250,12 +250,12 @@ NUMBERS = st.sampled_from(
 )
 SETS = st.tuples(KEYS, JUNK).map(lambda pair: f"{pair[0]}={pair[1]}") | st.text(max_size=9)
 VALUES = {
-    **dict.fromkeys(("--config", "--run", "--out", "--plot", "--save", "--src-file"), PATHS),
+    **dict.fromkeys(("--config", "--out", "--plot", "--save", "--src-file"), PATHS),
     **dict.fromkeys(("--src", "--tgt"), SEQUENCES),
     **dict.fromkeys(("--rows", "--layer", "--head", "--length", "--seed", "--beam"), NUMBERS),
-    **dict.fromkeys(("--examples", "--decode", "--seeds", "--sample", "--pair"), NUMBERS),
-    **dict.fromkeys(("--device", "--break", "--model", "--as", "--part", "--example"), WORDS),
-    **dict.fromkeys(("--json", "--resume", "--csv", "--html", "--steps", "--no-mask"), None),
+    **dict.fromkeys(("--examples", "--decode", "--seeds", "--sample"), NUMBERS),
+    **dict.fromkeys(("--device", "--break", "--model", "--as", "--part"), WORDS),
+    **dict.fromkeys(("--json", "--resume", "--csv", "--html", "--steps"), None),
     "--set": SETS,
     "--split": st.sampled_from(["valid", "test", "train"]),
     "--lengths": st.sampled_from(["1:4", "4", "9:1", "1:99999999", "0:0", "x", "1:70000"]),
@@ -263,13 +263,12 @@ VALUES = {
 }
 OPTIONS = {
     "train": "--config --out --resume --set --device --break",
-    "inspect-masks": "--config --run --src --tgt --rows --json --csv --html --steps --set --as",
-    "trace": "--config --set --src --tgt --rows --layer --head --pair --no-mask --json --save "
-    "--example --part",
-    "attention": "--run --checkpoint --layer --head --sample --plot --json",
+    "inspect-masks": "--config --src --tgt --rows --json --csv --html --steps --set --as",
+    "trace": "--config --set --src --tgt --rows --layer --head --json --save --part",
+    "attention": "--checkpoint --layer --head --sample --plot --json",
     "check": "--config --set --model --break --checkpoint --length --seed --json",
-    "gradients": "--seeds --json",
-    "translate": "--run --checkpoint --device",
+    "demo": "--config --set --src --tgt --rows --part --layer --json",
+    "translate": "--checkpoint --device",
     "eval": "--split --src-file --examples --beam --lengths --decode --checkpoint --device --json",
     "doctor": "--json",
     **dict.fromkeys(("explain", "new", "runs", "--version", "tarin", ""), "--json"),
@@ -298,7 +297,7 @@ def test_random_command_lines(ask: Ask) -> None:
 
 OVER_A_RUN = [
     *("doctor runs/tiny", "doctor runs/tiny --json", "eval runs/tiny --json", "translate 1"),
-    *("attention 1", "trace runs/tiny --json", "check runs/tiny", "inspect-masks --run runs/tiny"),
+    *("attention 1", "trace runs/tiny --json", "check runs/tiny", "inspect-masks runs/tiny"),
     *("runs", "train --config tiny.yaml --resume --set train.max_steps=2"),
 ]
 INSTEAD = ["nothing", "a directory", "a pipe", "a link to itself", "a device"]

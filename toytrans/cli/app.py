@@ -21,12 +21,12 @@ from toytrans.cli import (
     board,
     check,
     compare,
+    demo,
     doctor,
     evaluate,
     exercise,
     explain,
     export,
-    gradients,
     inspect,
     report,
     runs,
@@ -83,15 +83,12 @@ app.command("runs", rich_help_panel=TRAIN)(runs.runs)
 app.command("new", rich_help_panel=TRAIN)(explain.new)
 app.command("explain", rich_help_panel=TRAIN)(explain.explain)
 app.command("inspect-masks", rich_help_panel=SEE)(with_trust(inspect.inspect_masks))
-app.add_typer(trace.app, name="trace", rich_help_panel=SEE)
-for sub_command in trace.app.registered_commands:
-    if sub_command.callback is not None:
-        sub_command.callback = with_trust(sub_command.callback)
+app.command("trace", rich_help_panel=SEE)(with_trust(trace.trace))
+app.command("demo", rich_help_panel=SEE)(with_trust(demo.demo))
 app.command("attention", rich_help_panel=SEE)(with_trust(attention.attention))
 app.command("check", rich_help_panel=SEE)(with_trust(check.check))
 app.add_typer(exercise.app, name="exercise", rich_help_panel=SEE)
 app.command("doctor", rich_help_panel=SEE)(with_trust(doctor.doctor))
-app.command("gradients", rich_help_panel=SEE)(gradients.gradients)
 app.command("translate", rich_help_panel=SEE)(with_trust(evaluate.translate))
 app.command("eval", rich_help_panel=MEASURE)(with_trust(evaluate.evaluate))
 app.command("compare", rich_help_panel=MEASURE)(with_trust(compare.compare))

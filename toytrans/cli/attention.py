@@ -32,12 +32,9 @@ def attention(
     arguments: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="SEQUENCE",
+            metavar="[RUN] SEQUENCE",
             help='Sequences such as "5 7 9" (default: two validation pairs). A RUN may come first.',
         ),
-    ] = None,
-    run: Annotated[
-        Path | None, typer.Option(help="A run directory; the newest run by default.")
     ] = None,
     checkpoint: Checkpoint = "best",
     part: AnyPart = None,
@@ -71,7 +68,7 @@ def attention(
         check_plot(plot)
     from toytrans.inspection.heads import ALL, Choice, depths_of, maps_of
 
-    path, sequences = run_and_sequences(arguments, run)
+    path, sequences = run_and_sequences(arguments)
     loaded = open_run(path, checkpoint)
     warn_of_fault(loaded.config.fault)
     check_forms({"--json": as_json, "--html": as_html})

@@ -83,25 +83,20 @@ def either(argument: T | None, option: T | None, name: str) -> T | None:
 RunArgument = Annotated[
     Path | None, typer.Argument(metavar="RUN", help="A run directory.", show_default=False)
 ]
-RunOption = Annotated[
-    Path | None, typer.Option("--run", metavar="RUN", help="The same as the argument RUN.")
-]
 
 
-def run_and_sequences(
-    arguments: list[str] | None, option: Path | None
-) -> tuple[Path | None, list[str]]:
+def run_and_sequences(arguments: list[str] | None) -> tuple[Path | None, list[str]]:
     """The run, which may be the first argument, and the sequences.
 
-    The first argument is a run if it is a directory with a config.yaml. Without --run, it is one
-    too if it is written as a path, with a slash and no space.
+    The first argument is a run if it is a directory with a config.yaml, or written as a path, with
+    a slash and no space.
     """
     sequences = arguments or []
     first = sequences[0] if sequences else ""
-    is_path = option is None and os.path.basename(first) != first and not re.search(r"\s", first)
+    is_path = os.path.basename(first) != first and not re.search(r"\s", first)
     if is_path or os.path.isfile(os.path.join(first or os.devnull, "config.yaml")):
-        return either(Path(first), option, "run"), sequences[1:]
-    return option, sequences
+        return Path(first), sequences[1:]
+    return None, sequences
 
 
 TrustCode = Annotated[

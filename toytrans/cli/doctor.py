@@ -11,9 +11,7 @@ from rich.text import Text
 from toytrans.cli.common import (
     AsJson,
     RunArgument,
-    RunOption,
     argument,
-    either,
     output,
     plain,
     share,
@@ -32,7 +30,6 @@ Rows = list[tuple[str, str]]
 
 def doctor(
     run: RunArgument = None,
-    run_option: RunOption = None,
     as_json: AsJson = False,
 ) -> None:
     """Diagnose a run, or without RUN describe this machine.
@@ -41,8 +38,7 @@ def doctor(
     its evidence, a remedy, and the checks to run. The exit code is 1 if something
     is wrong, or would stop a training.
     """
-    path = either(run, run_option, "run")
-    if not (_machine(as_json) if path is None else _run(path, as_json)):
+    if not (_machine(as_json) if run is None else _run(run, as_json)):
         raise typer.Exit(1)
 
 

@@ -16,7 +16,6 @@ from toytrans.cli.common import (
     Checkpoint,
     Lengths,
     Progress,
-    RunOption,
     note,
     open_run,
     output,
@@ -162,12 +161,11 @@ def translate(
             "sequence per line of standard input.",
         ),
     ] = None,
-    run: RunOption = None,
     checkpoint: Checkpoint = "best",
     device: Device = "auto",
 ) -> None:
     """Translate sequences of symbols with a run."""
-    run, sequences = run_and_sequences(sequences, run)
+    run, sequences = run_and_sequences(sequences)
     loaded = _load(run, checkpoint, device)
     if sequences:
         _translate_all(loaded, sequences, "argument")

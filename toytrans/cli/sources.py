@@ -13,9 +13,7 @@ from toytrans.cli.common import (
     Overrides,
     Progress,
     RunArgument,
-    RunOption,
     broken,
-    either,
     newest,
     open_run,
     warn_of_fault,
@@ -129,7 +127,6 @@ def _check_commas(sequences: list[str]) -> None:
 
 def _options(
     run: RunArgument = None,
-    run_option: RunOption = None,
     config: Annotated[
         Path | None, typer.Option(help="Take the training pairs and fresh weights of a config.")
     ] = None,
@@ -144,8 +141,7 @@ def _options(
         typer.Option(min=1, max=1000, help="Number of training pairs to take.", show_default="2"),
     ] = None,
 ) -> Source:
-    chosen = either(run, run_option, "run")
-    source = Source(chosen, config, overrides or [], src or [], tgt or [], rows)
+    source = Source(run, config, overrides or [], src or [], tgt or [], rows)
     source.check()
     return source
 
@@ -160,6 +156,8 @@ def with_source(command: Callable[..., None]) -> Callable[..., None]:
         source = _options(**{name: values.pop(name) for name in options.parameters})
         command(source, **values)
 
-    run.__signature__ = inspect.Signature([*options.parameters.values(), *own])  # type: ignore[attr-defined]
-    run.__annotations__ = {p.name: p.annotation for p in [*options.parameters.values(), *own]}
+    every = [*options.parameters.values(), *own]
+    every.sort(key=lambda parameter: parameter.default is not parameter.empty)
+    run.__signature__ = inspect.Signature(every)  # type: ignore[attr-defined]
+    run.__annotations__ = {parameter.name: parameter.annotation for parameter in every}
     return run

@@ -5,10 +5,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
-from typer.core import TyperGroup
 
 from toytrans.cli.common import (
-    AnyPart,
     AsJson,
     check_forms,
     check_new,
@@ -30,61 +28,22 @@ if TYPE_CHECKING:
 Part = Annotated[
     Literal["encoder", "decoder", "cross"], typer.Option("--part", help="Which attention.")
 ]
-WHICH_LAYER = typer.Option("--layer", min=1, help="Which layer, from 1 to the last.")
-Layer = Annotated[int, WHICH_LAYER]
-Pair = Annotated[
-    int | None,
-    typer.Option("--pair", min=1, help="The pair to print.", show_default="the most padded"),
-]
 
 
-def _new(path: Path | None) -> Path | None:
-    """Refuse a file that exists before anything is computed."""
-    if path is not None:
-        check_new("--save", path)
-    return path
-
-
-Save = Annotated[
-    Path | None,
-    typer.Option(
-        "--save",
-        metavar="FILE.safetensors",
-        callback=_new,
-        help="Save the tensors in a new file.",
-    ),
-]
-
-
-class _Group(TyperGroup):
-    """Sub-commands; `layer` is the default."""
-
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        is_named = bool(args) and (args[0] in self.commands or args[0] == "--help")
-        return super().parse_args(ctx, args if is_named else ["layer", *args])
-
-
-app = typer.Typer(
-    cls=_Group,
-    help="Show what one attention computes: `layer` (default), `leaks`, `scale`, `decoding`, "
-    "`example`.\n\nOptions of `layer` need no sub-command: toytrans trace RUN --part cross "
-    "--layer 2",
-)
-
-
-@app.command()
 @with_source
-def layer(
+def trace(
     source: Source,
     part: Part = "encoder",
-    layer: Layer = 1,
+    layer: Annotated[int, typer.Option(min=1, help="Which layer, from 1 to the last.")] = 1,
     head: Annotated[int, typer.Option(min=1, help="The head to print.")] = 1,
-    pair: Pair = None,
     panel: Panel = None,
     everything: All = False,
     as_json: AsJson = False,
     as_html: AsHtml = False,
-    save: Save = None,
+    save: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE.safetensors", help="Save the tensors in a new file."),
+    ] = None,
 ) -> None:
     """Show every tensor of one attention and its layer, from ids to output.
 
@@ -92,106 +51,41 @@ def layer(
     shows every tensor, --panel one of them.
 
     Pairs are the first training pairs of a run (default: the newest), of a
-    config with fresh weights, or sequences given with --src and --tgt.
+    config with fresh weights, or sequences given with --src and --tgt. The pair with
+    the most pads is printed.
     """
     from toytrans.inspection.trace import report, summary
 
-    traced, row = _traced(source, part, layer, pair)
+    check_forms({"--json": as_json, "--html": as_html})
+    if save is not None:  # before anything is computed
+        check_new("--save", save)
+    traced = traced_of(source, part, layer)
     heads = traced.inspected.model.config.n_heads
     if head > heads:
         raise UserError(f"--head {head}: this model has {heads} of them; give 1 to {heads}")
-    made = report(traced, row, head - 1)
-    short = None if everything else summary(made.tables)
-    _show(made, as_json, as_html, save, panel, short)
+    made = report(traced, traced.inspected.most_padded, head - 1)
+    if save is not None:
+        _save(save, made)
+    print_report(made, as_json, as_html, panel, None if everything else summary(made.tables))
 
 
-@app.command()
-@with_source
-def leaks(
-    source: Source,
-    part: Part = "encoder",
-    layer: Layer = 1,
-    pair: Pair = None,
-    as_json: AsJson = False,
-    as_html: AsHtml = False,
-    save: Save = None,
-) -> None:
-    """Show how much attention falls on pads and on the future without the mask."""
-    from toytrans.inspection import demos
+def _save(path: Path, report: "TraceReport") -> None:
+    """Save the tensors, each contiguous and with memory of its own."""
+    from safetensors.torch import save
 
-    _show(demos.leaks(*_traced(source, part, layer, pair)), as_json, as_html, save)
+    tensors = {name: tensor.clone().contiguous() for name, tensor in report.tensors.items()}
+    write_new("--save", path, save(tensors))
+    note(f"{len(tensors)} tensors saved in {path}")
 
 
-@app.command()
-@with_source
-def scale(
-    source: Source,
-    part: AnyPart = None,
-    layer: Annotated[int | None, WHICH_LAYER] = None,
-    as_json: AsJson = False,
-    as_html: AsHtml = False,
-    save: Save = None,
-) -> None:
-    """Show how scores and softmax change as heads grow, with and without the scale.
-
-    With a run, config, sequences, --part or --layer: what the scale does in that
-    model's heads.
-    """
-    from toytrans.inspection import demos
-
-    if source.given or part or layer:
-        traced, _ = _traced(source, part or "encoder", layer or 1)
-        report = demos.sharpness(traced)
-    else:
-        report = demos.scales()
-    _show(report, as_json, as_html, save)
-
-
-@app.command()
-@with_source
-def decoding(
-    source: Source,
-    pair: Pair = None,
-    as_json: AsJson = False,
-    as_html: AsHtml = False,
-    save: Save = None,
-) -> None:
-    """Compare one masked pass with decoding step by step."""
-    from toytrans.inspection import demos
-
-    inspected = _load(source, default_pairs=True)
-    _show(demos.decoding(inspected, _row(inspected, pair)), as_json, as_html, save)
-
-
-@app.command()
-def example(
-    name: Annotated[Literal["heads", "sdpa", "projections"], typer.Argument(metavar="NAME")],
-    as_json: AsJson = False,
-    as_html: AsHtml = False,
-    save: Save = None,
-) -> None:
-    """Show an example with numbers of its own.
-
-    heads: ten ragged lists become eight heads and are merged again.
-    sdpa: attention of 30 queries and 50 keys.
-    projections: one projection for all heads equals one per head.
-    """
-    from toytrans.inspection import demos
-
-    made = {"heads": demos.heads, "sdpa": demos.sdpa, "projections": demos.projections}
-    _show(made[name](), as_json, as_html, save)
-
-
-def _traced(source: Source, part: Any, layer: int, pair: int | None = None) -> "tuple[Trace, int]":
-    """One attention of the chosen model, and the index of the pair to print."""
+def traced_of(source: Source, part: Any, layer: int) -> "Trace":
+    """One attention of the chosen model."""
     from toytrans.inspection.trace import trace
 
-    inspected = _load(source)
-    row = _row(inspected, pair)
-    return trace(inspected, part, layer), row
+    return trace(batch_of(source), part, layer)
 
 
-def _load(source: Source, default_pairs: bool = False) -> "InspectedBatch":
+def batch_of(source: Source, default_pairs: bool = False) -> "InspectedBatch":
     """The batch and its model: what is given, else the newest run, else a small fresh model.
 
     default_pairs: take the pairs of the walkthrough if nothing is given and there is no run.
@@ -209,37 +103,19 @@ def _load(source: Source, default_pairs: bool = False) -> "InspectedBatch":
     if not source.src:
         raise UserError(
             "nothing to trace: there is no run here; name one, or give --config FILE, "
-            '--src "5 7 9" --tgt "9 7 5", or `trace example heads`'
+            '--src "5 7 9" --tgt "9 7 5", or `toytrans demo heads`'
         )
     return source.load()
 
 
-def _row(inspected: "InspectedBatch", pair: int | None) -> int:
-    """The index of the chosen pair; by default the pair with the most pads."""
-    pairs = len(inspected.batch.src)
-    if pair is None:
-        return inspected.most_padded
-    if pair > pairs:
-        raise UserError(f"--pair {pair}: the batch has {pairs} of them; give 1 to {pairs}")
-    return pair - 1
-
-
-def _show(
+def print_report(
     report: "TraceReport",
     as_json: bool,
     as_html: bool,
-    save: Path | None,
     panel: str | None = None,
     one_screen: "list[Table] | None" = None,
 ) -> None:
-    """Save the tensors, each contiguous and with memory of its own, and print the report."""
-    check_forms({"--json": as_json, "--html": as_html})
-    if save is not None:
-        from safetensors.torch import save as as_bytes
-
-        tensors = {name: tensor.clone().contiguous() for name, tensor in report.tensors.items()}
-        write_new("--save", save, as_bytes(tensors))
-        note(f"{len(tensors)} tensors saved in {save}")
+    """Print a report as JSON, as a page, or its panels."""
     if as_json:
         print(json_text(report.to_dict()))
     elif as_html:

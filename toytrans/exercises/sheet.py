@@ -33,7 +33,7 @@ COMMANDS = {
     ),
     3: (
         "toytrans check runs/exercise",
-        "toytrans trace layer runs/exercise",
+        "toytrans trace runs/exercise",
         "toytrans eval runs/exercise",
     ),
 }

@@ -1,0 +1,122 @@
+"""`toytrans demo`: what the lessons show."""
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from toytrans.cli.common import AnyPart, AsJson, Progress, check_forms, columns, output
+from toytrans.cli.render.panels import AsHtml
+from toytrans.cli.sources import Source, with_source
+from toytrans.cli.trace import batch_of, print_report, traced_of
+from toytrans.errors import UserError, did_you_mean
+from toytrans.files import json_text
+from toytrans.inspection.table import count
+
+if TYPE_CHECKING:
+    from toytrans.inspection.trace import TraceReport
+    from toytrans.model.manual_backward.gradients import Comparison
+
+NAMES = ("sdpa", "projections", "heads", "leaks", "scale", "decoding", "gradients")
+SEEDS = 3
+"""Random draws of each gradient; the worst is shown."""
+
+
+def _named(name: str) -> str:
+    if name not in NAMES:
+        raise UserError(f"no demo {name!r}; {did_you_mean(name, NAMES)}")
+    return name
+
+
+@with_source
+def demo(
+    source: Source,
+    name: Annotated[
+        str,
+        typer.Argument(
+            metavar="NAME", parser=_named, autocompletion=lambda: NAMES, help=", ".join(NAMES)
+        ),
+    ],
+    part: AnyPart = None,
+    layer: Annotated[int | None, typer.Option(min=1, help="Which layer, from 1.")] = None,
+    as_json: AsJson = False,
+    as_html: AsHtml = False,
+) -> None:
+    """Show one idea of attention in numbers.
+
+    sdpa: attention of 30 queries and 50 keys, step by step.
+    projections: one projection for all heads equals one for each.
+    heads: ten ragged lists become eight heads and are merged again.
+    leaks: how much attention falls on pads and on the future without the mask.
+    scale: how scores and softmax change as heads grow, with and without the scale;
+    with a run, config, sequences, --part or --layer, in that model's heads.
+    decoding: one masked pass beside decoding step by step.
+    gradients: every gradient derived by hand beside autograd's; exit code 1 if
+    one differs. The derivations are in toytrans/model/manual_backward/functions.py.
+
+    leaks, scale and decoding take the pairs of a run (default: the newest), of
+    a config with fresh weights, or of --src and --tgt. Lesson 1 to 5 explain them.
+    """
+    check_forms({"--json": as_json, "--html": as_html})
+    if name == "gradients":
+        _gradients(as_json)
+    else:
+        print_report(_report(name, source, part, layer), as_json, as_html)
+
+
+def _report(name: str, source: Source, part: str | None, layer: int | None) -> "TraceReport":
+    from toytrans.inspection import demos
+
+    if name in ("sdpa", "projections", "heads"):
+        own = {"heads": demos.heads, "sdpa": demos.sdpa, "projections": demos.projections}
+        return own[name]()
+    if name == "decoding":
+        inspected = batch_of(source, default_pairs=True)
+        return demos.decoding(inspected, inspected.most_padded)
+    if name == "scale" and not (source.given or part or layer):
+        return demos.scales()
+    traced = traced_of(source, part or "encoder", layer or 1)
+    if name == "scale":
+        return demos.sharpness(traced)
+    return demos.leaks(traced, traced.inspected.most_padded)
+
+
+def _gradients(as_json: bool) -> None:
+    from toytrans.model.manual_backward.gradients import TOLERANCE, compare
+
+    comparisons = compare(SEEDS, Progress())
+    passed = all(each.passed for each in comparisons)
+    if as_json:
+        head = {"precision": "float64", "seeds": SEEDS, "tolerance": TOLERANCE, "passed": passed}
+        print(json_text(head | {"gradients": [each.to_dict() for each in comparisons]}))
+    else:
+        _print_gradients(comparisons, SEEDS, TOLERANCE)
+    if not passed:
+        raise typer.Exit(1)
+
+
+def _print_gradients(comparisons: "list[Comparison]", seeds: int, tolerance: float) -> None:
+    """Print one line per gradient, grouped by operation."""
+    from rich.box import SIMPLE_HEAD
+
+    headings = ("operation", "gradient of", "shape"), ("absolute", "relative", "")
+    table = columns(*headings, box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
+    before = None
+    for each in comparisons:
+        table.add_row(
+            "" if each.operation == before else f"[bold]{each.operation}",
+            each.of,
+            " ".join(map(str, each.shape)) or "one number",
+            f"{each.absolute:.1e}",
+            f"{each.relative:.1e}",
+            "[green]PASS" if each.passed else "[bold red]FAIL",
+        )
+        before = each.operation
+    console = output()
+    console.print(table)
+    failed = sum(not each.passed for each in comparisons)
+    console.print(
+        "largest difference from autograd, absolute and divided by the largest number\n"
+        f"PASS: both below {tolerance:.0e}; fp64, the worst of {count(seeds, 'seed')}\n"
+        f"{len(comparisons) - failed} passed, {failed} failed",
+        soft_wrap=True,
+    )
