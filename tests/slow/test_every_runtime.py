@@ -55,7 +55,7 @@ def test_every_runtime_decodes_the_same_tokens(scheme: str, norm: str, tmp_path:
     src = export.random_sources(run, ROWS, 20)
     compared = 0
     for name in get_args(ExportFormat):
-        if not all(map(find_spec, export.format_module(name).NEEDS)):
+        if not all(map(find_spec, export.FORMATS[name].needs)):
             continue
         try:
             export.export(run, name, tmp_path / name)

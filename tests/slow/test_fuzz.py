@@ -352,6 +352,6 @@ def test_a_bug_is_noticed(ask: Ask, monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(*_: object) -> None:
         raise ZeroDivisionError("ours")
 
-    monkeypatch.setattr("toytrans.cli.tasks._list", broken)
+    monkeypatch.setattr("toytrans.glossary.listed", broken)
     with pytest.raises(AssertionError, match="internal error"):
-        ask("explain")
+        ask("explain", "tasks")
