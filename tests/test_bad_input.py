@@ -234,25 +234,20 @@ def test_bad_files_to_measure_are_named_with_their_line(
     Path("s.txt").write_bytes(src)
     if tgt is not None:
         Path("t.txt").write_bytes(tgt)
-    says(refused("eval", str(run), "--src-file", "s.txt", "--tgt-file", "t.txt"), *fragments)
-
-
-def test_a_source_file_wants_a_target_file(run: Path, refused: Callable[..., str]) -> None:
-    Path("s.txt").write_text("1\n")
-    says(refused("eval", "--src-file", "s.txt"), "--src-file", "--tgt-file", "both", "--pairs")
+    says(refused("eval", str(run), "--pairs", "s.txt", "--pairs", "t.txt"), *fragments)
 
 
 def test_a_file_of_pairs_is_not_taken_for_parallel_text(run: Path, refused: Callable[..., str]):
     Path("p.tsv").write_text("1 2\t2 1\n")
-    twice = ("eval", str(run), "--src-file", "p.tsv", "--tgt-file", "p.tsv")
+    twice = ("eval", str(run), "--pairs", "p.tsv", "--pairs", "p.tsv")
     says(refused(*twice), "p.tsv: a tab in each line", "tsv")
-    says(refused(*twice, "--pairs", "p.tsv"), "give one")
+    says(refused(*twice, "--pairs", "p.tsv"), "3 times --pairs")
     says(refused("eval", str(run), "--pairs", "p.txt"), "p.txt: the ending", ".tsv or .jsonl")
 
 
 def test_lengths_that_the_files_lack_are_named(run: Path, refused: Callable[..., str]) -> None:
     Path("s.txt").write_text("1 2\n")
-    files = ("--src-file", "s.txt", "--tgt-file", "s.txt")
+    files = ("--pairs", "s.txt", "--pairs", "s.txt")
     says(refused("eval", *files, "--lengths", "3:9"), "lengths 3:9", "no source")
 
 

@@ -311,7 +311,7 @@ def test_what_has_no_end_is_refused_unread_wherever_it_is_named(
         ("inspect-masks", "--config", path),
         ("train", "--config", "files.yaml", *named),
         ("check", "--config", "files.yaml", *named),
-        ("eval", str(run), "--src-file", path, "--tgt-file", path),
+        ("eval", str(run), "--pairs", path, "--pairs", path),
     ):
         assert words in refused(*arguments), arguments
 
@@ -519,7 +519,6 @@ def harmless(text: str) -> bool:
         "attention RUN SYMBOLS --plot x.svg",
         "inspect-masks RUN",
         "inspect-masks RUN --as hf",
-        "inspect-masks RUN --csv",
         "inspect-masks RUN --html",
         "inspect-masks --src SYMBOLS --tgt SYMBOLS",
         "inspect-masks --src SYMBOLS --tgt SYMBOLS --steps",

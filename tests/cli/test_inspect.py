@@ -1,7 +1,6 @@
 """`toytrans inspect-masks` as a person sees it: forms, widths, terminals, runs, refusals."""
 
 import contextlib
-import csv
 import html
 import io
 import json
@@ -17,7 +16,6 @@ from conftest import PAIRS, SMALL_YAML, Command, Screen, call, on_screen
 
 from toytrans.cli.inspect import Library
 from toytrans.cli.render.tables import print_tables
-from toytrans.inspection.masks import COLUMNS
 from toytrans.inspection.other_libraries import LIBRARIES
 from toytrans.inspection.table import CLOSED, Table
 
@@ -106,20 +104,6 @@ def test_json_is_as_documented(command: Command) -> None:
     assert found["cross"][0] == [[1, 1, 1, 1, 0]] * 5
 
 
-def test_csv_is_one_document_with_the_masks_of_json(command: Command) -> None:
-    answer = command("inspect-masks", *PAIRS, "--src", ', "', "--tgt", "x", "--csv")
-    assert (answer.code, answer.err) == (0, "")
-    rows = list(csv.DictReader(io.StringIO(answer.out)))
-    assert tuple(rows[0]) == COLUMNS and len(rows) == 3 * 75
-    same = command("inspect-masks", *PAIRS, "--src", ', "', "--tgt", "x", "--json")
-    data = json.loads(same.out)
-    for row in rows:
-        pair, query, key = int(row["pair"]) - 1, int(row["query"]), int(row["key"])
-        assert int(row["look"]) == data[row["mask"]][pair][query][key]
-    assert {row["reason"] for row in rows} == {"", "pad key", "future", "both"}
-    assert {row["key_token"] for row in rows} >= {",", '"', "<pad>"}
-
-
 def test_html_is_one_document_that_needs_no_network(command: Command) -> None:
     answer = command("inspect-masks", "--src", "<b>&", "--tgt", "\uac00", *PAIRS, "--html")
     assert (answer.code, answer.err) == (0, "")
@@ -202,7 +186,7 @@ def test_without_a_source_the_newest_run_is_taken(command: Command) -> None:
 @pytest.mark.parametrize(
     ("arguments", "fragments"),
     [
-        ((*PAIRS, "--json", "--csv"), ("--json and --csv", "give one")),
+        ((*PAIRS, "--json", "--html"), ("--json and --html", "give one")),
         ((*PAIRS, "--html", "--steps"), ("--html and --steps", "give one")),
         ((*PAIRS, "--as", "hf", "--json"), ("--as hf", "--json", "leave one out")),
         ((*PAIRS, "--as", "hf", "--steps"), ("--as hf", "--steps")),

@@ -41,7 +41,7 @@ COMMANDS = (
     "translate runs/exercise 5",
     "export runs/exercise --format safetensors",
     "check runs/exercise --break no_norm",
-    "exercise hint --exercise exercise-7",
+    "exercise hint exercise-7",
 )
 """Every command that shows a run."""
 
@@ -196,7 +196,7 @@ def test_the_key_draws_the_exercise(command: Command, refused, folder: Path):
     seals = {draw(key, 7, 2).fault for key in (KEY, "other")} | {draw(KEY, 8, 2).fault}
     assert len(seals | {draw(KEY, 7, 2, 2).fault}) == 4
     assert "--key: empty" in refused("exercise", "new", "--key", " ")
-    reveal = ("exercise", "reveal", "--exercise", "exercise-7", "--key")
+    reveal = ("exercise", "reveal", "exercise-7", "--key")
     assert "a wrong key, or a changed exercise" in refused(*reveal, "x")
     assert command(*reveal, KEY).out.startswith(f"{read(folder).answer}\n")
     given, textbook = (
@@ -209,7 +209,7 @@ def test_the_key_draws_the_exercise(command: Command, refused, folder: Path):
 
 
 def test_answers_and_hints_are_judged_and_counted(folder: Path, command: Command, refused):
-    here = ("--exercise", "exercise-7")
+    here = ("exercise-7",)
     right = read(folder).answer
     wrong = next(str(fault) for fault in DRAWN[2] if fault != right)
     first = command("exercise", "check", wrong, *here)
@@ -245,7 +245,7 @@ def test_what_is_no_exercise_is_refused(folder: Path, command: Command, refused)
     assert "no exercises in it" in refused("exercise", "grade", "exercise-7", "--key", KEY)
     assert "exists already; remove it" in refused("exercise", "new", "--seed", "7")
     (folder / "progress.jsonl").write_text("{")
-    hint = ("exercise", "hint", "--exercise", "exercise-7")
+    hint = ("exercise", "hint", "exercise-7")
     assert "progress.jsonl: cannot be read; remove it" in refused(*hint)
     about = folder / "exercise.json"
     sealed = read(folder).fault
@@ -274,8 +274,8 @@ def test_a_class_is_graded(tmp_path: Path, monkeypatch, command: Command, refuse
         for name in {"02": (wrong, right, wrong), "03": (wrong,), "04": ()}.get(
             path.name, (right,)
         ):
-            command("exercise", "check", name, "--exercise", str(path))
-    command("exercise", "hint", "--exercise", "class/03")
+            command("exercise", "check", name, str(path))
+    command("exercise", "hint", "class/03")
     about, configs = (
         [path / name for path in folders] for name in ("exercise.json", "exercise.yaml")
     )
@@ -322,7 +322,7 @@ def test_grades_replace_grades_and_nothing_else(folder: Path, command: Command, 
     Path("notes.txt").write_text("mine")
     Path("folder").mkdir()
     Path("link").symlink_to("notes.txt")
-    command("exercise", "check", "no_causal", "--exercise", "class/01")
+    command("exercise", "check", "no_causal", "class/01")
     answers = Path("class/01/progress.jsonl").read_text()
     grade = ("exercise", "grade", "class", "--key", KEY)
     for option in ("--csv", "--page"):
@@ -346,15 +346,15 @@ def test_a_closed_exercise_tells_nothing_before_grading(
     truth = read(Path("class/01")).answer
     wrong = [str(fault) for fault in DRAWN[2] if fault != truth]
     given = [wrong[0], truth, wrong[1]]
-    check = ("exercise", "check", "--exercise", "class/01")
-    told = [command(*check, answer) for answer in given]
+    check = ("exercise", "check")
+    told = [command(*check, answer, "class/01") for answer in given]
     assert [(done.code, done.out) for done in told] == [
         (0, f"written down: {answer}; answers: {n} of 3; the grading judges it\n")
         for n, answer in enumerate(given, 1)
     ]
-    assert "not written down; all 3 answers are given" in refused(*check, wrong[2])
+    assert "not written down; all 3 answers are given" in refused(*check, wrong[2], "class/01")
     for _ in range(4):
-        hints = command("exercise", "hint", "--exercise", "class/02").out
+        hints = command("exercise", "hint", "class/02").out
     assert "hints used: 2 of 2" in hints and "What is wrong" not in hints
     grade = ("exercise", "grade", "class", "--key", KEY)
     done = command(*grade, "--page", "class.html")
@@ -374,7 +374,7 @@ def test_answers_beyond_the_limit_do_not_count(tmp_path: Path, monkeypatch, comm
     assert command(*new).code == 0
     truth = read(Path("class/01")).answer
     wrong = next(str(fault) for fault in DRAWN[1] if fault != truth)
-    told = command("exercise", "check", wrong, "--exercise", "class/01").out
+    told = command("exercise", "check", wrong, "class/01").out
     assert told == f"wrong: it is not {wrong}; answers so far: 1 of 1\n"
     path = Path("class/01/progress.jsonl")
     path.write_text(path.read_text() + path.read_text().replace(wrong, truth))  # by hand

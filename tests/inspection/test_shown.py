@@ -7,14 +7,12 @@ import torch
 from conftest import VOCABULARY, model_of
 
 from toytrans.inspection.masks import (
-    COLUMNS,
     batch_tables,
     converted,
-    masks_as_rows,
     tables,
 )
 from toytrans.inspection.other_libraries import LIBRARIES
-from toytrans.inspection.shown import ATTENTIONS, REASONS, InspectedBatch, batch_of_sequences
+from toytrans.inspection.shown import ATTENTIONS, InspectedBatch, batch_of_sequences
 from toytrans.inspection.table import CLOSED, Table
 from toytrans.training.faults import plant
 
@@ -133,26 +131,6 @@ def test_a_fault_is_seen_in_the_tables():
     moved = dataclasses.replace(inspected.batch, tgt_out=inspected.batch.tgt_in)
     (_, last) = batch_tables(dataclasses.replace(inspected, batch=moved))
     assert "NOT" in last.notes[0]
-
-
-def test_rows_of_a_table_are_the_same_masks():
-    inspected = inspected_of(*LESSON)
-    rows = [dict(zip(COLUMNS, row, strict=True)) for row in masks_as_rows(inspected)]
-    assert len(rows) == 2 * (25 + 25 + 25)
-    for name in ATTENTIONS:
-        looks = [row["look"] for row in rows if row["mask"] == name]
-        assert looks == inspected.full_mask(name).flatten().int().tolist()
-    assert all(bool(row["reason"]) == (row["look"] == 0) for row in rows)
-    assert rows[4] == {
-        "pair": 1,
-        "mask": "encoder_self",
-        "query": 0,
-        "query_token": "5",
-        "key": 4,
-        "key_token": "<pad>",
-        "look": 0,
-        "reason": REASONS["p"],
-    }
 
 
 # Other libraries -----------------------------------------------------------------------------

@@ -207,8 +207,8 @@ def test_what_a_report_refuses(
     assert "no such run directory" in refused("report", "nope")
     shutil.copytree(folder / "one", here / "one")
     (here / "report.html").write_text("mine")
-    assert "exists already; give --overwrite" in refused("report", "one", "--out", "report.html")
+    assert "exists already" in refused("report", "one", "--out", "report.html")
     assert "there is no folder no/such" in refused("report", "one", "--out", "no/such/folder.html")
     monkeypatch.setitem(sys.modules, "altair", None)
-    assert "pip install altair" in refused("report", "one", "--overwrite")
+    assert "pip install altair" in refused("report", "one")
     assert (here / "report.html").read_text() == "mine"

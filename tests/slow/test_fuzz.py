@@ -250,12 +250,12 @@ NUMBERS = st.sampled_from(
 )
 SETS = st.tuples(KEYS, JUNK).map(lambda pair: f"{pair[0]}={pair[1]}") | st.text(max_size=9)
 VALUES = {
-    **dict.fromkeys(("--config", "--out", "--plot", "--save", "--src-file"), PATHS),
+    **dict.fromkeys(("--config", "--out", "--plot", "--save", "--pairs"), PATHS),
     **dict.fromkeys(("--src", "--tgt"), SEQUENCES),
     **dict.fromkeys(("--rows", "--layer", "--head", "--length", "--seed", "--beam"), NUMBERS),
     **dict.fromkeys(("--examples", "--decode", "--seeds", "--sample"), NUMBERS),
     **dict.fromkeys(("--device", "--break", "--model", "--as", "--part"), WORDS),
-    **dict.fromkeys(("--json", "--resume", "--csv", "--html", "--steps"), None),
+    **dict.fromkeys(("--json", "--resume", "--html", "--steps"), None),
     "--set": SETS,
     "--split": st.sampled_from(["valid", "test", "train"]),
     "--lengths": st.sampled_from(["1:4", "4", "9:1", "1:99999999", "0:0", "x", "1:70000"]),
@@ -263,13 +263,13 @@ VALUES = {
 }
 OPTIONS = {
     "train": "--config --out --resume --set --device --break",
-    "inspect-masks": "--config --src --tgt --rows --json --csv --html --steps --set --as",
+    "inspect-masks": "--config --src --tgt --rows --json --html --steps --set --as",
     "trace": "--config --set --src --tgt --rows --layer --head --json --save --part",
     "attention": "--checkpoint --layer --head --sample --plot --json",
     "check": "--config --set --model --break --checkpoint --length --seed --json",
     "demo": "--config --set --src --tgt --rows --part --layer --json",
     "translate": "--checkpoint --device",
-    "eval": "--split --src-file --examples --beam --lengths --decode --checkpoint --device --json",
+    "eval": "--split --pairs --examples --beam --lengths --decode --checkpoint --device --json",
     "doctor": "--json",
     **dict.fromkeys(("explain", "new", "runs", "--version", "tarin", ""), "--json"),
 }

@@ -40,7 +40,17 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
 
 
 def line(name: str, *more: str) -> list[str]:
-    return [sys.executable, "-m", "toytrans", "sweep", "sweep.yaml", "--name", name, *WORDS, *more]
+    return [
+        sys.executable,
+        "-m",
+        "toytrans",
+        "sweep",
+        "sweep.yaml",
+        "--out",
+        f"runs/sweeps/{name}",
+        *WORDS,
+        *more,
+    ]
 
 
 def run(name: str, *more: str) -> str:

@@ -162,12 +162,12 @@ def test_a_sweep_on_ray_ends_like_one_on_this_machine(here: Path, command: Comma
     """Bit for bit, a failure included, and Ray prints nothing."""
     pytest.importorskip("ray")
     words = ("sweep", "c.yaml", "--seeds", "0:0", "--set", "train.lr=1e-3,1e30")
-    line = [sys.executable, "-m", "toytrans", *words, "--on", "ray", "--name", "ray"]
+    line = [sys.executable, "-m", "toytrans", *words, "--on", "ray", "--out", "runs/sweeps/ray"]
     done = subprocess.run(line, capture_output=True, text=True)
     assert done.returncode == 1, done.stderr
     known = r"[12]/2 train.lr=|written: |runs/sweeps/ray: 2 runs"
     assert [line for line in done.stderr.splitlines() if not re.match(known, line)] == []
-    local = command(*words, "--name", "local")
+    local = command(*words, "--out", "runs/sweeps/local")
     assert local.out.replace("sweeps/local", "sweeps/ray") == done.stdout
     ours, theirs = (
         {path.parts[3:]: load_file(path) for path in Path("runs/sweeps", name).rglob("*.safet*")}

@@ -51,13 +51,13 @@ def evaluate(
         Literal["valid", "test"], typer.Option(help="Which data of the run to measure.")
     ] = "test",
     pairs: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="File of pairs, tsv or jsonl, instead of a split."),
+        list[Path] | None,
+        typer.Option(
+            metavar="FILE",
+            help="A file of pairs, tsv or jsonl, instead of a split. Twice: a file of sources, "
+            "then one of targets, one a line.",
+        ),
     ] = None,
-    src_file: Annotated[
-        Path | None, typer.Option(help="File of sources, one per line, instead of a split.")
-    ] = None,
-    tgt_file: Annotated[Path | None, typer.Option(help="File of their targets.")] = None,
     lengths: Lengths = None,
     length_of: Annotated[
         Literal["src", "tgt"], typer.Option(help="Whether lengths are of sources or targets.")
@@ -79,13 +79,11 @@ def evaluate(
     Each run is measured once. Runs of one config with different seeds are also averaged.
     """
     span = span_of(lengths)
-    if (src_file is None) != (tgt_file is None):
-        raise UserError(
-            "--src-file and --tgt-file go together; give both, or --pairs with one file of pairs"
-        )
-    if pairs and src_file:
-        raise UserError("--pairs and --src-file exclude each other; give one")
-    files = pairs or ((src_file, tgt_file) if src_file and tgt_file else None)
+    files: Path | tuple[Path, Path] | None = None
+    if pairs and len(pairs) > 2:
+        raise UserError(f"{len(pairs)} times --pairs: give a file of pairs, or sources and targets")
+    if pairs:
+        files = (pairs[0], pairs[1]) if len(pairs) == 2 else pairs[0]
 
     from toytrans.data.selection import Selection
     from toytrans.training.measured import measure

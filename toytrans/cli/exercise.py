@@ -18,7 +18,7 @@ from toytrans.files import read_whole, to_bytes
 
 app = typer.Typer(no_args_is_help=True, help="Set, solve and grade exercises: find the fault.")
 
-Folder = Annotated[Path, typer.Option("--exercise", metavar="DIR", help="The exercise's folder.")]
+Folder = Annotated[Path, typer.Argument(metavar="[DIR]", help="The exercise's folder.")]
 Key = Annotated[str, typer.Option(metavar="KEY", help="The teacher's key, printed by `new`.")]
 HERE = Path()
 

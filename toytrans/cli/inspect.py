@@ -5,12 +5,12 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from toytrans.cli.common import AsJson, check_forms, output, print_page, printable
+from toytrans.cli.common import AsJson, check_forms, output, print_page
 from toytrans.cli.render.panels import All, AsHtml, Panel, print_names, print_panels
-from toytrans.cli.render.tables import fitting, step_through
+from toytrans.cli.render.tables import step_through
 from toytrans.cli.sources import Source, with_source
 from toytrans.errors import UserError
-from toytrans.files import csv_text, json_text
+from toytrans.files import json_text
 
 if TYPE_CHECKING:
     from toytrans.inspection.shown import InspectedBatch
@@ -42,9 +42,6 @@ def inspect_masks(
     panel: Panel = None,
     everything: All = False,
     as_json: AsJson = False,
-    as_csv: Annotated[
-        bool, typer.Option("--csv", help="Print one CSV document, one row per cell.")
-    ] = False,
     as_html: AsHtml = False,
 ) -> None:
     """Show the masks of a padded batch, and their effect on attention.
@@ -56,7 +53,7 @@ def inspect_masks(
     given with --src and --tgt. With both, the config or run provides the
     vocabulary. With neither, the newest run is taken.
     """
-    forms = {"--json": as_json, "--csv": as_csv, "--html": as_html, "--steps": steps}
+    forms = {"--json": as_json, "--html": as_html, "--steps": steps}
     check_forms(forms)
     form = next((name for name, wanted in forms.items() if wanted and name != "--html"), None)
     if library and form:
@@ -68,8 +65,6 @@ def inspect_masks(
     if as_json:
         fault = {"weights": inspected.weights} if inspected.fault else {}
         print(json_text(inspected.to_dict() | fault))
-    elif as_csv:
-        _print_csv(inspected)
     elif as_html:
         from toytrans.report import sections
 
@@ -110,16 +105,6 @@ def _tables(inspected: "InspectedBatch", library: str | None) -> "Iterator[Table
         for row in range(len(inspected.batch.src)):
             yield from mask_tables.converted(inspected, row, library)
     yield mask_tables.polarity(library)
-
-
-def _print_csv(inspected: "InspectedBatch") -> None:
-    from toytrans.inspection.masks import COLUMNS, masks_as_rows
-
-    rows = (
-        [fitting(printable(cell)) if isinstance(cell, str) else cell for cell in row]
-        for row in masks_as_rows(inspected)
-    )
-    print(csv_text([COLUMNS, *rows]), end="")
 
 
 def _walk(source: Source) -> None:

@@ -23,9 +23,6 @@ def report(
         Path | None,
         typer.Option(help="The file to write. Default: report.html, report-2.html and so on."),
     ] = None,
-    overwrite: Annotated[
-        bool, typer.Option("--overwrite", help="Replace the file if it exists.")
-    ] = False,
 ) -> None:
     """Write one HTML page about a run, or about several runs beside each other.
 
@@ -33,10 +30,8 @@ def report(
     length, masks, attention at every checkpoint, translations, checks, configuration. Several
     runs: the same curves together, and how their configs differ.
     """
-    if overwrite:
-        out = out or PAGE
     if out is not None:
-        check_new("--out", out, replace=overwrite, remedy="give --overwrite, or name another")
+        check_new("--out", out)
         if not out.parent.is_dir():
             raise UserError(f"--out {out}: there is no folder {out.parent}; make it first")
     from toytrans.report.page import check_plots, page
@@ -51,7 +46,7 @@ def report(
     title = views[0].name if len(views) == 1 else f"{len(views)} runs"
     text = page(f"toytrans: {title}", list(sections.sections_of(views, Progress())))
     out = out or _free()
-    write_new("--out", out, text.encode(), replace=overwrite)
+    write_new("--out", out, text.encode())
     print(f"wrote {printable(str(out))}")
 
 

@@ -66,10 +66,10 @@ def sweep(
         float | None,
         typer.Option(min=0.01, max=1, help="Share of a GPU for a run, with --on ray. Default: 1."),
     ] = None,
-    name: Annotated[
-        str | None, typer.Option(help="Folder in runs/sweeps. Default: that of the config.")
+    out: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="Folder. Default: runs/sweeps/<name of the config>."),
     ] = None,
-    out: Annotated[Path | None, typer.Option(metavar="DIR", help="Folder elsewhere.")] = None,
 ) -> None:
     """Train every combination of values with every seed, and compare them.
 
@@ -92,13 +92,8 @@ def sweep(
 
     if on == "ray":
         check_ray()
-    if name is not None and (out is not None or not re.fullmatch(r"\w[\w.\-]{0,100}", name)):
-        raise UserError(
-            f"--name {name}: give a name of letters, digits, dots, dashes and underscores, and no "
-            "--out beside it"
-        )
     planned = plan(
-        out or SWEEPS / (name or file.stem),
+        out or SWEEPS / file.stem,
         lambda changes: load_config(file, changes),
         sets or (),
         numbers,

@@ -135,7 +135,7 @@ class FilePairs:
         if paths is None and split == "test":
             raise UserError(
                 "this config names no test file; give --set data.files.test=PATH when training, "
-                "or --src-file and --tgt-file to eval"
+                "or --pairs to eval"
             )
         if paths is not None and split != "train":
             return read_pairs(paths, self._files.format)

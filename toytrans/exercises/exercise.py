@@ -147,9 +147,7 @@ def read(folder: Path) -> Exercise:
     otherwise = "not an exercise, or changed; take the one handed out"
     exercise = read_json(folder / ABOUT, Exercise, otherwise, most_bytes=2**16)
     if exercise is None:
-        raise UserError(
-            f"{folder}: no exercise here; change to its folder, or name it with --exercise DIR"
-        )
+        raise UserError(f"{folder}: no exercise here; change to its folder, or name it")
     try:
         opened(exercise.fault)
     except UserError as error:

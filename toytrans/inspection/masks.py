@@ -16,23 +16,6 @@ from toytrans.tokens import PAD_ID
 
 MARKS = f"1 = may attend, {CLOSED} = masked; queries down, keys across"
 
-COLUMNS = ("pair", "mask", "query", "query_token", "key", "key_token", "look", "reason")
-
-
-def masks_as_rows(inspected: InspectedBatch) -> Iterator[tuple[int | str, ...]]:
-    """One row for each cell, with COLUMNS. Pairs count from 1, places from 0."""
-    for name in ATTENTIONS:
-        for pair, grid in enumerate(inspected.reasons(name)):
-            queries, keys = inspected.tokens(name, pair)
-            allowed = inspected.full_mask(name)[pair].int().tolist()
-            for q, query in enumerate(queries):
-                for k, key in enumerate(keys):
-                    reason = REASONS.get(grid[q][k], "")
-                    yield pair + 1, name, q, query, k, key, allowed[q][k], reason
-
-
-# Tables 1 to 6 -------------------------------------------------------------------------------
-
 
 def tables(inspected: InspectedBatch) -> Iterator[Table]:
     """Tables 1 to 6: the batch, then every mask of every pair."""
