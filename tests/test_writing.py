@@ -94,10 +94,11 @@ def test_the_draft_of_a_report_takes_no_name_of_the_users(command: Command) -> N
     assert Path(".third.html.draft").is_fifo()
 
 
-@pytest.mark.parametrize("kind", ["pipe", "folder", "link", "link to a device"])
-def test_overwrite_replaces_a_file_and_nothing_else(kind: str, refused, command: Command) -> None:
+@pytest.mark.parametrize("kind", ["file", "pipe", "folder", "link", "link to a device"])
+def test_what_is_there_is_never_replaced(kind: str, refused) -> None:
     Path("diary").write_text(TAKEN)
     make = {
+        "file": lambda: Path("page").write_text(TAKEN),
         "pipe": lambda: os.mkfifo("page"),
         "folder": lambda: os.mkdir("page"),
         "link": lambda: Path("page").symlink_to("diary"),
@@ -105,12 +106,8 @@ def test_overwrite_replaces_a_file_and_nothing_else(kind: str, refused, command:
     }
     make[kind]()
     before = os.lstat("page")
-    said = refused("report", "bare", "--overwrite", "--out", "page")
-    assert f"page: is a {kind.partition(' ')[0]}" in said
+    assert "page: exists already" in refused("report", "bare", "--out", "page")
     assert os.lstat("page") == before and Path("diary").read_text() == TAKEN
-    assert "is a pipe or a device" in refused("report", "bare", "--overwrite", "--out", "/dev/null")
-    assert command("report", "bare", "--overwrite", "--out", "diary").code == 0
-    assert "</html>" in Path("diary").read_text()
 
 
 def test_a_file_that_comes_meanwhile_is_kept(refused, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -128,18 +125,16 @@ def test_a_file_that_comes_meanwhile_is_kept(refused, monkeypatch: pytest.Monkey
     assert Path("page.html").read_text() == TAKEN
 
 
-def test_a_full_disk_keeps_the_page_of_before(refused, monkeypatch: pytest.MonkeyPatch) -> None:
-    Path("page.html").write_text(TAKEN)
-
+def test_a_full_disk_leaves_no_half_page(refused, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(_: int) -> None:
         raise OSError(28, "No space left on device")
 
+    before = os.listdir()
     with monkeypatch.context() as patch:
         patch.setattr(os, "fsync", full)
-        said = refused("report", "bare", "--overwrite", "--out", "page.html")
+        said = refused("report", "bare", "--out", "page.html")
     assert "--out page.html: cannot be written (No space left on device)" in said
-    assert Path("page.html").read_text() == TAKEN
-    assert not [name for name in os.listdir() if name.startswith(".")]
+    assert os.listdir() == before
 
 
 def test_a_disk_without_hard_links_takes_files(
@@ -159,8 +154,6 @@ def test_reports_without_a_name_take_free_ones(command: Command) -> None:
         assert command("report", "bare").out == f"wrote {name}\n"
         assert "</html>" in Path(name).read_text()
     assert Path("report.html").read_text() == TAKEN
-    assert command("report", "bare", "--overwrite").out == "wrote report.html\n"
-    assert "</html>" in Path("report.html").read_text()
 
 
 KILL = """
