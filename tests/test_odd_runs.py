@@ -39,7 +39,8 @@ def write_records(run: Path, lines: list[str]) -> None:
 
 def pages(command: Command, *runs: str) -> str:
     """The page of some runs, without its scripts."""
-    answer = command("report", *runs, "--out", "page.html", "--overwrite")
+    Path("page.html").unlink(missing_ok=True)
+    answer = command("report", *runs, "--out", "page.html")
     assert answer.code == 0, answer.err
     text = Path("page.html").read_text()
     return text[text.index("<main") : text.rindex("</main>")]
