@@ -45,6 +45,14 @@ class target_is_not_read(Translator):
         return self.target(torch.full_like(tgt, START))
 
 
+@faulty("target")
+class decoder_inputs_shifted_again(Translator):
+    """The model puts a start before inputs that have one."""
+
+    def embed_target(self, tgt):
+        return self.target(torch.nn.functional.pad(tgt[:, :-1], (1, 0), value=START))
+
+
 @faulty()
 class every_second_source_token(Translator):
     """A stride of two with a kernel of one drops every second token."""

@@ -84,7 +84,7 @@ def pads_appended(batch: Batch) -> Iterator[Change]:
             "is seen in training; drop before the mask, or weights after softmax"
         )
     yield from _in_many_shapes(batch, of_symbols=False)
-    if facts.takes_masks and not left:
+    if facts.takes_masks and facts.is_causal and not left:
         yield from _closed_before(batch)
 
 

@@ -78,7 +78,8 @@ def _in_words(module: nn.Module, name: str, context: tuple[Tensor, Tensor] | Non
     layer = re.search(r"\.(\d+)\.", f".{shown}.")
     where = f"in {shown}" + (f" (layer {int(layer[1]) + 1})" if layer else "")
     parent = module.get_submodule(name.rpartition(".")[0])
-    count = next((int(getattr(parent, a)) for a in HEADS if hasattr(parent, a)), 0)
+    counts = (getattr(parent, name, None) for name in HEADS)
+    count = next((number for number in counts if isinstance(number, int)), 0)
     if context is None or count < 2 or context[0].shape[-1] % count:
         return where
     by = [largest(part.nan_to_num(1.0)) for part in apart(*context).chunk(count, -1)]

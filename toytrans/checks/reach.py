@@ -31,6 +31,12 @@ RUN = 8
 """In long sequences so many blind neighbours are more than chance."""
 
 
+SHIFTED_AGAIN = (
+    "no target token moves the output at its own place, which predicts the token behind it: the "
+    "decoder reads its inputs one place late; does the model shift them by itself?"
+)
+
+
 @dataclass
 class Trials:
     """Batches of one length with different seeds, made one by one as far as they are needed."""
@@ -60,13 +66,15 @@ def tokens_seen(side: str, trials: Trials) -> Result:
     if not batch.facts.is_causal:
         what = "output at another place"
     try:
-        seen, places = _seen_places(trials, side)
+        seen, places, is_own = _seen_places(trials, side)
         blind = (~seen).nonzero()[:, 0].tolist()
         if batch.setting.length > SHORT:
             step = (places[-1] - places[0]) / max(1, len(places) - 1)
             blind = _runs(blind, math.ceil(RUN / step))
         if blind:
             raise Wrong(_blind(side, [places[number] for number in blind], places, what))
+        if side == "target" and not is_own:
+            raise Wrong(SHIFTED_AGAIN)
         asked = _closed_ids(trials, side)
         maps = _cross_maps(trials) if side == "source" else ""
     except Wrong as wrong:
@@ -145,10 +153,12 @@ def _moved_by_each(batch: Batch, old: tuple[Tensor, Tensor], new: tuple[Tensor, 
     return torch.cat((changed[0], changed[1][2 * half - count :]))
 
 
-def _seen_places(trials: Trials, side: str) -> tuple[Tensor, list[int]]:
-    """Which places of one side some output sees, in any trial; and which were asked about."""
+def _seen_places(trials: Trials, side: str) -> tuple[Tensor, list[int], bool]:
+    """Which places of one side some output sees, in any trial; which were asked about; and whether
+    a target token moves the output at its own place."""
     seen = torch.zeros(0, dtype=torch.bool)
     at: list[int] = []
+    is_own = not trials.made[0].facts.is_causal
     for batch in trials:
         long = batch.setting.length
         src, tgt_in = _pair(batch, long, min(long, SHORT) if side == "target" else None)
@@ -165,12 +175,13 @@ def _seen_places(trials: Trials, side: str) -> tuple[Tensor, list[int]]:
             else:
                 moved = _moved_by_each(batch, (others, many), (others, changed))
                 where = torch.arange(moved.shape[1])
+                is_own = is_own or bool((moved & (where == places[:, None])).any())
                 later = where > places[:, None]
                 moved = moved & (later if batch.facts.is_causal else where != places[:, None])
             seen = seen | moved.any(1)
             if bool(seen.all()):
-                return seen, at
-    return seen, at
+                return seen, at, is_own
+    return seen, at, is_own
 
 
 def _places(batch: Batch, side: str, src: Tensor, tgt_in: Tensor) -> list[int]:
