@@ -9,7 +9,7 @@ import typer
 from toytrans.cli.common import AsJson, Examples, Lengths, check_new, output, span_of, write_new
 from toytrans.cli.evaluate import Device
 from toytrans.cli.render.groups import print_comparison
-from toytrans.cli.sweep import Metric
+from toytrans.cli.sweep import MetricOption
 from toytrans.files import json_text, to_bytes
 
 
@@ -20,7 +20,7 @@ def compare(
     ],
     lengths: Lengths = None,
     examples: Examples = None,
-    metric: Metric = "exact_match",
+    metric: MetricOption = "exact_match",
     csv: Annotated[
         Path | None,
         typer.Option(metavar="FILE", help="A row for each run, length and metric."),

@@ -18,22 +18,14 @@ from toytrans.cli.common import (
 )
 from toytrans.cli.render.groups import print_comparison
 from toytrans.cli.trials import follow, raise_internal
+from toytrans.config.names import Metric
 from toytrans.errors import UserError
 
 if TYPE_CHECKING:
     from toytrans.sweeps.trial import Trial
 
-Metric = Annotated[
-    Literal[
-        "exact_match",
-        "token_accuracy",
-        "free_token_accuracy",
-        "loss",
-        "perplexity",
-        "steps",
-        "seconds",
-        "parameters",
-    ],
+MetricOption = Annotated[
+    Metric,
     typer.Option(help="The number that is compared and plotted.", show_default="exact_match"),
 ]
 
@@ -55,7 +47,7 @@ def sweep(
     ] = None,
     lengths: Lengths = None,
     examples: Examples = None,
-    metric: Metric = "exact_match",
+    metric: MetricOption = "exact_match",
     jobs: Annotated[
         int | None, typer.Option(min=1, help="Runs at once, one a core at most.")
     ] = None,

@@ -31,3 +31,13 @@ FaultName = Literal[
 ]
 FormatName = Literal["text", "tsv", "jsonl", "scan"]
 ExportFormat = Literal["safetensors", "huggingface", "ctranslate2", "onnx"]
+Metric = Literal[
+    "exact_match",
+    "token_accuracy",
+    "free_token_accuracy",
+    "loss",
+    "perplexity",
+    "steps",
+    "seconds",
+    "parameters",
+]

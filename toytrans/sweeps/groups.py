@@ -15,9 +15,10 @@ from pydantic import ValidationError
 
 from toytrans import user_code
 from toytrans.config.load import flatten
+from toytrans.config.names import Metric
 from toytrans.config.schema import Config
 from toytrans.evaluation import Span
-from toytrans.sweeps.measure import OF_RUN, SHARES, TEST, Eval, Metric, Part, Result
+from toytrans.sweeps.measure import OF_RUN, SHARES, TEST, Eval, Part, Result
 
 MOST_KEYS = 3
 """Keys that a group is named by; with more it has a letter."""

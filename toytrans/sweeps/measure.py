@@ -13,6 +13,7 @@ from typing import Annotated, Any, Literal, get_args
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from toytrans.config.names import Metric
 from toytrans.config.schema import Config, Positive, Range, Section
 from toytrans.data.pairs import Side, Split
 from toytrans.data.selection import Selection
@@ -36,16 +37,6 @@ PARTS = {"all": "all", "below": "below", "in_range": "in range", "beyond": "beyo
 Part = Literal["all", "below", "in_range", "beyond"]
 Share = Annotated[float, Field(ge=0, le=1)]
 Number = Annotated[float, Field(ge=0)]
-Metric = Literal[
-    "exact_match",
-    "token_accuracy",
-    "free_token_accuracy",
-    "loss",
-    "perplexity",
-    "steps",
-    "seconds",
-    "parameters",
-]
 OF_RUN = ("steps", "seconds", "parameters")
 """Metrics of a whole run, whatever is measured of it."""
 

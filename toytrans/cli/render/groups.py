@@ -10,9 +10,10 @@ from rich.table import Table
 from toytrans.cli.common import broken, columns, plain, print_table, printable, share
 
 if TYPE_CHECKING:
+    from toytrans.config.names import Metric
     from toytrans.sweeps.comparison import Comparison
     from toytrans.sweeps.groups import Group, Seeds, Summary
-    from toytrans.sweeps.measure import Metric, Part
+    from toytrans.sweeps.measure import Part
 
 MOST_PAIRS = 10
 """Rows of a table of pairs; where there are more, only those of the first group that has any."""
