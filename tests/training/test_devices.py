@@ -5,7 +5,6 @@ import torch
 
 from toytrans.errors import UserError
 from toytrans.training.devices import (
-    agrees_with_cpu,
     choose_device,
     choose_precision,
     devices,
@@ -18,23 +17,6 @@ def test_absent_devices_are_refused_with_those_that_exist():
         choose_device("cuda:9")
     assert choose_device("cpu") == torch.device("cpu")
     assert str(choose_device("auto")).split(":")[0] in {d.split(":")[0] for d in devices()}
-
-
-def test_a_device_must_agree_with_the_cpu_and_leave_the_random_state_alone():
-    before = torch.get_rng_state()
-    assert agrees_with_cpu(torch.device("cpu"))
-    assert torch.equal(before, torch.get_rng_state())
-    assert not agrees_with_cpu(torch.device("meta")), "numbers that are not there do not agree"
-
-
-def test_auto_takes_mps_only_if_its_numbers_agree(monkeypatch):
-    from toytrans.training import devices as module
-
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    monkeypatch.setattr(module, "devices", lambda: ["cpu", "mps"])
-    for agrees, expected in ((True, "mps"), (False, "cpu")):
-        monkeypatch.setattr(module, "agrees_with_cpu", lambda _, agrees=agrees: agrees)
-        assert str(choose_device("auto")) == expected
 
 
 def test_precision_auto_follows_the_device_and_the_width(monkeypatch):

@@ -182,7 +182,7 @@ def test_an_error_before_the_first_file_leaves_no_folder(
     def fails(*_: object) -> None:
         raise RuntimeError("a bug")
 
-    for place in ("toytrans.training.session._environment", "toytrans.training.trainer.AdamW"):
+    for place in ("toytrans.training.session.environment_of", "toytrans.training.trainer.AdamW"):
         with monkeypatch.context() as patch:
             patch.setattr(place, fails)
             assert command(*TRAIN).code == command(*TRAIN, "--out", "new").code == 70
@@ -239,7 +239,7 @@ def test_checkpoints_may_lie_on_another_disk(run: Path, command: Command):
 HOLDS = """
 import time; from pathlib import Path
 from toytrans.training.folder import locked_folder
-with locked_folder(Path("run"), ""): print("locked", flush=True); time.sleep(60)
+with locked_folder(Path("run")): print("locked", flush=True); time.sleep(60)
 """
 
 
@@ -250,7 +250,7 @@ def test_a_second_training_is_refused_until_the_first_is_gone(run: Path, command
         before = contents(run)
         answer = command(*LONGER)
         assert (answer.code, answer.out, answer.err.count("\n")) == (2, "", 1)
-        assert "run: another training is writing here" in answer.err and "--out" in answer.err
+        assert "run: another training is writing here" in answer.err
         assert command("eval", "run").code == command("report", "run").code == 0
         assert "being written" in command("runs", ".", "--json").out
         assert contents(run) == before

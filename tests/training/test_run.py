@@ -26,10 +26,10 @@ def test_what_a_run_directory_holds(command: Command):
     files = {"config.yaml", "data.json", "environment.json", "metrics.jsonl", "checkpoints.json"}
     assert set(os.listdir("r")) == files | {"checkpoints"}
     run = RunFolder.open(Path("r"))
-    expected = {"torch", "python", "device", "threads", "precision", "toytrans", "id", "config"}
+    expected = {"torch", "python", "device", "threads", "precision", "toytrans", "config"}
     assert expected <= run.environment.keys()
     assert (run.precision, run.steps, run.unfinished) == ("fp32", [1, 2], "")
-    assert run.id is not None and run.facts.train_length == (1, 4)
+    assert run.facts.train_length == (1, 4)
     assert run.config.data.test_length == (1, 9)
     assert str(run.state) == "finished" and run.state.exact_match is not None
 

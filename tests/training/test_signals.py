@@ -14,7 +14,6 @@ import pytest
 from conftest import SIGNALS, Command
 from forked import Forked
 
-from toytrans.training import environment as machine
 from toytrans.training import session, trainer
 from toytrans.training.checkpoint import load_checkpoint, saved_steps
 
@@ -175,12 +174,6 @@ def test_a_signal_while_the_run_is_described_is_heeded_before_a_step(
     assert answer.code == 128 + number and answer.out == "" and "Traceback" not in answer.err
     assert Path("run/metrics.jsonl").read_bytes() == b"" and not saved_steps(Path("run"))
     monkeypatch.undo()
-
-
-def test_doctor_leaves_nothing_behind(command: Command, monkeypatch):
-    monkeypatch.setattr(machine, "_lockable", lambda _: signal.raise_signal(signal.SIGTERM))
-    assert command("doctor").code == 143
-    assert os.listdir() == ["c.yaml"]
 
 
 # Waiting -------------------------------------------------------------------------------------

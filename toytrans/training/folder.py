@@ -89,7 +89,7 @@ def _number(name: str, stem: str) -> int:
 
 
 @contextlib.contextmanager
-def new_folder(stem: str, out: Path | None, remedy: str) -> Iterator[tuple[Path, str]]:
+def new_folder(stem: str, out: Path | None) -> Iterator[tuple[Path, str]]:
     """Make the folder of a new run and hold its lock. Yields it and a sentence for the user.
 
     Without `out`, the next number is taken if another training is faster. Raises UserError.
@@ -97,7 +97,7 @@ def new_folder(stem: str, out: Path | None, remedy: str) -> Iterator[tuple[Path,
     path = choose_folder(stem, out, resume=False)
     while not _made(path, may_exist=out is not None):
         path = choose_folder(stem, out, resume=False)
-    with locked_folder(path, remedy) as remark:
+    with locked_folder(path) as remark:
         check_folder(path, resume=False)  # another training may have ended here just now
         yield path, remark
 
@@ -119,20 +119,17 @@ def _made(path: Path, *, may_exist: bool) -> bool:
 
 
 @contextlib.contextmanager
-def locked_folder(path: Path, remedy: str) -> Iterator[str]:
+def locked_folder(path: Path) -> Iterator[str]:
     """Hold the lock of a run's folder. Yields a sentence for the user, empty if all is well.
 
-    remedy: what the error suggests besides waiting. Raises UserError if another training holds it.
+    Raises UserError if another training holds it.
     """
-    refusal = f"{path}: another training is writing here; wait for its end or stop it{remedy}"
+    refusal = f"{path}: another training is writing here; wait for its end, or stop it"
+    without = f"{path}: no file locks here, so let no other training write into it meanwhile"
     with contextlib.ExitStack() as lock:
         with disk_errors(path, METRICS):
             has_locks = lock.enter_context(locked(path / METRICS, refusal))
-        yield (
-            ""
-            if has_locks
-            else f"{path}: no file locks here, so let no other training write into it meanwhile"
-        )
+        yield "" if has_locks else without
 
 
 def _dead_link(path: Path) -> str:

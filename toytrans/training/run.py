@@ -11,7 +11,6 @@ Reading takes no lock and writes nothing.
 
 import json
 import os
-import re
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -144,12 +143,6 @@ class RunFolder:
         """The precision of the training."""
         precision = self.environment.get("precision")
         return precision if precision in get_args(Precision) else None
-
-    @property
-    def id(self) -> str | None:
-        """Eight hexadecimal digits, which logs bear."""
-        id = self.environment.get("id")
-        return id if isinstance(id, str) and re.fullmatch(r"[0-9a-f]{8}", id) else None
 
     @property
     def records(self) -> list[Record]:

@@ -62,6 +62,8 @@ class Trainer:
     not_finite: the number that was not finite, if training diverged.
     scores: the validation scores of the best checkpoint by its step, if it was measured here.
     saved_step: the step of the newest checkpoint, written or resumed from.
+    interrupted: whether to save and stop after the running step. received: the numbers of signals,
+        of which one does the same.
     """
 
     def __init__(
@@ -100,16 +102,12 @@ class Trainer:
         self.progress = Progress()
         self.stop_reason: StopReason | None = None
         self.not_finite = ""
-        self.interrupted = False
+        self.interrupted, self.received = False, list[int]()
         self.scores: dict[int, Scores] = {}
         self._valid: Pairs | None = None
         self.saved_step: int | None = None
         self._saved_at = 0.0
         self._clear_window()
-
-    def interrupt(self) -> None:
-        """Let training save and stop after the current step."""
-        self.interrupted = True
 
     def resume(self) -> list[str]:
         """Continue from the newest checkpoint. Returns sentences for the user.
@@ -349,8 +347,7 @@ class Trainer:
 
     def _limit_reached(self, began: float) -> StopReason | None:
         train = self.config.train
-        elapsed = time.monotonic() - began
-        self.progress.elapsed_s, interrupted = self.context.agree(elapsed, self.interrupted)
+        self.progress.elapsed_s, interrupted = self._agree(time.monotonic() - began)
         if self.progress.step >= train.max_steps:
             return "max_steps"
         if interrupted:
@@ -360,8 +357,11 @@ class Trainer:
         return None
 
     def _interruption(self) -> StopReason | None:
-        _, interrupted = self.context.agree(self.progress.elapsed_s, self.interrupted)
-        return "interrupted" if interrupted else None
+        return "interrupted" if self._agree(self.progress.elapsed_s)[1] else None
+
+    def _agree(self, elapsed: float) -> tuple[float, bool]:
+        """Seconds on the clock of rank 0, and whether any process is interrupted."""
+        return self.context.agree(elapsed, self.interrupted or bool(self.received))
 
 
 def _load_newest(run: Path, steps: Sequence[int], most_bytes: int) -> Checkpoint:
