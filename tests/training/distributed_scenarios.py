@@ -87,6 +87,10 @@ def errors(context: DistributedContext) -> dict[str, object]:
         "last": lambda: context.on_all(fail if context.rank else lambda: None),
         "unlike": lambda: context.require_equal(config=1, data=context.rank),
         "made": lambda: seen.update(made=context.on_main(lambda: {"rank": context.rank})),
+        "drawn": lambda: (
+            context.seed(0, 7),
+            seen.update(drawn=context.gather(float(torch.rand(())))),
+        )[1],
         "clock": lambda: seen.update(clock=context.agree(1.0 + context.rank, bool(context.rank))),
     }
     for name, attempt in attempts.items():

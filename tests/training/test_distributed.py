@@ -138,7 +138,7 @@ def test_shards_are_the_batch(size):
 
 
 def assert_same(ours: Path, theirs: Path) -> None:
-    """Weights, moments and random states of every process bit for bit, and the records."""
+    """Weights, moments and random states bit for bit, and the records."""
     found, expected = load_checkpoint(ours, 24), load_checkpoint(theirs, 24)
     for part in ("weights", "optimizer", "random"):
         tensors, others = getattr(found, part), getattr(expected, part)
@@ -150,8 +150,6 @@ def assert_same(ours: Path, theirs: Path) -> None:
 
 def test_a_signal_to_one_process_stops_all_and_nothing_shows_after_resuming(two):
     assert_same(two / "interrupted", two / "dropout")
-    random = load_checkpoint(two / "dropout", 24).random
-    assert not torch.equal(random["cpu"], random["cpu/1"]), "each draws dropout of its own"
 
 
 def test_a_run_goes_on_with_fewer_processes(two, one):
@@ -206,6 +204,7 @@ def test_errors_reach_every_process(two):
     assert "the same data" in first["unlike"]
     assert first["made"] == {"rank": 0}
     assert first["clock"] == [1.0, True]
+    assert first["drawn"][0] != first["drawn"][1], "each draws dropout of its own"
 
 
 REFUSED = {

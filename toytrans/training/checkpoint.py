@@ -93,7 +93,7 @@ class Checkpoint:
 
     weights: by parameter name.
     optimizer: moments and step counts of AdamW, by "parameter/name".
-    random: states of the generators, by type of device and rank.
+    random: states of the generators of rank 0, by type of device.
     """
 
     progress: Progress

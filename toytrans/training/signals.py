@@ -10,10 +10,10 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import chain
 from types import FrameType
-from typing import NoReturn
+from typing import Any, NoReturn
 
 SECONDS_OF_ONE = 0.5
 """`timeout` and a closed terminal send each signal twice, one soon after the other."""
@@ -29,6 +29,13 @@ def ignore() -> None:
     """Let no signal change the exit code of a command that has ended."""
     for number in _handled():
         signal.signal(number, signal.SIG_IGN)
+
+
+@contextlib.contextmanager
+def end_in_c() -> Iterator[None]:
+    """Let the system end the process at a signal: what waits in C calls no Python."""
+    with _handled_by(signal.SIG_DFL, _handled()):
+        yield
 
 
 @contextlib.contextmanager
@@ -52,9 +59,15 @@ def collect_signals(*, patient: bool = False, in_program: bool = False) -> Itera
     numbers = [signal.SIGINT] if in_program else _handled()
     if in_program and threading.current_thread() is not threading.main_thread():
         numbers = []
-    before = {number: signal.signal(number, receive) for number in numbers}
-    try:
+    with _handled_by(receive, numbers):
         yield received
+
+
+@contextlib.contextmanager
+def _handled_by(handler: Any, numbers: Iterable[signal.Signals]) -> Iterator[None]:
+    before = {number: signal.signal(number, handler) for number in numbers}
+    try:
+        yield
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)

@@ -83,7 +83,6 @@ class Trainer:
         self.objective = objective_of(config.fault, config.model.backward)
         self.model = model.to(device)
         context.share(self.model)
-        context.seed(config.seed, 0)
         self.optimizer = AdamW(self.model, config.train.weight_decay)
         eager = Update(
             self.model,
@@ -177,10 +176,9 @@ class Trainer:
 
     def save(self) -> None:
         """Write a checkpoint of the current state. Raises UserError if it cannot be written."""
-        random = self.context.gather_random(self._random_states())
-        weights = weights_of(self.model)
         self.progress.window["loss"] = float(self._loss_sum)
-        checkpoint = Checkpoint(replace(self.progress), weights, self._moments(), random)
+        tensors = weights_of(self.model), self._moments(), self._random_states()
+        checkpoint = Checkpoint(replace(self.progress), *tensors)
         keep = self.config.train.keep_checkpoints
         self.context.on_main(partial(save_checkpoint, self.run, checkpoint, keep))
         self.saved_step, self._saved_at = self.progress.step, self.progress.elapsed_s
@@ -203,12 +201,8 @@ class Trainer:
             raise DamagedCheckpoint(f"{place}: optimizer: {problem}")
         for name, moment in moments.items():
             moment.copy_(checkpoint.optimizer[name])
-        random = self.context.own_random(checkpoint.random)
         try:
-            if self.context.is_main or "cpu" in random:
-                self._set_random_states(random)
-            else:  # the run had fewer processes
-                self.context.seed(self.config.seed, checkpoint.progress.step)
+            self._set_random_states(checkpoint.random)
         except (KeyError, RuntimeError, TypeError):
             raise DamagedCheckpoint(f"{place}: no random states of torch's") from None
         self.progress = checkpoint.progress
@@ -270,6 +264,7 @@ class Trainer:
         train, progress = self.config.train, self.progress
         batches = [batch for batch, _ in dealt]
         rate = learning_rate(progress.step + 1, train)
+        self.context.seed(self.config.seed, progress.step)
         loss, tokens, self._grad_norm = self._update(batches, lr=rate)
         progress.step += 1
         progress.pairs_used = dealt[-1][1]
