@@ -145,7 +145,7 @@ PROGRESS = json.dumps({"step": 4, "window": {}})
         (header({}), "damaged"),
         (header({"format": "2", "progress": "{}"}), "it is of step 0"),
         (header({"format": "2", "progress": '{"step": 1e999}'}), "damaged"),
-        (header({"format": "99", "progress": PROGRESS}), "update toytrans"),
+        (header({"format": "99", "progress": PROGRESS}), "damaged"),
         (header({"format": "2", "progress": PROGRESS}), ".bias_table is missing"),
     ],
 )

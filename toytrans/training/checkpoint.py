@@ -38,7 +38,7 @@ from toytrans.model.seq2seq import Seq2Seq
 
 CHECKPOINTS, LIST, END = "checkpoints", "checkpoints.json", ".safetensors"
 
-FORMAT = 2
+FORMAT = "2"
 """Format 1, of 0.3, had a folder for each checkpoint."""
 
 ROOM = 2**24
@@ -185,7 +185,7 @@ def _packed(checkpoint: Checkpoint) -> bytes:
         for name, tensor in getattr(checkpoint, part).items()
     }
     progress = json.dumps(asdict(checkpoint.progress), allow_nan=False)
-    return safetensors.torch.save(tensors, {"format": str(FORMAT), "progress": progress})
+    return safetensors.torch.save(tensors, {"format": FORMAT, "progress": progress})
 
 
 def _delete(file: Path, digest: str, most_bytes: int) -> None:
@@ -252,11 +252,8 @@ def _read_progress(run: Path, step: int, file: BinaryIO) -> Progress:
     size = int.from_bytes(file.read(8), "little")
     try:
         about = json.loads(file.read(min(size, ROOM)))["__metadata__"]
-        if int(about["format"]) > FORMAT:
-            raise UserError(
-                f"{checkpoint_file(run, step)}: format {about['format']} is newer than this "
-                f"toytrans reads ({FORMAT}); update toytrans"
-            )
+        if about["format"] != FORMAT:
+            raise ValueError
         progress = _PROGRESS.validate_json(about["progress"])
     except (ValueError, KeyError, TypeError, RecursionError):
         raise _damaged(run, step, "damaged, or not written by a training") from None
@@ -279,12 +276,10 @@ class DamagedCheckpoint(UserError):
 
 def _damaged(run: Path, step: int, how: str) -> DamagedCheckpoint:
     others = [other for other in saved_steps(run) if other != step]
-    if before := [other for other in others if other < step]:
-        remedy = (
-            f"the previous checkpoint is step {before[-1]}: take it with --checkpoint {before[-1]}"
-        )
-    elif others:
-        remedy = f"the last checkpoint is step {others[-1]}: take it with --checkpoint {others[-1]}"
+    before = [other for other in others if other < step]
+    if others:
+        which, there = ("previous", before[-1]) if before else ("last", others[-1])
+        remedy = f"the {which} checkpoint is step {there}: take it with --checkpoint {there}"
     else:
         remedy = "there is no other checkpoint; train again"
     return DamagedCheckpoint(f"{checkpoint_file(run, step)}: {how}; {remedy}")
