@@ -21,6 +21,7 @@ from toytrans.data.open import open_dataset
 from toytrans.training import trainer as trainer_module
 from toytrans.training.checkpoint import load_checkpoint, saved_steps
 from toytrans.training.run import RunFolder, create_run
+from toytrans.training.step import Update
 from toytrans.training.trainer import Trainer
 
 pytestmark = pytest.mark.usefixtures("here")
@@ -152,7 +153,7 @@ def test_memory_that_runs_out_in_a_measurement(run, command: Command, monkeypatc
 
 @pytest.mark.parametrize("error", [error for error, _ in OUT], ids=OUT_IDS)
 def test_memory_that_runs_out_does_so_before_the_first_step(command, monkeypatch, error):
-    monkeypatch.setattr(trainer_module, "backward", raising(error))
+    monkeypatch.setattr(Update, "backward", raising(error))
     answer = command(*TRAIN)
     assert answer.code == 2
     said = "toytrans: out of memory: the largest batch, 8 x (6 + 6) tokens, does not fit; lower "
@@ -161,7 +162,7 @@ def test_memory_that_runs_out_does_so_before_the_first_step(command, monkeypatch
 
 
 def test_other_errors_of_torch_are_bugs_of_ours(command, monkeypatch):
-    monkeypatch.setattr(trainer_module, "backward", raising(RuntimeError("can't allocate a name")))
+    monkeypatch.setattr(Update, "backward", raising(RuntimeError("can't allocate a name")))
     answer = command(*TRAIN)
     assert answer.code == 70 and "internal error (RuntimeError" in answer.err
 

@@ -44,7 +44,7 @@ from toytrans.training.faults import build_model, objective_of
 from toytrans.training.graphs import Capture, GraphedUpdate, most_places
 from toytrans.training.optimizer import AdamW, learning_rate
 from toytrans.training.run import Record, append_record
-from toytrans.training.step import Update, Updated, backward
+from toytrans.training.step import Update, Updated
 
 SECONDS_BETWEEN_SAVES = 60.0
 """A checkpoint is written after every evaluation, and at least this often."""
@@ -80,24 +80,16 @@ class Trainer:
         self.config, self.dataset, self.run, self.device = config, dataset, run, device
         self.precision, self.context = precision, context
         model = build_model(config, dataset.facts.vocabulary)
-        self.objective = objective_of(config.fault, config.model.backward)
         self.model = model.to(device)
         context.share(self.model)
         self.optimizer = AdamW(self.model, config.train.weight_decay)
-        eager = Update(
-            self.model,
-            self.optimizer,
-            device,
-            config.train,
-            precision,
-            self.objective,
-            context,
-        )
-        self._update: Callable[..., Updated] = (
-            GraphedUpdate(capture, eager, self.model, most_places(config, dataset.facts))
-            if capture
-            else eager
-        )
+        objective = objective_of(config.fault, config.model.backward)
+        parts = device, config.train, precision, objective, context
+        self._eager = Update(self.model, self.optimizer, *parts)
+        self._update: Callable[..., Updated] = self._eager
+        if capture:
+            places = most_places(config, dataset.facts)
+            self._update = GraphedUpdate(capture, self._eager, self.model, places)
         self.progress = Progress()
         self.stop_reason: StopReason | None = None
         self.not_finite = ""
@@ -241,14 +233,7 @@ class Trainer:
     def _try(self, batch: Batch) -> None:
         """Gradients of this process's shard of a batch. Raises UserError if memory runs out."""
         try:
-            backward(
-                self.model,
-                [self.context.shard(batch)],
-                self.device,
-                objective=self.objective,
-                label_smoothing=self.config.train.label_smoothing,
-                precision=self.precision,
-            )
+            replace(self._eager, context=SINGLE_PROCESS).backward([self.context.shard(batch)])
         except Exception as error:
             if not ran_out_of_memory(error):
                 raise
