@@ -211,7 +211,7 @@ def load_checkpoint(run: Path, step: int, *, most_bytes: int | None = None) -> C
     """Read and verify a checkpoint.
 
     most_bytes: the size from which it is refused unread, `most_bytes_of` its model; None = any.
-    Raises DamagedCheckpoint if it is missing, cut short, changed, or not written by training. Its
+    Raises UserError if it is missing, cut short, changed, or not written by training. Its
     SHA-256 is compared if checkpoints.json lists it.
     """
     file = checkpoint_file(run, step)
@@ -239,7 +239,7 @@ def load_checkpoint(run: Path, step: int, *, most_bytes: int | None = None) -> C
 
 
 def read_progress(run: Path, step: int) -> Progress:
-    """The progress of a checkpoint, from its first bytes alone. Raises DamagedCheckpoint."""
+    """The progress of a checkpoint, from its first bytes alone. Raises UserError."""
     try:
         with open_regular(checkpoint_file(run, step)) as file:
             return _read_progress(run, step, file)
@@ -270,11 +270,8 @@ def _why(error: OSError | Unreadable) -> str:
     return "missing" if missing else f"cannot be read ({error.strerror})"
 
 
-class DamagedCheckpoint(UserError):
-    """A checkpoint cannot be used. The message names the previous one."""
-
-
-def _damaged(run: Path, step: int, how: str) -> DamagedCheckpoint:
+def _damaged(run: Path, step: int, how: str) -> UserError:
+    """Why a checkpoint cannot be used, and which other one there is."""
     others = [other for other in saved_steps(run) if other != step]
     before = [other for other in others if other < step]
     if others:
@@ -282,14 +279,14 @@ def _damaged(run: Path, step: int, how: str) -> DamagedCheckpoint:
         remedy = f"the {which} checkpoint is step {there}: take it with --checkpoint {there}"
     else:
         remedy = "there is no other checkpoint; train again"
-    return DamagedCheckpoint(f"{checkpoint_file(run, step)}: {how}; {remedy}")
+    return UserError(f"{checkpoint_file(run, step)}: {how}; {remedy}")
 
 
 def pick_step(run: Path, which: str) -> int:
     """The step of the checkpoint `best`, `last` or of a number.
 
-    Raises UserError with the steps that exist, and DamagedCheckpoint where the newest, which knows
-    the best, cannot be read.
+    Raises UserError with the steps that exist, or if the newest, which knows the best, cannot be
+    read.
     """
     steps = saved_steps(run)
     if not steps:

@@ -5,6 +5,7 @@ No run is ever replaced. An existing run is resumed, or another folder is taken.
 
 import contextlib
 import os
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -66,7 +67,8 @@ def _default_folder(stem: str, resume: bool) -> Path:
     if stem in (".", "..") or not stem.isprintable():
         raise UserError(f"{stem!r} is no name for a run; name its directory with --out")
     names = os.listdir(RUNS) if RUNS.is_dir() else []
-    numbers = sorted(filter(None, (_number(name, stem) for name in names)))
+    pattern = re.compile(re.escape(stem) + "(?:-([2-9]|[1-9][0-9]{1,8}))?")
+    numbers = sorted(int(found[1] or 1) for found in map(pattern.fullmatch, names) if found)
     for number in reversed(numbers) if resume else ():
         # runs/exp-2 may be the second run of exp.yaml or the first of exp-2.yaml
         made_by = read_environment(RUNS / _name(stem, number)).get("config")
@@ -77,15 +79,6 @@ def _default_folder(stem: str, resume: bool) -> Path:
 
 def _name(stem: str, number: int) -> str:
     return stem if number == 1 else f"{stem}-{number}"
-
-
-def _number(name: str, stem: str) -> int:
-    """1 for stem, k for stem-k, 0 for other names."""
-    rest = name.removeprefix(f"{stem}-")
-    if name == stem or rest == name:
-        return int(name == stem)
-    number = int(rest) if rest.isascii() and rest.isdigit() and len(rest) < 10 else 0
-    return number if number > 1 and rest == str(number) else 0
 
 
 @contextlib.contextmanager

@@ -166,10 +166,7 @@ class RunFolder:
         return saved_steps(self.path)
 
     def progress(self) -> Progress | None:
-        """The progress of the newest checkpoint; None if there is none.
-
-        Raises DamagedCheckpoint.
-        """
+        """The progress of the newest checkpoint; None if there is none. Raises UserError."""
         steps = self.steps
         return read_progress(self.path, steps[-1]) if steps else None
 

@@ -26,7 +26,6 @@ from toytrans.evaluation import Scores, evaluate
 from toytrans.training.checkpoint import (
     CHECKPOINTS,
     Checkpoint,
-    DamagedCheckpoint,
     Progress,
     checkpoint_file,
     listed_checkpoints,
@@ -109,12 +108,13 @@ class Trainer:
         if not steps:
             self.context.on_main(self._check_none_lost)
             return ["no checkpoint to resume from; starting at step 0"]
-        most_bytes = most_bytes_of(self.model)
-        checkpoint = self.context.on_main(partial(_load_newest, self.run, steps, most_bytes))
+        load = partial(load_checkpoint, self.run, steps[-1], most_bytes=most_bytes_of(self.model))
         try:
-            self._restore(checkpoint)
-        except DamagedCheckpoint as error:
-            raise _unusable(error, steps) from None
+            self._restore(self.context.on_main(load))
+        except UserError as error:
+            goes_on = f"step {steps[-2]}" if len(steps) > 1 else "step 0"
+            what = str(error).partition("; ")[0]
+            raise UserError(f"{what}; move it away, then --resume goes on from {goes_on}") from None
         return [f"resumed at step {steps[-1]}"]
 
     def _check_none_lost(self) -> None:
@@ -186,17 +186,17 @@ class Trainer:
     def _restore(self, checkpoint: Checkpoint) -> None:
         place = str(checkpoint_file(self.run, checkpoint.progress.step))
         if checkpoint.progress.window.keys() != self.progress.window.keys():
-            raise DamagedCheckpoint(f"{place}: lacks its sums")
+            raise UserError(f"{place}: lacks its sums")
         load_weights(self.model, checkpoint.weights, place)
         moments = self._moments()
         if problem := misfit(moments, checkpoint.optimizer):
-            raise DamagedCheckpoint(f"{place}: optimizer: {problem}")
+            raise UserError(f"{place}: optimizer: {problem}")
         for name, moment in moments.items():
             moment.copy_(checkpoint.optimizer[name])
         try:
             self._set_random_states(checkpoint.random)
         except (KeyError, RuntimeError, TypeError):
-            raise DamagedCheckpoint(f"{place}: no random states of torch's") from None
+            raise UserError(f"{place}: no random states of torch's") from None
         self.progress = checkpoint.progress
         self._loss_sum = self._scalar(self.progress.window["loss"])
         self.saved_step, self._saved_at = self.progress.step, self.progress.elapsed_s
@@ -342,21 +342,6 @@ class Trainer:
     def _agree(self, elapsed: float) -> tuple[float, bool]:
         """Seconds on the clock of rank 0, and whether any process is interrupted."""
         return self.context.agree(elapsed, self.interrupted or bool(self.received))
-
-
-def _load_newest(run: Path, steps: Sequence[int], most_bytes: int) -> Checkpoint:
-    """The last checkpoint of some steps. Raises UserError."""
-    try:
-        return load_checkpoint(run, steps[-1], most_bytes=most_bytes)
-    except DamagedCheckpoint as error:
-        raise _unusable(error, steps) from None
-
-
-def _unusable(error: DamagedCheckpoint, steps: Sequence[int]) -> UserError:
-    """What is wrong with the last checkpoint of some steps, and how to resume from another."""
-    goes_on = f"step {steps[-2]}" if len(steps) > 1 else "step 0"
-    what = str(error).partition("; ")[0]
-    return UserError(f"{what}; move it away, then --resume goes on from {goes_on}")
 
 
 def _not_finite(record: Record) -> str:
