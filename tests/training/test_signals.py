@@ -195,7 +195,7 @@ def test_a_process_that_waits_for_others_heeds_signals_and_gives_up(seconds: str
     place = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "RANK": "0", "WORLD_SIZE": "2"}
     with python(CONNECTING, seconds, *TRAIN, env=os.environ | place) as process:
         if seconds == "600":
-            wait_until(lambda: not can_bind(port))
+            wait_until_taken(port)
             process.send_signal(signal.SIGINT)
         _, err = process.communicate(timeout=60)
     assert not Path("run").exists()
@@ -206,21 +206,15 @@ def test_a_process_that_waits_for_others_heeds_signals_and_gives_up(seconds: str
     assert f"toytrans: 2 processes cannot connect at 127.0.0.1:{port}" in err
 
 
-def can_bind(port: str) -> bool:
-    """Whether nobody listens there."""
-    try:
-        socket.create_server(("127.0.0.1", int(port))).close()
-    except OSError:
-        return False
-    return True
-
-
-def wait_until(happened: Callable[[], object]) -> None:
+def wait_until_taken(port: str) -> None:
+    """Wait until somebody listens there."""
     for _ in range(600):
-        if happened():
+        try:
+            socket.create_server(("127.0.0.1", int(port))).close()
+        except OSError:
             return
         time.sleep(0.1)
-    raise AssertionError("it has not happened within a minute")
+    raise AssertionError("nobody listens within a minute")
 
 
 # The working directory -----------------------------------------------------------------------
