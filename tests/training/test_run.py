@@ -79,12 +79,6 @@ def test_a_run_goes_on_without_its_config_file(command: Command, refused):
     assert "no config" in refused("train", "--out", "r")
 
 
-def test_resuming_nothing_starts_at_step_zero_and_says_so(command: Command):
-    done = command("train", "c.yaml", "--resume")
-    assert "no checkpoint to resume from; starting at step 0" in done.err
-    assert os.listdir("runs") == ["c"]
-
-
 @pytest.mark.parametrize(
     "goal", ["train.stop_at_exact_match=0.0", "train.patience=1", "train.max_seconds=0.01"]
 )
@@ -164,18 +158,8 @@ def test_records_are_appended_and_those_of_a_resume_replace_those_of_before(comm
 
 @pytest.mark.parametrize(
     "line",
-    [
-        b"",
-        b"\0",
-        b"\xff",
-        b"{}",
-        b"[]",
-        b'{"step": "6"}',
-        b'{"step": -1}',
-        b'{"step": 6, "loss": {}}',
-    ]
+    [b"", b"\xff", b"{}", b"[]", b'{"step": "6"}', b'{"step": -1}', b'{"step": 6, "loss": {}}']
     + [b'{"step": 6, "loss": NaN}', b"[" * 9_000, b'{"step": ' + b"9" * 9_000 + b"}"],
-    ids=str,
 )
 def test_a_line_that_holds_no_record_is_skipped_and_counted(command: Command, line: bytes):
     command(*TRAIN)
