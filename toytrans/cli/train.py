@@ -1,7 +1,6 @@
 """`toytrans train`."""
 
 import contextlib
-import re
 import shlex
 import sys
 import time
@@ -41,14 +40,6 @@ class Moment(NamedTuple):
         return float(self.record["elapsed_s"] / max(step, 1) * (max_steps - step))
 
 
-def _device(name: str) -> str:
-    from toytrans.config.schema import DEVICE
-
-    if not re.match(DEVICE, name):
-        raise UserError(f"--device {name}: expected auto | cpu | cuda | cuda:N | mps")
-    return name
-
-
 def train(
     path: Annotated[
         Path | None, typer.Argument(metavar="CONFIG", help="YAML file that describes the run.")
@@ -61,7 +52,6 @@ def train(
     device: Annotated[
         str | None,
         typer.Option(
-            parser=_device,
             metavar="DEVICE",
             help="auto | cpu | cuda | cuda:N | mps. Default: that of the config.",
         ),
