@@ -9,6 +9,7 @@ save. Rank 0 alone reads and writes the run directory.
 """
 
 import contextlib
+import os
 import platform
 import secrets
 import shlex
@@ -37,7 +38,7 @@ from toytrans.training.faults import check_fault
 from toytrans.training.folder import choose_folder, locked_folder, new_folder
 from toytrans.training.graphs import choose_capture
 from toytrans.training.optimizer import learning_rate
-from toytrans.training.run import RunFolder, create_run, is_run, read_environment
+from toytrans.training.run import METRICS, RunFolder, create_run, is_run, read_environment
 from toytrans.training.signals import ReceivedSignals, collect_signals
 from toytrans.training.trainer import Trainer
 from toytrans.user_code import digests, shown
@@ -112,6 +113,7 @@ def open_session(
             )
             notes.append(locks)
         context.on_main(partial(create_run, trainer.run, config, dataset.facts, environment))
+        trainer.locked = context.on_main(lambda: os.lstat(trainer.run / METRICS))
         processes = f", {size} processes" if size > 1 else ""
         report(f"{trainer.run}: {device}, {precision}{processes}")
         resumed = trainer.progress.step > 0
