@@ -14,8 +14,11 @@ from conftest import Command, tiny_yaml, trained_run
 from forked import COMMAND, Forked
 
 import toytrans
+from toytrans.config.load import load_config
+from toytrans.errors import UserError
 from toytrans.training.checkpoint import saved_steps
 from toytrans.training.run import RunFolder
+from toytrans.training.session import open_session
 
 CONFIG = tiny_yaml(train={"log_every": 2})
 TRAIN = ("train", "--config", "c.yaml")
@@ -187,10 +190,11 @@ def test_nothing_is_written_through_a_link_or_a_pipe(
         os.mkfifo(run / name)
     else:
         (run / name).symlink_to("../diary")
+    others = contents(run)
     answer = command(*LONGER)
     assert answer.code == 2, answer.err
     assert name in answer.err or "not a run directory" in answer.err
-    assert Path("diary").stat().st_size == before
+    assert Path("diary").stat().st_size == before and contents(run) == others
     assert command("runs", ".").code == 0
 
 
@@ -264,6 +268,20 @@ def test_of_two_new_trainings_in_one_folder_one_is_refused(here: Path):
     assert (code, other) == (0, 2) and err.count("\n") == 1
     assert "new: another training is writing here" in err or "new: holds a run" in err
     assert steps_of(here / "new") == [2, 4, 6]
+
+
+def test_a_run_that_is_moved_while_it_trains_writes_to_no_other(run: Path):
+    before = contents(run)
+    shutil.copytree(run, "copy")
+    config = load_config(Path("c.yaml"), ["train.max_steps=14"])
+    session = open_session(config, "c", run, True, str, in_program=True)
+    with pytest.raises(UserError, match="moved or replaced"), session as trainer:
+        for record in trainer.train():
+            if record["step"] == 8:
+                run.rename("away")
+                Path("copy").rename(run)
+    assert contents(run) == before
+    assert steps_of(Path("away"))[-1] == 8
 
 
 def test_a_system_without_locks_says_so_and_trains(

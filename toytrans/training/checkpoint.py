@@ -161,7 +161,7 @@ def save_checkpoint(run: Path, checkpoint: Checkpoint, keep: int = 2) -> None:
     sums = {other: digest for other, digest in listed_checkpoints(run).items() if other in before}
     sums[step] = hashlib.sha256(raw).hexdigest()
     try:
-        file.parent.mkdir(parents=True, exist_ok=True)
+        file.parent.mkdir(exist_ok=True)
         with drafted(file) as draft:
             write_new(draft, raw)
             write_json(run / LIST, dict(sorted(sums.items())))

@@ -30,6 +30,7 @@ from toytrans.errors import UserError
 from toytrans.evaluation import translate
 from toytrans.files import (
     append_line,
+    check_free,
     disk_errors,
     json_text,
     open_regular,
@@ -40,6 +41,7 @@ from toytrans.files import (
 from toytrans.model.seq2seq import Seq2Seq
 from toytrans.tokens import Vocabulary
 from toytrans.training.checkpoint import (
+    LIST,
     Count,
     Progress,
     checkpoint_file,
@@ -340,7 +342,10 @@ def _size_and_change(folder: str) -> tuple[int, float]:
 
 
 def create_run(path: Path, config: Config, facts: DataFacts, environment: dict[str, Any]) -> None:
-    """Write the description of a run, or write it again if the run is resumed."""
+    """Write the description of a run, or write it again if the run is resumed.
+
+    Raises UserError, before it writes, if a link or a folder has the name of one of its files.
+    """
     vocabulary = facts.vocabulary
     data = {
         "symbols": vocabulary.symbols,
@@ -351,6 +356,8 @@ def create_run(path: Path, config: Config, facts: DataFacts, environment: dict[s
     }
     with disk_errors(path, "the run's description"):
         path.mkdir(parents=True, exist_ok=True)
+        for name in (DATA, ENVIRONMENT, CONFIG, LIST):
+            check_free(path / name, replace=True)
         write_file(path / DATA, (json.dumps(data, ensure_ascii=False) + "\n").encode())
         write_json(path / ENVIRONMENT, environment)
         write_file(path / CONFIG, save_config(config).encode())

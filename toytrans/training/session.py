@@ -9,6 +9,7 @@ save. Rank 0 alone reads and writes the run directory.
 """
 
 import contextlib
+import os
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -29,7 +30,7 @@ from toytrans.training.faults import check_fault
 from toytrans.training.folder import choose_folder, locked_folder, new_folder
 from toytrans.training.graphs import choose_capture
 from toytrans.training.optimizer import learning_rate
-from toytrans.training.run import RunFolder, create_run, is_run, read_environment
+from toytrans.training.run import METRICS, RunFolder, create_run, is_run, read_environment
 from toytrans.training.signals import collect_signals, exit_if_signalled
 from toytrans.training.trainer import Trainer
 from toytrans.user_code import shown
@@ -83,6 +84,7 @@ def open_session(
             )
             notes.append(locks)
         context.on_main(partial(create_run, trainer.run, config, dataset.facts, now))
+        trainer.locked = context.on_main(lambda: os.lstat(trainer.run / METRICS))
         if saved and trainer.progress.step:
             notes += [*changes(before, now), _schedule(saved.config, config, trainer.progress.step)]
         report(f"{trainer.run}: {device}, {precision}" + f", {size} processes" * (size > 1))

@@ -8,12 +8,13 @@ A checkpoint holds them all, so a resumed run computes the same numbers.
 
 import contextlib
 import math
+import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -42,7 +43,7 @@ from toytrans.training.distributed import SINGLE_PROCESS, DistributedContext
 from toytrans.training.faults import build_model, objective_of
 from toytrans.training.graphs import Capture, GraphedUpdate, most_places
 from toytrans.training.optimizer import AdamW, learning_rate
-from toytrans.training.run import Record, append_record
+from toytrans.training.run import METRICS, Record, append_record
 from toytrans.training.step import Update, Updated
 
 SECONDS_BETWEEN_SAVES = 60.0
@@ -57,6 +58,7 @@ class Trainer:
     """One training run in a run directory, or under torchrun one process of it.
 
     progress: what was trained so far.
+    locked: the metrics.jsonl that this training holds; a folder with another is not written to.
     stop_reason: why training ended; None while it runs.
     not_finite: the number that was not finite, if training diverged.
     scores: the validation scores of the best checkpoint by its step, if it was measured here.
@@ -90,6 +92,7 @@ class Trainer:
             places = most_places(config, dataset.facts)
             self._update = GraphedUpdate(capture, self._eager, self.model, places)
         self.progress = Progress()
+        self.locked: os.stat_result | None = None
         self.stop_reason: StopReason | None = None
         self.not_finite = ""
         self.interrupted, self.received = False, list[int]()
@@ -172,8 +175,21 @@ class Trainer:
         tensors = weights_of(self.model), self._moments(), self._random_states()
         checkpoint = Checkpoint(replace(self.progress), *tensors)
         keep = self.config.train.keep_checkpoints
-        self.context.on_main(partial(save_checkpoint, self.run, checkpoint, keep))
+        self.context.on_main(partial(self._write, save_checkpoint, checkpoint, keep))
         self.saved_step, self._saved_at = self.progress.step, self.progress.elapsed_s
+
+    def _write(self, write: Callable[..., None], *what: Any) -> None:
+        """Write to the run. Raises UserError if its folder no longer holds the locked file."""
+        file = self.run / METRICS
+        try:
+            is_own = self.locked is None or os.path.samestat(self.locked, os.lstat(file))
+        except OSError:
+            is_own = False
+        if not is_own:
+            raise UserError(
+                f"{file}: moved or replaced while training; go on with --resume where the run is"
+            )
+        write(self.run, *what)
 
     def _moments(self) -> dict[str, Tensor]:
         """The moments and step counts of AdamW, by parameter name."""
@@ -284,7 +300,7 @@ class Trainer:
         if evaluates and not self.not_finite:
             record |= self._evaluate()
             self.not_finite = _not_finite(record)
-        self.context.on_main(partial(append_record, self.run, record))
+        self.context.on_main(partial(self._write, append_record, record))
         if evaluates and not self.not_finite:
             self.save()
         return record
