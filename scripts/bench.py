@@ -48,13 +48,14 @@ from toytrans.config.schema import Config, ModelConfig
 from toytrans.data.batches import Batch, training_batches
 from toytrans.data.open import open_dataset
 from toytrans.data.pairs import Pairs, pad_rows
+from toytrans.doctor.machine import installed
 from toytrans.export import ctranslate2, huggingface
 from toytrans.export.shared import Rows, cut
 from toytrans.model.decoding import search
 from toytrans.model.transformer import Transformer
 from toytrans.tokens import BOS_ID, EOS_ID, FIRST_SYMBOL_ID, PAD_ID
 from toytrans.training.devices import choose_precision, tune_process
-from toytrans.training.environment import installed, processor_name
+from toytrans.training.environment import processor_name
 from toytrans.training.graphs import CudaCapture, GraphedUpdate, most_places
 from toytrans.training.optimizer import AdamW
 from toytrans.training.step import Update

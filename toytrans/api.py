@@ -31,7 +31,8 @@ from toytrans.training.devices import tuned
 from toytrans.training.measured import measure
 from toytrans.training.records import Records
 from toytrans.training.run import Record, RunFolder
-from toytrans.training.session import Session, open_session
+from toytrans.training.session import open_session
+from toytrans.training.trainer import Trainer
 
 if TYPE_CHECKING:
     from toytrans.inspection.heads import AttentionMaps
@@ -187,27 +188,26 @@ def train(
     checked = config_of(_tree_of(config), changed)
     name, folder = _name_of(config, checked), None if out is None else Path(out)
     opened = open_session(checked, name, folder, resume, logger.info, in_program=True)
-    with tuned(), opened as session:
-        _follow(session, on_record)
-    return load(session.trainer.run, device=str(session.trainer.device))
+    with tuned(), opened as trainer:
+        _follow(trainer, on_record)
+    return load(trainer.run, device=str(trainer.device))
 
 
-def _follow(session: Session, on_record: Callable[[Record], object] | None) -> None:
+def _follow(trainer: Trainer, on_record: Callable[[Record], object] | None) -> None:
     """Train, and give away each record. Raises UserError where training diverged."""
-    trainer = session.trainer
     records = trainer.train()
     for record in records:
         try:
             if on_record is not None and on_record(record) is False:
-                trainer.interrupt()
+                trainer.interrupted = True
         except BaseException:
-            trainer.interrupt()
+            trainer.interrupted = True
             next(records, None)  # it saves, and takes no step
             raise
     if trainer.stop_reason == "diverged":
         raise UserError(trainer.divergence())
-    if session.signals.received and trainer.saved_step is not None:
-        session.signals.received.clear()
+    if trainer.received and trainer.saved_step is not None:
+        trainer.received.clear()
         logger.warning(
             "%s: interrupted at step %d and saved; resume=True goes on",
             trainer.run,

@@ -183,15 +183,6 @@ def test_ctrl_c_saves_and_a_second_one_is_a_keyboard_interrupt(caplog):
     assert not toytrans.train(TINY, "r", resume=True).unfinished
 
 
-def test_a_ctrl_c_before_the_first_step_is_a_keyboard_interrupt(monkeypatch):
-    monkeypatch.setattr(
-        "toytrans.training.session.create_run", lambda *_: signal.raise_signal(signal.SIGINT)
-    )
-    monkeypatch.setattr(Trainer, "_step", None)
-    with pytest.raises(KeyboardInterrupt):
-        toytrans.train(TINY, "r")
-
-
 def test_a_thread_trains_and_the_log_gets_what_commands_print(caplog, capfd):
     """Outside of the main thread no signal can be collected."""
     caplog.set_level(logging.INFO, "toytrans")
@@ -208,10 +199,8 @@ def test_a_thread_trains_and_the_log_gets_what_commands_print(caplog, capfd):
     [
         ({}, {}, "config: data: missing; add it$"),
         ({"data": {"task": "copi"}}, {}, "config: data.task: found 'copi', .*did you mean copy"),
-        ({"data": {"task": "copy"}, 1: 2}, {}, "config: 1: "),
         (3, {}, "a config is a path, a dict or a toytrans.Config, not int"),
         ("absent.yaml", {}, "absent.yaml: no such file"),
-        (TINY, {"seed": -1}, "changes: seed: found -1, expected at least 0"),
         (TINY, {"changes": {3: 1}}, "changes: 3: unknown key"),
         (TINY, {"out": "full"}, "full: not empty, so it is left alone; name another --out"),
         (TINY, {"changes": {"train.lr": 1e30}}, "training diverged: .*; lower train.lr"),
@@ -248,8 +237,6 @@ def test_a_run_translates_and_measures_as_the_commands_do(run: toytrans.Run, com
     Path("src.txt").write_text("1 2\n3\n")
     Path("tgt.txt").write_text("1 2\n4\n")
     assert run.evaluate(files=("src.txt", "tgt.txt")).to_dict()["examples"] == 2
-    Path("p.tsv").write_text("1 2\t1 2\n")
-    assert run.evaluate(files="p.tsv").to_dict()["examples"] == 1
 
 
 def test_attention_and_masks_are_those_of_the_commands(run: toytrans.Run, command: Command):
@@ -261,7 +248,6 @@ def test_attention_and_masks_are_those_of_the_commands(run: toytrans.Run, comman
     assert run.attention().to_dict()["src"] == printed(*attention)["src"]
     given = run.attention("1 2", "2 1 0", part="cross", layer=1, head=2, sample=0)
     assert [(head.part, head.layer, head.head) for head in given.heads] == [("cross", 1, 2)]
-    assert run.vocabulary.decode(given.batch.tgt_out[0].tolist()) == ["2", "1", "0"]
     pairs = ("--src", "1 2 3", "--tgt", "3 2 1", "--src", "4", "--tgt", "4 4")
     masks = run.masks(["1 2 3", "4"], ["3 2 1", "4 4"])
     assert masks.to_dict() == printed("inspect-masks", str(run.path), *pairs)
@@ -286,7 +272,6 @@ def test_a_run_is_loaded_at_a_step_with_its_records_and_checked(run: toytrans.Ru
     ("ask", "message"),
     [
         (lambda run: run.evaluate("1:8"), "lengths '1:8': write the shortest and the longest"),
-        (lambda run: run.evaluate((8, 1)), r"lengths \(8, 1\): write"),
         (lambda run: run.evaluate(beam=1.5), "beam 1.5: expected a whole number, 1 or more"),
         (lambda run: run.evaluate(split="train"), "split 'train'"),
         (lambda run: run.attention("1", layer=9), "^layer 9: no such layer"),
@@ -307,28 +292,15 @@ def test_bad_questions_are_user_errors(run: toytrans.Run, ask, message):
 # In a notebook --------------------------------------------------------------------------------
 
 
-def test_text_is_short(run: toytrans.Run):
-    assert re.fullmatch(r"Run\(.*: copy, [\d,]+ parameters, step \d\)", repr(run))
-    assert "6 records, the last values: step 6, loss " in repr(run.records)
-    assert "in range: exact match 0." in repr(run.evaluate())
-    assert "cross layer 1 head 2: " in repr(run.attention("1 2"))
-    assert "Decoder self-attention: 3 of 9 cells masked, (1, 3, 3)" in repr(run.masks("1", "1 2"))
-
-
 def test_masks_heads_and_measurements_are_tables(run: toytrans.Run):
+    assert re.fullmatch(r"Run\(.*: copy, [\d,]+ parameters, step \d\)", repr(run))
     page = run.masks(["1 2 3", "4"], ["3 2 1", "4"])._repr_html_()
-    assert page.count("<table>") == 2 * 3
-    assert 'title="&lt;bos&gt; at 0 -&gt; &lt;bos&gt; at 0: may attend"' in page
-    assert "3 at 1 -&gt; 2 at 2: masked: future" in page
-    assert "4 at 1 -&gt; &lt;pad&gt; at 3: masked: pad key" in page
+    assert page.count("<table>") == 2 * 3 and "masked: pad key" in page
     maps = run.attention("1 2 3", sample=0)
     page = maps._repr_html_()
     _, _, weights = next(maps.maps())
     assert page.count("<table>") == 1 + len(maps.heads)
     assert f": {float(weights[0, 0, 0]):.4f}" in page
-    long = " ".join(["1"] * 200)
-    assert "too many to show" in run.masks(long, long)._repr_html_()
-    assert "are not shown; choose a part" in run.attention(long, sample=0)._repr_html_()
     page = run.evaluate()._repr_html_()
     assert all(word in page for word in ("in range", "beyond", "exact match", "length 9"))
 

@@ -45,7 +45,7 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 
 def test_every_run_is_listed_with_its_state(runs, command: Command, monkeypatch):
-    with locked_folder(runs / "locked", ""):
+    with locked_folder(runs / "locked"):
         listed = json.loads(command("runs", "--json").out)
         monkeypatch.setenv("COLUMNS", "200")
         lines = command("runs").out.splitlines()

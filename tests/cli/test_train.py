@@ -24,7 +24,7 @@ def test_one_config_must_be_named(refused):
 
 def test_a_short_option_is_named_where_its_value_is_refused(refused):
     for option, value, expected in (
-        ("--device", "gpu", "toytrans: --device gpu: expected auto | cpu"),
+        ("--device", "gpu", "toytrans: --device: device: found 'gpu', expected auto | cpu"),
         ("--seed", "-1", "toytrans: --seed: seed: found -1, expected at least 0"),
         ("--set", "seed=-1", "toytrans: --set: seed: found -1, expected at least 0"),
     ):

@@ -22,6 +22,7 @@ from toytrans.config.schema import Config
 from toytrans.config.yaml import write_yaml
 from toytrans.data.open import open_dataset
 from toytrans.data.pairs import DataFacts
+from toytrans.doctor import machine
 from toytrans.doctor.findings import examine
 from toytrans.doctor.record import (
     CheckpointStatus,
@@ -32,7 +33,7 @@ from toytrans.doctor.record import (
     read_snapshot,
     target_stats,
 )
-from toytrans.training import environment as machine
+from toytrans.training import environment
 from toytrans.training.checkpoint import load_checkpoint, save_checkpoint
 from toytrans.training.run import create_run
 from toytrans.training.trainer import Trainer
@@ -478,9 +479,9 @@ def test_what_would_stop_a_training_is_said_with_exit_code_1(tmp_path, monkeypat
 
 def test_what_can_change_numbers_is_in_every_runs_environment(monkeypatch):
     monkeypatch.setenv("MKL_CBWR", "COMPATIBLE")
-    found = machine.settings_of_numbers()
+    found = environment.settings_of_numbers()
     assert found["threads"] == torch.get_num_threads()
     assert found["cpu_capability"] == torch.backends.cpu.get_cpu_capability()
     assert found["switches"]["MKL_CBWR"] == "COMPATIBLE"
     torch.set_float32_matmul_precision("medium")
-    assert machine.settings_of_numbers()["matmul_precision"] == "medium"
+    assert environment.settings_of_numbers()["matmul_precision"] == "medium"

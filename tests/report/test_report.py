@@ -179,7 +179,7 @@ def test_runs_in_every_state(folder: Path, here: Path, command: Command) -> None
     text = words_of(here / "all.html")
     assert "bad: bad/data.json: damaged" in text and " bad damaged " in text
     assert "started: " in text and " seed 0 1 0 0 " in text
-    with locked_folder(here / "one", ""):
+    with locked_folder(here / "one"):
         assert command("report", "one").code == 0
     assert "being written, step 6 of 6" in words_of(here / "report.html")
 

@@ -150,7 +150,7 @@ def test_a_training_that_still_saves_is_waited_for(here: Path, monkeypatch):
     (each,) = planned().trials
     monkeypatch.setattr(trial, "SECONDS_FOR_LOCK", 0.3)
     each.path.mkdir(parents=True)
-    with locked_folder(each.path, ""):
+    with locked_folder(each.path):
         began = time.monotonic()
         failure = trial.run(each)
         assert time.monotonic() - began >= 0.3

@@ -4,49 +4,24 @@ import pytest
 import torch
 
 from toytrans.errors import UserError
-from toytrans.training.devices import (
-    agrees_with_cpu,
-    choose_device,
-    choose_precision,
-    devices,
-    onednn_keeps_fp32,
-)
+from toytrans.training import devices
+from toytrans.training.devices import choose_device, choose_precision, onednn_keeps_fp32
 
 
 def test_absent_devices_are_refused_with_those_that_exist():
     with pytest.raises(UserError, match=r"device cuda:9 is not on this machine, which has cpu"):
         choose_device("cuda:9")
     assert choose_device("cpu") == torch.device("cpu")
-    assert str(choose_device("auto")).split(":")[0] in {d.split(":")[0] for d in devices()}
-
-
-def test_a_device_must_agree_with_the_cpu_and_leave_the_random_state_alone():
-    before = torch.get_rng_state()
-    assert agrees_with_cpu(torch.device("cpu"))
-    assert torch.equal(before, torch.get_rng_state())
-    assert not agrees_with_cpu(torch.device("meta")), "numbers that are not there do not agree"
-
-
-def test_auto_takes_mps_only_if_its_numbers_agree(monkeypatch):
-    from toytrans.training import devices as module
-
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    monkeypatch.setattr(module, "devices", lambda: ["cpu", "mps"])
-    for agrees, expected in ((True, "mps"), (False, "cpu")):
-        monkeypatch.setattr(module, "agrees_with_cpu", lambda _, agrees=agrees: agrees)
-        assert str(choose_device("auto")) == expected
+    assert choose_device("auto").type == ("cuda" if torch.cuda.is_available() else "cpu")
 
 
 def test_precision_auto_follows_the_device_and_the_width(monkeypatch):
-    from toytrans.training import devices as module
-
     for able, expected in ((True, "bf16"), (False, "fp32")):
-        monkeypatch.setattr(module, "has_bf16_products", lambda _, able=able: able)
+        monkeypatch.setattr(devices, "has_bf16_products", lambda _, able=able: able)
         assert choose_precision("auto", torch.device("cpu"), 128) == expected
         assert choose_precision("auto", torch.device("cuda"), 64) == expected
         assert choose_precision("auto", torch.device("cpu"), 64) == "fp32"
         assert choose_precision("bf16", torch.device("cpu"), 64) == "bf16"
-    assert choose_precision("fp64", torch.device("cpu"), 64) == "fp64"
     with pytest.raises(UserError, match="fp64 does not exist on mps"):
         choose_precision("fp64", torch.device("mps"), 64)
 
@@ -55,21 +30,12 @@ def test_products_are_onednns_only_where_they_stay_fp32(monkeypatch):
     before, measure = torch.get_float32_matmul_precision(), onednn_keeps_fp32.__wrapped__
     measure()
     assert torch.get_float32_matmul_precision() == before
-
-    set_precision = torch.set_float32_matmul_precision
-    rounds = {"on": False}
-
-    def remember(setting):
-        rounds["on"] = setting == "medium"
-        set_precision(setting)
-
     multiply = torch.Tensor.__matmul__
 
     def rounding(a, b):
-        if rounds["on"] and a.dtype == torch.float32:
+        if torch.get_float32_matmul_precision() == "medium" and a.dtype == torch.float32:
             return multiply(a.bfloat16(), b.bfloat16()).float()
         return multiply(a, b)
 
-    monkeypatch.setattr(torch, "set_float32_matmul_precision", remember)
     monkeypatch.setattr(torch.Tensor, "__matmul__", rounding)
     assert not measure()

@@ -14,8 +14,11 @@ from conftest import Command, tiny_yaml, trained_run
 from forked import COMMAND, Forked
 
 import toytrans
+from toytrans.config.load import load_config
+from toytrans.errors import UserError
 from toytrans.training.checkpoint import saved_steps
 from toytrans.training.run import RunFolder
+from toytrans.training.session import open_session
 
 CONFIG = tiny_yaml(train={"log_every": 2})
 TRAIN = ("train", "--config", "c.yaml")
@@ -96,17 +99,11 @@ def test_two_trainings_at_once_take_two_folders():
 
 
 @pytest.mark.usefixtures("here")
-@pytest.mark.parametrize("link", ["runs", "runs/c", "away"])
-def test_a_link_that_leads_nowhere_is_told(command: Command, link: str):
+@pytest.mark.parametrize(("link", "words"), [("runs", ()), ("away", ("--out", "away/run"))])
+def test_a_link_that_leads_nowhere_is_told(refused: Refused, link: str, words: tuple[str, ...]):
     """To a disk that is not mounted, say."""
-    Path(link).parent.mkdir(exist_ok=True)
     Path(link).symlink_to("/not/mounted")
-    answer = command(*TRAIN, *(("--out", "away/run") if link == "away" else ()))
-    if link == "runs/c":
-        assert answer.code == 0 and Path("runs/c-2").is_dir(), "the next name is free"
-        return
-    assert (answer.code, answer.err.count("\n")) == (2, 1)
-    assert f"{link} is a link to /not/mounted, which is not there" in answer.err
+    assert f"{link} is a link to /not/mounted, which is not there" in refused(*TRAIN, *words)
 
 
 # What is there stays -----------------------------------------------------------------------------
@@ -158,21 +155,12 @@ def test_a_training_killed_before_its_config_was_written_starts_again(
     assert steps_of(Path("r")) == [2, 4, 6]
 
 
-@pytest.mark.parametrize(
-    "bad",
-    [
-        ("--set", "train.lr=0.5"),
-        ("--set", "train.lr=much"),
-        ("--device", "cuda:77"),
-        ("--break", "nothing"),
-        ("--set", "data.task=reverse"),
-    ],
-)
+@pytest.mark.parametrize("bad", [("--set", "train.lr=much"), ("--device", "cuda:77")])
 def test_a_refused_command_changes_nothing(run: Path, refused: Refused, bad: tuple[str, ...]):
     before = contents(run), sorted(Path.cwd().rglob("*"))
     refused(*RESUME, *bad)
-    if bad != ("--set", "train.lr=0.5") and "data" not in bad[1]:
-        refused(*TRAIN, "--out", "new", *bad)
+    refused(*RESUME, "--set", "train.lr=0.5")
+    refused(*TRAIN, "--out", "new", *bad)
     assert (contents(run), sorted(Path.cwd().rglob("*"))) == before
 
 
@@ -182,34 +170,31 @@ def test_an_error_before_the_first_file_leaves_no_folder(
     def fails(*_: object) -> None:
         raise RuntimeError("a bug")
 
-    for place in ("toytrans.training.session._environment", "toytrans.training.trainer.AdamW"):
-        with monkeypatch.context() as patch:
-            patch.setattr(place, fails)
-            assert command(*TRAIN).code == command(*TRAIN, "--out", "new").code == 70
-        assert os.listdir(here) == ["c.yaml"]
+    monkeypatch.setattr("toytrans.training.trainer.AdamW", fails)
+    assert command(*TRAIN).code == command(*TRAIN, "--out", "new").code == 70
+    assert os.listdir(here) == ["c.yaml"]
 
 
 NAMES = ("config.yaml", "data.json", "environment.json", "metrics.jsonl", "checkpoints.json")
 
 
 @pytest.mark.usefixtures("in_time")
-@pytest.mark.parametrize("make", ["link", "dead link", "pipe"])
+@pytest.mark.parametrize("make", ["link", "pipe"])
 @pytest.mark.parametrize("name", NAMES)
 def test_nothing_is_written_through_a_link_or_a_pipe(
     run: Path, command: Command, name: str, make: str
 ):
-    Path("diary").write_bytes((run / name).read_bytes())
-    before = Path("diary").read_bytes()
+    before = Path("diary").write_bytes((run / name).read_bytes())
     (run / name).unlink()
     if make == "pipe":
         os.mkfifo(run / name)
     else:
-        (run / name).symlink_to("../diary" if make == "link" else "../new")
+        (run / name).symlink_to("../diary")
+    others = contents(run)
     answer = command(*LONGER)
-    is_told = name in answer.err or "not a run directory" in answer.err
-    assert answer.code == 2 and is_told, answer.err
-    assert Path("diary").read_bytes() == before and not Path("new").exists()
-    assert not (run / name).is_file() or (run / name).is_symlink()
+    assert answer.code == 2, answer.err
+    assert name in answer.err or "not a run directory" in answer.err
+    assert Path("diary").stat().st_size == before and contents(run) == others
     assert command("runs", ".").code == 0
 
 
@@ -239,7 +224,7 @@ def test_checkpoints_may_lie_on_another_disk(run: Path, command: Command):
 HOLDS = """
 import time; from pathlib import Path
 from toytrans.training.folder import locked_folder
-with locked_folder(Path("run"), ""): print("locked", flush=True); time.sleep(60)
+with locked_folder(Path("run")): print("locked", flush=True); time.sleep(60)
 """
 
 
@@ -250,7 +235,7 @@ def test_a_second_training_is_refused_until_the_first_is_gone(run: Path, command
         before = contents(run)
         answer = command(*LONGER)
         assert (answer.code, answer.out, answer.err.count("\n")) == (2, "", 1)
-        assert "run: another training is writing here" in answer.err and "--out" in answer.err
+        assert "run: another training is writing here" in answer.err
         assert command("eval", "run").code == command("report", "run").code == 0
         assert "being written" in command("runs", ".", "--json").out
         assert contents(run) == before
@@ -285,16 +270,29 @@ def test_of_two_new_trainings_in_one_folder_one_is_refused(here: Path):
     assert steps_of(here / "new") == [2, 4, 6]
 
 
+def test_a_run_that_is_moved_while_it_trains_writes_to_no_other(run: Path):
+    before = contents(run)
+    shutil.copytree(run, "copy")
+    config = load_config(Path("c.yaml"), ["train.max_steps=14"])
+    session = open_session(config, "c", run, True, str, in_program=True)
+    with pytest.raises(UserError, match="moved or replaced"), session as trainer:
+        for record in trainer.train():
+            if record["step"] == 8:
+                run.rename("away")
+                Path("copy").rename(run)
+    assert contents(run) == before
+    assert steps_of(Path("away"))[-1] == 8
+
+
 def test_a_system_without_locks_says_so_and_trains(
     run: Path, command: Command, monkeypatch: pytest.MonkeyPatch
 ):
     def no_lock(*_: object) -> None:
         raise OSError(95, "Operation not supported")
 
-    for name, value in (("fcntl.fcntl", no_lock), ("fcntl", None)):
-        with monkeypatch.context() as patch:
-            patch.setattr(f"toytrans.training.lock.{name}", value)
-            answer = command(*RESUME)
-            assert command("runs", ".").code == 0
-        assert answer.code == 0 and "run: no file locks here" in answer.err
     assert "file locks" not in command(*RESUME).err
+    for name, value in (("fcntl.fcntl", no_lock), ("fcntl", None)):
+        monkeypatch.setattr(f"toytrans.training.lock.{name}", value)
+        answer = command(*RESUME)
+        assert answer.code == 0 and "run: no file locks here" in answer.err
+        assert command("runs", ".").code == 0

@@ -11,7 +11,6 @@ from toytrans.data.batches import training_batches
 from toytrans.data.open import open_dataset
 from toytrans.model.positions.base import Positions
 from toytrans.training.graphs import Capture, choose_capture
-from toytrans.training.run import create_run
 from toytrans.training.trainer import Trainer
 
 DATA = {"train_length": [1, 9], "batch_tokens": 128, "valid_examples": 8}
@@ -25,15 +24,12 @@ def run_again(warm_up, work):
     return work
 
 
-def trainer_of(run: Path, capture: Capture | None, **sections) -> Trainer:
-    train = {"precision": "fp32", "eval_every": 1000} | sections.pop("train", {})
-    model = LAYERS | sections.pop("model", {})
-    config = config_of("reverse", data=DATA, model=model, train=train, **sections)
-    source = open_dataset(config)
-    create_run(run, config, source.facts, {})
-    return Trainer(
-        config, source, run, torch.device("cpu"), config.train.precision, capture=capture
-    )
+def trainer_of(run: Path, capture: Capture | None, model: dict, **train) -> Trainer:
+    train = {"precision": "fp32", "eval_every": 1000} | train
+    config = config_of("reverse", data=DATA, model=LAYERS | model, train=train)
+    run.mkdir(exist_ok=True)
+    source, precision = open_dataset(config), config.train.precision
+    return Trainer(config, source, run, torch.device("cpu"), precision, capture=capture)
 
 
 def numbers(trainer: Trainer, steps: int) -> list[torch.Tensor]:
@@ -53,10 +49,10 @@ def numbers(trainer: Trainer, steps: int) -> list[torch.Tensor]:
 def test_recorded_updates_have_the_numbers_of_eager_ones(tmp_path, scheme, precision):
     """With dropout, whose random numbers a warm-up must not use up."""
     train = {"precision": precision, "label_smoothing": 0.1, "weight_decay": 0.1}
-    sections = {"train": train, "model": {**scheme, "dropout": 0.1}}
-    recorded = trainer_of(tmp_path / "recorded", run_again, **sections)
+    model = {**scheme, "dropout": 0.1}
+    recorded = trainer_of(tmp_path / "recorded", run_again, model, **train)
     found = numbers(recorded, 20)
-    expected = numbers(trainer_of(tmp_path / "eager", None, **sections), 20)
+    expected = numbers(trainer_of(tmp_path / "eager", None, model, **train), 20)
     assert all(torch.equal(*pair) for pair in zip(found, expected, strict=True))
     assert 3 < len(recorded._update.graphs) < 20, "shapes came again"
 
@@ -64,7 +60,7 @@ def test_recorded_updates_have_the_numbers_of_eager_ones(tmp_path, scheme, preci
 @pytest.mark.parametrize("scheme", SCHEMES, ids=str)
 def test_tables_of_positions_have_their_final_size_before_the_first_graph(tmp_path, scheme):
     """No batch and no evaluation, which decodes as far as it may, brings a larger one."""
-    trainer = trainer_of(tmp_path / "run", run_again, model=scheme)
+    trainer = trainer_of(tmp_path / "run", run_again, scheme)
 
     def tables() -> list[int]:
         schemes = [module for module in trainer.model.modules() if isinstance(module, Positions)]
@@ -79,14 +75,14 @@ def test_tables_of_positions_have_their_final_size_before_the_first_graph(tmp_pa
 
 def test_a_recorded_run_resumes_with_the_same_numbers(tmp_path):
     train = {"max_steps": 20, "log_every": 1, "eval_every": 10}
-    sections = {"model": {"dropout": 0.2}, "train": train}
-    expected = [r["loss"] for r in trainer_of(tmp_path / "eager", None, **sections).train()]
-    first = trainer_of(tmp_path / "pieces", run_again, **sections)
+    model = {"dropout": 0.2}
+    expected = [r["loss"] for r in trainer_of(tmp_path / "eager", None, model, **train).train()]
+    first = trainer_of(tmp_path / "pieces", run_again, model, **train)
     losses = []
     for record in first.train():
         losses.append(record["loss"])
         first.interrupted = record["step"] == 13
-    second = trainer_of(tmp_path / "pieces", run_again, **sections)
+    second = trainer_of(tmp_path / "pieces", run_again, model, **train)
     second.resume()
     losses += [record["loss"] for record in second.train()]
     assert second._update.graphs and losses == expected
@@ -106,9 +102,8 @@ def test_a_recorded_run_resumes_with_the_same_numbers(tmp_path):
 def test_what_cannot_be_recorded_is_eager_and_says_why(sections, reason):
     config = config_of(**(sections | {"train": {"cuda_graphs": "on"} | sections.get("train", {})}))
     processes = 2 if "processes" in reason else 1
-    capture, said = choose_capture(
-        config, torch.device("cuda:0"), config.train.precision, processes
-    )
+    precision = config.train.precision
+    capture, said = choose_capture(config, torch.device("cuda:0"), precision, processes)
     assert capture is None and said.startswith("no CUDA graphs: ") and reason in said
 
 

@@ -45,12 +45,6 @@ def test_anchored_positions_solve_a_task_and_go_beyond_its_lengths(tmp_path, tas
     assert inside >= 0.99 and beyond >= 0.99
 
 
-def test_anchored_positions_add(tmp_path):
-    data = {"task": "addition", "train_length": [3, 13], "test_length": [3, 20]}
-    inside, beyond = trained(tmp_path, data, {"d_model": 32}, max_steps=400, lr=1e-2)
-    assert inside >= 0.9 and beyond >= 0.8
-
-
 def test_the_textbook_model_learns_short_copies_but_nothing_longer(tmp_path):
     data = {"task": "copy", "symbols": 10, "train_length": [1, 6], "test_length": [1, 12]}
     model = {"positions": "sinusoidal", **ONE_LAYER}

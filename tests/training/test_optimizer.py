@@ -33,11 +33,6 @@ def test_decay_a_quarter_half_and_all_of_the_way(schedule, expected):
     assert rates(schedule, [35, 60, 110]) == pytest.approx(expected)
 
 
-def test_no_warm_up_starts_at_the_peak():
-    config = TrainConfig(lr=1.0, max_steps=100, warmup_steps=0, schedule="constant")
-    assert learning_rate(1, config) == 1.0
-
-
 def test_only_matrices_are_decayed():
     model = model_of(VOCABULARY, positions="anchored")
     optimizer = AdamW(model, weight_decay=0.1)

@@ -5,12 +5,12 @@ import torch
 from conftest import VOCABULARY, config_of, model_of
 from torch.nn import functional as F
 
+from toytrans.config.schema import TrainConfig
 from toytrans.data.batches import make_batch
 from toytrans.data.open import open_dataset
 from toytrans.training.objective import summed_loss
-from toytrans.training.step import backward
-
-CPU = torch.device("cpu")
+from toytrans.training.optimizer import AdamW
+from toytrans.training.step import Update
 
 
 def test_the_loss_ignores_pads_and_smooths_as_torch_does():
@@ -39,9 +39,10 @@ def test_accumulation_equals_the_large_batch(positions):
     parts = [make_batch(pairs.take(r), source_bos=True) for r in rows]
     whole = [make_batch(pairs, source_bos=True)]
     assert len({part.target_tokens for part in parts}) == 3, "parts of unequal weight"
-    loss, tokens = backward(model, parts, CPU)
+    update = Update(model, AdamW(model, 0.0), torch.device("cpu"), TrainConfig(), "fp64")
+    loss, tokens = update.backward(parts)
     accumulated = gradients(model)
-    whole_loss, whole_tokens = backward(model, whole, CPU)
+    whole_loss, whole_tokens = update.backward(whole)
     assert tokens == whole_tokens
     assert loss.item() == pytest.approx(whole_loss.item(), abs=1e-9)
     assert (accumulated - gradients(model)).abs().max() < 1e-9

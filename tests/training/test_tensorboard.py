@@ -55,15 +55,6 @@ def test_the_log_holds_what_metrics_hold_through_resumes(command: Command):
     assert shown() == expected() and list(shown()["valid/loss"]) == [2, 4, 6, 8, 10, 12, 14]
 
 
-def test_logging_changes_no_number(command: Command):
-    pytest.importorskip("tensorboard")
-    assert command(*TRAIN, *LOGGED).code == 0 == command(*TRAIN[:-1], "plain").code
-    logged, plain = (
-        [record | {"elapsed_s": 0} for record in records(run)] for run in ("r", "plain")
-    )
-    assert logged == plain != []
-
-
 def test_another_logger_and_a_missing_library_are_refused(command: Command, refused, monkeypatch):
     assert command(*TRAIN, "--log-to", "wandb").code == 2
     monkeypatch.setitem(sys.modules, "tensorboard", None)
@@ -71,18 +62,13 @@ def test_another_logger_and_a_missing_library_are_refused(command: Command, refu
     assert not Path("r").exists()
 
 
-@pytest.mark.parametrize("harm", ["file", "link", "full"])
-def test_a_log_that_cannot_be_written_stops_no_training(
-    command: Command, tmp_path, monkeypatch, harm
-):
+@pytest.mark.parametrize("harm", ["file", "full"])
+def test_a_log_that_cannot_be_written_stops_no_training(command: Command, monkeypatch, harm):
     pytest.importorskip("tensorboard")
     assert command(*TRAIN).code == 0
     if harm == "file":
         Path("r/logs").write_text("mine")
-    elif harm == "link":
-        (tmp_path / "elsewhere").mkdir()
-        Path("r/logs").symlink_to(tmp_path / "elsewhere")
-    elif harm == "full":
+    else:
         Path("r/logs").mkdir()
         monkeypatch.setattr("time.time_ns", lambda: "full")
         Path("r/logs/events.out.tfevents.full").symlink_to("/dev/full")
@@ -90,4 +76,3 @@ def test_a_log_that_cannot_be_written_stops_no_training(
     assert answer.code == 0 and len(expected()["train/loss"]) == 12
     assert answer.err.count("--log-to tensorboard: stopped (") == 1, answer.err
     assert "metrics.jsonl is complete" in answer.err and "Traceback" not in answer.err
-    assert not list((tmp_path / "elsewhere").glob("*"))

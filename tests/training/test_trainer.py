@@ -2,16 +2,17 @@
 
 import math
 from itertools import islice
+from pathlib import Path
 
 import pytest
 import torch
 from conftest import config_of
 from torch.nn import functional as F
 
-from toytrans.data.batches import Batch, training_batches
+from toytrans.data.batches import training_batches
 from toytrans.data.open import open_dataset
+from toytrans.model.transformer import Transformer
 from toytrans.training.checkpoint import saved_steps
-from toytrans.training.objective import summed_loss
 from toytrans.training.run import RunFolder, create_run
 from toytrans.training.trainer import Trainer
 
@@ -32,8 +33,6 @@ def test_steps_are_clipped_adamw_steps_at_the_scheduled_rate(tmp_path):
     trainer = trainer_of(tmp_path / "run", train=train | {"schedule": "constant"})
     config = trainer.config
     torch.manual_seed(config.seed)
-    from toytrans.model.transformer import Transformer
-
     twin = Transformer(config.model, trainer.dataset.facts.vocabulary)
     adamw = torch.optim.AdamW(twin.parameters(), betas=(0.9, 0.98), weight_decay=0)
     stream = training_batches(trainer.dataset, config)
@@ -72,15 +71,6 @@ def test_records_hold_what_the_design_says(tmp_path):
     assert yielded[-1]["padding"] == pytest.approx(last.padded_tokens / last.real_tokens)
 
 
-def test_the_first_loss_is_that_of_the_first_batches(tmp_path):
-    trainer = trainer_of(tmp_path / "run", train={"max_steps": 1})
-    batch: Batch = next(training_batches(trainer.dataset, trainer.config))[0]
-    with torch.no_grad():
-        expected = summed_loss(trainer.model(batch.src, batch.tgt_in), batch.tgt_out)
-    (record,) = trainer.train()
-    assert record["loss"] == pytest.approx(expected.item() / batch.target_tokens, rel=1e-5)
-
-
 @pytest.mark.parametrize(
     ("train", "reason"),
     [
@@ -103,16 +93,16 @@ def test_every_reason_to_stop(tmp_path, train, reason):
         assert trainer.progress.step == 2
 
 
-def spoil(trainer, monkeypatch, step: int, what: str) -> None:
+def spoil(trainer, monkeypatch, step: int, what: str, interrupts: bool = False) -> None:
     """Make a number infinite or NaN as soon as a step was taken."""
     take_step, evaluate = trainer._step, trainer._evaluate
 
     def take(dealt):
         take_step(dealt)
-        if trainer.progress.step == step and what == "loss":
-            trainer._loss_sum = trainer._loss_sum * math.inf
-        if trainer.progress.step == step and what == "gradient":
-            trainer._grad_norm = trainer._grad_norm * math.nan
+        if trainer.progress.step == step:
+            trainer.interrupted = interrupts
+            trainer._loss_sum *= math.inf if what == "loss" else 1
+            trainer._grad_norm *= math.nan if what == "gradient" else 1
 
     def measure():
         if trainer.progress.step == step and what == "validation loss":
@@ -140,26 +130,17 @@ def test_what_is_not_finite_ends_training_and_is_not_saved(tmp_path, monkeypatch
 @pytest.mark.parametrize("why", ["overdue", "interrupted"])
 def test_nothing_that_has_diverged_is_saved_between_two_records(tmp_path, monkeypatch, what, why):
     trainer = trainer_of(tmp_path / "run", train={"max_steps": 9, "eval_every": 9, "log_every": 9})
-    spoil(trainer, monkeypatch, 3, what)
+    spoil(trainer, monkeypatch, 3, what, interrupts=why == "interrupted")
     if why == "overdue":
         monkeypatch.setattr("toytrans.training.trainer.SECONDS_BETWEEN_SAVES", 0.0)
-    else:
-        take_step = trainer._step
-        monkeypatch.setattr(
-            trainer,
-            "_step",
-            lambda dealt: (
-                take_step(dealt),
-                setattr(trainer, "interrupted", trainer.progress.step == 3),
-            ),
-        )
     list(trainer.train())
     assert (trainer.stop_reason, trainer.not_finite, trainer.progress.step) == ("diverged", what, 3)
     assert saved_steps(trainer.run) == ([1, 2] if why == "overdue" else [])
 
 
+@pytest.mark.usefixtures("here")
 def test_a_validation_loss_that_is_not_finite_is_told_with_the_checkpoint_to_go_back_to(
-    tmp_path, monkeypatch, command
+    monkeypatch, command
 ):
     evaluate = Trainer._evaluate
 
@@ -168,25 +149,12 @@ def test_a_validation_loss_that_is_not_finite_is_told_with_the_checkpoint_to_go_
         return found | {"valid_loss": math.nan} if trainer.progress.step == 4 else found
 
     monkeypatch.setattr(Trainer, "_evaluate", measure)
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "c.yaml").write_text(
-        "data: {task: copy, train_length: [1, 3], valid_examples: 9, batch_tokens: 128}\n"
-        "model: {d_model: 16, n_heads: 2, d_ff: 32}\ntrain: {max_steps: 9, eval_every: 2}\n"
-    )
     answer = command("train", "--config", "c.yaml", "--out", "run")
     assert answer.code == 1
     line = answer.err.splitlines()[-1]
     assert "training diverged: the validation loss is not finite by step 4" in line
     assert "the last good checkpoint is step 2" in line
-    assert RunFolder.open(tmp_path / "run").records[-1]["valid_loss"] is None
-
-
-def test_an_interruption_ends_after_the_running_step_and_saves(tmp_path):
-    trainer = trainer_of(tmp_path / "run", train={"max_steps": 50, "log_every": 2})
-    for record in trainer.train():
-        trainer.interrupted = record["step"] == 4
-    assert trainer.stop_reason == "interrupted"
-    assert trainer.progress.step == 4 and saved_steps(trainer.run) == [4]
+    assert RunFolder.open(Path("run")).records[-1]["valid_loss"] is None
 
 
 @pytest.mark.parametrize("precision", ["bf16", "fp64"])
@@ -200,15 +168,9 @@ def test_other_precisions_train(tmp_path, precision):
 
 
 def test_a_checkpoint_is_written_at_least_every_minute(tmp_path, monkeypatch):
-    from toytrans.training import trainer as module
-
-    monkeypatch.setattr(module, "SECONDS_BETWEEN_SAVES", 0.0)
-    trainer = trainer_of(
-        tmp_path / "run", train={"max_steps": 9, "log_every": 100, "eval_every": 100}
-    )
-    steps = []
-    save = trainer.save
-    monkeypatch.setattr(trainer, "save", lambda: (steps.append(trainer.progress.step), save()))
+    monkeypatch.setattr("toytrans.training.trainer.SECONDS_BETWEEN_SAVES", 0.0)
+    train = {"max_steps": 9, "log_every": 100, "eval_every": 100, "keep_checkpoints": 9}
+    trainer = trainer_of(tmp_path / "run", train=train)
     list(trainer.train())
-    assert set(range(1, 10)) <= set(steps)
+    assert saved_steps(trainer.run) == list(range(1, 10))
     assert [record["step"] for record in RunFolder.open(trainer.run).records] == [9]

@@ -17,7 +17,6 @@ from toytrans.cli.common import (
     share,
 )
 from toytrans.files import json_text
-from toytrans.training.signals import collect_signals, exit_if_signalled
 
 if TYPE_CHECKING:
     from toytrans.doctor.findings import Finding
@@ -44,11 +43,9 @@ def doctor(
 
 def _machine(as_json: bool) -> bool:
     """Describe this machine, and return whether a training can start."""
-    from toytrans.training.environment import describe
+    from toytrans.doctor.machine import describe
 
-    with collect_signals() as signals:  # it writes a file to runs/ and removes it
-        facts = describe()
-    exit_if_signalled(signals.received)
+    facts = describe()
     problems: list[str] = facts["problems"]
     if as_json:
         print(json_text(facts))
@@ -67,7 +64,6 @@ def _machine_rows(facts: dict[str, Any]) -> Rows:
     switches = ", ".join(f"{name}={value}" for name, value in facts["switches"].items())
     gpu = f"; CUDA {facts['cuda']}, cuDNN {facts['cudnn']}" if facts["cuda"] else ""
     free, reason = facts["free_bytes"], facts["not_writable_because"]
-    locks = {True: "flock works", False: "flock does not work", None: "not tried"}
     return [
         ("toytrans", f"{facts['toytrans']}, Python {facts['python']}"),
         ("packages", packages),
@@ -78,11 +74,10 @@ def _machine_rows(facts: dict[str, Any]) -> Rows:
         ("devices", ", ".join(facts["devices"]) + gpu),
         ("device: auto", facts["device"]),
         ("precision: auto", f"{facts['precision']}: {facts['precision_because']}"),
-        ("fp32 products", f"{facts['matmul_precision']}: {facts['matmul_because']}"),
+        ("fp32 products", facts["fp32_products"]),
         ("runs go to", facts["runs"]),
         ("disk free", "unknown" if free is None else f"{free / 2**30:,.1f} GiB"),
         ("writable", f"no ({reason})" if reason else "yes"),
-        ("locks", locks[facts["lockable"]]),
     ]
 
 

@@ -1,6 +1,8 @@
 """`toytrans runs`."""
 
 import os
+from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -12,7 +14,7 @@ from toytrans.errors import UserError
 from toytrans.files import json_text
 
 if TYPE_CHECKING:
-    from toytrans.training.run import ListedRun
+    from toytrans.training.run import RunState
 
 UNITS = ((86400, "d"), (3600, "h"), (60, "min"), (1, "s"))
 
@@ -27,45 +29,39 @@ def runs(
         raise UserError(f"{folder}: {problem}; name a folder of runs, as `toytrans train` makes it")
     from toytrans.training.run import list_runs
 
-    progress = Progress()
-    listed = list_runs(folder, progress)
+    listed = list_runs(folder, Progress())
     if as_json:
-        print(json_text({"folder": str(folder), "runs": [run.to_dict() for run in listed]}))
+        described = [
+            {"run": str(path)} | asdict(state) | {"age_s": round(age), "bytes": size}
+            for path, state, age, size in listed
+        ]
+        print(json_text({"folder": str(folder), "runs": described}))
     elif not listed:
         note(f"{folder}: no runs here")
     else:
         _print(listed)
 
 
-def _print(listed: "list[ListedRun]") -> None:
+def _print(listed: "Sequence[tuple[Path, RunState, float, int]]") -> None:
     table = columns(("run", "state"), ("exact match", "age", "size"), box=None, pad_edge=False)
     table.caption = "exact match: the best on validation pairs, free-running"
-    for run in listed:
-        cells = _cells(run)
-        table.add_row(*map(plain, cells[:2]), *cells[2:])
+    for path, state, age, size in listed:
+        best = "-" if state.exact_match is None else share(state.exact_match)
+        size_in_mb = f"{size / 1e6:,.1f} MB"
+        table.add_row(plain(str(path)), plain(_described(path, state)), best, _age(age), size_in_mb)
     output().print(table)
 
 
-def _cells(run: "ListedRun") -> tuple[str, str, str, str, str]:
-    state, best = run.state, run.state.exact_match
-    problem = state.problem.removeprefix(f"{run.path}: ").removeprefix(f"{run.path}/")
+def _described(path: Path, state: "RunState") -> str:
+    """The state, with what is wrong or broken on purpose."""
+    problem = state.problem.removeprefix(f"{path}: ").removeprefix(f"{path}/")
     more = f": {problem}" if problem else ""
     if state.fault:
         more = f"; {fault_remark(state.fault)}"
-    return (
-        str(run.path),
-        f"{state}{more}",
-        "-" if best is None else share(best),
-        _age(run.age_s),
-        _size(run.size),
-    )
+    return f"{state}{more}"
 
 
 def _age(seconds: float) -> str:
     """A duration in its largest unit: 3 d."""
     length, unit = next((u for u in UNITS if seconds >= u[0]), UNITS[-1])
     return f"{int(seconds / length)} {unit}"
-
-
-def _size(size: int) -> str:
-    return f"{size / 1e6:,.1f} MB"

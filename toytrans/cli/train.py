@@ -1,7 +1,6 @@
 """`toytrans train`."""
 
 import contextlib
-import re
 import shlex
 import sys
 import time
@@ -20,7 +19,6 @@ from toytrans.errors import UserError
 if TYPE_CHECKING:
     from toytrans.config.schema import Config
     from toytrans.training.run import Record
-    from toytrans.training.session import Session
     from toytrans.training.trainer import Trainer
 
 SECONDS_BETWEEN_LINES = 5.0
@@ -42,14 +40,6 @@ class Moment(NamedTuple):
         return float(self.record["elapsed_s"] / max(step, 1) * (max_steps - step))
 
 
-def _device(name: str) -> str:
-    from toytrans.config.schema import DEVICE
-
-    if not re.match(DEVICE, name):
-        raise UserError(f"--device {name}: expected auto | cpu | cuda | cuda:N | mps")
-    return name
-
-
 def train(
     path: Annotated[
         Path | None, typer.Argument(metavar="CONFIG", help="YAML file that describes the run.")
@@ -62,7 +52,6 @@ def train(
     device: Annotated[
         str | None,
         typer.Option(
-            parser=_device,
             metavar="DEVICE",
             help="auto | cpu | cuda | cuda:N | mps. Default: that of the config.",
         ),
@@ -121,10 +110,10 @@ def train(
         if not context.is_main:
             reporter.fall_silent()
         folder = None if out is None else Path(out)
-        with open_session(settings, name, folder, resume, note, context) as session:
-            _follow(session, log_to is not None, watched)
-            _report_stop(session)
-        print_results(session.trainer, session.dataset)
+        with open_session(settings, name, folder, resume, note, context) as trainer:
+            _follow(trainer, log_to is not None, watched)
+            _report_stop(trainer)
+        print_results(trainer, trainer.dataset)
 
 
 def _saved_config(run: Path, changes: list[str], short: dict[str, Any]) -> "Config":
@@ -136,18 +125,17 @@ def _saved_config(run: Path, changes: list[str], short: dict[str, Any]) -> "Conf
     return load_config(run / CONFIG, changes, short, saved=True)
 
 
-def _follow(session: "Session", logged: bool, watched: bool) -> None:
+def _follow(trainer: "Trainer", logged: bool, watched: bool) -> None:
     """Train; show each record as the terminal allows, and copy it to TensorBoard if asked to."""
     from toytrans.training.tensorboard import copy_to_tensorboard
 
-    trainer = session.trainer
     progress = trainer.progress
     match: float | None = None
     before = (progress.target_tokens, progress.elapsed_s)
     copy: Callable[[Record], object] = bool
     if logged and trainer.context.is_main:
         copy = copy_to_tensorboard(trainer.run, progress.step, progress.elapsed_s, note)
-    with _view(session, watched) as show:
+    with _view(trainer, watched) as show:
         for record in trainer.train():
             match = record.get("valid_exact_match", match)
             seconds = record["elapsed_s"] - before[1]
@@ -157,14 +145,14 @@ def _follow(session: "Session", logged: bool, watched: bool) -> None:
             copy(record)
 
 
-def _view(session: "Session", watched: bool) -> AbstractContextManager[Callable[[Moment], None]]:
+def _view(trainer: "Trainer", watched: bool) -> AbstractContextManager[Callable[[Moment], None]]:
     """The view of --watch, a bar on a terminal, and a line every few seconds elsewhere."""
-    if watched and session.trainer.context.is_main:
+    if watched and trainer.context.is_main:
         from toytrans.cli.render.watch import can_watch, watch
 
         if can_watch():
-            return watch(session.trainer, session.dataset)
-    return (_bar if sys.stderr.isatty() else _lines)(session.trainer)
+            return watch(trainer, trainer.dataset)
+    return (_bar if sys.stderr.isatty() else _lines)(trainer)
 
 
 @contextlib.contextmanager
@@ -208,16 +196,15 @@ def _status(moment: Moment) -> str:
     return status if moment.match is None else f"{status} exact match {share(moment.match)}"
 
 
-def _report_stop(session: "Session") -> None:
+def _report_stop(trainer: "Trainer") -> None:
     """Exit with the right code if training has diverged or was interrupted, even at its last
     step."""
     from toytrans.training.signals import exit_if_signalled
 
-    trainer = session.trainer
     if trainer.stop_reason == "diverged":
         note(f"toytrans: {trainer.divergence()}")
         raise typer.Exit(1)
-    received = trainer.context.gather(session.signals.received)
+    received = trainer.context.gather(trainer.received)
     if any(received) and trainer.saved_step is None:
         note("stopped before the first step; nothing is saved")
     elif any(received):

@@ -41,7 +41,7 @@ def follow(
         bar_format="{desc} {bar} {percentage:3.0f}% {remaining} left",
     )
     rounds = sweep.train(jobs, on, gpu_share)
-    with collect_signals() as signals, contextlib.closing(rounds), bar:
+    with collect_signals() as received, contextlib.closing(rounds), bar:
         for ended in rounds:
             for trial, failure in ended:
                 del running[trial.path]
@@ -53,11 +53,11 @@ def follow(
             done = total - len(running)
             bar.update(done + sum(each.share_done() for each in running.values()) - bar.n)
             bar.set_description_str(f"{done}/{total} runs", refresh=False)
-            if signals.received:
+            if received:
                 break
-    if signals.received:
+    if received:
         note("stopped and saved; the same command goes on")
-        exit_if_signalled(signals.received)
+        exit_if_signalled(received)
     return failures
 
 

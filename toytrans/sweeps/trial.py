@@ -201,13 +201,11 @@ def _train_and_measure(trial: Trial) -> None:
     torch.set_num_threads(1)
     devices.tune_process()
     config = trial.config
-    with open_session(
-        config, trial.path.name, trial.path, True, lambda _: None, remedy="", patient=True
-    ) as session:
-        trainer, signals = session.trainer, session.signals
+    name, silent = trial.path.name, lambda _: None
+    with open_session(config, name, trial.path, True, silent, patient=True) as trainer:
         for _ in trainer.train():
             pass
-        exit_if_signalled(signals.received)
+        exit_if_signalled(trainer.received)
     if trial.checkpoint == "best" and trainer.stop_reason == "diverged":
         raise Diverged(trainer.divergence())
     trained = RunFolder.open(trial.path).load(trial.checkpoint, str(trainer.device))

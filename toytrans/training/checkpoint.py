@@ -38,7 +38,7 @@ from toytrans.model.seq2seq import Seq2Seq
 
 CHECKPOINTS, LIST, END = "checkpoints", "checkpoints.json", ".safetensors"
 
-FORMAT = 2
+FORMAT = "2"
 """Format 1, of 0.3, had a folder for each checkpoint."""
 
 ROOM = 2**24
@@ -93,7 +93,7 @@ class Checkpoint:
 
     weights: by parameter name.
     optimizer: moments and step counts of AdamW, by "parameter/name".
-    random: states of the generators, by type of device and rank.
+    random: states of the generators of rank 0, by type of device.
     """
 
     progress: Progress
@@ -161,7 +161,7 @@ def save_checkpoint(run: Path, checkpoint: Checkpoint, keep: int = 2) -> None:
     sums = {other: digest for other, digest in listed_checkpoints(run).items() if other in before}
     sums[step] = hashlib.sha256(raw).hexdigest()
     try:
-        file.parent.mkdir(parents=True, exist_ok=True)
+        file.parent.mkdir(exist_ok=True)
         with drafted(file) as draft:
             write_new(draft, raw)
             write_json(run / LIST, dict(sorted(sums.items())))
@@ -185,7 +185,7 @@ def _packed(checkpoint: Checkpoint) -> bytes:
         for name, tensor in getattr(checkpoint, part).items()
     }
     progress = json.dumps(asdict(checkpoint.progress), allow_nan=False)
-    return safetensors.torch.save(tensors, {"format": str(FORMAT), "progress": progress})
+    return safetensors.torch.save(tensors, {"format": FORMAT, "progress": progress})
 
 
 def _delete(file: Path, digest: str, most_bytes: int) -> None:
@@ -211,7 +211,7 @@ def load_checkpoint(run: Path, step: int, *, most_bytes: int | None = None) -> C
     """Read and verify a checkpoint.
 
     most_bytes: the size from which it is refused unread, `most_bytes_of` its model; None = any.
-    Raises DamagedCheckpoint if it is missing, cut short, changed, or not written by training. Its
+    Raises UserError if it is missing, cut short, changed, or not written by training. Its
     SHA-256 is compared if checkpoints.json lists it.
     """
     file = checkpoint_file(run, step)
@@ -239,7 +239,7 @@ def load_checkpoint(run: Path, step: int, *, most_bytes: int | None = None) -> C
 
 
 def read_progress(run: Path, step: int) -> Progress:
-    """The progress of a checkpoint, from its first bytes alone. Raises DamagedCheckpoint."""
+    """The progress of a checkpoint, from its first bytes alone. Raises UserError."""
     try:
         with open_regular(checkpoint_file(run, step)) as file:
             return _read_progress(run, step, file)
@@ -252,11 +252,8 @@ def _read_progress(run: Path, step: int, file: BinaryIO) -> Progress:
     size = int.from_bytes(file.read(8), "little")
     try:
         about = json.loads(file.read(min(size, ROOM)))["__metadata__"]
-        if int(about["format"]) > FORMAT:
-            raise UserError(
-                f"{checkpoint_file(run, step)}: format {about['format']} is newer than this "
-                f"toytrans reads ({FORMAT}); update toytrans"
-            )
+        if about["format"] != FORMAT:
+            raise ValueError
         progress = _PROGRESS.validate_json(about["progress"])
     except (ValueError, KeyError, TypeError, RecursionError):
         raise _damaged(run, step, "damaged, or not written by a training") from None
@@ -273,28 +270,23 @@ def _why(error: OSError | Unreadable) -> str:
     return "missing" if missing else f"cannot be read ({error.strerror})"
 
 
-class DamagedCheckpoint(UserError):
-    """A checkpoint cannot be used. The message names the previous one."""
-
-
-def _damaged(run: Path, step: int, how: str) -> DamagedCheckpoint:
+def _damaged(run: Path, step: int, how: str) -> UserError:
+    """Why a checkpoint cannot be used, and which other one there is."""
     others = [other for other in saved_steps(run) if other != step]
-    if before := [other for other in others if other < step]:
-        remedy = (
-            f"the previous checkpoint is step {before[-1]}: take it with --checkpoint {before[-1]}"
-        )
-    elif others:
-        remedy = f"the last checkpoint is step {others[-1]}: take it with --checkpoint {others[-1]}"
+    before = [other for other in others if other < step]
+    if others:
+        which, there = ("previous", before[-1]) if before else ("last", others[-1])
+        remedy = f"the {which} checkpoint is step {there}: take it with --checkpoint {there}"
     else:
         remedy = "there is no other checkpoint; train again"
-    return DamagedCheckpoint(f"{checkpoint_file(run, step)}: {how}; {remedy}")
+    return UserError(f"{checkpoint_file(run, step)}: {how}; {remedy}")
 
 
 def pick_step(run: Path, which: str) -> int:
     """The step of the checkpoint `best`, `last` or of a number.
 
-    Raises UserError with the steps that exist, and DamagedCheckpoint where the newest, which knows
-    the best, cannot be read.
+    Raises UserError with the steps that exist, or if the newest, which knows the best, cannot be
+    read.
     """
     steps = saved_steps(run)
     if not steps:

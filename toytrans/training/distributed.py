@@ -10,7 +10,6 @@ import contextlib
 import os
 import re
 import socket
-import threading
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from datetime import timedelta
@@ -24,10 +23,11 @@ from toytrans.data.hashing import key_of
 from toytrans.data.pairs import Pairs
 from toytrans.errors import UserError
 from toytrans.evaluation import Scores
+from toytrans.training.signals import end_in_c
 
 T = TypeVar("T")
 
-SECONDS_TO_CONNECT = 600.0
+TIME_TO_CONNECT = timedelta(minutes=10)
 
 
 @dataclass
@@ -87,25 +87,11 @@ class DistributedContext:
         first, *others = self.gather(scores)
         return sum(others, first)
 
-    # Randomness
-
     def seed(self, seed: int, step: int) -> None:
-        """Seed every rank except 0 differently. step: the step from which the seed is used."""
+        """Seed every rank except 0 differently for a step, so that a checkpoint need not hold its
+        random state."""
         if not self.is_main:
             torch.manual_seed(key_of(seed, self.rank, step))
-
-    def gather_random(self, states: dict[str, Tensor]) -> dict[str, Tensor]:
-        """The random states of all ranks, named `cpu` for rank 0, `cpu/1` for rank 1, ..."""
-        return {
-            f"{name}/{rank}" if rank else name: state
-            for rank, of_rank in enumerate(self.gather(states))
-            for name, state in of_rank.items()
-        }
-
-    def own_random(self, states: dict[str, Tensor]) -> dict[str, Tensor]:
-        """The random states of this rank; empty if the saved run had fewer processes."""
-        end = f"/{self.rank}" if self.rank else ""
-        return {name: states[name + end] for name in ("cpu", "cuda", "mps") if name + end in states}
 
     # Agreement
 
@@ -204,7 +190,17 @@ def init_distributed(device: str) -> Iterator[DistributedContext]:
         yield context
         return
     gpus = torch.cuda.is_available() and distributed.is_nccl_available() and device != "cpu"
-    _connect_in_time(context, "cpu:gloo,cuda:nccl" if gpus else "gloo")
+    place = ":".join(os.environ.get(name, "?") for name in ("MASTER_ADDR", "MASTER_PORT"))
+    try:
+        with end_in_c():
+            _connect(context, "cpu:gloo,cuda:nccl" if gpus else "gloo")
+    except (RuntimeError, ValueError) as error:
+        reason = str(error).splitlines()[0]
+        raise UserError(
+            f"{context.size} processes cannot connect at {place} ({reason}); start all of them "
+            "with torchrun, or unset RANK and WORLD_SIZE to train in one; with several network "
+            "devices set GLOO_SOCKET_IFNAME to the one that they share"
+        ) from None
     try:
         yield context
     except RuntimeError as error:
@@ -220,44 +216,9 @@ def init_distributed(device: str) -> Iterator[DistributedContext]:
             distributed.destroy_process_group()
 
 
-def _connect_in_time(context: DistributedContext, backend: str) -> None:
-    """Connect in a thread: PyTorch waits in C, where Python handles no signals. Raises UserError.
-
-    After the time limit the thread is left alone: if it woke while Python ends, the process would
-    abort.
-    """
-    place = ":".join(os.environ.get(name, "?") for name in ("MASTER_ADDR", "MASTER_PORT"))
-    outcome: list[Exception | None] = []
-
-    def connect() -> None:
-        try:
-            _connect(context, backend)
-            outcome.append(None)
-        except (RuntimeError, ValueError) as error:
-            outcome.append(error)
-
-    thread = threading.Thread(target=connect, daemon=True)
-    thread.start()
-    thread.join(SECONDS_TO_CONNECT)
-    if not outcome:
-        raise UserError(
-            f"{context.size} processes have not connected at {place} within "
-            f"{SECONDS_TO_CONNECT:.0f} s; start all of them with torchrun, or unset RANK and "
-            "WORLD_SIZE to train in one"
-        )
-    if outcome[0] is not None:
-        reason = str(outcome[0]).splitlines()[0]
-        raise UserError(
-            f"the processes cannot connect at {place} ({reason}); start them with torchrun; with "
-            "several network devices set GLOO_SOCKET_IFNAME to the one that they share"
-        )
-
-
 def _connect(context: DistributedContext, backend: str) -> None:
-    if not 0 < int(os.environ.get("MASTER_PORT", "0")) < 2**16:
-        raise ValueError("MASTER_PORT is no port")
     stores = distributed.rendezvous(  # type: ignore[attr-defined]
-        "env://", context.rank, context.size, timeout=timedelta(days=1)
+        "env://", context.rank, context.size, timeout=TIME_TO_CONNECT
     )
     store, _, _ = next(stores)
     # torchrun's store outlives the processes: without a prefix of its own, a process that is
@@ -273,12 +234,12 @@ def _context_of_environment() -> DistributedContext:
     if not {"RANK", "WORLD_SIZE"} <= os.environ.keys():
         return SINGLE_PROCESS
     names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "TORCHELASTIC_RESTART_COUNT")
-    values = [os.environ.get(name, "0") for name in names]
-    complete = all(re.fullmatch("[0-9]{1,9}", value) for value in values)
-    rank, size, local_rank, local_size, restarts = map(int, values) if complete else [0] * 5
-    if rank >= size:
-        listed = ", ".join(f"{name}={value}" for name, value in zip(names, values, strict=True))
+    values = {name: os.environ.get(name, "0") for name in names}
+    numbers = [int(value) for value in values.values() if re.fullmatch("[0-9]{1,9}", value)]
+    if len(numbers) < len(names) or numbers[0] >= numbers[1]:
+        listed = ", ".join(f"{name}={value}" for name, value in values.items())
         raise UserError(f"the environment is not torchrun's ({listed}); unset RANK and WORLD_SIZE")
+    rank, size, local_rank, local_size, restarts = numbers
     launch = os.environ.get("TORCHELASTIC_RUN_ID", "none")
     if launch == "none":  # the launcher of a machine outlives what it starts
         launch = f"{socket.gethostname()}:{os.getppid()}"

@@ -5,6 +5,7 @@ No run is ever replaced. An existing run is resumed, or another folder is taken.
 
 import contextlib
 import os
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -66,7 +67,8 @@ def _default_folder(stem: str, resume: bool) -> Path:
     if stem in (".", "..") or not stem.isprintable():
         raise UserError(f"{stem!r} is no name for a run; name its directory with --out")
     names = os.listdir(RUNS) if RUNS.is_dir() else []
-    numbers = sorted(filter(None, (_number(name, stem) for name in names)))
+    pattern = re.compile(re.escape(stem) + "(?:-([2-9]|[1-9][0-9]{1,8}))?")
+    numbers = sorted(int(found[1] or 1) for found in map(pattern.fullmatch, names) if found)
     for number in reversed(numbers) if resume else ():
         # runs/exp-2 may be the second run of exp.yaml or the first of exp-2.yaml
         made_by = read_environment(RUNS / _name(stem, number)).get("config")
@@ -79,17 +81,8 @@ def _name(stem: str, number: int) -> str:
     return stem if number == 1 else f"{stem}-{number}"
 
 
-def _number(name: str, stem: str) -> int:
-    """1 for stem, k for stem-k, 0 for other names."""
-    rest = name.removeprefix(f"{stem}-")
-    if name == stem or rest == name:
-        return int(name == stem)
-    number = int(rest) if rest.isascii() and rest.isdigit() and len(rest) < 10 else 0
-    return number if number > 1 and rest == str(number) else 0
-
-
 @contextlib.contextmanager
-def new_folder(stem: str, out: Path | None, remedy: str) -> Iterator[tuple[Path, str]]:
+def new_folder(stem: str, out: Path | None) -> Iterator[tuple[Path, str]]:
     """Make the folder of a new run and hold its lock. Yields it and a sentence for the user.
 
     Without `out`, the next number is taken if another training is faster. Raises UserError.
@@ -97,7 +90,7 @@ def new_folder(stem: str, out: Path | None, remedy: str) -> Iterator[tuple[Path,
     path = choose_folder(stem, out, resume=False)
     while not _made(path, may_exist=out is not None):
         path = choose_folder(stem, out, resume=False)
-    with locked_folder(path, remedy) as remark:
+    with locked_folder(path) as remark:
         check_folder(path, resume=False)  # another training may have ended here just now
         yield path, remark
 
@@ -119,20 +112,17 @@ def _made(path: Path, *, may_exist: bool) -> bool:
 
 
 @contextlib.contextmanager
-def locked_folder(path: Path, remedy: str) -> Iterator[str]:
+def locked_folder(path: Path) -> Iterator[str]:
     """Hold the lock of a run's folder. Yields a sentence for the user, empty if all is well.
 
-    remedy: what the error suggests besides waiting. Raises UserError if another training holds it.
+    Raises UserError if another training holds it.
     """
-    refusal = f"{path}: another training is writing here; wait for its end or stop it{remedy}"
+    refusal = f"{path}: another training is writing here; wait for its end, or stop it"
+    without = f"{path}: no file locks here, so let no other training write into it meanwhile"
     with contextlib.ExitStack() as lock:
         with disk_errors(path, METRICS):
             has_locks = lock.enter_context(locked(path / METRICS, refusal))
-        yield (
-            ""
-            if has_locks
-            else f"{path}: no file locks here, so let no other training write into it meanwhile"
-        )
+        yield "" if has_locks else without
 
 
 def _dead_link(path: Path) -> str:

@@ -23,22 +23,18 @@ _NONE_HERE = (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP, errno.EINVAL)
 """Errors of a file system without locks."""
 
 
-class InUse(UserError):
-    """What another process is writing to."""
-
-
 @contextlib.contextmanager
 def locked(file: Path, refusal: str) -> Iterator[bool]:
     """Hold the lock of a file, which is made if it is not there.
 
-    Yields whether there are locks here. Raises InUse with the refusal if another process holds it,
-    OSError, and UserError if the path is a link, a pipe or a device.
+    Yields whether there are locks here. Raises OSError, and UserError if the path is a link, a pipe
+    or a device, or with the refusal if another process holds the lock.
     """
     with open_to_append(file) as opened:
         try:
             has_locks = _lock(opened.fileno())
         except BlockingIOError:
-            raise InUse(refusal) from None
+            raise UserError(refusal) from None
         yield has_locks
 
 

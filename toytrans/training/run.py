@@ -9,15 +9,15 @@
 Reading takes no lock and writes nothing.
 """
 
+import contextlib
 import json
 import os
-import re
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Any, Literal, NamedTuple, Self, get_args, overload
+from typing import Annotated, Any, Literal, Self, get_args, overload
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -30,6 +30,7 @@ from toytrans.errors import UserError
 from toytrans.evaluation import translate
 from toytrans.files import (
     append_line,
+    check_free,
     disk_errors,
     json_text,
     open_regular,
@@ -40,7 +41,8 @@ from toytrans.files import (
 from toytrans.model.seq2seq import Seq2Seq
 from toytrans.tokens import Vocabulary
 from toytrans.training.checkpoint import (
-    DamagedCheckpoint,
+    LIST,
+    Count,
     Progress,
     checkpoint_file,
     load_checkpoint,
@@ -62,19 +64,13 @@ RUNS = Path("runs")
 """The folder of runs without --out."""
 
 Record = dict[str, Any]
-"""One line of metrics.jsonl. Of a record that is read, `step` is an int, and each of NUMBERS and
-SHARES is a finite number, or None or missing where it was not measured."""
+"""One line of metrics.jsonl. Of a record that is read, `step` is an int; a number that training
+writes is finite, or None or missing where it was not measured."""
 
 NOT_MEASURED = "not measured"
 """What is shown for a number that is None or missing."""
 
 SHARES = ("valid_exact_match", "valid_token_accuracy")
-NUMBERS = ("loss", "lr", "grad_norm", "padding", "target_tokens", "elapsed_s", "valid_loss")
-LARGEST = 1e100
-"""The magnitude of a number, so that its squares and quotients are finite."""
-
-RANGES = {name: (-LARGEST, LARGEST) for name in NUMBERS} | dict.fromkeys(SHARES, (0, 1))
-"""The least and the greatest value of each number of a record."""
 
 LONGEST_RECORD, MOST_DAMAGED = 10_000, 10_000
 """Bytes of a line of metrics.jsonl, and lines without a record after which no more are read."""
@@ -146,12 +142,6 @@ class RunFolder:
         return precision if precision in get_args(Precision) else None
 
     @property
-    def id(self) -> str | None:
-        """Eight hexadecimal digits, which logs bear."""
-        id = self.environment.get("id")
-        return id if isinstance(id, str) and re.fullmatch(r"[0-9a-f]{8}", id) else None
-
-    @property
     def records(self) -> list[Record]:
         """The records in the order of their steps, read once. Raises UserError.
 
@@ -177,37 +167,25 @@ class RunFolder:
         """The steps of the checkpoints, in ascending order."""
         return saved_steps(self.path)
 
-    def progress(self, step: int | None = None) -> Progress | None:
-        """The progress of a checkpoint, None = the newest; None if there is none.
-
-        Raises DamagedCheckpoint. If a training removes a checkpoint meanwhile, another is read.
-        """
-        for number in reversed(self.steps) if step is None else (step,):
-            try:
-                return read_progress(self.path, number)
-            except DamagedCheckpoint:
-                if step is not None or number in self.steps:
-                    raise
-        return None
+    def progress(self) -> Progress | None:
+        """The progress of the newest checkpoint; None if there is none. Raises UserError."""
+        steps = self.steps
+        return read_progress(self.path, steps[-1]) if steps else None
 
     @property
     def state(self) -> RunState:
         """How far the run has come, now. A damaged checkpoint is a state."""
         train, fault = self.config.train, self.config.fault
-        is_written = is_locked(self.path / METRICS)
+        state: State = "being written" if is_locked(self.path / METRICS) else "unfinished"
         try:
             progress = self.progress()
         except UserError as error:
-            if is_written:
-                return RunState("being written")
-            return RunState("damaged", problem=str(error))
-        state: State = "unfinished"
-        if is_written:
-            state = "being written"
-        elif progress and progress.is_finished(train):
-            state = "finished"
+            is_written = state == "being written"
+            return RunState(state) if is_written else RunState("damaged", problem=str(error))
         if progress is None:
             return RunState(state, None, train.max_steps, None, fault)
+        if state == "unfinished" and progress.is_finished(train):
+            state = "finished"
         best = progress.best_exact_match if progress.best_exact_match >= 0 else None
         return RunState(state, progress.step, train.max_steps, best, fault)
 
@@ -233,23 +211,11 @@ class RunFolder:
         if trust_code:
             trust(self.config.references.values())
         model = build_model(self.config, self.facts.vocabulary)
-        step = self._load_into(model, checkpoint)
+        step = pick_step(self.path, checkpoint)
+        loaded = load_checkpoint(self.path, step, most_bytes=most_bytes_of(model))
+        load_weights(model, loaded.weights, str(checkpoint_file(self.path, step)))
         on_device = model.eval().to(choose_device(device))
         return Run(self.path, self.config, self.facts, on_device, step)
-
-    def _load_into(self, model: Seq2Seq, which: str) -> int:
-        """Load weights; the step of their checkpoint. If a training removes the checkpoint before
-        it is read, another is chosen."""
-        while True:
-            step = pick_step(self.path, which)
-            try:
-                loaded = load_checkpoint(self.path, step, most_bytes=most_bytes_of(model))
-            except DamagedCheckpoint:
-                if step in self.steps:
-                    raise
-                continue
-            load_weights(model, loaded.weights, str(checkpoint_file(self.path, step)))
-            return step
 
 
 @dataclass(frozen=True)
@@ -329,8 +295,6 @@ def newest_run() -> Path:
     for path in sorted(runs, key=lambda run: (run / CONFIG).stat().st_mtime_ns, reverse=True):
         if not _is_exercise(path):
             return path
-    if runs:
-        raise UserError(f"{RUNS}: holds sealed exercises only; name the run directory to read")
     raise UserError(
         f"{RUNS}: no run here yet; train one with `toytrans train --config FILE`, "
         "or name a run directory"
@@ -344,37 +308,12 @@ def _is_exercise(path: Path) -> bool:
         return False
 
 
-class ListedRun(NamedTuple):
-    """A run in a list.
-
-    age_s: seconds since it was last written to.
-    size: bytes of its files.
-    """
-
-    path: Path
-    state: RunState
-    age_s: float
-    size: int
-
-    def to_dict(self) -> dict[str, Any]:
-        """Everything as plain values."""
-        state = self.state
-        return {
-            "run": str(self.path),
-            "state": state.state,
-            "step": state.step,
-            "max_steps": state.max_steps,
-            "exact_match": state.exact_match,
-            "fault": state.fault,
-            "problem": state.problem,
-            "age_s": round(self.age_s),
-            "bytes": self.size,
-        }
-
-
-def list_runs(folder: Path, follow: Callable[[str], None] = lambda _: None) -> list[ListedRun]:
+def list_runs(
+    folder: Path, follow: Callable[[str], None] = lambda _: None
+) -> list[tuple[Path, RunState, float, int]]:
     """The runs in a folder and in the folders below it, the newest first.
 
+    Of each: its path, its state, seconds since it was last written to, and bytes of its files.
     follow: called with the path of each folder that is looked at.
     """
     runs = []
@@ -382,27 +321,31 @@ def list_runs(folder: Path, follow: Callable[[str], None] = lambda _: None) -> l
         follow(root)
         if METRICS in files or {CONFIG, DATA} <= set(files):
             names.clear()
-            runs.append(_listed(Path(root)))
-    return sorted(runs, key=lambda run: run.age_s)
+            size, changed = _size_and_change(root)
+            age = max(0.0, time.time() - changed)
+            runs.append((Path(root), state_of(Path(root)), age, size))
+    return sorted(runs, key=lambda run: run[2])
 
 
-def _listed(path: Path) -> ListedRun:
+def _size_and_change(folder: str) -> tuple[int, float]:
+    """The bytes of all files in a folder, and when the newest was written."""
     size, changed = 0, 0.0
-    for root, _, files in os.walk(path):
+    for root, _, files in os.walk(folder):
         for name in files:
-            try:
+            with contextlib.suppress(OSError):  # a training has just removed it
                 about = os.lstat(os.path.join(root, name))
-            except OSError:  # a training has just removed it
-                continue
-            size, changed = size + about.st_size, max(changed, about.st_mtime)
-    return ListedRun(path, state_of(path), max(0.0, time.time() - changed), size)
+                size, changed = size + about.st_size, max(changed, about.st_mtime)
+    return size, changed
 
 
 # Its files ---------------------------------------------------------------------------------------
 
 
 def create_run(path: Path, config: Config, facts: DataFacts, environment: dict[str, Any]) -> None:
-    """Write the description of a run, or write it again if the run is resumed."""
+    """Write the description of a run, or write it again if the run is resumed.
+
+    Raises UserError, before it writes, if a link or a folder has the name of one of its files.
+    """
     vocabulary = facts.vocabulary
     data = {
         "symbols": vocabulary.symbols,
@@ -413,6 +356,8 @@ def create_run(path: Path, config: Config, facts: DataFacts, environment: dict[s
     }
     with disk_errors(path, "the run's description"):
         path.mkdir(parents=True, exist_ok=True)
+        for name in (DATA, ENVIRONMENT, CONFIG, LIST):
+            check_free(path / name, replace=True)
         write_file(path / DATA, (json.dumps(data, ensure_ascii=False) + "\n").encode())
         write_json(path / ENVIRONMENT, environment)
         write_file(path / CONFIG, save_config(config).encode())
@@ -453,13 +398,37 @@ def append_record(path: Path, record: Record) -> None:
         append_line(path / METRICS, f"{json_text(record)}\n".encode())
 
 
+Number = Annotated[float, Field(ge=-1e100, le=1e100)] | None
+"""Squares and quotients of such numbers are finite."""
+
+Share = Annotated[float, Field(ge=0, le=1)] | None
+
+
+class _SavedRecord(BaseModel):
+    """A line of metrics.jsonl."""
+
+    model_config = ConfigDict(extra="allow", strict=True)
+
+    step: Count
+    loss: Number = None
+    lr: Number = None
+    grad_norm: Number = None
+    padding: Number = None
+    target_tokens: Count | None = None
+    elapsed_s: Number = None
+    valid_exact_match: Share = None
+    valid_token_accuracy: Share = None
+    valid_loss: Number = None
+
+
 def _read_records(path: Path) -> tuple[list[Record], int]:
     """The records of metrics.jsonl, and the number of lines that hold none. Raises UserError."""
     records: list[Record] = []
     damaged = 0
     for line in _lines(path):
-        record = _record(line)
-        if record is None:
+        try:
+            record = _SavedRecord.model_validate_json(line).model_dump(exclude_unset=True)
+        except ValidationError:
             damaged += line.endswith(b"\n") or len(line) == LONGEST_RECORD
             if damaged > MOST_DAMAGED:
                 break
@@ -479,29 +448,3 @@ def _lines(path: Path) -> Iterator[bytes]:
         return
     except OSError as error:
         raise UserError(f"{path / METRICS}: cannot be read ({error.strerror})") from None
-
-
-def _record(line: bytes) -> Record | None:
-    """The record in a line: a step and plain values. None if the line holds none."""
-    try:
-        record = json.loads(line.decode(errors="replace"), parse_constant=_no_number)
-    except (ValueError, RecursionError):
-        return None
-    step = record.get("step") if isinstance(record, dict) else None
-    if not is_within(step, 0, 2**53) or not isinstance(step, int):
-        return None
-    plain = not any(isinstance(value, list | dict) for value in record.values())
-    typed = all(
-        record.get(name) is None or is_within(record[name], *ends) for name, ends in RANGES.items()
-    )
-    return record if plain and typed else None
-
-
-def is_within(value: Any, low: float, high: float) -> bool:
-    """Whether a value is a number from low to high; NaN is not, nor is true."""
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    return is_number and low <= value <= high
-
-
-def _no_number(name: str) -> None:
-    raise ValueError(f"{name} is no JSON")

@@ -5,15 +5,15 @@ collects signals meanwhile.
 """
 
 import contextlib
-import itertools
 import os
 import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterable, Iterator
+from itertools import chain
 from types import FrameType
-from typing import NoReturn
+from typing import Any, NoReturn
 
 SECONDS_OF_ONE = 0.5
 """`timeout` and a closed terminal send each signal twice, one soon after the other."""
@@ -31,57 +31,54 @@ def ignore() -> None:
         signal.signal(number, signal.SIG_IGN)
 
 
-class ReceivedSignals:
-    """The numbers of the signals that came, and what to do when the first one comes."""
-
-    def __init__(self, *, in_program: bool) -> None:
-        self.received: list[int] = []
-        self.act: Callable[[], object] = lambda: None
-        self.in_program = in_program
-
-    def end(self, *received: list[int]) -> None:
-        """End the command if a signal came to any process. A program of the user's gets a
-        KeyboardInterrupt, and decides itself."""
-        if self.in_program and any(received):
-            raise KeyboardInterrupt
-        exit_if_signalled(*received)
+@contextlib.contextmanager
+def end_in_c() -> Iterator[None]:
+    """Let the system end the process at a signal: what waits in C calls no Python."""
+    with _handled_by(signal.SIG_DFL, _handled()):
+        yield
 
 
 @contextlib.contextmanager
-def collect_signals(
-    *, patient: bool = False, in_program: bool = False
-) -> Iterator[ReceivedSignals]:
-    """Collect signals. A second one that does not follow at once ends the process.
+def collect_signals(*, patient: bool = False, in_program: bool = False) -> Iterator[list[int]]:
+    """Collect the numbers of signals. A second one that does not follow at once ends the process.
 
     patient: a second one changes nothing. in_program: the process is the user's. Only Ctrl-C is
     collected then, and only in the main thread; a second one raises KeyboardInterrupt.
     """
-    signals, times = ReceivedSignals(in_program=in_program), list[float]()
+    received, began = list[int](), 0.0
 
     def receive(number: int, frame: FrameType | None) -> None:
-        times.append(time.monotonic())
-        signals.received.append(number)
-        if len(times) == 1:
-            signals.act()
-        elif in_program:
+        nonlocal began
+        began = began or time.monotonic()
+        received.append(number)
+        if in_program and len(received) > 1:
             raise KeyboardInterrupt
-        elif not patient and times[-1] - times[0] > SECONDS_OF_ONE:
+        if not in_program and not patient and time.monotonic() - began > SECONDS_OF_ONE:
             _end(number, frame)
 
     numbers = [signal.SIGINT] if in_program else _handled()
     if in_program and threading.current_thread() is not threading.main_thread():
         numbers = []
-    before = {number: signal.signal(number, receive) for number in numbers}
+    with _handled_by(receive, numbers):
+        yield received
+
+
+@contextlib.contextmanager
+def _handled_by(handler: Any, numbers: Iterable[signal.Signals]) -> Iterator[None]:
+    before = {number: signal.signal(number, handler) for number in numbers}
     try:
-        yield signals
+        yield
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
 
 
-def exit_if_signalled(*received: list[int]) -> None:
-    """Exit with the code of the first signal of any process, if there is one."""
-    for number in itertools.chain(*received):
+def exit_if_signalled(*received: list[int], in_program: bool = False) -> None:
+    """Exit with the code of the first signal of any process, if there is one. A program of the
+    user's gets a KeyboardInterrupt, and decides itself."""
+    for number in chain(*received):
+        if in_program:
+            raise KeyboardInterrupt
         sys.exit(128 + number)
 
 

@@ -18,40 +18,6 @@ Updated = tuple[Tensor, int, Tensor]
 """Of one update: the summed loss, the number of real target tokens, the norm of the gradient."""
 
 
-def backward(
-    forward: Callable[[Tensor, Tensor], Tensor],
-    batches: Sequence[Batch],
-    device: torch.device,
-    *,
-    objective: Objective = SOUND,
-    label_smoothing: float = 0.0,
-    precision: Precision = "fp32",
-    context: DistributedContext = SINGLE_PROCESS,
-    tokens: Tensor | None = None,
-) -> tuple[Tensor, int]:
-    """Add the gradients of the mean loss per real target token of some batches together.
-
-    They equal the gradients of one large batch that holds all rows.
-
-    forward: (src, tgt_in) -> logits (B, T, V).
-    tokens: their number as a scalar on the device, for a graph; None = it is counted.
-    Returns the summed loss, a scalar tensor, and the number of real target tokens, 0 if `tokens`
-    is given. Both are sums over all processes, and the gradients are this process's share.
-    """
-    batches = [objective.batch(batch) for batch in batches]
-    counted = sum(objective.tokens(batch) for batch in batches) if tokens is None else 0
-    divisor = counted if tokens is None else tokens
-    total = torch.zeros((), device=device)
-    for batch in batches:
-        src, tgt_in, tgt_out = context.shard(batch).to(device)
-        with torch.autocast(device.type, torch.bfloat16, enabled=precision == "bf16"):
-            logits = forward(src, tgt_in)
-        loss = objective.loss(logits, tgt_out, label_smoothing)
-        (loss / divisor).backward()
-        total = total + loss.detach()
-    return context.sum(total), counted
-
-
 @dataclass(frozen=True)
 class Update:
     """One update from some batches: forward, loss, backward, clip, AdamW.
@@ -70,7 +36,7 @@ class Update:
     def __call__(
         self, batches: Sequence[Batch], *, lr: float | Tensor, tokens: Tensor | None = None
     ) -> Updated:
-        """The norm of the gradient is that before clipping."""
+        """The norm of the gradient is that before clipping. tokens: as in `backward`."""
         self.optimizer.zero_grad()
         loss, counted = self.backward(batches, tokens)
         self.context.sum_gradients(self.optimizer.state)
@@ -82,14 +48,25 @@ class Update:
     def backward(
         self, batches: Sequence[Batch], tokens: Tensor | None = None
     ) -> tuple[Tensor, int]:
-        """Gradients, summed loss and number of real target tokens; see `backward`."""
-        return backward(
-            self.forward,
-            batches,
-            self.device,
-            objective=self.objective,
-            label_smoothing=self.train.label_smoothing,
-            precision=self.precision,
-            context=self.context,
-            tokens=tokens,
-        )
+        """Add the gradients of the mean loss per real target token of some batches together.
+
+        They equal the gradients of one large batch that holds all rows.
+
+        tokens: their number as a scalar on the device, for a graph; None = it is counted.
+        Returns the summed loss, a scalar tensor, and the number of real target tokens, 0 if
+        `tokens` is given. Both are sums over all processes, and the gradients are this process's
+        share.
+        """
+        batches = [self.objective.batch(batch) for batch in batches]
+        counted = sum(map(self.objective.tokens, batches)) if tokens is None else 0
+        divisor = counted if tokens is None else tokens
+        total = torch.zeros((), device=self.device)
+        for batch in batches:
+            src, tgt_in, tgt_out = self.context.shard(batch).to(self.device)
+            bf16 = self.precision == "bf16"
+            with torch.autocast(self.device.type, torch.bfloat16, enabled=bf16):
+                logits = self.forward(src, tgt_in)
+            loss = self.objective.loss(logits, tgt_out, self.train.label_smoothing)
+            (loss / divisor).backward()
+            total = total + loss.detach()
+        return self.context.sum(total), counted

@@ -8,12 +8,13 @@ A checkpoint holds them all, so a resumed run computes the same numbers.
 
 import contextlib
 import math
+import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -26,7 +27,6 @@ from toytrans.evaluation import Scores, evaluate
 from toytrans.training.checkpoint import (
     CHECKPOINTS,
     Checkpoint,
-    DamagedCheckpoint,
     Progress,
     checkpoint_file,
     listed_checkpoints,
@@ -43,8 +43,8 @@ from toytrans.training.distributed import SINGLE_PROCESS, DistributedContext
 from toytrans.training.faults import build_model, objective_of
 from toytrans.training.graphs import Capture, GraphedUpdate, most_places
 from toytrans.training.optimizer import AdamW, learning_rate
-from toytrans.training.run import Record, append_record
-from toytrans.training.step import Update, Updated, backward
+from toytrans.training.run import METRICS, Record, append_record
+from toytrans.training.step import Update, Updated
 
 SECONDS_BETWEEN_SAVES = 60.0
 """A checkpoint is written after every evaluation, and at least this often."""
@@ -58,10 +58,13 @@ class Trainer:
     """One training run in a run directory, or under torchrun one process of it.
 
     progress: what was trained so far.
+    locked: the metrics.jsonl that this training holds; a folder with another is not written to.
     stop_reason: why training ended; None while it runs.
     not_finite: the number that was not finite, if training diverged.
     scores: the validation scores of the best checkpoint by its step, if it was measured here.
     saved_step: the step of the newest checkpoint, written or resumed from.
+    interrupted: whether to save and stop after the running step. received: the numbers of signals,
+        of which one does the same.
     """
 
     def __init__(
@@ -78,38 +81,26 @@ class Trainer:
         self.config, self.dataset, self.run, self.device = config, dataset, run, device
         self.precision, self.context = precision, context
         model = build_model(config, dataset.facts.vocabulary)
-        self.objective = objective_of(config.fault, config.model.backward)
         self.model = model.to(device)
         context.share(self.model)
-        context.seed(config.seed, 0)
         self.optimizer = AdamW(self.model, config.train.weight_decay)
-        eager = Update(
-            self.model,
-            self.optimizer,
-            device,
-            config.train,
-            precision,
-            self.objective,
-            context,
-        )
-        self._update: Callable[..., Updated] = (
-            GraphedUpdate(capture, eager, self.model, most_places(config, dataset.facts))
-            if capture
-            else eager
-        )
+        objective = objective_of(config.fault, config.model.backward)
+        parts = device, config.train, precision, objective, context
+        self._eager = Update(self.model, self.optimizer, *parts)
+        self._update: Callable[..., Updated] = self._eager
+        if capture:
+            places = most_places(config, dataset.facts)
+            self._update = GraphedUpdate(capture, self._eager, self.model, places)
         self.progress = Progress()
+        self.locked: os.stat_result | None = None
         self.stop_reason: StopReason | None = None
         self.not_finite = ""
-        self.interrupted = False
+        self.interrupted, self.received = False, list[int]()
         self.scores: dict[int, Scores] = {}
         self._valid: Pairs | None = None
         self.saved_step: int | None = None
         self._saved_at = 0.0
         self._clear_window()
-
-    def interrupt(self) -> None:
-        """Let training save and stop after the current step."""
-        self.interrupted = True
 
     def resume(self) -> list[str]:
         """Continue from the newest checkpoint. Returns sentences for the user.
@@ -120,12 +111,13 @@ class Trainer:
         if not steps:
             self.context.on_main(self._check_none_lost)
             return ["no checkpoint to resume from; starting at step 0"]
-        most_bytes = most_bytes_of(self.model)
-        checkpoint = self.context.on_main(partial(_load_newest, self.run, steps, most_bytes))
+        load = partial(load_checkpoint, self.run, steps[-1], most_bytes=most_bytes_of(self.model))
         try:
-            self._restore(checkpoint)
-        except DamagedCheckpoint as error:
-            raise _unusable(error, steps) from None
+            self._restore(self.context.on_main(load))
+        except UserError as error:
+            goes_on = f"step {steps[-2]}" if len(steps) > 1 else "step 0"
+            what = str(error).partition("; ")[0]
+            raise UserError(f"{what}; move it away, then --resume goes on from {goes_on}") from None
         return [f"resumed at step {steps[-1]}"]
 
     def _check_none_lost(self) -> None:
@@ -179,13 +171,25 @@ class Trainer:
 
     def save(self) -> None:
         """Write a checkpoint of the current state. Raises UserError if it cannot be written."""
-        random = self.context.gather_random(self._random_states())
-        weights = weights_of(self.model)
         self.progress.window["loss"] = float(self._loss_sum)
-        checkpoint = Checkpoint(replace(self.progress), weights, self._moments(), random)
+        tensors = weights_of(self.model), self._moments(), self._random_states()
+        checkpoint = Checkpoint(replace(self.progress), *tensors)
         keep = self.config.train.keep_checkpoints
-        self.context.on_main(partial(save_checkpoint, self.run, checkpoint, keep))
+        self.context.on_main(partial(self._write, save_checkpoint, checkpoint, keep))
         self.saved_step, self._saved_at = self.progress.step, self.progress.elapsed_s
+
+    def _write(self, write: Callable[..., None], *what: Any) -> None:
+        """Write to the run. Raises UserError if its folder no longer holds the locked file."""
+        file = self.run / METRICS
+        try:
+            is_own = self.locked is None or os.path.samestat(self.locked, os.lstat(file))
+        except OSError:
+            is_own = False
+        if not is_own:
+            raise UserError(
+                f"{file}: moved or replaced while training; go on with --resume where the run is"
+            )
+        write(self.run, *what)
 
     def _moments(self) -> dict[str, Tensor]:
         """The moments and step counts of AdamW, by parameter name."""
@@ -198,21 +202,17 @@ class Trainer:
     def _restore(self, checkpoint: Checkpoint) -> None:
         place = str(checkpoint_file(self.run, checkpoint.progress.step))
         if checkpoint.progress.window.keys() != self.progress.window.keys():
-            raise DamagedCheckpoint(f"{place}: lacks its sums")
+            raise UserError(f"{place}: lacks its sums")
         load_weights(self.model, checkpoint.weights, place)
         moments = self._moments()
         if problem := misfit(moments, checkpoint.optimizer):
-            raise DamagedCheckpoint(f"{place}: optimizer: {problem}")
+            raise UserError(f"{place}: optimizer: {problem}")
         for name, moment in moments.items():
             moment.copy_(checkpoint.optimizer[name])
-        random = self.context.own_random(checkpoint.random)
         try:
-            if self.context.is_main or "cpu" in random:
-                self._set_random_states(random)
-            else:  # the run had fewer processes
-                self.context.seed(self.config.seed, checkpoint.progress.step)
+            self._set_random_states(checkpoint.random)
         except (KeyError, RuntimeError, TypeError):
-            raise DamagedCheckpoint(f"{place}: no random states of torch's") from None
+            raise UserError(f"{place}: no random states of torch's") from None
         self.progress = checkpoint.progress
         self._loss_sum = self._scalar(self.progress.window["loss"])
         self.saved_step, self._saved_at = self.progress.step, self.progress.elapsed_s
@@ -249,14 +249,7 @@ class Trainer:
     def _try(self, batch: Batch) -> None:
         """Gradients of this process's shard of a batch. Raises UserError if memory runs out."""
         try:
-            backward(
-                self.model,
-                [self.context.shard(batch)],
-                self.device,
-                objective=self.objective,
-                label_smoothing=self.config.train.label_smoothing,
-                precision=self.precision,
-            )
+            replace(self._eager, context=SINGLE_PROCESS).backward([self.context.shard(batch)])
         except Exception as error:
             if not ran_out_of_memory(error):
                 raise
@@ -272,6 +265,7 @@ class Trainer:
         train, progress = self.config.train, self.progress
         batches = [batch for batch, _ in dealt]
         rate = learning_rate(progress.step + 1, train)
+        self.context.seed(self.config.seed, progress.step)
         loss, tokens, self._grad_norm = self._update(batches, lr=rate)
         progress.step += 1
         progress.pairs_used = dealt[-1][1]
@@ -306,7 +300,7 @@ class Trainer:
         if evaluates and not self.not_finite:
             record |= self._evaluate()
             self.not_finite = _not_finite(record)
-        self.context.on_main(partial(append_record, self.run, record))
+        self.context.on_main(partial(self._write, append_record, record))
         if evaluates and not self.not_finite:
             self.save()
         return record
@@ -349,8 +343,7 @@ class Trainer:
 
     def _limit_reached(self, began: float) -> StopReason | None:
         train = self.config.train
-        elapsed = time.monotonic() - began
-        self.progress.elapsed_s, interrupted = self.context.agree(elapsed, self.interrupted)
+        self.progress.elapsed_s, interrupted = self._agree(time.monotonic() - began)
         if self.progress.step >= train.max_steps:
             return "max_steps"
         if interrupted:
@@ -360,23 +353,11 @@ class Trainer:
         return None
 
     def _interruption(self) -> StopReason | None:
-        _, interrupted = self.context.agree(self.progress.elapsed_s, self.interrupted)
-        return "interrupted" if interrupted else None
+        return "interrupted" if self._agree(self.progress.elapsed_s)[1] else None
 
-
-def _load_newest(run: Path, steps: Sequence[int], most_bytes: int) -> Checkpoint:
-    """The last checkpoint of some steps. Raises UserError."""
-    try:
-        return load_checkpoint(run, steps[-1], most_bytes=most_bytes)
-    except DamagedCheckpoint as error:
-        raise _unusable(error, steps) from None
-
-
-def _unusable(error: DamagedCheckpoint, steps: Sequence[int]) -> UserError:
-    """What is wrong with the last checkpoint of some steps, and how to resume from another."""
-    goes_on = f"step {steps[-2]}" if len(steps) > 1 else "step 0"
-    what = str(error).partition("; ")[0]
-    return UserError(f"{what}; move it away, then --resume goes on from {goes_on}")
+    def _agree(self, elapsed: float) -> tuple[float, bool]:
+        """Seconds on the clock of rank 0, and whether any process is interrupted."""
+        return self.context.agree(elapsed, self.interrupted or bool(self.received))
 
 
 def _not_finite(record: Record) -> str:

@@ -11,7 +11,7 @@ from conftest import VOCABULARY, config_of, model_of
 from torch import nn
 
 from toytrans.config.names import FaultName
-from toytrans.config.schema import Config
+from toytrans.config.schema import Config, TrainConfig
 from toytrans.data.batches import Batch
 from toytrans.data.open import open_dataset
 from toytrans.model import attention, backends
@@ -20,8 +20,9 @@ from toytrans.model.decoding import greedy
 from toytrans.model.manual_backward import functions, gradients, layers
 from toytrans.model.transformer import Transformer
 from toytrans.training.faults import build_model, objective_of
+from toytrans.training.optimizer import AdamW
 from toytrans.training.run import RunFolder, create_run
-from toytrans.training.step import backward
+from toytrans.training.step import Update
 from toytrans.training.trainer import Trainer
 
 CPU = torch.device("cpu")
@@ -228,7 +229,8 @@ def test_faults_break_both_roads_alike(fault):
         model = build_model(config, VOCABULARY).double()
         batch = Batch(SRC, TGT_IN, TGT_OUT)
         objective = objective_of(fault, road)
-        backward(model, [batch], CPU, objective=objective, label_smoothing=0.1)
+        train = TrainConfig(label_smoothing=0.1)
+        Update(model, AdamW(model, 0.0), CPU, train, "fp64", objective).backward([batch])
         found.append({name: p.grad for name, p in model.named_parameters()})
     theirs, ours = found
     assert any(gradient is not None for gradient in theirs.values())
