@@ -1,6 +1,7 @@
 """A hook of MkDocs: README.md is the first page of the site, and the tables of config keys are made
 from the schema, so that each is written once."""
 
+import posixpath
 import re
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,6 @@ from mkdocs.structure.pages import Page
 
 from toytrans.config.explain import keys
 
-SOURCE = "https://github.com/toytrans/toytrans/blob/main/"
 SECTIONS = {
     "": "Top level",
     "data": "Section `data`",
@@ -21,16 +21,30 @@ SECTIONS = {
 HEAD = "| key | description | type | default | range |\n|---|---|---|---|---|"
 
 
+LINK = re.compile(r"(?<!!)\[([^\]]*)\]\(([^)#\s:]+)(#[^)]*)?\)")
+
+
 def on_files(files: Files, *, config: Any) -> Files:
-    """Add README.md as index.md. Links to what lies outside docs/ lead to the repository."""
+    """Add README.md as index.md."""
     text = (Path(config.config_file_path).parent / "README.md").read_text()
-    text = re.sub(r"\]\((?!docs/|http|#)", f"]({SOURCE}", text).replace("](docs/", "](")
-    files.append(File.generated(config, "index.md", content=text))
+    text = re.sub(r"\[([^\]]*)\]\((?!docs/|http|#)[^)]*\)", r"\1", text)  # no page of the site
+    files.append(File.generated(config, "index.md", content=text.replace("](docs/", "](")))
     return files
 
 
 def on_page_markdown(text: str, *, page: Page, **_: Any) -> str:
-    """Add a table for each section of a config to the page on configuration."""
+    """Links that leave docs/ lead to the first page, or become text. The page on configuration
+    gets a table for each section of a config."""
+    folder = posixpath.dirname(page.file.src_uri)
+
+    def inside(link: re.Match[str]) -> str:
+        place = posixpath.normpath(posixpath.join(folder, link[2]))
+        if not place.startswith("../"):
+            return link[0]
+        home = posixpath.relpath("index.md", folder or ".")
+        return f"[{link[1]}]({home}{link[3] or ''})" if place == "../README.md" else link[1]
+
+    text = LINK.sub(inside, text)
     return f"{text}\n{tables()}" if page.file.src_uri == "configuration.md" else text
 
 
