@@ -10,8 +10,6 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-import torch
-
 from toytrans.config.load import config_of, lay_over, read_tree
 from toytrans.config.schema import Config
 from toytrans.config.sealed import fault_remark
@@ -156,7 +154,7 @@ def load(
     checkpoint: best, last or a step. device: auto, cpu, cuda, cuda:N or mps. trust_code: whether
     code that the run names, its task's say, may be run.
     """
-    with torch.random.fork_rng(devices=[]):  # a model draws weights before it gets those saved
+    with tuned():  # a model draws weights before it gets those saved
         loaded = RunFolder.open(Path(path)).load(str(checkpoint), device, trust_code)
     return Run(**vars(loaded))
 

@@ -41,6 +41,8 @@ def state_of_process() -> tuple:
         sys.float_info.min / 2 > 0,
         signal.getsignal(signal.SIGINT),
         signal.getsignal(signal.SIGTERM),
+        torch.get_default_dtype(),
+        torch.is_grad_enabled(),
     )
 
 
@@ -152,6 +154,20 @@ def test_the_process_is_left_as_it_was():
     torch.set_flush_denormal(True)
     toytrans.train(TINY, "b")
     assert sys.float_info.min / 2 == 0, "the program had set it"
+
+
+def test_what_a_program_has_set_changes_no_training_and_no_check(run: toytrans.Run):
+    torch.set_default_dtype(torch.float64)
+    torch.set_grad_enabled(False)
+    before = state_of_process()
+    try:
+        toytrans.train(TINY, "r")
+        assert toytrans.check(toytrans.load("r")).passed
+        assert state_of_process() == before
+    finally:
+        torch.set_default_dtype(torch.float32)
+        torch.set_grad_enabled(True)
+    assert checkpoints_of("r") == checkpoints_of(run.path)
 
 
 @contextlib.contextmanager
@@ -359,6 +375,7 @@ def test_a_sweep_of_a_script_is_that_of_the_command(here: Path, command: Command
         ({"grid": {"train.lr": []}}, "train.lr=: an empty value"),
         ({"on": "moon"}, "on 'moon': local or ray"),
         ({"jobs": -1}, "jobs -1: expected a whole number, 1 or more"),
+        ({"out": "x" * 300}, "x: no folder for a sweep \\(File name too long\\)"),
     ],
 )
 def test_a_sweep_that_is_refused_trains_nothing(options, message):

@@ -289,6 +289,10 @@ def test_a_number_that_no_measure_gives_is_refused(value, trained, command: Comm
             assert answer.code in (0, 1), (key, answer.err)
         if key != "examples" or value != 1e15:
             assert "eval.json: not what a sweep writes" in command("compare", "c").out
+    found = json.loads(sound)
+    found["measures"]["test"]["parts"] = {}
+    path.write_text(json.dumps(found))
+    assert "eval.json: not what a sweep writes" in command("compare", "c").out
 
 
 def test_a_folder_of_something_else_is_left_alone(here: Path, refused):

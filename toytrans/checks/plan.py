@@ -92,7 +92,8 @@ class Plan:
         self.model = model
         settings = self.sizes(model.facts.limit)
         eval_mode = in_eval_mode(model.module)
-        with torch.random.fork_rng(devices=[]), on_one_thread(model), eval_mode:
+        gradients = torch.inference_mode(False)  # whatever the program has set
+        with gradients, torch.random.fork_rng(devices=[]), on_one_thread(model), eval_mode:
             torch.manual_seed(self.seed)
             try:
                 batch, plain = self._first_batches(settings[0])

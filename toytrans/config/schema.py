@@ -43,7 +43,8 @@ from toytrans.user_code import absolute, is_reference, shown
 # What the sections share ---------------------------------------------------------------------
 
 
-Length = Annotated[int, Field(ge=0, le=2**16)]
+LONGEST = 2**16
+Length = Annotated[int, Field(ge=0, le=LONGEST)]
 Range = Annotated[tuple[Length, Length], Strict(False)]
 Seed = Annotated[int, Field(ge=0, lt=2**31)]
 Positive = Annotated[int, Field(ge=1, le=10**9)]

@@ -144,7 +144,7 @@ class Saved(BaseModel):
 def read_sweep(folder: Path) -> Saved | None:
     """What the sweep of a folder was asked for; None where there is none. Raises UserError."""
     otherwise = "not what a sweep writes; move it away, or name another folder"
-    return read_json(folder / SWEEP, Saved, otherwise) if folder.is_dir() else None
+    return read_json(folder / SWEEP, Saved, otherwise) if os.path.isdir(folder) else None
 
 
 class Found(NamedTuple):

@@ -11,12 +11,13 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from toytrans.config.names import Metric
-from toytrans.config.schema import Config, Positive, Range, Section
+from toytrans.config.schema import LONGEST, Config, Positive, Range, Section
 from toytrans.data.pairs import Side, Split
 from toytrans.data.selection import Selection
+from toytrans.errors import UserError
 from toytrans.evaluation import spans
 from toytrans.files import read_json
 from toytrans.model.initialisation import count_parameters
@@ -87,7 +88,10 @@ class Measure(Section):
 def of_lengths(
     lengths: tuple[int, int] | None, pairs: int | None, metric: Metric = "exact_match"
 ) -> Measure:
-    """The measure of a sweep: all pairs are decoded, or with lengths one pair of each."""
+    """The measure of a sweep: all pairs are decoded, or with lengths one pair of each. Raises
+    UserError."""
+    if lengths is not None and lengths[1] > LONGEST:
+        raise UserError(f"lengths {lengths[0]}:{lengths[1]}: a length is at most {LONGEST}")
     decode = None if lengths is None else 1
     return Measure(lengths=lengths, pairs=pairs, decode=decode, metric=metric)
 
@@ -117,12 +121,18 @@ class SpanNumbers(Numbers):
     part: Part
 
 
+def _with_all(parts: dict[Part, Numbers]) -> dict[Part, Numbers]:
+    if "all" not in parts:
+        raise ValueError("no numbers of all pairs")
+    return parts
+
+
 class Result(_File):
     """What a measure gave. train_length: the training lengths of its side."""
 
     measure: Measure
     train_length: tuple[Count, Count]
-    parts: dict[Part, Numbers]
+    parts: Annotated[dict[Part, Numbers], AfterValidator(_with_all)]
     spans: list[SpanNumbers]
 
     def value(self, metric: Metric, part: Part = "all") -> float | None:

@@ -85,17 +85,20 @@ def tune_process() -> None:
 
 @contextlib.contextmanager
 def tuned() -> Iterator[None]:
-    """Compute as a command does. After the block, the random states and arithmetic of before are
-    back."""
+    """Compute as a command does, with gradients. After the block, the random states and arithmetic
+    of before are back."""
     put_products_back, state = products_as_they_are(), torch.get_rng_state()
     on_gpu = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else []
     on_mps = torch.mps.get_rng_state() if torch.backends.mps.is_available() else None
-    flushed = sys.float_info.min / 2 == 0
+    flushed, dtype = sys.float_info.min / 2 == 0, torch.get_default_dtype()
     leave_products_to_onednn(False)
     tune_process()
+    torch.set_default_dtype(torch.float32)
     try:
-        yield
+        with torch.inference_mode(False):  # which turns gradients on, too
+            yield
     finally:
+        torch.set_default_dtype(dtype)
         put_products_back()
         torch.set_flush_denormal(flushed)
         torch.set_rng_state(state)
