@@ -135,7 +135,7 @@ def _hf(attention: str, masks: Masks, heads: int) -> list[Argument]:
         parts and of_encoder is not None and torch.equal(parts[0], of_encoder)
     ):
         when = "; in a call with encoder_outputs"
-    if parts:
+    if parts and len(parts) == 1 + (attention == "decoder_self"):
         return [(name, parts[0].long(), f"1 = keep, 0 = blocked{when}")]
     bias = _bias(mask, torch.finfo(torch.float32).min)
     return [(name, bias, f"added to scores: 0 = keep, lowest = blocked{when}")]
@@ -144,8 +144,7 @@ def _hf(attention: str, masks: Masks, heads: int) -> list[Argument]:
 def _x_transformers(attention: str, masks: Masks, heads: int) -> list[Argument]:
     """mask or context_mask (B, Tk) and attn_mask (T, T), or attn_mask (B, 1, Tq, Tk) alone."""
     mask = getattr(masks, attention)
-    keys = _keys(mask)
-    parts = _parts(attention, mask) or (None if keys is None else (keys,))
+    parts = _parts(attention, mask)
     if parts is None:
         return [("attn_mask", mask.clone(), "True = keep")]
     names = "context_mask" if attention == "cross" else "mask", "attn_mask"
@@ -188,13 +187,14 @@ def _of_sides(attention: str, masks: Masks, of_target: str) -> list[Argument]:
 
 def _parts(attention: str, mask: Tensor) -> tuple[Tensor, ...] | None:
     """(B, 1, Tq, Tk) -> the keys (B, Tk) that every query sees, of a decoder with the triangle
-    (T, T) that is laid over them; None if the mask is not exactly that."""
-    if attention != "decoder_self":
-        keys = _keys(mask)
-        return None if keys is None else (keys,)
-    keys = mask[:, 0].any(1)
-    triangle = causal_mask(keys.shape[1], keys.device)
-    return (keys, triangle) if torch.equal(keys[:, None, None] & triangle, mask) else None
+    (T, T) that is laid over them, if there is one; None if the mask is not exactly that."""
+    if attention == "decoder_self":
+        keys = mask[:, 0].any(1)
+        triangle = causal_mask(keys.shape[1], keys.device)
+        if torch.equal(keys[:, None, None] & triangle, mask):
+            return keys, triangle
+    keys_alone = _keys(mask)
+    return None if keys_alone is None else (keys_alone,)
 
 
 def _keys(mask: Tensor) -> Tensor | None:
@@ -205,8 +205,8 @@ def _keys(mask: Tensor) -> Tensor | None:
 
 def _is_bare(attention: str, mask: Tensor) -> bool:
     """Whether a mask is the decoder's triangle, without pads."""
-    parts = _parts(attention, mask)
-    return attention == "decoder_self" and parts is not None and bool(parts[0].all())
+    parts = _parts(attention, mask) or ()
+    return len(parts) == 2 and bool(parts[0].all())
 
 
 def _compact(mask: Tensor) -> Tensor:
