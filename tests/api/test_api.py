@@ -314,7 +314,7 @@ def test_masks_heads_and_measurements_are_tables(run: toytrans.Run):
     assert page.count("<table>") == 2 * 3 and "masked: pad key" in page
     maps = run.attention("1 2 3", sample=0)
     page = maps._repr_html_()
-    _, _, weights = next(maps.maps())
+    weights = maps.shown[0].weights
     assert page.count("<table>") == 1 + len(maps.heads)
     assert f": {float(weights[0, 0, 0]):.4f}" in page
     page = run.evaluate()._repr_html_()

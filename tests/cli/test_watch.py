@@ -21,11 +21,12 @@ from forked import COMMAND, Forked
 from rich.console import Console
 
 from toytrans.cli.render import watch as module
-from toytrans.cli.render.watch import curve, translation
+from toytrans.cli.render.watch import curve, translation, view_of
 from toytrans.cli.train import Moment
 from toytrans.config.load import load_config
 from toytrans.data.open import open_dataset
-from toytrans.errors import UserError
+from toytrans.data.pairs import all_pairs
+from toytrans.inspection.heads import few
 from toytrans.training.run import create_run
 from toytrans.training.trainer import Trainer
 
@@ -75,7 +76,7 @@ def test_a_terminal_shows_the_training_and_its_numbers_stay(command: Command, en
     assert screen.process.exitcode == 0, shown
     for text in ("step 6/6", "exact match", "learning rate", "tokens/s", "logarithmic"):
         assert text in shown
-    for text in ("source", "target", "translation", "layer 1 head", "at step "):
+    for text in ("source", "target", "translation", "layer 1 head"):
         assert text in shown, "a sample was taken"
     assert ("\x1b[34m" in shown) == ("NO_COLOR" not in environment)
     assert shown.isascii() == ("PYTHONIOENCODING" in environment)
@@ -119,78 +120,62 @@ def trainer(here: Path) -> Trainer:
     return Trainer(config, dataset, here / "r", torch.device("cpu"), "fp32")
 
 
-def moment(step: int, **more: float) -> Moment:
-    return Moment({"step": step, "loss": 2.0, "lr": 1e-3, "elapsed_s": 1.0, **more}, 10.0, None)
+def viewed(trainer: Trainer, width: int) -> list[str]:
+    """The lines of the view at step 3."""
+    moment = Moment({"step": 3, "loss": 2.0, "lr": 1e-3, "elapsed_s": 1.0}, 10.0, None)
+    pairs = few(all_pairs(trainer.dataset, "valid"))
+    console = Console(width=width, file=io.StringIO(), record=True)
+    console.print(view_of(trainer, trainer.dataset, pairs, moment, {1: 9.0, 3: 2.0}, width - 1))
+    return console.export_text().splitlines()
 
 
-def test_a_sample_draws_no_random_number_and_leaves_the_model_training(trainer):
+def test_a_view_draws_no_random_number_and_leaves_the_model_training(trainer):
     trainer.model.train()
     before = torch.get_rng_state()
-    view = module._View(trainer, trainer.dataset)
-    trainer.progress.step = 1
-    assert view.takes(moment(1, valid_loss=1.0)) and view.maps is not None
-    assert view.sampled_step == 1
+    assert "translation" in "".join(viewed(trainer, 80))
     assert torch.equal(torch.get_rng_state(), before) and trainer.model.training
 
 
-@pytest.mark.parametrize("width", [20, 40, 80, 200])
+@pytest.mark.parametrize("width", [30, 40, 80, 200])
 def test_every_width_has_a_view_that_fits(trainer, width):
-    view = module._View(trainer, trainer.dataset)
-    view.takes(moment(3, valid_loss=1.0))
-    console = Console(width=width, file=io.StringIO(), record=True)
-    console.print(view.drawn(width))
-    lines = console.export_text().splitlines()
-    assert all(len(line.rstrip()) <= width for line in lines) and len(lines) <= 22
+    lines = viewed(trainer, width)
+    assert all(len(line.rstrip()) <= width for line in lines) and len(lines) <= 23
 
 
-def test_weights_that_are_not_finite_leave_the_curve(trainer, monkeypatch):
+def test_weights_that_are_not_finite_leave_the_curve(trainer):
     with torch.no_grad():
         next(trainer.model.parameters()).fill_(torch.nan)
-    view = module._View(trainer, trainer.dataset)
-    assert view.takes(moment(1, valid_loss=1.0)) and view.maps is None
-    with pytest.raises(UserError):
-        module.attend(trainer.model, module.make_batch(view.pairs, False), module.Choice("cross"))
+    text = "\n".join(viewed(trainer, 80))
+    assert "logarithmic" in text and "layer" not in text and trainer.model.training
 
 
-def test_the_view_keeps_within_its_share_of_the_time(trainer, monkeypatch):
+def test_drawing_waits_a_hundred_times_as_long_as_it_takes(trainer, monkeypatch):
     """Drawings of 0.1 s, over 100 s of records every 0.1 s."""
-    clock = [0.0]
-    monkeypatch.setattr(module.time, "monotonic", lambda: clock[0])
-    view, drawn = module._View(trainer, trainer.dataset), 0
-    for step in range(1000):
+    clock, drawn = [0.0], []
+
+    def slow(*given: object) -> str:
         clock[0] += 0.1
-        if view.takes(moment(step + 1)):
+        drawn.append(given)
+        return ""
+
+    monkeypatch.setattr(module.time, "monotonic", lambda: clock[0])
+    monkeypatch.setattr(module, "view_of", slow)
+    with module.watch(trainer, trainer.dataset) as show:
+        for step in range(1000):
             clock[0] += 0.1
-            view.rests()
-            drawn += 1
-    assert drawn >= 3 and view.spent <= module.SHARE * clock[0] + 0.2
+            show(Moment({"step": step + 1, "loss": 1.0}, 10.0, None))
+    assert 10 <= len(drawn) <= 12
 
 
 def test_the_curve_falls_by_factors(monkeypatch):
     monkeypatch.setattr(module, "has_unicode", lambda: True)
-    title, *rows = curve([(1, 100.0), (2, 10.0), (3, 1.0), (4, float("nan"))], 4, 4)
-    assert title == "loss, from 100 to 1, logarithmic"
-    heights = [sum(row.ljust(4)[column] != " " for row in rows) for column in range(4)]
-    assert heights == [0, 5, 3, 1] and rows[2].strip() == "█▄"
-    assert list(curve([], 4, 4)) == []
+    title, row = curve({1: 100.0, 2: 10.0, 3: 1.0, 4: float("nan")}, 4, 4)
+    assert title.plain == "loss, from 100 to 1, logarithmic"
+    assert row.plain == " █▅▁" and curve({}, 4, 4) == []
 
 
-@pytest.mark.parametrize(
-    ("answer", "ended", "line"),
-    [
-        ("4 1 3", True, "translation 4 1 3  right"),
-        ("4 2 3", True, "translation 4 [2] 3  wrong from 2"),
-        ("4 1", True, "translation 4 1 [end]  wrong from 3"),
-        ("4 1 3 3", True, "translation 4 1 3 [3]  wrong from 4"),
-        ("4 1 3", False, "translation 4 1 3 [no end]  wrong from 4"),
-        ("", True, "translation [end]  wrong from 1"),
-    ],
-)
-def test_the_first_wrong_token_is_in_brackets(answer, ended, line):
-    given = (["3", "1", "4"], ["4", "1", "3"], answer.split(), ended)
-    *_, last = translation(*given, len(line))
-    assert last.plain == line
-    *_, symbols, verdict = translation(*given, len(line) - 1)
-    assert symbols.plain + verdict.plain == line and verdict.plain.split()[0] in ("right", "wrong")
-    *_, symbols, verdict = translation(*given, 15)
-    assert len(symbols) <= 15 and line.endswith(verdict.plain)
+@pytest.mark.parametrize(("answer", "verdict"), [("4 1 3", "right"), ("4 1", "wrong")])
+def test_a_translation_is_judged(answer, verdict):
+    shown = translation(["3", "1", "4"], ["4", "1", "3"], answer.split())
+    last = f"translation {answer}  {verdict}"
+    assert shown.plain.splitlines() == ["source      3 1 4", "target      4 1 3", last]

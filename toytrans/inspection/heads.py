@@ -19,9 +19,9 @@ Share and weight are zero for queries whose rule names no visible key. All rules
 same queries. Two rules may name the same key for some queries: the middle symbol is its own mirror.
 """
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
-from operator import add
+from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple
 
 import torch
@@ -39,7 +39,7 @@ from toytrans.inspection.table import CLOSED
 from toytrans.model.build import as_transformer
 from toytrans.model.decoding import greedy
 from toytrans.model.seq2seq import Seq2Seq
-from toytrans.tokens import BOS_ID, EOS_ID, FIRST_SYMBOL_ID, PAD_ID, SPECIALS
+from toytrans.tokens import BOS_ID, EOS_ID, FIRST_SYMBOL_ID, PAD_ID
 from toytrans.training.run import Run
 
 NEAR = ("previous", "next")
@@ -92,25 +92,18 @@ def depths_of(model: Seq2Seq) -> dict[Part, int]:
     return {"encoder": encoder, "decoder": decoder, "cross": decoder}
 
 
-@dataclass(frozen=True)
-class AttentionWeights:
-    """The weights of one attention.
+class Head(NamedTuple):
+    """What one head does on a batch. Layers and heads count from 1.
 
-    heads: the numbers of the H heads.
-    weights: (B, H, Tq, Tk), zero at masked keys.
+    weights: (B, Tq, Tk), zero at masked keys.
     visible: (B, Tq, Tk) bool, the keys that its mask leaves visible.
     """
 
     part: Part
     layer: int
-    heads: tuple[int, ...]
+    number: int
     weights: Tensor
     visible: Tensor
-
-    def only(self, heads: tuple[int, ...]) -> "AttentionWeights":
-        """The same with some of its heads."""
-        rows = [self.heads.index(head) for head in heads]
-        return replace(self, heads=heads, weights=self.weights[:, rows])
 
 
 @dataclass(frozen=True)
@@ -151,6 +144,14 @@ class HeadReport:
             return NO_RULE
         return " or ".join(fit.rule for fit in self.fits if fit.share == self.best.share)
 
+    @property
+    def name(self) -> str:
+        return f"{self.part} layer {self.layer} head {self.head}"
+
+    @property
+    def rule(self) -> str:
+        return f"{self.label} {self.best.share:.2f}" if self.best.holds else self.label
+
     def to_dict(self) -> dict[str, Any]:
         """Everything as plain values."""
         head = {"part": self.part, "layer": self.layer, "head": self.head, "label": self.label}
@@ -168,109 +169,82 @@ def axes(part: Part, batch: Batch) -> tuple[Tensor, Tensor]:
 # Weights --------------------------------------------------------------------------------------
 
 
-def attend(model: Seq2Seq, batch: Batch, choice: Choice = ALL) -> list[AttentionWeights]:
-    """The weights of every chosen attention, from one forward pass. Raises UserError."""
-    return [
-        _weights(part, layer, choice.head, call.intermediates().weights, call.context.mask)
-        for (part, layer), call in capture(model, batch).items()
-        if choice.part in (None, part) and choice.layer in (None, layer)
-    ]
-
-
-def _weights(
-    part: Part, layer: int, head: int | None, weights: Tensor, mask: Tensor | None
-) -> AttentionWeights:
-    if not bool(weights.isfinite().all()):
-        raise UserError(
-            f"{part} layer {layer}: the weights are not finite, so the model has diverged; "
-            "choose an earlier checkpoint, or train again with a lower train.lr"
-        )
-    rows, n_heads, queries, keys = weights.shape
-    chosen = slice(None) if head is None else slice(head - 1, head)
-    visible = weights.new_ones(1, 1, dtype=torch.bool) if mask is None else mask[:, 0]
-    heads = tuple(range(1, n_heads + 1))[chosen]
-    visible = visible.expand(rows, queries, keys)
-    return AttentionWeights(part, layer, heads, weights[:, chosen], visible)
+def attend(model: Seq2Seq, batch: Batch, choice: Choice = ALL) -> list[Head]:
+    """Every chosen head, from one forward pass. Raises UserError."""
+    found = []
+    for (part, layer), call in capture(model, batch).items():
+        if choice.part not in (None, part) or choice.layer not in (None, layer):
+            continue
+        weights, mask = call.intermediates().weights, call.context.mask  # (B, H, Tq, Tk)
+        if not bool(weights.isfinite().all()):
+            raise UserError(
+                f"{part} layer {layer}: the weights are not finite, so the model has diverged; "
+                "choose an earlier checkpoint, or train again with a lower train.lr"
+            )
+        visible = torch.ones_like(weights[:, 0], dtype=torch.bool)
+        visible = visible if mask is None else mask[:, 0].expand_as(visible)
+        for number, each in enumerate(weights.unbind(1), 1):
+            if choice.head in (None, number):
+                found.append(Head(part, layer, number, each, visible))
+    return found
 
 
 # Rules ----------------------------------------------------------------------------------------
 
 
-class Counts(NamedTuple):
-    """Sums over the queries that counted, for H heads of one attention and R rules.
+class Queries(NamedTuple):
+    """What one head does at the N queries that count, under R rules.
 
-    queries: their number, a scalar.
-    right: (H, R), queries whose largest weight is on the named key.
-    weight: (H, R), the weight on that key.
-    chance: (R,), how many would be right if keys were picked at random.
+    hits: (N, R) bool, whether the largest weight is on the named key.
+    weights: (N, R), the weight on that key; 0 where there is none.
+    chances: (N, R), of a hit if a key were picked at random.
     """
 
-    queries: Tensor
-    right: Tensor
-    weight: Tensor
-    chance: Tensor
+    hits: Tensor
+    weights: Tensor
+    chances: Tensor
 
 
-def measure(attended: Iterable[tuple[list[AttentionWeights], Batch]]) -> list[HeadReport]:
-    """Fit the rules to every head, over all queries of some batches and their weights."""
-    sums: dict[tuple[Part, int, tuple[int, ...]], Counts] = {}
-    for attentions, batch in attended:
-        for each in attentions:
-            name, counts = (each.part, each.layer, each.heads), _count(each, batch)
-            sums[name] = Counts(*map(add, sums[name], counts)) if name in sums else counts
-    return [report for name, counts in sums.items() for report in _reports(*name, counts)]
+def measure(attended: Iterable[tuple[list[Head], Batch]]) -> list[HeadReport]:
+    """Fit the rules to every head, over all queries of some batches."""
+    found: dict[tuple[Part, int, int], list[Queries]] = {}
+    for heads, batch in attended:
+        named = {part: named_keys(part, batch) for part in {head.part for head in heads}}
+        for head in heads:
+            found.setdefault(head[:3], []).append(_queries(head, *named[head.part]))
+    return [_report(*place, parts) for place, parts in found.items()]
 
 
-def _reports(
-    part: Part, layer: int, heads: tuple[int, ...], counts: Counts
-) -> Iterator[HeadReport]:
-    """Sums divided, once."""
-    queries, chances = int(counts.queries), counts.chance.tolist()
-    total = max(queries, 1)
-    of_heads = zip(heads, counts.right.tolist(), counts.weight.tolist(), strict=True)
-    for head, rights, weights in of_heads:
-        fits = [
-            Fit(
-                rule,
-                right / total,
-                *wilson_interval(right, queries),
-                weight / total,
-                chance / total,
-            )
-            for rule, right, weight, chance in zip(
-                RULES[part], rights, weights, chances, strict=True
-            )
-        ]
-        fits.sort(key=lambda fit: (-fit.share, -fit.weight))
-        yield HeadReport(part, layer, head, queries, tuple(fits))
+def _report(part: Part, layer: int, number: int, parts: list[Queries]) -> HeadReport:
+    hits, weights, chances = (torch.cat(each) for each in zip(*parts, strict=True))
+    queries, fits = len(hits), []
+    sums = (each.sum(0).tolist() for each in (hits, weights, chances))
+    for rule, hit, weight, chance in zip(RULES[part], *sums, strict=True):
+        share, weight, chance = (each / max(queries, 1) for each in (hit, weight, chance))
+        fits.append(Fit(rule, share, *wilson_interval(hit, queries), weight, chance))
+    fits.sort(key=lambda fit: (-fit.share, -fit.weight))
+    return HeadReport(part, layer, number, queries, tuple(fits))
 
 
-def _count(attention: AttentionWeights, batch: Batch) -> Counts:
-    """Compare the weights of one attention on a batch with every rule of its part."""
-    named, counted = named_keys(attention.part, batch)  # (R, B, Tq), (B, Tq)
-    visible, weights = attention.visible, attention.weights
-    choices = visible.sum(-1)
-    counted = counted & (choices > 1)
-    keys = named.clamp(min=0)[..., None]  # (R, B, Tq, 1)
-    valid = (named >= 0) & visible.expand(len(named), -1, -1, -1).gather(-1, keys)[..., 0]
-    valid &= counted
-    most = weights.topk(min(2, weights.shape[-1]), -1)
-    clear = most.values[..., 0] > most.values[..., -1] * (1 + TIED)  # (B, H, Tq)
+def _queries(head: Head, named: Tensor, counted: Tensor) -> Queries:
+    """Compare a head with the keys that rules name (B, Tq, R). counted: (B, Tq) bool."""
+    choices = head.visible.sum(-1, keepdim=True)
+    counted = counted & (choices[..., 0] > 1)
+    keys = named.clamp(min=0)
+    valid = (named >= 0) & head.visible.gather(-1, keys)
+    most = head.weights.topk(min(2, head.weights.shape[-1]), -1)
+    clear = most.values[..., 0] > most.values[..., -1] * (1 + TIED)
     largest = most.indices[..., 0].where(clear, -1)
-    right, summed = [], []
-    for key, here in zip(keys, valid[:, :, None], strict=True):  # (B, Tq, 1), (B, 1, Tq)
-        right.append(((largest == key[:, None, :, 0]) & here).sum((0, 2)))
-        there = weights.double().gather(-1, key[:, None].expand(*largest.shape, 1))[..., 0]
-        summed.append((there * here).sum((0, 2)))
-    chance = (valid / choices.clamp(min=1).double()).sum((1, 2))
-    sums = counted.sum(), torch.stack(right, 1), torch.stack(summed, 1), chance
-    return Counts(*(each.cpu() for each in sums))
+    hits = (largest[..., None] == keys) & valid
+    weights = head.weights.double().gather(-1, keys) * valid
+    chances = valid / choices.clamp(min=1).double()
+    return Queries(*(each[counted].cpu() for each in (hits, weights, chances)))
 
 
 def named_keys(part: Part, batch: Batch) -> tuple[Tensor, Tensor]:
     """The index of the key that each rule names for each query, and the queries that count.
 
-    Shapes: (R, B, Tq), with -1 for no key, and (B, Tq) bool.
+    Shapes: (B, Tq, R), with -1 for no key, and (B, Tq) bool.
     """
     queries, keys = axes(part, batch)
     symbols = (keys >= FIRST_SYMBOL_ID).sum(1, keepdim=True)  # (B, 1)
@@ -296,39 +270,62 @@ def named_keys(part: Part, batch: Batch) -> tuple[Tensor, Tensor]:
         place = places[rule]
         inside = (place >= first) & (place <= last)
         named.append((place - first).where(inside, -1).expand(queries.shape))
-    return torch.stack(named), queries >= FIRST_SYMBOL_ID
+    return torch.stack(named, -1), queries >= FIRST_SYMBOL_ID
 
 
 # Translations ---------------------------------------------------------------------------------
+
+
+class HeadMap(NamedTuple):
+    """One head on one pair. weights: a line for each query but pads; None where masked."""
+
+    head: HeadReport
+    queries: list[str]
+    keys: list[str]
+    weights: list[list[float | None]]
 
 
 @dataclass(frozen=True, repr=False)
 class AttentionMaps:
     """A run's translations of a batch, their attention weights, and what each head does.
 
+    heads: what is said of each of `shown`, in the same order.
     basis: the pairs on which the rules were measured, in words.
     """
 
     run: Run
     batch: Batch
-    attentions: list[AttentionWeights]
+    shown: list[Head]
     heads: list[HeadReport]
     basis: str
 
-    def maps(self) -> Iterator[tuple[HeadReport, AttentionWeights, Tensor]]:
-        """Each head, its attention, and its weights (B, Tq, Tk)."""
-        by_place = {(each.part, each.layer): each for each in self.attentions}
-        for head in self.heads:
-            attention = by_place[head.part, head.layer]
-            yield head, attention, attention.weights[:, attention.heads.index(head.head)]
+    def of_pair(self, row: int, name: Callable[[int], str]) -> Iterator[HeadMap]:
+        """Each head on one pair, with tokens named by `name`."""
+        for report, head in zip(self.heads, self.shown, strict=True):
+            queries, keys = (ids[row].tolist() for ids in axes(head.part, self.batch))
+            closed = head.weights[row].masked_fill(~head.visible[row], torch.nan).tolist()
+            cells = [
+                [None if math.isnan(weight) else weight for weight in line]
+                for query, line in zip(queries, closed, strict=True)
+                if query != PAD_ID
+            ]
+            names = [name(query) for query in queries if query != PAD_ID]
+            yield HeadMap(report, names, [*map(name, keys)], cells)
+
+    def text(self, row: int) -> str:
+        """A source and its translation."""
+        src, tgt_out = self.batch.src[row].tolist(), self.batch.tgt_out[row].tolist()
+        decode = self.run.vocabulary.decode  # it stops at EOS and leaves BOS out
+        text = "  ->  ".join(" ".join(decode(ids)) for ids in (src, tgt_out))
+        return text if EOS_ID in tgt_out else f"{text}  (cut off: it did not end)"
 
     def largest_on_a_pad(self) -> float | None:
         """The largest weight that a real query puts on a pad; None in a batch without pads."""
         largest = []
-        for head, _, weights in self.maps():
+        for head in self.shown:
             queries, keys = axes(head.part, self.batch)
             cells = (queries != PAD_ID)[:, :, None] & (keys == PAD_ID)[:, None]
-            largest += [float(weights[cells].max())] if bool(cells.any()) else []
+            largest += [float(head.weights[cells].max())] if bool(cells.any()) else []
         return max(largest, default=None)
 
     def to_dict(self) -> dict[str, Any]:
@@ -339,71 +336,58 @@ class AttentionMaps:
             **{name: ids.tolist() for name, ids in self.batch.named().items()},
             "fault": self.run.config.fault,
             "measured_on": self.basis,
-            "heads": [head.to_dict() | {"weights": w.tolist()} for head, _, w in self.maps()],
+            "heads": [
+                report.to_dict() | {"weights": head.weights.tolist()}
+                for report, head in zip(self.heads, self.shown, strict=True)
+            ],
         }
 
     def __repr__(self) -> str:
         lines = [f"attention of {self.run.title}; rules measured on {self.basis}"]
-        lines += [f"  {_name(head)}: {_rule(head)}" for head in self.heads]
+        lines += [f"  {head.name}: {head.rule}" for head in self.heads]
         return "\n".join(lines)
 
     def _repr_html_(self) -> str:
-        columns = ("rule", "share", "weight", "chance")
         rows = [
-            (_name(head), [head.label, *(f"{x:.2f}" for x in (fit.share, fit.weight, fit.chance))])
+            (head.name, [head.label, *(f"{x:.2f}" for x in (best.share, best.weight, best.chance))])
             for head in self.heads
-            for fit in [head.best]
+            for best in [head.best]
         ]
         title = f"Attention of {self.run.title}; rules measured on {self.basis}"
-        table, cells = html_table(title, columns, rows), sum(w.numel() for *_, w in self.maps())
+        table = html_table(title, ("rule", "share", "weight", "chance"), rows)
+        cells = sum(head.weights.numel() for head in self.shown)
         if cells > MOST_CELLS:
             left_out = f"{cells:,} weights are not shown; choose a part, a layer or a head"
             return html_beside(left_out, [table])
-        return table + "".join(map(self._pair_html, range(len(self.batch.src))))
-
-    def _pair_html(self, row: int) -> str:
-        """The maps of one pair: queries down, keys across."""
-        maps = [
-            _map_html(head, *self._tokens(head, row), weights[row], attention.visible[row])
-            for head, attention, weights in self.maps()
-        ]
-        return html_beside(f"pair {row + 1}: queries down, keys across", maps)
-
-    def _tokens(self, head: HeadReport, row: int) -> tuple[list[str], list[str]]:
-        """Queries and keys of one pair as text."""
-        name, (queries, keys) = self.run.vocabulary.name, axes(head.part, self.batch)
-        return [name(i) for i in queries[row].tolist()], [name(i) for i in keys[row].tolist()]
+        return table + "".join(
+            html_beside(
+                f"pair {row + 1}: queries down, keys across",
+                map(_map_html, self.of_pair(row, self.run.vocabulary.name)),
+            )
+            for row in range(len(self.batch.src))
+        )
 
 
-def _name(head: HeadReport) -> str:
-    return f"{head.part} layer {head.layer} head {head.head}"
+def _map_html(shown: HeadMap) -> str:
+    rows = [
+        (
+            query,
+            [
+                _cell(f"{query} -> {key}", *each)
+                for key, *each in zip(shown.keys, line, strict=True)
+            ],
+        )
+        for query, line in zip(shown.queries, shown.weights, strict=True)
+    ]
+    return html_table(f"{shown.head.name}: {shown.head.rule}", shown.keys, rows)
 
 
-def _rule(head: HeadReport) -> str:
-    return f"{head.label} {head.best.share:.2f}" if head.best.holds else head.label
-
-
-def _map_html(
-    head: HeadReport, queries: list[str], keys: list[str], weights: Tensor, visible: Tensor
-) -> str:
-    """One head on one pair: weights and visible (Tq, Tk). Rows of pads are left out."""
-    rows = []
-    lines = zip(queries, weights.tolist(), visible.tolist(), strict=True)
-    for query, values, allowed in lines:
-        cells = [
-            Cell(f"{value:.2f}", f"{query} -> {key}: {value:.4f}", _shade(value))
-            if seen
-            else Cell(CLOSED, f"{query} -> {key}: masked")
-            for key, value, seen in zip(keys, values, allowed, strict=True)
-        ]
-        rows += [(query, cells)] if query != SPECIALS[PAD_ID] else []
-    return html_table(f"{_name(head)}: {_rule(head)}", keys, rows)
-
-
-def _shade(weight: float) -> str:
+def _cell(hint: str, weight: float | None) -> Cell:
     """Blue for 1, white for 0."""
+    if weight is None:
+        return Cell(CLOSED, f"{hint}: masked")
     light = round(255 - 180 * weight)
-    return f"rgb({light}, {light}, 255)"
+    return Cell(f"{weight:.2f}", f"{hint}: {weight:.4f}", f"rgb({light}, {light}, 255)")
 
 
 def maps_of(
@@ -429,12 +413,12 @@ def maps_of(
     else:
         src = _sources(run, sequences, valid)[:most]
         batch, shown = translated(run.model, src, run.facts.target_growth), "translations"
-    attentions = attend(run.model, batch, choice)
+    heads = attend(run.model, batch, choice)
     if valid is None:
         basis = f"the {shown} shown ({len(batch.src)})"
-        return AttentionMaps(run, batch, attentions, measure([(attentions, batch)]), basis)
+        return AttentionMaps(run, batch, heads, measure([(heads, batch)]), basis)
     reports = measure(attended(run, valid, choice, follow))
-    return AttentionMaps(run, batch, attentions, reports, f"{len(valid)} validation pairs")
+    return AttentionMaps(run, batch, heads, reports, f"{len(valid)} validation pairs")
 
 
 def attended(
@@ -442,8 +426,8 @@ def attended(
     pairs: Pairs,
     choice: Choice = ALL,
     follow: Callable[[str], None] | None = None,
-) -> Iterator[tuple[list[AttentionWeights], Batch]]:
-    """Pairs in batches of similar length, each with the weights of the chosen attentions."""
+) -> Iterator[tuple[list[Head], Batch]]:
+    """Pairs in batches of similar length, each with the chosen heads."""
     done, longest = 0, run.model.config.max_length
     for batch, _ in evaluation_batches(pairs, BATCH_TOKENS, run.config.source_bos, longest):
         if follow is not None:
