@@ -14,6 +14,7 @@ import importlib.util
 import io
 import json
 import re
+import shutil
 import signal
 import sys
 import tempfile
@@ -324,6 +325,25 @@ def trained_run(factory: pytest.TempPathFactory, config: str) -> Path:
     with contextlib.chdir(folder):
         assert call("train", "--config", "c.yaml", "--out", "run") == 0
     return folder / "run"
+
+
+@pytest.fixture(scope="session")
+def tiny_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with c.yaml, which is TINY, and its run, runs/c. Tests change a copy: `run`."""
+
+    def train(folder: Path) -> None:
+        (folder / "c.yaml").write_text(tiny_yaml())
+        with contextlib.chdir(folder):
+            assert call("train", "c.yaml") == 0
+
+    return made_once(tmp_path_factory, "tiny", train)
+
+
+@pytest.fixture
+def run(tiny_run: Path, here: Path) -> Path:
+    """A copy of the run of TINY, checkpoints 4 and 6, in the working directory."""
+    shutil.copytree(tiny_run / "runs", here / "runs")
+    return Path("runs/c")
 
 
 @pytest.fixture
