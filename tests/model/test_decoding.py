@@ -10,7 +10,7 @@ from toytrans.data.pairs import bucket
 from toytrans.model.decoding import (
     beam_search,
     greedy,
-    limits,
+    loop,
     search,
     token_limits,
 )
@@ -163,7 +163,7 @@ def scored(model, src, sequence):
 
 @pytest.mark.parametrize("alpha", [0.0, 1.0])
 def test_wide_beams_find_the_best_of_all_sequences(monkeypatch, alpha):
-    monkeypatch.setattr(limits, "TARGET_SLACK", 2)
+    monkeypatch.setattr(loop, "TARGET_SLACK", 2)
     src = torch.tensor([[1, 3, 2], [1, 2, 0]])
     for seed in range(4):
         torch.manual_seed(seed)
