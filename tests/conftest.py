@@ -14,6 +14,7 @@ import importlib.util
 import io
 import json
 import re
+import shutil
 import signal
 import sys
 import tempfile
@@ -40,7 +41,7 @@ from toytrans.model.context import AttentionContext
 from toytrans.model.masks import MaskMaker, Masks
 from toytrans.model.positions.base import Distances
 from toytrans.model.transformer import Transformer
-from toytrans.tokens import BOS_ID, EOS_ID, Vocabulary
+from toytrans.tokens import Vocabulary
 from toytrans.training.checkpoint import PARTS, checkpoint_file, load_checkpoint, saved_steps
 
 
@@ -166,16 +167,6 @@ def inspected_of(**model: object) -> InspectedBatch:
 def make_masks(src: torch.Tensor, tgt_in: torch.Tensor, pad_mask: PadMask = "keys") -> Masks:
     """The three masks of a batch."""
     return MaskMaker(pad_mask).all(src, tgt_in)
-
-
-def ragged(rows: int, width: int) -> torch.Tensor:
-    """BOS, symbols and EOS, (rows, width), the last row the shortest, a + in each that has room."""
-    ids = torch.randint(3, 13, (rows, width))
-    ids[:, 0], ids[:, width // 3] = BOS_ID, VOCABULARY.separator_ids[0]
-    for row in range(rows):
-        end = width - 1 - row * 4
-        ids[row, end], ids[row, end + 1 :] = EOS_ID, 0
-    return ids
 
 
 def context_with_an_empty_row(bias: bool) -> tuple[AttentionContext, torch.Tensor | None]:
@@ -324,6 +315,25 @@ def trained_run(factory: pytest.TempPathFactory, config: str) -> Path:
     with contextlib.chdir(folder):
         assert call("train", "--config", "c.yaml", "--out", "run") == 0
     return folder / "run"
+
+
+@pytest.fixture(scope="session")
+def tiny_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with c.yaml, which is TINY, and its run, runs/c. Tests change a copy: `run`."""
+
+    def train(folder: Path) -> None:
+        (folder / "c.yaml").write_text(tiny_yaml())
+        with contextlib.chdir(folder):
+            assert call("train", "c.yaml") == 0
+
+    return made_once(tmp_path_factory, "tiny", train)
+
+
+@pytest.fixture
+def run(tiny_run: Path, here: Path) -> Path:
+    """A copy of the run of TINY, checkpoints 4 and 6, in the working directory."""
+    shutil.copytree(tiny_run / "runs", here / "runs")
+    return Path("runs/c")
 
 
 @pytest.fixture

@@ -51,15 +51,6 @@ def test_every_check_is_in_the_table_of_checks():
     assert {name: title for name, title, *_ in table} == CHECKS
 
 
-def test_readme_is_one_page_with_two_set_up_lines():
-    lines = README.splitlines()
-    assert len(lines) <= 150
-    set_up = [line for line in lines if re.match(r"(\$ )?python3? -m pip install -e", line)]
-    assert len(set_up) == 2
-    assert "dev" not in set_up[0] and "toytrans train --config" in set_up[0]
-    assert ".[dev]" in set_up[1] and set_up[1].endswith("pytest -n auto --dist worksteal")
-
-
 def test_the_results_of_readme_are_those_of_the_boards():
     boards = {row[0]: row[1:] for row in rows((ROOT / "docs/results.md").read_text(), "| board, ta")}
     shown = rows(README, "| board, task")
@@ -98,14 +89,6 @@ def test_the_layout_names_what_is_there():
     assert scripts == {name for name in scripts if f"`{name}`" in page}
 
 
-def test_contributing_names_files_that_are_there():
-    text = (ROOT / "CONTRIBUTING.md").read_text()
-    named = set(re.findall(r"`((?:toytrans|tests|scripts|docs)/[\w./-]+\.\w+)`", text))
-    assert len(named) > 10
-    for name in named:
-        assert (ROOT / name).is_file() or "NAME" in name, name
-
-
 def test_every_dependency_says_why_it_is_there():
     lines = (ROOT / "pyproject.toml").read_text().splitlines()
     start, end = lines.index("dependencies = ["), lines.index("[project.scripts]")
@@ -114,14 +97,14 @@ def test_every_dependency_says_why_it_is_there():
     assert [line for line in named if "#" not in line] == ['  "types-tqdm",']
 
 
-def test_the_evening_of_the_sweeps_page_is_its_script():
-    """tests/test_documented_commands.py runs its command, with one seed and few steps."""
-    script = (ROOT / "docs/examples/evening.sh").read_text()
-    page = (ROOT / "docs/sweeps.md").read_text()
-    written = re.findall(r"cat > (\S+) <<'(\w+)'\n(.*?)^\2\n", script, re.MULTILINE | re.DOTALL)
-    assert [name for name, *_ in written] == ["my_tasks.py", "swap.yaml"]
-    for name, _, text in written:
-        assert f"# {name}\n{text}```" in page
-    command = re.search(r"^toytrans sweep (?:.*\\\n)*.*\n", script, re.MULTILINE)[0]
-    plain = re.sub(r'"\$\{SEEDS:-(.*?)\}"', r"\1", command).replace("\\\n  ", "")
-    assert f"```\n{plain}```" in page
+@pytest.mark.parametrize(
+    ("page", "example"),
+    [
+        *(("own", path.name) for path in sorted((ROOT / "docs/examples").glob("my_*.py"))),
+        ("checks", "checked_model.py"),
+    ],
+)
+def test_a_page_shows_its_example(page, example):
+    """tests/test_documented_commands.py runs them."""
+    text = (ROOT / "docs/examples" / example).read_text()
+    assert f"```python\n{text}```" in (ROOT / f"docs/{page}.md").read_text()

@@ -150,15 +150,11 @@ def test_what_the_pages_show_is_what_is_printed(
         ("a 0.12 3", "a  0.13 3", False, True),
         ("a 0.12 3", "a 0.14 3", False, False),
         ("a 0.12 3", "a 0.12 4", False, False),
-        ("a 0.12 3", "a 0.12 4", True, False),
         ("a 0.12", "a 0.3", True, True),
         ("a 0.12", "b 0.12", True, False),
         ("by 2.7e-15 more", "by 1e-16 more", False, True),
         ("by 2.7e-15 more", "by 3.0e-2 more", False, False),
-        ("0.996..1.000", "0.987..0.999", True, True),
         ("0.996..1.000", "0.996..0.998", False, False),
-        ("loss 3.45", "loss 3.1", True, True),
-        ("1 1 ·", "1 · ·", False, False),
     ],
 )
 def test_when_two_lines_are_the_same(shown: str, printed: str, trained: bool, same: bool):
@@ -187,7 +183,3 @@ def test_a_korean_lesson_shows_what_the_english_one_shows(page: Path):
     for each in (page, korean):
         questions = each.read_text().rpartition("\n## ")[2]
         assert questions.count('<details markdown="1">') == questions.count("</details>") == 3
-
-
-def test_there_are_five_lessons():
-    assert [page.name[0] for page in LESSONS] == list("12345")

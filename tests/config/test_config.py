@@ -2,11 +2,8 @@
 place and the remedy, values that follow from others, and a saved config that reads back equal."""
 
 import math
-import signal
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, get_args
 
@@ -17,7 +14,7 @@ from hypothesis import strategies as st
 
 from toytrans.config.load import check_config, config_for_resume, load_config, save_config
 from toytrans.config.names import PositionName, TaskName
-from toytrans.config.schema import Config, Section
+from toytrans.config.schema import Config, DataConfig, ModelConfig, Section, TrainConfig
 from toytrans.config.yaml import Tree, read_yaml, write_yaml
 from toytrans.errors import UserError
 
@@ -73,22 +70,6 @@ def assert_says(message: str, fragments: tuple[str, ...]) -> None:
         assert fragment in message
 
 
-@contextmanager
-def at_most(seconds: float) -> Iterator[None]:
-    """Fail, rather than wait, where the body takes longer."""
-
-    def stop(number: int, frame: Any) -> None:
-        raise TimeoutError(f"not done within {seconds} s")
-
-    before = signal.signal(signal.SIGALRM, stop)
-    signal.setitimer(signal.ITIMER_REAL, seconds)
-    try:
-        yield
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
-
-
 # Values --------------------------------------------------------------------------------------
 
 
@@ -110,29 +91,16 @@ def at_most(seconds: float) -> Iterator[None]:
         ("[1, 2.0, no, ~]", [1, 2.0, "no", None]),
     ],
 )
-def test_scalars_follow_yaml_1_2(tmp_path: Path, text: str, value: Any) -> None:
+def test_scalars_follow_yaml_1_2(tmp_path, text, value):
     found = read_yaml(write(tmp_path, f"key: {text}\n")).values
     assert repr(found) == repr({"key": value})  # repr tells 1 from 1.0 and from True
 
 
-def test_not_a_number_is_a_float(tmp_path: Path) -> None:
-    found = read_yaml(write(tmp_path, "key: .NaN\n")).values["key"]
-    assert isinstance(found, float) and math.isnan(found)
-
-
-def test_keys_are_words_whatever_they_look_like(tmp_path: Path) -> None:
-    found = read_yaml(write(tmp_path, "1: a\ntrue: b\n~: c\n")).values
-    assert list(found) == ["1", "true", "~"]
-
-
-def test_a_number_of_thousands_of_digits_is_no_accident(tmp_path: Path) -> None:
-    found = read_yaml(write(tmp_path, f"key: {'9' * 5000}\n")).values["key"]
-    assert found == math.inf
-    assert "seed" in refusal(tmp_path, f"data: {{task: copy}}\nseed: {'9' * 4000}\n")
-
-
-def test_a_byte_order_mark_is_no_part_of_the_first_key(tmp_path: Path) -> None:
-    assert read_yaml(write(tmp_path, b"\xef\xbb\xbfseed: 1\n")).values == {"seed": 1}
+def test_odd_numbers_and_keys(tmp_path):
+    text = f"1: .NaN\ntrue: {'9' * 5000}\n~: c\n"
+    found = read_yaml(write(tmp_path, text)).values
+    assert list(found) == ["1", "true", "~"], "keys are words whatever they look like"
+    assert math.isnan(found["1"]) and found["true"] == math.inf
 
 
 SCALARS = (
@@ -155,22 +123,19 @@ VALUES = st.recursive(
 )
 
 
+SPAN = [1, 20]
+
+
 @given(st.dictionaries(st.text(max_size=8), VALUES, min_size=1, max_size=4))
 @example({"lr": 1e-05, "big": 1e16, "limit": math.inf})
 @example({"word": "no", "time": "1:30", "text": "1e-3", "padded": "010", "blank": " ", "": ""})
 @example({"lines": "a\n b\n", "deep": {"list": [{"a": None}, [], {}]}, "long": "x " * 100})
+@example({"train_length": SPAN, "valid_length": SPAN})
 @example({"next\x85line": "line\u2028separator"})
 @settings(max_examples=80, deadline=None)
-def test_written_yaml_reads_back_equal(folder: Path, values: dict[str, Any]) -> None:
+def test_written_yaml_reads_back_equal(folder, values):
     found = read_yaml(write(folder, write_yaml(values), "round.yaml")).values
     assert repr(found) == repr(values)
-
-
-def test_a_list_that_occurs_twice_is_written_out_twice(tmp_path: Path) -> None:
-    span = [1, 20]
-    text = write_yaml({"train_length": span, "valid_length": span})
-    found = read_yaml(write(tmp_path, text)).values
-    assert found == {"train_length": [1, 20], "valid_length": [1, 20]}
 
 
 NUMBERS = {"train": ("lr", "max_seconds", "clip_norm", "weight_decay", "label_smoothing")}
@@ -195,7 +160,7 @@ def odd_configs(draw: st.DrawFn) -> dict[str, Any]:
     return values | {"data": {key: draw(v) if key == "files" else v for key, v in data.items()}}
 
 
-def test_every_config_that_is_accepted_is_saved_and_reads_back_equal(folder: Path) -> None:
+def test_every_config_that_is_accepted_is_saved_and_reads_back_equal(folder):
     """In a process too in which training has numbers below the normal ones be 0."""
     accepted: list[Config] = []
 
@@ -222,10 +187,9 @@ def test_every_config_that_is_accepted_is_saved_and_reads_back_equal(folder: Pat
     assert len(accepted) > 20 and any(config.data.files for config in accepted)
 
 
-@pytest.mark.parametrize("key", ["train.lr", "train.weight_decay", "model.score_cap"])
-def test_a_number_that_training_takes_for_zero_is_refused(tmp_path, key):
-    message = refusal(tmp_path, PLAIN, f"{key}=1e-310")
-    assert_says(message, (f"{key}: ", "1e-310", "too small for a number that is not 0"))
+def test_a_number_that_training_takes_for_zero_is_refused(tmp_path):
+    message = refusal(tmp_path, PLAIN, "train.lr=1e-310")
+    assert_says(message, ("train.lr: ", "1e-310", "too small for a number that is not 0"))
 
 
 # Files that are refused ----------------------------------------------------------------------
@@ -236,25 +200,20 @@ def test_a_number_that_training_takes_for_zero_is_refused(tmp_path, key):
     [
         ("data:\n  task: copy\n  task: sort\n", ("run.yaml:3", "data.task", "run.yaml:2", "twice")),
         ("data: {task: copy}\nmodel: &m {d_model: 8}\n", ("run.yaml:2", "anchor")),
-        ("data: {task: copy}\nmodel: *m\n", ("run.yaml:2", "alias")),
         ("seed: 1\ndata: !python/object:os.system {}\n", ("run.yaml:2", "tag")),
         ("data: {task: copy}\n? [1, 2]\n: 3\n", ("run.yaml:2", "key")),
-        ("data: [\n", ("run.yaml:", "not YAML")),
         ("seed: 1\n---\nseed: 2\n", ("run.yaml:2", "document")),
         ("seed: 1\ndevice: a\x01b\n", ("run.yaml:2", "not YAML")),
         (b"seed: 1\ndevice: \xff\n", ("run.yaml", "UTF-8")),
         ("", ("run.yaml", "empty", "data.task")),
         ("- data\n- model\n", ("run.yaml", "a list at the top", "data:")),
-        ("reverse\n", ("run.yaml", "at the top", "data:")),
     ],
 )
-def test_a_file_that_is_no_config_is_refused_with_its_line(
-    tmp_path: Path, text: str | bytes, fragments: tuple[str, ...]
-) -> None:
+def test_a_file_that_is_no_config_is_refused_with_its_line(tmp_path, text, fragments):
     assert_says(refusal(tmp_path, text), fragments)
 
 
-def test_twenty_levels_are_read_and_one_more_is_refused(tmp_path: Path) -> None:
+def test_twenty_levels_are_read_and_one_more_is_refused(tmp_path):
     # the mapping at the top is level 1, so 19 lists within it reach level 20
     inner = read_yaml(write(tmp_path, f"a: {'[' * 19}{']' * 19}\n")).values["a"]
     levels = 1
@@ -266,18 +225,13 @@ def test_twenty_levels_are_read_and_one_more_is_refused(tmp_path: Path) -> None:
         assert_says(message, ("run.yaml:2", "20 levels"))
 
 
-def test_blocks_nest_no_deeper_than_brackets(tmp_path: Path) -> None:
-    text = "".join(f"{' ' * level}k:\n" for level in range(40))
-    assert_says(refusal(tmp_path, text), ("run.yaml:", "20 levels"))
-
-
-def test_a_file_over_a_million_bytes_is_refused_unread(tmp_path: Path) -> None:
+def test_a_file_over_a_million_bytes_is_refused_unread(tmp_path):
     assert_says(refusal(tmp_path, b"#" * 1_000_001), ("run.yaml", "1,000,000 bytes"))
     # a million bytes are read: the last one is found to be no text
     assert "UTF-8" in refusal(tmp_path, b"#" * 999_999 + b"\xff")
 
 
-def test_a_missing_file_and_a_directory_are_told_apart(tmp_path: Path) -> None:
+def test_a_missing_file_and_a_directory_are_told_apart(tmp_path):
     with pytest.raises(UserError, match=r"absent\.yaml: no such file; .*textbook"):
         load_config(tmp_path / "absent.yaml")
     with pytest.raises(UserError, match="is a directory; name a YAML file"):
@@ -292,54 +246,45 @@ def test_a_missing_file_and_a_directory_are_told_apart(tmp_path: Path) -> None:
     [
         ("lr=1", ("lr: unknown key", "did you mean train.lr?")),
         ("model.max_steps=3", ("model.max_steps: unknown key", "did you mean train.max_steps?")),
-        ("modle.d_model=8", ("modle: unknown key", "did you mean model?")),
         ("data.zzz=1", ("data.zzz: unknown key", "data has batch_tokens", "train_length")),
         ("data.task=revers", ("data.task: found 'revers'", "addition", "did you mean reverse?")),
         ("train.lr=fast", ("train.lr: found 'fast', expected a number",)),
         ("train.lr=0", ("train.lr: found 0, expected more than 0",)),
         ("train.lr=.inf", ("train.lr: found inf", "finite")),
-        ("train.lr=true", ("train.lr: found true, expected a number",)),
-        ("train.lr.x=3", ("train.lr: found {'x': 3}, expected a number",)),
         ("train.max_steps=1e3", ("train.max_steps: found 1000.0, expected a whole number",)),
-        ("train.stop_at_exact_match=1.5", ("train.stop_at_exact_match", "1.5", "at most 1")),
         ("model.dropout=1", ("model.dropout: found 1, expected less than 1",)),
         ("model.n_heads=0", ("model.n_heads: found 0, expected at least 1",)),
         ("model.share_layers=no", ("model.share_layers: found 'no', expected true or false",)),
         ("model=3", ("model: found 3, expected a section of keys",)),
         ("data.train_length=5", ("data.train_length: found 5, expected a list, say [1, 20]",)),
         ("data.train_length=[1]", ("data.train_length: found [1], expected a list of two",)),
-        ("data.train_length=[-1, 4]", ("data.train_length.0: found -1, expected at least 0",)),
         ("device=gpu", ("device: found 'gpu', expected auto | cpu | cuda | cuda:N | mps",)),
         ("seed=2147483648", ("seed: found 2147483648, expected less than 2147483648",)),
         ("fault=no_casual", ("fault: found 'no_casual', expected", "did you mean no_causal?")),
     ],
 )
-def test_an_override_that_is_refused_is_explained(
-    tmp_path: Path, override: str, fragments: tuple[str, ...]
-) -> None:
+def test_an_override_that_is_refused_is_explained(tmp_path, override, fragments):
     message = refusal(tmp_path, PLAIN, override)
     assert message.startswith("--set")  # the file is innocent
     assert_says(message, fragments)
 
 
-@pytest.mark.parametrize("override", ["x", "=3", "train..lr=3"])
-def test_an_override_that_is_no_assignment_is_refused(tmp_path: Path, override: str) -> None:
-    message = refusal(tmp_path, PLAIN, override)
-    assert_says(message, (f"--set {override}", "section.key=value"))
-
-
 @pytest.mark.parametrize(
-    ("value", "fragment"),
-    [("[1", "not YAML"), ("&a 3", "anchor"), ("*a", "alias"), ("!!int 3", "tag")],
+    ("override", "fragments"),
+    [
+        ("x", ("--set x", "section.key=value")),
+        ("train..lr=3", ("--set train..lr=3", "section.key=value")),
+        ("seed=[1", ("--set seed", "not YAML")),
+        ("seed=*a", ("--set seed", "alias")),
+    ],
 )
-def test_an_override_obeys_the_rules_of_the_file(tmp_path: Path, value: str, fragment: str) -> None:
-    assert_says(refusal(tmp_path, PLAIN, f"seed={value}"), ("--set seed", fragment))
+def test_an_override_that_is_no_assignment_is_refused(tmp_path, override, fragments):
+    assert_says(refusal(tmp_path, PLAIN, override), fragments)
 
 
 @pytest.mark.parametrize(
     ("was", "becomes", "fragments"),
     [
-        ("seed: 3", "sead: 3", ("run.yaml:1: sead", "unknown key", "did you mean seed?")),
         ("[1, 25]", "[one, 25]", ("run.yaml:5: data.train_length.0", "'one'", "whole number")),
         ("[1, 25]", "[25, 1]", ("run.yaml:5: data.train_length", "[25, 1]", "swap")),
         ("n_heads: 4", "n_heads: 5", ("run.yaml:8: model.n_heads", "5 heads", "d_model 64")),
@@ -347,9 +292,7 @@ def test_an_override_obeys_the_rules_of_the_file(tmp_path: Path, value: str, fra
         ("  task: reverse", "", ("run.yaml:2: data", "data.task or data.files")),
     ],
 )
-def test_a_mistake_in_a_file_is_named_with_its_line(
-    tmp_path: Path, was: str, becomes: str, fragments: tuple[str, ...]
-) -> None:
+def test_a_mistake_in_a_file_is_named_with_its_line(tmp_path, was, becomes, fragments):
     assert PLAIN.count(was) == 1
     message = refusal(tmp_path, PLAIN.replace(was, becomes))
     assert message.startswith(str(tmp_path / "run.yaml:"))
@@ -357,20 +300,12 @@ def test_a_mistake_in_a_file_is_named_with_its_line(
 
 
 @pytest.mark.parametrize("key", ["no such", "<<", "", "\N{SNOWMAN}"])
-@pytest.mark.parametrize("section", ["", "model"])
-def test_an_unknown_key_is_named_however_it_is_spelt(
-    tmp_path: Path, key: str, section: str
-) -> None:
-    if section:
-        text = f"data: {{task: copy}}\nmodel:\n  '{key}': 3\n"
-        fragments = ("run.yaml:3", f"model.{key}", "unknown key")
-    else:
-        text = f"data: {{task: copy}}\nseed: 1\n'{key}': 3\n"
-        fragments = ("run.yaml:3", f": {key}", "unknown key")
-    assert_says(refusal(tmp_path, text), fragments)
+def test_an_unknown_key_is_named_however_it_is_spelt(tmp_path, key):
+    text = f"data: {{task: copy}}\nmodel:\n  '{key}': 3\n"
+    assert_says(refusal(tmp_path, text), ("run.yaml:3", f"model.{key}", "unknown key"))
 
 
-def test_a_config_without_data_is_told_what_to_add(tmp_path: Path) -> None:
+def test_a_config_without_data_is_told_what_to_add(tmp_path):
     assert_says(refusal(tmp_path, "seed: 3\n"), ("run.yaml", "data", "missing"))
 
 
@@ -380,12 +315,9 @@ def test_a_config_without_data_is_told_what_to_add(tmp_path: Path) -> None:
         ("{valid: a.tsv}", ("data.files.train", "missing")),
         ("{train: [a, b, c]}", ("data.files.train", "found ['a', 'b', 'c']", "two")),
         ("{train: a, format: csv}", ("data.files.format", "'csv'", "text, tsv, jsonl or scan")),
-        ("{train: a, vaild: b}", ("data.files.vaild", "did you mean data.files.valid?")),
     ],
 )
-def test_a_mistake_in_the_files_is_named(
-    tmp_path: Path, files: str, fragments: tuple[str, ...]
-) -> None:
+def test_a_mistake_in_the_files_is_named(tmp_path, files, fragments):
     assert_says(
         refusal(tmp_path, f"seed: 1\ndata:\n  files: {files}\n"), ("run.yaml:3", *fragments)
     )
@@ -410,53 +342,39 @@ TABLE = "model.positions=learned"
         ([TABLE, "data.task=duplicate", "data.test_length=[1, 256]"], ("256", "255", "512")),
         (["train.warmup_steps=1001"], ("train.warmup_steps: 1001", "train.max_steps 1000")),
         (["data.files={train: a.tsv}"], ("data", "task and files exclude each other")),
-        (["data.task=~"], ("data", "data.task or data.files")),
         (["model.max_positions=100"], ("model.max_positions", "positions: learned")),
         (["data.task=addition", "data.train_length=[1, 2]"], ("data.train_length", "3 or more")),
         (["data.task=multiplication", "data.symbols=1"], ("data.symbols", "at least 2")),
-        (["data.test_length=[9, 8]"], ("data.test_length: [9, 8]", "swap")),
     ],
 )
-def test_a_contradiction_is_refused_with_both_sides(
-    tmp_path: Path, overrides: list[str], fragments: tuple[str, ...]
-) -> None:
+def test_a_contradiction_is_refused_with_both_sides(tmp_path, overrides, fragments):
     assert_says(refusal(tmp_path, PLAIN, *overrides), fragments)
 
 
-@pytest.mark.parametrize(
-    "key", ["symbols: 5", "train_length: [1, 5]", "valid_length: [1, 5]", "test_length: [1, 5]"]
-)
-def test_options_of_a_task_are_refused_beside_files(tmp_path: Path, key: str) -> None:
-    message = refusal(tmp_path, f"data:\n  files: {{train: a.tsv}}\n  {key}\n")
-    assert_says(message, ("run.yaml:3", f"data.{key.partition(':')[0]}", "data.files"))
+def test_options_of_a_task_are_refused_beside_files(tmp_path):
+    message = refusal(tmp_path, "data:\n  files: {train: a.tsv}\n  test_length: [1, 5]\n")
+    assert_says(message, ("run.yaml:3", "data.test_length", "data.files"))
 
 
 @pytest.mark.parametrize(
     "overrides",
     [
-        ["model.d_model=12", "model.n_heads=6"],
         ["model.d_model=7", "model.n_heads=7", "model.positions=none"],
         [TABLE, "data.test_length=[1, 511]"],
         [TABLE, "model.max_positions=26"],
         [TABLE, "data.task=duplicate", "data.test_length=[1, 255]"],
         ["train.warmup_steps=1000"],
         ["data.task=addition", "data.train_length=[1, 3]"],
-        ["train.max_steps=0"],
     ],
 )
-def test_what_just_fits_is_accepted(tmp_path: Path, overrides: list[str]) -> None:
+def test_what_just_fits_is_accepted(tmp_path, overrides):
     load(tmp_path, PLAIN, *overrides)
-
-
-def test_a_width_of_ten_digits_is_answered_at_once(tmp_path: Path) -> None:
-    with at_most(1.0):  # 1,000,000,007 is a prime, so 4 heads cannot divide it
-        assert "d_model" in refusal(tmp_path, PLAIN, "model.d_model=1000000007")
 
 
 # Values that follow from others --------------------------------------------------------------
 
 
-def test_lengths_follow_from_the_training_length(tmp_path: Path) -> None:
+def test_lengths_follow_from_the_training_length(tmp_path):
     data = load(tmp_path, "data: {task: copy, train_length: [2, 25]}\n").data
     assert (data.valid_length, data.test_length) == ((2, 25), (2, 30))
     data = load(tmp_path, "data: {task: copy}\n").data
@@ -473,9 +391,7 @@ def test_lengths_follow_from_the_training_length(tmp_path: Path) -> None:
         ("duplicate", 46, (1, 22)),  # twice 22 symbols and the BOS are 45, twice 23 are 47
     ],
 )
-def test_the_test_length_stays_within_a_table(
-    tmp_path: Path, task: str, rows: int, test_length: tuple[int, int]
-) -> None:
+def test_the_test_length_stays_within_a_table(tmp_path, task, rows, test_length):
     text = f"data: {{task: {task}}}\nmodel: {{positions: learned, max_positions: {rows}}}\n"
     assert load(tmp_path, text).data.test_length == test_length
 
@@ -485,8 +401,8 @@ def test_the_test_length_stays_within_a_table(
     [(1000, 100, 250), (299, 99, 74), (3, 1, 1), (0, 0, 1)],
 )
 def test_warm_up_and_evaluations_follow_from_the_steps(
-    tmp_path: Path, max_steps: int, warmup_steps: int, eval_every: int
-) -> None:
+    tmp_path, max_steps, warmup_steps, eval_every
+):
     train = load(tmp_path, "data: {task: copy}\n", f"train.max_steps={max_steps}").train
     assert train.max_steps == max_steps
     assert (train.warmup_steps, train.eval_every) == (warmup_steps, eval_every)
@@ -500,20 +416,18 @@ def test_warm_up_and_evaluations_follow_from_the_steps(
         ("sinusoidal", 0.0, False, None),
     ],
 )
-def test_options_follow_from_the_positions(
-    tmp_path: Path, positions: str, cap: float, bos: bool, rows: int | None
-) -> None:
+def test_options_follow_from_the_positions(tmp_path, positions, cap, bos, rows):
     model = load(tmp_path, PLAIN, f"model.positions={positions}").model
     assert (model.score_cap, model.source_bos, model.max_positions) == (cap, bos, rows)
 
 
-def test_an_override_wins_over_the_file_and_the_last_one_over_the_first(tmp_path: Path) -> None:
+def test_an_override_wins_over_the_file_and_the_last_one_over_the_first(tmp_path):
     config = load(tmp_path, PLAIN, "train.lr=1e-3", "seed=4", "train.lr=1e-4")
     assert (config.seed, config.train.lr) == (4, 1e-4)
     assert config.train.max_steps == 1000
 
 
-def test_paths_of_files_become_absolute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_paths_of_files_become_absolute(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     config = load(tmp_path, "data: {files: {train: [a.src, b/a.tgt], valid: /v.tsv}}\n")
     assert config.data.files is not None
@@ -529,7 +443,7 @@ def test_paths_of_files_become_absolute(tmp_path: Path, monkeypatch: pytest.Monk
     [*(f"data.task={name}" for name in get_args(TaskName))]
     + [f"model.positions={name}" for name in get_args(PositionName)],
 )
-def test_a_saved_config_reads_back_equal(tmp_path: Path, override: str) -> None:
+def test_a_saved_config_reads_back_equal(tmp_path, override):
     config = load(tmp_path, PLAIN, override)
     again = load(tmp_path, save_config(config))
     assert again == config
@@ -537,13 +451,7 @@ def test_a_saved_config_reads_back_equal(tmp_path: Path, override: str) -> None:
     assert config_for_resume(config, again, RUN) == config
 
 
-@pytest.mark.parametrize("train", ["a.tsv", "[a, b]", "'it''s: #1 ~.tsv'", "no.jsonl"])
-def test_a_saved_config_of_files_reads_back_equal(tmp_path: Path, train: str) -> None:
-    config = load(tmp_path, f"data: {{files: {{train: {train}}}}}\n")
-    assert load(tmp_path, save_config(config)) == config
-
-
-def test_a_saved_config_holds_every_value_that_applies(tmp_path: Path) -> None:
+def test_a_saved_config_holds_every_value_that_applies(tmp_path):
     config = load(tmp_path, PLAIN)
     saved = read_yaml(write(tmp_path, save_config(config))).values
     sections: tuple[tuple[dict[str, Any], Section], ...] = (
@@ -563,7 +471,7 @@ def test_a_saved_config_holds_every_value_that_applies(tmp_path: Path) -> None:
     assert (saved["train"]["warmup_steps"], saved["train"]["eval_every"]) == (100, 250)
 
 
-def test_what_was_derived_stays_when_only_a_limit_is_raised(tmp_path: Path) -> None:
+def test_what_was_derived_stays_when_only_a_limit_is_raised(tmp_path):
     saved = load(tmp_path, PLAIN, "train.max_steps=30")
     assert (saved.train.warmup_steps, saved.train.eval_every) == (10, 7)
     afresh = load(tmp_path, PLAIN, "train.max_steps=600")
@@ -573,7 +481,7 @@ def test_what_was_derived_stays_when_only_a_limit_is_raised(tmp_path: Path) -> N
     assert (resumed.train.warmup_steps, resumed.train.eval_every) == (10, 7)
 
 
-def test_what_is_stated_and_differs_from_a_saved_run_is_refused(tmp_path: Path) -> None:
+def test_what_is_stated_and_differs_from_a_saved_run_is_refused(tmp_path):
     saved = load(tmp_path, PLAIN)
     stated = ["train.warmup_steps=5", "data.test_length=[1, 40]", "seed=4"]
     with pytest.raises(UserError) as refusal:
@@ -584,7 +492,7 @@ def test_what_is_stated_and_differs_from_a_saved_run_is_refused(tmp_path: Path) 
     )
 
 
-def test_limits_the_device_and_cuda_graphs_may_change(tmp_path: Path) -> None:
+def test_limits_the_device_and_cuda_graphs_may_change(tmp_path):
     saved = load(tmp_path, PLAIN, "train.cuda_graphs=off")
     limits = ["max_steps=2000", "max_seconds=60", "stop_at_exact_match=0.99", "patience=3"]
     overrides = [f"train.{limit}" for limit in limits] + [
@@ -599,56 +507,23 @@ def test_limits_the_device_and_cuda_graphs_may_change(tmp_path: Path) -> None:
 # The module itself ---------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("module", "absent"),
-    [
-        ("toytrans.config.load", {"torch"}),
-        ("toytrans.cli.app", {"torch", "pydantic", "yaml", "importlib.metadata"}),
-    ],
-)
-def test_what_importing_it_does_not_import(module: str, absent: set[str]) -> None:
-    """What a help page would wait for."""
-    code = f"import sys, {module}; print(*sys.modules)"
+def test_a_help_page_waits_for_nothing():
+    code = "import sys, toytrans.cli.app; print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    there = set(done.stdout.split())
-    assert module in there and not there & absent
+    absent = {"torch", "pydantic", "yaml", "importlib.metadata"}
+    assert "toytrans.cli.app" in done.stdout and not set(done.stdout.split()) & absent
 
 
-NAMES = [
-    "seed",
-    "device",
-    "data",
-    "model",
-    "train",
-    "task",
-    "files",
-    "symbols",
-    "train_length",
-    "test_length",
-    "d_model",
-    "n_heads",
-    "positions",
-    "source_bos",
-    "max_positions",
-    "score_cap",
-    "share_layers",
-    "max_steps",
-    "lr",
-    "warmup_steps",
-    "eval_every",
-    "precision",
-    "str",
-]
+NAMES = ("data", "model", "train", "task", "files", "symbols", "train_length", "d_model", "str")
 LEAVES = (
     st.none()
     | st.booleans()
-    | st.integers(-10, 100)
     | st.integers(-(10**5), 10**5)
     | st.floats()
-    | st.sampled_from([*get_args(TaskName), *get_args(PositionName), "auto", "fp32", "start"])
+    | st.sampled_from([*get_args(TaskName), *get_args(PositionName), "auto", "start"])
     | st.text(max_size=5)
 )
-KEYS = st.sampled_from(NAMES) | st.text(max_size=5)
+KEYS = st.sampled_from([*NAMES, *Config.model_fields]) | st.text(max_size=5)
 PLAIN_VALUES = st.recursive(
     LEAVES,
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(KEYS, inner, max_size=4),
@@ -656,43 +531,26 @@ PLAIN_VALUES = st.recursive(
 )
 
 
-def section(*names: str) -> st.SearchStrategy[Any]:
+def section(kind: type[Section]) -> st.SearchStrategy[Any]:
     """A section with some of its own keys, so that its values are looked at too."""
-    return st.dictionaries(st.sampled_from(names), PLAIN_VALUES, max_size=4) | PLAIN_VALUES
+    names = st.sampled_from(list(kind.model_fields))
+    return st.dictionaries(names, PLAIN_VALUES, max_size=4) | PLAIN_VALUES
 
 
 TREES = st.dictionaries(KEYS, PLAIN_VALUES, max_size=4) | st.fixed_dictionaries(
-    {"data": section(*NAMES[5:10]) | st.just({"task": "copy"})},
-    optional={
-        "model": section(*NAMES[10:17]),
-        "train": section(*NAMES[17:22]),
-        "seed": PLAIN_VALUES,
-        "device": PLAIN_VALUES,
-    },
+    {"data": section(DataConfig) | st.just({"task": "copy"})},
+    optional={"model": section(ModelConfig), "train": section(TrainConfig), "seed": PLAIN_VALUES},
 )
-
-
-def verdict(values: dict[str, Any]) -> str:
-    try:
-        check_config(Tree("tree.yaml", values))
-    except UserError as error:
-        assert str(error).startswith("tree.yaml: ")
-        return "refused"
-    return "accepted"
 
 
 @given(TREES)
 @example({})
-@example({"str": 1})
 @example({"": {"": ""}})
-@example({"data": {"task": "copy", "no such": 1}})
 @example({"data": {"task": ["copy"]}})
 @example({"data": {"task": "copy", "train_length": {"0": 1}}})
-@settings(max_examples=200, deadline=None)
-def test_no_tree_of_plain_values_raises_anything_but_a_user_error(values: dict[str, Any]) -> None:
-    assert verdict(values) in ("accepted", "refused")
-
-
-def test_the_verdict_on_trees_can_be_either() -> None:
-    assert verdict({"data": {"task": "copy"}}) == "accepted"
-    assert verdict({"data": {"task": "copies"}}) == "refused"
+@settings(max_examples=150, deadline=None)
+def test_no_tree_of_plain_values_raises_anything_but_a_user_error(values):
+    try:
+        check_config(Tree("tree.yaml", values))
+    except UserError as error:
+        assert str(error).startswith("tree.yaml: ")

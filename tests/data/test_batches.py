@@ -40,13 +40,6 @@ def test_ends_padding_and_shift_by_hand():
     assert (batch.target_tokens, batch.real_tokens, batch.padded_tokens) == (6, 10, 14)
 
 
-def test_a_wanted_shape_is_filled_up_with_pads():
-    batch = make_batch(ragged(), source_bos=False, shape=(3, 4, 5))
-    assert batch.src.shape == (3, 4) and batch.tgt_in.shape == batch.tgt_out.shape == (3, 5)
-    assert batch.src[2].tolist() == [PAD_ID] * 4
-    assert batch.target_tokens == 6
-
-
 @given(st.integers(1, 5000))
 def test_buckets_waste_little_and_are_few(length):
     size = bucket(length)
@@ -190,9 +183,8 @@ def test_random_positions_have_room_for_every_length_that_a_config_allows(comman
     assert done.code == 0, done.err
 
 
-@pytest.mark.parametrize("size", ["data.batch_tokens=200000", "data.train_length=[1, 60000]"])
-def test_the_batches_of_one_step_are_bounded_together(size: str, here, refused):
-    settings = ("--set", "train.accumulate=65536", "--set", size)
+def test_the_batches_of_one_step_are_bounded_together(here, refused):
+    settings = ("--set", "train.accumulate=65536", "--set", "data.batch_tokens=200000")
     message = refused("train", "c.yaml", *settings)
     assert "train.accumulate: 65,536 batches of up to " in message
     assert "more than the 16,777,216 of one step; lower it, data.batch_tokens" in message

@@ -67,14 +67,6 @@ def test_own_positions_decode_step_by_step_as_in_one_pass():
         assert torch.allclose(torch.stack(steps, 1), model(src, tgt_in), atol=1e-12)
 
 
-def test_own_cross_positions(here: Path):
-    (here / "cross.py").write_text(
-        "from toytrans.model.positions.base import Positions\nclass Cross(Positions): pass\n"
-    )
-    model = own(positions="sinusoidal", cross_positions="cross.py:Cross")
-    assert type(model.cross_positions).__name__ == "Cross"
-
-
 def test_own_positions_keep_the_weights_they_start_with(here: Path):
     (here / "mine.py").write_text(
         "from torch import nn\n"
@@ -267,36 +259,18 @@ def test_what_code_raises_on_the_way_names_the_line(
     assert failure is not None and failure.reason == f"your code: {words} (x.py:4)"
 
 
-@pytest.mark.parametrize(
-    ("setting", "parts"),
-    [
-        ("model.backward=by_hand", ("model.backward", "no model of your own")),
-        ("fault=no_causal", ("fault: ", "faults are made in toytrans' models")),
-    ],
-)
-def test_settings_that_do_not_go_with_a_model_of_ones_own(setting, parts, refused):
-    message = refused("train", "c.yaml", "--set", f"model.class={MODEL}", "--set", setting)
-    for part in parts:
-        assert part in message
-
-
-@pytest.mark.parametrize(
-    "sizes", [{"d_model": 33}, {"d_model": 6, "n_heads": 2, "positions": "rotary"}]
-)
-def test_a_model_of_ones_own_need_not_heed_what_the_transformer_must(here: Path, sizes: dict):
-    assert config_of(model={"class": MODEL} | sizes).model.max_positions is None
+def test_a_config_with_a_model_of_ones_own(here: Path, refused: Callable[..., str]):
+    config = config_of(model={"class": MODEL, "d_model": 33})  # which 2 heads do not divide
+    assert config.model.max_positions is None
+    assert config.model_dump()["model"]["class"] == f"{here}/{MODEL}"
+    assert not config.source_bos and config.model.cross_positions == "none"
+    by_hand = ("--set", f"model.class={MODEL}", "--set", "model.backward=by_hand")
+    assert "no model of your own" in refused("train", "c.yaml", *by_hand)
 
 
 def test_anchored_positions_need_the_start_of_a_source():
     with pytest.raises(ValidationError, match=r"count from BOS"):
         config_of(model={"source_bos": False})
-
-
-def test_a_config_keeps_the_key_class(here: Path):
-    config = config_of(model={"class": MODEL})
-    assert config.model.class_ == f"{here}/{MODEL}"
-    assert config.model_dump()["model"]["class"] == f"{here}/{MODEL}"
-    assert not config.source_bos and config.model.cross_positions == "none"
 
 
 CONFIG = tiny_yaml()

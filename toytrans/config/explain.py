@@ -48,14 +48,12 @@ class Key(NamedTuple):
     def card(self) -> dict[str, str]:
         """What there is to say of it, by heading."""
         meaning, null = self.parts
-        derived = "from other keys, in training; config.yaml of a run holds the value"
         card = {
             "meaning": meaning,
             "type": self.type,
             "default": f"null: {null}" if null and self.default == "null" else self.default,
             "null": "" if self.default == "null" else null,
             "range": self.range.replace("`", ""),
-            "derived": derived if is_derived(self) else "",
         }
         return {heading: text for heading, text in card.items() if text}
 
@@ -96,15 +94,6 @@ def _hint(path: str, every: Sequence[Key]) -> str:
     near = [key.path for key in every if key.name == name]
     near += get_close_matches(path, [key.path for key in every], n=1)
     return f"did you mean {near[0]}?" if near else "`toytrans explain` lists all keys"
-
-
-def is_derived(key: Key) -> bool:
-    """Whether other keys give a key its value where it is null."""
-    if key.default != "null" or key.path == "data.task":
-        return False
-    models = ({"positions": "anchored"}, {"positions": "learned"})
-    samples = ({"data": {"task": "copy"}, "model": model} for model in models)
-    return any(value_of(key, Config.model_validate(sample)) is not None for sample in samples)
 
 
 def value_of(key: Key, config: Config) -> Any:

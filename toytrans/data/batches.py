@@ -7,10 +7,9 @@ number of rows, of which a few may be empty. So few shapes occur; a CPU generate
 new one. The state of the stream is one integer, the number of pairs dealt.
 
 A pool is made on the training device. Its lengths are copied to the host once. All counts of a
-batch follow from them, so no step waits for a GPU.
+batch follow from them, so no step but a pool's first waits for a GPU.
 """
 
-import contextlib
 from collections.abc import Generator, Iterator
 from dataclasses import dataclass, replace
 from itertools import count
@@ -149,17 +148,11 @@ def training_batches(
     dealt: the number of pairs after which to start.
     device: where batches are made. They are the same on every device.
     """
-    device = torch.device(device)
-    stream = torch.cuda.Stream(device) if device.type == "cuda" else None
     size = _pool_size(dataset, config)
     first, past = divmod(dealt, size)
     for number in count(first):
         indices = _stream(dataset, config.data_seed, number * size, size)
-        with _aside(stream):
-            pool, real, plans = _pool(dataset.pairs("train", indices.to(device)), config)
-        if stream is not None:
-            for ids in pool:  # else its memory is reused before steps have read it
-                ids.record_stream(torch.cuda.current_stream(device))
+        pool, real, plans = _pool(dataset.pairs("train", indices.to(device)), config)
         passed = 0
         for chosen in permutation(len(plans), config.data_seed, Use.POOL, number).tolist():
             start, stop, shape = plans[chosen]
@@ -208,18 +201,6 @@ def _pool_size(dataset: Dataset, config: Config) -> int:
     pair_tokens = sum(dataset.facts.train_length) + 3  # S + T of a mean source with its ends
     size = max(BATCHES_OF_A_POOL * config.data.batch_tokens // pair_tokens, SMALLEST_POOL)
     return min(size, dataset.size("train") or size)
-
-
-@contextlib.contextmanager
-def _aside(stream: torch.cuda.Stream | None) -> Iterator[None]:
-    """Work on another CUDA stream, if there is one.
-
-    The host then waits for that stream alone when it reads widths, and queued steps go on.
-    """
-    with torch.cuda.stream(stream):
-        yield
-    if stream is not None:
-        torch.cuda.current_stream(stream.device).wait_stream(stream)
 
 
 def evaluation_batches(

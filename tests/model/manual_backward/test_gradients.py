@@ -11,13 +11,10 @@ from conftest import call
 from toytrans.files import json_text
 from toytrans.model.manual_backward import functions
 from toytrans.model.manual_backward.gradients import (
-    B,
     Comparison,
     attentions,
     compare,
-    compare_case,
     difference,
-    ids_with_pads,
     layers,
 )
 
@@ -34,8 +31,6 @@ OPERATIONS = {
     "dropout",
     "attention",
     "capped, dropped out",
-    "multi-head, self",
-    "multi-head, cross",
     "cross entropy",
     "cross entropy, smoothed",
     "whole model",
@@ -47,12 +42,10 @@ def failing() -> set[tuple[str, str]]:
 
 
 def test_every_operation_agrees():
-    found = compare(2)
+    found = compare(5)
     assert {each.operation for each in found} == OPERATIONS
     assert all(each.passed for each in found)
     assert all(each.relative < 1e-13 for each in found), "rounding, far below the tolerance"
-    both = {each.of for each in found if each.operation == "multi-head, cross"}
-    assert {"x", "memory"} <= both
 
 
 def test_shapes_are_distinct_primes_with_pads_and_an_empty_row():
@@ -65,14 +58,6 @@ def test_shapes_are_distinct_primes_with_pads_and_an_empty_row():
     sizes = [*q.shape, next(layers(draw)).inputs["x"].shape[-1]]
     assert len(set(sizes)) == 5
     assert all(n % d for n, d in product(sizes, range(2, 13)) if d < n)
-
-
-@pytest.mark.parametrize("length", [2, 5, 7])
-def test_ids_with_pads_have_pads(length):
-    for seed in range(30):
-        ids = ids_with_pads(length, torch.Generator().manual_seed(seed))
-        assert ids.shape == (B, length)
-        assert (ids[0] != 0).all() and ids[1, 0] != 0 and ids[1, -1] == 0
 
 
 # The traps -----------------------------------------------------------------------------------
@@ -91,7 +76,7 @@ def test_a_softmax_gradient_of_its_diagonal_alone_is_found(monkeypatch):
 
 
 def test_a_gradient_of_k_without_its_transpose_is_found(monkeypatch):
-    """In self-attention it fits; in cross-attention the sizes themselves refuse it."""
+    """In self-attention it fits; where Tq and Tk differ, the sizes themselves refuse it."""
     sound = functions.attention_backward
 
     def untransposed(gradient, needed):
@@ -106,9 +91,7 @@ def test_a_gradient_of_k_without_its_transpose_is_found(monkeypatch):
         return d_q, d_k, d_v, d_bias
 
     monkeypatch.setattr(functions, "attention_backward", untransposed)
-    found = failing()
-    assert {("multi-head, self", name) for name in ("x", "in_weight", "in_bias")} <= found
-    assert ("multi-head, self", "out_weight") not in found
+    assert {operation for operation, _ in failing()} == {"whole model"}
 
 
 def test_a_layer_norm_without_its_epsilon_is_found(monkeypatch):
@@ -125,23 +108,6 @@ def test_a_layer_norm_without_its_epsilon_is_found(monkeypatch):
     assert ("LayerNorm", "weight") not in found
 
 
-@pytest.mark.parametrize("left_out", [0, 1, 2])
-def test_an_input_gradient_of_two_in_place_of_three_is_found(monkeypatch, left_out):
-    sound = functions.linear_backward
-    calls = []
-
-    def forgetful(gradient, needed):
-        d_x, *others = sound(gradient, needed)
-        calls.append(None)  # of the output first, then of Q, K and V
-        return (0 * d_x if len(calls) % 4 == (2 + left_out) % 4 else d_x), *others
-
-    draw = torch.Generator().manual_seed(0)
-    case = next(case for case in attentions(draw) if case.operation == "multi-head, self")
-    monkeypatch.setattr(functions, "linear_backward", forgetful)
-    found = {each.of for each in compare_case(case, draw) if not each.passed}
-    assert found == {"x"} and len(calls) == 4
-
-
 def test_a_wrong_forward_pass_is_found(monkeypatch):
     sound = functions.relu
     monkeypatch.setattr(functions, "relu", lambda x: (sound(x)[0] + 1, sound(x)[1]))
@@ -151,23 +117,16 @@ def test_a_wrong_forward_pass_is_found(monkeypatch):
 # The command ---------------------------------------------------------------------------------
 
 
-def test_the_table_fits_80_columns(command, monkeypatch):
+def test_the_table_and_the_document_hold_the_numbers_of_the_run(command, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
     answer = command("demo", "gradients")
     lines = answer.out.splitlines()
+    expected = [each.to_dict() for each in compare(3)]
     assert answer.code == 0 and not answer.err
     assert max(map(len, lines)) <= 80 and "…" not in answer.out
-    assert sum("PASS" in line for line in lines) == 55 + 1 and "55 passed, 0 failed" in lines[-1]
-    for operation in OPERATIONS:
-        assert operation in answer.out
-
-
-def test_the_document_holds_the_numbers_of_the_run(command):
-    answer = command("demo", "gradients", "--json")
-    document = json.loads(answer.out)
-    assert answer.code == 0 and document["passed"] is True
-    assert (document["seeds"], document["tolerance"]) == (3, 1e-10)
-    expected = [each.to_dict() for each in compare(3)]
+    assert f"{len(expected)} passed, 0 failed" in lines[-1]
+    document = json.loads(command("demo", "gradients", "--json").out)
+    assert document["passed"] is True and document["seeds"] == 3
     assert document["gradients"] == json.loads(json.dumps(expected))
 
 

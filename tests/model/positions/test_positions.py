@@ -1,15 +1,31 @@
-"""Position schemes: their names, and cross-attention with a scheme of its own."""
+"""Position schemes against their formulas, and what all of them keep."""
 
+import math
 from typing import get_args
 
 import pytest
 import torch
-from conftest import VOCABULARY, config_of, model_of
+from anchor_formulas import anchored_bias
+from conftest import VOCABULARY, config_of, distances_of, model_of
 
 from toytrans.config.names import PositionName
+from toytrans.errors import UserError
 from toytrans.model.positions import position_scheme
 from toytrans.model.positions.base import Positions
+from toytrans.model.positions.relative import DistanceBias, for_gradients
+from toytrans.model.positions.sinusoidal import sinusoids
 from toytrans.tokens import BOS_ID, EOS_ID, PAD_ID
+
+
+def self_bias(model, length):
+    """(H, Tq, Tk) of the first encoder layer, its table shaken."""
+    attention = model.encoder_layers[0].self_attention
+    if attention.bias_table is not None:
+        with torch.no_grad():
+            attention.bias_table.normal_()
+    places = range(length)
+    distances = model.positions.self_distances(places, places, torch.device("cpu"))
+    return attention, model.positions.bias(attention.bias_table, distances)[0]
 
 
 def test_configuration_and_model_name_the_same_schemes():
@@ -60,3 +76,185 @@ def test_a_table_serves_a_training_and_grows_with_the_length_alone(positions):
     kept = scheme._table
     model(ids, ids.repeat(1, 2))
     assert kept.dtype == torch.float32 and kept.shape == before.shape < scheme._table.shape
+
+
+# sinusoidal --------------------------------------------------------------------------------
+
+
+def test_sinusoids_follow_the_paper():
+    table = sinusoids(2, 3, 6)
+    for row in range(3):
+        for i in range(3):
+            angle = (row + 2) / 10_000 ** (2 * i / 6)
+            assert table[row, 2 * i].item() == pytest.approx(math.sin(angle), abs=1e-12)
+            assert table[row, 2 * i + 1].item() == pytest.approx(math.cos(angle), abs=1e-12)
+
+
+# absolute ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("positions", ["sinusoidal", "learned"])
+def test_random_places_are_sorted_drawn_anew_and_fixed_outside_of_training(positions):
+    model = model_of(VOCABULARY, positions=positions, random_positions=True, max_positions=400)
+    scheme, x = model.positions, torch.zeros(1, 20, 24, dtype=torch.float64)
+    table = scheme.vectors(range(400), x)
+
+    def places():
+        added = scheme.embed(x)[0]
+        return torch.cdist(added, table).argmin(1).tolist()
+
+    still = places()
+    assert still == places() == sorted(set(still)) and len(still) == 20
+    assert torch.equal(scheme.embed(x[:, :7], start=3), scheme.embed(x)[:, 3:10])
+    model.train()
+    drawn = [places() for _ in range(50)]
+    assert all(row == sorted(set(row)) for row in drawn)
+    assert len({tuple(row) for row in drawn}) == 50
+    seen = {place for row in drawn for place in row}
+    assert min(seen) < 20 and max(seen) >= 380 and len(seen) > 300, "the whole range is met"
+    model.eval()
+    with pytest.raises(UserError, match="101 places is longer .* 100 .model.max_positions 400"):
+        scheme.embed(torch.zeros(1, 101, 24, dtype=torch.float64))
+
+
+# learned -----------------------------------------------------------------------------------
+
+
+def test_a_learned_table_ends_where_it_ends():
+    model = model_of(VOCABULARY, positions="learned", max_positions=7)
+    model(torch.tensor([[3] * 6 + [2]]), torch.tensor([[1, 3]]))
+    with pytest.raises(
+        UserError, match="8 places is longer than the position table has room for: 7"
+    ):
+        model(torch.tensor([[3] * 7 + [2]]), torch.tensor([[1, 3]]))
+
+
+# rotary ------------------------------------------------------------------------------------
+
+
+def test_rotary_rotates_pairs_and_leaves_the_distance_alone():
+    model = model_of(VOCABULARY, positions="rotary")  # heads of width 8
+    x = torch.randn(1, 3, 7, 8).double()
+    rotated = model.positions.rotate(x, range(5, 12))
+    for t in range(7):
+        for i in range(4):
+            pair = torch.complex(x[..., t, i], x[..., t, i + 4])
+            angle = torch.tensor(1j * (5 + t) / 10_000 ** (2 * i / 8))
+            expected = pair * torch.exp(angle)
+            assert torch.allclose(rotated[..., t, i], expected.real)
+            assert torch.allclose(rotated[..., t, i + 4], expected.imag)
+    q, k = x[..., :1, :], x[..., 1:2, :]
+
+    def score(i, j):
+        rotate = model.positions.rotate
+        return (rotate(q, range(i, i + 1)) * rotate(k, range(j, j + 1))).sum(-1)
+
+    assert torch.allclose(score(3, 1), score(503, 501))
+    assert not torch.allclose(score(3, 1), score(3, 2), rtol=1e-3)
+
+
+def test_beams_are_turned_to_one_place():
+    model = model_of(VOCABULARY, positions="rotary")
+    src = torch.tensor([[5, 6, 7, EOS_ID]])
+    state = model.start_decoding(src, 4, 3)
+    state.next_logits(torch.full((1, 3), BOS_ID))
+    second = state.next_logits(torch.tensor([[4, 5, 6]]))
+    for beam, token in enumerate((4, 5, 6)):
+        alone = model(src, torch.tensor([[BOS_ID, token]]))[0, 1]
+        assert torch.allclose(second[0, beam], alone, atol=1e-12)
+
+
+# alibi -------------------------------------------------------------------------------------
+
+
+def test_alibi_follows_the_paper():
+    model = model_of(VOCABULARY, d_model=32, n_heads=8, positions="alibi")
+    attention, bias = self_bias(model, 9)
+    assert attention.bias_table is None
+    for head, slope in enumerate([2.0**-k for k in range(1, 9)]):  # the paper's for 8 heads
+        for i, j in ((0, 8), (8, 0), (4, 4), (2, 7)):
+            assert bias[head, i, j].item() == pytest.approx(-slope * abs(i - j), abs=1e-12)
+
+
+# t5 ----------------------------------------------------------------------------------------
+
+
+def test_t5_buckets_are_those_of_t5():
+    from transformers.models.t5.modeling_t5 import T5Attention
+
+    model = model_of(VOCABULARY, positions="t5")
+    attention, bias = self_bias(model, 300)
+    keys_less_queries = torch.arange(300)[None] - torch.arange(300)[:, None]
+    theirs = T5Attention._relative_position_bucket(keys_less_queries, True, 32, 128)
+    # both number the same buckets, but each its own way
+    ours = model.positions.features(-keys_less_queries).argmax(-1)
+    pairs = set(zip(ours.flatten().tolist(), theirs.flatten().tolist(), strict=True))
+    assert len(pairs) == len({a for a, _ in pairs}) == len({b for _, b in pairs}) > 25
+    assert torch.allclose(bias, attention.bias_table[:, ours])
+
+
+# relative ----------------------------------------------------------------------------------
+
+
+def test_relative_positions_are_clipped():
+    model = model_of(VOCABULARY, positions="relative")
+    attention, bias = self_bias(model, 40)
+    for i, j in ((0, 0), (3, 1), (1, 3), (39, 0), (0, 39), (20, 3), (3, 20)):
+        wanted = attention.bias_table[:, max(-16, min(16, i - j)) + 16]
+        assert torch.equal(bias[:, i, j], wanted)
+
+
+@pytest.mark.parametrize("ways", [1, 2])
+def test_the_gradient_for_a_gpu_is_that_of_a_cpu(ways):
+    torch.manual_seed(0)
+    weights = torch.randn(3, 4, dtype=torch.float64, requires_grad=True)
+    features = torch.randn(9, 4, dtype=torch.float64)
+    index = torch.randint(9, (ways, 2, 5, 6))
+    rows = [0] * 3 if ways == 1 else [1, 0, 1]
+    expected = DistanceBias()(weights, features, index, rows)
+    places = [index[row].flatten() for row in (rows if ways > 1 else [0])]
+    found = for_gradients(weights, features, places)
+    found = found.view(3, 2, 5, 6).transpose(0, 1)
+    assert torch.allclose(found, expected, rtol=1e-12)
+    upstream = torch.randn_like(expected)
+    (wanted,), (given,) = (torch.autograd.grad(out, weights, upstream) for out in (expected, found))
+    assert torch.allclose(given, wanted, rtol=1e-12)
+
+
+# anchored ----------------------------------------------------------------------------------
+
+
+def test_anchored_bias_in_cross_attention():
+    model = model_of(VOCABULARY, d_model=16, n_heads=4, positions="anchored")
+    plus = VOCABULARY.encode(["+"])[0]
+    src = torch.tensor(
+        [[BOS_ID, 5, 6, plus, 7, plus, 8, EOS_ID], [BOS_ID, 4, 4, EOS_ID, *[PAD_ID] * 4]]
+    )
+    attention = model.decoder_layers[0].cross_attention
+    with torch.no_grad():
+        attention.bias_table.normal_()
+    distances = distances_of(model, 11, src)
+    bias = model.positions.bias(attention.bias_table, distances)
+    assert bias.shape == (2, 4, 11, 8)
+    anchors = ("start", "end", "wrap", "start")
+    for row, ids in enumerate(src.tolist()):
+        for head, anchor in enumerate(anchors):
+            table = attention.bias_table[head].tolist()
+            for t in range(11):
+                for j in range(8):
+                    if ids[j] == PAD_ID:
+                        continue
+                    expected = anchored_bias(anchor, table, t, j, ids)
+                    assert bias[row, head, t, j].item() == pytest.approx(expected, abs=1e-9)
+
+
+def test_anchored_bias_in_self_attention_counts_from_key_to_query():
+    model = model_of(VOCABULARY, d_model=16, n_heads=2, positions="anchored")
+    attention = model.encoder_layers[0].self_attention
+    with torch.no_grad():
+        attention.bias_table.normal_()
+    distances = model.positions.self_distances(range(9), range(9), torch.device("cpu"))
+    bias = model.positions.bias(attention.bias_table, distances)
+    for head, i, j in [(0, 0, 8), (1, 4, 4), (0, 5, 3), (1, 8, 0), (1, 2, 3)]:
+        expected = 16 * attention.bias_table[head, max(-3, min(3, i - j)) + 3] - abs(i - j)
+        assert bias[0, head, i, j].item() == pytest.approx(expected.item(), abs=1e-9)

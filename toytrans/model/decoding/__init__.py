@@ -4,7 +4,7 @@ from torch import Tensor
 
 from toytrans.model.decoding.beam import beam_search
 from toytrans.model.decoding.greedy import greedy
-from toytrans.model.decoding.limits import Decoded, token_limits
+from toytrans.model.decoding.loop import Decoded, token_limits
 from toytrans.model.seq2seq import Seq2Seq
 
 __all__ = ["Decoded", "beam_search", "greedy", "search", "token_limits"]

@@ -4,8 +4,7 @@ import torch
 from torch import Tensor
 
 from toytrans.data.pairs import longest_of
-from toytrans.model.decoding.limits import Decoded, token_limits
-from toytrans.model.decoding.loop import run
+from toytrans.model.decoding.loop import Decoded, run, token_limits
 from toytrans.model.seq2seq import Seq2Seq
 from toytrans.tokens import BOS_ID, EOS_ID, PAD_ID
 

@@ -138,66 +138,6 @@ def rotary_backward(gradient: Tensor, saved: Saved) -> tuple[Tensor]:
     return (apply_rotary(gradient, cos, -sin),)
 
 
-def multi_head(
-    x: Tensor,
-    memory: Tensor | None,
-    in_weight: Tensor,
-    in_bias: Tensor,
-    out_weight: Tensor,
-    out_bias: Tensor,
-    heads: int,
-    additive: Tensor | None = None,
-    has_visible_key: Tensor | None = None,
-) -> tuple[Tensor, Saved]:
-    """Multi-head attention of x (B, Tq, D) to itself, or to memory (B, Tk, D) -> (B, Tq, D).
-
-    in_weight (3D, D) and in_bias (3D) hold the projections to Q, K and V below each other
-    (Vaswani et al. 2017, section 3.2.2).
-    """
-    source = x if memory is None else memory
-    parts = zip((x, source, source), in_weight.chunk(3), in_bias.chunk(3), strict=True)
-    projections = [linear(*part) for part in parts]
-    q, k, v = (split_heads(projected, heads) for projected, _ in projections)
-    context, attended = attention(q, k, v, None, additive, has_visible_key)
-    output, merged = linear(merge_heads(context), out_weight, out_bias)
-    projected = [part for _, part in projections]
-    return output, (memory is not None, heads, projected, attended, merged)
-
-
-def multi_head_backward(gradient: Tensor, saved: Saved) -> Gradients:
-    """The steps of the forward pass in reverse; heads split where they were merged.
-
-    The trap: x went into Q, K and V, and what is used three times gets the sum of three gradients,
-    d_x = d_Q W_Q + d_K W_K + d_V W_V. In cross-attention x gets the first alone, and memory the
-    sum of the other two.
-    """
-    is_cross, heads, projected, attended, merged = saved
-    d_merged, d_out_weight, d_out_bias = linear_backward(gradient, merged)
-    assert d_merged is not None
-    d_heads = attention_backward(split_heads(d_merged, heads), attended)[:3]
-    derived = [
-        linear_backward(merge_heads(d_head), part)
-        for d_head, part in zip(d_heads, projected, strict=True)
-        if d_head is not None
-    ]
-    (from_q, from_k, from_v), d_weights, d_biases = zip(*derived, strict=True)
-    d_memory = from_k + from_v
-    d_x, d_memory = (from_q, d_memory) if is_cross else (from_q + d_memory, None)
-    return d_x, d_memory, torch.cat(d_weights), torch.cat(d_biases), d_out_weight, d_out_bias
-
-
-def split_heads(x: Tensor, heads: int) -> Tensor:
-    """(B, L, D) -> (B, H, L, Dh). Its backward is `merge_heads`, and the other way round: both
-    only move numbers."""
-    parted: Tensor = x.unflatten(-1, (heads, -1))
-    return parted.transpose(1, 2)
-
-
-def merge_heads(x: Tensor) -> Tensor:
-    """(B, H, L, Dh) -> (B, L, D)."""
-    return x.transpose(1, 2).flatten(2)
-
-
 def layer_norm(x: Tensor, weight: Tensor, bias: Tensor, epsilon: float) -> tuple[Tensor, Saved]:
     """y = n weight + bias with n = (x - mean) r and r = 1 / root of (variance + epsilon), over the
     last axis (Ba et al. 2016); the variance divides by D, not by D - 1."""

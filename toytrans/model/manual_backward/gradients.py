@@ -156,15 +156,12 @@ def layers(draw: torch.Generator) -> Iterator[GradientCase]:
 
 
 def attentions(draw: torch.Generator) -> Iterator[GradientCase]:
-    """Attention, with pads, a causal mask and a query without a visible key."""
+    """Attention, with pads and a query without a visible key."""
     numbers = _numbers(draw)
     src, tgt = ids_with_pads(TK, draw), ids_with_pads(TQ, draw)
     maker = MaskMaker("keys_and_queries")  # so pad queries see nothing
-    cross, own = (
-        AttentionContext.of(mask, None, torch.float64)
-        for mask in (maker.cross(src, tgt), maker.decoder_self(tgt))
-    )
-    assert cross.has_visible_key is not None and own.has_visible_key is not None
+    cross = AttentionContext.of(maker.cross(src, tgt), None, torch.float64)
+    assert cross.has_visible_key is not None
     pair: Pair = functions.attention, functions.attention_backward
     inputs = {"q": numbers(B, H, TQ, DH), "k": numbers(B, H, TK, DH), "v": numbers(B, H, TK, DH)}
     inputs["bias"] = numbers(1, H, TQ, TK)
@@ -172,23 +169,6 @@ def attentions(draw: torch.Generator) -> Iterator[GradientCase]:
     yield GradientCase("attention", pair, _torchs_attention, inputs, seen)
     keep = (torch.rand(B, H, TQ, TK, generator=draw) < 0.7) / 0.7
     yield GradientCase("capped, dropped out", pair, _step_by_step, inputs, (*seen, keep, 0.5, 2.0))
-    weights = {
-        "in_weight": numbers(3 * H * DH, H * DH) / 5,
-        "in_bias": numbers(3 * H * DH),
-        "out_weight": numbers(H * DH, H * DH) / 5,
-        "out_bias": numbers(H * DH),
-    }
-    x = {"x": numbers(B, TQ, H * DH)}
-    both = x | {"memory": numbers(B, TK, H * DH)}
-    itself: Pair = _self_attention, _self_attention_backward
-    other: Pair = functions.multi_head, functions.multi_head_backward
-    for name, pair, theirs, given, context in (
-        ("multi-head, self", itself, _torchs_self, x, own),
-        ("multi-head, cross", other, _torchs_multi_head, both, cross),
-    ):
-        yield GradientCase(
-            name, pair, theirs, given | weights, (H, context.additive, context.has_visible_key)
-        )
 
 
 def losses(draw: torch.Generator) -> Iterator[GradientCase]:
@@ -239,44 +219,6 @@ def _step_by_step(
     scores = cap * torch.tanh(torch.einsum("bhqd,bhkd->bhqk", q, k) * scale / cap)
     weights = F.softmax(scores + bias + additive, -1).where(has_visible_key, 0) * keep
     return torch.einsum("bhqk,bhkd->bhqd", weights, v)
-
-
-def _self_attention(x: Tensor, *others: Any) -> Any:
-    return functions.multi_head(x, None, *others)
-
-
-def _self_attention_backward(gradient: Tensor, needed: functions.Saved) -> functions.Gradients:
-    d_x, _, *others = functions.multi_head_backward(gradient, needed)  # there is no memory
-    return d_x, *others
-
-
-def _torchs_self(x: Tensor, *others: Any) -> Tensor:
-    return _torchs_multi_head(x, x, *others)
-
-
-def _torchs_multi_head(
-    x: Tensor,
-    memory: Tensor,
-    in_weight: Tensor,
-    in_bias: Tensor,
-    out_weight: Tensor,
-    out_bias: Tensor,
-    heads: int,
-    additive: Tensor,
-    has_visible_key: Tensor,
-) -> Tensor:
-    """Torch's multi-head attention, which is time-first.
-
-    A query without a visible key gets only the bias of the output projection.
-    """
-    q, kv = x.transpose(0, 1), memory.transpose(0, 1)
-    none_and_zero = None, None, False, 0.0
-    context, _ = F.multi_head_attention_forward(
-        *(q, kv, kv, x.shape[-1], heads, in_weight, in_bias, *none_and_zero, out_weight, out_bias),
-        need_weights=False,
-        attn_mask=additive.expand(len(x), heads, *additive.shape[2:]).flatten(0, 1),
-    )
-    return context.transpose(0, 1).where(has_visible_key[:, 0], out_bias)
 
 
 def _torchs_cross_entropy(logits: Tensor, labels: Tensor, ignored: int, smoothing: float) -> Tensor:

@@ -4,9 +4,7 @@
 weights under the same names, and its forward runs a pair of functions of `functions`. Autograd
 chains these pairs and differentiates what joins them: residual sums, a weight
 used in several places, embeddings times sqrt(D), added position vectors, slices, reshapes,
-transposes, concatenation, and the sum over places in the loss. `toytrans demo gradients` also
-checks multi-head attention as one pair (`functions.multi_head`). The model composes its parts
-instead, since its keys and values may come from a cache.
+transposes, concatenation, and the sum over places in the loss.
 """
 
 from collections.abc import Callable, Sequence

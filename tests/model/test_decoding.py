@@ -1,0 +1,233 @@
+"""Decoding: a step equals the parallel pass, greedy search needs no cache, beams find the best."""
+
+import itertools
+
+import pytest
+import torch
+from conftest import EVERY_ANCHOR, SCHEMES, VOCABULARY, model_of
+
+from toytrans.data.pairs import bucket
+from toytrans.model.decoding import (
+    beam_search,
+    greedy,
+    loop,
+    search,
+    token_limits,
+)
+from toytrans.model.decoding.cached import CachedState
+from toytrans.model.decoding.loop import rows_to_keep
+from toytrans.tokens import BOS_ID, EOS_ID, PAD_ID, Vocabulary
+
+SRC = torch.tensor(
+    [[1, 5, 6, 7, 4, 2], [1, 8, 13, 2, 0, 0], [1, 2, 0, 0, 0, 0], [1, 9, 9, 9, 2, 0]]
+)
+
+
+def lively(positions, **model):
+    """A model whose logits differ enough for rows to end at different places. positions: a scheme,
+    or its name."""
+    scheme = positions if isinstance(positions, dict) else {"positions": positions}
+    built = model_of(VOCABULARY, **scheme, **model)
+    with torch.no_grad():
+        for parameter in built.parameters():
+            parameter.mul_(2)
+    return built
+
+
+@pytest.mark.parametrize("positions", SCHEMES, ids=str)
+def test_step_by_step_logits_equal_one_parallel_pass(positions):
+    model = lively(positions)
+    tgt_in = torch.tensor([[1, 4, 7, 6, 5]]).expand(4, 5)
+    with torch.no_grad():
+        whole = model(SRC, tgt_in)
+        state = model.start_decoding(SRC, 5)
+        steps = [state.next_logits(tgt_in[:, t : t + 1]) for t in range(5)]
+    assert torch.allclose(torch.cat(steps, 1), whole, atol=1e-12)
+
+
+@pytest.mark.parametrize("model", ["anchored", EVERY_ANCHOR], ids=["default", "every_anchor"])
+@torch.no_grad()
+def test_beams_sharing_a_cache_see_their_own_past_alone(model):
+    """Logits of beams that change places step by step equal those of whole passes over what each
+    has said."""
+    model = lively(model)
+    src = SRC
+    state = model.start_decoding(src, 4, 3)
+    said = torch.full((4, 3, 1), BOS_ID)
+    for step in range(4):
+        logits = state.next_logits(said[:, :, -1])
+        for beam in range(3):
+            whole = model(src, said[:, beam])[:, -1]
+            assert torch.allclose(logits[:, beam], whole, atol=1e-12)
+        parents = torch.randint(3, (len(src), 3))
+        assert (parents.sort(1).values != torch.arange(3)).any(), "some beam ends, one divides"
+        said = torch.cat(
+            (
+                said.gather(1, parents[..., None].expand_as(said)),
+                torch.randint(3, 9, (len(src), 3, 1)),
+            ),
+            2,
+        )
+        state.select_beams(parents)
+        if step == 1:
+            kept = torch.tensor([2, 0, 3])
+            state.select_sources(kept)
+            said, src = said[kept], SRC[kept]
+
+
+def test_ended_rows_leave_in_few_sizes():
+    """Every row still going stays, in order; ended ones fill up the size."""
+    sizes = set()
+    for left in range(1, 300):
+        going = torch.zeros(300, dtype=torch.bool)
+        going[torch.randperm(300)[:left]] = True
+        kept = rows_to_keep(going, min(bucket(left), 300))
+        assert kept.tolist() == sorted(set(kept.tolist()))
+        assert set(going.nonzero()[:, 0].tolist()) <= set(kept.tolist())
+        sizes.add(len(kept))
+    assert len(sizes) < 30 and max(sizes) == 300
+
+
+def test_limits_depend_on_the_source_alone():
+    assert token_limits(SRC, 2).tolist() == [18, 14, 10, 16]
+    assert token_limits(SRC, 6, longest=20).tolist() == [20, 20, 10, 20]
+
+
+@torch.no_grad()
+def greedy_without_cache(model, src):
+    """One row at a time, one whole pass per token."""
+    rows = []
+    for row in src:
+        row = row[row != PAD_ID][None]
+        limit = 2 * int((row > 2).sum()) + 10
+        tgt_in = [BOS_ID]
+        while len(tgt_in) <= limit:
+            tgt_in.append(2 + int(model(row, torch.tensor([tgt_in]))[0, -1, 2:].argmax()))
+            if tgt_in[-1] == EOS_ID:
+                break
+        rows.append(tgt_in[1:])
+    return rows
+
+
+@pytest.mark.parametrize("positions", SCHEMES, ids=str)
+@pytest.mark.parametrize("norm", ["pre", "post"])
+def test_the_cache_gives_the_same_tokens_as_whole_passes(positions, norm):
+    for seed in range(2):
+        torch.manual_seed(seed)
+        model = lively(positions, norm=norm, share_layers=seed == 1)
+        with torch.no_grad():
+            model.output.weight[EOS_ID] *= 1.5
+        found = greedy(model, SRC).tokens.tolist()
+        expected = greedy_without_cache(model, SRC)
+        assert [[i for i in row if i != PAD_ID] for row in found] == [
+            [i for i in row if i != PAD_ID] for row in expected
+        ]
+
+
+def test_rows_end_at_different_places_and_leave_the_batch(monkeypatch):
+    model = lively("sinusoidal")
+    sizes, step = [], CachedState.next_logits
+
+    def counted(state: CachedState, tokens: torch.Tensor) -> torch.Tensor:
+        sizes.append(len(tokens))
+        return step(state, tokens)
+
+    monkeypatch.setattr(CachedState, "next_logits", counted)
+    tokens = greedy(model, SRC).tokens
+    lengths = [int((row != PAD_ID).sum()) for row in tokens]
+    assert len(set(lengths)) > 1 and len(sizes) == max(lengths)
+    assert sizes[0] == len(SRC) and sizes[-1] == bucket(lengths.count(max(lengths))) < len(SRC)
+
+
+def test_a_learned_table_bounds_decoding():
+    model = model_of(VOCABULARY, positions="learned", max_positions=8)
+    with torch.no_grad():
+        model.output.weight[EOS_ID] = 0
+        model.output.weight[5] *= 30
+    assert greedy(model, SRC).tokens.shape[1] <= 8
+
+
+def test_no_rows_give_no_rows():
+    assert greedy(lively("none"), SRC[:0]).tokens.shape == (0, 0)
+
+
+def scored(model, src, sequence):
+    """Log-probability of a sequence, step by step."""
+    state, newest, total = model.start_decoding(src, len(sequence)), BOS_ID, 0.0
+    for token in sequence:
+        logits = state.next_logits(torch.tensor([[newest]]))[0, 0]
+        total += logits.log_softmax(-1)[token].item()
+        newest = token
+    return total
+
+
+@pytest.mark.parametrize("alpha", [0.0, 1.0])
+def test_wide_beams_find_the_best_of_all_sequences(monkeypatch, alpha):
+    monkeypatch.setattr(loop, "TARGET_SLACK", 2)
+    src = torch.tensor([[1, 3, 2], [1, 2, 0]])
+    for seed in range(4):
+        torch.manual_seed(seed)
+        model = model_of(Vocabulary(("a", "b")), n_encoder_layers=1, n_decoder_layers=1)
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter.mul_(2)
+        found = beam_search(model, src, width=300, alpha=alpha)
+        for row, limit in ((0, 4), (1, 2)):
+            alone = src[row : row + 1, : 3 - row]
+            with torch.no_grad():
+                best = max(
+                    (
+                        (scored(model, alone, (*middle, EOS_ID)) / (n + 1) ** alpha, middle)
+                        for n in range(limit)
+                        for middle in itertools.product((3, 4), repeat=n)
+                    ),
+                )
+            assert found.score[row].item() == pytest.approx(best[0], abs=1e-9)
+            tokens = [i for i in found.tokens[row].tolist()][: len(best[1]) + 1]
+            assert tokens == [*best[1], EOS_ID]
+
+
+def test_one_beam_is_greedy_search_where_sequences_end():
+    model = lively("anchored")
+    one, plain = beam_search(model, SRC, width=1), greedy(model, SRC)
+    ended = (plain.tokens == EOS_ID).any(1)
+    assert ended.any()
+    for row in ended.nonzero()[:, 0].tolist():
+        said = plain.tokens[row][plain.tokens[row] != PAD_ID].tolist()
+        assert one.tokens[row, : len(said)].tolist() == said
+        alone = SRC[row : row + 1][:, SRC[row] != PAD_ID]
+        assert one.score[row].item() == pytest.approx(scored(model, alone, said) / len(said))
+
+
+@pytest.mark.parametrize("width", [2, 5])
+def test_beams_do_not_depend_on_the_batch(width):
+    model = lively("sinusoidal")
+    together = search(model, SRC, beam=width)
+    for row in range(len(SRC)):
+        alone = search(model, SRC[row : row + 1][:, SRC[row] != PAD_ID], beam=width)
+        real = alone.tokens.shape[1]
+        assert together.tokens[row, :real].tolist() == alone.tokens[0].tolist()
+        assert together.score[row].item() == pytest.approx(alone.score[0].item(), abs=1e-9)
+
+
+@pytest.mark.parametrize("model", ["anchored", EVERY_ANCHOR], ids=["default", "every_anchor"])
+@pytest.mark.parametrize("width", [1, 3])
+def test_rows_leave_and_the_others_do_not_notice(model, width, monkeypatch):
+    """Fourteen padded sources together and one by one, with the batch shrinking on the way."""
+    model = lively(model)
+    sources = [torch.randint(3, 9, (n % 7 + 1,)).tolist() for n in range(14)]
+    rows = [[BOS_ID, *source, EOS_ID] for source in sources]
+    src = torch.tensor([row + [PAD_ID] * (9 - len(row)) for row in rows])
+    sizes = []
+    select = CachedState.select_sources
+
+    def noted(state, kept):
+        sizes.append(len(kept))
+        select(state, kept)
+
+    monkeypatch.setattr(CachedState, "select_sources", noted)
+    together = search(model, src, beam=width).tokens
+    assert sizes and sizes == sorted(sizes, reverse=True) and sizes[-1] < 14
+    for ids, row in zip(together, rows, strict=True):
+        alone = search(model, torch.tensor([row]), beam=width).tokens[0].tolist()
+        assert ids[: len(alone)].tolist() == alone and not ids[len(alone) :].any()
