@@ -52,7 +52,9 @@ def test_every_check_is_in_the_table_of_checks():
 
 
 def test_the_results_of_readme_are_those_of_the_boards():
-    boards = {row[0]: row[1:] for row in rows((ROOT / "docs/results.md").read_text(), "| board, ta")}
+    boards = {
+        row[0]: row[1:] for row in rows((ROOT / "docs/results.md").read_text(), "| board, ta")
+    }
     shown = rows(README, "| board, task")
     assert len(shown) == 6
     for name, *cells in shown:
