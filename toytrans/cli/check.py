@@ -13,6 +13,7 @@ from toytrans.cli.common import (
     Break,
     Overrides,
     Progress,
+    TrustCode,
     open_run,
 )
 from toytrans.cli.render.checks import show
@@ -42,6 +43,7 @@ def check(
         ),
     ] = None,
     fault: Break = None,
+    trust_code: TrustCode = False,
     only: Annotated[
         str, typer.Option(metavar="NAMES", help="Run these checks only, say pads,future.")
     ] = "",

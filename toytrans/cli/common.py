@@ -4,13 +4,12 @@ import contextlib
 import copy
 import dataclasses
 import functools
-import inspect
 import os
 import re
 import shlex
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TextIO, TypeVar, get_args
 
@@ -31,6 +30,9 @@ if TYPE_CHECKING:
     from toytrans.training.run import Run
 
 T = TypeVar("T")
+
+RARE = "Rarely used"
+"""The last group of options in the help of a command."""
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
 Checkpoint = Annotated[str, typer.Option(help="Which checkpoint: best | last | STEP.")]
@@ -100,24 +102,15 @@ def run_and_sequences(arguments: list[str] | None) -> tuple[Path | None, list[st
 
 
 TrustCode = Annotated[
-    bool, typer.Option("--trust-code", help="Run the code that a run names: its task, say.")
+    bool,
+    typer.Option(
+        "--trust-code",
+        callback=lambda context, wanted: context.with_resource(trusting(wanted)),
+        help="Run the code that a run names: its task, say.",
+        rich_help_panel=RARE,
+    ),
 ]
-
-
-def with_trust(command: Callable[..., None]) -> Callable[..., None]:
-    """Give a command that reads a run the option --trust-code."""
-    kind = inspect.Parameter.KEYWORD_ONLY
-    option = inspect.Parameter("trust_code", kind, default=False, annotation=TrustCode)
-    options = [*inspect.signature(command).parameters.values(), option]
-
-    @functools.wraps(command)
-    def run(trust_code: bool, **values: Any) -> None:
-        with trusting(trust_code):
-            command(**values)
-
-    run.__signature__ = inspect.Signature(options)  # type: ignore[attr-defined]
-    run.__annotations__ = {p.name: p.annotation for p in options}
-    return run
+"""Of a command that reads a run. It acts while the command runs; the parameter is not used."""
 
 
 def open_run(path: Path | None, checkpoint: str, device: str = "cpu") -> "Run":

@@ -6,7 +6,16 @@ from typing import Annotated
 
 import typer
 
-from toytrans.cli.common import AsJson, Examples, Lengths, check_new, output, span_of, write_new
+from toytrans.cli.common import (
+    AsJson,
+    Examples,
+    Lengths,
+    TrustCode,
+    check_new,
+    output,
+    span_of,
+    write_new,
+)
 from toytrans.cli.evaluate import Device
 from toytrans.cli.render.groups import print_comparison
 from toytrans.cli.sweep import MetricOption
@@ -28,6 +37,7 @@ def compare(
     plot: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Draw it as a .png or .svg.")
     ] = None,
+    trust_code: TrustCode = False,
     device: Device = "auto",
     as_json: AsJson = False,
 ) -> None:

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from toytrans.cli.common import AnyPart, AsJson, Progress, check_forms, columns, output
+from toytrans.cli.common import AnyPart, AsJson, Progress, TrustCode, check_forms, columns, output
 from toytrans.cli.render.panels import AsHtml
 from toytrans.cli.sources import Source, with_source
 from toytrans.cli.trace import batch_of, print_report, traced_of
@@ -36,6 +36,7 @@ def demo(
             metavar="NAME", parser=_named, autocompletion=lambda: NAMES, help=", ".join(NAMES)
         ),
     ],
+    trust_code: TrustCode = False,
     part: AnyPart = None,
     layer: Annotated[int | None, typer.Option(min=1, help="Which layer, from 1.")] = None,
     as_json: AsJson = False,

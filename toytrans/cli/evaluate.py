@@ -16,6 +16,7 @@ from toytrans.cli.common import (
     Checkpoint,
     Lengths,
     Progress,
+    TrustCode,
     note,
     open_run,
     output,
@@ -71,6 +72,7 @@ def evaluate(
     ] = None,
     beam: Annotated[int, typer.Option(min=1, max=1000, help="Beam width. 1 is greedy search.")] = 1,
     checkpoint: Checkpoint = "best",
+    trust_code: TrustCode = False,
     device: Device = "auto",
     as_json: AsJson = False,
 ) -> None:
@@ -160,6 +162,7 @@ def translate(
         ),
     ] = None,
     checkpoint: Checkpoint = "best",
+    trust_code: TrustCode = False,
     device: Device = "auto",
 ) -> None:
     """Translate sequences of symbols with a run."""

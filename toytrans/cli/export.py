@@ -8,6 +8,7 @@ import typer
 from toytrans.cli.common import (
     Checkpoint,
     RunArgument,
+    TrustCode,
     check_new,
     open_run,
     printable,
@@ -26,6 +27,7 @@ def export(
         typer.Option(help="What to write. Default: the run's name and the format's."),
     ] = None,
     checkpoint: Checkpoint = "best",
+    trust_code: TrustCode = False,
 ) -> None:
     """Write the model of a run for another runtime, and compare the tokens of both.
 

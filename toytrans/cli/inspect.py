@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from toytrans.cli.common import AsJson, check_forms, output, print_page
+from toytrans.cli.common import AsJson, TrustCode, check_forms, output, print_page
 from toytrans.cli.render.panels import All, AsHtml, Panel, print_names, print_panels
 from toytrans.cli.render.tables import step_through
 from toytrans.cli.sources import Source, with_source
@@ -32,6 +32,7 @@ Library = Literal[
 @with_source
 def inspect_masks(
     source: Source,
+    trust_code: TrustCode = False,
     steps: Annotated[
         bool, typer.Option("--steps", help="Walk through a forward pass, one key press per step.")
     ] = False,

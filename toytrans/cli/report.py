@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from toytrans.cli.common import Progress, check_new, newest, printable, write_new
+from toytrans.cli.common import Progress, TrustCode, check_new, newest, printable, write_new
 from toytrans.errors import UserError
 
 PAGE = Path("report.html")
@@ -23,6 +23,7 @@ def report(
         Path | None,
         typer.Option(help="The file to write. Default: report.html, report-2.html and so on."),
     ] = None,
+    trust_code: TrustCode = False,
 ) -> None:
     """Write one HTML page about a run, or about several runs beside each other.
 

@@ -8,6 +8,7 @@ import typer
 
 from toytrans.cli.common import (
     AsJson,
+    TrustCode,
     check_forms,
     check_new,
     note,
@@ -33,6 +34,7 @@ Part = Annotated[
 @with_source
 def trace(
     source: Source,
+    trust_code: TrustCode = False,
     part: Part = "encoder",
     layer: Annotated[int, typer.Option(min=1, help="Which layer, from 1 to the last.")] = 1,
     head: Annotated[int, typer.Option(min=1, help="The head to print.")] = 1,

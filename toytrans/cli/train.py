@@ -12,7 +12,16 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 
 import typer
 
-from toytrans.cli.common import Break, ConfigOption, Overrides, either, note, share, warn_of_fault
+from toytrans.cli.common import (
+    Break,
+    ConfigOption,
+    Overrides,
+    TrustCode,
+    either,
+    note,
+    share,
+    warn_of_fault,
+)
 from toytrans.cli.render.results import print_results
 from toytrans.cli.reporter import reporter
 from toytrans.errors import UserError
@@ -87,6 +96,7 @@ def train(
             help="Show loss curve, translations and attention. Without a terminal: lines.",
         ),
     ] = False,
+    trust_code: TrustCode = False,
 ) -> None:
     """Train a model from a YAML file and measure it."""
     from toytrans.config.load import load_config
