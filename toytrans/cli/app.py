@@ -159,10 +159,10 @@ def _app() -> int:
     try:
         app()
     except SystemExit as stop:
-        error = stop.__context__  # Typer and Rich exit with 1 at a closed pipe and an EOFError
-        error = error.__cause__ if isinstance(error, typer.Abort) else error
-        if isinstance(error, (BrokenPipeError, EOFError)):
-            raise error from None
+        cause = stop.__context__  # Typer and Rich exit with 1 at a closed pipe and an EOFError
+        cause = cause.__cause__ if isinstance(cause, typer.Abort) else cause
+        if isinstance(cause, (BrokenPipeError, EOFError)):
+            raise cause from None
         if fault := fault_in_user_code(stop):
             raise UserError(f"your code: {fault}") from None
         return stop.code if isinstance(stop.code, int) else int(stop.code is not None)
