@@ -537,7 +537,6 @@ def test_lengths_that_are_no_range_are_refused(
         (("eval", "--examples", "ten"), "--examples"),
         (("eval", "--beam", "0"), "--beam"),
         (("eval", "--split", "train"), "--split"),
-        (("inspect-masks", "--rows", "0"), "--rows"),
         (("explain", "--bogus"), "--bogus"),
         (("train", "--config"), "--config"),
         (("train", "a.yaml", "b.yaml"), "b.yaml"),

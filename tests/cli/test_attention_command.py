@@ -103,13 +103,13 @@ def test_pads_are_closed_columns_of_weight_zero(run: str, command: Command) -> N
 
 
 def test_without_a_sequence_validation_pairs_are_shown(run: str, command: Command) -> None:
-    answer = command("attention", run, "--all")
+    answer = command("attention", run, "--part", "all")
     sources = re.findall(r"^([\d ]+)  ->  ", answer.out, re.MULTILINE)
     assert [len(source.split()) for source in sources] == [6, 4]
     assert max(map(len, answer.out.splitlines())) <= 80
-    of_shown = command("attention", run, "--sample", "0", "--all").out
-    assert "Measured on the translations shown (2)" in of_shown
-    assert "encoder 10" in of_shown, "symbols of both"
+    of_shown = load(run).attention(sample=0)
+    assert of_shown.basis == "the translations shown (2)"
+    assert {head.queries for head in of_shown.heads if head.part == "encoder"} == {10}, "of both"
 
 
 def test_heads_stand_side_by_side_where_there_is_room(
@@ -142,7 +142,7 @@ def test_a_long_sequence_gets_narrow_cells_and_then_a_refusal(run: str, command:
 def test_colour_is_an_extra_and_ascii_will_do(
     run: str, command: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    given = (run, "1 2 3", "4", "--all")
+    given = (run, "1 2 3", "4", "--part", "all")
     piped = command("attention", *given).out
     shown = on_screen(monkeypatch, "attention", *given)
     assert "\x1b[" in shown and "\x1b" not in piped
@@ -175,14 +175,13 @@ def test_symbols_that_look_like_marks_or_are_wide_or_long(
 
     header = [line for line in out.splitlines() if "\uac00" in line and "->" not in line]
     assert header[0].index("\uac00") == cell_len(header[0][: header[0].index("\uac00")])
+    picture = tmp_path / "a.svg"
+    drawn = command(*given, "--plot", str(picture))
+    assert drawn.code == 0 and "font lacks" in drawn.err
+    assert "\uac00\ub098" in picture.read_text(encoding="utf-8")
     (tmp_path / "pairs.tsv").unlink()
     gone = command(*given)
     assert gone.code == 2 and "pairs.tsv" in gone.err and gone.err.count("\n") == 1
-    assert command(*given, "--sample", "0").code == 0
-    picture = tmp_path / "a.svg"
-    drawn = command(*given, "--sample", "0", "--plot", str(picture))
-    assert drawn.code == 0 and "font lacks" in drawn.err
-    assert "\uac00\ub098" in picture.read_text(encoding="utf-8")
 
 
 def test_plots(run: str, command: Command, tmp_path: Path) -> None:
@@ -198,6 +197,10 @@ def test_plots(run: str, command: Command, tmp_path: Path) -> None:
     assert page.count("cross, layer 1, head 2") == 2, "one for each pair"
     assert "1 2 3 4  -&gt;" in page and "&lt;pad&gt;" in page
     assert page.count("<image") >= 4
+    for name in ("a.html", "b.html"):
+        assert command(*given, "--plot", str(tmp_path / name)).code == 0
+    page = (tmp_path / "a.html").read_text()
+    assert page.startswith("<!DOCTYPE html>") and page == (tmp_path / "b.html").read_text()
     both = command(*given, "--json", "--plot", str(tmp_path / "c.png"))
     assert json.loads(both.out)["heads"] and (tmp_path / "c.png").exists()
 
@@ -231,7 +234,7 @@ def test_a_broken_run_says_so(run: str, command: Command, tmp_path: Path) -> Non
         (("--layer", "2", "--part", "cross"), ("layer 2: no such", "cross 1")),
         (("--layer", "3"), ("layer 3: no such", "encoder 2, decoder 1, cross 1")),
         (("--head", "3"), ("head 3: no such", "1 to 2")),
-        (("--plot", "a.pdf"), ("--plot a.pdf", ".png or .svg")),
+        (("--plot", "a.pdf"), ("--plot a.pdf", ".png or .svg or .html")),
         (("--plot", "no/such/a.png"), ("no/such", "make it")),
         (("--checkpoint", "7"), ("7",)),
         (("1",) * 400 + ("--plot", "a.png"), ("too many", "--part")),

@@ -25,7 +25,7 @@ pytestmark = pytest.mark.usefixtures("here")
 
 
 def test_the_nine_tables_in_their_order(command: Command) -> None:
-    answer = command("inspect-masks", *PAIRS, "--all")
+    answer = command("inspect-masks", *PAIRS, "--panel", "all")
     assert (answer.code, answer.err) == (0, "")
     titles = [line for line in answer.out.splitlines() if re.match(r"\d ", line)]
     order = [int(title[0]) for title in titles]
@@ -37,13 +37,13 @@ def test_the_nine_tables_in_their_order(command: Command) -> None:
 
 def test_wide_masks_fold_with_a_notice(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     long = ("--src", " ".join("7" * 40), "--tgt", "7")
-    answer = command("inspect-masks", *long, "--all")
+    answer = command("inspect-masks", *long, "--panel", "all")
     (first, *_) = re.findall(r"columns \d+ to \d+ of 41, continued:", answer.out)
     assert max(map(len, answer.out.splitlines())) <= 80
     monkeypatch.setenv("COLUMNS", "300")
-    assert "continued" not in command("inspect-masks", *long, "--all").out
+    assert "continued" not in command("inspect-masks", *long, "--panel", "all").out
     monkeypatch.setenv("COLUMNS", "40")
-    narrow = command("inspect-masks", *long, "--all").out
+    narrow = command("inspect-masks", *long, "--panel", "all").out
     assert narrow.count("continued") > answer.out.count("continued") > 0
     assert max(map(len, narrow.splitlines())) <= 41
 
@@ -52,7 +52,7 @@ def test_tables_of_a_number_stand_side_by_side_where_there_is_room(
     command: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", "200")
-    lines = command("inspect-masks", *PAIRS, "--all").out.splitlines()
+    lines = command("inspect-masks", *PAIRS, "--panel", "all").out.splitlines()
     (one, _) = [line for line in lines if line.startswith("4 ")]
     assert one.count("4 Decoder self") == 3
     tables = [line for line in lines if line.count("<bos> 9 7") == 3]
@@ -62,9 +62,9 @@ def test_tables_of_a_number_stand_side_by_side_where_there_is_room(
 def test_a_terminal_gets_colour_and_nothing_else_does(
     command: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    piped = command("inspect-masks", *PAIRS, "--all").out
-    shown = on_screen(monkeypatch, "inspect-masks", *PAIRS, "--all")
-    without = on_screen(monkeypatch, "inspect-masks", *PAIRS, "--all", NO_COLOR="1")
+    piped = command("inspect-masks", *PAIRS, "--panel", "all").out
+    shown = on_screen(monkeypatch, "inspect-masks", *PAIRS, "--panel", "all")
+    without = on_screen(monkeypatch, "inspect-masks", *PAIRS, "--panel", "all", NO_COLOR="1")
     assert "\x1b[" in shown
     assert re.sub(r"\x1b\[[\d;]*m", "", shown) == without == piped
     assert CLOSED in piped
@@ -76,15 +76,15 @@ def test_without_a_pager_the_text_is_shown(monkeypatch: pytest.MonkeyPatch, page
     monkeypatch.setattr(sys, "stdin", Screen())
     sent = list[str]()
     monkeypatch.setattr(pydoc, "pager", sent.append)
-    shown = on_screen(monkeypatch, "inspect-masks", *PAIRS, "--all", PAGER=pager)
+    shown = on_screen(monkeypatch, "inspect-masks", *PAIRS, "--panel", "all", PAGER=pager)
     assert (CLOSED in shown, bool(sent)) == (pager != "", pager == "")
-    there = on_screen(monkeypatch, "inspect-masks", *PAIRS, "--all", PAGER="cat -s")
+    there = on_screen(monkeypatch, "inspect-masks", *PAIRS, "--panel", "all", PAGER="cat -s")
     assert CLOSED not in there and CLOSED in sent[-1]
 
 
 def test_a_terminal_without_unicode_gets_ascii(monkeypatch: pytest.MonkeyPatch) -> None:
     words = ("--src", "h\u00e9 b", "--tgt", "\uac00", "--src", "b", "--tgt", "b b")
-    shown = on_screen(monkeypatch, "inspect-masks", *words, "--all", TERM="dumb")
+    shown = on_screen(monkeypatch, "inspect-masks", *words, "--panel", "all", TERM="dumb")
     assert shown.isascii() and "h\\xe9" in shown and "\\uac00" in shown
     assert "1 = may attend, . = masked" in shown
     monkeypatch.setattr(Screen, "encoding", "iso-8859-1")
@@ -140,10 +140,10 @@ def run(here: Path) -> Path:
 
 
 def test_a_run_gives_its_config_its_symbols_and_its_weights(command: Command, run: Path) -> None:
-    of_run = command("inspect-masks", str(run), "--all")
+    of_run = command("inspect-masks", str(run), "--panel", "all")
     assert (of_run.code, of_run.err) == (0, "")
     assert f"weights of {run}, step 2" in " ".join(of_run.out.split())
-    of_config = command("inspect-masks", "--config", "c.yaml", "--all").out
+    of_config = command("inspect-masks", "--config", "c.yaml", "--panel", "all").out
     assert "fresh weights, seed 3" in of_config
 
     def part(out: str, first: int) -> str:
@@ -151,7 +151,7 @@ def test_a_run_gives_its_config_its_symbols_and_its_weights(command: Command, ru
 
     assert of_run.out.split("\n7 ")[0] == of_config.split("\n7 ")[0], "the same pairs and masks"
     assert part(of_run.out, 8) != part(of_config, 8), "other weights"
-    same = command("inspect-masks", "--config", "c.yaml", "--all").out
+    same = command("inspect-masks", "--config", "c.yaml", "--panel", "all").out
     assert same == of_config, "fresh weights follow from the seed"
     given = command("inspect-masks", str(run), "--src", "1 2", "--tgt", "2", "--json")
     assert json.loads(given.out)["src"] == [[1, 4, 5, 2]]
@@ -160,14 +160,15 @@ def test_a_run_gives_its_config_its_symbols_and_its_weights(command: Command, ru
 def test_a_fault_of_the_config_is_in_the_masks(command: Command) -> None:
     given = ("inspect-masks", "--config", "c.yaml", "--src", "1 2 3", "--tgt", "3 2")
     sound = json.loads(command(*given, "--json").out)
-    broken = json.loads(command(*given, "--set", "fault=no_causal", "--json").out)
+    Path("c.yaml").write_text(f"fault: no_causal\n{SMALL_YAML}")
+    broken = json.loads(command(*given, "--json").out)
     assert sound["decoder_self"][0] == [[1, 0, 0], [1, 1, 0], [1, 1, 1]]
     assert broken["decoder_self"][0] == [[1, 1, 1]] * 3
-    screen = command(*given, "--set", "fault=no_causal").out
+    screen = command(*given).out
     assert "Decoder self-attention: 3 cells (!) are open on a pad or the future." in " ".join(
         screen.split()
     )
-    shown = command(*given, "--set", "fault=no_causal", "--all").out
+    shown = command(*given, "--panel", "all").out
     assert "NOT the two combined" in shown and "1 ! !" in shown
 
 
@@ -176,7 +177,10 @@ def test_a_fault_of_the_config_is_in_the_masks(command: Command) -> None:
 
 def test_without_a_source_the_newest_run_is_taken(command: Command) -> None:
     assert command("train", "--config", "c.yaml").code == 0
-    newest, named = command("inspect-masks", "--all"), command("inspect-masks", "runs/c", "--all")
+    newest, named = (
+        command("inspect-masks", "--panel", "all"),
+        command("inspect-masks", "runs/c", "--panel", "all"),
+    )
     assert newest.code == 0 and newest.out == named.out
     assert "weights of runs/c" in " ".join(newest.out.split())
     assert "fresh weights" in command("inspect-masks", *PAIRS).out
@@ -187,19 +191,15 @@ def test_without_a_source_the_newest_run_is_taken(command: Command) -> None:
     ("arguments", "fragments"),
     [
         ((*PAIRS, "--json", "--html"), ("--json and --html", "give one")),
-        ((*PAIRS, "--html", "--steps"), ("--html and --steps", "give one")),
+        ((*PAIRS, "--json", "--steps"), ("--json and --steps", "give one")),
         ((*PAIRS, "--as", "hf", "--json"), ("--as hf", "--json", "leave one out")),
         ((*PAIRS, "--as", "hf", "--steps"), ("--as hf", "--steps")),
-        ((*PAIRS, "--set", "seed=1"), ("--set seed=1", "--config FILE")),
         (("x", "--config", "c.yaml"), ("c.yaml", "x", "give one")),
         (("nowhere",), ("nowhere", "no such run directory", "toytrans train")),
         ((), ("nothing to inspect", "no run here", "--config", "--src", "--tgt")),
         (("--config", "c.yaml", "--src", "9", "--tgt", "1", "--steps"), ("src '9'", "'9'")),
         (
-            (
-                *("--config", "c.yaml", "--set", "model.positions=learned"),
-                *("--set", "model.max_positions=12", "--src", " ".join("1" * 20), "--tgt", "1"),
-            ),
+            (*("--config", "learned.yaml", "--src", " ".join("1" * 20), "--tgt", "1"),),
             ("21 places", "max_positions", "shorten"),
         ),
     ],
@@ -207,6 +207,8 @@ def test_without_a_source_the_newest_run_is_taken(command: Command) -> None:
 def test_what_cannot_be_shown_is_refused_in_one_line(
     command: Command, arguments: tuple[str, ...], fragments: tuple[str, ...]
 ) -> None:
+    learned = SMALL_YAML.replace("anchored", "learned, max_positions: 12")
+    Path("learned.yaml").write_text(learned)
     answer = command("inspect-masks", *arguments)
     assert (answer.code, answer.out) == (2, "")
     assert answer.err.startswith("toytrans: ") and answer.err.count("\n") == 1
@@ -226,6 +228,15 @@ def test_steps_piped_come_all_at_once(command: Command) -> None:
     assert "any key" not in answer.out and "\x1b" not in answer.out
     assert max(map(len, answer.out.splitlines())) <= 80
     assert "continued" not in answer.out, "every matrix fits 80 columns"
+
+
+def test_all_steps_are_one_page(command: Command) -> None:
+    answer = command("inspect-masks", "--steps", "--html")
+    assert (answer.code, answer.err) == (0, "") and answer.out.startswith("<!DOCTYPE html>")
+    text = html.unescape(re.sub(r"<[^>]+>", "", answer.out))
+    titles = [line for line in text.splitlines() if re.match(r"(7[abc]|\d+) [A-Z]", line)]
+    assert titles[0].startswith("0 Batch") and titles[-1].startswith("17 Conclusion")
+    assert len(titles) == 31 and "Trap: the missing scale" in text
 
 
 def test_steps_take_the_pairs_of_a_config(command: Command) -> None:

@@ -25,7 +25,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (("eval", "r"), "now: r, 100%"),
         (("attention", "r"), "now: measuring heads, 0 of 9 pairs"),
         (("demo", "gradients"), "now: seed 2 of 3"),
-        (("trace", "r"), "now: what the model computes"),
+        (("trace", "r"), "now: the model"),
         (("inspect-masks", "r"), "now: the model"),
         (("check", "r", "--only", "pads"), "now: pads"),
         (("runs", "."), r"now: \./r"),

@@ -15,7 +15,7 @@ CONFIG = SMALL_YAML  # of the fixture `here`
 
 @pytest.mark.parametrize("part", PARTS)
 def test_everything_fits_eighty_columns(here: Path, command: Command, part: str) -> None:
-    answer = command("trace", *PAIRS, "--part", part, "--head", "2", "--all")
+    answer = command("trace", *PAIRS, "--part", part, "--head", "2", "--panel", "all")
     assert (answer.code, answer.err) == (0, "")
     assert max(map(len, answer.out.splitlines())) <= 80
     assert "<pad>" in answer.out and "56 more columns" in answer.out
@@ -42,8 +42,8 @@ def test_a_panel_is_found_by_its_title_without_the_name_of_the_run(here: Path, c
         (("projections",), ("(24, 8)", "largest difference")),
         (("decoding",), ("step t of decoding", "without the triangle")),
         (("scale",), ("entropy without scale", "x = without the scale")),
-        (("leaks", *PAIRS), ("On pads, without the mask", "On pads, with the mask")),
-        (("scale", *PAIRS, "--part", "cross"), ("This model: cross-attention",)),
+        (("leaks",), ("On pads, without the mask", "On pads, with the mask")),
+        (("scale", "--part", "cross"), ("This model: cross-attention",)),
     ],
 )
 def test_demos_fit_too(
@@ -86,23 +86,27 @@ def test_saved_tensors_are_those_shown(here: Path, command: Command) -> None:
     again = command("trace", *PAIRS, "--save", "x.safetensors")
     assert again.code == 2 and "x.safetensors" in again.err and "name another" in again.err
     assert Path("x.safetensors").read_bytes() == before
+    assert command("trace", *PAIRS, "--save", "x.html").code == 0
+    page = Path("x.html").read_text()
+    assert page.startswith("<!DOCTYPE html>") and "Accounted for" in page
 
 
 def test_a_run_is_found_and_named(here: Path, command: Command) -> None:
     assert command("train", "--config", "c.yaml").code == 0
-    newest = command("trace", "--layer", "2", "--all")
+    newest = command("trace", "--layer", "2", "--panel", "all")
     assert newest.code == 0 and "weights of runs/c, step 2" in " ".join(newest.out.split())
-    assert newest.out == command("trace", "runs/c", "--layer", "2", "--all").out
+    assert newest.out == command("trace", "runs/c", "--layer", "2", "--panel", "all").out
     assert "layer input" in newest.out and "embedded = layer input" not in newest.out
     assert "fresh weights, seed 3" in command("trace", "--config", "c.yaml").out
     steps = command("demo", "decoding", "runs/c")
     assert steps.code == 0 and "step t of decoding, to rounding" in steps.out
-    unknown = command("trace", "--src", "9", "--tgt", "1")
-    assert unknown.code == 2 and "runs/c, the newest\ntoytrans: src '9'" in unknown.err
+    assert "runs/c, the newest" in command("demo", "decoding").err
+    assert "fresh weights" in command("trace", *PAIRS).out, "of pairs alone"
 
 
 def test_a_fault_is_announced(here: Path, command: Command) -> None:
-    answer = command("trace", "--config", "c.yaml", "--set", "fault=no_residual")
+    Path("c.yaml").write_text(f"fault: no_residual\n{SMALL_YAML}")
+    answer = command("trace", "--config", "c.yaml")
     assert answer.code == 0 and "broken on purpose: no_residual" in answer.err
     assert "NOT accounted for" in answer.out
 
@@ -110,15 +114,15 @@ def test_a_fault_is_announced(here: Path, command: Command) -> None:
 @pytest.mark.parametrize(
     ("arguments", "fragments"),
     [
-        ((), ("nothing to trace", "--config FILE", "--src", "toytrans demo heads")),
+        ((), ("nothing to inspect", "--config FILE", "--src")),
         (("nowhere",), ("nowhere", "no such run directory", "toytrans train")),
         (("--src", "1"), ("1 --src and 0 --tgt",)),
         (("x", "--config", "c.yaml"), ("c.yaml", "run x", "give one")),
-        ((*PAIRS, "--set", "seed=1"), ("--set seed=1", "--config FILE")),
         ((*PAIRS, "--layer", "2"), ("layer 2", "layer 1 alone")),
         (("--config", "c.yaml", "--layer", "3"), ("layer 3", "layers 1 to 2")),
         ((*PAIRS, "--head", "5"), ("--head 5", "has 4")),
         (("--config", "c.yaml", "--src", "9", "--tgt", "1"), ("src '9'", "'9'")),
+        ((*PAIRS, "--save", "x.pt"), (".safetensors or .html",)),
         ((*PAIRS, "--save", "no/x.safetensors"), ("no/x.safetensors", "cannot be written")),
     ],
 )
@@ -134,4 +138,3 @@ def test_what_cannot_be_traced_is_refused_in_one_line(
 
 def test_an_unknown_demo_is_refused_with_those_there_are(refused) -> None:
     assert "no demo 'leek'" in refused("demo", "leek") and "leaks" in refused("demo", "leek")
-    assert refused("demo", "leaks", *PAIRS, "--json", "--html")

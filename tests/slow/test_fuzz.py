@@ -252,8 +252,8 @@ SETS = st.tuples(KEYS, JUNK).map(lambda pair: f"{pair[0]}={pair[1]}") | st.text(
 VALUES = {
     **dict.fromkeys(("--config", "--out", "--plot", "--save", "--pairs"), PATHS),
     **dict.fromkeys(("--src", "--tgt"), SEQUENCES),
-    **dict.fromkeys(("--rows", "--layer", "--head", "--length", "--seed", "--beam"), NUMBERS),
-    **dict.fromkeys(("--examples", "--decode", "--seeds", "--sample"), NUMBERS),
+    **dict.fromkeys(("--layer", "--head", "--length", "--seed", "--beam"), NUMBERS),
+    **dict.fromkeys(("--examples", "--decode", "--seeds"), NUMBERS),
     **dict.fromkeys(("--device", "--break", "--model", "--as", "--part"), WORDS),
     **dict.fromkeys(("--json", "--resume", "--html", "--steps"), None),
     "--set": SETS,
@@ -263,11 +263,11 @@ VALUES = {
 }
 OPTIONS = {
     "train": "--config --out --resume --set --device --break",
-    "inspect-masks": "--config --src --tgt --rows --json --html --steps --set --as",
-    "trace": "--config --set --src --tgt --rows --layer --head --json --save --part",
-    "attention": "--checkpoint --layer --head --sample --plot --json",
+    "inspect-masks": "--config --src --tgt --json --html --steps --as",
+    "trace": "--config --src --tgt --layer --head --json --save --part",
+    "attention": "--checkpoint --layer --head --plot --json",
     "check": "--config --set --model --break --checkpoint --length --seed --json",
-    "demo": "--config --set --src --tgt --rows --part --layer --json",
+    "demo": "--config --part --layer --json",
     "translate": "--checkpoint --device",
     "eval": "--split --pairs --examples --beam --lengths --decode --checkpoint --device --json",
     "doctor": "--json",

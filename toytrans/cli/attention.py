@@ -2,26 +2,23 @@
 
 import contextlib
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 from toytrans.cli.common import (
-    AnyPart,
     AsJson,
     Checkpoint,
     Progress,
     TrustCode,
-    check_forms,
     note,
     open_run,
     output,
-    print_page,
     run_and_sequences,
     warn_of_fault,
 )
-from toytrans.cli.render.heat_maps import check_plot, draw, print_maps
-from toytrans.cli.render.panels import All, AsHtml, paged
+from toytrans.cli.render.heat_maps import PAGE, check_plot, draw, print_maps
+from toytrans.cli.render.panels import paged
 from toytrans.errors import UnseenSymbol, UserError
 from toytrans.files import json_text
 
@@ -39,64 +36,52 @@ def attention(
     ] = None,
     checkpoint: Checkpoint = "best",
     trust_code: TrustCode = False,
-    part: AnyPart = None,
+    part: Annotated[
+        Literal["encoder", "decoder", "cross", "all"] | None,
+        typer.Option(help="Show a part, or all.", show_default=False),
+    ] = None,
     layer: Annotated[int | None, typer.Option(min=1, help="Show one layer, from 1.")] = None,
     head: Annotated[int | None, typer.Option(min=1, help="Show one head, from 1.")] = None,
-    sample: Annotated[
-        int,
-        typer.Option(
-            min=0,
-            max=10**7,
-            help="Number of validation pairs on which heads are measured. 0: the sequences shown.",
-        ),
-    ] = 200,
     plot: Annotated[
-        Path | None, typer.Option(help="Draw the maps into FILE.png or FILE.svg.")
+        Path | None,
+        typer.Option(metavar="FILE", help="Draw the maps into FILE.png, .svg, or a page .html."),
     ] = None,
-    everything: All = False,
     as_json: AsJson = False,
-    as_html: AsHtml = False,
 ) -> None:
     """Show what every attention head looks at in a translation, and what each head does.
 
     By default the last cross-attention in the first translation, on one screen.
-    --all shows every attention of every translation.
+    --part all shows every attention of every translation.
 
     The label of a head is the rule that it follows (same place, mirror place,
-    previous, next, itself, first, end), measured on validation pairs. A head may
-    follow no rule.
+    previous, next, itself, first, end), measured on 200 validation pairs. A head
+    may follow no rule.
     """
     if plot is not None:
-        check_plot(plot)
+        check_plot(plot, (".png", ".svg", PAGE))
     from toytrans.inspection.heads import ALL, Choice, depths_of, maps_of
 
     path, sequences = run_and_sequences(arguments)
     loaded = open_run(path, checkpoint)
     warn_of_fault(loaded.config.fault)
-    check_forms({"--json": as_json, "--html": as_html})
-    choice, most = Choice(part, layer, head), None
+    choice, most = Choice(None if part == "all" else part, layer, head), None
     choice.check(loaded.model)
     _check(loaded, sequences)
     depths = depths_of(loaded.model)
-    if one_screen := choice == ALL and not (everything or plot or as_json or as_html):
+    if one_screen := choice == ALL and not (part or plot or as_json):
         choice, most = Choice("cross", depths["cross"]), 1
-    maps = maps_of(loaded, sequences, choice=choice, sample=sample, most=most, follow=Progress())
+    maps = maps_of(loaded, sequences, choice=choice, most=most, follow=Progress())
     if plot is not None:
         draw(plot, maps)
         note(f"wrote {plot}")
     if as_json:
         print(json_text(maps.to_dict()))
-    elif as_html:
-        from toytrans.report.sections import attention_of
-
-        print_page("attention", [attention_of(maps)])
-    else:
-        console = output()
-        with paged(console) if everything else contextlib.nullcontext():
-            print_maps(console, maps, draw=plot is None)
-        if one_screen:
-            parts = "|".join(depths)
-            console.print(f"[dim]--part {parts} shows a part, --all everything.[/dim]")
+        return
+    console = output()
+    with paged(console) if part == "all" else contextlib.nullcontext():
+        print_maps(console, maps, draw=plot is None)
+    if one_screen:
+        console.print(f"[dim]--part {'|'.join(depths)} shows a part, --part all everything.[/dim]")
 
 
 def _check(run: "Run", sequences: list[str]) -> None:

@@ -11,7 +11,7 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TextIO, TypeVar, get_args
+from typing import TYPE_CHECKING, Annotated, Any, TextIO, TypeVar, get_args
 
 import typer
 from rich.console import Console
@@ -48,10 +48,6 @@ Lengths = Annotated[
 ]
 Examples = Annotated[
     int | None, typer.Option(min=1, max=10**7, help="Number of test pairs of a run, in all.")
-]
-AnyPart = Annotated[
-    Literal["encoder", "decoder", "cross"] | None,
-    typer.Option(help="Show one part.", show_default=False),
 ]
 
 

@@ -1,18 +1,19 @@
 """`toytrans demo`: what the lessons show."""
 
-from typing import TYPE_CHECKING, Annotated
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from toytrans.cli.common import AnyPart, AsJson, Progress, TrustCode, check_forms, columns, output
-from toytrans.cli.render.panels import AsHtml
-from toytrans.cli.sources import Source, with_source
-from toytrans.cli.trace import batch_of, print_report, traced_of
+from toytrans.cli.common import AsJson, Progress, RunArgument, TrustCode, columns, output
+from toytrans.cli.render.panels import print_panels
+from toytrans.cli.sources import OfConfig, batch_of
 from toytrans.errors import UserError, did_you_mean
 from toytrans.files import json_text
 from toytrans.inspection.table import count
 
 if TYPE_CHECKING:
+    from toytrans.inspection.record import Part
     from toytrans.inspection.trace import TraceReport
     from toytrans.model.manual_backward.gradients import Comparison
 
@@ -27,20 +28,21 @@ def _named(name: str) -> str:
     return name
 
 
-@with_source
 def demo(
-    source: Source,
     name: Annotated[
         str,
         typer.Argument(
             metavar="NAME", parser=_named, autocompletion=lambda: NAMES, help=", ".join(NAMES)
         ),
     ],
+    run: RunArgument = None,
+    config: OfConfig = None,
     trust_code: TrustCode = False,
-    part: AnyPart = None,
+    part: Annotated[
+        Literal["encoder", "decoder", "cross"] | None, typer.Option(help="Which attention.")
+    ] = None,
     layer: Annotated[int | None, typer.Option(min=1, help="Which layer, from 1.")] = None,
     as_json: AsJson = False,
-    as_html: AsHtml = False,
 ) -> None:
     """Show one idea of attention in numbers.
 
@@ -49,36 +51,44 @@ def demo(
     heads: ten ragged lists become eight heads and are merged again.
     leaks: how much attention falls on pads and on the future without the mask.
     scale: how scores and softmax change as heads grow, with and without the scale;
-    with a run, config, sequences, --part or --layer, in that model's heads.
+    with a run, config, --part or --layer, in that model's heads.
     decoding: one masked pass beside decoding step by step.
     gradients: every gradient derived by hand beside autograd's; exit code 1 if
     one differs. The derivations are in toytrans/model/manual_backward/functions.py.
 
-    leaks, scale and decoding take the pairs of a run (default: the newest), of
-    a config with fresh weights, or of --src and --tgt. Lesson 1 to 5 explain them.
+    leaks, scale and decoding take the first training pairs of a run or of a config
+    with fresh weights. With neither, the newest run is taken, and named. Lessons 1
+    to 5 explain them.
     """
-    check_forms({"--json": as_json, "--html": as_html})
     if name == "gradients":
         _gradients(as_json)
+        return
+    report = _report(name, run, config, part, layer)
+    if as_json:
+        print(json_text(report.to_dict()))
     else:
-        print_report(_report(name, source, part, layer), as_json, as_html)
+        print_panels(output(), report.tables, "all")
 
 
-def _report(name: str, source: Source, part: str | None, layer: int | None) -> "TraceReport":
+def _report(
+    name: str, run: Path | None, config: Path | None, part: "Part | None", layer: int | None
+) -> "TraceReport":
     from toytrans.inspection import demos
+    from toytrans.inspection.trace import trace
+    from toytrans.inspection.walkthrough import PAIRS
 
     if name in ("sdpa", "projections", "heads"):
         own = {"heads": demos.heads, "sdpa": demos.sdpa, "projections": demos.projections}
         return own[name]()
-    if name == "decoding":
-        inspected = batch_of(source, default_pairs=True)
-        return demos.decoding(inspected, inspected.most_padded)
-    if name == "scale" and not (source.given or part or layer):
+    if name == "scale" and not (run or config or part or layer):
         return demos.scales()
-    traced = traced_of(source, part or "encoder", layer or 1)
+    inspected = batch_of(run, config, otherwise=PAIRS)
+    if name == "decoding":
+        return demos.decoding(inspected, inspected.most_padded)
+    traced = trace(inspected, part or "encoder", layer or 1)
     if name == "scale":
         return demos.sharpness(traced)
-    return demos.leaks(traced, traced.inspected.most_padded)
+    return demos.leaks(traced, inspected.most_padded)
 
 
 def _gradients(as_json: bool) -> None:

@@ -5,10 +5,10 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from toytrans.cli.common import AsJson, TrustCode, check_forms, output, print_page
-from toytrans.cli.render.panels import All, AsHtml, Panel, print_names, print_panels
+from toytrans.cli.common import AsJson, RunArgument, TrustCode, check_forms, output, print_page
+from toytrans.cli.render.panels import Panel, print_names, print_panels
 from toytrans.cli.render.tables import step_through
-from toytrans.cli.sources import Source, with_source
+from toytrans.cli.sources import OfConfig, Sources, Targets, batch_of, given_pairs
 from toytrans.errors import UserError
 from toytrans.files import json_text
 
@@ -29,40 +29,43 @@ Library = Literal[
 ]
 
 
-@with_source
 def inspect_masks(
-    source: Source,
+    run: RunArgument = None,
+    config: OfConfig = None,
     trust_code: TrustCode = False,
+    src: Sources = None,
+    tgt: Targets = None,
     steps: Annotated[
         bool, typer.Option("--steps", help="Walk through a forward pass, one key press per step.")
     ] = False,
+    panel: Panel = None,
     library: Annotated[
         Library | None,
         typer.Option("--as", help="Convert the masks to the arguments of another library."),
     ] = None,
-    panel: Panel = None,
-    everything: All = False,
     as_json: AsJson = False,
-    as_html: AsHtml = False,
+    as_html: Annotated[
+        bool, typer.Option("--html", help="Print one HTML document; with --steps, every step.")
+    ] = False,
 ) -> None:
     """Show the masks of a padded batch, and their effect on attention.
 
-    By default the three masks of the pair with the most pads, on one screen. --all
-    shows every table of every pair, --panel one of them.
+    By default the three masks of the pair with the most pads, on one screen.
+    --panel all shows every table of every pair.
 
     The batch holds the first training pairs of a config or run, or sequences
     given with --src and --tgt. With both, the config or run provides the
-    vocabulary. With neither, the newest run is taken.
+    vocabulary. With neither, the newest run is taken, and named.
     """
-    forms = {"--json": as_json, "--html": as_html, "--steps": steps}
-    check_forms(forms)
-    form = next((name for name, wanted in forms.items() if wanted and name != "--html"), None)
-    if library and form:
+    check_forms({"--json": as_json, "--html": as_html})
+    check_forms({"--json": as_json, "--steps": steps})
+    if library and (as_json or steps):
+        form = "--json" if as_json else "--steps"
         raise UserError(f"--as {library} has no form {form}; leave one out")
     if steps:
-        _walk(source)
+        _walk(run, config, src, tgt, as_html)
         return
-    inspected = _load(source)
+    inspected = batch_of(run, config, src, tgt)
     if as_json:
         fault = {"weights": inspected.weights} if inspected.fault else {}
         print(json_text(inspected.to_dict() | fault))
@@ -71,7 +74,7 @@ def inspect_masks(
 
         tables = sections.tables("tables", "Tables", list(_tables(inspected, library)))
         print_page("inspect-masks", [sections.masks(inspected), tables])
-    elif everything or library or panel:
+    elif library or panel:
         print_panels(output(), _tables(inspected, library), panel)
     else:
         from toytrans.cli.render.masks import print_overview
@@ -79,19 +82,6 @@ def inspect_masks(
         console = output()
         print_overview(console, inspected, inspected.most_padded)
         print_names(console, _tables(inspected, None))
-
-
-def _load(source: Source) -> "InspectedBatch":
-    """The batch and its model: what is given, else the newest run."""
-    if source.config or source.run or source.src:
-        return source.load()
-    newest = source.load_newest()
-    if newest is None:
-        raise UserError(
-            "nothing to inspect: there is no run here; name one, or give --config FILE, or "
-            '--src "5 7 9" --tgt "9 7 5"'
-        )
-    return newest
 
 
 def _tables(inspected: "InspectedBatch", library: str | None) -> "Iterator[Table]":
@@ -108,14 +98,18 @@ def _tables(inspected: "InspectedBatch", library: str | None) -> "Iterator[Table
     yield mask_tables.polarity(library)
 
 
-def _walk(source: Source) -> None:
+def _walk(run: RunArgument, config: OfConfig, src: Sources, tgt: Targets, as_html: bool) -> None:
     """Walk the chosen pairs through a tiny model that the walk makes itself."""
     from toytrans.inspection import walkthrough
 
-    pairs, origin = walkthrough.PAIRS, ""
-    if source.config or source.run:
-        pairs = walkthrough.pairs_of(source.load())
+    pairs, origin = given_pairs(run, config, src or [], tgt or []) or walkthrough.PAIRS, ""
+    if run or config:
+        pairs = walkthrough.pairs_of(batch_of(run, config, src, tgt))
         origin = "The pairs are yours, the model is not. "
-    elif source.src:
-        pairs = [(s.split(), t.split()) for s, t in zip(source.src, source.tgt, strict=True)]
-    step_through(output(), walkthrough.steps(pairs, origin))
+    tables = walkthrough.steps(pairs, origin)
+    if as_html:
+        from toytrans.report.sections import tables as section_of
+
+        print_page("inspect-masks --steps", [section_of("steps", "Steps", list(tables))])
+    else:
+        step_through(output(), tables)

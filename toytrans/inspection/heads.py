@@ -39,7 +39,7 @@ from toytrans.inspection.table import CLOSED
 from toytrans.model.build import as_transformer
 from toytrans.model.decoding import greedy
 from toytrans.model.seq2seq import Seq2Seq
-from toytrans.tokens import BOS_ID, EOS_ID, FIRST_SYMBOL_ID, PAD_ID, SPECIALS
+from toytrans.tokens import BOS_ID, EOS_ID, FIRST_SYMBOL_ID, PAD_ID
 from toytrans.training.run import Run
 
 NEAR = ("previous", "next")
@@ -150,6 +150,14 @@ class HeadReport:
         if not self.best.holds:
             return NO_RULE
         return " or ".join(fit.rule for fit in self.fits if fit.share == self.best.share)
+
+    @property
+    def name(self) -> str:
+        return f"{self.part} layer {self.layer} head {self.head}"
+
+    @property
+    def rule(self) -> str:
+        return f"{self.label} {self.best.share:.2f}" if self.best.holds else self.label
 
     def to_dict(self) -> dict[str, Any]:
         """Everything as plain values."""
@@ -302,6 +310,15 @@ def named_keys(part: Part, batch: Batch) -> tuple[Tensor, Tensor]:
 # Translations ---------------------------------------------------------------------------------
 
 
+class HeadMap(NamedTuple):
+    """One head on one pair. weights: a line for each query but pads; None where masked."""
+
+    head: HeadReport
+    queries: list[str]
+    keys: list[str]
+    weights: list[list[float | None]]
+
+
 @dataclass(frozen=True, repr=False)
 class AttentionMaps:
     """A run's translations of a batch, their attention weights, and what each head does.
@@ -321,6 +338,26 @@ class AttentionMaps:
         for head in self.heads:
             attention = by_place[head.part, head.layer]
             yield head, attention, attention.weights[:, attention.heads.index(head.head)]
+
+    def of_pair(self, row: int, name: Callable[[int], str]) -> Iterator[HeadMap]:
+        """Each head on one pair, with tokens named by `name`."""
+        for head, attention, weights in self.maps():
+            queries, keys = (ids[row].tolist() for ids in axes(head.part, self.batch))
+            real = [place for place, i in enumerate(queries) if i != PAD_ID]
+            cells = [
+                [weight if seen else None for weight, seen in zip(*line, strict=True)]
+                for line in zip(
+                    weights[row][real].tolist(), attention.visible[row][real].tolist(), strict=True
+                )
+            ]
+            yield HeadMap(head, [name(queries[i]) for i in real], [*map(name, keys)], cells)
+
+    def text(self, row: int) -> str:
+        """A source and its translation."""
+        src, tgt_out = self.batch.src[row].tolist(), self.batch.tgt_out[row].tolist()
+        decode = self.run.vocabulary.decode  # it stops at EOS and leaves BOS out
+        text = "  ->  ".join(" ".join(decode(ids)) for ids in (src, tgt_out))
+        return text if EOS_ID in tgt_out else f"{text}  (cut off: it did not end)"
 
     def largest_on_a_pad(self) -> float | None:
         """The largest weight that a real query puts on a pad; None in a batch without pads."""
@@ -344,66 +381,50 @@ class AttentionMaps:
 
     def __repr__(self) -> str:
         lines = [f"attention of {self.run.title}; rules measured on {self.basis}"]
-        lines += [f"  {_name(head)}: {_rule(head)}" for head in self.heads]
+        lines += [f"  {head.name}: {head.rule}" for head in self.heads]
         return "\n".join(lines)
 
     def _repr_html_(self) -> str:
-        columns = ("rule", "share", "weight", "chance")
         rows = [
-            (_name(head), [head.label, *(f"{x:.2f}" for x in (fit.share, fit.weight, fit.chance))])
+            (head.name, [head.label, *(f"{x:.2f}" for x in (best.share, best.weight, best.chance))])
             for head in self.heads
-            for fit in [head.best]
+            for best in [head.best]
         ]
         title = f"Attention of {self.run.title}; rules measured on {self.basis}"
-        table, cells = html_table(title, columns, rows), sum(w.numel() for *_, w in self.maps())
+        table = html_table(title, ("rule", "share", "weight", "chance"), rows)
+        cells = sum(weights.numel() for *_, weights in self.maps())
         if cells > MOST_CELLS:
             left_out = f"{cells:,} weights are not shown; choose a part, a layer or a head"
             return html_beside(left_out, [table])
-        return table + "".join(map(self._pair_html, range(len(self.batch.src))))
-
-    def _pair_html(self, row: int) -> str:
-        """The maps of one pair: queries down, keys across."""
-        maps = [
-            _map_html(head, *self._tokens(head, row), weights[row], attention.visible[row])
-            for head, attention, weights in self.maps()
-        ]
-        return html_beside(f"pair {row + 1}: queries down, keys across", maps)
-
-    def _tokens(self, head: HeadReport, row: int) -> tuple[list[str], list[str]]:
-        """Queries and keys of one pair as text."""
-        name, (queries, keys) = self.run.vocabulary.name, axes(head.part, self.batch)
-        return [name(i) for i in queries[row].tolist()], [name(i) for i in keys[row].tolist()]
+        return table + "".join(
+            html_beside(
+                f"pair {row + 1}: queries down, keys across",
+                map(_map_html, self.of_pair(row, self.run.vocabulary.name)),
+            )
+            for row in range(len(self.batch.src))
+        )
 
 
-def _name(head: HeadReport) -> str:
-    return f"{head.part} layer {head.layer} head {head.head}"
+def _map_html(shown: HeadMap) -> str:
+    rows = [
+        (
+            query,
+            [
+                _cell(f"{query} -> {key}", *each)
+                for key, *each in zip(shown.keys, line, strict=True)
+            ],
+        )
+        for query, line in zip(shown.queries, shown.weights, strict=True)
+    ]
+    return html_table(f"{shown.head.name}: {shown.head.rule}", shown.keys, rows)
 
 
-def _rule(head: HeadReport) -> str:
-    return f"{head.label} {head.best.share:.2f}" if head.best.holds else head.label
-
-
-def _map_html(
-    head: HeadReport, queries: list[str], keys: list[str], weights: Tensor, visible: Tensor
-) -> str:
-    """One head on one pair: weights and visible (Tq, Tk). Rows of pads are left out."""
-    rows = []
-    lines = zip(queries, weights.tolist(), visible.tolist(), strict=True)
-    for query, values, allowed in lines:
-        cells = [
-            Cell(f"{value:.2f}", f"{query} -> {key}: {value:.4f}", _shade(value))
-            if seen
-            else Cell(CLOSED, f"{query} -> {key}: masked")
-            for key, value, seen in zip(keys, values, allowed, strict=True)
-        ]
-        rows += [(query, cells)] if query != SPECIALS[PAD_ID] else []
-    return html_table(f"{_name(head)}: {_rule(head)}", keys, rows)
-
-
-def _shade(weight: float) -> str:
+def _cell(hint: str, weight: float | None) -> Cell:
     """Blue for 1, white for 0."""
+    if weight is None:
+        return Cell(CLOSED, f"{hint}: masked")
     light = round(255 - 180 * weight)
-    return f"rgb({light}, {light}, 255)"
+    return Cell(f"{weight:.2f}", f"{hint}: {weight:.4f}", f"rgb({light}, {light}, 255)")
 
 
 def maps_of(

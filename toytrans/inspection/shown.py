@@ -9,11 +9,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from toytrans.config.schema import Config
+from toytrans.config.schema import Config, ModelConfig
+from toytrans.config.sealed import fault_remark
 from toytrans.data.batches import Batch, make_batch
 from toytrans.data.files import TextPair, encode_pairs
 from toytrans.data.open import open_dataset
-from toytrans.data.pairs import DataFacts
+from toytrans.data.pairs import Dataset
 from toytrans.html import Cell, html_beside, html_table
 from toytrans.inspection.record import AttentionCall, Part, capture
 from toytrans.inspection.table import CLOSED
@@ -21,7 +22,7 @@ from toytrans.model.build import as_transformer
 from toytrans.model.masks import Masks, causal_mask, padding_mask
 from toytrans.model.transformer import Transformer
 from toytrans.tokens import PAD_ID, Vocabulary, vocabulary_of
-from toytrans.training.faults import objective_of
+from toytrans.training.faults import build_model, objective_of
 from toytrans.training.run import Run
 
 ATTENTIONS = {
@@ -48,6 +49,9 @@ COLOURS = {"1": "#b7e1c0", "!": "#f2a6a6", "?": "#f2a6a6", "t": "#f6dcb0"}
 
 MOST_CELLS = 20_000
 """Cells that a notebook shows."""
+
+PAIRS_OF_TRAINING = 2
+"""How many are shown of a run or a config."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -180,26 +184,45 @@ def fresh(make: Callable[[], Transformer], seed: int) -> Transformer:
         return make().eval()
 
 
+def batch_of_run(run: Run, src: Sequence[str] = (), tgt: Sequence[str] = ()) -> InspectedBatch:
+    """Pairs of sequences as a run reads them; none: its first training pairs. Raises UserError."""
+    config, model = run.config, as_transformer(run.model)
+    if src:
+        batch, _ = batch_of_sequences(src, tgt, run.vocabulary, config.source_bos)
+    else:
+        batch = _first_pairs(config, open_dataset(config, run.facts))
+    return InspectedBatch(batch, run.vocabulary, model, f"weights of {run.title}", config.fault)
+
+
 def batch_of_config(
-    config: Config, rows: int, facts: DataFacts | None = None
-) -> tuple[Batch, Vocabulary]:
-    """The first training pairs of a config, padded to one batch as training receives them.
+    config: Config, src: Sequence[str] = (), tgt: Sequence[str] = ()
+) -> InspectedBatch:
+    """The same for the fresh model of a config."""
+    dataset = open_dataset(config)
+    vocabulary = dataset.facts.vocabulary
+    if src:
+        batch, _ = batch_of_sequences(src, tgt, vocabulary, config.source_bos)
+    else:
+        batch = _first_pairs(config, dataset)
+    model = fresh(lambda: as_transformer(build_model(config, vocabulary)), config.seed)
+    remarks = filter(None, (f"fresh weights, seed {config.seed}", fault_remark(config.fault)))
+    return InspectedBatch(batch, vocabulary, model, "; ".join(remarks), config.fault)
 
-    facts: those of a run, which decide the vocabulary.
-    """
-    dataset = open_dataset(config, facts)
+
+def batch_of_pairs(src: Sequence[str], tgt: Sequence[str]) -> InspectedBatch:
+    """Pairs of sequences, and a small fresh model that reads them."""
+    batch, vocabulary = batch_of_sequences(src, tgt)
+    small = ModelConfig(norm="pre", n_encoder_layers=1, n_decoder_layers=1)
+    model = fresh(lambda: Transformer(small, vocabulary), 0)
+    return InspectedBatch(batch, vocabulary, model, "fresh weights")
+
+
+def _first_pairs(config: Config, dataset: Dataset) -> Batch:
+    """The first two training pairs, padded to one batch as training receives them."""
     size = dataset.size("train")
-    chosen = rows if size is None else min(rows, size)
-    batch = make_batch(dataset.pairs("train", torch.arange(chosen)), config.source_bos)
-    return objective_of(config.fault).batch(batch), dataset.facts.vocabulary
-
-
-def batch_of_run(run: Run, src: Sequence[str], tgt: Sequence[str]) -> InspectedBatch:
-    """Pairs of sequences as a run reads them. Raises UserError."""
-    batch, _ = batch_of_sequences(src, tgt, run.vocabulary, run.config.source_bos)
-    weights = f"weights of {run.title}"
-    model = as_transformer(run.model)
-    return InspectedBatch(batch, run.vocabulary, model, weights, run.config.fault)
+    chosen = torch.arange(PAIRS_OF_TRAINING if size is None else min(PAIRS_OF_TRAINING, size))
+    batch = make_batch(dataset.pairs("train", chosen), config.source_bos)
+    return objective_of(config.fault).batch(batch)
 
 
 def batch_of_sequences(

@@ -32,9 +32,10 @@ from toytrans.model.transformer import Transformer
 from toytrans.tokens import vocabulary_of
 from toytrans.training.objective import summed_loss
 
-Pair = tuple[list[str], list[str]]
+Pairs = tuple[list[str], list[str]]
+"""Sources and their targets."""
 
-PAIRS: list[Pair] = [(["5", "7", "9"], ["9", "7"]), (["4", "6", "8", "3"], ["3", "8", "6", "4"])]
+PAIRS: Pairs = ["5 7 9", "4 6 8 3"], ["9 7", "3 8 6 4"]
 """The first pair has pads: 4 of 5 real places in the source, and 3 of 5 in tgt_in."""
 
 WIDTH = 4
@@ -78,23 +79,21 @@ class Walk:
         return self.inspected.tokens(name, self.row)
 
 
-def pairs_of(inspected: InspectedBatch) -> list[Pair]:
-    """The symbols of a batch."""
-    decode = inspected.vocabulary.decode
-    src, tgt_out = inspected.batch.src.tolist(), inspected.batch.tgt_out.tolist()
-    return [(decode(s), decode(t)) for s, t in zip(src, tgt_out, strict=True)]
+def pairs_of(inspected: InspectedBatch) -> Pairs:
+    """The sequences of a batch."""
+    batch, decode = inspected.batch, inspected.vocabulary.decode
+    src, tgt = ([" ".join(decode(row)) for row in x.tolist()] for x in (batch.src, batch.tgt_out))
+    return src, tgt
 
 
-def steps(pairs: list[Pair], origin: str = "") -> Iterator[Table]:
+def steps(pairs: Pairs, origin: str = "") -> Iterator[Table]:
     """The tables of the walk in order. The tables of one step have the same number.
 
     origin: where the pairs come from. The pair with the most pads is shown.
     """
-    batch, vocabulary = batch_of_sequences(
-        [" ".join(src) for src, _ in pairs],
-        [" ".join(tgt) for _, tgt in pairs],
-        vocabulary_of([side for pair in pairs for side in pair]),
-    )
+    src, tgt = pairs
+    symbols = vocabulary_of([sequence.split() for sequence in (*src, *tgt)])
+    batch, vocabulary = batch_of_sequences(src, tgt, symbols)
     model = fresh(lambda: Transformer(TINY, vocabulary), 0)
     walk = _walk(InspectedBatch(batch, vocabulary, model, "fresh weights, seed 0"))
     yield _start(walk, origin)

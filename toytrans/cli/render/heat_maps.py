@@ -1,10 +1,12 @@
 """Heat maps of attention, in the terminal and in a file."""
 
+import importlib
 import os
 import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from io import BytesIO
+from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,15 +27,14 @@ from toytrans.cli.render.results import interval
 from toytrans.cli.render.tables import fitting, has_unicode, print_beside, wrapped
 from toytrans.errors import UserError, how_to_install
 from toytrans.inspection.table import CLOSED
-from toytrans.tokens import EOS_ID, PAD_ID, SPECIALS
+from toytrans.tokens import SPECIALS
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-    from matplotlib.figure import SubFigure
+    from matplotlib.figure import Figure
     from rich.table import Table
-    from torch import Tensor
 
-    from toytrans.inspection.heads import AttentionMaps, HeadReport
+    from toytrans.inspection.heads import AttentionMaps, HeadMap, HeadReport
 
 LEVELS = (0.05, 0.25, 0.5, 0.75)
 """Weights at which a darker block begins."""
@@ -65,22 +66,24 @@ TALLEST = 400
 
 DOTS = 150
 
+PAGE = ".html"
+
 
 # In the terminal ------------------------------------------------------------------------------
 
 
 def print_maps(console: Console, maps: "AttentionMaps", draw: bool) -> None:
     """Print the maps if `draw`, one line per head, and the legend. Errors come before output."""
-    on_screen, narrow = _Maps(maps, console.width), min(console.width, 100)
-    drawn = list(on_screen.pairs()) if draw else []
+    narrow, pairs = min(console.width, 100), range(len(maps.batch.src))
+    drawn = [list(_blocks(maps, row, console.width)) for row in pairs if draw]
     console.print(plain(fitting(maps.run.title)), soft_wrap=True)
     if draw:
-        _print_dim(console, "; ".join(on_screen.legend()), narrow)
-    for pair, parts in drawn:
-        console.print(Text("\n") + plain(fitting(pair)), soft_wrap=True)
-        for title, blocks in parts:
-            console.print(Text("\n") + Text(title, "bold"), soft_wrap=True)
-            print_beside(console, blocks)
+        _print_dim(console, "; ".join(_legend(maps)), narrow)
+    for row, blocks in enumerate(drawn):
+        console.print(Text("\n") + plain(fitting(maps.text(row))), soft_wrap=True)
+        for part, group in groupby(blocks, lambda block: block[0]):
+            console.print(Text("\n") + Text(TITLES[part], "bold"), soft_wrap=True)
+            print_beside(console, [block for _, block in group])
     console.print(Text(), _table(maps.heads), Text(), sep="\n")
     counted = {head.part: head.queries for head in maps.heads}
     queries = ", ".join(f"{part} {count:,}" for part, count in counted.items())
@@ -92,85 +95,49 @@ def _print_dim(console: Console, text: str, width: int) -> None:
         console.print(Text(line, "dim"), soft_wrap=True)
 
 
-def map_of(maps: "AttentionMaps", head: "HeadReport", row: int, width: int) -> Text:
-    """The map of one head on one pair. Raises UserError where it does not fit the width."""
-    weights, visible = next((w[row], a.visible[row]) for h, a, w in maps.maps() if h is head)
-    return _Maps(maps, width).block(head, weights, visible, row)
+def _blocks(maps: "AttentionMaps", row: int, width: int) -> Iterator[tuple[str, Text]]:
+    """The part and the map of each head on one pair. Raises UserError."""
+    names = axis_names(maps.run.vocabulary.symbols)
+    for shown in maps.of_pair(row, names.__getitem__):
+        yield shown.head.part, map_of(shown, width)
 
 
-def _pair(maps: "AttentionMaps", row: int) -> str:
-    """A source and its translation."""
-    src, tgt_out = maps.batch.src[row].tolist(), maps.batch.tgt_out[row].tolist()
-    decode = maps.run.vocabulary.decode  # it stops at EOS and leaves BOS out
-    text = "  ->  ".join(" ".join(decode(ids)) for ids in (src, tgt_out))
-    return text if EOS_ID in tgt_out else f"{text}  (cut off: it did not end)"
+def _legend(maps: "AttentionMaps") -> Iterator[str]:
+    symbols = maps.run.vocabulary.symbols
+    if has_unicode():
+        steps = zip(LEVELS, BLOCKS[1:], strict=True)
+        scale = " ".join(f"< {level} <= {block}" for level, block in steps)
+        yield f"weight: blank {scale}, {CLOSED} masked"
+    else:
+        yield "weight: in tenths, blank below 0.05, 9 from 0.85, . masked"
+    yield "queries down, keys across; from one pass over the finished translation"
+    if not set(MARKS) & set(symbols):
+        yield ", ".join(f"{mark} {name}" for mark, name in zip(MARKS, SPECIALS, strict=True))
+    if any(len(fitting(printable(symbol))) > LONGEST for symbol in symbols):
+        yield "~ letters left out"
+    yield "below a label its share of the queries, and in brackets the mean weight there"
+    if (largest := maps.largest_on_a_pad()) is not None:
+        yield f"rows of pads are left out, the largest weight on a pad is {largest:.2g}"
 
 
-def _tokens(
-    maps: "AttentionMaps", head: "HeadReport", row: int, names: list[str]
-) -> tuple[list[str], list[str], list[bool]]:
-    """Queries and keys of one pair by their names, and which queries are pads."""
-    from toytrans.inspection.heads import axes
-
-    queries, keys = (ids[row].tolist() for ids in axes(head.part, maps.batch))
-    return [names[i] for i in queries], [names[i] for i in keys], [i == PAD_ID for i in queries]
-
-
-class _Maps:
-    """Heat maps for a terminal of some width."""
-
-    def __init__(self, maps: "AttentionMaps", width: int) -> None:
-        self.maps, self.width = maps, width
-        symbols = maps.run.vocabulary.symbols
-        self.names, self.cut = axis_names(symbols)
-        self.marks = tuple(self.names[: len(MARKS)])
-
-    def pairs(self) -> Iterator[tuple[str, list[tuple[str, list[Text]]]]]:
-        """Each pair, and the titles and maps of its parts. Raises UserError."""
-        for row in range(len(self.maps.batch.src)):
-            blocks: dict[str, list[Text]] = {}
-            for head, attention, weights in self.maps.maps():
-                block = self.block(head, weights[row], attention.visible[row], row)
-                blocks.setdefault(TITLES[head.part], []).append(block)
-            yield _pair(self.maps, row), list(blocks.items())
-
-    def legend(self) -> Iterator[str]:
-        if has_unicode():
-            steps = zip(LEVELS, BLOCKS[1:], strict=True)
-            scale = " ".join(f"< {level} <= {block}" for level, block in steps)
-            yield f"weight: blank {scale}, {CLOSED} masked"
-        else:
-            yield "weight: in tenths, blank below 0.05, 9 from 0.85, . masked"
-        yield "queries down, keys across; from one pass over the finished translation"
-        if self.marks == MARKS:
-            yield ", ".join(f"{mark} {name}" for mark, name in zip(MARKS, SPECIALS, strict=True))
-        if self.cut:
-            yield "~ letters left out"
-        yield "below a label its share of the queries, and in brackets the mean weight there"
-        if (largest := self.maps.largest_on_a_pad()) is not None:
-            yield f"rows of pads are left out, the largest weight on a pad is {largest:.2g}"
-
-    def block(self, head: "HeadReport", weights: "Tensor", visible: "Tensor", row: int) -> Text:
-        """One head on one pair: weights and visible (Tq, Tk), below its label."""
-        queries, keys, pads = _tokens(self.maps, head, row, self.names)
-        left = max(map(cell_len, queries)) + 1
-        cell = _cell_width(keys, self.width - left)
-        lines = _title(head)
-        lines += [Text(" " * left + letters) for letters in column_heads(keys, cell)]
-        rows = zip(queries, pads, weights.tolist(), visible.tolist(), strict=True)
-        for query, pad, values, allowed in rows:
-            line = Text(" " * (left - 1 - cell_len(query)) + query + " ")
-            for value, is_visible in zip(values, allowed, strict=True):
-                line.append(*_shade(value, is_visible, cell))
-            lines += [] if pad else [line]
-        return Text("\n", no_wrap=True).join(lines)
+def map_of(shown: "HeadMap", width: int) -> Text:
+    """One head on one pair, below its label. Raises UserError where it does not fit the width."""
+    lines = _title(shown.head)
+    left = max(map(cell_len, shown.queries)) + 1
+    cell = _cell_width(shown.keys, width - left)
+    lines += [Text(" " * left + letters) for letters in column_heads(shown.keys, cell)]
+    for query, weights in zip(shown.queries, shown.weights, strict=True):
+        line = Text(" " * (left - 1 - cell_len(query)) + query + " ")
+        for weight in weights:
+            line.append(*_shade(weight, cell))
+        lines.append(line)
+    return Text("\n", no_wrap=True).join(lines)
 
 
-def axis_names(symbols: Sequence[str]) -> tuple[list[str], bool]:
-    """The names of all ids on an axis, and whether letters of one are left out."""
-    texts = [fitting(printable(symbol)) for symbol in symbols]
+def axis_names(symbols: Sequence[str]) -> list[str]:
+    """The names of all ids on an axis."""
     marks = SPECIALS if set(MARKS) & set(symbols) else MARKS
-    return [*marks, *map(_cut, texts)], any(len(text) > LONGEST for text in texts)
+    return [*marks, *(_cut(fitting(printable(symbol))) for symbol in symbols)]
 
 
 def column_heads(keys: Sequence[str], cell: int) -> Iterator[str]:
@@ -220,14 +187,14 @@ def _label(head: "HeadReport") -> str:
     return f"{head.label}: {head.best.rule}"
 
 
-def _shade(value: float, is_visible: bool, width: int) -> tuple[str, str]:
+def _shade(weight: float | None, width: int) -> tuple[str, str]:
     """One cell and its style."""
-    if not is_visible:
+    if weight is None:
         return fitting(CLOSED).ljust(width), "dim"
-    level = sum(value >= step for step in LEVELS)
+    level = sum(weight >= step for step in LEVELS)
     if has_unicode():
         return BLOCKS[level] * width, STYLES[level]
-    tenths = str(min(9, int(10 * value + 0.5))) if level else ""
+    tenths = str(min(9, int(10 * weight + 0.5))) if level else ""
     return tenths.ljust(width), STYLES[level]
 
 
@@ -250,24 +217,50 @@ def _table(heads: "list[HeadReport]") -> "Table":
 # In a file ------------------------------------------------------------------------------------
 
 
-def check_plot(path: Path) -> None:
-    """Raise UserError if no picture can be drawn into a file of that name."""
-    if path.suffix.lower() not in (".png", ".svg"):
-        raise UserError(f"--plot {path}: end the name with .png or .svg")
+def check_plot(path: Path, endings: Sequence[str] = (".png", ".svg")) -> None:
+    """Raise UserError if nothing can be drawn into a file of that name."""
+    if path.suffix.lower() not in endings:
+        raise UserError(f"--plot {path}: end the name with {' or '.join(endings)}")
     if not os.path.isdir(path.parent):
         raise UserError(f"--plot {path}: {path.parent} is no directory; make it, or name another")
     check_new("--plot", path)
+    needed = ("altair", "vl-convert-python") if path.suffix.lower() == PAGE else ("matplotlib",)
     try:
-        import matplotlib.figure  # noqa: F401
+        importlib.import_module(needed[0])
     except ImportError:
         raise UserError(
-            f"--plot draws with matplotlib, which is not installed; {how_to_install('matplotlib')}"
+            f"--plot {path}: needs {needed[0]}, which is not installed; {how_to_install(*needed)}"
         ) from None
 
 
 def draw(path: Path, maps: "AttentionMaps") -> None:
-    """Draw all maps in one picture: a block per pair, a row per layer, a column per head."""
+    """Draw all maps in one picture, or as a page for a browser."""
+    if path.suffix.lower() == PAGE:
+        from toytrans.report.page import page
+        from toytrans.report.sections import attention_of
+
+        made = page("toytrans attention", [attention_of(maps)])
+        write_new("--plot", path, made.encode(errors="replace"))
+        return
     import matplotlib.style
+
+    settings = {"text.parse_math": False, "svg.fonttype": "none", "svg.hashsalt": "toytrans"}
+    with (
+        matplotlib.style.context(["default", settings]),
+        warnings.catch_warnings(record=True) as caught,
+    ):
+        warnings.simplefilter("always")
+        figure = _figure(path, maps)
+        metadata = {"Date": None} if path.suffix.lower() == ".svg" else {}
+        picture = BytesIO()
+        figure.savefig(picture, dpi=DOTS, metadata=metadata, format=path.suffix[1:].lower())
+    write_new("--plot", path, picture.getvalue())
+    if any("missing from" in str(warning.message) for warning in caught):
+        note("the font lacks some symbols; a .svg shows them where the viewer has a font for them")
+
+
+def _figure(path: Path, maps: "AttentionMaps") -> "Figure":
+    """A block per pair, in it a row per layer and a column per head. Raises UserError."""
     from matplotlib.figure import Figure
 
     heads, layers = max(len(each.heads) for each in maps.attentions), len(maps.attentions)
@@ -279,46 +272,31 @@ def draw(path: Path, maps: "AttentionMaps") -> None:
             f"--plot {path}: {pairs} x {layers} rows of maps are too many for one "
             "picture; choose with --part, --layer or --head, or give fewer sequences"
         )
-    plain_text = matplotlib.style.context(
-        ["default", {"text.parse_math": False, "svg.fonttype": "none", "svg.hashsalt": "toytrans"}]
-    )
-    with plain_text, warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        figure = Figure((heads * (side + 0.5) + 1.2, pairs * block + 0.4), layout="constrained")
-        for row, part in enumerate(figure.subfigures(pairs, 1, squeeze=False)[:, 0]):
-            _draw_pair(part, maps, row, heads)
-        title = f"{maps.run.title}; labels measured on {maps.basis}"
-        figure.suptitle(printable(title), fontsize=8)
-        metadata = {"Date": None} if path.suffix.lower() == ".svg" else {}
-        picture = BytesIO()
-        figure.savefig(picture, dpi=DOTS, metadata=metadata, format=path.suffix[1:].lower())
-    write_new("--plot", path, picture.getvalue())
-    if any("missing from" in str(warning.message) for warning in caught):
-        note("the font lacks some symbols; a .svg shows them where the viewer has a font for them")
-
-
-def _draw_pair(part: "SubFigure", maps: "AttentionMaps", row: int, heads: int) -> None:
-    """Draw one pair: a row for each attention, a column for each of its heads."""
-    part.suptitle(printable(_pair(maps, row)), fontsize=9, fontweight="bold")
-    grid = part.subplots(len(maps.attentions), heads, squeeze=False)
+    figure = Figure((heads * (side + 0.5) + 1.2, pairs * block + 0.4), layout="constrained")
+    figure.suptitle(printable(f"{maps.run.title}; labels measured on {maps.basis}"), fontsize=8)
     names = [*SPECIALS, *(_cut(printable(symbol)) for symbol in maps.run.vocabulary.symbols)]
-    for axes, (head, attention, weights) in zip(grid.flat, maps.maps(), strict=True):
-        queries, keys, pads = _tokens(maps, head, row, names)
-        real = [place for place, pad in enumerate(pads) if not pad]
-        cells = weights[row][real].masked_fill(~attention.visible[row][real], float("nan"))
-        image = _draw_map(axes, cells.tolist(), [queries[place] for place in real], keys)
-        fit = f"{share(head.best.share)} ({share(head.best.weight)})"
-        title = f"{head.part}, layer {head.layer}, head {head.head}\n{_label(head)} {fit}"
-        axes.set_title(title, fontsize=6)
-    part.colorbar(image, ax=grid, fraction=0.02, label="weight; grey: masked")
+    for row, part in enumerate(figure.subfigures(pairs, 1, squeeze=False)[:, 0]):
+        part.suptitle(printable(maps.text(row)), fontsize=9, fontweight="bold")
+        grid = part.subplots(layers, heads, squeeze=False)
+        for axes, shown in zip(grid.flat, maps.of_pair(row, names.__getitem__), strict=True):
+            image = _draw_map(axes, shown)
+        part.colorbar(image, ax=grid, fraction=0.02, label="weight; grey: masked")
+    return figure
 
 
-def _draw_map(axes: "Axes", cells: list[list[float]], queries: list[str], keys: list[str]) -> Any:
-    """Draw cells (Tq, Tk), NaN where masked; queries down, keys across."""
+def _draw_map(axes: "Axes", shown: "HeadMap") -> Any:
+    """Draw one head: queries down, keys across."""
+    import numpy as np
+
+    cells = np.array(shown.weights, dtype=float)  # None becomes NaN
     image = axes.imshow(cells, cmap="viridis", vmin=0, vmax=1, interpolation="nearest")
     axes.set_facecolor("lightgrey")
-    axes.set_xticks(range(len(keys)), keys, rotation=90, fontsize=6)
-    axes.set_yticks(range(len(queries)), queries, fontsize=6)
+    axes.set_xticks(range(len(shown.keys)), shown.keys, rotation=90, fontsize=6)
+    axes.set_yticks(range(len(shown.queries)), shown.queries, fontsize=6)
     axes.tick_params(length=0)
     axes.xaxis.tick_top()
+    head = shown.head
+    fit = f"{share(head.best.share)} ({share(head.best.weight)})"
+    title = f"{head.part}, layer {head.layer}, head {head.head}\n{_label(head)} {fit}"
+    axes.set_title(title, fontsize=6)
     return image

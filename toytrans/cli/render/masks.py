@@ -33,7 +33,7 @@ def print_overview(console: Console, inspected: InspectedBatch, row: int) -> Non
 
 def _block(inspected: InspectedBatch, name: str, title: str, row: int) -> Text:
     """One mask, two columns a cell."""
-    names, _ = axis_names(inspected.vocabulary.symbols)
+    names = axis_names(inspected.vocabulary.symbols)
     queries, keys = ([names[i] for i in ids[row].tolist()] for ids in inspected.ids(name))
     left = max(map(cell_len, queries)) + 1
     lines = [Text(title, "bold")]

@@ -17,10 +17,8 @@ from toytrans.inspection.table import Table
 
 Panel = Annotated[
     str | None,
-    typer.Option(metavar="NAME", help="Show one panel: its number, or a part of its title."),
+    typer.Option(metavar="NAME", help="Show a panel: its number or a part of its title; or all."),
 ]
-AsHtml = Annotated[bool, typer.Option("--html", help="Print one HTML document.")]
-All = Annotated[bool, typer.Option("--all", help="Show every panel.")]
 
 
 def print_panels(
@@ -32,13 +30,13 @@ def print_panels(
 ) -> None:
     """Print the tables that are asked for, in a pager where they are longer than the terminal.
 
-    panel: a number or a part of a title; None = all. one_screen: printed instead of all tables,
-    with a line that names the other panels. Raises UserError for an unknown panel.
+    panel: a number, a part of a title, or all. one_screen: printed where no panel is asked for,
+    with a line that names the panels. Raises UserError for an unknown panel.
     """
     tables = list(tables)
-    if panel is not None:
+    if panel not in (None, "all"):
         tables = _chosen(tables, panel)
-    elif one_screen:
+    elif panel is None and one_screen:
         print_tables(console, one_screen)
         print_names(console, tables)
         return
@@ -48,7 +46,7 @@ def print_panels(
 
 def print_names(console: Console, tables: Iterable[Table]) -> None:
     """Print the names of the panels, and how to ask for them."""
-    text = f"Panels: {', '.join(_names(tables))}. --panel NAME shows one, --all every one."
+    text = f"Panels: {', '.join(_names(tables))}. --panel NAME shows one, --panel all every one."
     console.print(Text())
     for line in wrapped(fitting(text), console.width):
         console.print(Text(line, "dim"), soft_wrap=True)
