@@ -19,13 +19,12 @@ import torch
 from conftest import Command, tiny_yaml
 from forked import COMMAND, Forked
 from rich.console import Console
+from rich.table import Table
 
 from toytrans.cli.render import watch as module
-from toytrans.cli.render.watch import curve, translation
-from toytrans.cli.train import Moment
+from toytrans.cli.render.watch import curve, marked, sampled
 from toytrans.config.load import load_config
 from toytrans.data.open import open_dataset
-from toytrans.errors import UserError
 from toytrans.training.run import create_run
 from toytrans.training.trainer import Trainer
 
@@ -119,56 +118,38 @@ def trainer(here: Path) -> Trainer:
     return Trainer(config, dataset, here / "r", torch.device("cpu"), "fp32")
 
 
-def moment(step: int, **more: float) -> Moment:
-    return Moment({"step": step, "loss": 2.0, "lr": 1e-3, "elapsed_s": 1.0, **more}, 10.0, None)
+def rendered(shown: Table, width: int) -> str:
+    console = Console(width=width, file=io.StringIO())
+    with console.capture() as printed:
+        console.print(shown)
+    return printed.get()
 
 
 def test_a_sample_draws_no_random_number_and_leaves_the_model_training(trainer):
     trainer.model.train()
     before = torch.get_rng_state()
-    view = module._View(trainer, trainer.dataset)
-    trainer.progress.step = 1
-    assert view.takes(moment(1, valid_loss=1.0)) and view.maps is not None
-    assert view.sampled_step == 1
+    shown = rendered(sampled(trainer, 79), 80)
+    assert "layer 1 head" in shown and "translation" in shown and "at step 0" in shown
     assert torch.equal(torch.get_rng_state(), before) and trainer.model.training
 
 
 @pytest.mark.parametrize("width", [20, 40, 80, 200])
-def test_every_width_has_a_view_that_fits(trainer, width):
-    view = module._View(trainer, trainer.dataset)
-    view.takes(moment(3, valid_loss=1.0))
-    console = Console(width=width, file=io.StringIO(), record=True)
-    console.print(view.drawn(width))
-    lines = console.export_text().splitlines()
-    assert all(len(line.rstrip()) <= width for line in lines) and len(lines) <= 22
+def test_every_width_has_a_sample_that_fits(trainer, width):
+    lines = rendered(sampled(trainer, width), width).splitlines()
+    assert all(len(line.rstrip()) <= width for line in lines) and len(lines) <= 16
 
 
-def test_weights_that_are_not_finite_leave_the_curve(trainer, monkeypatch):
+def test_weights_that_are_not_finite_leave_the_translations(trainer):
     with torch.no_grad():
         next(trainer.model.parameters()).fill_(torch.nan)
-    view = module._View(trainer, trainer.dataset)
-    assert view.takes(moment(1, valid_loss=1.0)) and view.maps is None
-    with pytest.raises(UserError):
-        module.attend(trainer.model, module.make_batch(view.pairs, False), module.Choice("cross"))
-
-
-def test_the_view_keeps_within_its_share_of_the_time(trainer, monkeypatch):
-    """Drawings of 0.1 s, over 100 s of records every 0.1 s."""
-    clock = [0.0]
-    monkeypatch.setattr(module.time, "monotonic", lambda: clock[0])
-    view, drawn = module._View(trainer, trainer.dataset), 0
-    for step in range(1000):
-        clock[0] += 0.1
-        if view.takes(moment(step + 1)):
-            clock[0] += 0.1
-            view.rests()
-            drawn += 1
-    assert drawn >= 3 and view.spent <= module.SHARE * clock[0] + 0.2
+    shown = rendered(sampled(trainer, 79), 80)
+    assert "translation" in shown and "head" not in shown
 
 
 def test_the_curve_falls_by_factors(monkeypatch):
     monkeypatch.setattr(module, "has_unicode", lambda: True)
-    title, *rows = curve([(1, 100.0), (2, 10.0), (3, 1.0), (4, float("nan"))], 4, 4)
+    lines = curve([(1, 100.0), (2, 10.0), (3, 1.0), (4, float("nan"))], 4, 4)
+    title, *rows = (line.plain for line in lines)
     assert title == "loss, from 100 to 1, logarithmic"
     heights = [sum(row.ljust(4)[column] != " " for row in rows) for column in range(4)]
     assert heights == [0, 5, 3, 1] and rows[2].strip() == "█▄"
@@ -178,19 +159,17 @@ def test_the_curve_falls_by_factors(monkeypatch):
 @pytest.mark.parametrize(
     ("answer", "ended", "line"),
     [
-        ("4 1 3", True, "translation 4 1 3  right"),
-        ("4 2 3", True, "translation 4 [2] 3  wrong from 2"),
-        ("4 1", True, "translation 4 1 [end]  wrong from 3"),
-        ("4 1 3 3", True, "translation 4 1 3 [3]  wrong from 4"),
-        ("4 1 3", False, "translation 4 1 3 [no end]  wrong from 4"),
-        ("", True, "translation [end]  wrong from 1"),
+        ("4 1 3", True, "4 1 3  right"),
+        ("4 2 3", True, "4 [2] 3  wrong from 2"),
+        ("4 1", True, "4 1 [end]  wrong from 3"),
+        ("4 1 3 3", True, "4 1 3 [3]  wrong from 4"),
+        ("4 1 3", False, "4 1 3 [no end]  wrong from 4"),
+        ("", True, "[end]  wrong from 1"),
     ],
 )
 def test_the_first_wrong_token_is_in_brackets(answer, ended, line):
-    given = (["3", "1", "4"], ["4", "1", "3"], answer.split(), ended)
-    *_, last = translation(*given, len(line))
-    assert last.plain == line
-    *_, symbols, verdict = translation(*given, len(line) - 1)
-    assert symbols.plain + verdict.plain == line and verdict.plain.split()[0] in ("right", "wrong")
-    *_, symbols, verdict = translation(*given, 15)
-    assert len(symbols) <= 15 and line.endswith(verdict.plain)
+    text = marked(["4", "1", "3"], answer.split(), ended)
+    assert text.plain == line
+    if "[" in line:
+        (bold,) = [span for span in text.spans if span.style == "bold red"]
+        assert re.fullmatch(r"\[.*\]", text.plain[bold.start : bold.end])
