@@ -144,7 +144,7 @@ def test_an_override_that_is_no_assignment_is_refused(refused: Callable[..., str
     [
         ("train", "--config", "copy.yaml", "--out", "new", "--device", "cuda:7"),
         ("eval", "runs/copy", "--device", "cuda:7"),
-        ("translate", "--device", "cuda:7", "1"),
+        ("eval", "--device", "cuda:7"),
     ],
 )
 def test_an_absent_device_is_refused_with_those_that_exist(

@@ -31,6 +31,7 @@ from toytrans.cli import (
     sweep,
     trace,
     train,
+    translate,
 )
 from toytrans.cli.common import note, silence
 from toytrans.cli.reporter import reporter
@@ -53,7 +54,7 @@ app.command("sweep", rich_help_panel=TRAIN)(sweep.sweep)
 app.command("runs", rich_help_panel=TRAIN)(runs.runs)
 app.command("new", rich_help_panel=TRAIN)(explain.new)
 app.command("export", rich_help_panel=TRAIN)(export.export)
-app.command("translate", rich_help_panel=LOOK)(evaluate.translate)
+app.command("translate", rich_help_panel=LOOK)(translate.translate)
 app.command("attention", rich_help_panel=LOOK)(attention.attention)
 app.command("inspect-masks", rich_help_panel=LOOK)(inspect.inspect_masks)
 app.command("trace", rich_help_panel=LOOK)(trace.trace)

@@ -1,11 +1,9 @@
-"""`toytrans eval` and `toytrans translate`."""
+"""`toytrans eval`."""
 
 import contextlib
 import os
 import sys
-from collections.abc import Callable, Iterable, Iterator
-from functools import partial
-from itertools import islice
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -17,28 +15,19 @@ from toytrans.cli.common import (
     Lengths,
     Progress,
     TrustCode,
-    note,
     open_run,
     output,
-    printable,
-    run_and_sequences,
     span_of,
     warn_of_fault,
 )
 from toytrans.cli.render.results import print_scores
-from toytrans.errors import UnseenSymbol, UserError
+from toytrans.errors import UserError
 from toytrans.files import json_text
 
 if TYPE_CHECKING:
     from toytrans.config.schema import Config
     from toytrans.evaluation import Scores
     from toytrans.training.run import Run
-
-CHUNK = 4096
-"""Number of sequences that are translated together and held in memory."""
-
-LONGEST_LINE = 2**16
-"""Bytes of a line of standard input, which may have no end."""
 
 Device = Annotated[str, typer.Option(help="auto | cpu | cuda | cuda:N | mps")]
 
@@ -152,35 +141,6 @@ def _to_dict(measured: "list[Scores]", groups: "list[list[Scores]]") -> dict[str
     }
 
 
-def translate(
-    sequences: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="[RUN] SEQUENCE",
-            help='Run directory, then sequences such as "5 7 9". Default: the newest run, and one '
-            "sequence per line of standard input.",
-        ),
-    ] = None,
-    checkpoint: Checkpoint = "best",
-    trust_code: TrustCode = False,
-    device: Device = "auto",
-) -> None:
-    """Translate sequences of symbols with a run."""
-    run, sequences = run_and_sequences(sequences)
-    loaded = _load(run, checkpoint, device)
-    if sequences:
-        _translate_all(loaded, sequences, "argument")
-    elif sys.stdin.isatty():
-        note("one sequence a line, Ctrl-D ends:")
-        for line in _lines():
-            try:
-                print(printable(loaded.translate([line])[0]), flush=True)
-            except UnseenSymbol as error:
-                note(f"toytrans: {error}")
-    else:
-        _translate_all(loaded, _lines(), "standard input, line")
-
-
 def _load(path: Path | None, checkpoint: str, device: str) -> "Run":
     """The run of a path, or the newest one. Raises UserError."""
     from toytrans.training.devices import tune_process
@@ -189,43 +149,3 @@ def _load(path: Path | None, checkpoint: str, device: str) -> "Run":
     run = open_run(path, checkpoint, device)
     warn_of_fault(run.config.fault)
     return run
-
-
-def _lines() -> Iterable[str]:
-    read_line = partial(sys.stdin.buffer.readline, LONGEST_LINE + 1)
-    for number, raw in enumerate(iter(read_line, b""), 1):
-        if len(raw) > LONGEST_LINE:
-            raise UserError(f"standard input, line {number}: longer than {LONGEST_LINE:,} bytes")
-        try:
-            yield raw.decode("utf-8-sig" if number == 1 else "utf-8")
-        except UnicodeDecodeError:
-            raise UserError(f"standard input, line {number}: not text in UTF-8") from None
-
-
-def _translate_all(run: "Run", sequences: Iterable[str], place: str) -> None:
-    """Translate and print in chunks. An unknown symbol is reported with its place."""
-    from tqdm import tqdm
-
-    waiting, number = iter(sequences), 0
-    watched = sys.stderr.isatty() and not sys.stdout.isatty()
-    with tqdm(
-        unit=" sequences", delay=2, leave=False, disable=not watched, dynamic_ncols=True
-    ) as bar:
-        while chunk := list(islice(waiting, CHUNK)):
-            known, error = _known(run, chunk)
-            if known:
-                print("\n".join(map(printable, run.translate(known))), flush=True)
-            number += len(known)
-            if error:
-                raise UserError(f"{place} {number + 1}: {error}")
-            bar.update(len(chunk))
-
-
-def _known(run: "Run", sequences: list[str]) -> tuple[list[str], UnseenSymbol | None]:
-    """The sequences before the first with an unknown symbol, and the error of that one."""
-    for number, sequence in enumerate(sequences):
-        try:
-            run.vocabulary.encode(sequence.split())
-        except UnseenSymbol as error:
-            return sequences[:number], error
-    return sequences, None
