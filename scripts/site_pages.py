@@ -1,5 +1,5 @@
-"""A hook of MkDocs: README.md is the first page, the tables of config keys are made from the schema,
-and the list of commands from the application, so that each is written once."""
+"""A hook of MkDocs: README.md is the first page, the tables of config keys are made from the
+schema, and the list of commands from the application, so that each is written once."""
 
 import re
 from pathlib import Path
