@@ -19,12 +19,14 @@ import torch
 from conftest import Command, tiny_yaml
 from forked import COMMAND, Forked
 from rich.console import Console
-from rich.table import Table
 
 from toytrans.cli.render import watch as module
-from toytrans.cli.render.watch import curve, marked, sampled
+from toytrans.cli.render.watch import curve, translation, view_of
+from toytrans.cli.train import Moment
 from toytrans.config.load import load_config
 from toytrans.data.open import open_dataset
+from toytrans.data.pairs import all_pairs
+from toytrans.inspection.heads import few
 from toytrans.training.run import create_run
 from toytrans.training.trainer import Trainer
 
@@ -74,7 +76,7 @@ def test_a_terminal_shows_the_training_and_its_numbers_stay(command: Command, en
     assert screen.process.exitcode == 0, shown
     for text in ("step 6/6", "exact match", "learning rate", "tokens/s", "logarithmic"):
         assert text in shown
-    for text in ("source", "target", "translation", "layer 1 head", "at step "):
+    for text in ("source", "target", "translation", "layer 1 head"):
         assert text in shown, "a sample was taken"
     assert ("\x1b[34m" in shown) == ("NO_COLOR" not in environment)
     assert shown.isascii() == ("PYTHONIOENCODING" in environment)
@@ -118,58 +120,62 @@ def trainer(here: Path) -> Trainer:
     return Trainer(config, dataset, here / "r", torch.device("cpu"), "fp32")
 
 
-def rendered(shown: Table, width: int) -> str:
-    console = Console(width=width, file=io.StringIO())
-    with console.capture() as printed:
-        console.print(shown)
-    return printed.get()
+def viewed(trainer: Trainer, width: int) -> list[str]:
+    """The lines of the view at step 3."""
+    moment = Moment({"step": 3, "loss": 2.0, "lr": 1e-3, "elapsed_s": 1.0}, 10.0, None)
+    pairs = few(all_pairs(trainer.dataset, "valid"))
+    console = Console(width=width, file=io.StringIO(), record=True)
+    console.print(view_of(trainer, trainer.dataset, pairs, moment, {1: 9.0, 3: 2.0}, width - 1))
+    return console.export_text().splitlines()
 
 
-def test_a_sample_draws_no_random_number_and_leaves_the_model_training(trainer):
+def test_a_view_draws_no_random_number_and_leaves_the_model_training(trainer):
     trainer.model.train()
     before = torch.get_rng_state()
-    shown = rendered(sampled(trainer, 79), 80)
-    assert "layer 1 head" in shown and "translation" in shown and "at step 0" in shown
+    assert "translation" in "".join(viewed(trainer, 80))
     assert torch.equal(torch.get_rng_state(), before) and trainer.model.training
 
 
-@pytest.mark.parametrize("width", [20, 40, 80, 200])
-def test_every_width_has_a_sample_that_fits(trainer, width):
-    lines = rendered(sampled(trainer, width), width).splitlines()
-    assert all(len(line.rstrip()) <= width for line in lines) and len(lines) <= 16
+@pytest.mark.parametrize("width", [30, 40, 80, 200])
+def test_every_width_has_a_view_that_fits(trainer, width):
+    lines = viewed(trainer, width)
+    assert all(len(line.rstrip()) <= width for line in lines) and len(lines) <= 23
 
 
-def test_weights_that_are_not_finite_leave_the_translations(trainer):
+def test_weights_that_are_not_finite_leave_the_curve(trainer):
     with torch.no_grad():
         next(trainer.model.parameters()).fill_(torch.nan)
-    shown = rendered(sampled(trainer, 79), 80)
-    assert "translation" in shown and "head" not in shown
+    text = "\n".join(viewed(trainer, 80))
+    assert "logarithmic" in text and "layer" not in text and trainer.model.training
+
+
+def test_drawing_waits_a_hundred_times_as_long_as_it_takes(trainer, monkeypatch):
+    """Drawings of 0.1 s, over 100 s of records every 0.1 s."""
+    clock, drawn = [0.0], []
+
+    def slow(*given: object) -> str:
+        clock[0] += 0.1
+        drawn.append(given)
+        return ""
+
+    monkeypatch.setattr(module.time, "monotonic", lambda: clock[0])
+    monkeypatch.setattr(module, "view_of", slow)
+    with module.watch(trainer, trainer.dataset) as show:
+        for step in range(1000):
+            clock[0] += 0.1
+            show(Moment({"step": step + 1, "loss": 1.0}, 10.0, None))
+    assert 10 <= len(drawn) <= 12
 
 
 def test_the_curve_falls_by_factors(monkeypatch):
     monkeypatch.setattr(module, "has_unicode", lambda: True)
-    lines = curve([(1, 100.0), (2, 10.0), (3, 1.0), (4, float("nan"))], 4, 4)
-    title, *rows = (line.plain for line in lines)
-    assert title == "loss, from 100 to 1, logarithmic"
-    heights = [sum(row.ljust(4)[column] != " " for row in rows) for column in range(4)]
-    assert heights == [0, 5, 3, 1] and rows[2].strip() == "█▄"
-    assert list(curve([], 4, 4)) == []
+    title, row = curve({1: 100.0, 2: 10.0, 3: 1.0, 4: float("nan")}, 4, 4)
+    assert title.plain == "loss, from 100 to 1, logarithmic"
+    assert row.plain == " █▅▁" and curve({}, 4, 4) == []
 
 
-@pytest.mark.parametrize(
-    ("answer", "ended", "line"),
-    [
-        ("4 1 3", True, "4 1 3  right"),
-        ("4 2 3", True, "4 [2] 3  wrong from 2"),
-        ("4 1", True, "4 1 [end]  wrong from 3"),
-        ("4 1 3 3", True, "4 1 3 [3]  wrong from 4"),
-        ("4 1 3", False, "4 1 3 [no end]  wrong from 4"),
-        ("", True, "[end]  wrong from 1"),
-    ],
-)
-def test_the_first_wrong_token_is_in_brackets(answer, ended, line):
-    text = marked(["4", "1", "3"], answer.split(), ended)
-    assert text.plain == line
-    if "[" in line:
-        (bold,) = [span for span in text.spans if span.style == "bold red"]
-        assert re.fullmatch(r"\[.*\]", text.plain[bold.start : bold.end])
+@pytest.mark.parametrize(("answer", "verdict"), [("4 1 3", "right"), ("4 1", "wrong")])
+def test_a_translation_is_judged(answer, verdict):
+    shown = translation(["3", "1", "4"], ["4", "1", "3"], answer.split())
+    last = f"translation {answer}  {verdict}"
+    assert shown.plain.splitlines() == ["source      3 1 4", "target      4 1 3", last]

@@ -17,15 +17,12 @@ from conftest import ANCHORED, VOCABULARY, config_of, tiny_yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import toytrans
 from toytrans.config.schema import Config
-from toytrans.config.yaml import write_yaml
 from toytrans.data.open import open_dataset
 from toytrans.data.pairs import DataFacts
 from toytrans.doctor.findings import examine
 from toytrans.doctor.record import (
     CheckpointStatus,
-    OnTestPairs,
     RunSnapshot,
     TargetStats,
     overview,
@@ -67,11 +64,6 @@ def a_case(losses=LEARNS, valid=(1.0, 1.0, 0.01), max_steps=None, **changes) -> 
 
 def names(case: RunSnapshot) -> list[str]:
     return [finding.name for finding in examine(case)]
-
-
-def at(place: int, value: float, usual: float) -> list[float]:
-    """A column of 20 records with one that is not like the others."""
-    return [value if k == place else usual for k in range(20)]
 
 
 POOR = {"losses": STAYS, "valid": (0.1, 0.3, 2.2)}
@@ -128,18 +120,6 @@ FEW = replace(TARGETS, train_size=100)
             "3.00 at first, 9.00 at step 20",
         ),
         (
-            POOR | {"columns": {"grad_norm": at(15, 30.0, 0.5)}},
-            "odd",
-            ["plateau", "spikes"],
-            "1 records above 20 times those before: steps 160",
-        ),
-        (
-            POOR | {"columns": {"grad_norm": 7.0}},
-            "note",
-            ["plateau", "clipped"],
-            "100% of the second half's records above clip_norm 1",
-        ),
-        (
             POOR | {"columns": {"grad_norm": 1e-5}},
             "wrong",
             ["vanished", "plateau"],
@@ -152,27 +132,12 @@ FEW = replace(TARGETS, train_size=100)
             "200 steps of 250 of warm-up",
         ),
         (
-            POOR | {"max_steps": 900, "train": {"max_seconds": 4.0}},
-            "odd",
-            ["plateau", "stopped_before_decay"],
-            "step 200 of 900",
-        ),
-        (
             POOR | {"data": {"valid_length": [1, 9]}, "model": {"positions": "sinusoidal"}},
-            "note",
+            "odd",
             ["plateau", "unseen_lengths"],
             "trained 1 to 6, valid 1 to 9",
         ),
-        ({"columns": {"padding": 1.6}}, "note", ["padding"], "1.60 padded tokens a real one"),
-        (
-            POOR | {"columns": {"target_tokens": [100 * k for k in range(1, 21)]}},
-            "note",
-            ["plateau", "few_tokens"],
-            "10 a step",
-        ),
-        ({"unread": 3}, "odd", ["records_cut"], "3 lines without a whole record"),
-        ({"valid": None, "losses": LEARNS}, "note", ["never_evaluated"], "12 records"),
-        ({"records": [], "checkpoints": ()}, "note", ["untrained"], "no record"),
+        ({"records": [], "checkpoints": ()}, "odd", ["untrained"], "no record"),
         ({"checkpoints": ()}, "wrong", ["no_checkpoint"], "step 120 was reached"),
     ],
 )
@@ -183,10 +148,10 @@ def test_each_finding_comes_with_its_evidence(changes, severity, expected, evide
     assert all(finding.remedy and finding.what.endswith(".") for finding in found)
 
 
-def test_a_run_that_solved_its_task_is_not_asked_about_its_gradients():
-    noisy = {"columns": {"grad_norm": at(15, 90.0, 3.0)}, "losses": STAYS}
-    assert "spikes" in names(a_case(**noisy, valid=(0.5, 0.9, 2.2)))
-    assert names(a_case(**noisy, valid=(0.95, 0.99, 0.1))) == []
+def test_a_run_that_solved_its_task_is_not_asked_why_it_learned_little():
+    weak = {"columns": {"grad_norm": 1e-5}, "losses": STAYS}
+    assert "vanished" in names(a_case(**weak, valid=(0.5, 0.9, 2.2)))
+    assert names(a_case(**weak, valid=(0.95, 0.99, 0.1))) == []
 
 
 def test_an_evaluation_is_put_beside_the_training_of_its_time():
@@ -197,49 +162,6 @@ def test_an_evaluation_is_put_beside_the_training_of_its_time():
     assert "trained_on_something_else" not in names(lost), "it has just lost its way"
     broken = a_case([3.0] * 4 + [0.05] * 16, (0.2, 0.6, 1.4))
     assert names(broken) == ["trained_on_something_else"]
-
-
-def test_test_pairs_that_are_far_worse_than_validation_pairs_are_found():
-    """Wilson's intervals: 940 of 1,000 is 0.924 to 0.953, 500 of 600 is 0.801 to 0.861, 520 is
-    0.837 to 0.892: 0.063 and 0.032 apart."""
-    many = replace(TARGETS, tokens=TARGETS.tokens * 50)
-    alike = {"train_length": [1, 6], "valid_length": [1, 6], "test_length": [1, 11]}
-
-    def found(right, pairs=600, **data):
-        case = a_case(valid=(0.94, 0.99, 0.1), targets=many, data=alike | data)
-        tested = OnTestPairs(right / pairs, pairs)
-        return [s for s in examine(replace(case, tested=tested)) if "test" in s.name]
-
-    (finding,) = found(500)
-    assert finding.severity == "odd" and finding.remedy
-    assert "exact match 0.940 (0.924 to 0.953) of 1,000 validation pairs" in finding.evidence
-    assert "0.833 (0.801 to 0.861) of 600 test pairs of lengths 1 to 6" in finding.evidence
-    assert found(520) == [], "less than LOST apart"
-    assert found(5, pairs=6) == [], "six pairs say little"
-    assert found(600) == []
-    for other in ({"valid_length": [1, 3]}, {"test_length": [4, 11]}, {"test_length": [1, 5]}):
-        assert found(0, **other) == [], "lengths differ"
-
-
-def test_a_sweep_whose_test_file_is_of_another_kind_is_found(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    texts = [" ".join(map(str, (n % 4, n // 4 % 4, n // 16))) for n in range(64)]
-    Path("train.tsv").write_text("".join(f"{text}\t{text}\n" for text in texts))
-    Path("other.tsv").write_text("".join(f"{text}\t{text[::-1]}\n" for text in texts))
-    sizes = {"d_model": 32, "d_ff": 64, "n_encoder_layers": 1, "n_decoder_layers": 1} | ANCHORED
-    for name in ("train", "other"):
-        files = {"train": "train.tsv", "valid": "train.tsv", "test": f"{name}.tsv"}
-        config = {
-            "data": {"files": files, "batch_tokens": 512},
-            "model": sizes,
-            "train": {"max_steps": 100, "lr": 1e-2, "warmup_steps": 20, "precision": "fp32"},
-        }
-        Path(f"{name}.yaml").write_text(write_yaml(config))
-        (group,) = toytrans.sweep(f"{name}.yaml", tmp_path / "of" / name, seeds=[0]).groups
-        case = read_snapshot(group.members[0].path)
-        assert case.best["valid_exact_match"] > 0.95, "it has learned to copy"
-        assert case.tested is not None and case.tested.pairs == 64
-        assert ("worse_on_test_pairs" in names(case)) == (name == "other")
 
 
 def test_a_loss_that_is_no_number_is_a_divergence():
@@ -388,10 +310,9 @@ def test_a_damaged_run_is_told_with_the_remedy(sound, tmp_path, command):
     done = command("doctor", str(path), "--json")
     found = {finding["name"]: finding for finding in json.loads(done.out)["symptoms"]}
     assert done.code == 1
-    assert found.keys() == {"damaged_checkpoint", "records_cut"}
+    assert found.keys() == {"damaged_checkpoint"}
     assert "wrong checksum" in found["damaged_checkpoint"]["evidence"]
     assert "--checkpoint 75" in found["damaged_checkpoint"]["remedy"]
-    assert found["records_cut"]["evidence"].startswith("4 lines")
     shown = command("doctor", str(path))
     assert shown.code == 1 and "remedy: " in shown.out and "nothing looks" not in shown.out
     none = command("doctor", str(tmp_path))
@@ -410,7 +331,7 @@ def test_a_damaged_checkpoint_is_never_the_remedy_for_another():
 def test_a_training_that_was_stopped_says_how_to_go_on(tmp_path):
     case = read_snapshot(train(tmp_path / "run", stop=3))
     found = {finding.name: finding for finding in examine(case)}
-    assert found.keys() == {"cut_short", "never_evaluated", "still_warming_up"}
+    assert found.keys() == {"cut_short", "still_warming_up"}
     assert "step 12 of 100" in found["cut_short"].evidence
     assert "--resume" in found["cut_short"].remedy
 

@@ -208,19 +208,6 @@ def test_any_mask_at_all_is_converted_as_it_is(library, name, batch):
     assert torch.allclose(ours, theirs, rtol=0, atol=1e-12)
 
 
-def test_masks_that_a_librarys_decoder_cannot_take_say_so():
-    src, tgt_in = BATCHES["right"]
-    masks = make_masks(src, tgt_in, "keys_and_queries")
-    found = convert(masks, src, tgt_in, "x-transformers", HEADS)
-    assert [each.argument for each in found] == ["attn_mask"] * 3
-    assert ["Decoder" in each.polarity for each in found] == [False, False, True]
-    broken = masks._replace(decoder_self=(tgt_in != PAD_ID)[:, None, None])
-    found = convert(broken, src, tgt_in, "x-transformers", HEADS)
-    assert found[1].argument == "mask" and "Decoder would mask the future" in found[1].polarity
-    whole, opened = (convert(m, src, tgt_in, "joeynmt", HEADS)[1].polarity for m in (masks, broken))
-    assert "TransformerDecoder" not in whole and "Decoder would mask the future" in opened
-
-
 # By hand -----------------------------------------------------------------------------------------
 
 INF, LOWEST = float("inf"), torch.finfo(torch.float32).min

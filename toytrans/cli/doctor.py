@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from toytrans.doctor.findings import Finding
     from toytrans.doctor.record import RunSnapshot
 
-STYLES = {"wrong": "bold red", "odd": "yellow", "note": "dim"}
+STYLES = {"wrong": "bold red", "odd": "yellow"}
 
 Rows = list[tuple[str, str]]
 
@@ -134,8 +134,6 @@ def _training_rows(machine: dict[str, Any], facts: dict[str, Any]) -> Rows:
         loss += f"; token frequencies alone would give {facts['entropy']:.2f}"
     largest, step = facts["grad_norm_largest"], facts["grad_norm_largest_step"]
     gradient = f"median {facts['grad_norm_median']:.2g}, largest {largest:.3g} at step {step:,}"
-    if facts["clip_norm"]:
-        gradient += f", {facts['clipped']:.0%} above clip_norm"
     data = f"{facts['tokens_a_step']:,.0f} target tokens a step"
     if facts["epochs"] is not None:
         data += f", each pair {facts['epochs']:.1f} times"

@@ -173,7 +173,7 @@ def _view(session: "Session", watched: bool) -> AbstractContextManager[Callable[
         from toytrans.cli.render.watch import can_watch, watch
 
         if can_watch():
-            return watch(session.trainer)
+            return watch(session.trainer, session.dataset)
     return (_bar if sys.stderr.isatty() else _lines)(session.trainer)
 
 

@@ -1,10 +1,10 @@
 """What looks wrong in a run: each rule reads a snapshot and yields findings with their remedies.
 
 The bounds were set on measured runs, sound and faulty; EXPERIMENTS.md lists them. A run that solved
-its task is not asked why it learned so little: clipping and spikes did no harm.
+its task is not asked why it learned so little.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from statistics import median
 from typing import Any, Literal
@@ -12,19 +12,17 @@ from typing import Any, Literal
 from toytrans.config.names import FaultName
 from toytrans.config.sealed import is_sealed, opened
 from toytrans.doctor.record import SETTLED, RunSnapshot
-from toytrans.evaluation import wilson_interval
 from toytrans.exercises.fault_cards import CARDS
 from toytrans.training.run import Record
 
-Severity = Literal["wrong", "odd", "note"]
-SEVERITIES: tuple[Severity, ...] = ("wrong", "odd", "note")
+Severity = Literal["wrong", "odd"]
 
 
 @dataclass(frozen=True)
 class Finding:
     """One finding about a run.
 
-    severity: wrong: something is broken; odd: it should be different; note: good to know.
+    severity: wrong: something is broken; odd: it should be different.
     checks: those of `toytrans check` that give more information.
     cards: faults with the same symptom.
     """
@@ -64,33 +62,27 @@ NOISE / root of the pairs."""
 IGNORANT = 0.95
 """Above this share of the entropy of target tokens, a loss owes nothing to the source."""
 
-SPIKE, SPIKE_WINDOW = 20.0, 10
-"""A spike is a gradient above SPIKE times the median of the SPIKE_WINDOW records before it."""
-
-CLIPPED, HARD = 0.95, 3.0
-"""The share of clipped gradients, and their distance above the limit. Sound runs clip most of
-their gradients while they learn."""
-
-PADDED, CLIMBED, DEAD, FEW_TOKENS = 1.3, 1.2, 1e-3, 200
+CLIMBED, DEAD = 1.2, 1e-3
+"""A loss has climbed above CLIMBED times its first value; a gradient below DEAD has vanished."""
 
 
 def examine(run: RunSnapshot) -> list[Finding]:
     """All findings of a run, the worst first; what its config says of a fault comes last."""
     rules: list[Rule] = [damaged_files, diverged, cut_short]
     if run.records and not run.diverged:
-        rules += [reads_the_future, one_error_each, worse_on_new_pairs, worse_on_test_pairs]
-        rules += [got_worse, padding]
+        rules += [reads_the_future, one_error_each, worse_on_new_pairs, got_worse]
         if run.best is None or run.best["valid_exact_match"] < SOLVED:
-            rules += [rate] if _early(run) else [learned_too_little, gradients, rate, data]
+            rules += [] if _early(run) else [learned_too_little, vanished, unseen_lengths]
+            rules.append(rate)
     findings = [finding for rule in rules for finding in rule(run)]
-    findings.sort(key=lambda finding: SEVERITIES.index(finding.severity))
+    findings.sort(key=lambda finding: finding.severity != "wrong")
     return [*findings, *planted_fault(run)]
 
 
 def _early(run: RunSnapshot) -> bool:
     """Whether training stopped before it could have learned anything."""
     train = run.config.train
-    interrupted = run.ending == "cut short" and run.step < train.max_steps / 2
+    interrupted = not run.finished and run.step < train.max_steps / 2
     return run.step < (train.warmup_steps or 0) or interrupted
 
 
@@ -128,21 +120,13 @@ def damaged_files(run: RunSnapshot) -> Iterator[Finding]:
                 checkpoint.damage.partition("; ")[0],
                 remedy,
             )
-    if run.records and not run.checkpoints and run.ending not in ("cut short", "diverged"):
+    if run.finished and not run.checkpoints and not run.diverged:
         yield Finding(
             "no_checkpoint",
             "wrong",
             "Training has ended, but its checkpoints are gone.",
             f"step {run.step:,} was reached",
             "--resume trains again from the start",
-        )
-    if run.unread:
-        yield Finding(
-            "records_cut",
-            "odd",
-            "Lines of metrics.jsonl cannot be read.",
-            f"{run.unread} line{'s' * (run.unread > 1)} without a whole record",
-            "none is needed: a crash may cut a line short, and it is skipped",
         )
 
 
@@ -167,13 +151,13 @@ def cut_short(run: RunSnapshot) -> Iterator[Finding]:
     if not run.records:
         yield Finding(
             "untrained",
-            "note",
+            "odd",
             "There is no record of a training.",
             "metrics.jsonl holds no record",
             "toytrans train; --resume continues",
         )
         return
-    if run.ending == "cut short":
+    if not (run.finished or run.diverged):
         yield Finding(
             "cut_short",
             "odd",
@@ -181,15 +165,6 @@ def cut_short(run: RunSnapshot) -> Iterator[Finding]:
             f"step {run.step:,} of {train.max_steps:,}, rate {run.records[-1]['lr']:.2g} of "
             f"{train.lr:.2g} at its peak",
             "continue with --resume",
-        )
-    if not run.evaluations and not run.diverged:
-        yield Finding(
-            "never_evaluated",
-            "note",
-            "The run was never measured on validation data.",
-            f"{len(run.records)} records, none with valid_exact_match; train.eval_every is "
-            f"{train.eval_every}",
-            "toytrans eval, once there is a checkpoint",
         )
 
 
@@ -278,37 +253,10 @@ def worse_on_new_pairs(run: RunSnapshot) -> Iterator[Finding]:
     )
 
 
-def worse_on_test_pairs(run: RunSnapshot) -> Iterator[Finding]:
-    """A test exact match far below that of the validation pairs, at training lengths.
-
-    The two 95% intervals are further apart than LOST. Lengths must be drawn alike in both.
-    """
-    tested, best = run.tested, run.best
-    if tested is None or best is None or run.targets is None or not lengths_are_alike(run):
-        return
-    exact, pairs = best["valid_exact_match"], len(run.targets.tokens)
-    valid = wilson_interval(round(exact * pairs), pairs)
-    test = wilson_interval(round(tested.exact_match * tested.pairs), tested.pairs)
-    if valid[0] - test[1] > LOST:
-        yield Finding(
-            "worse_on_test_pairs",
-            "odd",
-            "Test pairs are far worse than validation pairs of the same lengths.",
-            f"step {best['step']:,}: exact match {exact:.3f} ({valid[0]:.3f} to {valid[1]:.3f}) of "
-            f"{pairs:,} validation pairs, {tested.exact_match:.3f} ({test[0]:.3f} to "
-            f"{test[1]:.3f}) of {tested.pairs:,} test pairs of lengths "
-            f"{_span(run.facts.train_length)}; 95% intervals",
-            "look for pads that are read, for test pairs of another kind, and for validation "
-            "pairs among the training pairs",
-            ("pads", "rows"),
-            ("pad_visible",),
-        )
-
-
 def got_worse(run: RunSnapshot) -> Iterator[Finding]:
     """A last evaluation far below the best one, or a loss that rises."""
     best = run.best
-    if best is not None and run.ending != "cut short":
+    if best is not None and run.finished:
         last, pairs = run.evaluations[-1], len(run.targets.tokens) if run.targets else 1
         lost = best["valid_exact_match"] - last["valid_exact_match"]
         if lost > max(LOST, NOISE / pairs**0.5):
@@ -327,26 +275,12 @@ def got_worse(run: RunSnapshot) -> Iterator[Finding]:
             yield Finding("loss_rises", "odd", what, evidence, _warm_up(run))
 
 
-def padding(run: RunSnapshot) -> Iterator[Finding]:
-    """Batches that are full of pads."""
-    padded = median(record["padding"] for record in run.records)
-    if padded > PADDED:
-        yield Finding(
-            "padding",
-            "note",
-            "Much of every batch is padding.",
-            f"{padded:.2f} padded tokens a real one",
-            f"raise data.batch_tokens {run.config.data.batch_tokens}: a longer pool holds more "
-            "similar pairs",
-        )
-
-
 # A training that did not solve its task ------------------------------------------------------
 
 
 def learned_too_little(run: RunSnapshot) -> Iterator[Finding]:
     """A loss that never fell, stopped falling, or was still falling."""
-    end, unfinished, train = run.settled_loss, run.ending == "cut short", run.config.train
+    end, unfinished, train = run.settled_loss, not run.finished, run.config.train
     if run.targets is not None and end > IGNORANT * run.targets.entropy:
         yield Finding(
             "learned_nothing",
@@ -379,30 +313,9 @@ def learned_too_little(run: RunSnapshot) -> Iterator[Finding]:
         )
 
 
-def gradients(run: RunSnapshot) -> Iterator[Finding]:
-    """Gradients with spikes, gradients that are always clipped, and vanished gradients."""
-    clip, steps = run.config.train.clip_norm, spikes(run.records)
-    if steps and run.settled_loss > GAP:
-        shown = ", ".join(f"{step:,}" for step in steps[:5]) + ", ..." * (len(steps) > 5)
-        yield Finding(
-            "spikes",
-            "odd",
-            "The gradient has spikes.",
-            f"{len(steps)} records above {SPIKE:.0f} times those before: steps {shown}",
-            "lower train.lr, or use a longer warm-up",
-        )
-    norms = [record["grad_norm"] for record in run.records[len(run.records) // 2 :]]
-    middle = median(norms)
-    share = sum(norm > clip for norm in norms) / len(norms) if clip else 0.0
-    if clip and share > CLIPPED and middle > HARD * clip:
-        yield Finding(
-            "clipped",
-            "note",
-            "Nearly every gradient was clipped.",
-            f"{share:.0%} of the second half's records above clip_norm {clip:g}, median "
-            f"{middle:.2g}",
-            "all steps then have the same length: lower train.lr, or raise train.clip_norm",
-        )
+def vanished(run: RunSnapshot) -> Iterator[Finding]:
+    """A gradient near zero."""
+    middle = median(record["grad_norm"] for record in run.records[len(run.records) // 2 :])
     if middle < DEAD and run.settled_loss > GAP:
         yield Finding(
             "vanished",
@@ -416,24 +329,16 @@ def gradients(run: RunSnapshot) -> Iterator[Finding]:
 
 
 def rate(run: RunSnapshot) -> Iterator[Finding]:
-    """A warm-up that never ended, a rate that never decayed, a loss that climbed."""
-    train, last = run.config.train, run.records[-1]["lr"]
-    reached = f"rate {last:.2g} of {train.lr:.2g}"
+    """A warm-up that never ended, a loss that climbed."""
+    train = run.config.train
     if run.step < (train.warmup_steps or 0):
         yield Finding(
             "still_warming_up",
             "odd",
             "The learning rate never reached its peak.",
-            f"{run.step:,} steps of {train.warmup_steps:,} of warm-up, {reached}",
+            f"{run.step:,} steps of {train.warmup_steps:,} of warm-up, rate "
+            f"{run.records[-1]['lr']:.2g} of {train.lr:.2g}",
             "fewer train.warmup_steps, or more time (train.max_steps, train.max_seconds)",
-        )
-    elif run.ending == "max_seconds" and last > 0.5 * train.lr:
-        yield Finding(
-            "stopped_before_decay",
-            "odd",
-            "Time ran out long before the learning rate had decayed.",
-            f"step {run.step:,} of {train.max_steps:,}, {reached}",
-            "set train.max_steps to what train.max_seconds allows",
         )
     first = run.records[0]["loss"]
     highest = max(run.records, key=lambda record: record["loss"])
@@ -443,25 +348,16 @@ def rate(run: RunSnapshot) -> Iterator[Finding]:
         yield Finding("unstable", "odd", what, evidence, _warm_up(run))
 
 
-def data(run: RunSnapshot) -> Iterator[Finding]:
-    """Unseen lengths, and too few tokens a step."""
+def unseen_lengths(run: RunSnapshot) -> Iterator[Finding]:
+    """Validation pairs longer or shorter than any that was trained."""
     if valid_is_longer(run) and not run.config.source_bos:
-        trained, valid = _span(run.facts.train_length), _span(run.config.data.valid_length)
+        trained, valid = run.facts.train_length, run.config.data.valid_length
         yield Finding(
             "unseen_lengths",
-            "note",
+            "odd",
             "Validation data has lengths that were never trained.",
-            f"trained {trained}, valid {valid}; only anchored positions reach further",
-            "toytrans eval reports lengths in range and beyond",
-        )
-    tokens = run.records[-1]["target_tokens"] / run.step
-    if tokens < FEW_TOKENS:
-        yield Finding(
-            "few_tokens",
-            "note",
-            "A step sees few target tokens, so its gradient is noisy.",
-            f"{tokens:.0f} a step",
-            f"raise data.batch_tokens {run.config.data.batch_tokens} or train.accumulate",
+            f"trained {_span(trained)}, valid {_span(valid)}",
+            "only anchored positions reach further; toytrans eval reports lengths beyond apart",
         )
 
 
@@ -470,16 +366,6 @@ def data(run: RunSnapshot) -> Iterator[Finding]:
 
 def _warm_up(run: RunSnapshot) -> str:
     return f"lower train.lr {run.config.train.lr:g}, or use a longer warm-up"
-
-
-def spikes(records: Sequence[Record]) -> list[int]:
-    """Steps whose gradient is far above the median of the records before."""
-    norms = [record["grad_norm"] for record in records]
-    return [
-        int(record["step"])
-        for i, record in enumerate(records)
-        if i >= SPIKE_WINDOW and norms[i] > SPIKE * median(norms[i - SPIKE_WINDOW : i])
-    ]
 
 
 def measured(record: Record) -> str:
@@ -494,18 +380,6 @@ def valid_is_longer(run: RunSnapshot) -> bool:
     """Whether validation data has lengths outside the training lengths."""
     valid, (low, high) = run.config.data.valid_length, run.facts.train_length
     return valid is not None and (valid[0] < low or valid[1] > high)
-
-
-def lengths_are_alike(run: RunSnapshot) -> bool:
-    """Whether validation pairs and test pairs in range have the lengths of training.
-
-    Files are taken to: other lengths are another distribution.
-    """
-    valid, test = run.config.data.valid_length, run.config.data.test_length
-    if valid is None or test is None:
-        return True
-    low, high = run.facts.train_length
-    return valid == (low, high) and test[0] <= low and test[1] >= high
 
 
 def _expected(run: RunSnapshot) -> str:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from statistics import fmean, median
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 
@@ -14,13 +14,10 @@ from toytrans.config.schema import Config
 from toytrans.data.open import open_dataset
 from toytrans.data.pairs import DataFacts, Pairs, all_pairs
 from toytrans.errors import UserError
-from toytrans.sweeps.measure import TEST, of_lengths, read_eval, split_of
 from toytrans.tokens import EOS_ID
 from toytrans.training.checkpoint import Progress, load_checkpoint, most_bytes_of
 from toytrans.training.faults import build_model
 from toytrans.training.run import SHARES, Record, RunFolder
-
-Ending = Literal["max_steps", "max_seconds", "goal", "patience", "diverged", "cut short"]
 
 MOST_BYTES_OF_ANY = 2**32
 """The largest checkpoint that is read of a model that is not known."""
@@ -52,16 +49,6 @@ class TargetStats:
         return fmean(accuracy**n for n in self.tokens)
 
 
-class OnTestPairs(NamedTuple):
-    """What a sweep has measured of the best checkpoint on test pairs of training lengths.
-
-    exact_match: the share of right outputs. pairs: their number.
-    """
-
-    exact_match: float
-    pairs: int
-
-
 class CheckpointStatus(NamedTuple):
     """A checkpoint. damage: why it cannot be used."""
 
@@ -74,9 +61,7 @@ class CheckpointStatus(NamedTuple):
 class RunSnapshot:
     """Everything in a run directory.
 
-    unread: the number of lines of metrics.jsonl that are no record, or lack a number.
     targets: None if the data cannot be read; why_no_targets says why.
-    tested: None if no sweep has measured the run.
     """
 
     path: Path
@@ -85,10 +70,8 @@ class RunSnapshot:
     records: Sequence[Record]
     environment: dict[str, Any]
     checkpoints: Sequence[CheckpointStatus] = ()
-    unread: int = 0
     targets: TargetStats | None = None
     why_no_targets: str | None = None
-    tested: OnTestPairs | None = None
 
     @property
     def step(self) -> int:
@@ -118,23 +101,11 @@ class RunSnapshot:
         """Whether a loss or gradient was not finite; metrics.jsonl has null for it."""
         return any(record["loss"] is None or record["grad_norm"] is None for record in self.records)
 
-    @cached_property
-    def ending(self) -> Ending:
-        """Why training stopped, according to the records."""
+    @property
+    def finished(self) -> bool:
+        """Whether training came to its end, by the records or by the newest checkpoint."""
         train, progress = self.config.train, self.last_progress
-        last = self.records[-1] if self.records else {}
-        if self.diverged:
-            return "diverged"
-        if self.step >= train.max_steps:
-            return "max_steps"
-        goal = train.stop_at_exact_match
-        if goal is not None and last.get("valid_exact_match", -1.0) >= goal:
-            return "goal"
-        if progress and train.patience and progress.evaluations_since_best >= train.patience:
-            return "patience"
-        if train.max_seconds is not None and last.get("elapsed_s", 0.0) >= train.max_seconds:
-            return "max_seconds"
-        return "cut short"
+        return self.step >= train.max_steps or bool(progress and progress.is_finished(train))
 
     @cached_property
     def floor(self) -> float:
@@ -186,24 +157,20 @@ class RunSnapshot:
 def read_snapshot(path: Path) -> RunSnapshot:
     """Read a run. Raises UserError if config.yaml or data.json cannot be read."""
     folder = RunFolder.open(path)
-    records = list(_whole(folder.records))
-    targets, why_none, tested = None, None, None
+    targets, why_none = None, None
     try:
         targets = _targets(folder)
-        tested = _tested(folder)
     except UserError as error:  # the files were moved, or the task's code is not trusted
         why_none = str(error)
     return RunSnapshot(
         path,
         folder.config,
         folder.facts,
-        records,
+        list(_whole(folder.records)),
         folder.environment,
         tuple(_checkpoints(folder)),
-        folder.damaged_lines + len(folder.records) - len(records),
         targets,
         why_none,
-        tested,
     )
 
 
@@ -241,17 +208,6 @@ def _targets(folder: RunFolder) -> TargetStats | None:
     return target_stats(pairs, size) if len(pairs) else None
 
 
-def _tested(folder: RunFolder) -> OnTestPairs | None:
-    """The result of a sweep's run, if it is of the whole test split. Raises UserError."""
-    found = read_eval(folder.path)
-    result = found.measures.get(TEST) if found else None
-    whole = result is not None and result.measure.same_pairs(of_lengths(None, None))
-    if result is None or not whole or split_of(folder.config) != "test":
-        return None
-    inside = result.parts.get("in_range")
-    return OnTestPairs(inside.exact_match, inside.examples) if inside else None
-
-
 def target_stats(pairs: Pairs, train_size: int | None) -> TargetStats:
     """Statistics of the targets of some pairs."""
     real = pairs.tgt[pairs.tgt > EOS_ID]
@@ -270,7 +226,7 @@ def overview(run: RunSnapshot) -> dict[str, Any]:
     values: dict[str, Any] = {
         "step": run.step,
         "max_steps": run.config.train.max_steps,
-        "ending": run.ending if run.records else None,
+        "finished": run.finished,
         "checkpoints": [checkpoint.step for checkpoint in run.checkpoints],
         "records": len(run.records),
         "evaluations": len(run.evaluations),
@@ -283,16 +239,13 @@ def overview(run: RunSnapshot) -> dict[str, Any]:
     }
     if not run.records or run.diverged:
         return values
-    norms = [record["grad_norm"] for record in run.records]
-    clip, last = run.config.train.clip_norm, run.records[-1]
+    last, largest = run.records[-1], max(run.records, key=lambda record: record["grad_norm"])
     return values | {
         "first_loss": run.records[0]["loss"],
         "settled_loss": run.settled_loss,
-        "grad_norm_median": median(norms),
-        "grad_norm_largest": max(norms),
-        "grad_norm_largest_step": run.records[norms.index(max(norms))]["step"],
-        "clip_norm": clip,
-        "clipped": sum(norm > clip for norm in norms) / len(norms) if clip else 0.0,
+        "grad_norm_median": median(record["grad_norm"] for record in run.records),
+        "grad_norm_largest": largest["grad_norm"],
+        "grad_norm_largest_step": largest["step"],
         "highest_lr": max(record["lr"] for record in run.records),
         "last_lr": last["lr"],
         "padding": median(record["padding"] for record in run.records),

@@ -21,7 +21,6 @@ same queries. Two rules may name the same key for some queries: the middle symbo
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
-from operator import add
 from typing import Any, NamedTuple
 
 import torch
@@ -204,81 +203,70 @@ def _weights(
 # Rules ----------------------------------------------------------------------------------------
 
 
-class Counts(NamedTuple):
-    """Sums over the queries that counted, for H heads of one attention and R rules.
+class Queries(NamedTuple):
+    """What the H heads of one attention do at the N queries that count, under R rules.
 
-    queries: their number, a scalar.
-    right: (H, R), queries whose largest weight is on the named key.
-    weight: (H, R), the weight on that key.
-    chance: (R,), how many would be right if keys were picked at random.
+    hits: (N, H, R) bool, whether the largest weight is on the named key.
+    weights: (N, H, R), the weight on that key; 0 where there is none.
+    chances: (N, R), of a hit if a key were picked at random.
     """
 
-    queries: Tensor
-    right: Tensor
-    weight: Tensor
-    chance: Tensor
+    hits: Tensor
+    weights: Tensor
+    chances: Tensor
 
 
 def measure(attended: Iterable[tuple[list[AttentionWeights], Batch]]) -> list[HeadReport]:
     """Fit the rules to every head, over all queries of some batches and their weights."""
-    sums: dict[tuple[Part, int, tuple[int, ...]], Counts] = {}
+    found: dict[tuple[Part, int, tuple[int, ...]], list[Queries]] = {}
     for attentions, batch in attended:
         for each in attentions:
-            name, counts = (each.part, each.layer, each.heads), _count(each, batch)
-            sums[name] = Counts(*map(add, sums[name], counts)) if name in sums else counts
-    return [report for name, counts in sums.items() for report in _reports(*name, counts)]
+            place = each.part, each.layer, each.heads
+            found.setdefault(place, []).append(_queries(each, batch))
+    reports = []
+    for (part, layer, heads), parts in found.items():
+        hits, weights, chances = (torch.cat(each) for each in zip(*parts, strict=True))
+        queries = len(hits)
+        right, summed, chance = (each.sum(0).tolist() for each in (hits, weights, chances))
+        for head, *of_head in zip(heads, right, summed, strict=True):
+            fits = [
+                Fit(
+                    rule,
+                    hit / max(queries, 1),
+                    *wilson_interval(hit, queries),
+                    weight / max(queries, 1),
+                    guessed / max(queries, 1),
+                )
+                for rule, hit, weight, guessed in zip(RULES[part], *of_head, chance, strict=True)
+            ]
+            fits.sort(key=lambda fit: (-fit.share, -fit.weight))
+            reports.append(HeadReport(part, layer, head, queries, tuple(fits)))
+    return reports
 
 
-def _reports(
-    part: Part, layer: int, heads: tuple[int, ...], counts: Counts
-) -> Iterator[HeadReport]:
-    """Sums divided, once."""
-    queries, chances = int(counts.queries), counts.chance.tolist()
-    total = max(queries, 1)
-    of_heads = zip(heads, counts.right.tolist(), counts.weight.tolist(), strict=True)
-    for head, rights, weights in of_heads:
-        fits = [
-            Fit(
-                rule,
-                right / total,
-                *wilson_interval(right, queries),
-                weight / total,
-                chance / total,
-            )
-            for rule, right, weight, chance in zip(
-                RULES[part], rights, weights, chances, strict=True
-            )
-        ]
-        fits.sort(key=lambda fit: (-fit.share, -fit.weight))
-        yield HeadReport(part, layer, head, queries, tuple(fits))
-
-
-def _count(attention: AttentionWeights, batch: Batch) -> Counts:
+def _queries(attention: AttentionWeights, batch: Batch) -> Queries:
     """Compare the weights of one attention on a batch with every rule of its part."""
-    named, counted = named_keys(attention.part, batch)  # (R, B, Tq), (B, Tq)
-    visible, weights = attention.visible, attention.weights
-    choices = visible.sum(-1)
-    counted = counted & (choices > 1)
-    keys = named.clamp(min=0)[..., None]  # (R, B, Tq, 1)
-    valid = (named >= 0) & visible.expand(len(named), -1, -1, -1).gather(-1, keys)[..., 0]
-    valid &= counted
-    most = weights.topk(min(2, weights.shape[-1]), -1)
+    named, counted = named_keys(attention.part, batch)  # (B, Tq, R), (B, Tq)
+    visible, weights = attention.visible, attention.weights.double()
+    choices = visible.sum(-1, keepdim=True)
+    counted = counted & (choices[..., 0] > 1)
+    keys = named.clamp(min=0)
+    valid = (named >= 0) & visible.gather(-1, keys)  # (B, Tq, R)
+    most = attention.weights.topk(min(2, weights.shape[-1]), -1)
     clear = most.values[..., 0] > most.values[..., -1] * (1 + TIED)  # (B, H, Tq)
     largest = most.indices[..., 0].where(clear, -1)
-    right, summed = [], []
-    for key, here in zip(keys, valid[:, :, None], strict=True):  # (B, Tq, 1), (B, 1, Tq)
-        right.append(((largest == key[:, None, :, 0]) & here).sum((0, 2)))
-        there = weights.double().gather(-1, key[:, None].expand(*largest.shape, 1))[..., 0]
-        summed.append((there * here).sum((0, 2)))
-    chance = (valid / choices.clamp(min=1).double()).sum((1, 2))
-    sums = counted.sum(), torch.stack(right, 1), torch.stack(summed, 1), chance
-    return Counts(*(each.cpu() for each in sums))
+    of_heads = keys[:, None].expand(-1, weights.shape[1], -1, -1)  # (B, H, Tq, R)
+    hits = (largest[..., None] == of_heads) & valid[:, None]
+    there = weights.gather(-1, of_heads) * valid[:, None]
+    chances = valid / choices.clamp(min=1).double()
+    by_query = hits.movedim(1, 2), there.movedim(1, 2), chances
+    return Queries(*(each[counted].cpu() for each in by_query))
 
 
 def named_keys(part: Part, batch: Batch) -> tuple[Tensor, Tensor]:
     """The index of the key that each rule names for each query, and the queries that count.
 
-    Shapes: (R, B, Tq), with -1 for no key, and (B, Tq) bool.
+    Shapes: (B, Tq, R), with -1 for no key, and (B, Tq) bool.
     """
     queries, keys = axes(part, batch)
     symbols = (keys >= FIRST_SYMBOL_ID).sum(1, keepdim=True)  # (B, 1)
@@ -304,7 +292,7 @@ def named_keys(part: Part, batch: Batch) -> tuple[Tensor, Tensor]:
         place = places[rule]
         inside = (place >= first) & (place <= last)
         named.append((place - first).where(inside, -1).expand(queries.shape))
-    return torch.stack(named), queries >= FIRST_SYMBOL_ID
+    return torch.stack(named, -1), queries >= FIRST_SYMBOL_ID
 
 
 # Translations ---------------------------------------------------------------------------------

@@ -37,7 +37,9 @@ In toytrans a query without a visible key gets zeros. Elsewhere it gets:
     annotated       the mean of all values: it writes -1e9 over masked scores
 
 Sockeye and tensor2tensor give the decoder only the triangle: pads come last, where no real query
-sees them. A mask that masks pads too is given to them whole.
+sees them. A mask that masks pads too is given to them whole. The decoders of JoeyNMT and
+x-transformers add the triangle themselves, and x-transformers passes only context_mask to
+cross-attention: any other mask is right for their attention alone.
 """
 
 from collections.abc import Callable
@@ -95,14 +97,11 @@ def convert(
 def _torch_mha(attention: str, masks: Masks, heads: int) -> list[Argument]:
     """key_padding_mask (B, Tk) and attn_mask (T, T), or attn_mask (B H, Tq, Tk) alone."""
     mask, polarity = getattr(masks, attention), "True = blocked"
-    keys = _keys_under_triangle(mask)
-    if attention == "decoder_self" and keys is not None:
-        triangle = causal_mask(keys.shape[1], keys.device)
-        return [("key_padding_mask", ~keys, polarity), ("attn_mask", ~triangle, polarity)]
-    keys = _keys(mask)
-    if keys is not None:
-        return [("key_padding_mask", ~keys, polarity)]
-    return [("attn_mask", ~_per_head(mask, heads), polarity)]
+    parts = _parts(attention, mask)
+    if parts is None:
+        return [("attn_mask", ~_per_head(mask, heads), polarity)]
+    names = "key_padding_mask", "attn_mask"
+    return [(name, ~part, polarity) for name, part in zip(names, parts, strict=False)]
 
 
 def _torch_sdpa(attention: str, masks: Masks, heads: int) -> list[Argument]:
@@ -129,46 +128,34 @@ def _hf(attention: str, masks: Masks, heads: int) -> list[Argument]:
     Models have one `attention_mask` for encoder and cross-attention. If the two differ, call the
     encoder first, then the model with encoder_outputs and the mask of cross-attention.
     """
-    mask, when = getattr(masks, attention), ""
-    if attention == "decoder_self":
-        argument, keys = "decoder_attention_mask", _keys_under_triangle(mask)
-    else:
-        argument, keys = "attention_mask", _keys(mask)
-        if attention == "cross" and not _same(keys, _keys(masks.encoder_self)):
-            when = "; in a call with encoder_outputs"
-    if keys is not None:
-        return [(argument, keys.long(), f"1 = keep, 0 = blocked{when}")]
+    mask = getattr(masks, attention)
+    name = "decoder_attention_mask" if attention == "decoder_self" else "attention_mask"
+    parts, of_encoder, when = _parts(attention, mask), _keys(masks.encoder_self), ""
+    if attention == "cross" and not (
+        parts and of_encoder is not None and torch.equal(parts[0], of_encoder)
+    ):
+        when = "; in a call with encoder_outputs"
+    if parts and len(parts) == 1 + (attention == "decoder_self"):
+        return [(name, parts[0].long(), f"1 = keep, 0 = blocked{when}")]
     bias = _bias(mask, torch.finfo(torch.float32).min)
-    return [(argument, bias, f"added to scores: 0 = keep, lowest = blocked{when}")]
+    return [(name, bias, f"added to scores: 0 = keep, lowest = blocked{when}")]
 
 
 def _x_transformers(attention: str, masks: Masks, heads: int) -> list[Argument]:
-    """mask or context_mask (B, Tk) and attn_mask (T, T), or attn_mask (B, 1, Tq, Tk) alone.
-
-    Decoder adds the triangle itself, so an attn_mask that holds it changes nothing. Decoder passes
-    only context_mask to cross-attention; the module Attention takes all arguments.
-    """
-    mask, polarity = getattr(masks, attention), "True = keep"
-    keys = _keys_under_triangle(mask)
-    if attention == "decoder_self" and keys is not None:
-        triangle = causal_mask(keys.shape[1], keys.device)
-        return [("mask", keys, polarity), ("attn_mask", triangle, polarity)]
-    keys = _keys(mask)
-    if attention == "decoder_self" and (mask & ~causal_mask(mask.shape[-1], mask.device)).any():
-        polarity += "; for Attention, as Decoder would mask the future"
-    if keys is not None:
-        return [("context_mask" if attention == "cross" else "mask", keys, polarity)]
-    if attention == "cross":
-        polarity += "; for Attention, as Decoder has only context_mask"
-    return [("attn_mask", mask.clone(), polarity)]
+    """mask or context_mask (B, Tk) and attn_mask (T, T), or attn_mask (B, 1, Tq, Tk) alone."""
+    mask = getattr(masks, attention)
+    parts = _parts(attention, mask)
+    if parts is None:
+        return [("attn_mask", mask.clone(), "True = keep")]
+    names = "context_mask" if attention == "cross" else "mask", "attn_mask"
+    return [(name, part, "True = keep") for name, part in zip(names, parts, strict=False)]
 
 
 def _sockeye(attention: str, masks: Masks, heads: int) -> list[Argument]:
     """(B H, Tq, Tk) bool, batch and heads in one axis; a triangle without pads (T, T)."""
     mask = getattr(masks, attention)
     names = {"encoder_self": "att_mask", "decoder_self": "target_mask", "cross": "source_mask"}
-    bare = attention == "decoder_self" and _is_triangle(mask)
-    blocked = ~(mask[0, 0] if bare else _per_head(mask, heads))
+    blocked = ~(mask[0, 0] if _is_bare(attention, mask) else _per_head(mask, heads))
     return [(names[attention], blocked, "True = blocked")]
 
 
@@ -176,32 +163,38 @@ def _t2t(attention: str, masks: Masks, heads: int) -> list[Argument]:
     """(B, 1, Tq or 1, Tk) float32; a triangle without pads (1, 1, T, T)."""
     mask = getattr(masks, attention)
     name = "encoder_decoder" if attention == "cross" else attention
-    bare = attention == "decoder_self" and _is_triangle(mask)
-    bias = _bias(mask[:1] if bare else _compact(mask), -1e9)
+    bias = _bias(mask[:1] if _is_bare(attention, mask) else _compact(mask), -1e9)
     polarity = "added to scores: 0 = may attend, -1e9 = blocked"
     return [(f"{name}_attention_bias", bias, polarity)]
 
 
 def _joeynmt(attention: str, masks: Masks, heads: int) -> list[Argument]:
-    """src_mask (B, 1, S) bool, trg_mask (B, T, T) bool.
-
-    Its Batch has trg_mask (B, 1, T), without a triangle; TransformerDecoder adds the triangle. So
-    the whole mask is right for both. A mask that is open on the future is right for a layer alone.
-    """
-    mask = getattr(masks, attention)
-    if attention != "decoder_self":
-        return [("src_mask", _compact(mask)[:, 0], "True = may attend")]
-    opened = bool((mask & ~causal_mask(mask.shape[-1], mask.device)).any())
-    note = "; for a layer, as TransformerDecoder would mask the future" if opened else ""
-    return [("trg_mask", mask[:, 0].clone(), f"True = may attend{note}")]
+    """src_mask (B, 1, S) bool, trg_mask (B, T, T) bool, pads and triangle together."""
+    return _of_sides(attention, masks, "trg_mask")
 
 
 def _annotated(attention: str, masks: Masks, heads: int) -> list[Argument]:
     """src_mask (B, 1, S) bool, tgt_mask (B, T, T) bool, pads and triangle together."""
-    name = "tgt_mask" if attention == "decoder_self" else "src_mask"
+    return _of_sides(attention, masks, "tgt_mask")
+
+
+def _of_sides(attention: str, masks: Masks, of_target: str) -> list[Argument]:
     mask = getattr(masks, attention)
-    given = mask.clone() if attention == "decoder_self" else _compact(mask)
-    return [(name, given[:, 0], "True = may attend")]
+    if attention == "decoder_self":
+        return [(of_target, mask[:, 0].clone(), "True = may attend")]
+    return [("src_mask", _compact(mask)[:, 0], "True = may attend")]
+
+
+def _parts(attention: str, mask: Tensor) -> tuple[Tensor, ...] | None:
+    """(B, 1, Tq, Tk) -> the keys (B, Tk) that every query sees, of a decoder with the triangle
+    (T, T) that is laid over them, if there is one; None if the mask is not exactly that."""
+    if attention == "decoder_self":
+        keys = mask[:, 0].any(1)
+        triangle = causal_mask(keys.shape[1], keys.device)
+        if torch.equal(keys[:, None, None] & triangle, mask):
+            return keys, triangle
+    keys_alone = _keys(mask)
+    return None if keys_alone is None else (keys_alone,)
 
 
 def _keys(mask: Tensor) -> Tensor | None:
@@ -210,23 +203,10 @@ def _keys(mask: Tensor) -> Tensor | None:
     return keys if bool((mask == keys[:, None, None]).all()) else None
 
 
-def _keys_under_triangle(mask: Tensor) -> Tensor | None:
-    """(B, 1, T, T) -> (B, T) if query t sees those of the pair's keys up to t, else None."""
-    queries, width = mask.shape[2:]
-    if queries != width:
-        return None
-    keys = mask[:, 0].any(1)
-    both = keys[:, None, None] & causal_mask(width, mask.device)
-    return keys if torch.equal(both, mask) else None
-
-
-def _is_triangle(mask: Tensor) -> bool:
-    keys = _keys_under_triangle(mask)
-    return keys is not None and bool(keys.all())
-
-
-def _same(one: Tensor | None, other: Tensor | None) -> bool:
-    return one is not None and other is not None and torch.equal(one, other)
+def _is_bare(attention: str, mask: Tensor) -> bool:
+    """Whether a mask is the decoder's triangle, without pads."""
+    parts = _parts(attention, mask) or ()
+    return len(parts) == 2 and bool(parts[0].all())
 
 
 def _compact(mask: Tensor) -> Tensor:

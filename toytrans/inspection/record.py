@@ -35,21 +35,12 @@ class ModuleCall(NamedTuple):
 
 
 @contextlib.contextmanager
-def recording(
-    modules: Mapping[Any, nn.Module], rewrite: Callable[[ModuleCall], Tensor | None] | None = None
-) -> Iterator[dict[Any, list[ModuleCall]]]:
-    """Record the calls of some modules by name, in the order in which they happen.
-
-    rewrite: may return another output, with which the forward pass goes on.
-    """
+def recording(modules: Mapping[Any, nn.Module]) -> Iterator[dict[Any, list[ModuleCall]]]:
+    """Record the calls of some modules by name, in the order in which they happen."""
     calls: dict[Any, list[ModuleCall]] = {name: [] for name in modules}
 
-    def recorder(name: Any) -> Callable[..., Tensor | None]:
-        def record(*call: Any) -> Tensor | None:
-            calls[name].append(ModuleCall(*call))
-            return rewrite(calls[name][-1]) if rewrite else None
-
-        return record
+    def recorder(name: Any) -> Callable[..., None]:
+        return lambda *call: calls[name].append(ModuleCall(*call))
 
     with contextlib.ExitStack() as hooks:
         for name, module in modules.items():

@@ -1,7 +1,6 @@
 """Every tensor inside one attention and the layer around it, recorded in one forward pass.
 
-In that pass the traced attention computes its output by the readable backend, and the layer goes
-on with it. So each number shown was computed from the numbers shown before it.
+What is inside the attention is computed again from its recorded input, by the readable code.
 """
 
 from collections.abc import Iterator
@@ -19,7 +18,6 @@ from toytrans.inspection.record import (
     AttentionCall,
     ModuleCall,
     Part,
-    attentions,
     distance,
     recording,
 )
@@ -54,7 +52,6 @@ class Trace:
     tensors: all recorded tensors, in the order in which they are computed.
     call: the call of the traced attention.
     layer_module: the layer that contains it.
-    backend_difference: the largest difference from the output of the backend used in training.
     """
 
     inspected: InspectedBatch
@@ -63,7 +60,6 @@ class Trace:
     tensors: dict[str, Tensor]
     call: AttentionCall
     layer_module: EncoderLayer | DecoderLayer
-    backend_difference: float
 
     @property
     def name(self) -> str:
@@ -120,13 +116,8 @@ def trace(inspected: InspectedBatch, part: Part, layer: int) -> Trace:
         side = "encoder" if part == "encoder" else "decoder"
         layers = f"layers 1 to {len(stack)}" if len(stack) > 1 else "layer 1 alone"
         raise UserError(f"layer {layer}: this {side} has {layers}; choose one of them")
-    layer_module, attention = stack[layer - 1], attentions(model)[part, layer]
-
-    def by_readable_backend(call: ModuleCall) -> Tensor | None:
-        return AttentionCall.of(call).run()[1] if call.module is attention else None
-
-    modules = _modules(inspected, part, layer_module)
-    with recording(modules, by_readable_backend) as calls, torch.no_grad():
+    layer_module = stack[layer - 1]
+    with recording(_modules(inspected, part, layer_module)) as calls, torch.no_grad():
         model(inspected.batch.src, inspected.batch.tgt_in)
     # shared layers run once for each position in the stack; embeddings may be shared as well
     turn = layer - 1 if model.config.share_layers else 0
@@ -134,15 +125,14 @@ def trace(inspected: InspectedBatch, part: Part, layer: int) -> Trace:
     turns = {"embedding": own, "embedded": own, "memory": -1}
     called = {name: each[turns.get(name, turn)] for name, each in calls.items() if each}
     call = AttentionCall.of(called["attention"])
-    steps, output = call.run()
+    steps = call.intermediates()
     if not bool(steps.weights.isfinite().all()):
         raise UserError(
             f"{inspected.weights}: the attention weights of {part}, layer {layer}, are not finite; "
             "take a checkpoint from before training diverged"
         )
-    called["attention"] = called["attention"]._replace(output=output)
     tensors = dict(_tensors(inspected, part, call, steps, called))
-    return Trace(inspected, part, layer, tensors, call, layer_module, distance(output, call.output))
+    return Trace(inspected, part, layer, tensors, call, layer_module)
 
 
 def _residuals(layer: EncoderLayer | DecoderLayer, part: Part) -> dict[str, Residual]:
@@ -422,8 +412,7 @@ def _notes(traced: Trace, name: str) -> list[str]:
         "weights": _row_sums(traced.tensors["weights"]),
         "context": "weights v",
         "merged": "The contexts of all heads side by side; this head's columns are shown.",
-        "attention_output": "merged W + b. The backend that training uses differs by at most "
-        f"{tiny(traced.backend_difference)}.",
+        "attention_output": "merged W + b.",
         "feed_forward_active": f"After {config.activation}.",
     }
     return [notes[name]] if name in notes else []

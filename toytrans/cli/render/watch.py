@@ -1,73 +1,66 @@
 """The view of `toytrans train --watch`: progress, loss, translations and attention on one screen.
 
-It is drawn every two seconds at most, and changes no number of the training.
+The view takes about a hundredth of the time of the training, and changes none of its numbers.
 """
 
 import contextlib
 import math
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator
-from itertools import zip_longest
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
 import torch
+from rich.columns import Columns
 from rich.console import Group
 from rich.live import Live
-from rich.progress_bar import ProgressBar
-from rich.table import Table
 from rich.text import Text
 
 from toytrans.cli.common import output, printable, share
 from toytrans.cli.render.heat_maps import axis_names, map_of
-from toytrans.cli.render.tables import GAP, fitting, has_unicode
+from toytrans.cli.render.tables import fitting, has_unicode
 from toytrans.data.batches import make_batch
-from toytrans.data.pairs import all_pairs
+from toytrans.data.pairs import Dataset, Pairs, all_pairs
 from toytrans.errors import UserError
 from toytrans.inspection.heads import AttentionMaps, Choice, attend, few, measure
 from toytrans.model.decoding import greedy
-from toytrans.tokens import EOS_ID
-from toytrans.training.run import Run, RunFolder
+from toytrans.training.run import Run
 from toytrans.training.trainer import Trainer
 
 if TYPE_CHECKING:
     from toytrans.cli.train import Moment
 
-SECONDS_BETWEEN_VIEWS = 2.0
-WIDEST, CURVE_HEIGHT = 100, 5
-LENGTHS = (6, 4)
-"""Symbols of the sources that are translated, roughly."""
+WAIT = 100
+"""After a drawing: so many times as long as it took, and a second at least."""
 
-
-def can_watch() -> bool:
-    """Whether standard error is a terminal that can be drawn on."""
-    console = output(stderr=True)
-    return sys.stderr.isatty() and console.is_terminal and not console.is_dumb_terminal
+WIDEST = 100
+"""Columns of the view."""
 
 
 @contextlib.contextmanager
-def watch(trainer: Trainer) -> Iterator[Callable[["Moment"], None]]:
-    """The view, on standard error. Yields what shows a moment."""
-    console = output(stderr=True)
-    live = Live(
-        console=console, auto_refresh=False, redirect_stdout=False, vertical_overflow="crop"
-    )
-    before = ((r["step"], r.get("loss")) for r in RunFolder.open(trainer.run).records)
-    losses = [(step, loss) for step, loss in before if isinstance(loss, float)]
-    sample, drawn_at = Table.grid(), -math.inf
+def watch(trainer: Trainer, dataset: Dataset) -> Iterator[Callable[["Moment"], None]]:
+    """The view, on standard error. Yields what draws a moment, if it is time for it."""
+    console, pairs = output(stderr=True), few(all_pairs(dataset, "valid"))
+    live = Live(console=console, auto_refresh=False, redirect_stdout=False)
+    losses: dict[int, float] = {}
+    due, size, last = 0.0, console.size, None
+
+    def draw(moment: "Moment") -> None:
+        nonlocal size
+        if console.size != size:  # lines that the terminal has folded are not counted by Live
+            size = console.size
+            console.clear()
+        view = view_of(trainer, dataset, pairs, moment, losses, min(console.width, WIDEST) - 1)
+        live.update(view, refresh=True)
 
     def show(moment: "Moment") -> None:
-        nonlocal sample, drawn_at
-        losses.append((moment.record["step"], moment.record["loss"]))
-        width, total = min(console.width, WIDEST) - 1, trainer.config.train.max_steps
-        if "valid_loss" in moment.record:
-            sample = sampled(trainer, width)
-        elif time.monotonic() - drawn_at < SECONDS_BETWEEN_VIEWS:
-            return
-        drawn_at = time.monotonic()
-        parts = (*_progress(trainer, moment, total, width), *curve(losses, total, width), sample)
-        with contextlib.suppress(OSError):  # a terminal that was closed: its signal saves
-            live.update(Group(*parts), refresh=True)
+        nonlocal due, last
+        last, began = moment, time.monotonic()
+        losses[moment.record["step"]] = moment.record["loss"]
+        if began >= due:
+            with contextlib.suppress(OSError):  # a terminal that was closed: its signal saves
+                draw(moment)
+            due = time.monotonic() + max(1.0, WAIT * (time.monotonic() - began))
 
     try:
         with contextlib.suppress(OSError):
@@ -76,99 +69,85 @@ def watch(trainer: Trainer) -> Iterator[Callable[["Moment"], None]]:
         yield show
     finally:
         with contextlib.suppress(OSError):
+            if last:
+                draw(last)
             live.stop()
 
 
-def _progress(trainer: Trainer, moment: "Moment", total: int, width: int) -> Iterator[Table | Text]:
-    """A bar, and the numbers of the moment."""
-    record = moment.record
-    line = Table.grid(padding=(0, 1, 0, 0))
-    line.width = width
-    line.add_column(no_wrap=True, overflow="crop")
-    line.add_column(ratio=1)
-    line.add_column(no_wrap=True)
-    name = Text(fitting(printable(trainer.run.name)), "bold")
-    line.add_row(
-        Text.assemble(name, f" step {record['step']:,}/{total:,}"),
-        ProgressBar(total=total, completed=int(record["step"])),
-        f"{moment.seconds_left(total):,.0f} s left",
-    )
-    yield line
+def can_watch() -> bool:
+    """Whether standard error is a terminal that can be drawn on."""
+    console = output(stderr=True)
+    return sys.stderr.isatty() and console.is_terminal and not console.is_dumb_terminal
+
+
+def view_of(
+    trainer: Trainer,
+    dataset: Dataset,
+    pairs: Pairs,
+    moment: "Moment",
+    losses: Mapping[int, float],
+    width: int,
+) -> Group:
+    """Everything that is known. losses: by step. pairs: what is translated."""
+    record, total = moment.record, trainer.config.train.max_steps
     match = "-" if moment.match is None else share(moment.match)
-    yield Text(
-        f"loss {record['loss']:.4f}  exact match {match}  learning rate {record['lr']:.1e}  "
-        f"{moment.rate:,.0f} tokens/s\n"
-    )
-
-
-def curve(losses: Iterable[tuple[int, float]], total: int, width: int) -> Iterator[Text]:
-    """The logarithm of the loss over the steps, as columns of blocks below a title."""
-    columns: dict[int, list[float]] = {}
-    for step, loss in losses:
-        if loss > 0 and math.isfinite(loss):
-            columns.setdefault(min(width - 1, step * width // total), []).append(math.log10(loss))
-    if not columns:
-        return
-    means = {column: sum(values) / len(values) for column, values in columns.items()}
-    low, high = min(means.values()), max(means.values())
-    shades = " ▁▂▃▄▅▆▇█" if has_unicode() else " .:|"
-    full, heights, height = len(shades) - 1, [], 0
-    for column in range(max(means) + 1):
-        if column in means:
-            part = (means[column] - low) / max(high - low, 1e-9)
-            height = max(1, round(part * CURVE_HEIGHT * full))
-        heights.append(height)
-    yield Text(f"loss, from {10**high:.3g} to {10**low:.3g}, logarithmic")
-    for row in reversed(range(CURVE_HEIGHT)):
-        filled = (min(full, max(0, height - row * full)) for height in heights)
-        yield Text("".join(shades[level] for level in filled).rstrip())
+    lines = [
+        Text(f"{fitting(printable(trainer.run.name))} step {record['step']:,}/{total:,}, ", "bold")
+        + Text(f"{moment.seconds_left(total):,.0f} s left, {moment.rate:,.0f} tokens/s"),
+        Text(f"loss {record['loss']:.4f}  exact match {match}  learning rate {record['lr']:.1e}"),
+        *curve(losses, total, width),
+        Text(),
+    ]
+    blocks = list(_sample(trainer, dataset, pairs, width))
+    for line in lines:
+        line.truncate(width)
+    return Group(*lines, Columns(blocks, padding=(0, 2)))
 
 
 @torch.no_grad()
-def sampled(trainer: Trainer, width: int) -> Table:
-    """The head of cross-attention that follows a rule best, beside a few translations."""
-    model, dataset = trainer.model, trainer.dataset
-    pairs = few(all_pairs(dataset, "valid"), LENGTHS)
-    run = Run(trainer.run, trainer.config, dataset.facts, model, trainer.progress.step)
-    batch = make_batch(pairs, run.config.source_bos).to(trainer.device)
-    head = Text()
+def _sample(trainer: Trainer, dataset: Dataset, pairs: Pairs, width: int) -> Iterator[Text]:
+    """The pairs translated, and the clearest head of cross-attention on the first of them."""
+    model, facts = trainer.model, dataset.facts
+    batch = make_batch(pairs, trainer.config.source_bos).to(trainer.device)
     model.eval()
     try:
-        answers = greedy(model, batch.src, run.facts.target_growth).tokens.tolist()
-        with contextlib.suppress(UserError):  # no finite weights, another model, or no room
-            attentions = attend(model, batch, Choice("cross"))
-            maps = AttentionMaps(run, batch, attentions, measure([(attentions, batch)]), "")
-            heads = maps.of_pair(0, axis_names(run.vocabulary.symbols).__getitem__)
-            head = map_of(max(heads, key=lambda shown: shown.head.best.weight), width)
+        answers = greedy(model, batch.src, facts.target_growth).tokens.tolist()
+        ids = zip(pairs.src.tolist(), pairs.tgt.tolist(), answers, strict=True)
+        texts = [translation(*map(facts.vocabulary.decode, each)) for each in ids]
+        yield Text("\n\n").join(texts)
+        attentions = attend(model, batch, Choice("cross"))
+        run = Run(trainer.run, trainer.config, facts, model, trainer.progress.step)
+        heads = [max(measure([(attentions, batch)]), key=lambda head: head.best.weight)]
+        names = axis_names(facts.vocabulary.symbols)
+        for shown in AttentionMaps(run, batch, attentions, heads, "").of_pair(0, names.__getitem__):
+            yield map_of(shown, width)
+    except UserError:  # a diverged model, or one without our attention; too narrow a terminal
+        pass
     finally:
         model.train()
-    texts = Table.grid(padding=(0, 1, 0, 0))
-    texts.add_column(style="dim", no_wrap=True)
-    texts.add_column(no_wrap=True, overflow="ellipsis" if has_unicode() else "crop")
-    decode = run.vocabulary.decode
-    for src, tgt, out in zip(pairs.src.tolist(), pairs.tgt.tolist(), answers, strict=True):
-        texts.add_row("source", _shown(decode(src)))
-        texts.add_row("target", _shown(decode(tgt)))
-        texts.add_row("translation", marked(decode(tgt), decode(out), EOS_ID in out))
-        texts.add_row()
-    texts.add_row(f"at step {run.step:,}")
-    grid = Table.grid(padding=(1, len(GAP), 0, 0))
-    grid.add_row(head, texts)
-    return grid
 
 
-def marked(wanted: list[str], answer: list[str], ended: bool) -> Text:
-    """An answer, its first wrong token in brackets, and the verdict."""
-    places = zip_longest([*wanted, None], [*answer, None if ended else "..."])
-    wrong = next((place for place, (a, b) in enumerate(places) if a != b), None)
-    if wrong is None:
-        return _shown(answer).append("  right", "green")
-    token = answer[wrong] if wrong < len(answer) else "end" if ended else "no end"
-    rest = _shown([*answer[:wrong], f"[{token}]", *answer[wrong + 1 :]])
-    start = len(_shown([*answer[:wrong], ""]))
-    rest.stylize("bold red", start, start + len(_shown([f"[{token}]"])))
-    return rest.append(f"  wrong from {wrong + 1}", "red")
+def curve(losses: Mapping[int, float], total: int, width: int) -> list[Text]:
+    """The logarithm of the loss over the steps: a title and a row of blocks."""
+    known = {k: math.log10(x) for k, x in losses.items() if x > 0 and math.isfinite(x)}
+    columns = {min(width - 1, step * width // total): known[step] for step in sorted(known)}
+    if not columns:
+        return []
+    low, high = min(columns.values()), max(columns.values())
+    shades = "▁▂▃▄▅▆▇█" if has_unicode() else "_.-=#"
+    row, shade = "", " "
+    for column in range(max(columns) + 1):
+        if column in columns:
+            part = (columns[column] - low) / max(high - low, 1e-9)
+            shade = shades[round(part * (len(shades) - 1))]
+        row += shade
+    title = f"loss, from {10**high:.3g} to {10**low:.3g}, logarithmic"
+    return [Text(title), Text(row)]
 
 
-def _shown(symbols: list[str]) -> Text:
-    return Text(fitting(printable(" ".join(symbols))))
+def translation(source: list[str], target: list[str], answer: list[str]) -> Text:
+    """A source, its target and what the model says, which is right or wrong."""
+    named = {"source": source, "target": target, "translation": answer}
+    lines = [f"{name:11} {fitting(printable(' '.join(each)))}" for name, each in named.items()]
+    verdict = Text("  right", "green") if answer == target else Text("  wrong", "red")
+    return Text("\n").join(map(Text, lines)) + verdict
