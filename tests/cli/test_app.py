@@ -71,7 +71,7 @@ def test_completion_is_offered(command: Command):
     "name",
     [
         *("inspect-masks", "attention", "check", "doctor", "translate"),
-        *("eval", "compare", "report", "export"),
+        *("eval", "report", "export"),
     ],
 )
 def test_every_command_that_reads_a_run_takes_trust_code(name: str, command: Command):

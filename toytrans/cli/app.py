@@ -20,7 +20,6 @@ from toytrans.cli import (
     attention,
     board,
     check,
-    compare,
     demo,
     doctor,
     evaluate,
@@ -91,7 +90,6 @@ app.add_typer(exercise.app, name="exercise", rich_help_panel=SEE)
 app.command("doctor", rich_help_panel=SEE)(with_trust(doctor.doctor))
 app.command("translate", rich_help_panel=SEE)(with_trust(evaluate.translate))
 app.command("eval", rich_help_panel=MEASURE)(with_trust(evaluate.evaluate))
-app.command("compare", rich_help_panel=MEASURE)(with_trust(compare.compare))
 app.command("sweep", rich_help_panel=MEASURE)(sweep.sweep)
 app.command("board", rich_help_panel=MEASURE)(board.board)
 app.command("report", rich_help_panel=SEE)(with_trust(report.report))
