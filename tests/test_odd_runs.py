@@ -138,7 +138,7 @@ def test_an_odd_result_of_a_sweep_ends_in_no_traceback(
         Path("whole/eval.json").write_text(text)
         answer = command("doctor", "whole")
         assert answer.code in (0, 1) and "internal error" not in answer.err, (key, answer.err)
-        answer = command("compare", "whole")
+        answer = command("eval", "whole")
         assert answer.code in (0, 1, 2) and "internal error" not in answer.err, (key, answer.err)
 
 
@@ -164,7 +164,7 @@ NO_UTF8 = os.fsdecode(b"run-\xff\xfe")
 
 def test_a_name_that_is_no_utf8_is_written_as_it_is(command: Command, refused) -> None:
     os.rename("whole", NO_UTF8)
-    assert command("compare", NO_UTF8, "--csv", "table.csv", "--plot", "plot.svg").code == 0
+    assert command("eval", NO_UTF8, "--csv", "table.csv", "--plot", "plot.svg").code == 0
     assert os.fsencode(NO_UTF8) in Path("table.csv").read_bytes()
     assert command("report", NO_UTF8, "one", "--out", "page.html").code == 0
     words = ("export", NO_UTF8, "--format", "safetensors")
@@ -183,7 +183,7 @@ def test_a_sweep_in_a_folder_that_is_no_utf8_keeps_its_tables(command: Command) 
     with contextlib.chdir(NO_UTF8):
         answer = command("sweep", "d.yaml", "--seeds", "0:0")
         assert answer.code == 0, answer.err
-        assert command("compare", os.path.abspath("runs/sweeps/d"), "--csv", "table.csv").code == 0
+        assert command("eval", os.path.abspath("runs/sweeps/d"), "--csv", "table.csv").code == 0
         assert os.fsencode(NO_UTF8) in Path("table.csv").read_bytes()
 
 
@@ -191,6 +191,6 @@ def test_a_sweep_in_a_folder_that_is_no_utf8_keeps_its_tables(command: Command) 
 def test_no_cell_is_a_formula(start: str, command: Command) -> None:
     name = f"{start}HYPERLINK(1)"
     os.rename("whole", name)
-    assert command("compare", "--csv", "table.csv", "--", name).code == 0
+    assert command("eval", "--csv", "table.csv", "--", name).code == 0
     rows = list(csv.DictReader(io.StringIO(Path("table.csv").read_bytes().decode(), newline="")))
     assert rows and {(row["run"], row["seed"]) for row in rows} == {(f"'{name}", "0")}

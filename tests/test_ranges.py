@@ -59,6 +59,7 @@ def study(tmp_path_factory: pytest.TempPathFactory) -> Path:
         data = {"files": files, "batch_tokens": 512}
         Path("c.yaml").write_text(tiny_yaml(data=data, model=model, train=train))
         assert call("train", "c.yaml", "--out", "r") == 0
+        shutil.copytree("r", "twin")
     return folder
 
 
@@ -121,29 +122,29 @@ def test_a_range_without_pairs_has_no_key(inside, command: Command):
     ):
         found = json.loads(command("eval", "r", "--lengths", lengths, "--json").out)
         assert [part for part in RANGES if part in found] == there
-        compared = json.loads(command("compare", "r", "--lengths", lengths, "--json").out)
+        compared = json.loads(command("eval", "r", "twin", "--lengths", lengths, "--json").out)
         (group,) = compared["groups"]
-        several = there if len(there) > 1 else []
-        assert list(group["runs"][0]["values"]) == [*several, "all"]
+        assert list(group["runs"][0]["values"]) == [*there, "all"]
 
 
 @pytest.mark.parametrize("lengths", [(), ("--lengths", "1:12")])
-def test_compare_gives_each_range_its_share(lengths, inside, shares, tmp_path, command: Command):
-    """Decoded, and teacher-forced with --lengths, which gives the same shares."""
-    found = json.loads(command("compare", "r", *lengths, "--json").out)
+def test_several_runs_give_each_range_its_share(
+    lengths, inside, shares, tmp_path, command: Command
+):
+    found = json.loads(command("eval", "r", "twin", *lengths, "--json").out)
     (group,) = found["groups"]
     for part in RANGES:
         assert group["runs"][0]["values"][part] == pytest.approx(shares[part])
         assert group["summaries"][part]["mean"] == pytest.approx(shares[part])
     table = tmp_path / "t.csv"
-    shown = command("compare", "r", *lengths, "--csv", str(table)).out
+    shown = command("eval", "r", "twin", *lengths, "--csv", str(table)).out
     for part, label in LABELS.items():
         assert re.search(
-            rf"exact match, {label}: test pairs.*\n(.*\n)+? +1 +{shares[part]:.3f}", shown
+            rf"exact match, {label}: test pairs.*\n(.*\n)+? +2 +{shares[part]:.3f}", shown
         )
     rows = list(csv.DictReader(table.read_text().splitlines()))
-    decoding = "teacher_forced" if lengths else "free_running"
-    exact = [row for row in rows if row["metric"] == f"exact_match_{decoding}"]
+    mine = [row for row in rows if row["run"] == "r"]
+    exact = [row for row in mine if row["metric"] == "exact_match_free_running"]
     of_parts = {row["part"]: float(row["value"]) for row in exact if not row["shortest"]}
     assert {part: of_parts[part] for part in RANGES} == pytest.approx(shares)
     if lengths:
@@ -193,7 +194,6 @@ def test_a_report_shows_each_range(inside, shares, tmp_path, command: Command):
         pairs = 10 * len(RANGES[part])
         assert re.search(rf"\b{label}\s+{pairs}\s+{shares[part]:.4f}\b", text)
     both = tmp_path / "both.html"
-    shutil.copytree("r", "twin")
     assert command("report", "r", "./r", "twin", "--out", str(both)).code == 0
     text = re.sub(r"<[^>]+>", " ", both.read_text())
     heads = r"\s+".join(f"exact match, {label}" for label in LABELS.values())

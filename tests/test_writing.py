@@ -32,8 +32,8 @@ def run(trained: Path, here: Path) -> Path:
 
 WRITERS = {
     "report": ("report", "bare", "--out"),
-    "compare --csv": ("compare", "one", "--csv"),
-    "compare --plot": ("compare", "one", "--plot"),
+    "eval --csv": ("eval", "one", "--csv"),
+    "eval --plot": ("eval", "one", "--plot"),
     "config new": ("new", "--out"),
     "exercise new": ("exercise", "new", "--out"),
     "export": ("export", "one", "--format", "safetensors", "--out"),
@@ -42,7 +42,7 @@ WRITERS = {
 }
 """Commands by name; the file comes last. Some take the ending of a picture only."""
 
-NAMES = {"compare --plot": "made.svg", "attention": "made.svg"}
+NAMES = {"eval --plot": "made.svg", "attention": "made.svg"}
 
 
 @pytest.mark.parametrize("what", WRITERS)

@@ -85,7 +85,7 @@ def test_a_fork_server_that_is_killed_costs_the_runs_that_it_starts(here: Path, 
 
 @pytest.mark.parametrize(
     ("code", "said"),
-    [(1, "exit code 1"), (-9, "signal 9 (out"), (137, "signal 9 (out"), (255, "unknown")],
+    [(1, "exit code 1"), (-9, "killed by signal 9 (out"), (-11, "killed by signal 11;")],
 )
 def test_an_exit_code_is_kept_as_the_reason(here: Path, code: int, said: str):
     (each,) = planned().trials

@@ -220,7 +220,7 @@ def test_failures_are_kept_and_shown_and_stop_no_other(here: Path, command: Comm
     assert "train.lr=2e-3 seed 0: failed: " in answer.err and "not a run directory" in answer.err
     assert "/3 train.lr=1e-3 seed 0: free-running exact match: in" in answer.err
     assert answer.out.count("not counted: ") == 2
-    assert command("compare", "c", "--metric", "loss").out.count("0 of 1") == 3
+    assert command("eval", str(SWEEP), "--metric", "loss").out.count("0 of 1") == 3
     assert {row["run"] for row in table()} == {str(sound)}
     why = json.loads((SWEEP / "table.json").read_text())["not_counted"]
     assert "diverged" in why[str(diverging)] and "left alone" in why[str(blocked)]
@@ -261,7 +261,7 @@ def test_a_reason_that_is_no_utf8_is_read_again(here: Path):
 def test_a_spoiled_file_ends_in_one_line(name, text, trained, command: Command):
     folder = SWEEP if name == "sweep.json" else trained.trials[0].path
     (folder / name).write_text(text)
-    for words in (("sweep", "c.yaml", "--seeds", "0:1", *TWO), ("compare", "c")):
+    for words in (("sweep", "c.yaml", "--seeds", "0:1", *TWO), ("eval", str(SWEEP))):
         answer = command(*words)
         assert (
             "internal error" not in answer.err
@@ -284,11 +284,11 @@ def test_a_number_that_no_measure_gives_is_refused(value, trained, command: Comm
         found = json.loads(sound)
         found["measures"]["test"]["parts"]["all"][key] = value
         path.write_text(json.dumps(found))
-        for words in (("compare", "c"), ("doctor", str(path.parent))):
+        for words in (("eval", str(SWEEP)), ("doctor", str(path.parent))):
             answer = command(*words)
             assert answer.code in (0, 1), (key, answer.err)
         if key != "examples" or value != 1e15:
-            assert "eval.json: not what a sweep writes" in command("compare", "c").out
+            assert "eval.json: not what a sweep writes" in command("eval", str(SWEEP)).out
 
 
 def test_a_folder_of_something_else_is_left_alone(here: Path, refused):

@@ -18,7 +18,6 @@ from toytrans.cli import (
     attention,
     board,
     check,
-    compare,
     demo,
     doctor,
     evaluate,
@@ -61,7 +60,6 @@ app.command("trace", rich_help_panel=LOOK)(trace.trace)
 app.command("report", rich_help_panel=LOOK)(report.report)
 app.command("check", rich_help_panel=PROVE)(check.check)
 app.command("eval", rich_help_panel=PROVE)(evaluate.evaluate)
-app.command("compare", rich_help_panel=PROVE)(compare.compare)
 app.command("doctor", rich_help_panel=PROVE)(doctor.doctor)
 app.command("board", rich_help_panel=PROVE)(board.board)
 app.command("explain", rich_help_panel=LEARN)(explain.explain)

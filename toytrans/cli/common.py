@@ -18,11 +18,12 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from toytrans.config.names import FaultName
+from toytrans.config.names import FaultName, Metric
 from toytrans.config.sealed import fault_remark, is_sealed
 from toytrans.errors import UserError, did_you_mean
 from toytrans.files import check_free, write_file
 from toytrans.inspection.table import printable as printable
+from toytrans.rounding import share as share
 from toytrans.user_code import trusting
 
 if TYPE_CHECKING:
@@ -48,6 +49,10 @@ Lengths = Annotated[
 ]
 Examples = Annotated[
     int | None, typer.Option(min=1, max=10**7, help="Number of test pairs of a run, in all.")
+]
+MetricOption = Annotated[
+    Metric,
+    typer.Option(help="The number that is compared and plotted.", show_default="exact_match"),
 ]
 
 
@@ -259,15 +264,6 @@ def print_table(console: Console, table: Table) -> None:
     if least > console.width:
         table.width = least
     console.print(table, crop=False)
-
-
-def share(value: float) -> str:
-    """A proportion with enough digits to differ from 1: 0.998, 0.99987, 1.000."""
-    for digits in (3, 4, 5):
-        text = f"{value:.{digits}f}"
-        if float(text) < 1 or value == 1:
-            break
-    return "1.000" if value == 1 else text
 
 
 def span_of(text: str | None) -> tuple[int, int] | None:

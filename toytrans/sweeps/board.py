@@ -13,6 +13,7 @@ from typing import Annotated, Any, NamedTuple
 from pydantic import Field
 
 from toytrans.config.load import beside, check_config
+from toytrans.config.names import Metric
 from toytrans.config.schema import Config, Paths, Section
 from toytrans.config.yaml import Tree, read_yaml
 from toytrans.errors import UserError
@@ -31,9 +32,10 @@ QUICK_PAIRS = 50
 
 
 class BoardMeasure(Measure):
-    """A measure with its published numbers. control: pairs of the control; null = as many; 0 = it
-    is not measured."""
+    """A measure with the number that is compared, and those that were published. control: pairs of
+    the control; null = as many; 0 = it is not measured."""
 
+    metric: Metric = "exact_match"
     control: Annotated[int, Field(ge=0)] | None = None
     aim: float | None = None
     published: dict[str, float] = {}
@@ -170,7 +172,7 @@ def _measure(measure: BoardMeasure, kind: str, quick: bool) -> Measure:
         pairs = measure.control or pairs
     if quick:
         pairs = min(pairs or QUICK_PAIRS, QUICK_PAIRS)
-    return measure.model_copy(update={"pairs": pairs, "decode": decode})
+    return Measure(lengths=measure.lengths, pairs=pairs, decode=decode, side=measure.side)
 
 
 def lines_of(board: Board, sweep: Sweep, task: str, measure: str) -> list[Line]:

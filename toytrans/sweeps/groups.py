@@ -20,9 +20,6 @@ from toytrans.config.schema import Config
 from toytrans.evaluation import Span
 from toytrans.sweeps.measure import OF_RUN, SHARES, TEST, Eval, Part, Result
 
-MOST_KEYS = 3
-"""Keys that a group is named by; with more it has a letter."""
-
 Seeds = tuple[int, int | None]
 """seed and data.seed"""
 
@@ -51,9 +48,12 @@ class Member:
 
     def value(self, metric: Metric, part: Part = "all") -> float | None:
         """None where it is not known."""
-        if self.result is None or (metric in OF_RUN and part != "all"):
+        if self.result is None:
             return None
-        return getattr(self.eval, metric) if metric in OF_RUN else self.result.value(metric, part)
+        if metric in OF_RUN:
+            return getattr(self.eval, metric) if part == "all" else None
+        numbers = self.result.parts.get(part)
+        return self.result.value(metric, numbers) if numbers else None
 
 
 class Summary(NamedTuple):
@@ -87,15 +87,10 @@ class Group:
 
     @property
     def name(self) -> str:
-        """What sets it apart, shortly."""
-        if len(self.differs) == 1:
-            return shown(next(iter(self.differs.values())))
-        return self.letter if self.has_letter else self.values or "all"
-
-    @property
-    def has_letter(self) -> bool:
-        """Whether its name is its letter."""
-        return len(self.differs) > MOST_KEYS
+        """The value of the one key that sets it apart, or else its letter."""
+        if not self.differs:
+            return "all"
+        return self.letter if len(self.differs) > 1 else shown(next(iter(self.differs.values())))
 
     @property
     def values(self) -> str:
@@ -124,15 +119,13 @@ class Group:
     def curve(self, metric: Metric = "exact_match") -> dict[Span, Summary]:
         """The summary of each length, or span of lengths, over the runs that have such pairs."""
         columns: dict[Span, list[float]] = {}
-        for member in self.counted:
-            for span in member.result.spans if member.result else ():
-                assert member.result
-                if (value := member.result.of(span, metric)) is not None:
+        for result in [member.result for member in self.counted if member.result]:
+            for span in result.spans if metric not in OF_RUN else ():
+                if (value := result.value(metric, span)) is not None:
                     key = Span(span.shortest, span.longest, span.part)
                     columns.setdefault(key, []).append(value)
-        return {
-            span: summarise(columns[span], bounded=metric in SHARES) for span in sorted(columns)
-        }
+        bounded = metric in SHARES
+        return {span: summarise(columns[span], bounded=bounded) for span in sorted(columns)}
 
 
 def group(members: Iterable[Member]) -> list[Group]:
@@ -246,11 +239,10 @@ def paired(
 
 
 def parts_of(groups: Sequence[Group], metric: Metric = "exact_match") -> list[Part]:
-    """The parts that some run has, all last; all alone where the others add nothing."""
+    """The parts that some run has; then all of them, if there are several."""
     if metric in OF_RUN:
         return ["all"]
     results = [m.result for each in groups for m in each.counted if m.result]
     there = {part for result in results for part in result.parts}
     apart: list[Part] = [part for part in ("below", "in_range", "beyond") if part in there]
-    whole: list[Part] = ["all"] if results else []
-    return apart + whole if len(apart) > 1 else whole
+    return apart if len(apart) == 1 or not there else [*apart, "all"]

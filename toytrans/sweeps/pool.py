@@ -120,12 +120,9 @@ def failure_by_code(trial: Trial, code: int) -> Failure | None:
         return None
     if code == KNOWN and (failure := read_failure(trial.path)):
         return failure
-    if 0 < code <= 128:
-        return _kept(trial, f"its process ended with exit code {code}, and wrote why")
-    number = -code if code < 0 else code - 128
-    by = {9: "by signal 9 (out of memory?)", 127: "by an unknown signal"}  # 255: nobody knows
-    killed = by.get(number, f"by signal {number}")
-    return _kept(trial, f"its process was killed {killed}; the same command goes on")
+    ended = f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
+    more = " (out of memory?)" if code == -9 else ""
+    return _kept(trial, f"its process {ended}{more}; the same command goes on")
 
 
 def _kept(trial: Trial, reason: str) -> Failure:

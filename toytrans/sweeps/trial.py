@@ -85,7 +85,7 @@ class Trial(NamedTuple):
         kept = {
             name: found.measures[name]
             for name, measure in self.measures.items()
-            if name in found.measures and measure.same_pairs(found.measures[name].measure)
+            if name in found.measures and measure == found.measures[name].measure
         }
         return found.model_copy(update={"measures": kept})
 
