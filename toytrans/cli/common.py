@@ -1,8 +1,6 @@
 """What several commands share: parameters, and how they print."""
 
 import contextlib
-import copy
-import dataclasses
 import functools
 import os
 import re
@@ -11,7 +9,7 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TextIO, TypeVar, get_args
+from typing import TYPE_CHECKING, Annotated, Any, TextIO, get_args
 
 import typer
 from rich.console import Console
@@ -27,10 +25,10 @@ from toytrans.rounding import share as share
 from toytrans.user_code import trusting
 
 if TYPE_CHECKING:
+    from tqdm import tqdm
+
     from toytrans.report.page import Section
     from toytrans.training.run import Run
-
-T = TypeVar("T")
 
 RARE = "Rarely used"
 """The last group of options in the help of a command."""
@@ -40,9 +38,6 @@ Checkpoint = Annotated[str, typer.Option(help="Which checkpoint: best | last | S
 Overrides = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="KEY=VALUE", help="Change a config key, say train.lr=1e-3."),
-]
-ConfigOption = Annotated[
-    Path | None, typer.Option(metavar="CONFIG", help="The same as the argument CONFIG.")
 ]
 Lengths = Annotated[
     str | None, typer.Option(metavar="FROM:TO", help="Lengths to measure, say 1:400.")
@@ -74,13 +69,6 @@ Break = Annotated[
         help="Make a mistake on purpose; `toytrans explain faults` lists them.",
     ),
 ]
-
-
-def either(argument: T | None, option: T | None, name: str) -> T | None:
-    """A value that a command takes as an argument NAME or as an option --name. Raises UserError."""
-    if argument and option:
-        raise UserError(f"{argument} and --{name} {option}: give the {name} once")
-    return argument or option
 
 
 RunArgument = Annotated[
@@ -151,6 +139,15 @@ def note(message: str, file: TextIO | None = None) -> None:
             raise
 
 
+def progress_bar(shape: str, **how: Any) -> "tqdm[Any]":
+    """The bar of a command that counts, on standard error where that is a terminal. shape, how: as
+    tqdm takes them."""
+    from tqdm import tqdm
+
+    hidden = not sys.stderr.isatty()
+    return tqdm(bar_format=shape, disable=hidden, dynamic_ncols=True, leave=False, **how)
+
+
 PROGRESS_AFTER = 2.0
 """Seconds before the first line of progress, and between two."""
 
@@ -182,10 +179,10 @@ def check_forms(forms: dict[str, bool]) -> None:
         raise UserError(f"{' and '.join(chosen)} are different forms of output; give one of them")
 
 
-def check_new(option: str, path: Path, **how: Any) -> None:
-    """Raise UserError if something is in the way of what an option names. how: of `check_free`."""
+def check_new(option: str, path: Path) -> None:
+    """Raise UserError if something is in the way of what an option names."""
     with _written_for(option, path):
-        check_free(path, **{"replace": False} | how)
+        check_free(path, replace=False)
 
 
 def write_new(option: str, path: Path, raw: bytes, *, replace: bool = False) -> None:
@@ -235,10 +232,6 @@ def plain(text: str) -> Text:
     return Text(printable(text))
 
 
-NARROWEST = 10
-"""To so many characters a column of text is folded, so that numbers fit."""
-
-
 def columns(texts: Sequence[str], numbers: Sequence[str] = (), **style: Any) -> Table:
     """An empty table: columns of text, then columns of numbers. style: arguments of rich's Table.
 
@@ -253,16 +246,10 @@ def columns(texts: Sequence[str], numbers: Sequence[str] = (), **style: Any) -> 
 
 
 def print_table(console: Console, table: Table) -> None:
-    """Print a table of `columns`, wider than the terminal where numbers would be cut otherwise."""
-    narrow = copy.copy(table)
-    narrow.columns = [
-        column if column.no_wrap else dataclasses.replace(column, max_width=NARROWEST)
-        for column in table.columns
-    ]
-    boundless = console.options.update_width(10_000)
-    least = console.measure(narrow, options=boundless).maximum
-    if least > console.width:
-        table.width = least
+    """Print a table of `columns`, 80 columns wide on a terminal that is narrower: numbers are whole
+    there."""
+    if console.width < 80:
+        table.width = 80
     console.print(table, crop=False)
 
 

@@ -2,7 +2,6 @@
 
 import contextlib
 import os
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -20,6 +19,7 @@ from toytrans.cli.common import (
     newest,
     open_run,
     output,
+    progress_bar,
     span_of,
     warn_of_fault,
     write_new,
@@ -148,20 +148,16 @@ def evaluate(
 @contextlib.contextmanager
 def _watched(run: Path) -> "Iterator[Callable[[int, int], None]]":
     """A progress bar on a terminal and lines elsewhere, after two seconds."""
-    from tqdm import tqdm
-
+    progress, so_far = Progress(), 0
     shape = "{desc} {bar} {percentage:3.0f}% {remaining} left"
-    hidden, progress, so_far = not sys.stderr.isatty(), Progress(), 0
-    with tqdm(
-        desc=str(run), delay=2, leave=False, disable=hidden, dynamic_ncols=True, bar_format=shape
-    ) as bar:
+    with progress_bar(shape, desc=str(run), delay=2) as bar:
 
         def follow(done: int, total: int) -> None:
             nonlocal so_far
             so_far += done
             bar.total = total
             bar.update(done)
-            if hidden:
+            if bar.disable:
                 progress(f"{run}, {so_far / total:.0%}")
 
         yield follow

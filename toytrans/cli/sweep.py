@@ -7,11 +7,9 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from toytrans.cli.common import (
-    ConfigOption,
     Examples,
     Lengths,
     MetricOption,
-    either,
     note,
     output,
     share,
@@ -29,7 +27,6 @@ def sweep(
     path: Annotated[
         Path | None, typer.Argument(metavar="CONFIG", help="YAML file that describes the runs.")
     ] = None,
-    config: ConfigOption = None,
     seeds: Annotated[
         str | None,
         typer.Option(metavar="FROM:TO", help="Seeds: 0:2 is 0, 1 and 2. Default: one."),
@@ -55,7 +52,7 @@ def sweep(
     ] = None,
     out: Annotated[
         Path | None,
-        typer.Option(metavar="DIR", help="Folder. Default: runs/sweeps/<name of the config>."),
+        typer.Option(metavar="DIR", help="Folder. Default: runs/sweeps/ and the config's name."),
     ] = None,
 ) -> None:
     """Train every combination of values with every seed, and compare them.
@@ -64,8 +61,7 @@ def sweep(
     """
     from toytrans.config.load import load_config
 
-    file = either(path, config, "config")
-    if file is None:
+    if path is None:
         raise UserError("no config; name one, say `toytrans sweep reverse`")
     numbers = None if seeds is None else range_of(seeds)
     span = span_of(lengths)
@@ -79,8 +75,8 @@ def sweep(
     if on == "ray":
         check_ray()
     planned = plan(
-        out or SWEEPS / file.stem,
-        lambda changes: load_config(file, changes),
+        out or SWEEPS / path.stem,
+        lambda changes: load_config(path, changes),
         sets or (),
         numbers,
         of_lengths(span, examples),

@@ -14,11 +14,10 @@ import typer
 
 from toytrans.cli.common import (
     Break,
-    ConfigOption,
     Overrides,
     TrustCode,
-    either,
     note,
+    progress_bar,
     share,
     warn_of_fault,
 )
@@ -63,10 +62,12 @@ def train(
     path: Annotated[
         Path | None, typer.Argument(metavar="CONFIG", help="YAML file that describes the run.")
     ] = None,
-    config: ConfigOption = None,
+    config: Annotated[
+        Path | None, typer.Option(metavar="CONFIG", help="The same as the argument CONFIG.")
+    ] = None,
     out: Annotated[
         str | None,
-        typer.Option(metavar="PATH", help="Run directory. Default: runs/<name of the config>."),
+        typer.Option(metavar="PATH", help="Run directory. Default: runs/ and the config's name."),
     ] = None,
     device: Annotated[
         str | None,
@@ -101,7 +102,9 @@ def train(
     """Train a model from a YAML file and measure it."""
     from toytrans.config.load import load_config
 
-    file = either(path, config, "config")
+    if path and config:
+        raise UserError(f"{path} and --config {config}: give the config once")
+    file = path or config
     if out == "":  # a shell variable that is not set
         raise UserError("--out: empty; name a directory, or leave --out away")
     changes, short = overrides or [], {"device": device, "fault": fault, "seed": seed}
@@ -179,15 +182,9 @@ def _view(session: "Session", watched: bool) -> AbstractContextManager[Callable[
 
 @contextlib.contextmanager
 def _bar(trainer: "Trainer") -> Iterator[Callable[[Moment], None]]:
-    from tqdm import tqdm
-
-    bar = tqdm(
-        total=trainer.config.train.max_steps,
-        initial=trainer.progress.step,
-        unit="step",
-        dynamic_ncols=True,
-        bar_format="step {n_fmt}/{total_fmt} {bar} {desc} {remaining} left",
-    )
+    config, step = trainer.config.train, trainer.progress.step
+    shape = "step {n_fmt}/{total_fmt} {bar} {desc} {remaining} left"
+    bar = progress_bar(shape, total=config.max_steps, initial=step)
 
     def show(moment: Moment) -> None:
         with contextlib.suppress(OSError):  # a terminal that was closed: its signal saves

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from toytrans.cli.common import (
-    Checkpoint,
     Progress,
     TrustCode,
     note,
@@ -39,15 +38,14 @@ def translate(
             "sequence per line of standard input.",
         ),
     ] = None,
-    checkpoint: Checkpoint = "best",
     trust_code: TrustCode = False,
 ) -> None:
-    """Translate sequences of symbols with a run."""
+    """Translate sequences of symbols with the best checkpoint of a run."""
     from toytrans.training.devices import tune_process
 
     path, sequences = run_and_sequences(sequences)
     tune_process()
-    run = open_run(path, checkpoint)
+    run = open_run(path, "best")
     warn_of_fault(run.config.fault)
     typed = not sequences and sys.stdin.isatty()
     if typed:
