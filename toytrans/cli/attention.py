@@ -48,7 +48,7 @@ def attention(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show what every attention head looks at in a translation, and what each head does.
+    """Show what every attention head looks at in a translation.
 
     By default the last cross-attention in the first translation, on one screen.
     --part all shows every attention of every translation.

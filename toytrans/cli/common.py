@@ -34,7 +34,9 @@ RARE = "Rarely used"
 """The last group of options in the help of a command."""
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
-Checkpoint = Annotated[str, typer.Option(help="Which checkpoint: best | last | STEP.")]
+Checkpoint = Annotated[
+    str, typer.Option(help="Which checkpoint: best | last | STEP.", rich_help_panel=RARE)
+]
 Overrides = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="KEY=VALUE", help="Change a config key, say train.lr=1e-3."),

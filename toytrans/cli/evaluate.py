@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from toytrans.cli.common import (
+    RARE,
     AsJson,
     Checkpoint,
     Lengths,
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
     from toytrans.evaluation import Scores
     from toytrans.training.run import Run
 
-Device = Annotated[str, typer.Option(help="auto | cpu | cuda | cuda:N | mps")]
+Device = Annotated[str, typer.Option(help="auto | cpu | cuda | cuda:N | mps", rich_help_panel=RARE)]
 
 
 def evaluate(
@@ -55,20 +56,32 @@ def evaluate(
     ] = None,
     lengths: Lengths = None,
     length_of: Annotated[
-        Literal["src", "tgt"], typer.Option(help="Whether lengths are of sources or targets.")
+        Literal["src", "tgt"],
+        typer.Option(help="Whether lengths are of sources or targets.", rich_help_panel=RARE),
     ] = "src",
     examples: Annotated[
-        int | None, typer.Option(min=1, max=10**7, help="Number of pairs to measure, in all.")
+        int | None,
+        typer.Option(metavar="N", min=1, max=10**7, help="Number of pairs to measure, in all."),
     ] = None,
     decode: Annotated[
         int | None,
-        typer.Option(min=1, max=10**7, help="Pairs of each length to decode. Default: all."),
+        typer.Option(
+            metavar="N",
+            min=1,
+            max=10**7,
+            help="Pairs of each length to decode. Default: all.",
+            rich_help_panel=RARE,
+        ),
     ] = None,
     beam: Annotated[int, typer.Option(min=1, max=1000, help="Beam width. 1 is greedy search.")] = 1,
     metric: MetricOption = "exact_match",
     csv: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="Write a row for each run, length and metric."),
+        typer.Option(
+            metavar="FILE",
+            help="Write a row for each run, length and metric.",
+            rich_help_panel=RARE,
+        ),
     ] = None,
     plot: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Draw the metric as a .png or .svg.")
@@ -78,7 +91,7 @@ def evaluate(
     trust_code: TrustCode = False,
     as_json: AsJson = False,
 ) -> None:
-    """Measure a run, or compare several: exact match below, in and beyond the training lengths.
+    """Measure a run, or compare several.
 
     One run: per length, with errors. Several runs, grouped by config: means over seeds with
     intervals, and differences over equal seeds. Runs that are unfinished or cannot be read are

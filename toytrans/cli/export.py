@@ -29,9 +29,9 @@ def export(
     checkpoint: Checkpoint = "best",
     trust_code: TrustCode = False,
 ) -> None:
-    """Write the model of a run for another runtime, and compare the tokens of both.
+    """Write the model of a run for another runtime.
 
-    safetensors: one file for plain PyTorch. huggingface: a folder for transformers. ctranslate2: a
+    The tokens of both are compared. safetensors: one file for plain PyTorch. huggingface: a folder for transformers. ctranslate2: a
     folder for CTranslate2. onnx: a folder for ONNX runtimes. A model that a format cannot express
     is refused. docs/export.md shows how each is used.
     """

@@ -48,7 +48,7 @@ def inspect_masks(
         bool, typer.Option("--html", help="Print one HTML document; with --steps, every step.")
     ] = False,
 ) -> None:
-    """Show the masks of a padded batch, and their effect on attention.
+    """Show the masks of a padded batch, and their effect.
 
     By default the three masks of the pair with the most pads, on one screen.
     --panel all shows every table of every pair.

@@ -25,7 +25,7 @@ def report(
     ] = None,
     trust_code: TrustCode = False,
 ) -> None:
-    """Write one HTML page about a run, or about several runs beside each other.
+    """Write one HTML page about a run, or about several.
 
     The page holds everything it needs and opens in any browser. One run: curves, exact match by
     length, masks, attention at every checkpoint, translations, checks, configuration. Several

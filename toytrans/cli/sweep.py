@@ -55,7 +55,7 @@ def sweep(
         typer.Option(metavar="DIR", help="Folder. Default: runs/sweeps/ and the config's name."),
     ] = None,
 ) -> None:
-    """Train every combination of values with every seed, and compare them.
+    """Train all combinations of values and seeds, and compare them.
 
     The same command goes on where it was stopped.
     """

@@ -33,7 +33,7 @@ def trace(
         typer.Option(metavar="FILE", help="Write FILE.safetensors, or a page FILE.html."),
     ] = None,
 ) -> None:
-    """Show every tensor of one attention and its layer, from ids to output.
+    """Show every tensor of one attention and its layer.
 
     By default the batch, the attention weights and a summary, on one screen.
     --panel all shows every tensor.

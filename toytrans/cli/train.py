@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 import typer
 
 from toytrans.cli.common import (
+    RARE,
     Break,
     Overrides,
     TrustCode,
@@ -63,7 +64,10 @@ def train(
         Path | None, typer.Argument(metavar="CONFIG", help="YAML file that describes the run.")
     ] = None,
     config: Annotated[
-        Path | None, typer.Option(metavar="CONFIG", help="The same as the argument CONFIG.")
+        Path | None,
+        typer.Option(
+            metavar="CONFIG", help="The same as the argument CONFIG.", rich_help_panel=RARE
+        ),
     ] = None,
     out: Annotated[
         str | None,
@@ -88,7 +92,8 @@ def train(
         ),
     ] = False,
     log_to: Annotated[
-        Literal["tensorboard"] | None, typer.Option(help="Copy the records to RUN/logs.")
+        Literal["tensorboard"] | None,
+        typer.Option(help="Copy the records to RUN/logs.", rich_help_panel=RARE),
     ] = None,
     watched: Annotated[
         bool,
