@@ -28,7 +28,7 @@ def board(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Train published tasks, and compare with the published numbers."""
+    """Train published tasks, and compare with their numbers."""
     from toytrans.sweeps.board import lines_of, load_board, of_tasks, plan_board, write_board
 
     if name is None:

@@ -63,7 +63,7 @@ def check(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Check that masks, loss, labels and layers do what they should.
+    """Check that masks, loss and layers do what they should.
 
     Checked are a run, fresh weights of a config, or your own --model: a function
     that returns a Hugging Face model, or a dict with `model`, `pad_id`,

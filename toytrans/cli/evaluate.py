@@ -93,9 +93,10 @@ def evaluate(
 ) -> None:
     """Measure a run, or compare several.
 
-    One run: per length, with errors. Several runs, grouped by config: means over seeds with
-    intervals, and differences over equal seeds. Runs that are unfinished or cannot be read are
-    named, and never averaged in.
+    Shown are exact match below, in and beyond the training lengths. One run: per
+    length, with errors. Several runs, grouped by config: means over seeds with
+    intervals, and differences over equal seeds. Runs that are unfinished or cannot
+    be read are named, and never averaged in.
     """
     span = span_of(lengths)
     files: Path | tuple[Path, Path] | None = None

@@ -31,9 +31,13 @@ def export(
 ) -> None:
     """Write the model of a run for another runtime.
 
-    The tokens of both are compared. safetensors: one file for plain PyTorch. huggingface: a folder for transformers. ctranslate2: a
-    folder for CTranslate2. onnx: a folder for ONNX runtimes. A model that a format cannot express
-    is refused. docs/export.md shows how each is used.
+    The tokens of both are compared. A model that a format cannot express is
+    refused. docs/export.md shows how each is used.
+
+    safetensors: one file for plain PyTorch.
+    huggingface: a folder for transformers.
+    ctranslate2: a folder for CTranslate2.
+    onnx: a folder for ONNX runtimes.
     """
     if out is not None:
         check_new("--out", out)

@@ -40,7 +40,7 @@ def translate(
     ] = None,
     trust_code: TrustCode = False,
 ) -> None:
-    """Translate sequences of symbols with the best checkpoint of a run."""
+    """Translate sequences of symbols with a run."""
     from toytrans.training.devices import tune_process
 
     path, sequences = run_and_sequences(sequences)
