@@ -42,7 +42,7 @@ WRITERS = {
 }
 """Commands by name; the file comes last. Some take the ending of a picture only."""
 
-NAMES = {"eval --plot": "made.svg", "attention": "made.svg"}
+NAMES = {"eval --plot": "made.svg", "attention": "made.svg", "trace": "made.html"}
 
 
 @pytest.mark.parametrize("what", WRITERS)

@@ -323,7 +323,7 @@ def test_masks_heads_and_measurements_are_tables(run: toytrans.Run):
     assert "4 at 1 -&gt; &lt;pad&gt; at 3: masked: pad key" in page
     maps = run.attention("1 2 3", sample=0)
     page = maps._repr_html_()
-    _, _, weights = next(maps.maps())
+    weights = maps.shown[0].weights
     assert page.count("<table>") == 1 + len(maps.heads)
     assert f": {float(weights[0, 0, 0]):.4f}" in page
     long = " ".join(["1"] * 200)

@@ -64,10 +64,10 @@ def test_what_is_shown_is_what_translate_says(run: str, command: Command) -> Non
         end = said.index(PAD_ID) if PAD_ID in said else len(said)
         assert read[:end] == [BOS_ID, *said[: end - 1]] and not any(read[end:])
     batch = Batch(*(torch.tensor(found[name]) for name in ("src", "tgt_in", "tgt_out")))
-    seen = {(one.part, one.layer): one.weights for one in heads.attend(loaded.model, batch)}
+    seen = {one[:3]: one.weights for one in heads.attend(loaded.model, batch)}
     assert len(found["heads"]) == 2 * 4
     for head in found["heads"]:
-        weights = seen[head["part"], head["layer"]][:, head["head"] - 1]
+        weights = seen[head["part"], head["layer"], head["head"]]
         assert torch.tensor(head["weights"]).equal(weights)
         assert {rule["rule"] for rule in head["rules"]} == set(heads.RULES[head["part"]])
     assert found["measured_on"] == "30 validation pairs", "all that there are"

@@ -9,7 +9,7 @@ from toytrans.data.batches import Batch, make_batch
 from toytrans.data.pairs import Pairs, pad_rows
 from toytrans.errors import UserError
 from toytrans.inspection import heads as h
-from toytrans.inspection.heads import AttentionWeights, translated
+from toytrans.inspection.heads import Head, translated
 from toytrans.inspection.record import PARTS, Part, capture, intermediates
 from toytrans.model.context import AttentionContext
 from toytrans.model.masks import MaskMaker
@@ -57,10 +57,8 @@ def by_hand(part: str, rule: str, n: int, t: int, source_bos: bool) -> int:
     return names.index(wanted) if wanted in names else -1
 
 
-def following(
-    part: str, rule: str, batch: Batch, source_bos: bool, weight: float
-) -> AttentionWeights:
-    """An attention of one head that puts `weight` on the key a rule names, where that is seen,
+def following(part: str, rule: str, batch: Batch, source_bos: bool, weight: float) -> Head:
+    """A head that puts `weight` on the key a rule names, where that is seen,
     and the rest evenly on the others; where it is not, all of it evenly."""
     visible = visible_of(part, batch)
     weights = visible / visible.sum(-1, keepdim=True).double()
@@ -72,7 +70,7 @@ def following(
                 others = int(visible[b, query].sum()) - 1
                 weights[b, query] = visible[b, query] * (1 - weight) / others
                 weights[b, query, key] = weight
-    return AttentionWeights(part, 1, (1,), weights[:, None], visible)
+    return Head(part, 1, 1, weights, visible)
 
 
 CASES = [(part, rule) for part, rules in h.RULES.items() for rule in rules]
@@ -105,9 +103,7 @@ def test_chance_by_hand() -> None:
     found = {}
     for part in PARTS:
         visible = visible_of(part, batch)
-        seen = AttentionWeights(
-            part, 1, (1,), visible[:, None] / visible.sum(-1)[:, None, :, None], visible
-        )
+        seen = Head(part, 1, 1, visible / visible.sum(-1, keepdim=True), visible)
         (head,) = h.measure([([seen], batch)])
         found |= {(part, fit.rule): fit.chance for fit in head.fits}
     # four keys, three queries; the first symbol has nothing before it
@@ -125,10 +121,10 @@ def test_even_weights_follow_no_rule(part: Part) -> None:
     """Not even "first", which the first of equal weights would give; nor by rounding."""
     batch = batch_of(ROWS, True)
     visible = visible_of(part, batch)
-    even = (visible / visible.sum(-1, keepdim=True))[:, None]
+    even = visible / visible.sum(-1, keepdim=True)
     shaken = even * (1 + 1e-6 * torch.rand_like(even))
-    seen = AttentionWeights(part, 2, (1, 2), torch.cat((even, shaken), 1), visible)
-    for head in h.measure([([seen], batch)]):
+    seen = [Head(part, 2, number, each, visible) for number, each in ((1, even), (2, shaken))]
+    for head in h.measure([(seen, batch)]):
         assert head.label == h.NO_RULE
         assert all(fit.share == 0 for fit in head.fits)
         assert all(fit.weight == pytest.approx(fit.chance) for fit in head.fits)
@@ -139,7 +135,7 @@ def test_half_of_the_queries_are_not_enough_for_a_label() -> None:
     seen = following("cross", "same place", batch_of(ROWS, False), False, 0.9)
     other = following("cross", "mirror place", batch_of(ROWS, False), False, 0.9)
     mixed = torch.cat([seen.weights, other.weights] * 10)
-    of_both = AttentionWeights("cross", 1, (1,), mixed, seen.visible.repeat(20, 1, 1))
+    of_both = Head("cross", 1, 1, mixed, seen.visible.repeat(20, 1, 1))
     (head,) = h.measure([([of_both], batch)])
     assert {fit.rule for fit in head.fits[:2]} == {"same place", "mirror place"}
     assert 0.5 <= head.best.share < 0.6, "the middle symbol is its own mirror"
@@ -148,7 +144,7 @@ def test_half_of_the_queries_are_not_enough_for_a_label() -> None:
 
 def test_few_queries_prove_nothing_and_many_of_the_same_do() -> None:
     batch = batch_of([[5, 6]], False)
-    seen = AttentionWeights("cross", 1, (1,), torch.eye(3)[None, None], visible_of("cross", batch))
+    seen = Head("cross", 1, 1, torch.eye(3)[None], visible_of("cross", batch))
     (few,) = h.measure([([seen], batch)])
     assert (few.best.rule, few.best.share, few.label) == ("same place", 1, h.NO_RULE)
     (many,) = h.measure([([seen], batch)] * 10)
@@ -157,8 +153,8 @@ def test_few_queries_prove_nothing_and_many_of_the_same_do() -> None:
 
 def test_rules_that_the_data_cannot_tell_apart_are_all_named() -> None:
     batch = batch_of([[5]] * 30, True)
-    weights = torch.tensor([0.0, 1.0, 0.0]).expand(30, 1, 2, 3)
-    seen = AttentionWeights("cross", 1, (1,), weights, visible_of("cross", batch))
+    weights = torch.tensor([0.0, 1.0, 0.0]).expand(30, 2, 3)
+    seen = Head("cross", 1, 1, weights, visible_of("cross", batch))
     (head,) = h.measure([([seen], batch)])
     assert head.label == "same place or mirror place"
 
@@ -171,24 +167,24 @@ def test_the_weights_are_those_of_the_pass() -> None:
     model = model_of(VOCABULARY, positions="sinusoidal", n_encoder_layers=2, n_decoder_layers=1)
     seen = h.attend(model, batch)
     (one,) = h.attend(model, batch, h.Choice("encoder", 2, 3))
-    assert one.heads == (3,) and torch.equal(one.weights, seen[1].weights[:, 2:3])
+    assert one[:3] == ("encoder", 2, 3) and torch.equal(one.weights, seen[5].weights)
     calls = capture(model, batch)
     for one in seen:
-        assert torch.equal(one.weights, calls[one.part, one.layer].intermediates().weights)
+        weights = calls[one.part, one.layer].intermediates().weights
+        assert torch.equal(one.weights, weights[:, one.number - 1])
     context = AttentionContext.of(model.masks.encoder_self(batch.src), None, torch.float64)
     with torch.no_grad():
         x = model.embed(model.src_embedding, batch.src)
         one, two = model.encoder_stack()
         x = two.residuals[0].norm(one(x, context))
-        assert torch.equal(
-            seen[1].weights, intermediates(two.self_attention, x, context)[0].weights
-        )
+        steps, _ = intermediates(two.self_attention, x, context)
+        assert torch.equal(seen[5].weights, steps.weights[:, 2])
     for one in seen:
         sums = one.weights.sum(-1)
         torch.testing.assert_close(sums, torch.ones_like(sums))
         keys = h.axes(one.part, batch)[1]
-        pads = (keys == PAD_ID)[:, None, None].expand_as(one.weights)
-        assert pads.any() and not one.visible[pads[:, 0]].any()
+        pads = (keys == PAD_ID)[:, None].expand_as(one.weights)
+        assert pads.any() and not one.visible[pads].any()
         assert (one.weights[pads] == 0).all()
 
 
@@ -227,7 +223,7 @@ def test_a_head_that_sees_the_future_is_called_next() -> None:
     batch = batch_of(ROWS, False)
     visible = (batch.tgt_in != PAD_ID)[:, None].expand(-1, batch.tgt_in.shape[1], -1)
     weights = torch.zeros(visible.shape).diagonal_scatter(torch.ones(3, 7), 1, 1, 2) * visible
-    seen = AttentionWeights("decoder", 1, (1,), weights[:, None], visible)
+    seen = Head("decoder", 1, 1, weights, visible)
     (head,) = h.measure([([seen], batch)])
     assert head.best.rule == "next"
     assert head.best.share == pytest.approx(13 / 16), "the last symbol has nothing after it"

@@ -210,110 +210,41 @@ def test_any_mask_at_all_is_converted_as_it_is(library, name, batch):
 
 # By hand -----------------------------------------------------------------------------------------
 
-INF, LOWEST = float("inf"), torch.finfo(torch.float32).min
-BY_HAND: dict[str, tuple[torch.dtype, list[tuple[str, str, Any]]]] = {
-    "torch-mha": (
-        torch.bool,
-        [
-            ("encoder_self", "key_padding_mask", [[0, 0], [0, 1]]),
-            ("decoder_self", "key_padding_mask", [[0, 0], [0, 1]]),
-            ("decoder_self", "attn_mask", [[0, 1], [0, 0]]),
-            ("cross", "key_padding_mask", [[0, 0], [0, 1]]),
-        ],
-    ),
-    "torch-sdpa": (
-        torch.bool,
-        [
-            ("encoder_self", "attn_mask", [[[[1, 1]]], [[[1, 0]]]]),
-            ("decoder_self", "attn_mask", [[[[1, 0], [1, 1]]], [[[1, 0], [1, 0]]]]),
-            ("cross", "attn_mask", [[[[1, 1]]], [[[1, 0]]]]),
-        ],
-    ),
-    "additive": (
-        torch.float32,
-        [
-            ("encoder_self", "mask", [[[[0, 0]]], [[[0, -INF]]]]),
-            ("decoder_self", "mask", [[[[0, -INF], [0, 0]]], [[[0, -INF], [0, -INF]]]]),
-            ("cross", "mask", [[[[0, 0]]], [[[0, -INF]]]]),
-        ],
-    ),
-    "hf": (
-        torch.int64,
-        [
-            ("encoder_self", "attention_mask", [[1, 1], [1, 0]]),
-            ("decoder_self", "decoder_attention_mask", [[1, 1], [1, 0]]),
-            ("cross", "attention_mask", [[1, 1], [1, 0]]),
-        ],
-    ),
-    "x-transformers": (
-        torch.bool,
-        [
-            ("encoder_self", "mask", [[1, 1], [1, 0]]),
-            ("decoder_self", "mask", [[1, 1], [1, 0]]),
-            ("decoder_self", "attn_mask", [[1, 0], [1, 1]]),
-            ("cross", "context_mask", [[1, 1], [1, 0]]),
-        ],
-    ),
-    "sockeye": (  # pair and head: (0, 0), (0, 1), (1, 0), (1, 1)
-        torch.bool,
-        [
-            ("encoder_self", "att_mask", [[[0, 0], [0, 0]]] * 2 + [[[0, 1], [0, 1]]] * 2),
-            ("decoder_self", "target_mask", [[[0, 1], [0, 0]]] * 2 + [[[0, 1], [0, 1]]] * 2),
-            ("cross", "source_mask", [[[0, 0], [0, 0]]] * 2 + [[[0, 1], [0, 1]]] * 2),
-        ],
-    ),
-    "t2t": (
-        torch.float32,
-        [
-            ("encoder_self", "encoder_self_attention_bias", [[[[0, 0]]], [[[0, -1e9]]]]),
-            (
-                "decoder_self",
-                "decoder_self_attention_bias",
-                [[[[0, -1e9], [0, 0]]], [[[0, -1e9], [0, -1e9]]]],
-            ),
-            ("cross", "encoder_decoder_attention_bias", [[[[0, 0]]], [[[0, -1e9]]]]),
-        ],
-    ),
-    "joeynmt": (
-        torch.bool,
-        [
-            ("encoder_self", "src_mask", [[[1, 1]], [[1, 0]]]),
-            ("decoder_self", "trg_mask", [[[1, 0], [1, 1]], [[1, 0], [1, 0]]]),
-            ("cross", "src_mask", [[[1, 1]], [[1, 0]]]),
-        ],
-    ),
-    "annotated": (
-        torch.bool,
-        [
-            ("encoder_self", "src_mask", [[[1, 1]], [[1, 0]]]),
-            ("decoder_self", "tgt_mask", [[[1, 0], [1, 1]], [[1, 0], [1, 0]]]),
-            ("cross", "src_mask", [[[1, 1]], [[1, 0]]]),
-        ],
-    ),
+SEEN = [[[0, 1], [0, 0]]] * 2 + [[[0, 1], [0, 1]]] * 2  # pair and head: (0, 0), (0, 1), (1, 0), ..
+BIAS = [[[[0, -1e9], [0, 0]]], [[[0, -1e9], [0, -1e9]]]]
+BY_HAND: dict[str, list[Any]] = {
+    "sockeye": [
+        ("att_mask", [[[0, 0], [0, 0]]] * 2 + [[[0, 1], [0, 1]]] * 2),
+        ("target_mask", SEEN),
+        ("source_mask", [[[0, 0], [0, 0]]] * 2 + [[[0, 1], [0, 1]]] * 2),
+    ],
+    "t2t": [
+        ("encoder_self_attention_bias", [[[[0, 0]]], [[[0, -1e9]]]]),
+        ("decoder_self_attention_bias", BIAS),
+        ("encoder_decoder_attention_bias", [[[[0, 0]]], [[[0, -1e9]]]]),
+    ],
+    "joeynmt": [
+        ("src_mask", [[[1, 1]], [[1, 0]]]),
+        ("trg_mask", [[[1, 0], [1, 1]], [[1, 0], [1, 0]]]),
+        ("src_mask", [[[1, 1]], [[1, 0]]]),
+    ],
+    "annotated": [
+        ("src_mask", [[[1, 1]], [[1, 0]]]),
+        ("tgt_mask", [[[1, 0], [1, 1]], [[1, 0], [1, 0]]]),
+        ("src_mask", [[[1, 1]], [[1, 0]]]),
+    ],
 }
+"""Of libraries that are imitated here; the others are called."""
 
 
-@pytest.mark.parametrize("library", LIBRARIES)
+@pytest.mark.parametrize("library", BY_HAND)
 def test_two_pairs_by_hand(library):
     """Two heads; the second pair's source and target are one token and a pad."""
     src, tgt_in = torch.tensor([[4, 2], [2, 0]]), torch.tensor([[1, 4], [1, 0]])
     found = convert(make_masks(src, tgt_in), src, tgt_in, library, 2)
-    dtype, expected = BY_HAND[library]
-    assert [(each.attention, each.argument, each.tensor.tolist()) for each in found] == expected
-    assert all(each.tensor.dtype == dtype for each in found)
-
-
-def test_hf_masks_of_four_dimensions_are_numbers_to_add():
-    src, tgt_in = torch.tensor([[4, 2], [2, 0]]), torch.tensor([[1, 4], [1, 0]])
-    found = convert(make_masks(src, tgt_in, "keys_and_queries"), src, tgt_in, "hf", 2)
-    names = ["attention_mask", "decoder_attention_mask", "attention_mask"]
-    assert [each.argument for each in found] == names
-    assert found[1].tensor.tolist() == [
-        [[[0, LOWEST], [0, 0]]],
-        [[[0, LOWEST], [LOWEST, LOWEST]]],
-    ]
-    assert all(each.tensor.dtype == torch.float32 for each in found)
-    assert "encoder_outputs" in found[2].polarity and "encoder_outputs" not in found[0].polarity
+    assert [(each.argument, each.tensor.tolist()) for each in found] == BY_HAND[library]
+    kind = torch.float32 if library == "t2t" else torch.bool
+    assert all(each.tensor.dtype == kind for each in found)
 
 
 def test_an_unknown_library_is_refused():
@@ -355,20 +286,6 @@ def test_what_a_query_gets_that_sees_nothing(library, options, left):
     zeros = attention.out_proj.bias.expand(3, -1)
     expected = {"zeros": zeros, "mean": mean, "nan": torch.full((3, 24), torch.nan)}[left]
     assert torch.allclose(output, expected, rtol=0, atol=1e-6, equal_nan=True)
-
-
-def test_decoder_of_x_transformers_adds_the_triangle_itself():
-    decoder = x_transformers.Decoder(
-        dim=24, depth=1, heads=HEADS, attn_dim_head=8, cross_attend=True
-    )
-    src, tgt_in = BATCHES["right"]
-    x, memory = torch.randn(*tgt_in.shape, 24), torch.randn(*src.shape, 24)
-    converted = convert(make_masks(src, tgt_in), src, tgt_in, "x-transformers", HEADS)
-    given = {each.argument: each.tensor for each in converted if each.attention != "encoder_self"}
-    whole = decoder(x, context=memory, **given)
-    triangle = given.pop("attn_mask")
-    assert torch.equal(whole, decoder(x, context=memory, **given))
-    assert not torch.equal(whole, decoder(x, context=memory, attn_mask=triangle))
 
 
 # A whole model of Hugging Face's -----------------------------------------------------------------

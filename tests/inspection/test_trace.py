@@ -1,19 +1,15 @@
 """The numbers of a trace are those of the forward pass."""
 
-import json
-import math
 from itertools import product
 
 import pytest
 import torch
 from conftest import VOCABULARY, config_of, inspected_of
 
-from toytrans.files import json_text
 from toytrans.inspection.record import PARTS
 from toytrans.inspection.shown import InspectedBatch, fresh
 from toytrans.inspection.table import Table
 from toytrans.inspection.trace import (
-    TraceReport,
     accounts,
     attempt_view,
     layout,
@@ -63,12 +59,6 @@ def test_a_layer_goes_on_from_the_layer_before_it(part: str, shared: bool, norm:
             assert torch.allclose(made, logits, atol=1e-12)
         if part == "cross":
             assert torch.allclose(second["memory"], memory, atol=1e-12)
-
-
-def test_numbers_that_json_lacks_become_null() -> None:
-    values = torch.tensor([[1.0, -math.inf], [math.nan, 2.0]])
-    document = json.loads(json_text(TraceReport([], {"x": values}).to_dict()))
-    assert document["tensors"][0]["values"] == [[1.0, None], [None, 2.0]]
 
 
 # Tables --------------------------------------------------------------------------------------

@@ -34,18 +34,6 @@ def model_and_batch() -> tuple[Transformer, tuple[torch.Tensor, ...]]:
     return fresh(lambda: Transformer(walkthrough.TINY, vocabulary), 0), tuple(batch)
 
 
-def test_the_steps_in_their_order() -> None:
-    numbers = list(dict.fromkeys(table.number for table in STEPS))
-    before_cross = [*map(str, range(8)), "7a", "7b", "7c"]
-    assert numbers == [*before_cross, *map(str, range(8, 18))]
-
-
-def test_the_example_has_the_lengths_of_the_lesson() -> None:
-    (batch,) = step("0")
-    assert "src 4 of 5, tgt_in 3 of 5" in batch.shape
-    assert dict(batch.rows)["loss"] == ["1", "1", "1", CLOSED, CLOSED]
-
-
 def test_every_matrix_follows_from_those_before_it() -> None:
     (q,), (k_t,) = step("1"), step("2")
     product, scaled = step("3")
@@ -64,11 +52,6 @@ def test_every_matrix_follows_from_those_before_it() -> None:
     scores[:, 4] = -torch.inf
     assert near(weights, scores.softmax(-1)) and not weights[:, 4].any()
     assert near(values(step("13")[0]), weights @ v, 0.05)
-
-
-def test_rows_of_weights_sum_to_one() -> None:
-    for number in ("5", "7c", "12"):
-        assert [row[-1] for _, row in step(number)[0].rows] == ["| 1.00"] * 5
 
 
 def test_decoder_self_attention_sees_the_past_alone() -> None:

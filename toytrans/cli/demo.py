@@ -50,15 +50,15 @@ def demo(
     projections: one projection for all heads equals one for each.
     heads: ten ragged lists become eight heads and are merged again.
     leaks: how much attention falls on pads and on the future without the mask.
-    scale: how scores and softmax change as heads grow, with and without the scale;
-    with a run, config, --part or --layer, in that model's heads.
+    scale: scores and softmax as heads grow, with and without the scale; with a
+    run, config, --part or --layer, in that model's heads.
     decoding: one masked pass beside decoding step by step.
     gradients: every gradient derived by hand beside autograd's; exit code 1 if
-    one differs. The derivations are in toytrans/model/manual_backward/functions.py.
+    one differs.
 
-    leaks, scale and decoding take the first training pairs of a run or of a config
-    with fresh weights. With neither, the newest run is taken, and named. Lessons 1
-    to 5 explain them.
+    leaks, scale and decoding take the first training pairs of a run or of a
+    config with fresh weights. With neither, the newest run is taken, and named.
+    Lessons 1 to 5 explain them.
     """
     if name == "gradients":
         _gradients(as_json)

@@ -38,9 +38,9 @@ def trace(
     By default the batch, the attention weights and a summary, on one screen.
     --panel all shows every tensor.
 
-    Pairs are the first training pairs of a run or of a config with fresh weights,
-    or sequences given with --src and --tgt. With neither, the newest run is taken,
-    and named. The pair with the most pads is printed.
+    Pairs are the first training pairs of a run or of a config with fresh
+    weights, or sequences given with --src and --tgt. With neither, the newest
+    run is taken, and named. The pair with the most pads is printed.
     """
     from toytrans.inspection import trace as traces
 

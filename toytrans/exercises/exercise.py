@@ -12,6 +12,7 @@ The teacher's key draws the fault: key, seed, level and number give the same exe
 import hmac
 import os
 import time
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Literal, NamedTuple, get_args
@@ -20,10 +21,10 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from toytrans.config.names import FaultName
 from toytrans.config.sealed import NONCE, opened, seal
-from toytrans.config.yaml import parse_value, read_yaml
+from toytrans.config.yaml import parse_value, read_yaml, write_yaml
 from toytrans.errors import UserError, did_you_mean
 from toytrans.exercises.fault_cards import CARDS
-from toytrans.exercises.sheet import CONFIG_TEXT, MOST_ANSWERS, MOST_STUDENTS, Language, sheet
+from toytrans.exercises.sheet import MOST_ANSWERS, MOST_STUDENTS, Language, sheet
 from toytrans.files import (
     append_line,
     csv_text,
@@ -34,6 +35,7 @@ from toytrans.files import (
     write_file,
     write_json,
 )
+from toytrans.user_code import SHIPPED
 
 CONFIG, ABOUT, SHEET, PROGRESS = "exercise.yaml", "exercise.json", "SHEET.md", "progress.jsonl"
 
@@ -139,7 +141,10 @@ def write(
 
 
 def _config_text(exercise: Exercise) -> str:
-    return CONFIG_TEXT.format(seed=exercise.seed, fault=exercise.fault)
+    """The textbook config with a sealed fault."""
+    values = read_yaml(SHIPPED / "textbook.yaml").values
+    about = "# Reverse sequences with the textbook model; the fault is sealed.\n"
+    return about + write_yaml({"seed": exercise.seed, "fault": exercise.fault, **values})
 
 
 def read(folder: Path) -> Exercise:
@@ -272,24 +277,18 @@ def grade(folder: Path, key: str) -> list[Mark]:
     """
     if not any(folder.glob(f"*/{ABOUT}")):
         raise UserError(f"{folder}: no exercises in it; name the folder that `--class` made")
-    marks: list[Mark] = []
-    holders: dict[str, list[int]] = {}
-    for student in sorted(each for each in folder.iterdir() if _has_files(each)):
-        try:
-            exercise = read(student) if os.path.exists(student / ABOUT) else None
-            mark = _mark(student, exercise, key) if exercise else None
-            marks.append(mark or Mark(student.name, note=f"{ABOUT} is missing"))
-            if exercise and marks[-1].fault:
-                holders.setdefault(exercise.fault, []).append(len(marks) - 1)
-        except UserError as error:
-            marks.append(Mark(student.name, note=str(error)))
-    for copies in holders.values():
-        for place in copies if len(copies) > 1 else ():
-            note = "another folder has this exercise too"
-            marks[place] = marks[place]._replace(right=False, note=note)
-    if not any(mark.fault for mark in marks) and any(mark.note == CHANGED for mark in marks):
+    students = sorted(each for each in folder.iterdir() if _has_files(each))
+    marks = [_mark(student, key) for student in students]
+    seals = Counter(seal for _, seal in marks if seal)
+    graded = [
+        mark._replace(right=False, note="another folder has this exercise too")
+        if seals[seal] > 1
+        else mark
+        for mark, seal in marks
+    ]
+    if not seals and any(mark.note == CHANGED for mark in graded):
         raise UserError(f"{folder}: --key gives none of these exercises; it is the wrong key")
-    return marks
+    return graded
 
 
 def left_out(folder: Path) -> list[str]:
@@ -303,15 +302,20 @@ def _has_files(folder: Path) -> bool:
     return any(os.path.exists(folder / name) for name in (ABOUT, CONFIG, SHEET, PROGRESS))
 
 
-def _mark(folder: Path, exercise: Exercise, key: str) -> Mark:
-    """The mark of one student, copies apart. Raises UserError."""
-    answers, hints = progress(folder)
+def _mark(folder: Path, key: str) -> tuple[Mark, str]:
+    """The mark of one student, copies apart, and the seal of an exercise that the key gives."""
+    try:
+        if not os.path.exists(folder / ABOUT):
+            raise UserError(f"{ABOUT} is missing")
+        exercise, (answers, hints) = read(folder), progress(folder)
+    except UserError as error:
+        return Mark(folder.name, note=str(error)), ""
     known = _is_of(exercise, key)
     counted = answers[: exercise.limit]
     right = [event for event in counted if known and event.answer == exercise.answer]
     shown = next(iter(right or counted[-1:]), None)
     problem = _problem_of_config(folder, exercise) if known else CHANGED
-    return Mark(
+    mark = Mark(
         student=folder.name,
         level=exercise.level,
         answer=(shown and shown.answer) or "",
@@ -322,6 +326,7 @@ def _mark(folder: Path, exercise: Exercise, key: str) -> Mark:
         fault=exercise.answer if known else "",
         note=problem,
     )
+    return mark, exercise.fault if known else ""
 
 
 def _problem_of_config(folder: Path, exercise: Exercise) -> str:

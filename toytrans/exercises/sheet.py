@@ -1,4 +1,4 @@
-"""The text of an exercise: its config, and the sheet for the student in sheet.LANGUAGE.yaml."""
+"""The sheet for the student; its text is in sheet.LANGUAGE.yaml."""
 
 from pathlib import Path
 from typing import Literal
@@ -7,22 +7,6 @@ MOST_STUDENTS = 1000
 MOST_ANSWERS = 100
 
 Language = Literal["en", "ko"]
-
-CONFIG_TEXT = """\
-# Reverse sequences with the textbook model; the fault is sealed.
-seed: {seed}
-fault: {fault}
-data:
-  task: reverse
-  symbols: 10
-  train_length: [2, 7]
-  batch_tokens: 1024
-model:
-  positions: sinusoidal
-  norm: post
-train:
-  max_steps: 400
-"""
 
 COMMANDS = {
     1: ('toytrans translate runs/exercise "5 7 9"', "toytrans doctor runs/exercise"),

@@ -19,8 +19,9 @@ Share and weight are zero for queries whose rule names no visible key. All rules
 same queries. Two rules may name the same key for some queries: the middle symbol is its own mirror.
 """
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple
 
 import torch
@@ -91,25 +92,18 @@ def depths_of(model: Seq2Seq) -> dict[Part, int]:
     return {"encoder": encoder, "decoder": decoder, "cross": decoder}
 
 
-@dataclass(frozen=True)
-class AttentionWeights:
-    """The weights of one attention.
+class Head(NamedTuple):
+    """What one head does on a batch. Layers and heads count from 1.
 
-    heads: the numbers of the H heads.
-    weights: (B, H, Tq, Tk), zero at masked keys.
+    weights: (B, Tq, Tk), zero at masked keys.
     visible: (B, Tq, Tk) bool, the keys that its mask leaves visible.
     """
 
     part: Part
     layer: int
-    heads: tuple[int, ...]
+    number: int
     weights: Tensor
     visible: Tensor
-
-    def only(self, heads: tuple[int, ...]) -> "AttentionWeights":
-        """The same with some of its heads."""
-        rows = [self.heads.index(head) for head in heads]
-        return replace(self, heads=heads, weights=self.weights[:, rows])
 
 
 @dataclass(frozen=True)
@@ -175,39 +169,34 @@ def axes(part: Part, batch: Batch) -> tuple[Tensor, Tensor]:
 # Weights --------------------------------------------------------------------------------------
 
 
-def attend(model: Seq2Seq, batch: Batch, choice: Choice = ALL) -> list[AttentionWeights]:
-    """The weights of every chosen attention, from one forward pass. Raises UserError."""
-    return [
-        _weights(part, layer, choice.head, call.intermediates().weights, call.context.mask)
-        for (part, layer), call in capture(model, batch).items()
-        if choice.part in (None, part) and choice.layer in (None, layer)
-    ]
-
-
-def _weights(
-    part: Part, layer: int, head: int | None, weights: Tensor, mask: Tensor | None
-) -> AttentionWeights:
-    if not bool(weights.isfinite().all()):
-        raise UserError(
-            f"{part} layer {layer}: the weights are not finite, so the model has diverged; "
-            "choose an earlier checkpoint, or train again with a lower train.lr"
-        )
-    rows, n_heads, queries, keys = weights.shape
-    chosen = slice(None) if head is None else slice(head - 1, head)
-    visible = weights.new_ones(1, 1, dtype=torch.bool) if mask is None else mask[:, 0]
-    heads = tuple(range(1, n_heads + 1))[chosen]
-    visible = visible.expand(rows, queries, keys)
-    return AttentionWeights(part, layer, heads, weights[:, chosen], visible)
+def attend(model: Seq2Seq, batch: Batch, choice: Choice = ALL) -> list[Head]:
+    """Every chosen head, from one forward pass. Raises UserError."""
+    found = []
+    for (part, layer), call in capture(model, batch).items():
+        if choice.part not in (None, part) or choice.layer not in (None, layer):
+            continue
+        weights, mask = call.intermediates().weights, call.context.mask  # (B, H, Tq, Tk)
+        if not bool(weights.isfinite().all()):
+            raise UserError(
+                f"{part} layer {layer}: the weights are not finite, so the model has diverged; "
+                "choose an earlier checkpoint, or train again with a lower train.lr"
+            )
+        visible = torch.ones_like(weights[:, 0], dtype=torch.bool)
+        visible = visible if mask is None else mask[:, 0].expand_as(visible)
+        for number, each in enumerate(weights.unbind(1), 1):
+            if choice.head in (None, number):
+                found.append(Head(part, layer, number, each, visible))
+    return found
 
 
 # Rules ----------------------------------------------------------------------------------------
 
 
 class Queries(NamedTuple):
-    """What the H heads of one attention do at the N queries that count, under R rules.
+    """What one head does at the N queries that count, under R rules.
 
-    hits: (N, H, R) bool, whether the largest weight is on the named key.
-    weights: (N, H, R), the weight on that key; 0 where there is none.
+    hits: (N, R) bool, whether the largest weight is on the named key.
+    weights: (N, R), the weight on that key; 0 where there is none.
     chances: (N, R), of a hit if a key were picked at random.
     """
 
@@ -216,51 +205,40 @@ class Queries(NamedTuple):
     chances: Tensor
 
 
-def measure(attended: Iterable[tuple[list[AttentionWeights], Batch]]) -> list[HeadReport]:
-    """Fit the rules to every head, over all queries of some batches and their weights."""
-    found: dict[tuple[Part, int, tuple[int, ...]], list[Queries]] = {}
-    for attentions, batch in attended:
-        for each in attentions:
-            place = each.part, each.layer, each.heads
-            found.setdefault(place, []).append(_queries(each, batch))
-    reports = []
-    for (part, layer, heads), parts in found.items():
-        hits, weights, chances = (torch.cat(each) for each in zip(*parts, strict=True))
-        queries = len(hits)
-        right, summed, chance = (each.sum(0).tolist() for each in (hits, weights, chances))
-        for head, *of_head in zip(heads, right, summed, strict=True):
-            fits = [
-                Fit(
-                    rule,
-                    hit / max(queries, 1),
-                    *wilson_interval(hit, queries),
-                    weight / max(queries, 1),
-                    guessed / max(queries, 1),
-                )
-                for rule, hit, weight, guessed in zip(RULES[part], *of_head, chance, strict=True)
-            ]
-            fits.sort(key=lambda fit: (-fit.share, -fit.weight))
-            reports.append(HeadReport(part, layer, head, queries, tuple(fits)))
-    return reports
+def measure(attended: Iterable[tuple[list[Head], Batch]]) -> list[HeadReport]:
+    """Fit the rules to every head, over all queries of some batches."""
+    found: dict[tuple[Part, int, int], list[Queries]] = {}
+    for heads, batch in attended:
+        named = {part: named_keys(part, batch) for part in {head.part for head in heads}}
+        for head in heads:
+            found.setdefault(head[:3], []).append(_queries(head, *named[head.part]))
+    return [_report(*place, parts) for place, parts in found.items()]
 
 
-def _queries(attention: AttentionWeights, batch: Batch) -> Queries:
-    """Compare the weights of one attention on a batch with every rule of its part."""
-    named, counted = named_keys(attention.part, batch)  # (B, Tq, R), (B, Tq)
-    visible, weights = attention.visible, attention.weights.double()
-    choices = visible.sum(-1, keepdim=True)
+def _report(part: Part, layer: int, number: int, parts: list[Queries]) -> HeadReport:
+    hits, weights, chances = (torch.cat(each) for each in zip(*parts, strict=True))
+    queries, fits = len(hits), []
+    sums = (each.sum(0).tolist() for each in (hits, weights, chances))
+    for rule, hit, weight, chance in zip(RULES[part], *sums, strict=True):
+        share, weight, chance = (each / max(queries, 1) for each in (hit, weight, chance))
+        fits.append(Fit(rule, share, *wilson_interval(hit, queries), weight, chance))
+    fits.sort(key=lambda fit: (-fit.share, -fit.weight))
+    return HeadReport(part, layer, number, queries, tuple(fits))
+
+
+def _queries(head: Head, named: Tensor, counted: Tensor) -> Queries:
+    """Compare a head with the keys that rules name (B, Tq, R). counted: (B, Tq) bool."""
+    choices = head.visible.sum(-1, keepdim=True)
     counted = counted & (choices[..., 0] > 1)
     keys = named.clamp(min=0)
-    valid = (named >= 0) & visible.gather(-1, keys)  # (B, Tq, R)
-    most = attention.weights.topk(min(2, weights.shape[-1]), -1)
-    clear = most.values[..., 0] > most.values[..., -1] * (1 + TIED)  # (B, H, Tq)
+    valid = (named >= 0) & head.visible.gather(-1, keys)
+    most = head.weights.topk(min(2, head.weights.shape[-1]), -1)
+    clear = most.values[..., 0] > most.values[..., -1] * (1 + TIED)
     largest = most.indices[..., 0].where(clear, -1)
-    of_heads = keys[:, None].expand(-1, weights.shape[1], -1, -1)  # (B, H, Tq, R)
-    hits = (largest[..., None] == of_heads) & valid[:, None]
-    there = weights.gather(-1, of_heads) * valid[:, None]
+    hits = (largest[..., None] == keys) & valid
+    weights = head.weights.double().gather(-1, keys) * valid
     chances = valid / choices.clamp(min=1).double()
-    by_query = hits.movedim(1, 2), there.movedim(1, 2), chances
-    return Queries(*(each[counted].cpu() for each in by_query))
+    return Queries(*(each[counted].cpu() for each in (hits, weights, chances)))
 
 
 def named_keys(part: Part, batch: Batch) -> tuple[Tensor, Tensor]:
@@ -311,34 +289,28 @@ class HeadMap(NamedTuple):
 class AttentionMaps:
     """A run's translations of a batch, their attention weights, and what each head does.
 
+    heads: what is said of each of `shown`, in the same order.
     basis: the pairs on which the rules were measured, in words.
     """
 
     run: Run
     batch: Batch
-    attentions: list[AttentionWeights]
+    shown: list[Head]
     heads: list[HeadReport]
     basis: str
 
-    def maps(self) -> Iterator[tuple[HeadReport, AttentionWeights, Tensor]]:
-        """Each head, its attention, and its weights (B, Tq, Tk)."""
-        by_place = {(each.part, each.layer): each for each in self.attentions}
-        for head in self.heads:
-            attention = by_place[head.part, head.layer]
-            yield head, attention, attention.weights[:, attention.heads.index(head.head)]
-
     def of_pair(self, row: int, name: Callable[[int], str]) -> Iterator[HeadMap]:
         """Each head on one pair, with tokens named by `name`."""
-        for head, attention, weights in self.maps():
+        for report, head in zip(self.heads, self.shown, strict=True):
             queries, keys = (ids[row].tolist() for ids in axes(head.part, self.batch))
-            real = [place for place, i in enumerate(queries) if i != PAD_ID]
+            closed = head.weights[row].masked_fill(~head.visible[row], torch.nan).tolist()
             cells = [
-                [weight if seen else None for weight, seen in zip(*line, strict=True)]
-                for line in zip(
-                    weights[row][real].tolist(), attention.visible[row][real].tolist(), strict=True
-                )
+                [None if math.isnan(weight) else weight for weight in line]
+                for query, line in zip(queries, closed, strict=True)
+                if query != PAD_ID
             ]
-            yield HeadMap(head, [name(queries[i]) for i in real], [*map(name, keys)], cells)
+            names = [name(query) for query in queries if query != PAD_ID]
+            yield HeadMap(report, names, [*map(name, keys)], cells)
 
     def text(self, row: int) -> str:
         """A source and its translation."""
@@ -350,10 +322,10 @@ class AttentionMaps:
     def largest_on_a_pad(self) -> float | None:
         """The largest weight that a real query puts on a pad; None in a batch without pads."""
         largest = []
-        for head, _, weights in self.maps():
+        for head in self.shown:
             queries, keys = axes(head.part, self.batch)
             cells = (queries != PAD_ID)[:, :, None] & (keys == PAD_ID)[:, None]
-            largest += [float(weights[cells].max())] if bool(cells.any()) else []
+            largest += [float(head.weights[cells].max())] if bool(cells.any()) else []
         return max(largest, default=None)
 
     def to_dict(self) -> dict[str, Any]:
@@ -364,7 +336,10 @@ class AttentionMaps:
             **{name: ids.tolist() for name, ids in self.batch.named().items()},
             "fault": self.run.config.fault,
             "measured_on": self.basis,
-            "heads": [head.to_dict() | {"weights": w.tolist()} for head, _, w in self.maps()],
+            "heads": [
+                report.to_dict() | {"weights": head.weights.tolist()}
+                for report, head in zip(self.heads, self.shown, strict=True)
+            ],
         }
 
     def __repr__(self) -> str:
@@ -380,7 +355,7 @@ class AttentionMaps:
         ]
         title = f"Attention of {self.run.title}; rules measured on {self.basis}"
         table = html_table(title, ("rule", "share", "weight", "chance"), rows)
-        cells = sum(weights.numel() for *_, weights in self.maps())
+        cells = sum(head.weights.numel() for head in self.shown)
         if cells > MOST_CELLS:
             left_out = f"{cells:,} weights are not shown; choose a part, a layer or a head"
             return html_beside(left_out, [table])
@@ -438,12 +413,12 @@ def maps_of(
     else:
         src = _sources(run, sequences, valid)[:most]
         batch, shown = translated(run.model, src, run.facts.target_growth), "translations"
-    attentions = attend(run.model, batch, choice)
+    heads = attend(run.model, batch, choice)
     if valid is None:
         basis = f"the {shown} shown ({len(batch.src)})"
-        return AttentionMaps(run, batch, attentions, measure([(attentions, batch)]), basis)
+        return AttentionMaps(run, batch, heads, measure([(heads, batch)]), basis)
     reports = measure(attended(run, valid, choice, follow))
-    return AttentionMaps(run, batch, attentions, reports, f"{len(valid)} validation pairs")
+    return AttentionMaps(run, batch, heads, reports, f"{len(valid)} validation pairs")
 
 
 def attended(
@@ -451,8 +426,8 @@ def attended(
     pairs: Pairs,
     choice: Choice = ALL,
     follow: Callable[[str], None] | None = None,
-) -> Iterator[tuple[list[AttentionWeights], Batch]]:
-    """Pairs in batches of similar length, each with the weights of the chosen attentions."""
+) -> Iterator[tuple[list[Head], Batch]]:
+    """Pairs in batches of similar length, each with the chosen heads."""
     done, longest = 0, run.model.config.max_length
     for batch, _ in evaluation_batches(pairs, BATCH_TOKENS, run.config.source_bos, longest):
         if follow is not None:

@@ -415,7 +415,8 @@ def _notes(traced: Trace, name: str) -> list[str]:
         "attention_output": "merged W + b.",
         "feed_forward_active": f"After {config.activation}.",
     }
-    return [notes[name]] if name in notes else []
+    found = [notes[name]] if name in notes else []
+    return [*found, "Before the mask."] if name == "scores" else found
 
 
 def _row_sums(weights: Tensor) -> str:

@@ -46,35 +46,31 @@ def at_every_checkpoint(maps: AttentionMaps) -> Maps:
     """The same maps at every checkpoint of the run."""
     run, batch = maps.run, maps.batch
     steps = sorted({run.step, *run.folder.steps})
-    cells = sum(each.weights.numel() for each in maps.attentions)
+    cells = sum(each.weights.numel() for each in maps.shown)
     kept = _spread(steps, max(1, MOST_CELLS // max(1, cells)))
     rows = []
     for number, step in enumerate(kept):
-        attentions = maps.attentions if step == run.step else _at(maps, step)
-        rows += [row | {"checkpoint": number} for row in _rows(maps, attentions)]
+        shown = maps.shown if step == run.step else _at(maps, step)
+        rows += [row | {"checkpoint": number} for row in _rows(maps, shown)]
     decode = run.vocabulary.decode
     pairs = zip(batch.src.tolist(), batch.tgt_out.tolist(), strict=True)
     return Maps(
         [f"{' '.join(decode(src))} → {' '.join(decode(tgt))}" for src, tgt in pairs],
-        [_name(each) for each in maps.attentions],
+        list(dict.fromkeys(map(_name, maps.shown))),
         kept,
         len(steps) - len(kept),
         rows,
     )
 
 
-def _at(maps: AttentionMaps, step: int) -> list[heads.AttentionWeights]:
+def _at(maps: AttentionMaps, step: int) -> list[heads.Head]:
     """The weights at another checkpoint; none if a training has just removed it."""
     try:
         model = maps.run.folder.load(str(step), "cpu").model
     except UserError:
         return []
-    shown = {(each.part, each.layer): each.heads for each in maps.attentions}
-    return [
-        each.only(shown[each.part, each.layer])
-        for each in heads.attend(model, maps.batch)
-        if (each.part, each.layer) in shown
-    ]
+    shown = {each[:3] for each in maps.shown}
+    return [each for each in heads.attend(model, maps.batch) if each[:3] in shown]
 
 
 def _spread(steps: list[int], most: int) -> list[int]:
@@ -84,29 +80,24 @@ def _spread(steps: list[int], most: int) -> list[int]:
     return [steps[-1 - k * (len(steps) - 1) // max(1, most - 1)] for k in reversed(range(most))]
 
 
-def _name(attention: heads.AttentionWeights) -> str:
-    return f"{attention.part} {attention.layer}"
+def _name(head: heads.Head) -> str:
+    return f"{head.part} {head.layer}"
 
 
-def _rows(
-    maps: AttentionMaps, attentions: list[heads.AttentionWeights]
-) -> Iterator[dict[str, Any]]:
+def _rows(maps: AttentionMaps, shown: list[heads.Head]) -> Iterator[dict[str, Any]]:
     """A row for each pair and head. A token has its place before it, so that equal ones differ."""
-    token, rule = maps.run.vocabulary.name, {}
-    for each in maps.heads:
-        rule[each.part, each.layer, each.head] = each.label
-    for attention in attentions:
-        for pair, axes in enumerate(zip(*heads.axes(attention.part, maps.batch), strict=True)):
+    token = maps.run.vocabulary.name
+    rule = {(each.part, each.layer, each.head): each.label for each in maps.heads}
+    for head in shown:
+        for pair, axes in enumerate(zip(*heads.axes(head.part, maps.batch), strict=True)):
             queries, keys = (
                 [f"{place} {token(i)}" for place, i in enumerate(ids.tolist())] for ids in axes
             )
-            for number, head in enumerate(attention.heads):
-                weights = attention.weights[pair, number].flatten().tolist()
-                yield {
-                    "pair": pair,
-                    "attention": _name(attention),
-                    "head": f"head {head}: {rule[attention.part, attention.layer, head]}",
-                    "weight": [round(weight, 3) for weight in weights],
-                    "query": [query for query in queries for _ in keys],
-                    "key": keys * len(queries),
-                }
+            yield {
+                "pair": pair,
+                "attention": _name(head),
+                "head": f"head {head.number}: {rule[head[:3]]}",
+                "weight": [round(weight, 3) for weight in head.weights[pair].flatten().tolist()],
+                "query": [query for query in queries for _ in keys],
+                "key": keys * len(queries),
+            }

@@ -263,7 +263,8 @@ def _figure(path: Path, maps: "AttentionMaps") -> "Figure":
     """A block per pair, in it a row per layer and a column per head. Raises UserError."""
     from matplotlib.figure import Figure
 
-    heads, layers = max(len(each.heads) for each in maps.attentions), len(maps.attentions)
+    layers = len({(head.part, head.layer) for head in maps.shown})
+    heads = len(maps.shown) // layers
     src, tgt_in, _ = maps.batch
     side = max(1.9, INCHES * max(src.shape[1], tgt_in.shape[1]))
     block, pairs = layers * (side + 0.7) + 0.5, len(src)

@@ -115,11 +115,12 @@ def _sample(trainer: Trainer, dataset: Dataset, pairs: Pairs, width: int) -> Ite
         ids = zip(pairs.src.tolist(), pairs.tgt.tolist(), answers, strict=True)
         texts = [translation(*map(facts.vocabulary.decode, each)) for each in ids]
         yield Text("\n\n").join(texts)
-        attentions = attend(model, batch, Choice("cross"))
+        heads = attend(model, batch, Choice("cross"))
+        reports = zip(measure([(heads, batch)]), heads, strict=True)
+        best, head = max(reports, key=lambda pair: pair[0].best.weight)
         run = Run(trainer.run, trainer.config, facts, model, trainer.progress.step)
-        heads = [max(measure([(attentions, batch)]), key=lambda head: head.best.weight)]
         names = axis_names(facts.vocabulary.symbols)
-        for shown in AttentionMaps(run, batch, attentions, heads, "").of_pair(0, names.__getitem__):
+        for shown in AttentionMaps(run, batch, [head], [best], "").of_pair(0, names.__getitem__):
             yield map_of(shown, width)
     except UserError:  # a diverged model, or one without our attention; too narrow a terminal
         pass
