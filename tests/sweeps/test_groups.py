@@ -6,7 +6,15 @@ import pytest
 from conftest import config_of
 from members import member
 
-from toytrans.sweeps.groups import differing_keys, group, paired, pairs, parts_of, summarise, t_975
+from toytrans.sweeps.comparison import (
+    differing_keys,
+    group,
+    paired,
+    pairs,
+    parts_of,
+    summarise,
+    t_975,
+)
 
 ROTARY, ALIBI = {"model": {"positions": "rotary"}}, {"model": {"positions": "alibi"}}
 
