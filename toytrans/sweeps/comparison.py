@@ -72,16 +72,6 @@ class Summary(NamedTuple):
     high: float | None
 
 
-class Paired(NamedTuple):
-    """The difference of two groups over the seeds that both have, and on how many of them the
-    first is ahead, behind and level."""
-
-    difference: Summary
-    ahead: int
-    behind: int
-    level: int
-
-
 @dataclass(frozen=True)
 class Group:
     """Runs whose configs differ in seeds and device at most. differs: what sets the group apart
@@ -209,32 +199,39 @@ def t_975(freedom: int) -> float:
     return x + sum(term / freedom**power for power, term in enumerate(terms, 1))
 
 
+class Pair(NamedTuple):
+    """Two groups over the seeds that both have: the first less the second, and on how many of them
+    the first is ahead, behind and level."""
+
+    first: Group
+    second: Group
+    difference: Summary
+    ahead: int
+    behind: int
+    level: int
+
+
 def pairs(
     groups: Sequence[Group], part: Part = "all", metric: Metric = "exact_match"
-) -> list[tuple[Group, Group, Paired]]:
+) -> list[Pair]:
     """Every two groups that share seeds."""
-    compared = ((a, b, paired(a, b, part, metric)) for a, b in combinations(groups, 2))
-    return [(a, b, both) for a, b, both in compared if both is not None]
-
-
-def paired(
-    first: Group, second: Group, part: Part = "all", metric: Metric = "exact_match"
-) -> Paired | None:
-    """The first group less the second over equal seeds; None where they share none."""
-    ours, theirs = first.by_seed(part, metric), second.by_seed(part, metric)
-    differences = [ours[seeds] - theirs[seeds] for seeds in ours if seeds in theirs]
-    if not differences:
-        return None
-    ahead, behind = sum(d > 0 for d in differences), sum(d < 0 for d in differences)
-    return Paired(summarise(differences), ahead, behind, len(differences) - ahead - behind)
+    found = []
+    values = [(each, each.by_seed(part, metric)) for each in groups]
+    for (first, ours), (second, theirs) in combinations(values, 2):
+        differences = [ours[seeds] - theirs[seeds] for seeds in ours if seeds in theirs]
+        if differences:
+            signs = [(d > 0) - (d < 0) for d in differences]
+            counts = (signs.count(sign) for sign in (1, -1, 0))
+            found.append(Pair(first, second, summarise(differences), *counts))
+    return found
 
 
 def parts_of(groups: Sequence[Group], metric: Metric = "exact_match") -> list[Part]:
     """The parts that some run has; then all of them, if there are several."""
     if metric in OF_RUN:
         return ["all"]
-    results = [m.result for each in groups for m in each.counted if m.result]
-    there = {part for result in results for part in result.parts}
+    results = [member.result for each in groups for member in each.members]
+    there = {part for result in results if result for part in result.parts}
     apart: list[Part] = [part for part in ("below", "in_range", "beyond") if part in there]
     return apart if len(apart) == 1 or not there else [*apart, "all"]
 
@@ -342,18 +339,20 @@ class Comparison:
 
     def _pairs(self, part: Part) -> Iterator[Shown]:
         """Differences of two groups over equal seeds, where they share several."""
-        every = [p for p in pairs(self.groups, part, self.metric) if p[2].difference.runs > 1]
-        some = every if len(every) <= MOST_PAIRS else [p for p in every if p[0] is every[0][0]]
+        every = [p for p in pairs(self.groups, part, self.metric) if p.difference.runs > 1]
+        some = (
+            every if len(every) <= MOST_PAIRS else [p for p in every if p.first is every[0].first]
+        )
         where = "" if part == "all" else f", {PARTS[part]}"
         title = f"difference over equal seeds{where}: first less second"
         if len(some) < len(every):
-            title += (
-                f" ({len(some)} of {len(every)} pairs, those of {some[0][0].name}; --json has all)"
-            )
+            count = f"{len(some)} of {len(every)} pairs"
+            title += f" ({count}, those of {some[0].first.name}; --json has all)"
         rows = []
-        for first, second, each in some:
+        for each in some:
             cells = [str(each.difference.runs), *self._cells(each.difference, signed=True)]
-            rows.append([first.name, second.name, *cells, str(each.ahead), str(each.behind)])
+            names = [each.first.name, each.second.name]
+            rows.append([*names, *cells, str(each.ahead), str(each.behind)])
         if rows:
             numbers = ("seeds", "mean", "sd", "95%", "ahead", "behind")
             yield Shown(title, ("first", "second"), numbers, "", rows)
@@ -466,11 +465,11 @@ class Comparison:
                 for each in self.groups
             ],
             "pairs": [
-                {"first": self.groups.index(a), "second": self.groups.index(b), "part": part}
-                | {"ahead": compared.ahead, "behind": compared.behind, "level": compared.level}
-                | compared.difference._asdict()
+                {"first": self.groups.index(pair.first), "second": self.groups.index(pair.second)}
+                | {"part": part, "ahead": pair.ahead, "behind": pair.behind, "level": pair.level}
+                | pair.difference._asdict()
                 for part in parts
-                for a, b, compared in pairs(self.groups, part, metric)
+                for pair in pairs(self.groups, part, metric)
             ],
             "unread": [{"run": str(path), "problem": why} for path, why in self.unread.items()],
         }
