@@ -50,7 +50,7 @@ Examples = Annotated[
 ]
 MetricOption = Annotated[
     Metric,
-    typer.Option(help="The number that is compared and plotted.", show_default="exact_match"),
+    typer.Option(help="The number that is compared and plotted."),
 ]
 AnyPart = Annotated[
     Literal["encoder", "decoder", "cross"] | None,
