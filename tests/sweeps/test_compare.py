@@ -14,9 +14,8 @@ from members import member
 from rich.console import Console
 
 from toytrans.cli.render.results import print_comparison
-from toytrans.sweeps.comparison import Comparison
-from toytrans.sweeps.groups import Member, group
-from toytrans.sweeps.measure import of_lengths
+from toytrans.sweeps.comparison import Comparison, group
+from toytrans.sweeps.measure import Member, of_lengths
 from toytrans.sweeps.picture import draw
 
 MATCH = ("--lengths", "1:7", "--examples", "40")

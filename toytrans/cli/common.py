@@ -49,7 +49,7 @@ Examples = Annotated[
 ]
 MetricOption = Annotated[
     Metric,
-    typer.Option(help="The number that is compared and plotted.", show_default="exact_match"),
+    typer.Option(help="The number that is compared and plotted."),
 ]
 
 

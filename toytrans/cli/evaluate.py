@@ -111,9 +111,8 @@ def evaluate(
 
         check_plot(plot)
 
-    from toytrans.sweeps.comparison import Comparison, compare
-    from toytrans.sweeps.groups import Member, group
-    from toytrans.sweeps.measure import Eval, Measure, eval_of, result_of
+    from toytrans.sweeps.comparison import Comparison, compare, group
+    from toytrans.sweeps.measure import Eval, Measure, Member, eval_of, result_of
     from toytrans.sweeps.picture import draw
     from toytrans.training.measured import measure
     from toytrans.training.run import RunFolder, is_run

@@ -20,7 +20,7 @@ from toytrans.cli.trials import follow, raise_internal
 from toytrans.errors import UserError
 
 if TYPE_CHECKING:
-    from toytrans.sweeps.trial import Trial
+    from toytrans.sweeps.trials import Trial
 
 
 def sweep(
@@ -69,8 +69,8 @@ def sweep(
         raise UserError("--gpu-share: a run on this machine has the whole GPU; add --on ray")
     from toytrans.sweeps.measure import of_lengths
     from toytrans.sweeps.picture import check_matplotlib
-    from toytrans.sweeps.pool import check_ray, processes_for
     from toytrans.sweeps.sweep import SWEEPS, plan, write
+    from toytrans.sweeps.trials import check_ray, processes_for
 
     if on == "ray":
         check_ray()

@@ -11,7 +11,7 @@ from toytrans.training.signals import collect_signals, exit_if_signalled
 
 if TYPE_CHECKING:
     from toytrans.sweeps.sweep import Sweep
-    from toytrans.sweeps.trial import Failure, Trial
+    from toytrans.sweeps.trials import Failure, Trial
 
 
 def follow(

@@ -3,35 +3,45 @@
 runs -> members: their numbers, or why there are none -> groups -> tables, remarks, plain values
 """
 
+import math
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import combinations
 from pathlib import Path
+from statistics import fmean, stdev
+from string import ascii_uppercase
 from typing import Any, NamedTuple
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, ValidationError
 
+from toytrans.config.load import flatten
 from toytrans.config.names import Metric
 from toytrans.config.schema import Config
 from toytrans.config.sealed import fault_remark
 from toytrans.errors import UserError
+from toytrans.evaluation import Span
 from toytrans.files import read_json
 from toytrans.html import html_table
 from toytrans.rounding import share
-from toytrans.sweeps.groups import Group, Member, Seeds, Summary, group, pairs, parts_of
 from toytrans.sweeps.measure import (
+    OF_RUN,
     PARTS,
+    SHARES,
     TEST,
     Eval,
     Measure,
+    Member,
     Part,
+    Seeds,
     number,
     of_lengths,
     read_eval,
+    shown,
     split_of,
 )
 from toytrans.sweeps.table import Table, table_of
-from toytrans.sweeps.trial import FAILED, read_failure
+from toytrans.sweeps.trials import FAILED, read_failure
 from toytrans.training.run import CONFIG, METRICS, NOT_MEASURED, RunFolder, is_run
 
 SWEEP = "sweep.json"
@@ -45,6 +55,188 @@ LEARNED = 0.5
 
 SMALL = 0.005
 """A difference between free-running and teacher-forced that is said."""
+
+
+T_975 = [12.706205, 4.302653, 3.182446, 2.776445, 2.570582]
+T_975 += [2.446912, 2.364624, 2.306004, 2.262157, 2.228139]
+"""97.5% points of Student's t, for 1 to 10 degrees of freedom."""
+
+
+class Summary(NamedTuple):
+    """Mean, standard deviation and 95% interval of the mean; None where one value has none."""
+
+    runs: int
+    mean: float
+    deviation: float | None
+    low: float | None
+    high: float | None
+
+
+@dataclass(frozen=True)
+class Group:
+    """Runs whose configs differ in seeds and device at most. differs: what sets the group apart
+    from others, by key. letter: a name for it where that is much."""
+
+    differs: Mapping[str, Any]
+    members: Sequence[Member]
+    letter: str = "A"
+
+    @property
+    def name(self) -> str:
+        """The value of the one key that sets it apart, or else its letter."""
+        if not self.differs:
+            return "all"
+        return self.letter if len(self.differs) > 1 else shown(next(iter(self.differs.values())))
+
+    @property
+    def values(self) -> str:
+        """What sets it apart, in full."""
+        names = ((key.rpartition(".")[2], shown(value)) for key, value in self.differs.items())
+        return ", ".join(f"{key} {value}" for key, value in names)
+
+    @property
+    def counted(self) -> list[Member]:
+        """The runs that are averaged."""
+        return [member for member in self.members if not member.problem]
+
+    def by_seed(self, part: Part = "all", metric: Metric = "exact_match") -> dict[Seeds, float]:
+        """The value of each seed; of several runs of one seed the mean."""
+        values: dict[Seeds, list[float]] = {}
+        for member in self.counted:
+            if (value := member.value(metric, part)) is not None:
+                values.setdefault(member.seeds, []).append(value)
+        return {seeds: fmean(values[seeds]) for seeds in sorted(values, key=_order)}
+
+    def summary(self, part: Part = "all", metric: Metric = "exact_match") -> Summary | None:
+        """None where no run has the part."""
+        values = list(self.by_seed(part, metric).values())
+        return summarise(values, bounded=metric in SHARES) if values else None
+
+    def curve(self, metric: Metric = "exact_match") -> dict[Span, Summary]:
+        """The summary of each length, or span of lengths, over the runs that have such pairs."""
+        columns: dict[Span, list[float]] = {}
+        for result in [member.result for member in self.counted if member.result]:
+            for span in result.spans if metric not in OF_RUN else ():
+                if (value := result.value(metric, span)) is not None:
+                    key = Span(span.shortest, span.longest, span.part)
+                    columns.setdefault(key, []).append(value)
+        bounded = metric in SHARES
+        return {span: summarise(columns[span], bounded=bounded) for span in sorted(columns)}
+
+
+def group(members: Iterable[Member]) -> list[Group]:
+    """The members by their configs, in the order in which these occur first."""
+    groups: dict[Config, list[Member]] = {}
+    for member in members:
+        groups.setdefault(member.config.without_seeds(), []).append(member)
+    keys = differing_keys(list(groups))
+    flat = [flatten(config.model_dump(mode="json")) for config in groups]
+    return [
+        Group(
+            {key: values.get(key) for key in keys},
+            sorted(some, key=lambda member: (_order(member.seeds), str(member.path))),
+            f"{ascii_uppercase[number % 26]}{number // 26 or ''}",  # A to Z, then A1, B1
+        )
+        for number, (values, some) in enumerate(zip(flat, groups.values(), strict=True))
+    ]
+
+
+def _order(seeds: Seeds) -> tuple[int, int]:
+    return seeds[0], -1 if seeds[1] is None else seeds[1]
+
+
+def differing_keys(configs: Sequence[Config]) -> list[str]:
+    """The keys whose values differ, without those whose values follow from other keys."""
+    flat = [flatten(config.model_dump(mode="json")) for config in configs]
+    every = list(dict.fromkeys(key for values in flat for key in values))
+    differing = [key for key in every if any(v.get(key) != flat[0].get(key) for v in flat)]
+    causes = [key for key in differing if not all(_follows(c, key) for c in configs)]
+    seen = [tuple(shown(values.get(key)) for key in causes) for values in flat]
+    return causes if len(set(seen)) == len(configs) else differing
+
+
+def _follows(config: Config, key: str) -> bool:
+    """Whether a value is the one that it has where the file does not name it."""
+    values = config.model_dump(mode="json")
+    *sections, name = key.split(".")
+    place: Any = values
+    for section in sections:
+        if not isinstance(place := place.get(section), dict):
+            return False
+    before = place.pop(name, None)
+    try:
+        now = Config.model_validate(values).model_dump(mode="json")
+    except ValidationError:
+        return False
+    return bool(flatten(now).get(key) == before)
+
+
+def summarise(values: Sequence[float], *, bounded: bool = False) -> Summary:
+    """bounded: the values are proportions, and so are the ends of their interval."""
+    mean = fmean(values)
+    if len(values) < 2:
+        return Summary(len(values), mean, None, None, None)
+    deviation = stdev(values)
+    half = t_975(len(values) - 1) * deviation / math.sqrt(len(values))
+    low, high = mean - half, mean + half
+    if bounded:
+        low, high = max(0.0, low), min(1.0, high)
+    return Summary(len(values), mean, deviation, low, high)
+
+
+def t_975(freedom: int) -> float:
+    """The 97.5% point of Student's t, to 1e-5; beyond 10 degrees of freedom by its expansion in
+    1 / freedom (Abramowitz and Stegun 1964, 26.7.5)."""
+    if freedom <= len(T_975):
+        return T_975[freedom - 1]
+    x = 1.959963984540054
+    terms = (
+        (x**3 + x) / 4,
+        (5 * x**5 + 16 * x**3 + 3 * x) / 96,
+        (3 * x**7 + 19 * x**5 + 17 * x**3 - 15 * x) / 384,
+        (79 * x**9 + 776 * x**7 + 1482 * x**5 - 1920 * x**3 - 945 * x) / 92160,
+    )
+    return x + sum(term / freedom**power for power, term in enumerate(terms, 1))
+
+
+class Pair(NamedTuple):
+    """Two groups over the seeds that both have: the first less the second, and on how many of them
+    the first is ahead, behind and level."""
+
+    first: Group
+    second: Group
+    difference: Summary
+    ahead: int
+    behind: int
+    level: int
+
+
+def pairs(
+    groups: Sequence[Group], part: Part = "all", metric: Metric = "exact_match"
+) -> list[Pair]:
+    """Every two groups that share seeds."""
+    found = []
+    values = [(each, each.by_seed(part, metric)) for each in groups]
+    for (first, ours), (second, theirs) in combinations(values, 2):
+        differences = [ours[seeds] - theirs[seeds] for seeds in ours if seeds in theirs]
+        if differences:
+            signs = [(d > 0) - (d < 0) for d in differences]
+            counts = (signs.count(sign) for sign in (1, -1, 0))
+            found.append(Pair(first, second, summarise(differences), *counts))
+    return found
+
+
+def parts_of(groups: Sequence[Group], metric: Metric = "exact_match") -> list[Part]:
+    """The parts that some run has; then all of them, if there are several."""
+    if metric in OF_RUN:
+        return ["all"]
+    results = [member.result for each in groups for member in each.members]
+    there = {part for result in results if result for part in result.parts}
+    apart: list[Part] = [part for part in ("below", "in_range", "beyond") if part in there]
+    return apart if len(apart) == 1 or not there else [*apart, "all"]
+
+
+# Side by side -------------------------------------------------------------------------------------
 
 
 class Shown(NamedTuple):
@@ -128,7 +320,7 @@ class Comparison:
         values = [each.by_seed(part, self.metric) for each in self.groups]
         several = any(summary and summary.runs > 1 for summary in summaries)
         same = all(each.keys() == values[0].keys() for each in values)
-        rows = []
+        keys, rows = list(self.groups[0].differs), []
         for each, summary, of_seeds in zip(self.groups, summaries, values, strict=True):
             counted, every = len(each.counted), len(each.members)
             seeds = list(map(_seed, of_seeds))
@@ -137,27 +329,30 @@ class Comparison:
                 seeds = texts if same else list(map("{}: {}".format, seeds, texts))
             runs = str(every) if counted == every else f"{counted} of {every}"
             cells = self._cells(summary)[: None if several else 1]
-            rows.append([*self._named(each), runs, *cells, " ".join(seeds)])
+            names = [each.name] if keys else []
+            rows.append([*names, runs, *cells, " ".join(seeds)])
         last = "seed" if not several else "seed: value"
         if several and same and values[0]:
             last = f"seeds {' '.join(map(_seed, values[0]))}"
         numbers = ("runs", *(("mean", "sd", "95%") if several else ("value",)))
-        return Shown(title, self._headings(), numbers, last, rows)
+        return Shown(title, ["group"] if len(keys) > 1 else keys, numbers, last, rows)
 
     def _pairs(self, part: Part) -> Iterator[Shown]:
         """Differences of two groups over equal seeds, where they share several."""
-        every = [p for p in pairs(self.groups, part, self.metric) if p[2].difference.runs > 1]
-        some = every if len(every) <= MOST_PAIRS else [p for p in every if p[0] is every[0][0]]
+        every = [p for p in pairs(self.groups, part, self.metric) if p.difference.runs > 1]
+        some = (
+            every if len(every) <= MOST_PAIRS else [p for p in every if p.first is every[0].first]
+        )
         where = "" if part == "all" else f", {PARTS[part]}"
         title = f"difference over equal seeds{where}: first less second"
         if len(some) < len(every):
-            title += (
-                f" ({len(some)} of {len(every)} pairs, those of {some[0][0].name}; --json has all)"
-            )
+            count = f"{len(some)} of {len(every)} pairs"
+            title += f" ({count}, those of {some[0].first.name}; --json has all)"
         rows = []
-        for first, second, each in some:
+        for each in some:
             cells = [str(each.difference.runs), *self._cells(each.difference, signed=True)]
-            rows.append([first.name, second.name, *cells, str(each.ahead), str(each.behind)])
+            names = [each.first.name, each.second.name]
+            rows.append([*names, *cells, str(each.ahead), str(each.behind)])
         if rows:
             numbers = ("seeds", "mean", "sd", "95%", "ahead", "behind")
             yield Shown(title, ("first", "second"), numbers, "", rows)
@@ -181,13 +376,6 @@ class Comparison:
             title = f"{self.label} by {side} length{some if len(shown) < len(spans) else ''}"
             names = [each.name if each.differs else "mean" for each in self.groups]
             yield Shown(title, ("length",), names, "", rows)
-
-    def _headings(self) -> list[str]:
-        keys = list(self.groups[0].differs)
-        return ["group"] if len(keys) > 1 else keys
-
-    def _named(self, each: Group) -> list[str]:
-        return [each.name] if each.differs else []
 
     def _cells(self, summary: Summary | None, *, signed: bool = False) -> list[str]:
         """Mean, deviation and interval."""
@@ -277,11 +465,11 @@ class Comparison:
                 for each in self.groups
             ],
             "pairs": [
-                {"first": self.groups.index(a), "second": self.groups.index(b), "part": part}
-                | {"ahead": compared.ahead, "behind": compared.behind, "level": compared.level}
-                | compared.difference._asdict()
+                {"first": self.groups.index(pair.first), "second": self.groups.index(pair.second)}
+                | {"part": part, "ahead": pair.ahead, "behind": pair.behind, "level": pair.level}
+                | pair.difference._asdict()
                 for part in parts
-                for a, b, compared in pairs(self.groups, part, metric)
+                for pair in pairs(self.groups, part, metric)
             ],
             "unread": [{"run": str(path), "problem": why} for path, why in self.unread.items()],
         }

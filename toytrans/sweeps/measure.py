@@ -8,11 +8,13 @@ those below, in and beyond the training lengths, and for each length (or short s
 
 import math
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal, get_args
+from typing import Annotated, Any, Literal, get_args
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from toytrans import user_code
 from toytrans.config.names import Metric
 from toytrans.config.schema import Config, Positive, Range, Section
 from toytrans.data.pairs import Side, Split
@@ -61,6 +63,16 @@ def number(value: float, metric: Metric, *, signed: bool = False) -> str:
     if metric in FORMATS:
         return f"{value:{sign}{FORMATS[metric]}}"
     return f"{value:+.3f}" if signed else share(value)
+
+
+def shown(value: Any) -> str:
+    """A value of a config as YAML has it, and none for null. Paths below the working directory are
+    relative."""
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(map(shown, value))}]"
+    if value is None or isinstance(value, bool):
+        return {None: "none", True: "true", False: "false"}[value]
+    return user_code.shown(str(value))
 
 
 class Measure(Section):
@@ -212,3 +224,35 @@ def split_of(config: Config) -> Split:
     """The test split; validation pairs where a config names no test file."""
     files = config.data.files
     return "valid" if files is not None and files.test is None else "test"
+
+
+Seeds = tuple[int, int | None]
+"""seed and data.seed"""
+
+
+@dataclass(frozen=True)
+class Member:
+    """A run in a comparison. problem: why it is not averaged; empty where it is."""
+
+    path: Path
+    config: Config
+    eval: Eval | None = None
+    problem: str = ""
+
+    @property
+    def seeds(self) -> Seeds:
+        return self.config.seed, self.config.data.seed
+
+    @property
+    def result(self) -> Result | None:
+        """What the measure of its sweep gave."""
+        return self.eval.measures.get(TEST) if self.eval and not self.problem else None
+
+    def value(self, metric: Metric, part: Part = "all") -> float | None:
+        """None where it is not known."""
+        if self.result is None:
+            return None
+        if metric in OF_RUN:
+            return getattr(self.eval, metric) if part == "all" else None
+        numbers = self.result.parts.get(part)
+        return self.result.value(metric, numbers) if numbers else None

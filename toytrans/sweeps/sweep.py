@@ -29,9 +29,16 @@ from toytrans.files import disk_errors, drafts_in, write_file, write_json
 from toytrans.sweeps.comparison import SWEEP, Comparison, compare, read_sweep
 from toytrans.sweeps.measure import TEST, Measure, of_lengths, split_of
 from toytrans.sweeps.picture import draw
-from toytrans.sweeps.pool import Ended, processes_for, run_here, run_on_ray
 from toytrans.sweeps.table import cell, made, write_tables
-from toytrans.sweeps.trial import Trial, by_names, path_of
+from toytrans.sweeps.trials import (
+    Ended,
+    Trial,
+    by_names,
+    path_of,
+    processes_for,
+    run_here,
+    run_on_ray,
+)
 from toytrans.training.devices import choose_device
 from toytrans.training.faults import check_fault
 from toytrans.training.run import RUNS

@@ -18,8 +18,7 @@ import torch
 from toytrans import __version__
 from toytrans.evaluation import wilson_interval
 from toytrans.files import csv_text, disk_errors, json_text, to_bytes, write_file
-from toytrans.sweeps.groups import Member, shown
-from toytrans.sweeps.measure import OF_RUN, Eval, Numbers
+from toytrans.sweeps.measure import OF_RUN, Eval, Member, Numbers, shown
 from toytrans.training.environment import settings_of_numbers, usable_cores
 
 COLUMNS = ("part", "shortest", "longest", "metric", "value", "low", "high", "pairs")
