@@ -1,6 +1,7 @@
 """A hook of MkDocs: README.md is the first page, the tables of config keys are made from the
 schema, and the list of commands from the application, so that each is written once."""
 
+import posixpath
 import re
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,6 @@ from typer.core import TyperGroup
 from toytrans.cli.app import app
 from toytrans.config.explain import keys
 
-SOURCE = "https://github.com/toytrans/toytrans/blob/main/"
 SECTIONS = {
     "": "Top level",
     "data": "Section `data`",
@@ -25,16 +25,30 @@ SECTIONS = {
 HEAD = "| key | description | type | default | range |\n|---|---|---|---|---|"
 
 
+LINK = re.compile(r"(?<!!)\[([^\]]*)\]\(([^)#\s:]+)(#[^)]*)?\)")
+
+
 def on_files(files: Files, *, config: Any) -> Files:
-    """Add README.md as index.md. Links to what lies outside docs/ lead to the repository."""
+    """Add README.md as index.md."""
     text = (Path(config.config_file_path).parent / "README.md").read_text()
-    text = re.sub(r"\]\((?!docs/|http|#)", f"]({SOURCE}", text).replace("](docs/", "](")
-    files.append(File.generated(config, "index.md", content=text))
+    text = re.sub(r"\[([^\]]*)\]\((?!docs/|http|#)[^)]*\)", r"\1", text)  # no page of the site
+    files.append(File.generated(config, "index.md", content=text.replace("](docs/", "](")))
     return files
 
 
 def on_page_markdown(text: str, *, page: Page, **_: Any) -> str:
-    """Add what is made from the program to the pages on configuration and on commands."""
+    """Links that leave docs/ lead to the first page, or become text. The pages on configuration and
+    on commands get what is made from the program."""
+    folder = posixpath.dirname(page.file.src_uri)
+
+    def inside(link: re.Match[str]) -> str:
+        place = posixpath.normpath(posixpath.join(folder, link[2]))
+        if not place.startswith("../"):
+            return link[0]
+        home = posixpath.relpath("index.md", folder or ".")
+        return f"[{link[1]}]({home}{link[3] or ''})" if place == "../README.md" else link[1]
+
+    text = LINK.sub(inside, text)
     made = {"configuration.md": tables, "commands.md": commands}.get(page.file.src_uri)
     return f"{text}\n{made()}" if made else text
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from toytrans.config.schema import Config
     from toytrans.glossary import explain
 
-__version__ = "0.3.0"
+__version__ = "0.4.0"
 
 __all__ = [
     "Comparison",

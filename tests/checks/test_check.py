@@ -725,13 +725,16 @@ def test_a_check_without_its_argument_is_not_asked(folder, command, monkeypatch)
     lacking = {
         **dict.fromkeys(("pads by their embeddings", "pads by gradients"), ("embedding",)),
         **{"future by gradients": ("embedding",), "sublayers": ("embedding",)},
-        **{"steps": ("generate",), "loss": ("loss", "batch"), "labels": ("batch",)},
+        **{"steps": ("generate",), "loss": ("loss", "start_id", "eos_id"), "labels": ("batch",)},
     }
     monkeypatch.syspath_prepend(folder)
     report = toytrans.check(**importlib.import_module("mine").function(), length=7)
     assert report.not_asked == lacking
     assert str(report).endswith(f"; not asked: {', '.join(lacking)}") or "not asked" in report.end
-    assert "steps (give generate=); loss (give loss=, batch=); labels (give batch=)" in str(report)
+    assert (
+        "steps (give generate=); loss (give loss=, start_id=, eos_id=); labels (give batch=)"
+        in str(report)
+    )
     assert str(report).count("\ndoes not apply: scale: no softmax of torch's") == 1
 
     words = ("check", *SHORT, "--model", "mine.py:function")

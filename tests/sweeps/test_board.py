@@ -124,7 +124,7 @@ def test_kept_results_are_those_of_the_board_as_it_is(name, scan_files):
 
 def test_the_numbers_of_the_page_are_those_that_are_kept():
     """The first number of a cell of anchored or sinusoidal is the mean of a measure's seeds."""
-    page = (ROOT / "docs/boards.md").read_text()
+    page = (ROOT / "docs/results.md").read_text()
     table = page[page.index("| board, task |") :].split("\n\n")[0].splitlines()[2:]
     assert len(table) > 20
     for line in table:

@@ -13,7 +13,7 @@ def labels_shifted(batch: Batch) -> Result:
     of."""
     if not batch.facts.is_causal:
         raise NotApplicable(NO_NEXT)
-    if batch.tgt_out is None:
+    if batch.tgt_out is None or batch.model.maker is None:
         raise NotAsked(batch="a batch maker, for its labels")
     if mixed := _mixed_rows(batch):
         return measured(1.0, 0.0, "", mixed)

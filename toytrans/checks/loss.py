@@ -21,7 +21,8 @@ class Loss:
         if batch.model.given_loss is None:
             needed["loss"] = "a loss function"
         if batch.tgt_out is None:
-            needed["batch"] = "a batch maker"
+            known = {"start_id": batch.facts.start_id, "eos_id": batch.facts.eos_id}
+            needed |= {name: f"the id of {name}" for name, i in known.items() if i is None}
         if needed or batch.tgt_out is None:
             raise NotAsked(**needed)
         self.batch, self.labels = batch, batch.tgt_out
@@ -89,13 +90,18 @@ def pad_labels_ignored(batch: Batch) -> Result:
         return _own_differs(loss, own, once)
     noise = torch.cat((batch.logits, batch.noise(batch.logits)), 1)
     twice = loss(noise, wider(labels, labels.shape[1], int(labels[~real][0])))
+    scored = largest(gradient[~real])
+    what = (
+        "pads are scored; pass ignore_index, and divide by the real labels alone"
+        if scored > loss.tolerance(once)
+        else "pads are not scored, but the loss is divided by all places; divide by the real labels"
+    )
     return measured(
-        worst((largest(gradient[~real]), abs(twice - once))),
+        worst((scored, abs(twice - once))),
         loss.tolerance(once),
         f"gradient at {int((~real).sum())} pad labels is zero; {labels.numel()} more leave the "
         f"loss at {once:.4f}",
-        f"the loss is {once:.4f}, with more pad labels {twice:.4f}: pads are scored; pass "
-        "ignore_index, and divide by the real labels alone",
+        f"the loss is {once:.4f}, with more pad labels {twice:.4f}: {what}",
     )
 
 

@@ -332,7 +332,29 @@ class Plan:
                 f"not seen: if the source has a pad of its own, give source_pad_id={other}"
             )
             return Result("", "cannot judge", doubt)
+        by_shapes = result.change is not None and result.change.length is not None
+        mode = "" if by_shapes else self._mode_named(ask, batch)
+        causes: tuple[str, ...] = ()
+        if check == "future" and by_shapes and batch.facts.has_source:
+            causes = ("pads",)  # shapes change pads and symbols together
+        elif check in ("pads", "rows") and batch.facts.kind == "decoder":
+            causes = ("future",)  # pads behind ids lie in the future
+        result = replace(result, message=result.message + mode, causes=causes)
         return self._explained(check, result, batch)
+
+    def _mode_named(self, ask: Callable[[Batch], Result], batch: Batch) -> str:
+        """Which mode fails, where the same batch passes in the other one; "" where both fail."""
+        if batch.facts.is_textbook or batch.model is self.model:
+            return ""
+        other = copy_of(self.model, batch.copy.precision, not batch.copy.training)
+        try:
+            passes = other is not None and ask(Batch(other, batch.setting)).verdict == "PASS"
+        except Exception:  # the other mode cannot be asked: it tells nothing
+            return ""
+        if not passes:
+            return ""
+        fails, other_mode = ("train", "eval") if batch.copy.training else ("eval", "train")
+        return f"; {fails} mode alone, {other_mode} mode passes: look for self.training"
 
     def _other_source_pad(self, batch: Batch) -> int | None:
         """An id that acts as the source's pad, looked for once."""

@@ -72,7 +72,8 @@ class Result:
     where, example, reproduce: of a failure, where known: where it first shows, the smallest
     example, and a line that shows it again. give: arguments that were not given.
     change: what was changed in it. explains: whether other checks may fail for the same cause.
-    by_gradients: gradients were taken.
+    by_gradients: gradients were taken. causes: checks that explain it where they fail too, beside
+    those of `FOLLOWS`.
     parts: what a check is made of, by their names.
     """
 
@@ -88,6 +89,7 @@ class Result:
     give: tuple[str, ...] = ()
     explains: bool = True
     by_gradients: bool = False
+    causes: tuple[str, ...] = ()
     change: "Change | None" = field(default=None, repr=False)
     parts: "dict[str, Result]" = field(default_factory=dict)
 
@@ -221,12 +223,14 @@ class Report:
     @property
     def follows(self) -> dict[str, str]:
         """Failures that another one may explain: their names, and that of the other."""
-        failed = {result.name: result.explains for result in self.of("FAIL")}
-        first = {
-            name: next((cause for cause in FOLLOWS.get(name, ()) if failed.get(cause)), "")
-            for name in failed
-        }
-        return {name: cause for name, cause in first.items() if cause}
+        failed = {result.name: result for result in self.of("FAIL")}
+        found: dict[str, str] = {}
+        for name, result in failed.items():
+            causes = (*FOLLOWS.get(name, ()), *result.causes)
+            likely = [cause for cause in causes if cause in failed and failed[cause].explains]
+            if likely:
+                found[name] = likely[0]
+        return {name: found.get(cause, cause) for name, cause in found.items()}
 
     def cause_of(self, result: Result) -> list[str]:
         """What is said of a result that did not pass: its cause and details, or what it may

@@ -105,7 +105,22 @@ def _judged_logits(batch: Batch, ids: Ids, steps: Tensor, again: Tensor, near: f
                 "and the parallel pass counts its own from another number: without position_ids "
                 "both agree"
             )
+    if bad and _at_one_place(batch, ids, tolerance):
+        cause = (
+            "every step of decoding gets the same position: a repeated id gives the same logits "
+            "at each step, and others in the parallel pass; count on from the cache's length"
+        )
     return measured(largest(moved), tolerance, f"{steps.shape[1]} steps = one parallel pass", cause)
+
+
+def _at_one_place(batch: Batch, ids: Ids, tolerance: float) -> bool:
+    """Whether one id at all places gets the same logits at each step, where the parallel pass tells
+    the places apart."""
+    repeated = Ids(ids.src, ids.tgt_in[:, -1:].expand_as(ids.tgt_in))
+    of_steps = _steps(batch, repeated)
+    parallel = batch.ask(repeated.src, repeated.tgt_in)
+    at_steps, at_once = (largest(apart(x, x[:, :1])) for x in (of_steps, parallel))
+    return at_steps <= tolerance < at_once
 
 
 def _judged_ids(batch: Batch, ids: Ids, made: Tensor, again: Tensor, near: float) -> Result:

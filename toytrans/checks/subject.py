@@ -195,8 +195,8 @@ class Adapter:
         return logits.clone().cpu()
 
     def batch(self, pairs: Symbols) -> tuple[Tensor, Tensor, Tensor | None]:
-        """src, tgt_in and tgt_out, this None where no batch maker is at hand. Raises UserError for
-        a batch maker that makes others."""
+        """src, tgt_in and tgt_out, this None without a batch maker where start or end is not known.
+        Raises UserError for a batch maker that makes others."""
         facts = self.facts
         if self.maker is None:
             end = [] if facts.eos_id is None else [facts.eos_id]
@@ -204,7 +204,9 @@ class Adapter:
             src = padded([s + end for s, _ in pairs], facts.source_pad)
             left = facts.pad_side == "left"
             tgt_in = padded([start + t for _, t in pairs], facts.pad_id, left)
-            return self._of_one_length(src, tgt_in, None)
+            tgt_out = padded([t + end for _, t in pairs], facts.pad_id, left)
+            knows_labels = bool(start and end) and facts.is_causal
+            return self._of_one_length(src, tgt_in, tgt_out if knows_labels else None)
         made = self.foreign("the batch maker", self.maker, pairs)
         parts = made if isinstance(made, tuple | list) else ()
         ids = [part for part in parts if isinstance(part, Tensor) and part.dtype == torch.int64]
