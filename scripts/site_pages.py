@@ -1,14 +1,18 @@
-"""A hook of MkDocs: README.md is the first page of the site, and the tables of config keys are made
-from the schema, so that each is written once."""
+"""A hook of MkDocs: README.md is the first page, the tables of config keys are made from the
+schema, and the list of commands from the application, so that each is written once."""
 
 import posixpath
 import re
 from pathlib import Path
 from typing import Any
 
+import typer
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
+from typer.cli import get_docs_for_click
+from typer.core import TyperGroup
 
+from toytrans.cli.app import app
 from toytrans.config.explain import keys
 
 SECTIONS = {
@@ -33,8 +37,8 @@ def on_files(files: Files, *, config: Any) -> Files:
 
 
 def on_page_markdown(text: str, *, page: Page, **_: Any) -> str:
-    """Links that leave docs/ lead to the first page, or become text. The page on configuration
-    gets a table for each section of a config."""
+    """Links that leave docs/ lead to the first page, or become text. The pages on configuration and
+    on commands get what is made from the program."""
     folder = posixpath.dirname(page.file.src_uri)
 
     def inside(link: re.Match[str]) -> str:
@@ -45,7 +49,28 @@ def on_page_markdown(text: str, *, page: Page, **_: Any) -> str:
         return f"[{link[1]}]({home}{link[3] or ''})" if place == "../README.md" else link[1]
 
     text = LINK.sub(inside, text)
-    return f"{text}\n{tables()}" if page.file.src_uri == "configuration.md" else text
+    made = {"configuration.md": tables, "commands.md": commands}.get(page.file.src_uri)
+    return f"{text}\n{made()}" if made else text
+
+
+def commands() -> str:
+    """A list of all commands by their groups, then each with its arguments and options."""
+    root = typer.main.get_command(app)
+    assert isinstance(root, TyperGroup)
+    every = root.commands.values()
+    parts = []
+    for group in dict.fromkeys(command.rich_help_panel for command in every):
+        parts.append(f"**{group}**\n")
+        parts += [
+            f"- [`{command.name}`](#toytrans-{command.name}): {command.get_short_help_str(200)}"
+            for command in every
+            if command.rich_help_panel == group
+        ]
+        parts.append("")
+    for command in every:
+        context = typer.Context(command, info_name=command.name)
+        parts.append(get_docs_for_click(obj=command, ctx=context, indent=2, call_prefix="toytrans"))
+    return "\n".join(parts)
 
 
 def tables() -> str:

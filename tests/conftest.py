@@ -137,7 +137,7 @@ def here(
     reports = tmp_path_factory.mktemp("t")  # short: sockets have their names there
     monkeypatch.chdir(folder)
     monkeypatch.setattr(tempfile, "tempdir", str(reports))
-    for name in ("TOYTRANS_DEBUG", "COLUMNS", "NO_COLOR", "FORCE_COLOR", "TERM"):
+    for name in ("COLUMNS", "NO_COLOR", "FORCE_COLOR", "TERM"):
         monkeypatch.delenv(name, raising=False)
     (folder / "c.yaml").write_text(getattr(request.module, "CONFIG", tiny_yaml()))
     return folder

@@ -16,7 +16,7 @@ from typing import NamedTuple
 import pytest
 import torch
 import typer.main
-from conftest import FIRST, ROOT, Command
+from conftest import FIRST, ROOT, Command, script
 from scan_grammar import scan_lines
 
 from toytrans.cli.app import app
@@ -102,11 +102,11 @@ def folder(trained: tuple[Path, str], tmp_path: Path, monkeypatch: pytest.Monkey
 
 def test_every_command_of_toytrans_is_documented():
     every = set(typer.main.get_command(app).commands)
+    listed = script("site_pages").commands()
     for command in every:
-        assert f"| `{command}` |" in (ROOT / "docs/commands.md").read_text(), command
+        assert f"### `toytrans {command}`" in listed, command
     run = {shlex.split(line)[1] for page in [*PAGES, *SHOWING] for line in commands_of(page)}
     assert run == every
-    assert len(PAGE_OF) >= 30
 
 
 def test_the_first_command_ends_as_readme_shows(trained: tuple[Path, str]):

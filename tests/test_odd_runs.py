@@ -78,7 +78,7 @@ def test_lines_that_are_no_records_are_counted(one: Path, command: Command):
 
 
 def test_an_odd_result_of_a_sweep_ends_in_no_traceback(one: Path, command: Command):
-    assert command("compare", "whole").code == 0  # it is measured
+    assert command("eval", "whole").code == 0  # it is measured
     assert command("sweep", "c.yaml", "--seeds", "0:0", "--set", "train.max_steps=1").code == 0
     (of_sweep,) = Path("runs/sweeps/c").glob("*/eval.json")
     result = json.loads(of_sweep.read_text())
@@ -88,7 +88,7 @@ def test_an_odd_result_of_a_sweep_ends_in_no_traceback(one: Path, command: Comma
             odd = result["measures"][name] | {key: "VALUE"}
             text = json.dumps(result | {"measures": {name: odd}}).replace('"VALUE"', value)
             Path("whole/eval.json").write_text(text)
-            for words in (("doctor", "whole"), ("compare", "whole")):
+            for words in (("doctor", "whole"), ("eval", "whole")):
                 answer = command(*words)
                 assert answer.code in (0, 1, 2), (key, value, answer.err)
 
@@ -112,7 +112,7 @@ NO_UTF8 = os.fsdecode(b"run-\xff\xfe")
 
 def test_a_name_that_is_no_utf8_is_written_as_it_is(command: Command, refused):
     os.rename("whole", NO_UTF8)
-    assert command("compare", NO_UTF8, "--csv", "table.csv", "--plot", "plot.svg").code == 0
+    assert command("eval", NO_UTF8, "--csv", "table.csv", "--plot", "plot.svg").code == 0
     assert os.fsencode(NO_UTF8) in Path("table.csv").read_bytes()
     assert command("report", NO_UTF8, "one", "--out", "page.html").code == 0
     words = ("export", NO_UTF8, "--format", "safetensors")
@@ -126,7 +126,7 @@ def test_a_sweep_in_a_folder_that_is_no_utf8_keeps_its_tables(command: Command, 
     monkeypatch.chdir(NO_UTF8)
     answer = command("sweep", "c.yaml", "--seeds", "0:0", "--set", "train.max_steps=1")
     assert answer.code == 0, answer.err
-    assert command("compare", os.path.abspath("runs/sweeps/c"), "--csv", "table.csv").code == 0
+    assert command("eval", os.path.abspath("runs/sweeps/c"), "--csv", "table.csv").code == 0
     assert os.fsencode(NO_UTF8) in Path("table.csv").read_bytes()
 
 
@@ -134,6 +134,6 @@ def test_a_sweep_in_a_folder_that_is_no_utf8_keeps_its_tables(command: Command, 
 def test_no_cell_is_a_formula(start: str, command: Command):
     name = f"{start}HYPERLINK(1)"
     os.rename("whole", name)
-    assert command("compare", "--csv", "table.csv", "--", name).code == 0
+    assert command("eval", "--csv", "table.csv", "--", name).code == 0
     rows = list(csv.DictReader(io.StringIO(Path("table.csv").read_bytes().decode(), newline="")))
     assert rows and {(row["run"], row["seed"]) for row in rows} == {(f"'{name}", "0")}

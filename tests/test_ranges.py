@@ -58,6 +58,7 @@ def study(tmp_path_factory: pytest.TempPathFactory) -> Path:
         data = {"files": files, "batch_tokens": 512}
         Path("c.yaml").write_text(tiny_yaml(data=data, model=model, train=train))
         assert call("train", "c.yaml", "--out", "r") == 0
+        shutil.copytree("r", "twin")
     return folder
 
 
@@ -109,25 +110,25 @@ def test_a_range_without_pairs_has_no_key(inside, command: Command):
     ):
         found = json.loads(command("eval", "r", "--lengths", lengths, "--json").out)
         assert [part for part in RANGES if part in found] == there
-        compared = json.loads(command("compare", "r", "--lengths", lengths, "--json").out)
+        compared = json.loads(command("eval", "r", "twin", "--lengths", lengths, "--json").out)
         (group,) = compared["groups"]
-        several = there if len(there) > 1 else []
-        assert list(group["runs"][0]["values"]) == [*several, "all"]
+        assert list(group["runs"][0]["values"]) == [*there, "all"]
 
 
 @pytest.mark.parametrize("lengths", [(), ("--lengths", "1:12")])
-def test_compare_gives_each_range_its_share(lengths, inside, shares, tmp_path, command: Command):
-    """Decoded, and teacher-forced with --lengths, which gives the same shares."""
-    found = json.loads(command("compare", "r", *lengths, "--json").out)
+def test_several_runs_give_each_range_its_share(
+    lengths, inside, shares, tmp_path, command: Command
+):
+    found = json.loads(command("eval", "r", "twin", *lengths, "--json").out)
     (group,) = found["groups"]
     for part in RANGES:
         assert group["runs"][0]["values"][part] == pytest.approx(shares[part])
         assert group["summaries"][part]["mean"] == pytest.approx(shares[part])
     table = tmp_path / "t.csv"
-    assert command("compare", "r", *lengths, "--csv", str(table)).code == 0
+    assert command("eval", "r", *lengths, "--csv", str(table)).code == 0
     rows = list(csv.DictReader(table.read_text().splitlines()))
-    decoding = "teacher_forced" if lengths else "free_running"
-    exact = [row for row in rows if row["metric"] == f"exact_match_{decoding}"]
+    mine = [row for row in rows if row["run"] == "r"]
+    exact = [row for row in mine if row["metric"] == "exact_match_free_running"]
     of_parts = {row["part"]: float(row["value"]) for row in exact if not row["shortest"]}
     assert {part: of_parts[part] for part in RANGES} == pytest.approx(shares)
     if lengths:

@@ -25,8 +25,8 @@ def one(run: Path, here: Path) -> None:
 
 WRITERS = {
     "report": ("report", "bare", "--out"),
-    "compare --csv": ("compare", "one", "--csv"),
-    "compare --plot": ("compare", "one", "--plot"),
+    "eval --csv": ("eval", "one", "--csv"),
+    "eval --plot": ("eval", "one", "--plot"),
     "config new": ("new", "--out"),
     "exercise new": ("exercise", "new", "--out"),
     "export": ("export", "one", "--format", "safetensors", "--out"),
@@ -35,7 +35,7 @@ WRITERS = {
 }
 """Commands by name; the file comes last. Some take the ending of a picture only."""
 
-NAMES = {"compare --plot": "made.svg", "attention": "made.svg", "trace": "made.html"}
+NAMES = {"eval --plot": "made.svg", "attention": "made.svg", "trace": "made.html"}
 
 
 @pytest.mark.parametrize("what", WRITERS)

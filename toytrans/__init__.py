@@ -1,4 +1,5 @@
-"""toytrans: train, inspect and measure encoder-decoder transformers on toy translation tasks.
+"""Train toy encoder-decoder transformers in seconds, see every mask and number inside, and prove
+whether masks work, in your own model too.
 
 import toytrans
 run = toytrans.train("configs/textbook.yaml")    # or toytrans.load("runs/textbook")

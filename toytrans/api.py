@@ -20,10 +20,9 @@ from toytrans.errors import UserError
 from toytrans.evaluation import Scores
 from toytrans.model.initialisation import count_parameters
 from toytrans.sweeps import comparison
-from toytrans.sweeps.comparison import SWEEPS
 from toytrans.sweeps.measure import of_lengths
-from toytrans.sweeps.pool import check_ray
-from toytrans.sweeps.sweep import plan, write
+from toytrans.sweeps.sweep import SWEEPS, plan, write
+from toytrans.sweeps.trials import check_ray
 from toytrans.training import run as training_run
 from toytrans.training.devices import tuned
 from toytrans.training.measured import measure

@@ -11,10 +11,10 @@ exact match, up to rounding and to targets beyond the decoding limit.
 
 import contextlib
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from itertools import count, groupby
-from statistics import fmean, median
+from statistics import median
 from typing import Any, NamedTuple
 
 import torch
@@ -34,16 +34,6 @@ BATCH_TOKENS = 16_384
 
 MOST_SPANS = 25
 """Rows of lengths that a table may have."""
-
-PROPORTIONS = (
-    "exact_match",
-    "forced_exact_match",
-    "exact_match_difference",
-    "token_accuracy",
-    "free_token_accuracy",
-    "token_accuracy_difference",
-)
-"""Keys of a summary that are averaged over runs."""
 
 PARTS = {"below": "below", "in_range": "in range", "beyond": "beyond"}
 """Where lengths lie beside the training lengths: key and label."""
@@ -234,29 +224,6 @@ def spans(
             break
     groups = [list(group) for _, group in groupby(ordered, keys.__getitem__)]
     return [Span(group[0], group[-1], keys[group[0]][0]) for group in groups]
-
-
-def over_runs(summaries: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """The mean, lowest and highest of every proportion, over the summaries of several runs."""
-    columns = {name: [summary[name] for summary in summaries] for name in PROPORTIONS}
-    return {"runs": len(summaries)} | {
-        name: {"mean": fmean(column), "min": min(column), "max": max(column)}
-        for name, column in columns.items()
-    }
-
-
-def average_runs(runs: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Averages of several `Scores.to_dict`: all lengths, their parts, per length."""
-    averages = over_runs(runs)
-    for part in PARTS:
-        if parts := [run[part] for run in runs if part in run]:
-            averages[part] = over_runs(parts)
-    rows: dict[int, list[dict[str, Any]]] = {}
-    for run in runs:
-        for row in run["by_length"]:
-            rows.setdefault(row["length"], []).append(row)
-    averages["by_length"] = [{"length": n} | over_runs(rows[n]) for n in sorted(rows)]
-    return averages
 
 
 def wilson_interval(right: int, total: int) -> tuple[float, float]:

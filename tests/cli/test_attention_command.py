@@ -4,7 +4,6 @@ import contextlib
 import io
 import json
 import re
-import sys
 from pathlib import Path
 
 import pytest
@@ -112,18 +111,6 @@ def test_without_a_sequence_validation_pairs_are_shown(run: str, command: Comman
     assert {head.queries for head in of_shown.heads if head.part == "encoder"} == {10}, "of both"
 
 
-def test_heads_stand_side_by_side_where_there_is_room(
-    run: str, command: Command, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    given = ("attention", run, "1 2 3", "--part", "encoder")
-    monkeypatch.setenv("COLUMNS", "200")
-    assert "layer 2 head 2" in next(x for x in command(*given).out.split("\n") if "layer 1" in x)
-    monkeypatch.setenv("COLUMNS", "40")
-    lines = command(*given).out.splitlines()
-    assert "layer 1 head 2" in next(line for line in lines if "layer 1 head 1" in line)
-    assert not any("layer 1" in line and "layer 2" in line for line in lines)
-
-
 def test_a_long_sequence_gets_narrow_cells_and_then_a_refusal(run: str, command: Command) -> None:
     def given(count: int) -> tuple[str, ...]:
         return ("attention", run, " ".join("1" * count), "--part", "encoder")
@@ -205,18 +192,6 @@ def test_plots(run: str, command: Command, tmp_path: Path) -> None:
     assert json.loads(both.out)["heads"] and (tmp_path / "c.png").exists()
 
 
-def test_a_plot_is_written_over_nothing(run: str, command: Command, tmp_path: Path) -> None:
-    """As trace --save: neither a file nor what a link points to."""
-    picture, nothing = tmp_path / "a.png", tmp_path / "nothing"
-    picture.write_text("a diary")
-    (tmp_path / "b.svg").symlink_to(nothing)
-    for name in ("a.png", "b.svg"):
-        answer = command("attention", run, "1", "--plot", str(tmp_path / name))
-        assert (answer.code, answer.out, answer.err.count("\n")) == (2, "", 1)
-        assert f"{name}: exists already; remove it, or name another" in answer.err
-    assert picture.read_text() == "a diary" and not nothing.exists()
-
-
 def test_a_broken_run_says_so(run: str, command: Command, tmp_path: Path) -> None:
     broken = trained(tmp_path, SMALL_YAML, "--set", "fault=pad_visible")
     answer = command("attention", broken, "1 2 3 4", "2", "--part", "encoder")
@@ -232,10 +207,8 @@ def test_a_broken_run_says_so(run: str, command: Command, tmp_path: Path) -> Non
     [
         (("1 2", "1 9"), ("argument 2", "'9'", "such as '0'")),
         (("--layer", "2", "--part", "cross"), ("layer 2: no such", "cross 1")),
-        (("--layer", "3"), ("layer 3: no such", "encoder 2, decoder 1, cross 1")),
         (("--head", "3"), ("head 3: no such", "1 to 2")),
         (("--plot", "a.pdf"), ("--plot a.pdf", ".png or .svg or .html")),
-        (("--plot", "no/such/a.png"), ("no/such", "make it")),
         (("--checkpoint", "7"), ("7",)),
         (("1",) * 400 + ("--plot", "a.png"), ("too many", "--part")),
     ],
@@ -248,13 +221,3 @@ def test_what_cannot_be_shown_is_refused_in_one_line(
     assert answer.err.startswith("toytrans: ") and answer.err.count("\n") == 1
     for fragment in fragments:
         assert fragment in answer.err
-
-
-def test_without_matplotlib_the_way_to_get_it_is_told(
-    run: str, command: Command, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(sys.modules, "matplotlib", None)
-    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
-    answer = command("attention", run, "1", "--plot", "a.png")
-    assert (answer.code, answer.out) == (2, "")
-    assert "pip install matplotlib" in answer.err

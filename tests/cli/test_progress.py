@@ -2,7 +2,6 @@
 
 import re
 import shutil
-import sys
 from pathlib import Path
 
 import pytest
@@ -41,9 +40,3 @@ def test_progress_comes_once_a_command_takes_long(
     monkeypatch.setattr(common, "PROGRESS_AFTER", 0.0)
     answer = command(*arguments)
     assert answer.code in (0, 1) and re.search(f"^{lines}", answer.err, re.MULTILINE), answer.err
-
-
-def test_a_short_translation_into_a_pipe_has_no_bar(run: Path, command: Command, monkeypatch):
-    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
-    answer = command("translate", str(run), "1 2 3")
-    assert answer.code == 0 and answer.out and answer.err == ""

@@ -115,13 +115,9 @@ def test_a_fault_is_announced(here: Path, command: Command) -> None:
     ("arguments", "fragments"),
     [
         ((), ("nothing to inspect", "--config FILE", "--src")),
-        (("nowhere",), ("nowhere", "no such run directory", "toytrans train")),
         (("--src", "1"), ("1 --src and 0 --tgt",)),
-        (("x", "--config", "c.yaml"), ("c.yaml", "run x", "give one")),
-        ((*PAIRS, "--layer", "2"), ("layer 2", "layer 1 alone")),
         (("--config", "c.yaml", "--layer", "3"), ("layer 3", "layers 1 to 2")),
         ((*PAIRS, "--head", "5"), ("--head 5", "has 4")),
-        (("--config", "c.yaml", "--src", "9", "--tgt", "1"), ("src '9'", "'9'")),
         ((*PAIRS, "--save", "x.pt"), (".safetensors or .html",)),
         ((*PAIRS, "--save", "no/x.safetensors"), ("no/x.safetensors", "cannot be written")),
     ],

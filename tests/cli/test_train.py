@@ -6,7 +6,7 @@ import shlex
 from pathlib import Path
 
 import pytest
-from conftest import Command, tiny_yaml
+from conftest import Command
 
 pytestmark = pytest.mark.usefixtures("here")
 
@@ -49,30 +49,6 @@ def test_a_moved_end_of_the_schedule_is_reported_on_resume(command: Command):
     assert rates[6] == pytest.approx(now, rel=1e-2) and before < now
     same = command(*resume, "train.max_seconds=900")
     assert same.code == 0 and "schedule" not in same.err
-
-
-def test_a_constant_schedule_has_no_end(command: Command):
-    Path("c.yaml").write_text(tiny_yaml(train={"schedule": "constant", "warmup_steps": 0}))
-    assert command("train", "c.yaml", "--out", "r").code == 0
-    resume = ("train", "c.yaml", "--out", "r", "--resume", "--set", "train.max_steps=12")
-    assert "schedule" not in command(*resume).err
-
-
-@pytest.mark.parametrize(("best", "phrase"), [(6, "measured: step 6\n"), (4, "(best validation)")])
-def test_the_table_says_why_an_earlier_step_is_measured(command, monkeypatch, best, phrase):
-    from toytrans.training import trainer
-
-    evaluate = trainer.Trainer._evaluate
-
-    def evaluated(self):
-        record = evaluate(self)
-        self.progress.best_step = min(self.progress.step, best)
-        return record
-
-    monkeypatch.setattr(trainer.Trainer, "_evaluate", evaluated)
-    monkeypatch.setenv("COLUMNS", "200")
-    first = command("train", "c.yaml").out.splitlines()[0].rstrip() + "\n"
-    assert f"measured: step {best}" in first and phrase in first
 
 
 def test_the_next_commands_can_be_typed_whatever_the_names(command: Command):

@@ -149,24 +149,6 @@ def test_weights_that_are_not_finite_leave_the_curve(trainer):
     assert "logarithmic" in text and "layer" not in text and trainer.model.training
 
 
-def test_drawing_waits_a_hundred_times_as_long_as_it_takes(trainer, monkeypatch):
-    """Drawings of 0.1 s, over 100 s of records every 0.1 s."""
-    clock, drawn = [0.0], []
-
-    def slow(*given: object) -> str:
-        clock[0] += 0.1
-        drawn.append(given)
-        return ""
-
-    monkeypatch.setattr(module.time, "monotonic", lambda: clock[0])
-    monkeypatch.setattr(module, "view_of", slow)
-    with module.watch(trainer, trainer.dataset) as show:
-        for step in range(1000):
-            clock[0] += 0.1
-            show(Moment({"step": step + 1, "loss": 1.0}, 10.0, None))
-    assert 10 <= len(drawn) <= 12
-
-
 def test_the_curve_falls_by_factors(monkeypatch):
     monkeypatch.setattr(module, "has_unicode", lambda: True)
     title, row = curve({1: 100.0, 2: 10.0, 3: 1.0, 4: float("nan")}, 4, 4)

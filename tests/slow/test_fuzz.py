@@ -268,7 +268,7 @@ OPTIONS = {
     "attention": "--checkpoint --layer --head --plot --json",
     "check": "--config --set --model --break --checkpoint --length --seed --json",
     "demo": "--config --part --layer --json",
-    "translate": "--checkpoint --device",
+    "translate": "--trust-code",
     "eval": "--split --pairs --examples --beam --lengths --decode --checkpoint --device --json",
     "doctor": "--json",
     **dict.fromkeys(("explain", "new", "runs", "--version", "tarin", ""), "--json"),

@@ -15,9 +15,9 @@ import pytest
 from conftest import ROOT, Command
 
 from toytrans.sweeps import board as boards
-from toytrans.sweeps import trial
+from toytrans.sweeps import trials
 from toytrans.sweeps.board import board_names, config_of, load_board, plan_board
-from toytrans.sweeps.trial import by_names
+from toytrans.sweeps.trials import by_names
 
 SCAN_FILES = [
     f"tasks_{split}_{name}.txt" for split in ("train", "test") for name in ("simple", "length")
@@ -61,7 +61,7 @@ def train_here() -> None:
     """Its runs, trained in this process, which spares the start of others."""
     sweep = plan_board("tiny")
     for each in sweep.trials:
-        assert trial.run(each) is None
+        assert trials.run(each) is None
     (sweep.folder / "sweep.json").write_text('{"made": {}}')
 
 

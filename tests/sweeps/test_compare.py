@@ -1,10 +1,11 @@
-"""`toytrans compare`: runs grouped by config, whatever they are given as."""
+"""`toytrans eval RUN...`: runs grouped by config, whatever they are given as."""
 
 import csv
 import json
 import re
 import shutil
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import pytest
@@ -12,10 +13,9 @@ from conftest import Command, config_of, tiny_yaml
 from members import member
 from rich.console import Console
 
-from toytrans.cli.render.groups import print_comparison
-from toytrans.sweeps.comparison import Comparison
-from toytrans.sweeps.groups import Member, group
-from toytrans.sweeps.measure import of_lengths
+from toytrans.cli.render.results import print_comparison
+from toytrans.sweeps.comparison import Comparison, group
+from toytrans.sweeps.measure import Member, of_lengths
 from toytrans.sweeps.picture import draw
 
 MATCH = ("--lengths", "1:7", "--examples", "40")
@@ -44,35 +44,56 @@ def runs(trained: Path, here: Path) -> list[str]:
 
 
 def comparison(command: Command, *words: str, code: int = 0) -> dict:
-    answer = command("compare", *words, "--json")
+    answer = command("eval", *words, "--json")
     assert answer.code == code, answer.err
     return json.loads(answer.out, parse_constant=pytest.fail)
 
 
-def test_runs_are_grouped_by_config_with_the_numbers_of_eval(runs, command: Command):
+def test_runs_are_grouped_by_config_with_the_numbers_of_each(runs, command: Command):
     about = comparison(command, *runs, *MATCH)
     assert [group["differs"] for group in about["groups"]] == [
         {"model.positions": "rotary"},
         {"model.positions": "anchored"},
     ]
-    measured = json.loads(command("eval", *runs, *MATCH, "--json").out)
-    assert measured["over_runs"] is None, "several configs have no common average"
-    for found, own in zip(about["groups"], measured["groups"], strict=True):
-        mean = own["forced_exact_match"]["mean"]
+    alone = [json.loads(command("eval", run, *MATCH, "--json").out) for run in runs]
+    for found, own in zip(about["groups"], (alone[:2], alone[2:]), strict=True):
+        mean = fmean(run["exact_match"] for run in own)
         assert found["summaries"]["all"]["mean"] == pytest.approx(mean)
-        mean = own["beyond"]["forced_exact_match"]["mean"]
+        mean = fmean(run["beyond"]["exact_match"] for run in own)
         assert found["summaries"]["beyond"]["mean"] == pytest.approx(mean)
+        for place, row in enumerate(found["curve"]):
+            rows = [run["by_length"][place] for run in own]
+            assert row["lengths"] == [rows[0]["length"]] * 2
+            assert row["mean"] == pytest.approx(fmean(each["exact_match"] for each in rows))
     (pair,) = [pair for pair in about["pairs"] if pair["part"] == "all"]
     assert (pair["first"], pair["second"], pair["runs"]) == (0, 1, 2)
     assert pair["ahead"] + pair["behind"] + pair["level"] == 2
 
 
-def test_without_lengths_every_test_pair_is_decoded(runs, command: Command):
-    about = comparison(command, runs[0])
-    measured = json.loads(command("eval", runs[0], "--json").out)
-    assert about["groups"][0]["runs"][0]["values"]["all"] == measured["exact_match"]
-    shown = command("compare", runs[0]).out
-    assert shown.startswith("free-running exact match, ") and "difference over" not in shown
+def test_runs_are_compared_on_whatever_one_run_is_measured_on(runs, command: Command):
+    for words, said in (
+        (("--split", "valid"), "valid pairs"),
+        (("--beam", "2", "--checkpoint", "last"), "beam 2, checkpoint last, test pairs"),
+        (("--length-of", "tgt", "--decode", "1"), "by target length"),
+    ):
+        alone = json.loads(command("eval", runs[0], *words, "--json").out)
+        values = comparison(command, *runs[:2], *words)["groups"][0]["runs"][0]["values"]
+        assert (
+            values["all"] == alone["forced_exact_match" if "--decode" in words else "exact_match"]
+        )
+        shown = command("eval", *runs[:2], *words, "--metric", "loss").out
+        assert said in shown and f"{alone['in_range']['loss']:.4f}" in shown
+    Path("few.tsv").write_text("1\t1\n1 2\t1 2\n")
+    given = comparison(command, *runs, "--pairs", "few.tsv")
+    assert [each["lengths"] for each in given["groups"][0]["curve"]] == [[1, 1], [2, 2]]
+
+
+def test_lengths_that_are_all_beyond_are_called_so(runs, command: Command):
+    about = comparison(command, *runs, "--lengths", "5:9", "--metric", "loss")
+    assert list(about["groups"][0]["summaries"]) == ["beyond", "all"]
+    out = command("eval", *runs, "--lengths", "5:9", "--metric", "loss").out
+    assert out.startswith("loss in nats a token, beyond: test pairs of lengths 5 to 9\n")
+    assert ", all" not in out and "difference over equal seeds, beyond" in out
 
 
 def test_a_folder_of_runs_is_all_of_them_each_once(runs, command: Command):
@@ -82,7 +103,7 @@ def test_a_folder_of_runs_is_all_of_them_each_once(runs, command: Command):
 
 
 def test_numbers_go_to_a_table_and_a_picture(runs, command: Command, refused):
-    words = ("compare", *runs, *MATCH, "--csv", "c.csv", "--plot", "c.png")
+    words = ("eval", *runs, *MATCH, "--csv", "c.csv", "--plot", "c.png")
     assert command(*words).code == 0
     rows = list(csv.DictReader(Path("c.csv").read_text().splitlines()))
     mine = [row for row in rows if row["run"] == runs[0] and row["shortest"]]
@@ -94,11 +115,11 @@ def test_numbers_go_to_a_table_and_a_picture(runs, command: Command, refused):
     assert [*map(float, accuracy)] == [each["token_accuracy"] for each in measured["by_length"]]
     assert Path("c.png").read_bytes().startswith(b"\x89PNG")
     assert "--csv c.csv: exists already" in refused(*words)
-    assert "end the name with .png or .svg" in refused("compare", *runs, "--plot", "c.pdf")
+    assert "end the name with .png or .svg" in refused("eval", *runs, "--plot", "c.pdf")
 
 
 def compared(members: list[Member]) -> Comparison:
-    return Comparison("", of_lengths((1, 6), None), group(members))
+    return Comparison(of_lengths((1, 6), None), "exact_match", "test pairs", group(members))
 
 
 def test_a_picture_says_what_its_letters_stand_for():
@@ -136,7 +157,7 @@ def test_differences_are_shown_in_range_and_beyond():
 def test_pairs_that_are_not_shown_are_counted():
     sizes = (8, 16, 24, 32, 40, 48)
     out = printed([member(0.9, n, model={"d_ff": size}) for size in sizes for n in (0, 1)])
-    assert "5 of 15 pairs, those of 8; `toytrans compare RUN ... --json` has all" in out
+    assert "(5 of 15 pairs, those of 8; --json has all)" in out
     fewer = [member(0.9, n, model={"d_ff": size}) for size in sizes[:5] for n in (0, 1)]
     assert "pairs, those of" not in printed(fewer)
 
@@ -182,7 +203,7 @@ def test_broken_and_unfinished_runs_are_marked_and_not_averaged(runs, command: C
     for weights in Path("runs/anchored-0").glob("checkpoints/*.safetensors"):
         weights.write_bytes(b"\0" * 99)
     Path("runs/anchored-1/config.yaml").write_text("{")
-    answer = command("compare", "runs")
+    answer = command("eval", "runs")
     assert answer.code == 0, answer.err
     lines = [line for line in answer.out.splitlines() if line.startswith("not counted: ")]
     reasons = {line.split()[2].rstrip(":"): line for line in lines}
@@ -203,26 +224,30 @@ def test_broken_and_unfinished_runs_are_marked_and_not_averaged(runs, command: C
 
 
 def test_where_no_run_can_be_counted_the_exit_code_is_1(runs, command: Command):
-    shutil.rmtree("runs/rotary-0/checkpoints")
-    answer = command("compare", "runs/rotary-0")
-    assert answer.code == 1 and "not counted: runs/rotary-0" in answer.out
+    for run in runs[:2]:
+        shutil.rmtree(f"{run}/checkpoints")
+    answer = command("eval", *runs[:2])
+    assert answer.code == 1 and answer.out.count("not counted: runs/rotary-") == 2
 
 
-@pytest.mark.parametrize("name", ["nothing", "empty", "c.yaml", "a", "\0"])
-def test_what_is_no_run_is_refused(name, here: Path, refused):
+def test_one_mistake_of_all_runs_is_told_once(runs, refused):
+    assert "nothing.tsv: no such file" in refused("eval", *runs, "--pairs", "nothing.tsv")
+
+
+@pytest.mark.parametrize("name", ["nothing", "empty", "c.yaml", "a"])
+def test_what_is_no_run_is_refused(name, runs, refused):
     Path("empty").mkdir()
     Path("a/b").mkdir(parents=True)
-    assert "not a run, a folder of runs or the name of a sweep" in refused("compare", name)
+    assert "run directory" in refused("eval", runs[0], name)
 
 
-def test_a_sweep_by_its_name_ends_like_the_sweep(here: Path, command: Command):
+def test_a_sweep_is_compared_as_it_compares_itself(here: Path, command: Command):
     """The same code: the same table, from the results as they lie, and with other lengths anew."""
     words = ("sweep", "c.yaml", "--seeds", "0:0", "--set", "train.lr=1e-3,1e30", *MATCH)
     swept = command(*words)
     assert swept.code == 1
-    named = command("compare", "c")
+    named = command("eval", "runs/sweeps/c")
     assert named.out == swept.out and named.code == 0
-    assert command("compare", "runs/sweeps/c").out == swept.out
-    other = comparison(command, "c", "--lengths", "1:5", "--examples", "20")
+    other = comparison(command, "runs/sweeps/c", "--lengths", "1:5", "--examples", "20")
     curve: list[dict[str, Any]] = other["groups"][0]["curve"]
     assert [row["lengths"] for row in curve] == [[n, n] for n in range(1, 6)]

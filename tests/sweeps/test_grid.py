@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from toytrans.errors import UserError
-from toytrans.sweeps.sweep import read_grid, split_values
+from toytrans.sweeps.sweep import read_grid
 
 
 @pytest.mark.parametrize(
@@ -19,13 +19,11 @@ from toytrans.sweeps.sweep import read_grid, split_values
         ("[[1,2],3],{a: 1, b: 2}", ["[[1,2],3]", "{a: 1, b: 2}"]),
         ("'a,b',\"c,d\",e", ["'a,b'", '"c,d"', "e"]),
         ("1e-3,null,true", ["1e-3", "null", "true"]),
-        ("a,", ["a", ""]),
-        ("", [""]),
-        ("],a", ["]", "a"]),
+        ("own.py:f,cuda:7", ["own.py:f", "cuda:7"]),
     ],
 )
 def test_values_are_split_outside_of_brackets_and_quotes(text, values):
-    assert split_values(text) == values
+    assert read_grid([f"key={text}"]) == {"key": values}
 
 
 @pytest.mark.parametrize(
@@ -35,6 +33,7 @@ def test_values_are_split_outside_of_brackets_and_quotes(text, values):
         (["=a"], "write it as section.key=value,value"),
         (["a=1,,2"], "an empty value"),
         (["a="], "an empty value"),
+        (["a=],b"], "a bracket without its end"),
         (["a=1", "a=2"], "a is given twice"),
         (["seed=1,2"], "--seeds, say 0:9"),
     ],

@@ -6,7 +6,14 @@ import pytest
 from conftest import config_of
 from members import member
 
-from toytrans.sweeps.groups import differing_keys, group, paired, pairs, parts_of, summarise, t_975
+from toytrans.sweeps.comparison import (
+    differing_keys,
+    group,
+    pairs,
+    parts_of,
+    summarise,
+    t_975,
+)
 
 ROTARY, ALIBI = {"model": {"positions": "rotary"}}, {"model": {"positions": "alibi"}}
 
@@ -83,13 +90,13 @@ def test_pairs_are_of_equal_seeds_alone():
         [member(v, seed, **ROTARY) for seed, v in enumerate([0.5, 0.6, 0.7, 0.7])]
         + [member(v, seed, **ALIBI) for seed, v in ((1, 0.5), (2, 0.8), (3, 0.7), (9, 0.0))]
     )
-    found = paired(first, second)
+    (found,) = pairs([first, second])
+    assert (found.first, found.second) == (first, second)
     assert (found.difference.runs, found.ahead, found.behind, found.level) == (3, 1, 1, 1)
     assert found.difference.mean == pytest.approx(0.0, abs=1e-9)
     assert found.difference.low == pytest.approx(-t_975(2) * 0.1 / math.sqrt(3))
-    assert [(a.name, b.name) for a, b, _ in pairs([first, second])] == [("rotary", "alibi")]
     lonely = group([member(0.1, 77, **ROTARY)])[0]
-    assert paired(lonely, second) is None
+    assert pairs([lonely, second]) == []
 
 
 def test_a_curve_is_over_the_runs_that_have_such_pairs():

@@ -15,7 +15,7 @@ from conftest import Command, tiny_yaml
 from safetensors.torch import load_file
 
 from toytrans.config.load import load_config
-from toytrans.sweeps import pool, trial
+from toytrans.sweeps import trials
 from toytrans.sweeps.sweep import Sweep, plan
 from toytrans.training import devices
 from toytrans.training.folder import locked_folder
@@ -55,14 +55,14 @@ def test_a_process_that_is_killed_fails_alone(here: Path):
     Path("c.yaml").write_text(Path("c.yaml").read_text().replace("max_steps: 6", "max_steps: 9999"))
     (doomed,) = planned().trials
     failure = None
-    for ended in pool.run_here([doomed], 1):
+    for ended in trials.run_here([doomed], 1):
         if doomed.share_done() > 0:
             for process in multiprocessing.active_children():
                 process.kill()
         for _, failure in ended:
             assert failure is not None
     assert "killed by signal 9 (out of memory?)" in failure.reason and not failure.final
-    assert trial.read_failure(doomed.path) == failure and not doomed.is_done()
+    assert trials.read_failure(doomed.path) == failure and not doomed.is_done()
 
 
 def test_a_fork_server_that_is_killed_costs_the_runs_that_it_starts(here: Path, monkeypatch):
@@ -78,20 +78,20 @@ def test_a_fork_server_that_is_killed_costs_the_runs_that_it_starts(here: Path, 
 
     monkeypatch.setattr(context.Process, "start", failing)
     sweep = planned(seeds=range(2))
-    ended = [each for some in pool.run_here(sweep.trials, 1) for each in some]
+    ended = [each for some in trials.run_here(sweep.trials, 1) for each in some]
     assert [failure is None for _, failure in ended] == [False, True]
-    assert "no process could be started" in trial.read_failure(sweep.trials[0].path).reason
+    assert "no process could be started" in trials.read_failure(sweep.trials[0].path).reason
 
 
 @pytest.mark.parametrize(
     ("code", "said"),
-    [(1, "exit code 1"), (-9, "signal 9 (out"), (137, "signal 9 (out"), (255, "unknown")],
+    [(1, "exit code 1"), (-9, "killed by signal 9 (out"), (-11, "killed by signal 11;")],
 )
 def test_an_exit_code_is_kept_as_the_reason(here: Path, code: int, said: str):
     (each,) = planned().trials
-    failure = pool.failure_by_code(each, code)
+    failure = trials.failure_by_code(each, code)
     assert failure is not None and said in failure.reason
-    assert trial.read_failure(each.path) == failure
+    assert trials.read_failure(each.path) == failure
 
 
 def at_once(command: Command, monkeypatch: pytest.MonkeyPatch, *words: str) -> tuple[int, str]:
@@ -120,7 +120,7 @@ def test_one_run_at_once_where_any_is_on_a_gpu(grid, here: Path, command: Comman
     choose = lambda name, *_: torch.device(name)  # noqa: E731  # as if there were a GPU
     monkeypatch.setattr(devices, "choose_device", choose)
     monkeypatch.setattr("toytrans.sweeps.sweep.choose_device", choose)
-    monkeypatch.setattr(pool, "usable_cores", lambda: 8)
+    monkeypatch.setattr(trials, "usable_cores", lambda: 8)
     assert at_once(command, monkeypatch, "--seeds", "0:9", "--set", grid)[0] == 1
     assert at_once(command, monkeypatch, "--seeds", "0:9", "--jobs", "3", "--set", grid)[0] == 3
     assert at_once(command, monkeypatch, "--seeds", "0:9", "--set", "device=cpu")[0] == 8
@@ -148,14 +148,14 @@ def test_data_files_are_read_once_however_many_trials(here: Path, monkeypatch):
 def test_a_training_that_still_saves_is_waited_for(here: Path, monkeypatch):
     """As after a kill of the parent alone: its processes save, and only then leave."""
     (each,) = planned().trials
-    monkeypatch.setattr(trial, "SECONDS_FOR_LOCK", 0.3)
+    monkeypatch.setattr(trials, "SECONDS_FOR_LOCK", 0.3)
     each.path.mkdir(parents=True)
     with locked_folder(each.path):
         began = time.monotonic()
-        failure = trial.run(each)
+        failure = trials.run(each)
         assert time.monotonic() - began >= 0.3
     assert failure is not None and "another training is writing here" in failure.reason
-    assert trial.run(each) is None and each.eval() is not None
+    assert trials.run(each) is None and each.eval() is not None
 
 
 def test_a_sweep_on_ray_ends_like_one_on_this_machine(here: Path, command: Command):

@@ -63,4 +63,5 @@ def test_eval_groups_runs_that_differ_in_either_seed(here: Path, command: Comman
     for changes in runs:
         assert command("train", "c.yaml", "--set", changes, "--out", changes).code == 0
     groups = json.loads(command("eval", *runs, "--json").out)["groups"]
-    assert [group["paths"] for group in groups] == [runs[:3], runs[3:]]
+    found = [{run["run"] for run in group["runs"]} for group in groups]
+    assert found == [set(runs[:3]), set(runs[3:])]

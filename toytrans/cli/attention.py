@@ -10,6 +10,7 @@ from toytrans.cli.common import (
     AsJson,
     Checkpoint,
     Progress,
+    TrustCode,
     note,
     open_run,
     output,
@@ -34,6 +35,7 @@ def attention(
         ),
     ] = None,
     checkpoint: Checkpoint = "best",
+    trust_code: TrustCode = False,
     part: Annotated[
         Literal["encoder", "decoder", "cross", "all"] | None,
         typer.Option(help="Show a part, or all.", show_default=False),
@@ -46,7 +48,7 @@ def attention(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show what every attention head looks at in a translation, and what each head does.
+    """Show what every attention head looks at in a translation.
 
     By default the last cross-attention in the first translation, on one screen.
     --part all shows every attention of every translation.

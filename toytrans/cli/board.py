@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from toytrans.cli.common import AsJson, columns, note, output
-from toytrans.cli.render.groups import number
 from toytrans.cli.trials import follow, raise_internal
 from toytrans.errors import UserError
 from toytrans.files import json_text
@@ -29,7 +28,7 @@ def board(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Train published tasks over five seeds, and compare with the published numbers."""
+    """Train published tasks, and compare with their numbers."""
     from toytrans.sweeps.board import lines_of, load_board, of_tasks, plan_board, write_board
 
     if name is None:
@@ -69,6 +68,7 @@ def _list(as_json: bool) -> None:
 
 def _print(board: "Board", sweep: "Sweep", quick: bool) -> None:
     from toytrans.sweeps.board import lines_of
+    from toytrans.sweeps.measure import number
 
     console = output()
     console.print(f"{board.title} ({board.source})", style="bold", markup=False)
@@ -86,7 +86,9 @@ def _print(board: "Board", sweep: "Sweep", quick: bool) -> None:
             continue
         where = f", lengths {measure.lengths[0]} to {measure.lengths[1]}" if measure.lengths else ""
         aim = f" (aim {measure.aim})" if measure.aim is not None else ""
-        console.print(f"\n{task}{where}: {measure.label}{aim}", style="bold", markup=False)
+        console.print(
+            f"\n{task}{where}: {measure.label(measure.metric)}{aim}", style="bold", markup=False
+        )
         table = columns(("",), ("mean", "steps", "pairs"), box=None, pad_edge=False)
         table.add_column("seeds", overflow="fold")
         for line in lines_of(board, sweep, task, name):

@@ -13,6 +13,7 @@ from toytrans.cli.common import (
     Break,
     Overrides,
     Progress,
+    TrustCode,
     open_run,
 )
 from toytrans.cli.render.checks import show
@@ -42,6 +43,7 @@ def check(
         ),
     ] = None,
     fault: Break = None,
+    trust_code: TrustCode = False,
     only: Annotated[
         str, typer.Option(metavar="NAMES", help="Run these checks only, say pads,future.")
     ] = "",
@@ -61,7 +63,7 @@ def check(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Check that masks, loss, labels and layers do what they should.
+    """Check that masks, loss and layers do what they should.
 
     Checked are a run, fresh weights of a config, or your own --model: a function
     that returns a Hugging Face model, or a dict with `model`, `pad_id`,

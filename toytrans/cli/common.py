@@ -1,51 +1,55 @@
 """What several commands share: parameters, and how they print."""
 
 import contextlib
-import copy
-import dataclasses
 import functools
-import inspect
 import os
 import re
 import shlex
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TextIO, TypeVar, get_args
+from typing import TYPE_CHECKING, Annotated, Any, TextIO, get_args
 
 import typer
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from toytrans.config.names import FaultName
+from toytrans.config.names import FaultName, Metric
 from toytrans.config.sealed import fault_remark, is_sealed
 from toytrans.errors import UserError, did_you_mean
 from toytrans.files import check_free, write_file
 from toytrans.inspection.table import printable as printable
+from toytrans.rounding import share as share
 from toytrans.user_code import trusting
 
 if TYPE_CHECKING:
+    from tqdm import tqdm
+
     from toytrans.report.page import Section
     from toytrans.training.run import Run
 
-T = TypeVar("T")
+RARE = "Rarely used"
+"""The last group of options in the help of a command."""
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
-Checkpoint = Annotated[str, typer.Option(help="Which checkpoint: best | last | STEP.")]
+Checkpoint = Annotated[
+    str, typer.Option(help="Which checkpoint: best | last | STEP.", rich_help_panel=RARE)
+]
 Overrides = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="KEY=VALUE", help="Change a config key, say train.lr=1e-3."),
-]
-ConfigOption = Annotated[
-    Path | None, typer.Option(metavar="CONFIG", help="The same as the argument CONFIG.")
 ]
 Lengths = Annotated[
     str | None, typer.Option(metavar="FROM:TO", help="Lengths to measure, say 1:400.")
 ]
 Examples = Annotated[
     int | None, typer.Option(min=1, max=10**7, help="Number of test pairs of a run, in all.")
+]
+MetricOption = Annotated[
+    Metric,
+    typer.Option(help="The number that is compared and plotted."),
 ]
 
 
@@ -69,13 +73,6 @@ Break = Annotated[
 ]
 
 
-def either(argument: T | None, option: T | None, name: str) -> T | None:
-    """A value that a command takes as an argument NAME or as an option --name. Raises UserError."""
-    if argument and option:
-        raise UserError(f"{argument} and --{name} {option}: give the {name} once")
-    return argument or option
-
-
 RunArgument = Annotated[
     Path | None, typer.Argument(metavar="RUN", help="A run directory.", show_default=False)
 ]
@@ -96,24 +93,15 @@ def run_and_sequences(arguments: list[str] | None) -> tuple[Path | None, list[st
 
 
 TrustCode = Annotated[
-    bool, typer.Option("--trust-code", help="Run the code that a run names: its task, say.")
+    bool,
+    typer.Option(
+        "--trust-code",
+        callback=lambda context, wanted: context.with_resource(trusting(wanted)),
+        help="Run the code that a run names: its task, say.",
+        rich_help_panel=RARE,
+    ),
 ]
-
-
-def with_trust(command: Callable[..., None]) -> Callable[..., None]:
-    """Give a command that reads a run the option --trust-code."""
-    kind = inspect.Parameter.KEYWORD_ONLY
-    option = inspect.Parameter("trust_code", kind, default=False, annotation=TrustCode)
-    options = [*inspect.signature(command).parameters.values(), option]
-
-    @functools.wraps(command)
-    def run(trust_code: bool, **values: Any) -> None:
-        with trusting(trust_code):
-            command(**values)
-
-    run.__signature__ = inspect.Signature(options)  # type: ignore[attr-defined]
-    run.__annotations__ = {p.name: p.annotation for p in options}
-    return run
+"""Of a command that reads a run. It acts while the command runs; the parameter is not used."""
 
 
 def open_run(path: Path | None, checkpoint: str, device: str = "cpu") -> "Run":
@@ -153,6 +141,15 @@ def note(message: str, file: TextIO | None = None) -> None:
             raise
 
 
+def progress_bar(shape: str, **how: Any) -> "tqdm[Any]":
+    """The bar of a command that counts, on standard error where that is a terminal. shape, how: as
+    tqdm takes them."""
+    from tqdm import tqdm
+
+    hidden = not sys.stderr.isatty()
+    return tqdm(bar_format=shape, disable=hidden, dynamic_ncols=True, leave=False, **how)
+
+
 PROGRESS_AFTER = 2.0
 """Seconds before the first line of progress, and between two."""
 
@@ -184,10 +181,10 @@ def check_forms(forms: dict[str, bool]) -> None:
         raise UserError(f"{' and '.join(chosen)} are different forms of output; give one of them")
 
 
-def check_new(option: str, path: Path, **how: Any) -> None:
-    """Raise UserError if something is in the way of what an option names. how: of `check_free`."""
+def check_new(option: str, path: Path) -> None:
+    """Raise UserError if something is in the way of what an option names."""
     with _written_for(option, path):
-        check_free(path, **{"replace": False} | how)
+        check_free(path, replace=False)
 
 
 def write_new(option: str, path: Path, raw: bytes, *, replace: bool = False) -> None:
@@ -237,10 +234,6 @@ def plain(text: str) -> Text:
     return Text(printable(text))
 
 
-NARROWEST = 10
-"""To so many characters a column of text is folded, so that numbers fit."""
-
-
 def columns(texts: Sequence[str], numbers: Sequence[str] = (), **style: Any) -> Table:
     """An empty table: columns of text, then columns of numbers. style: arguments of rich's Table.
 
@@ -255,26 +248,11 @@ def columns(texts: Sequence[str], numbers: Sequence[str] = (), **style: Any) -> 
 
 
 def print_table(console: Console, table: Table) -> None:
-    """Print a table of `columns`, wider than the terminal where numbers would be cut otherwise."""
-    narrow = copy.copy(table)
-    narrow.columns = [
-        column if column.no_wrap else dataclasses.replace(column, max_width=NARROWEST)
-        for column in table.columns
-    ]
-    boundless = console.options.update_width(10_000)
-    least = console.measure(narrow, options=boundless).maximum
-    if least > console.width:
-        table.width = least
+    """Print a table of `columns`, 80 columns wide on a terminal that is narrower: numbers are whole
+    there."""
+    if console.width < 80:
+        table.width = 80
     console.print(table, crop=False)
-
-
-def share(value: float) -> str:
-    """A proportion with enough digits to differ from 1: 0.998, 0.99987, 1.000."""
-    for digits in (3, 4, 5):
-        text = f"{value:.{digits}f}"
-        if float(text) < 1 or value == 1:
-            break
-    return "1.000" if value == 1 else text
 
 
 def span_of(text: str | None) -> tuple[int, int] | None:

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from toytrans.cli.common import AsJson, Progress, RunArgument, columns, output
+from toytrans.cli.common import AsJson, Progress, RunArgument, TrustCode, columns, output
 from toytrans.cli.render.panels import print_panels
 from toytrans.cli.sources import OfConfig, batch_of
 from toytrans.errors import UserError, did_you_mean
@@ -37,6 +37,7 @@ def demo(
     ],
     run: RunArgument = None,
     config: OfConfig = None,
+    trust_code: TrustCode = False,
     part: Annotated[
         Literal["encoder", "decoder", "cross"] | None, typer.Option(help="Which attention.")
     ] = None,

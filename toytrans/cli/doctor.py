@@ -11,6 +11,7 @@ from rich.text import Text
 from toytrans.cli.common import (
     AsJson,
     RunArgument,
+    TrustCode,
     argument,
     output,
     plain,
@@ -29,6 +30,7 @@ Rows = list[tuple[str, str]]
 
 def doctor(
     run: RunArgument = None,
+    trust_code: TrustCode = False,
     as_json: AsJson = False,
 ) -> None:
     """Diagnose a run, or without RUN describe this machine.

@@ -26,7 +26,7 @@ def explain(
         ),
     ] = None,
 ) -> None:
-    """Explain a task, a fault or a config key. Without a name: list what there is."""
+    """Explain a task, a fault or a config key, or list them."""
     from toytrans.glossary import LISTS, listed
 
     if name is None:
@@ -88,7 +88,7 @@ def new(
         typer.Option(metavar="FILE", help="Write a new file. Default: standard output."),
     ] = None,
 ) -> None:
-    """Write a commented config with the usual keys. It trains as it is."""
+    """Write a commented config that trains as it is."""
     from toytrans.config.new import new_config
 
     text = new_config(task)

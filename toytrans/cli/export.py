@@ -8,6 +8,7 @@ import typer
 from toytrans.cli.common import (
     Checkpoint,
     RunArgument,
+    TrustCode,
     check_new,
     open_run,
     printable,
@@ -26,12 +27,17 @@ def export(
         typer.Option(help="What to write. Default: the run's name and the format's."),
     ] = None,
     checkpoint: Checkpoint = "best",
+    trust_code: TrustCode = False,
 ) -> None:
-    """Write the model of a run for another runtime, and compare the tokens of both.
+    """Write the model of a run for another runtime.
 
-    safetensors: one file for plain PyTorch. huggingface: a folder for transformers. ctranslate2: a
-    folder for CTranslate2. onnx: a folder for ONNX runtimes. A model that a format cannot express
-    is refused. docs/export.md shows how each is used.
+    The tokens of both are compared. A model that a format cannot express is
+    refused. docs/export.md shows how each is used.
+
+    safetensors: one file for plain PyTorch.
+    huggingface: a folder for transformers.
+    ctranslate2: a folder for CTranslate2.
+    onnx: a folder for ONNX runtimes.
     """
     if out is not None:
         check_new("--out", out)

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from toytrans.cli.common import AsJson, RunArgument, check_forms, output, print_page
+from toytrans.cli.common import AsJson, RunArgument, TrustCode, check_forms, output, print_page
 from toytrans.cli.render.panels import Panel, print_names, print_panels
 from toytrans.cli.render.tables import step_through
 from toytrans.cli.sources import OfConfig, Sources, Targets, batch_of, given_pairs
@@ -32,6 +32,7 @@ Library = Literal[
 def inspect_masks(
     run: RunArgument = None,
     config: OfConfig = None,
+    trust_code: TrustCode = False,
     src: Sources = None,
     tgt: Targets = None,
     steps: Annotated[
@@ -47,7 +48,7 @@ def inspect_masks(
         bool, typer.Option("--html", help="Print one HTML document; with --steps, every step.")
     ] = False,
 ) -> None:
-    """Show the masks of a padded batch, and their effect on attention.
+    """Show the masks of a padded batch, and their effect.
 
     By default the three masks of the pair with the most pads, on one screen.
     --panel all shows every table of every pair.

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from toytrans.cli.common import Progress, check_new, newest, printable, write_new
+from toytrans.cli.common import Progress, TrustCode, check_new, newest, printable, write_new
 from toytrans.errors import UserError
 
 PAGE = Path("report.html")
@@ -23,8 +23,9 @@ def report(
         Path | None,
         typer.Option(help="The file to write. Default: report.html, report-2.html and so on."),
     ] = None,
+    trust_code: TrustCode = False,
 ) -> None:
-    """Write one HTML page about a run, or about several runs beside each other.
+    """Write one HTML page about a run, or about several.
 
     The page holds everything it needs and opens in any browser. One run: curves, exact match by
     length, masks, attention at every checkpoint, translations, checks, configuration. Several

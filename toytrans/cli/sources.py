@@ -17,9 +17,13 @@ OfConfig = Annotated[
 ]
 Sources = Annotated[
     list[str] | None,
-    typer.Option("--src", help='A source such as "5 7 9". Repeat it for a padded batch.'),
+    typer.Option(
+        "--src", metavar="SEQUENCE", help='A source such as "5 7 9". Repeat it for a padded batch.'
+    ),
 ]
-Targets = Annotated[list[str] | None, typer.Option("--tgt", help="The target of each --src.")]
+Targets = Annotated[
+    list[str] | None, typer.Option("--tgt", metavar="SEQUENCE", help="The target of each --src.")
+]
 
 
 Pairs = tuple[list[str], list[str]]

@@ -7,34 +7,26 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from toytrans.cli.common import (
-    ConfigOption,
     Examples,
     Lengths,
-    either,
+    MetricOption,
     note,
     output,
     share,
     span_of,
 )
-from toytrans.cli.render.groups import print_comparison
+from toytrans.cli.render.results import print_comparison
 from toytrans.cli.trials import follow, raise_internal
-from toytrans.config.names import Metric
 from toytrans.errors import UserError
 
 if TYPE_CHECKING:
-    from toytrans.sweeps.trial import Trial
-
-MetricOption = Annotated[
-    Metric,
-    typer.Option(help="The number that is compared and plotted.", show_default="exact_match"),
-]
+    from toytrans.sweeps.trials import Trial
 
 
 def sweep(
     path: Annotated[
         Path | None, typer.Argument(metavar="CONFIG", help="YAML file that describes the runs.")
     ] = None,
-    config: ConfigOption = None,
     seeds: Annotated[
         str | None,
         typer.Option(metavar="FROM:TO", help="Seeds: 0:2 is 0, 1 and 2. Default: one."),
@@ -60,42 +52,40 @@ def sweep(
     ] = None,
     out: Annotated[
         Path | None,
-        typer.Option(metavar="DIR", help="Folder. Default: runs/sweeps/<name of the config>."),
+        typer.Option(metavar="DIR", help="Folder. Default: runs/sweeps/ and the config's name."),
     ] = None,
 ) -> None:
-    """Train every combination of values with every seed, and compare them.
+    """Train all combinations of values and seeds, and compare them.
 
     The same command goes on where it was stopped.
     """
     from toytrans.config.load import load_config
 
-    file = either(path, config, "config")
-    if file is None:
+    if path is None:
         raise UserError("no config; name one, say `toytrans sweep reverse`")
     numbers = None if seeds is None else range_of(seeds)
     span = span_of(lengths)
     if gpu_share is not None and on != "ray":
         raise UserError("--gpu-share: a run on this machine has the whole GPU; add --on ray")
-    from toytrans.sweeps.comparison import SWEEPS
     from toytrans.sweeps.measure import of_lengths
     from toytrans.sweeps.picture import check_matplotlib
-    from toytrans.sweeps.pool import check_ray, processes_for
-    from toytrans.sweeps.sweep import plan, write
+    from toytrans.sweeps.sweep import SWEEPS, plan, write
+    from toytrans.sweeps.trials import check_ray, processes_for
 
     if on == "ray":
         check_ray()
     planned = plan(
-        out or SWEEPS / file.stem,
-        lambda changes: load_config(file, changes),
+        out or SWEEPS / path.stem,
+        lambda changes: load_config(path, changes),
         sets or (),
         numbers,
-        of_lengths(span, examples, metric),
+        of_lengths(span, examples),
         here=on == "local",
     )
     if on == "local" and jobs and jobs > (at_once := processes_for(planned.trials, jobs)):
         note(f"--jobs {jobs}: {at_once} at once, one a core")
     failures = follow(planned, _numbers, jobs, on, gpu_share)
-    compared = write(planned)
+    compared = write(planned, metric)
     for written in compared.files:
         note(f"written: {written}")
     try:
@@ -116,11 +106,9 @@ def _numbers(trial: "Trial") -> str:
     if found is None:
         return "no numbers"
     result = found.measures[TEST]
-    values = {part: result.value("exact_match", part) for part in result.parts}
-    if len(values) > 2:
-        del values["all"]
-    known = {PARTS[part]: value for part, value in values.items() if value is not None}
-    matches = ", ".join(f"{name} {share(value)}" for name, value in known.items())
+    parts = {part: numbers for part, numbers in result.parts.items() if part != "all"}
+    values = {PARTS[part]: result.value("exact_match", of) for part, of in parts.items()}
+    matches = ", ".join(f"{name} {share(value or 0.0)}" for name, value in values.items())
     return f"{result.measure.decoding} exact match: {matches} ({found.seconds:.0f} s)"
 
 

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from toytrans.cli.common import AsJson, RunArgument, check_new, note, output, write_new
+from toytrans.cli.common import AsJson, RunArgument, TrustCode, check_new, note, output, write_new
 from toytrans.cli.render.panels import Panel, print_panels
 from toytrans.cli.sources import OfConfig, Sources, Targets, batch_of
 from toytrans.errors import UserError
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 def trace(
     run: RunArgument = None,
     config: OfConfig = None,
+    trust_code: TrustCode = False,
     src: Sources = None,
     tgt: Targets = None,
     part: Annotated[
@@ -32,7 +33,7 @@ def trace(
         typer.Option(metavar="FILE", help="Write FILE.safetensors, or a page FILE.html."),
     ] = None,
 ) -> None:
-    """Show every tensor of one attention and its layer, from ids to output.
+    """Show every tensor of one attention and its layer.
 
     By default the batch, the attention weights and a summary, on one screen.
     --panel all shows every tensor.

@@ -11,7 +11,16 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 
 import typer
 
-from toytrans.cli.common import Break, ConfigOption, Overrides, either, note, share, warn_of_fault
+from toytrans.cli.common import (
+    RARE,
+    Break,
+    Overrides,
+    TrustCode,
+    note,
+    progress_bar,
+    share,
+    warn_of_fault,
+)
 from toytrans.cli.render.results import print_results
 from toytrans.cli.reporter import reporter
 from toytrans.errors import UserError
@@ -44,10 +53,15 @@ def train(
     path: Annotated[
         Path | None, typer.Argument(metavar="CONFIG", help="YAML file that describes the run.")
     ] = None,
-    config: ConfigOption = None,
+    config: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="CONFIG", help="The same as the argument CONFIG.", rich_help_panel=RARE
+        ),
+    ] = None,
     out: Annotated[
         str | None,
-        typer.Option(metavar="PATH", help="Run directory. Default: runs/<name of the config>."),
+        typer.Option(metavar="PATH", help="Run directory. Default: runs/ and the config's name."),
     ] = None,
     device: Annotated[
         str | None,
@@ -67,7 +81,8 @@ def train(
         ),
     ] = False,
     log_to: Annotated[
-        Literal["tensorboard"] | None, typer.Option(help="Copy the records to RUN/logs.")
+        Literal["tensorboard"] | None,
+        typer.Option(help="Copy the records to RUN/logs.", rich_help_panel=RARE),
     ] = None,
     watched: Annotated[
         bool,
@@ -76,11 +91,14 @@ def train(
             help="Show loss curve, translations and attention. Without a terminal: lines.",
         ),
     ] = False,
+    trust_code: TrustCode = False,
 ) -> None:
     """Train a model from a YAML file and measure it."""
     from toytrans.config.load import load_config
 
-    file = either(path, config, "config")
+    if path and config:
+        raise UserError(f"{path} and --config {config}: give the config once")
+    file = path or config
     if out == "":  # a shell variable that is not set
         raise UserError("--out: empty; name a directory, or leave --out away")
     changes, short = overrides or [], {"device": device, "fault": fault, "seed": seed}
@@ -157,15 +175,9 @@ def _view(trainer: "Trainer", watched: bool) -> AbstractContextManager[Callable[
 
 @contextlib.contextmanager
 def _bar(trainer: "Trainer") -> Iterator[Callable[[Moment], None]]:
-    from tqdm import tqdm
-
-    bar = tqdm(
-        total=trainer.config.train.max_steps,
-        initial=trainer.progress.step,
-        unit="step",
-        dynamic_ncols=True,
-        bar_format="step {n_fmt}/{total_fmt} {bar} {desc} {remaining} left",
-    )
+    config, step = trainer.config.train, trainer.progress.step
+    shape = "step {n_fmt}/{total_fmt} {bar} {desc} {remaining} left"
+    bar = progress_bar(shape, total=config.max_steps, initial=step)
 
     def show(moment: Moment) -> None:
         with contextlib.suppress(OSError):  # a terminal that was closed: its signal saves

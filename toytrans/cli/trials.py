@@ -6,12 +6,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from toytrans.cli.common import note, printable
+from toytrans.cli.common import note, printable, progress_bar
 from toytrans.training.signals import collect_signals, exit_if_signalled
 
 if TYPE_CHECKING:
     from toytrans.sweeps.sweep import Sweep
-    from toytrans.sweeps.trial import Failure, Trial
+    from toytrans.sweeps.trials import Failure, Trial
 
 
 def follow(
@@ -26,20 +26,14 @@ def follow(
     The first signal lets all trainings save and end. A second one ends this process at once; the
     trainings then save by themselves.
     """
-    from tqdm import tqdm
-
     for sentence in sweep.beginning():
         note(sentence)
     running = {trial.path: trial for trial in sweep.waiting()}
     failures: dict[Path, Failure] = {}
     total = len(sweep.trials)
-    bar = tqdm(
-        total=total,
-        initial=total - len(running) + sum(trial.share_done() for trial in running.values()),
-        disable=not sys.stderr.isatty(),
-        dynamic_ncols=True,
-        bar_format="{desc} {bar} {percentage:3.0f}% {remaining} left",
-    )
+    begun = total - len(running) + sum(trial.share_done() for trial in running.values())
+    shape = "{desc} {bar} {percentage:3.0f}% {remaining} left"
+    bar = progress_bar(shape, total=total, initial=begun)
     rounds = sweep.train(jobs, on, gpu_share)
     with collect_signals() as received, contextlib.closing(rounds), bar:
         for ended in rounds:

@@ -7,33 +7,37 @@ trained with seeds 0 to 4. The model of the last step is measured: test pairs ch
 
 from collections.abc import Iterator, Sequence
 from copy import deepcopy
+from dataclasses import replace
+from itertools import product
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
 from pydantic import Field
 
 from toytrans.config.load import beside, check_config
+from toytrans.config.names import Metric
 from toytrans.config.schema import Config, Paths, Section
 from toytrans.config.yaml import Tree, read_yaml
 from toytrans.errors import UserError
-from toytrans.sweeps.groups import Member
-from toytrans.sweeps.measure import Measure
+from toytrans.sweeps.measure import Measure, Member
 from toytrans.sweeps.sweep import Sweep, check_folder
 from toytrans.sweeps.table import table_of, write_tables
-from toytrans.sweeps.trial import Trial, by_names, path_of
+from toytrans.sweeps.trials import Trial, by_names, path_of
 from toytrans.training.run import RUNS
 from toytrans.user_code import SHIPPED
 
 FOLDER = Path(__file__).parent / "boards"
 SEEDS = (0, 1, 2, 3, 4)
+KINDS = ("ours", "control")
 QUICK_PAIRS = 50
 """Pairs of a measure under --quick, at most."""
 
 
 class BoardMeasure(Measure):
-    """A measure with its published numbers. control: pairs of the control; null = as many; 0 = it
-    is not measured."""
+    """A measure with the number that is compared, and those that were published. control: pairs of
+    the control; null = as many; 0 = it is not measured."""
 
+    metric: Metric = "exact_match"
     control: Annotated[int, Field(ge=0)] | None = None
     aim: float | None = None
     published: dict[str, float] = {}
@@ -99,20 +103,17 @@ def plan_board(name: str, *, quick: bool = False, files: Path | None = None) -> 
     folder = RUNS / "boards" / (f"{name}-quick" if quick else name)
     check_folder(folder)
     trials = []
-    for seed in SEEDS[:1] if quick else SEEDS:
-        for task, entry in board.tasks.items():
-            for kind in ("ours", "control"):
-                config = config_of(board, task, kind, seed, quick=quick, files=files)
-                measures = {
-                    key: _measure(measure, kind, quick)
-                    for key, measure in entry.measures.items()
-                    if kind == "ours" or measure.control != 0
-                }
-                if measures:
-                    path = path_of(folder, f"{task}-{kind}-s{seed}", config, hashed)
-                    about = {"task": task, "config": kind}
-                    title = f"{task} {kind} seed {seed}"
-                    trials.append(Trial(path, config, measures, title, about, "last"))
+    for seed, task, kind in product(SEEDS[:1] if quick else SEEDS, board.tasks, KINDS):
+        measures = {
+            key: _measure(measure, kind, quick)
+            for key, measure in board.tasks[task].measures.items()
+            if kind == "ours" or measure.control != 0
+        }
+        if measures:
+            config = config_of(board, task, kind, seed, quick=quick, files=files)
+            path = path_of(folder, f"{task}-{kind}-s{seed}", config, hashed)
+            title, about = f"{task} {kind} seed {seed}", {"task": task, "config": kind}
+            trials.append(Trial(path, config, measures, title, about, "last"))
     return Sweep(folder, trials, {"board": name, "quick": quick})
 
 
@@ -121,7 +122,7 @@ def of_tasks(sweep: Sweep, name: str, tasks: Sequence[str]) -> Sweep:
     there = dict.fromkeys(trial.about["task"] for trial in sweep.trials)
     if missing := [task for task in tasks if task not in there]:
         raise UserError(f"{name} has no task {missing[0]!r}; it has {', '.join(map(repr, there))}")
-    return Sweep(sweep.folder, [t for t in sweep.trials if t.about["task"] in tasks], sweep.about)
+    return replace(sweep, trials=[t for t in sweep.trials if t.about["task"] in tasks])
 
 
 def config_of(
@@ -170,48 +171,40 @@ def _measure(measure: BoardMeasure, kind: str, quick: bool) -> Measure:
         pairs = measure.control or pairs
     if quick:
         pairs = min(pairs or QUICK_PAIRS, QUICK_PAIRS)
-    return measure.model_copy(update={"pairs": pairs, "decode": decode})
+    return Measure(lengths=measure.lengths, pairs=pairs, decode=decode, side=measure.side)
 
 
 def lines_of(board: Board, sweep: Sweep, task: str, measure: str) -> list[Line]:
     """The numbers of finished runs, ours first, and then the published ones. Raises UserError."""
     asked, lines = board.tasks[task].measures[measure], list[Line]()
-    for kind in ("ours", "control"):
+    for kind in KINDS:
         mine = [t for t in sweep.trials if t.about == {"task": task, "config": kind}]
         found = [found for trial in mine if (found := trial.eval()) and measure in found.measures]
         results = [each.measures[measure] for each in found]
         if results:
-            values = tuple(result.value(asked.metric) for result in results)
+            values = [result.value(asked.metric) for result in results]
+            known = tuple(float("nan") if value is None else value for value in values)
             who = f"toytrans, {mine[0].config.model.positions}"  # what sets the two apart
             pairs = results[0].parts["all"].examples
-            lines.append(Line(who, _known(values), found[0].steps, pairs))
+            lines.append(Line(who, known, found[0].steps, pairs))
     return lines + [Line(who, (value,)) for who, value in asked.published.items()]
-
-
-def _known(values: Sequence[float | None]) -> tuple[float, ...]:
-    """A loss that was not finite is NaN."""
-    return tuple(float("nan") if value is None else value for value in values)
 
 
 def write_board(board: Board, sweep: Sweep) -> list[Path]:
     """Write the tables of all runs of a board that have numbers. Raises UserError."""
+    configs, entries = {}, list[tuple[dict[str, Any], Member, str]]()
+    for trial in sweep.trials:
+        config = by_names(trial.config.without_seeds())
+        configs[f"{trial.about['task']}, {trial.about['config']}"] = config
+        found = trial.eval()
+        for name in trial.measures if found else ():
+            member = Member(trial.path, trial.config, found)
+            entries.append(({**trial.about, "measure": name}, member, name))
     about = {
         "title": board.title,
         "source": board.source,
         "knows": board.knows,
         "notes": list(board.notes),
-        "configs": {
-            f"{trial.about['task']}, {trial.about['config']}": by_names(
-                trial.config.without_seeds()
-            )
-            for trial in sweep.trials
-        },
+        "configs": configs,
     }
-    return write_tables(sweep.folder, table_of(_entries(sweep)), about)
-
-
-def _entries(sweep: Sweep) -> Iterator[tuple[dict[str, Any], Member, str]]:
-    for trial in sweep.trials:
-        found = trial.eval()
-        for name in trial.measures if found else ():
-            yield {**trial.about, "measure": name}, Member(trial.path, trial.config, found), name
+    return write_tables(sweep.folder, table_of(entries), about)

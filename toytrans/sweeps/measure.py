@@ -8,19 +8,22 @@ those below, in and beyond the training lengths, and for each length (or short s
 
 import math
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
+from toytrans import user_code
 from toytrans.config.names import Metric
 from toytrans.config.schema import LONGEST, Config, Positive, Range, Section
 from toytrans.data.pairs import Side, Split
 from toytrans.data.selection import Selection
 from toytrans.errors import UserError
-from toytrans.evaluation import spans
+from toytrans.evaluation import Scores, spans
 from toytrans.files import read_json
 from toytrans.model.initialisation import count_parameters
+from toytrans.rounding import share
 from toytrans.training.checkpoint import Count
 from toytrans.training.measured import measure
 from toytrans.training.run import Run
@@ -32,21 +35,49 @@ TEST = "test"
 MOST_SPANS = 100
 """Each length has numbers of its own, as long as there are no more than so many."""
 
-PARTS = {"all": "all", "below": "below", "in_range": "in range", "beyond": "beyond"}
+Part = Literal["all", "below", "in_range", "beyond"]
+PARTS: dict[Part, str] = {
+    "all": "all",
+    "below": "below",
+    "in_range": "in range",
+    "beyond": "beyond",
+}
 """Where lengths lie beside those of training: key and label."""
 
-Part = Literal["all", "below", "in_range", "beyond"]
 Share = Annotated[float, Field(ge=0, le=1)]
 Number = Annotated[float, Field(ge=0)]
-OF_RUN = ("steps", "seconds", "parameters")
-"""Metrics of a whole run, whatever is measured of it."""
 
 SHARES = ("exact_match", "token_accuracy", "free_token_accuracy")
 """Metrics from 0 to 1."""
 
+OF_RUN = ("steps", "seconds", "parameters")
+"""Metrics of a whole run, whatever is measured of it."""
+
+FORMATS = {"steps": ",.0f", "seconds": ",.1f", "parameters": ",.0f"}
+FORMATS |= {"loss": ".4f", "perplexity": ".4f"}
+"""Of metrics that are no shares."""
+
+
+def number(value: float, metric: Metric, *, signed: bool = False) -> str:
+    """A value as its metric is shown."""
+    sign = "+" if signed else ""
+    if metric in FORMATS:
+        return f"{value:{sign}{FORMATS[metric]}}"
+    return f"{value:+.3f}" if signed else share(value)
+
+
+def shown(value: Any) -> str:
+    """A value of a config as YAML has it, and none for null. Paths below the working directory are
+    relative."""
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(map(shown, value))}]"
+    if value is None or isinstance(value, bool):
+        return {None: "none", True: "true", False: "false"}[value]
+    return user_code.shown(str(value))
+
 
 class Measure(Section):
-    """What is measured: pairs of some lengths, and which number is compared.
+    """What is measured: pairs of some lengths, and how many of them are decoded.
 
     exact_match is free-running where all pairs are decoded. Else it is teacher-forced, which is the
     same number; the pairs that are decoded too prove it. token_accuracy is teacher-forced,
@@ -58,7 +89,6 @@ class Measure(Section):
     decode: Annotated[int, Field(ge=0)] | None = Field(
         1, description="of each length, so many pairs are decoded too; null = all"
     )
-    metric: Metric = "exact_match"
     side: Side = Field("src", description="whether lengths are of sources or of targets")
 
     @property
@@ -66,34 +96,26 @@ class Measure(Section):
         """How its exact match is decoded."""
         return "free-running" if self.decode is None else "teacher-forced"
 
-    @property
-    def label(self) -> str:
-        """What is compared, in words."""
+    def label(self, metric: Metric) -> str:
+        """A metric of it, in words."""
         decoded = {
             "exact_match": f"{self.decoding} exact match",
             "token_accuracy": "teacher-forced token accuracy",
             "free_token_accuracy": "free-running token accuracy",
             "loss": "loss in nats a token",
         }
-        return decoded.get(self.metric, self.metric)
-
-    def same_pairs(self, other: "Measure") -> bool:
-        """Whether the numbers of one are those of the other."""
-        return _plain(self.model_copy(update={"metric": other.metric})) == _plain(other)
+        return decoded.get(metric, metric)
 
     def selection(self) -> Selection:
         return Selection(self.lengths, self.pairs, self.side)
 
 
-def of_lengths(
-    lengths: tuple[int, int] | None, pairs: int | None, metric: Metric = "exact_match"
-) -> Measure:
+def of_lengths(lengths: tuple[int, int] | None, pairs: int | None) -> Measure:
     """The measure of a sweep: all pairs are decoded, or with lengths one pair of each. Raises
     UserError."""
     if lengths is not None and lengths[1] > LONGEST:
         raise UserError(f"lengths {lengths[0]}:{lengths[1]}: a length is at most {LONGEST}")
-    decode = None if lengths is None else 1
-    return Measure(lengths=lengths, pairs=pairs, decode=decode, metric=metric)
+    return Measure(lengths=lengths, pairs=pairs, decode=None if lengths is None else 1)
 
 
 class _File(BaseModel):
@@ -135,12 +157,9 @@ class Result(_File):
     parts: Annotated[dict[Part, Numbers], AfterValidator(_with_all)]
     spans: list[SpanNumbers]
 
-    def value(self, metric: Metric, part: Part = "all") -> float | None:
-        """The number that a metric stands for; None where it is not known."""
-        return self.of(self.parts[part], metric) if part in self.parts else None
-
-    def of(self, numbers: Numbers, metric: Metric) -> float | None:
-        """The same of some numbers, say of a span."""
+    def value(self, metric: Metric, of: Numbers | None = None) -> float | None:
+        """What a metric says of some numbers, None = all; None where it is not known."""
+        numbers = of or self.parts["all"]
         if metric == "perplexity":
             return None if numbers.loss is None else math.exp(min(numbers.loss, 700.0))
         if metric == "exact_match" and self.measure.decode is not None:
@@ -169,37 +188,45 @@ def evaluate(
 ) -> Iterator[Eval]:
     """Measure a run; yields all its numbers after each measure. Raises UserError.
 
-    so_far: what is known of it. Measures of the same pairs are taken once.
+    so_far: what is known of it. Equal measures are taken once.
     """
-    if so_far is None:
-        progress = run.folder.progress()
-        assert progress is not None, "its model was read"
-        parameters = count_parameters(run.model)
-        so_far = Eval(steps=progress.step, seconds=progress.elapsed_s, parameters=parameters)
+    found = so_far or eval_of(run)
     for name, wanted in measures.items():
-        if name not in so_far.measures:
-            known = so_far.measures.values()
-            same = [result for result in known if wanted.same_pairs(result.measure)]
-            result = same[0] if same else _taken(wanted, run)
-            so_far = so_far.model_copy(update={"measures": {**so_far.measures, name: result}})
-            yield so_far
+        if name not in found.measures:
+            known = [result for result in found.measures.values() if result.measure == wanted]
+            result = known[0] if known else _taken(run, wanted)
+            found = found.model_copy(update={"measures": {**found.measures, name: result}})
+            yield found
 
 
-def _taken(wanted: Measure, run: Run) -> Result:
+def eval_of(run: Run, **measures: Result) -> Eval:
+    """The numbers of a whole run, and what was measured of it."""
+    progress = run.folder.progress()
+    assert progress is not None, "its model was read"
+    size = count_parameters(run.model)
+    return Eval(steps=progress.step, seconds=progress.elapsed_s, parameters=size, measures=measures)
+
+
+def _taken(run: Run, wanted: Measure) -> Result:
     scores = measure(run, split_of(run.config), wanted.selection(), wanted.decode)
-    trained = scores.train_length
-    ends = wanted.lengths or (min(scores.lengths), max(scores.lengths))
+    return result_of(scores, wanted)
+
+
+def result_of(scores: Scores, measure: Measure) -> Result:
+    """The numbers of some scores, which a measure gave."""
+    ends = measure.lengths or (min(scores.lengths), max(scores.lengths))
     rows = [
-        {"shortest": low, "longest": high, "part": part} | scores.summary(low, high)
-        for low, high, part in spans(range(ends[0], ends[1] + 1), trained, MOST_SPANS)
+        scores.summary(low, high) | {"shortest": low, "longest": high, "part": part}
+        for low, high, part in spans(range(ends[0], ends[1] + 1), scores.train_length, MOST_SPANS)
     ]
-    every = {"all": scores.summary(), **scores.parts()}
-    parts = {p: Numbers.model_validate(_finite(every[p])) for p in get_args(Part) if p in every}
+    parts = {"all": scores.summary(), **scores.parts()}
+    for row in (*rows, *parts.values()):
+        row["loss"] = row["loss"] if math.isfinite(row["loss"]) else None
     return Result(
-        measure=_plain(wanted),
-        train_length=trained,
-        parts=parts,
-        spans=[SpanNumbers.model_validate(_finite(row)) for row in rows if row["examples"]],
+        measure=measure,
+        train_length=scores.train_length,
+        parts={part: Numbers(**parts[part]) for part in get_args(Part) if part in parts},
+        spans=[SpanNumbers(**row) for row in rows if row["examples"]],
     )
 
 
@@ -209,11 +236,33 @@ def split_of(config: Config) -> Split:
     return "valid" if files is not None and files.test is None else "test"
 
 
-def _plain(wanted: Measure) -> Measure:
-    """A measure without what a board adds to it."""
-    return Measure(**{name: getattr(wanted, name) for name in Measure.model_fields})
+Seeds = tuple[int, int | None]
+"""seed and data.seed"""
 
 
-def _finite(summary: dict[str, Any]) -> dict[str, Any]:
-    loss = summary["loss"]
-    return summary | {"loss": loss if math.isfinite(loss) else None}
+@dataclass(frozen=True)
+class Member:
+    """A run in a comparison. problem: why it is not averaged; empty where it is."""
+
+    path: Path
+    config: Config
+    eval: Eval | None = None
+    problem: str = ""
+
+    @property
+    def seeds(self) -> Seeds:
+        return self.config.seed, self.config.data.seed
+
+    @property
+    def result(self) -> Result | None:
+        """What the measure of its sweep gave."""
+        return self.eval.measures.get(TEST) if self.eval and not self.problem else None
+
+    def value(self, metric: Metric, part: Part = "all") -> float | None:
+        """None where it is not known."""
+        if self.result is None:
+            return None
+        if metric in OF_RUN:
+            return getattr(self.eval, metric) if part == "all" else None
+        numbers = self.result.parts.get(part)
+        return self.result.value(metric, numbers) if numbers else None

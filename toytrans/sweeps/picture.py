@@ -1,14 +1,12 @@
 """A comparison as a picture. It needs matplotlib, extra `plot`."""
 
-from collections.abc import Sequence
 from io import BytesIO
 from textwrap import wrap
 from typing import TYPE_CHECKING
 
 from toytrans.errors import UserError, how_to_install
 from toytrans.sweeps.comparison import Comparison
-from toytrans.sweeps.groups import Group, parts_of
-from toytrans.sweeps.measure import OF_RUN, PARTS, SHARES, Part
+from toytrans.sweeps.measure import OF_RUN, PARTS, SHARES
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -37,14 +35,16 @@ def draw(compared: Comparison, title: str, format: str = "png") -> bytes:
 
     of_ours = {"text.parse_math": False, "svg.hashsalt": "toytrans"}
     with matplotlib.style.context(["default", of_ours]):
-        meanings = _meanings(compared.groups)
+        meanings = [
+            line for text in compared.legend() for line in wrap(text, 100, subsequent_indent="    ")
+        ]
         figure = Figure((7, 4 + 0.15 * len(meanings)), layout="constrained")
         if meanings:
             figure.supxlabel("\n".join(meanings), x=0.01, ha="left", fontsize=8)
         axes = figure.subplots()
         axes.set_title(title.encode(errors="backslashreplace").decode(), fontsize=10)
         axes.spines[["top", "right"]].set_visible(False)
-        over_lengths = compared.measure.lengths and compared.measure.metric not in OF_RUN
+        over_lengths = compared.measure.lengths and compared.metric not in OF_RUN
         (_draw_curves if over_lengths else _draw_seeds)(axes, compared)
         picture = BytesIO()
         metadata = {"Date": None} if format == "svg" else {}
@@ -52,17 +52,10 @@ def draw(compared: Comparison, title: str, format: str = "png") -> bytes:
     return picture.getvalue()
 
 
-def _meanings(groups: Sequence[Group]) -> list[str]:
-    """Lines that say what the letters stand for, where groups are named by letters."""
-    texts = [f"{each.letter}: {each.values}" for each in groups if each.has_letter]
-    return [line for text in texts for line in wrap(text, 100, subsequent_indent="    ")]
-
-
 def _draw_curves(axes: "Axes", compared: Comparison) -> None:
     """The metric against length: a line for the mean, a band for its interval."""
-    metric = compared.measure.metric
     for group in compared.groups:
-        if curve := group.curve(metric):
+        if curve := group.curve(compared.metric):
             middles = [(span.low + span.high) / 2 for span in curve]
             summaries = list(curve.values())
             (line,) = axes.plot(middles, [s.mean for s in summaries], marker=".", label=group.name)
@@ -70,21 +63,21 @@ def _draw_curves(axes: "Axes", compared: Comparison) -> None:
             high = [s.mean if s.high is None else s.high for s in summaries]
             axes.fill_between(middles, low, high, color=line.get_color(), alpha=0.2, linewidth=0)
             axes.legend(frameon=False)
-    results = [m.result for group in compared.groups for m in group.counted if m.result]
+    results = [member.result for member in compared.members if member.result]
     measured = {span.shortest for result in results for span in result.spans}
     for shortest, longest in {result.train_length for result in results}:
         for end in (shortest - 0.5, longest + 0.5):
             if min(measured) < end < max(measured):
                 axes.axvline(end, color="0.6", linestyle=":", linewidth=1)
-    axes.set(xlabel="length (dotted: the ends of training)", ylabel=compared.measure.label)
-    if metric in SHARES:
+    axes.set(xlabel="length (dotted: the ends of training)", ylabel=compared.label)
+    if compared.metric in SHARES:
         axes.set_ylim(-0.02, 1.02)
 
 
 def _draw_seeds(axes: "Axes", compared: Comparison) -> None:
     """A row for each group: every seed, and the mean with its interval."""
-    metric, groups = compared.measure.metric, compared.groups
-    part: Part = "in_range" if "in_range" in parts_of(groups, metric) else "all"
+    metric, groups, parts = compared.metric, compared.groups, compared.parts
+    part = "in_range" if "in_range" in parts else parts[0] if parts else "all"
     for row, group in enumerate(groups):
         values = list(group.by_seed(part, metric).values())
         axes.plot(values, [row] * len(values), "o", color="0.6", alpha=0.6)
@@ -94,4 +87,4 @@ def _draw_seeds(axes: "Axes", compared: Comparison) -> None:
                 axes.plot([summary.low, summary.high], [row, row], color="C0", linewidth=2)
     axes.set_yticks(range(len(groups)), [group.name for group in groups])
     axes.invert_yaxis()
-    axes.set_xlabel(f"{compared.measure.label}, {PARTS[part]}: every seed, mean and 95% interval")
+    axes.set_xlabel(f"{compared.label}, {PARTS[part]}: every seed, mean and 95% interval")

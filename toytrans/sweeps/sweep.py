@@ -18,35 +18,39 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
+import yaml
+
+from toytrans.config.names import Metric
 from toytrans.config.schema import Config, Paths
 from toytrans.data.open import check_dataset, open_dataset
 from toytrans.data.selection import pairs_of_split
 from toytrans.errors import UserError
 from toytrans.files import disk_errors, drafts_in, write_file, write_json
-from toytrans.sweeps.comparison import SWEEP, Comparison, find_runs, outcome, read_sweep
-from toytrans.sweeps.groups import group
-from toytrans.sweeps.measure import TEST, Measure, split_of
+from toytrans.sweeps.comparison import SWEEP, Comparison, compare, read_sweep
+from toytrans.sweeps.measure import TEST, Measure, of_lengths, split_of
 from toytrans.sweeps.picture import draw
-from toytrans.sweeps.pool import Ended, processes_for, run_here, run_on_ray
 from toytrans.sweeps.table import cell, made, write_tables
-from toytrans.sweeps.trial import Trial, by_names, path_of
+from toytrans.sweeps.trials import (
+    Ended,
+    Trial,
+    by_names,
+    path_of,
+    processes_for,
+    run_here,
+    run_on_ray,
+)
 from toytrans.training.devices import choose_device
 from toytrans.training.faults import check_fault
+from toytrans.training.run import RUNS
+
+SWEEPS, PLOT = RUNS / "sweeps", "plot.png"
 
 MOST_TRIALS = 10_000
 MOST_NAMES = 10
 """Of a sentence."""
 
-PLOT = "plot.png"
-
 LoadConfig = Callable[[Sequence[str]], Config]
 """The config with some `section.key=value` laid over it. Raises UserError."""
-
-Grid = dict[str, list[str]]
-"""The values of each key that a sweep varies, as they were written."""
-
-Choice = dict[str, str]
-"""One value of each key."""
 
 
 @dataclass(frozen=True)
@@ -63,7 +67,7 @@ class Sweep:
 
     def beginning(self) -> list[str]:
         """What will be run, one sentence each: which runs are finished, go on or start."""
-        runs = {"finished": list[str](), "goes on": list[str](), "starts": list[str]()}
+        runs: dict[str, list[str]] = {"finished": [], "goes on": [], "starts": []}
         for trial in self.trials:
             if trial.is_done():
                 runs["finished"].append(trial.title)
@@ -71,12 +75,10 @@ class Sweep:
                 runs["goes on"].append(f"{trial.title} from step {step}")
             else:
                 runs["starts"].append(trial.title)
-        sentences = [f"{self.folder}: {len(self.trials)} run{'s' * (len(self.trials) > 1)}"]
-        if runs["goes on"] or (runs["finished"] and runs["starts"]):
-            sentences += [f"{what}: {listed(some)}" for what, some in runs.items() if some]
-        elif runs["finished"]:
-            sentences += ["all are finished"]
-        return sentences
+        told = [f"{what}: {listed(some)}" for what, some in runs.items() if some]
+        if len(self.trials) in (len(runs["finished"]), len(runs["starts"])):
+            told = ["all are finished"] if runs["finished"] else []
+        return [f"{self.folder}: {len(self.trials)} run{'s' * (len(self.trials) > 1)}", *told]
 
     def train(
         self,
@@ -98,19 +100,9 @@ class Sweep:
             yield from rounds
 
 
-def compare(sweep: Sweep) -> Comparison:
-    """All runs in the folder of a planned sweep, those asked for first. Raises UserError."""
-    measure = sweep.trials[0].measures[TEST]
-    configs = {trial.path: trial.config for trial in sweep.trials}
-    found = find_runs([str(sweep.folder)])
-    configs |= {path: config for path, config in found.runs.items() if path not in configs}
-    members = [outcome(path, config, measure) for path, config in configs.items()]
-    return Comparison(sweep.folder.name, measure, group(members))
-
-
-def write(sweep: Sweep) -> Comparison:
-    """Write the tables and the plot of `compare`. Raises UserError where the disk refuses."""
-    compared = compare(sweep)
+def write(sweep: Sweep, metric: Metric = "exact_match") -> Comparison:
+    """Compare all runs in the folder of a sweep, and write tables and plot. Raises UserError."""
+    compared = compare([sweep.folder], metric, sweep.trials[0].measures[TEST])
     about = {
         "measure": compared.measure.model_dump(mode="json"),
         "configs": [
@@ -123,14 +115,13 @@ def write(sweep: Sweep) -> Comparison:
         "not_counted": {str(path): why for path, why in compared.problems.items()},
     }
     files = write_tables(sweep.folder, compared.table(), about)
-    picture = b""
-    with contextlib.suppress(UserError):  # no matplotlib
+    try:
         picture = draw(compared, sweep.folder.name)
-    if picture:
-        with disk_errors(sweep.folder, PLOT):
-            write_file(sweep.folder / PLOT, picture)
-        files.append(sweep.folder / PLOT)
-    return replace(compared, files=files)
+    except UserError:  # no matplotlib
+        return replace(compared, files=files)
+    with disk_errors(sweep.folder, PLOT):
+        write_file(sweep.folder / PLOT, picture)
+    return replace(compared, files=[*files, sweep.folder / PLOT])
 
 
 def plan(
@@ -147,13 +138,15 @@ def plan(
     load: gives the config with some values laid over it. sets: `section.key=value,value`.
     seeds: None = that of the config. here: it will run on this machine, and needs its devices.
     """
-    measure = measure or Measure(decode=None)
+    measure = measure or of_lengths(None, None)
     grid = read_grid(sets)
-    choices = [dict(zip(grid, values, strict=True)) for values in itertools.product(*grid.values())]
+    choices = [
+        [f"{key}={value}" for key, value in zip(grid, values, strict=True)]
+        for values in itertools.product(*grid.values())
+    ]
     if (count := len(choices) * len(seeds or [0])) > MOST_TRIALS:
         raise UserError(f"{count:,} runs are more than {MOST_TRIALS:,}; give fewer seeds or values")
-    configs = _configs_of(choices, load)
-    _check(choices, configs, measure, here=here)
+    configs = _configs_of(choices, load, measure, here=here)
     seeds = [configs[0].seed] if seeds is None else seeds
     check_folder(folder)
     there = {path.name[-8:]: path for path in folder.glob("*-????????")}
@@ -163,7 +156,7 @@ def plan(
             seeded = config.model_copy(update={"seed": seed})
             path = path_of(folder, _label(choice, seed), seeded, hashed)
             path = there.get(path.name[-8:], path)  # the same by other keys of a grid
-            title = f"{_title(choice)} seed {seed}".strip()
+            title = " ".join([*choice, f"seed {seed}"])
             trials.append(Trial(path, seeded, {TEST: measure}, title))
     about = {
         "measure": measure.model_dump(mode="json"),
@@ -190,9 +183,9 @@ def check_folder(folder: Path) -> None:
         raise UserError(f"{folder}: not a sweep, so it is left alone; name another folder")
 
 
-def read_grid(sets: Sequence[str]) -> Grid:
-    """The grid of some `section.key=value,value`. Raises UserError."""
-    grid: Grid = {}
+def read_grid(sets: Sequence[str]) -> dict[str, list[str]]:
+    """The values of each key, as written, of some `section.key=value,value`. Raises UserError."""
+    grid: dict[str, list[str]] = {}
     for text in sets:
         key, equals, values = text.partition("=")
         if not equals or not key:
@@ -203,89 +196,64 @@ def read_grid(sets: Sequence[str]) -> Grid:
             )
         if key in grid:
             raise UserError(f"--set {text}: {key} is given twice; name all its values in one --set")
-        grid[key] = split_values(values)
-        if "" in grid[key]:
-            raise UserError(f"--set {text}: an empty value; leave out a comma, or write null")
+        if not (found := _split(values)):
+            raise UserError(
+                f"--set {text}: an empty value, or a bracket without its end; write values as 1,2 "
+                "and null for none"
+            )
+        grid[key] = found
     return grid
 
 
-def split_values(text: str) -> list[str]:
-    """Values separated by commas outside of brackets and quotes."""
-    values, depth, quote = [""], 0, ""
-    for letter in text:
-        if quote:
-            quote = "" if letter == quote else quote
-        elif letter in "'\"":
-            quote = letter
-        elif letter in "[{":
-            depth += 1
-        elif letter in "]}":
-            depth -= 1
-        if letter == "," and not quote and depth <= 0:
-            values.append("")
-        else:
-            values[-1] += letter
-    return [value.strip() for value in values]
+def _split(text: str) -> list[str]:
+    """Values as written, between the commas of a list in YAML; empty if it is none."""
+    try:
+        whole = yaml.compose(written := f"[{text}]", yaml.SafeLoader)
+    except (yaml.YAMLError, RecursionError):
+        return []
+    if not isinstance(whole, yaml.SequenceNode):
+        return []
+    return [written[node.start_mark.index : node.end_mark.index].strip() for node in whole.value]
 
 
-def _configs_of(choices: Sequence[Choice], load: LoadConfig) -> list[Config]:
-    """The config of every choice. Raises UserError naming all choices that are not valid, or two
-    that are the same."""
-    configs, refused = list[Config](), list[tuple[Choice, UserError]]()
+def _configs_of(
+    choices: Sequence[list[str]], load: LoadConfig, measure: Measure, *, here: bool
+) -> list[Config]:
+    """The config of every choice, which can be trained and measured. Raises UserError naming all
+    choices that cannot, or two that are the same."""
+    configs, refused, checked = dict[Config, str](), dict[str, str](), set[Any]()
     for choice in choices:
+        title = " ".join(choice)
         try:
-            configs.append(load([f"{key}={value}" for key, value in choice.items()]))
-        except UserError as error:
-            refused.append((choice, error))
-    if len(refused) == len(choices):
-        load([])  # a mistake in the file itself is told once
-    _raise_refused(refused, len(choices))
-    first: dict[Config, Choice] = {}
-    for choice, config in zip(choices, configs, strict=True):
-        if config in first:
-            same = f"{_title(first[config])} and {_title(choice)}"
-            raise UserError(f"{same} are the same config; give it once")
-        first[config] = choice
-    return configs
-
-
-def _check(
-    choices: Sequence[Choice], configs: Sequence[Config], measure: Measure, *, here: bool
-) -> None:
-    """Whether every choice can be trained and measured. Raises UserError naming all that cannot."""
-    refused, seen = list[tuple[Choice, UserError]](), set()
-    for choice, config in zip(choices, configs, strict=True):
-        same = (config.data, config.model.max_length, config.device)
-        try:
+            config = load(choice)
             check_fault(config.fault, config.model)
-            if same not in seen:
-                seen.add(same)
+            needs = (config.data, config.model.max_length, config.device)
+            if needs not in checked:
+                checked.add(needs)
                 if here:
                     choose_device(config.device)
                 dataset = open_dataset(config)
                 check_dataset(config, dataset)
                 pairs_of_split(config, dataset.facts, split_of(config), measure.selection())
         except UserError as error:
-            refused.append((choice, error))
-    _raise_refused(refused, len(configs))
+            refused[title] = str(error)
+            continue
+        if (first := configs.setdefault(config, title)) != title:
+            raise UserError(f"{first} and {title} are the same config; give it once")
+    if len(refused) == len(choices):
+        load([])  # a mistake in the file itself is told once
+        if len(reasons := set(refused.values())) == 1:
+            raise UserError(reasons.pop())
+    if refused:
+        told = "; ".join(f"{title}: {reason}" for title, reason in refused.items())
+        raise UserError(f"{len(refused)} of {len(choices)} combinations are not valid: {told}")
+    return list(configs)
 
 
-def _raise_refused(refused: Sequence[tuple[Choice, UserError]], of: int) -> None:
-    if not refused:
-        return
-    if len(refused) == of and len({str(error) for _, error in refused}) == 1:
-        raise refused[0][1]  # of the config that all share
-    told = "; ".join(f"{_title(choice)}: {error}" for choice, error in refused)
-    raise UserError(f"{len(refused)} of {of} combinations are not valid: {told}")
-
-
-def _title(choice: Choice) -> str:
-    return " ".join(f"{key}={value}" for key, value in choice.items())
-
-
-def _label(choice: Choice, seed: int) -> str:
+def _label(choice: Sequence[str], seed: int) -> str:
     """How the name of a run begins."""
-    parts = [re.sub(r"[^\w.]+", "_", value).strip("_.")[:24] for value in choice.values()]
+    values = (text.partition("=")[2] for text in choice)
+    parts = [re.sub(r"[^\w.]+", "_", value).strip("_.")[:24] for value in values]
     return "-".join([*filter(None, parts[:4]), f"s{seed}"])
 
 

@@ -18,8 +18,7 @@ import torch
 from toytrans import __version__
 from toytrans.evaluation import wilson_interval
 from toytrans.files import csv_text, disk_errors, json_text, to_bytes, write_file
-from toytrans.sweeps.groups import Member, shown
-from toytrans.sweeps.measure import OF_RUN, Eval, Numbers, Result
+from toytrans.sweeps.measure import OF_RUN, Eval, Member, Numbers, shown
 from toytrans.training.environment import settings_of_numbers, usable_cores
 
 COLUMNS = ("part", "shortest", "longest", "metric", "value", "low", "high", "pairs")
@@ -49,12 +48,10 @@ def table_of(entries: Iterable[tuple[Mapping[str, Any], Member, str]]) -> Table:
     keys, rows = list[str](), list[list[Any]]()
     for about, member, measure in entries:
         keys = list(about)
-        found, config = member.eval, member.config
-        if found and measure in found.measures:
-            head = [str(member.path), *map(cell, about.values()), config.seed, config.data_seed]
-            is_first = measure == next(iter(found.measures))
-            rows += [[*head, *row] for row in (_of_run(found) if is_first else ())]
-            rows += [[*head, *row] for row in _of_result(found.measures[measure])]
+        if member.eval and measure in member.eval.measures:
+            head = [str(member.path), *map(cell, about.values())]
+            head += [member.config.seed, member.config.data_seed]
+            rows += [[*head, *row] for row in _rows(member.eval, measure)]
     return Table(["run", *keys, "seed", "data_seed", *COLUMNS], rows)
 
 
@@ -63,12 +60,11 @@ def cell(value: Any) -> Any:
     return value if isinstance(value, int | float) else shown(value)
 
 
-def _of_run(run: Eval) -> Iterator[list[Any]]:
-    for name in OF_RUN:
+def _rows(run: Eval, measure: str) -> Iterator[list[Any]]:
+    """COLUMNS of one measure; those of the whole run come with its first one."""
+    for name in OF_RUN if measure == next(iter(run.measures)) else ():
         yield ["", None, None, name, getattr(run, name), None, None, None]
-
-
-def _of_result(result: Result) -> Iterator[list[Any]]:
+    result = run.measures[measure]
     for part, numbers in result.parts.items():
         yield from ([part, None, None, *row] for row in _of(numbers))
     for span in result.spans:

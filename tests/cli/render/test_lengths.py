@@ -16,7 +16,7 @@ from toytrans.data.selection import (
     trained_lengths,
 )
 from toytrans.errors import UserError
-from toytrans.evaluation import Scores, Span, over_runs, spans
+from toytrans.evaluation import Scores, Span, spans
 from toytrans.tokens import EOS_ID
 
 A, B, C = 5, 6, 7
@@ -148,13 +148,6 @@ def test_spans_are_few_round_and_on_one_side_of_the_training_lengths():
     parts = [span.part for span in spans([1, 2, 3, 4], (2, 3))]
     assert parts == ["below", "in_range", "in_range", "beyond"]
     assert len(spans(range(0, 5001, 7), (50, 60))) <= 25
-
-
-def test_over_runs_takes_every_run_once():
-    rows = [FOUR_OF_TEN.summary() | {"exact_match": 1 / n} for n in (1, 2, 4)]
-    found = over_runs(rows)
-    assert found["runs"] == 3
-    assert found["exact_match"] == {"mean": pytest.approx(7 / 12), "min": 0.25, "max": 1.0}
 
 
 # Which pairs ---------------------------------------------------------------------------------

@@ -2,7 +2,6 @@
 
 import contextlib
 import os
-import shutil
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Annotated
@@ -81,17 +80,10 @@ def _label(table: Table) -> str:
 
 @contextlib.contextmanager
 def paged(console: Console) -> Iterator[None]:
-    """Send what is printed through the pager, if there is one that a person can use."""
-    if not (sys.stdin.isatty() and sys.stdout.isatty() and _has_pager()):
+    """Send what is printed through the pager, if a person can use it."""
+    if not (sys.stdin.isatty() and sys.stdout.isatty()):
         yield
         return
     os.environ.setdefault("LESS", "FRX")  # short output stays on the screen, colours are kept
     with console.pager(styles=True):
         yield
-
-
-def _has_pager() -> bool:
-    """Whether the environment names no pager, or one that exists."""
-    named = os.environ.get("MANPAGER") or os.environ.get("PAGER") or ""
-    words = [word for word in named.split() if "=" not in word]  # VARIABLE=VALUE may come first
-    return not words or shutil.which(words[0]) is not None

@@ -1,4 +1,4 @@
-"""The tables of `train` and `eval`: what was measured, of one run and of several."""
+"""The tables of `train`, `eval` and `sweep`: what was measured, of one run and of several."""
 
 import shlex
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -8,12 +8,22 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
-from toytrans.cli.common import argument, broken, columns, output, plain, print_table, share
+from toytrans.cli.common import (
+    argument,
+    broken,
+    columns,
+    output,
+    plain,
+    print_table,
+    printable,
+    share,
+)
 from toytrans.user_code import is_shipped
 
 if TYPE_CHECKING:
     from toytrans.data.pairs import Dataset, Pairs, Split
     from toytrans.evaluation import Scores, Span, Summary
+    from toytrans.sweeps.comparison import Comparison
     from toytrans.training.run import Run
     from toytrans.training.trainer import Trainer
 
@@ -22,6 +32,7 @@ SHORT = 10
 """Longest source of the translations that are shown."""
 
 PLOT_HEIGHT, WIDEST_PLOT = 10, 80
+STYLE: dict[str, Any] = {"box": SIMPLE_HEAD, "padding": (0, 1, 0, 0)}
 MARKS = {"below": "b", "in_range": "o", "beyond": "x"}
 Row = tuple[str, "Summary", bool]
 """Label, summary, and whether a gap follows."""
@@ -69,13 +80,12 @@ BOTH_WAYS = (
     *("free tokens", "forced tokens", "token difference"),
 )
 ERRORS = ("decoded", "wrong", "median", "earliest", "early", "late", "never")
-OF_RUNS = ("exact", "forced", "free tokens", "forced tokens")
 
 
 def _table(title: str, headings: Iterable[str], caption: str | None = None) -> Table:
     """A table of numbers, narrow enough for nine columns."""
-    style: dict[str, Any] = {"box": SIMPLE_HEAD, "padding": (0, 1, 0, 0), "pad_edge": False}
-    return columns((), tuple(headings), title=plain(title), caption=caption, **style)
+    style = STYLE | {"title": plain(title), "caption": caption, "pad_edge": False}
+    return columns((), tuple(headings), **style)
 
 
 def summaries_table(
@@ -121,38 +131,24 @@ def _ranges(data: str, scores: "Scores") -> list[tuple[str, "Summary"]]:
 # Of `eval` ---------------------------------------------------------------------------------------
 
 
-def print_scores(console: Console, group: Sequence["Scores"], search: str) -> None:
-    """One run, or several of one config: parts, then per length, with errors and a plot."""
-    from toytrans.evaluation import over_runs
+def print_scores(console: Console, scores: "Scores", search: str) -> None:
+    """One run: parts, then per length, with errors and a plot."""
     from toytrans.evaluation import spans as spans_of
 
-    together, *others = group
-    together = sum(others, together)
-    spans = spans_of(together.lengths, together.train_length)
-    rows = _rows(together, spans)
-    side = "source" if together.side == "src" else "target"
-    if others:
-        _print_runs(console, group, search)
-        of_all = []
-        for span in spans:
-            found = (scores.summary(span.low, span.high) for scores in group)
-            of_all.append(over_runs([summary for summary in found if summary["examples"]]))
-        print_table(console, _mean_table(side, rows, of_all))
-        matches = [summary["exact_match"]["mean"] for summary in of_all]
-    else:
-        _print_splits(console, together, search)
-        title = f"per {side} length: free-running, and the same teacher-forced"
-        caption = "diff.: free-running less teacher-forced, over the pairs that were decoded"
-        print_table(console, summaries_table(title, BOTH_WAYS, rows, caption))
-        matches = [summary["exact_match"] for _, summary, _ in rows[: len(spans)]]
+    spans = spans_of(scores.lengths, scores.train_length)
+    rows = _rows(scores, spans)
+    side = "source" if scores.side == "src" else "target"
+    _print_splits(console, scores, search)
+    title = f"per {side} length: free-running, and the same teacher-forced"
+    caption = "diff.: free-running less teacher-forced, over the pairs that were decoded"
+    print_table(console, summaries_table(title, BOTH_WAYS, rows, caption))
     wrong = [row for row in rows if row[1]["wrong"]]
     if wrong:
-        of = ", all runs together" if others else ""
-        title = f"errors per {side} length{of}; the first token is at place 1"
+        title = f"errors per {side} length; the first token is at place 1"
         print_table(console, summaries_table(title, ERRORS, wrong))
     else:
         console.print("errors: none, no output is wrong\n")
-    _print_plot(console, side, spans, matches)
+    _print_plot(console, side, spans, [row[1]["exact_match"] for row in rows[: len(spans)]])
 
 
 def _rows(scores: "Scores", spans: Sequence["Span"]) -> list[Row]:
@@ -172,51 +168,6 @@ def _print_splits(console: Console, scores: "Scores", search: str) -> None:
         rows.append((f"{about['split']}, all", scores.summary()))
     title = f"{about['run']}, step {about['checkpoint']}, {search}{broken(about['fault'])}"
     print_table(console, results_table(title, rows))
-
-
-def _print_runs(console: Console, group: Sequence["Scores"], search: str) -> None:
-    """For each part every run, then mean, lowest and highest of each column."""
-    from toytrans.evaluation import over_runs
-
-    parts: dict[str, list[tuple[dict[str, Any], Summary]]] = {}
-    for scores in group:
-        for label, summary in scores.labelled():
-            parts.setdefault(label, []).append((scores.about, summary))
-    data, (low, high) = group[0].about["split"], group[0].train_length
-    names = ("decoded", "exact", "interval", *OF_RUNS[1:])
-    for part, rows in parts.items():
-        title = f"{part}: {data}, {len(rows)} runs trained on lengths {low} to {high}, {search}"
-        table = _table(title, ("\nrun", "\nseed", *(CELLS[name][0] for name in names)))
-        table.columns[0].no_wrap, table.columns[0].overflow = False, "fold"
-        for number, (about, summary) in enumerate(rows, 1):
-            cells = (CELLS[name][1](summary) for name in names)
-            run = plain(f"{about['run']}{broken(about['fault'])}")
-            table.add_row(run, str(about["seed"]), *cells, end_section=number == len(rows))
-        together = over_runs([summary for _, summary in rows])
-        for label, key in (("mean", "mean"), ("lowest", "min"), ("highest", "max")):
-            exact, *others = _of_runs(together, key)
-            table.add_row(label, "", "", exact, "", *others)
-        print_table(console, table)
-
-
-def _of_runs(together: dict[str, Any], key: str) -> list[str]:
-    """The cells of OF_RUNS. key: mean, min or max."""
-    row = {name: value[key] for name, value in together.items() if name != "runs"}
-    return [CELLS[name][1](row) for name in OF_RUNS]
-
-
-def _mean_table(side: str, rows: Sequence[Row], of_all: Sequence[dict[str, Any]]) -> Table:
-    """Means over runs per length, with the range of the exact match."""
-    table = _table(
-        f"per {side} length, means over runs; forced: teacher-forced",
-        ("\nlength", "\nruns", "exact\nmatch", "\nlowest", "\nhighest")
-        + tuple(CELLS[name][0] for name in OF_RUNS[1:]),
-    )
-    for (label, _, end), summary in zip(rows, of_all, strict=False):
-        exact, *others = _of_runs(summary, "mean")
-        ends = (share(summary["exact_match"][key]) for key in ("min", "max"))
-        table.add_row(label, str(summary["runs"]), exact, *ends, *others, end_section=end)
-    return table
 
 
 def _print_plot(console: Console, side: str, spans: Sequence["Span"], values: list[float]) -> None:
@@ -251,6 +202,29 @@ def plot_lines(spans: Sequence["Span"], values: Sequence[float], width: int) -> 
         if start > len(axis) or number == 1:  # a gap between one label and the next
             axis = axis.ljust(start) + mark
     yield axis
+
+
+def print_comparison(console: Console, compared: "Comparison") -> None:
+    """Several runs: what the letters of groups stand for, the tables, and what they cannot say."""
+
+    def say(text: str, style: str = "") -> None:
+        """On a line of its own: a title of a narrow table would be folded."""
+        console.print(plain(text), style=style, soft_wrap=True)
+
+    for text in compared.legend():
+        say(text)
+    for shown in compared.tables():
+        say(shown.title, "bold")
+        if shown.rows:
+            numbers = list(map(printable, shown.numbers))
+            table = columns(list(map(printable, shown.names)), numbers, **STYLE)
+            if shown.last:
+                table.add_column(shown.last, overflow="fold")
+            for row in shown.rows:
+                table.add_row(*map(plain, row))
+            print_table(console, table)
+    for text in compared.remarks():
+        say(text)
 
 
 # Of `train` --------------------------------------------------------------------------------------

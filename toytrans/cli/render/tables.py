@@ -2,7 +2,8 @@
 
 import os
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from itertools import accumulate, groupby
 from textwrap import wrap
 
@@ -23,6 +24,7 @@ NARROWEST = 36
 STYLES = {
     "1": "bold",
     CLOSED: "dim",
+    ".": "dim",
     "?": "bold red",
     "!": "bold red",
     "x": "bold red",
@@ -47,27 +49,22 @@ def wrapped(text: str, width: int) -> list[str]:
     return wrap(text, max(20, width), break_on_hyphens=False)
 
 
-def print_tables(
-    console: Console, tables: Iterable[Table], fit: Callable[[str], str] = fitting
-) -> None:
-    """Print tables of one number side by side if the width allows, else below one another.
-
-    fit: converts text to what the console accepts.
-    """
-    for _, group in groupby(tables, lambda table: table.number):
-        blocks = [_Block(table, fit) for table in group]
-        while blocks:
-            ends = accumulate(block.width + len(GAP) for block in blocks)
+def print_tables(console: Console, tables: Iterable[Table]) -> None:
+    """Print tables of one number side by side if the width allows, else below one another."""
+    for _, group in groupby(map(_fitting, tables), lambda table: table.number):
+        waiting = list(group)
+        while waiting:
+            ends = accumulate(_width(table) + len(GAP) for table in waiting)
             fit_in = max(1, sum(end - len(GAP) <= console.width for end in ends))
-            row, blocks = blocks[:fit_in], blocks[fit_in:]
+            row, waiting = waiting[:fit_in], waiting[fit_in:]
             console.print()
-            if len(row) == 1:
-                for line in (*row[0].head(console.width), *row[0].body(console.width)):
+            if fit_in == 1:
+                for line in (*_head(row[0], console.width), *_body(row[0], console.width)):
                     console.print(line, soft_wrap=True)
                 continue
             grid = rich.table.Table.grid(padding=(0, len(GAP), 0, 0))
-            grid.add_row(*(Text("\n").join(block.head(block.width)) for block in row))
-            grid.add_row(*(Text("\n").join(block.body(block.width)) for block in row))
+            for lines in (_head, _body):  # bodies begin in one line
+                grid.add_row(*(Text("\n").join(lines(table, _width(table))) for table in row))
             console.print(grid, no_wrap=True)
 
 
@@ -120,70 +117,73 @@ def _next_key(console: Console) -> str:
     return key
 
 
-class _Block:
-    """One table as lines of text."""
+def _fitting(table: Table) -> Table:
+    """A table whose texts standard output accepts, each on one line."""
 
-    def __init__(self, table: Table, fit: Callable[[str], str]) -> None:
-        self.table, self.fit = table, fit
-        self.title = f"{table.number} {table.name}"
-        self.columns = [fit(printable(column)) for column in table.columns]
-        self.rows = [
-            (fit(printable(label)), [fit(printable(cell)) for cell in cells])
-            for label, cells in table.rows
-        ]
-        texts = [self.columns, *(cells for _, cells in self.rows)]
-        self.widths = [max(map(cell_len, column)) for column in zip(*texts, strict=True)]
-        self.left = max((cell_len(label) for label, _ in self.rows), default=0) + 2
+    def fit(texts: Iterable[str]) -> list[str]:
+        return [fitting(printable(text)) for text in texts]
 
-    @property
-    def width(self) -> int:
-        """The width of the table if no column is folded."""
-        columns = self.left + sum(self.widths) + len(self.widths)
-        return max(columns, cell_len(self.title), cell_len(self.table.shape) + 2, NARROWEST)
-
-    def head(self, width: int) -> list[Text]:
-        """Title, shape and legend, at most `width` wide."""
-        title = [self._text(line, "bold") for line in wrapped(self.title, width)]
-        below = (*wrapped(self.table.shape, width - 2), *wrapped(self.table.legend, width - 2))
-        return title + [self._text(f"  {line}", "dim") for line in below]
-
-    def body(self, width: int) -> list[Text]:
-        """The cells, folded, and the notes, wrapped."""
-        lines = list(self._cells(width)) if self.columns else []
-        for note in self.table.notes:
-            style = "bold" if note.startswith("Trap:") else ""
-            lines += [self._text(f"  {line}", style) for line in wrapped(note, width - 2)]
-        return lines
-
-    def _cells(self, width: int) -> Iterator[Text]:
-        """The rows. Columns that do not fit follow below; summaries stay with the last of them."""
-        count = sum(not column.startswith("|") for column in self.columns)
-        summaries = sum(self.widths[count:]) + len(self.widths[count:])
-        start, room = 0, width - self.left - summaries
-        while start < count:
-            stop, used = start + 1, self.widths[start] + 1
-            while stop < count and used + self.widths[stop] < room:
-                used += self.widths[stop] + 1
-                stop += 1
-            if start:
-                yield self._text(f"  columns {start} to {stop - 1} of {count}, continued:", "dim")
-            part = slice(start, stop if stop < count else None)
-            yield self._line("", self.columns[part], self.widths[part], marks=False)
-            for label, cells in self.rows:
-                yield self._line(label, cells[part], self.widths[part], self.table.marks)
-            start = stop
-
-    def _line(self, label: str, cells: Sequence[str], widths: Sequence[int], marks: bool) -> Text:
-        line = Text(" " * (self.left - cell_len(label)) + label)
-        for cell, width in zip(cells, widths, strict=True):
-            line.append(" " * (1 + width - cell_len(cell)))
-            line.append(cell, style=_style(cell) if marks else "")
-        line.rstrip()
-        return line
-
-    def _text(self, text: str, style: str = "") -> Text:
-        return Text(self.fit(printable(text)), style=style)
+    name, shape, legend, *notes = fit((table.name, table.shape, table.legend, *table.notes))
+    rows = [(fitting(printable(label)), fit(cells)) for label, cells in table.rows]
+    columns = fit(table.columns)
+    return replace(
+        table, name=name, shape=shape, legend=legend, notes=tuple(notes), columns=columns, rows=rows
+    )
 
 
-def _style(cell: str) -> str:
-    return STYLES.get(CLOSED if cell == "." else cell, "")
+def _widths(table: Table) -> tuple[int, list[int]]:
+    """The widths of the labels and of each column."""
+    lines = [table.columns, *(cells for _, cells in table.rows)]
+    left = max((cell_len(label) for label, _ in table.rows), default=0) + 2
+    return left, [max(map(cell_len, column)) for column in zip(*lines, strict=True)]
+
+
+def _width(table: Table) -> int:
+    """The width of a table if no column is folded."""
+    left, widths = _widths(table)
+    columns = left + sum(widths) + len(widths)
+    return max(columns, cell_len(_title(table)), cell_len(table.shape) + 2, NARROWEST)
+
+
+def _title(table: Table) -> str:
+    return f"{table.number} {table.name}"
+
+
+def _head(table: Table, width: int) -> list[Text]:
+    """Title, shape and legend, at most `width` wide."""
+    below = (*wrapped(table.shape, width - 2), *wrapped(table.legend, width - 2))
+    lines = [Text(line, "bold") for line in wrapped(_title(table), width)]
+    return lines + [Text(f"  {line}", "dim") for line in below]
+
+
+def _body(table: Table, width: int) -> Iterator[Text]:
+    """The cells, folded, and the notes, wrapped."""
+    if table.columns:
+        yield from _cells(table, width)
+    for note in table.notes:
+        style = "bold" if note.startswith("Trap:") else ""
+        for line in wrapped(note, width - 2):
+            yield Text(f"  {line}", style)
+
+
+def _cells(table: Table, width: int) -> Iterator[Text]:
+    """The rows. Columns that do not fit follow below; summaries stay with the last of them."""
+    left, widths = _widths(table)
+    count = sum(not column.startswith("|") for column in table.columns)
+    room = width - left - sum(wide + 1 for wide in widths[count:])
+    start = 0
+    while start < count:
+        ends = accumulate(wide + 1 for wide in widths[start:count])
+        stop = start + max(1, sum(end <= room for end in ends))
+        if start:
+            yield Text(f"  columns {start} to {stop - 1} of {count}, continued:", "dim")
+        part = slice(start, stop if stop < count else None)
+        for label, cells in (("", table.columns), *table.rows):
+            line = Text(" " * (left - cell_len(label)) + label)
+            for cell, wide in zip(cells[part], widths[part], strict=True):
+                line.append(" " * (1 + wide - cell_len(cell)))
+                is_mark = table.marks and cells is not table.columns
+                line.append(cell, STYLES.get(cell, "") if is_mark else "")
+            line.rstrip()
+            yield line
+        start = stop
