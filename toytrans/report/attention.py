@@ -1,15 +1,16 @@
 """Attention maps of some pairs, at every checkpoint of a run."""
 
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from toytrans.data.batches import make_batch
 from toytrans.errors import UserError
 from toytrans.inspection import heads
 from toytrans.inspection.heads import AttentionMaps, few, validation_pairs
+from toytrans.report.page import Block, Cell, Grid
 from toytrans.training.run import Run
 
-MOST_CELLS = 150_000
+MOST_CELLS = 30_000
 """Cells of all maps of a page. Checkpoints are left out where there would be more."""
 
 MEASURED_ON = 200
@@ -19,18 +20,14 @@ MEASURED_ON = 200
 class Maps(NamedTuple):
     """What the page shows of attention.
 
-    pairs: source and target as text.
-    attentions: names such as "cross 2".
     steps: of the checkpoints, ascending.
     hidden: how many checkpoints are left out.
-    rows: one for each pair, attention, head and checkpoint, with flat weights (Tq Tk).
+    blocks: one for each checkpoint, attention and pair, with a map of each head.
     """
 
-    pairs: list[str]
-    attentions: list[str]
     steps: list[int]
     hidden: int
-    rows: list[dict[str, Any]]
+    blocks: list[Block]
 
 
 def of_validation(run: Run) -> AttentionMaps:
@@ -44,23 +41,15 @@ def of_validation(run: Run) -> AttentionMaps:
 
 def at_every_checkpoint(maps: AttentionMaps) -> Maps:
     """The same maps at every checkpoint of the run."""
-    run, batch = maps.run, maps.batch
+    run = maps.run
     steps = sorted({run.step, *run.folder.steps})
     cells = sum(each.weights.numel() for each in maps.attentions)
     kept = _spread(steps, max(1, MOST_CELLS // max(1, cells)))
-    rows = []
-    for number, step in enumerate(kept):
+    blocks = []
+    for step in kept:
         attentions = maps.attentions if step == run.step else _at(maps, step)
-        rows += [row | {"checkpoint": number} for row in _rows(maps, attentions)]
-    decode = run.vocabulary.decode
-    pairs = zip(batch.src.tolist(), batch.tgt_out.tolist(), strict=True)
-    return Maps(
-        [f"{' '.join(decode(src))} → {' '.join(decode(tgt))}" for src, tgt in pairs],
-        [_name(each) for each in maps.attentions],
-        kept,
-        len(steps) - len(kept),
-        rows,
-    )
+        blocks += [block for each in attentions for block in _blocks(maps, each, step)]
+    return Maps(kept, len(steps) - len(kept), blocks)
 
 
 def _at(maps: AttentionMaps, step: int) -> list[heads.AttentionWeights]:
@@ -84,29 +73,28 @@ def _spread(steps: list[int], most: int) -> list[int]:
     return [steps[-1 - k * (len(steps) - 1) // max(1, most - 1)] for k in reversed(range(most))]
 
 
-def _name(attention: heads.AttentionWeights) -> str:
-    return f"{attention.part} {attention.layer}"
+def _blocks(maps: AttentionMaps, attention: heads.AttentionWeights, step: int) -> Iterator[Block]:
+    """The maps of one attention at one checkpoint, a block for each pair."""
+    batch, vocabulary = maps.batch, maps.run.vocabulary
+    name = f"{attention.part} {attention.layer}"
+    rules = {(each.part, each.layer, each.head): each.label for each in maps.heads}
+    for pair, axes in enumerate(zip(*heads.axes(attention.part, batch), strict=True)):
+        queries, keys = ([vocabulary.name(i) for i in ids.tolist()] for ids in axes)
+        grids = []
+        for number, head in enumerate(attention.heads):
+            weights = attention.weights[pair, number].tolist()
+            rows = [
+                [query, *(_cell(query, key, value) for key, value in zip(keys, row, strict=True))]
+                for query, row in zip(queries, weights, strict=True)
+            ]
+            rule = rules[attention.part, attention.layer, head]
+            grids.append(Grid(["", *keys], rows, "mask heat", f"head {head}: {rule}"))
+        src, tgt = (
+            " ".join(vocabulary.decode(ids[pair].tolist())) for ids in (batch.src, batch.tgt_out)
+        )
+        choice = {"pair": f"{src} \u2192 {tgt}", "attention": name, "checkpoint": f"step {step}"}
+        yield Block(grids, f"{name}, step {step}", choice=choice)
 
 
-def _rows(
-    maps: AttentionMaps, attentions: list[heads.AttentionWeights]
-) -> Iterator[dict[str, Any]]:
-    """A row for each pair and head. A token has its place before it, so that equal ones differ."""
-    token, rule = maps.run.vocabulary.name, {}
-    for each in maps.heads:
-        rule[each.part, each.layer, each.head] = each.label
-    for attention in attentions:
-        for pair, axes in enumerate(zip(*heads.axes(attention.part, maps.batch), strict=True)):
-            queries, keys = (
-                [f"{place} {token(i)}" for place, i in enumerate(ids.tolist())] for ids in axes
-            )
-            for number, head in enumerate(attention.heads):
-                weights = attention.weights[pair, number].flatten().tolist()
-                yield {
-                    "pair": pair,
-                    "attention": _name(attention),
-                    "head": f"head {head}: {rule[attention.part, attention.layer, head]}",
-                    "weight": [round(weight, 3) for weight in weights],
-                    "query": [query for query in queries for _ in keys],
-                    "key": keys * len(queries),
-                }
+def _cell(query: str, key: str, weight: float) -> Cell:
+    return Cell("", f"w{round(10 * weight)}", f"query {query}, key {key}: {weight:.3f}")
