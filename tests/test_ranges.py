@@ -169,7 +169,7 @@ def test_loss_and_tokens_of_each_range_are_those_of_the_model(inside, command: C
 
 
 def test_a_report_shows_each_range(inside, shares, tmp_path, command: Command):
-    pytest.importorskip("altair")
+    pytest.importorskip("matplotlib")
     page = tmp_path / "page.html"
     assert command("report", "r", "--out", str(page)).code == 0
     text = re.sub(r"<[^>]+>", " ", page.read_text())

@@ -35,10 +35,11 @@ def report(
         check_new("--out", out)
         if not out.parent.is_dir():
             raise UserError(f"--out {out}: there is no folder {out.parent}; make it first")
-    from toytrans.report.page import check_plots, page
-
-    check_plots()
     from toytrans.report import sections
+    from toytrans.report.page import page
+    from toytrans.sweeps.picture import check_matplotlib
+
+    check_matplotlib()
     from toytrans.training.devices import tune_process
 
     tune_process()

@@ -2,7 +2,6 @@
 
     run directories -> views -> sections -> page
 
-Each function in `sections` makes one part of the page. `charts` describes plots for Vega-Lite,
-which draws them in the browser. `page` puts the parts, the style and the scripts into one document
-that loads nothing.
+Each function in `sections` makes one part of the page. `charts` draws curves as SVG. `page` puts
+the parts, the style and the script into one document that loads nothing.
 """

@@ -1,15 +1,18 @@
 """Attention maps of some pairs, at every checkpoint of a run."""
 
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from itertools import groupby
+from typing import NamedTuple
 
 from toytrans.data.batches import make_batch
 from toytrans.errors import UserError
 from toytrans.inspection import heads
 from toytrans.inspection.heads import AttentionMaps, few, validation_pairs
+from toytrans.inspection.record import Part
+from toytrans.report.page import Block, Cell, Grid
 from toytrans.training.run import Run
 
-MOST_CELLS = 150_000
+MOST_CELLS = 30_000
 """Cells of all maps of a page. Checkpoints are left out where there would be more."""
 
 MEASURED_ON = 200
@@ -19,18 +22,14 @@ MEASURED_ON = 200
 class Maps(NamedTuple):
     """What the page shows of attention.
 
-    pairs: source and target as text.
-    attentions: names such as "cross 2".
     steps: of the checkpoints, ascending.
     hidden: how many checkpoints are left out.
-    rows: one for each pair, attention, head and checkpoint, with flat weights (Tq Tk).
+    blocks: one for each checkpoint, attention and pair, with a map of each head.
     """
 
-    pairs: list[str]
-    attentions: list[str]
     steps: list[int]
     hidden: int
-    rows: list[dict[str, Any]]
+    blocks: list[Block]
 
 
 def of_validation(run: Run) -> AttentionMaps:
@@ -44,23 +43,16 @@ def of_validation(run: Run) -> AttentionMaps:
 
 def at_every_checkpoint(maps: AttentionMaps) -> Maps:
     """The same maps at every checkpoint of the run."""
-    run, batch = maps.run, maps.batch
+    run = maps.run
     steps = sorted({run.step, *run.folder.steps})
     cells = sum(each.weights.numel() for each in maps.shown)
     kept = _spread(steps, max(1, MOST_CELLS // max(1, cells)))
-    rows = []
-    for number, step in enumerate(kept):
+    blocks = []
+    for step in kept:
         shown = maps.shown if step == run.step else _at(maps, step)
-        rows += [row | {"checkpoint": number} for row in _rows(maps, shown)]
-    decode = run.vocabulary.decode
-    pairs = zip(batch.src.tolist(), batch.tgt_out.tolist(), strict=True)
-    return Maps(
-        [f"{' '.join(decode(src))} → {' '.join(decode(tgt))}" for src, tgt in pairs],
-        list(dict.fromkeys(map(_name, maps.shown))),
-        kept,
-        len(steps) - len(kept),
-        rows,
-    )
+        for (part, layer), group in groupby(shown, lambda head: (head.part, head.layer)):
+            blocks += _blocks(maps, part, layer, list(group), step)
+    return Maps(kept, len(steps) - len(kept), blocks)
 
 
 def _at(maps: AttentionMaps, step: int) -> list[heads.Head]:
@@ -80,24 +72,30 @@ def _spread(steps: list[int], most: int) -> list[int]:
     return [steps[-1 - k * (len(steps) - 1) // max(1, most - 1)] for k in reversed(range(most))]
 
 
-def _name(head: heads.Head) -> str:
-    return f"{head.part} {head.layer}"
+def _blocks(
+    maps: AttentionMaps, part: Part, layer: int, shown: list[heads.Head], step: int
+) -> Iterator[Block]:
+    """The maps of one attention at one checkpoint, a block for each pair."""
+    batch, vocabulary = maps.batch, maps.run.vocabulary
+    name = f"{part} {layer}"
+    rules = {(each.part, each.layer, each.head): each.label for each in maps.heads}
+    for pair, axes in enumerate(zip(*heads.axes(part, batch), strict=True)):
+        queries, keys = ([vocabulary.name(i) for i in ids.tolist()] for ids in axes)
+        grids = []
+        for head in shown:
+            weights = head.weights[pair].tolist()
+            rows = [
+                [query, *(_cell(query, key, value) for key, value in zip(keys, row, strict=True))]
+                for query, row in zip(queries, weights, strict=True)
+            ]
+            rule = f"head {head.number}: {rules[part, layer, head.number]}"
+            grids.append(Grid(["", *keys], rows, "mask heat", rule))
+        src, tgt = (
+            " ".join(vocabulary.decode(ids[pair].tolist())) for ids in (batch.src, batch.tgt_out)
+        )
+        choice = {"pair": f"{src} \u2192 {tgt}", "attention": name, "checkpoint": f"step {step}"}
+        yield Block(grids, f"{name}, step {step}", choice=choice)
 
 
-def _rows(maps: AttentionMaps, shown: list[heads.Head]) -> Iterator[dict[str, Any]]:
-    """A row for each pair and head. A token has its place before it, so that equal ones differ."""
-    token = maps.run.vocabulary.name
-    rule = {(each.part, each.layer, each.head): each.label for each in maps.heads}
-    for head in shown:
-        for pair, axes in enumerate(zip(*heads.axes(head.part, maps.batch), strict=True)):
-            queries, keys = (
-                [f"{place} {token(i)}" for place, i in enumerate(ids.tolist())] for ids in axes
-            )
-            yield {
-                "pair": pair,
-                "attention": _name(head),
-                "head": f"head {head.number}: {rule[head[:3]]}",
-                "weight": [round(weight, 3) for weight in head.weights[pair].flatten().tolist()],
-                "query": [query for query in queries for _ in keys],
-                "key": keys * len(queries),
-            }
+def _cell(query: str, key: str, weight: float) -> Cell:
+    return Cell("", f"w{round(10 * weight)}", f"query {query}, key {key}: {weight:.3f}")

@@ -1,32 +1,43 @@
-"""Plots as Vega-Lite specifications, made by Altair. The browser draws them.
+"""Curves of the training, and exact match by length, as SVG drawn by matplotlib.
 
-Altair is declarative: data, marks and what they show. Tooltips, sliders and texts for screen
-readers come from Vega. A specification holds all its data, so a page loads nothing.
+Text stays text, so that it can be searched, selected and read out. A picture loads nothing.
 """
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+import warnings
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+from io import StringIO
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-if TYPE_CHECKING:
-    import altair as alt
+from markupsafe import Markup, escape
 
-    from toytrans.report.attention import Maps
+from toytrans.inspection.table import printable
+from toytrans.sweeps.picture import check_matplotlib
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 MOST_POINTS = 400
 """Points of a curve of one run; more are thinned out evenly."""
-
-CELL = 28
-"""Width and height of a cell of an attention map, in pixels."""
 
 Rows = list[dict[str, Any]]
 
 
 class Chart(NamedTuple):
-    """title: read by screen readers too. spec: Vega-Lite."""
+    """title: read by screen readers too."""
 
     title: str
-    spec: dict[str, Any]
+    svg: Markup
+
+
+class Line(NamedTuple):
+    """points: step and value."""
+
+    label: str
+    colour: str
+    style: str
+    points: list[tuple[float, float]]
 
 
 class Curve(NamedTuple):
@@ -35,16 +46,17 @@ class Curve(NamedTuple):
     title: str
     keys: dict[str, str]
     log: bool = False
-    format: str = ".4f"
 
 
 CURVES = (
     Curve("Loss in nats a token", {"loss": "training", "valid_loss": "validation"}, log=True),
     Curve("Exact match on validation data", {"valid_exact_match": "exact match"}),
-    Curve("Learning rate", {"lr": "learning rate"}, format=".3g"),
-    Curve("Norm of the gradient", {"grad_norm": "norm"}, log=True, format=".3g"),
-    Curve("Target tokens a second", {"tokens_per_s": "tokens"}, format=",.0f"),
+    Curve("Learning rate", {"lr": "learning rate"}),
+    Curve("Norm of the gradient", {"grad_norm": "norm"}, log=True),
+    Curve("Target tokens a second", {"tokens_per_s": "tokens"}),
 )
+STYLES = ("-", "--")
+"""Of the lines of a curve."""
 
 
 def curves(runs: Mapping[str, Sequence[dict[str, Any]]]) -> list[Chart]:
@@ -52,15 +64,37 @@ def curves(runs: Mapping[str, Sequence[dict[str, Any]]]) -> list[Chart]:
     rows = {name: _with_pace(records) for name, records in runs.items()}
     charts = []
     for curve in CURVES:
-        points = [
-            {"run": name, "line": line, "step": row["step"], "value": row[key]}
-            for name, records in rows.items()
-            for key, line in curve.keys.items()
-            for row in _thinned([row for row in records if _is_drawn(row.get(key), curve.log)])
-        ]
-        if points:
-            charts.append(_curve(curve, points, several=len(runs) > 1))
+        lines = list[Line]()
+        for number, (name, records) in enumerate(rows.items()):
+            for (key, line), style in zip(curve.keys.items(), STYLES, strict=False):
+                drawn = [row for row in records if _is_drawn(row.get(key), curve.log)]
+                points = [(row["step"], row[key]) for row in _thinned(drawn)]
+                label = ", ".join([name] * (len(runs) > 1) + [line] * (len(curve.keys) > 1))
+                if points:
+                    lines.append(Line(label, f"C{number}", style, points))
+        if lines:
+            charts.append(_chart(curve.title, partial(_draw_lines, lines, curve.log)))
     return charts
+
+
+def _draw_lines(lines: Sequence[Line], log: bool, axes: "Axes") -> None:
+    from matplotlib.ticker import LogFormatter
+
+    for _, colour, style, points in lines:
+        steps, values = zip(*points, strict=True)
+        marker = "." if len(points) <= 40 else ""
+        axes.plot(steps, values, style, marker=marker, color=colour)
+    axes.set(xlabel="step", yscale="log" if log else "linear")
+    if log:
+        axes.yaxis.set_major_formatter("{x:g}")
+        axes.yaxis.set_minor_formatter(LogFormatter(minor_thresholds=(1, 0.5)))
+    _legend(axes, [line.label for line in lines])
+
+
+def _legend(axes: "Axes", labels: Sequence[str]) -> None:
+    """The names of lines, if they have any."""
+    if any(labels):
+        axes.legend(axes.get_lines(), list(map(printable, labels)), frameon=False)
 
 
 def _is_drawn(value: Any, log: bool) -> bool:
@@ -90,128 +124,45 @@ def _with_pace(records: Iterable[dict[str, Any]]) -> Rows:
     return rows
 
 
-def _curve(curve: Curve, points: Rows, *, several: bool) -> Chart:
-    import altair as alt
-
-    scale = alt.Scale(type="log") if curve.log else alt.Scale(zero=False)
-    tooltip = [alt.Tooltip("line:N", title="curve"), alt.Tooltip("step:Q", format=",")]
-    marked = {"point": len(points) <= 40, "clip": True}
-    chart = _base(points, several, *tooltip, alt.Tooltip("value:Q", format=curve.format))
-    chart = chart.mark_line(**marked).encode(
-        x=alt.X("step:Q", title="step"), y=alt.Y("value:Q", title=None, scale=scale)
-    )
-    if len(curve.keys) > 1:
-        channel = alt.StrokeDash if several else alt.Color
-        chart = chart.encode(channel("line:N", title=None, legend=_legend()))
-    return _chart(curve.title, chart.properties(width="container", height=180))
-
-
 def lengths(runs: dict[str, Rows], trained: tuple[int, int] | None) -> Chart:
     """Exact match with its 95% interval by source length, of some runs by name.
 
-    runs: rows with length, exact_match, low, high and decoded. trained: the training lengths.
+    runs: rows with length, exact_match, low and high. trained: the training lengths.
     """
-    import altair as alt
 
-    keys = ("length", "exact_match", "low", "high", "decoded")
-    points = [
-        {"run": name} | {key: row[key] for key in keys}
-        for name, rows in runs.items()
-        for row in rows
-    ]
-    tooltip = [
-        alt.Tooltip("length:Q"),
-        alt.Tooltip("exact_match:Q", title="exact match", format=".3f"),
-        alt.Tooltip("low:Q", format=".3f"),
-        alt.Tooltip("high:Q", format=".3f"),
-        alt.Tooltip("decoded:Q", title="pairs"),
-    ]
-    axis = alt.Axis(tickMinStep=1)
-    base = _base(points, len(runs) > 1, *tooltip)
-    base = base.encode(x=alt.X("length:Q", title="source length in symbols", axis=axis))
-    scale = alt.Scale(domain=[0, 1])
-    layers = [
-        base.mark_area(opacity=0.2).encode(
-            y=alt.Y("low:Q", scale=scale, title="exact match"), y2="high:Q"
-        ),
-        base.mark_line(point=True).encode(y=alt.Y("exact_match:Q", scale=scale)),
-    ]
-    measured = [row["length"] for row in points]
-    shown = [end for end in trained or () if min(measured) < end < max(measured)]
-    if shown:
-        ends = alt.Chart(alt.Data(values=[{"end": end} for end in shown]))
-        layers.append(ends.mark_rule(strokeDash=[4, 4]).encode(x="end:Q"))
-    chart = alt.layer(*layers).properties(width="container", height=240)
-    return _chart("Exact match by length", chart)
+    def draw(axes: "Axes") -> None:
+        for number, rows in enumerate(runs.values()):
+            column = {key: [row[key] for row in rows] for key in rows[0]}
+            colour, where = f"C{number}", column["length"]
+            axes.plot(where, column["exact_match"], marker=".", color=colour)
+            axes.fill_between(where, column["low"], column["high"], alpha=0.2, color=colour)
+        _legend(axes, list(runs) if len(runs) > 1 else [])
+        measured = [row["length"] for rows in runs.values() for row in rows]
+        for end in trained or ():
+            if min(measured) < end < max(measured):
+                axes.axvline(end, color="0.5", linestyle=":")
+        axes.set(xlabel="source length in symbols", ylabel="exact match", ylim=(-0.02, 1.02))
+
+    return _chart("Exact match by length", draw, (11, 3))
 
 
-def _base(points: Rows, several: bool, *tooltip: Any) -> Any:
-    """A chart of points, with a colour for each of several runs."""
-    import altair as alt
+def _chart(
+    title: str, draw: Callable[["Axes"], None], inches: tuple[float, float] = (6, 2.6)
+) -> Chart:
+    """Raises UserError without matplotlib."""
+    check_matplotlib()
+    import matplotlib.style
+    from matplotlib.figure import Figure
 
-    chart = alt.Chart(alt.Data(values=points))
-    if not several:
-        return chart.encode(tooltip=tooltip)
-    colour = alt.Color("run:N", title=None, legend=_legend())
-    return chart.encode(tooltip=[alt.Tooltip("run:N"), *tooltip], color=colour)
-
-
-def attention(maps: "Maps") -> Chart:
-    """The heads of one attention of one pair at one checkpoint, all three to be chosen."""
-    import altair as alt
-
-    def choice(name: str, value: Any, **options: Any) -> Any:
-        return alt.param(
-            name=name, value=value, bind=alt.binding_select(name=f"{name} ", **options)
-        )
-
-    last = len(maps.steps) - 1
-    names = list(range(len(maps.pairs)))
-    slider = alt.binding_range(
-        min=0, max=last, step=1, name="checkpoint (the title names its step) "
-    )
-    chart = (
-        alt.Chart(alt.Data(values=maps.rows))
-        .transform_filter(
-            "datum.pair == pair && datum.attention == attention && datum.checkpoint == checkpoint"
-        )
-        .transform_flatten(["weight", "query", "key"])
-        .mark_rect()
-        .encode(
-            x=alt.X("key:N", sort=None, title="key", axis=_tokens()),
-            y=alt.Y("query:N", sort=None, title="query", axis=_tokens()),
-            color=alt.Color(
-                "weight:Q",
-                scale=alt.Scale(domain=[0, 1], scheme="viridis"),
-                legend=alt.Legend(title="weight", orient="bottom"),
-            ),
-            tooltip=["query:N", "key:N", alt.Tooltip("weight:Q", format=".3f"), "head:N"],
-        )
-        .properties(width=alt.Step(CELL), height=alt.Step(CELL))
-        .facet(column=alt.Column("head:N", title=None))
-        .add_params(
-            choice("pair", 0, options=names, labels=maps.pairs),
-            choice("attention", maps.attentions[-1], options=maps.attentions),
-            alt.param(name="checkpoint", value=last, bind=slider),
-        )
-        .properties(title=alt.Title(alt.expr(f"attention + ', step ' + {maps.steps}[checkpoint]")))
-    )
-    return _chart("Attention of every head", chart)
-
-
-def _tokens() -> "alt.Axis":
-    """Ticks show the token alone; the place before it keeps equal tokens apart."""
-    import altair as alt
-
-    label = "slice(datum.label, indexof(datum.label, ' ') + 1)"
-    return alt.Axis(labelExpr=label, labelAngle=0, labelFontSize=9, ticks=False, domain=False)
-
-
-def _legend() -> "alt.Legend":
-    import altair as alt
-
-    return alt.Legend(orient="top", labelLimit=300)
-
-
-def _chart(title: str, chart: Any) -> Chart:
-    return Chart(title, chart.properties(description=title).to_dict())
+    ours = {"text.parse_math": False, "svg.hashsalt": title, "svg.fonttype": "none", "font.size": 9}
+    with matplotlib.style.context(["default", ours]), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of letters that its font lacks; the reader's has them
+        figure = Figure(inches, layout="constrained")
+        axes = figure.subplots()
+        axes.spines[["top", "right"]].set_visible(False)
+        draw(axes)
+        file = StringIO()
+        nothing = dict.fromkeys(("Date", "Creator", "Format", "Type"))
+        figure.savefig(file, format="svg", metadata=nothing)
+    _, tag, rest = file.getvalue().partition("<svg")
+    return Chart(title, Markup(f'{tag} role="img" aria-label="{escape(title)}"{rest}'))

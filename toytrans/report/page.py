@@ -1,19 +1,15 @@
 """The document: sections, style and scripts in one file that loads nothing."""
 
-import functools
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from toytrans import __version__
-from toytrans.errors import UserError, how_to_install
 from toytrans.inspection.table import printable
 from toytrans.report.charts import Chart
-
-MISSING = f"a page with plots needs Altair: {how_to_install('altair', 'vl-convert-python')}"
 
 
 class Cell(NamedTuple):
@@ -39,12 +35,17 @@ class Grid(NamedTuple):
 
 
 class Block(NamedTuple):
-    """Grids beside each other, with a heading, lines above and sentences below."""
+    """Grids beside each other, with a heading, lines above and sentences below.
+
+    choice: of the blocks of a section that have one, the reader chooses which is shown, by these
+    values; the last one comes first.
+    """
 
     grids: Sequence[Grid]
     heading: str = ""
     above: Sequence[str] = ()
     below: Sequence[str] = ()
+    choice: Mapping[str, str] = {}
 
 
 class Section(NamedTuple):
@@ -74,18 +75,9 @@ def _shown(value: Any) -> Any:
     return printable(value) if isinstance(value, str) and not isinstance(value, Markup) else value
 
 
-def as_script(values: Any) -> Markup:
-    """JSON for a script element, which no text in it can end. Control characters are shown."""
-    text = json.dumps(_plain(values), separators=(",", ":"), allow_nan=False)
-    return Markup(text.replace("<", "\\u003c"))
-
-
-def _plain(values: Any) -> Any:
-    if isinstance(values, dict):
-        return {_shown(key): _plain(value) for key, value in values.items()}
-    if isinstance(values, list | tuple):
-        return [_plain(value) for value in values]
-    return _shown(values)
+def _as_json(values: Mapping[str, str]) -> str:
+    """Values for an attribute, where they are escaped. Control characters are shown."""
+    return json.dumps({name: printable(value) for name, value in values.items()})
 
 
 _environment = Environment(
@@ -96,32 +88,11 @@ _environment = Environment(
     trim_blocks=True,
     lstrip_blocks=True,
 )
-_environment.filters["script"] = as_script
+_environment.filters["json"] = _as_json
 
 
 def page(title: str, sections: Sequence[Section]) -> str:
-    """The whole document. Raises UserError where plots are asked for without Altair."""
-    library = _plot_library() if any(part.charts for part in sections) else ""
+    """The whole document."""
     return _environment.get_template("page.html").render(
-        title=title, sections=sections, version=__version__, library=Markup(library)
+        title=title, sections=sections, version=__version__
     )
-
-
-def check_plots() -> None:
-    """Raise UserError where the libraries for plots are not installed."""
-    try:
-        import altair  # noqa: F401
-        import vl_convert  # noqa: F401
-    except ImportError:
-        raise UserError(MISSING) from None
-
-
-@functools.cache
-def _plot_library() -> str:
-    """Vega, Vega-Lite and Vega-Embed as one script."""
-    check_plots()
-    import vl_convert
-
-    bundle: str = vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;")
-    bundle = bundle.replace("</script", "<\\/script")
-    return bundle.encode("ascii", "backslashreplace").decode()  # it has such letters in strings

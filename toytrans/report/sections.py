@@ -16,7 +16,7 @@ from toytrans.data.selection import Selection, pairs_of_split
 from toytrans.doctor.findings import examine
 from toytrans.doctor.record import read_snapshot
 from toytrans.errors import UserError
-from toytrans.evaluation import PARTS, Scores, translate
+from toytrans.evaluation import PARTS, Scores, Summary, spans, translate
 from toytrans.inspection.heads import AttentionMaps, few, validation_pairs
 from toytrans.inspection.shown import ATTENTIONS, REASONS, InspectedBatch
 from toytrans.inspection.table import Table
@@ -178,16 +178,15 @@ def measured(run: Run) -> Scores:
 
 def _lengths(results: dict[str, Scores]) -> Section:
     rows = [
-        [
-            label if len(results) == 1 else f"{name}, {label}",
-            f"{part['decoded']:,}",
-            f"{part['exact_match']:.4f}",
-            f"{part['low']:.3f} to {part['high']:.3f}",
-            f"{part['loss']:.4f}",
-        ]
+        _measured(label if len(results) == 1 else f"{name}, {label}", part)
         for name, scores in results.items()
         for label, part in scores.labelled()
     ]
+    if len(results) == 1:
+        (scores,) = results.values()
+        for low, high, _ in spans(scores.lengths, scores.train_length):
+            label = f"{low} to {high}" if low < high else f"length {low}"
+            rows.append(_measured(label, scores.summary(low, high)))
     heads = ["test pairs", "number", "exact match", "95% interval", "loss"]
     text = "Each output is decoded greedily and counts if it equals its target to the end."
     ranges = {scores.train_length for scores in results.values()}
@@ -199,6 +198,17 @@ def _lengths(results: dict[str, Scores]) -> Section:
     )
     title = "Exact match by length"
     return section("lengths", title, text=text, charts=[chart], table=(heads, rows))
+
+
+def _measured(label: str, summary: Summary) -> list[str]:
+    """Number of pairs, exact match with its interval, loss."""
+    return [
+        label,
+        f"{summary['decoded']:,}",
+        f"{summary['exact_match']:.4f}",
+        f"{summary['low']:.3f} to {summary['high']:.3f}",
+        f"{summary['loss']:.4f}",
+    ]
 
 
 def _translations(run: Run) -> Section:
@@ -309,8 +319,9 @@ def attention_of(shown: AttentionMaps) -> Section:
     """The maps of some pairs, with a slider over the checkpoints, and what each head does."""
     maps = at_every_checkpoint(shown)
     text = (
-        "In cross-attention a query has the name of the token that it predicts. The slider goes "
-        f"through the checkpoints. The rules of heads are measured on {shown.basis}."
+        "Point at a cell, or move with the arrow keys, to read its weight. In cross-attention a "
+        "query has the name of the token that it predicts. The slider goes through the "
+        f"checkpoints. The rules of heads are measured on {shown.basis}."
     )
     if len(maps.steps) == 1:
         text += " This run has one checkpoint; train.keep_checkpoints keeps more."
@@ -322,8 +333,7 @@ def attention_of(shown: AttentionMaps) -> Section:
         + [f"{value:.2f}" for value in (head.best.share, head.best.chance)]
         for head in shown.heads
     ]
-    chart = charts.attention(maps)
-    return section("attention", "Attention", text=text, charts=[chart], table=(heads, rows))
+    return section("attention", "Attention", text=text, blocks=maps.blocks, table=(heads, rows))
 
 
 def checks(report: Checks) -> Section:

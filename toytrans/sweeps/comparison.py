@@ -249,6 +249,10 @@ class Shown(NamedTuple):
     last: str = ""
     rows: Sequence[Sequence[str]] = ()
 
+    @property
+    def headings(self) -> list[str]:
+        return [*self.names, *self.numbers, *([self.last] if self.last else [])]
+
 
 @dataclass(frozen=True, repr=False)
 class Comparison:
@@ -413,8 +417,7 @@ class Comparison:
     def __repr__(self) -> str:
         lines = self.legend()
         for each in self.tables():
-            last = [each.last] * bool(each.last)
-            rows = [[*each.names, *each.numbers, *last], *each.rows] if each.rows else []
+            rows = [each.headings, *each.rows] if each.rows else []
             widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
             lines.append(each.title)
             for row in rows:
@@ -425,9 +428,8 @@ class Comparison:
     def _repr_html_(self) -> str:
         parts = []
         for each in self.tables():
-            heads = [*each.names, *each.numbers, *[each.last] * bool(each.last)]
             rows = [(row[0], row[1:]) for row in each.rows]
-            parts.append(html_table(each.title, heads[1:], rows))
+            parts.append(html_table(each.title, each.headings[1:], rows))
         remarks = [(text, ()) for text in (*self.legend(), *self.remarks())]
         return "".join([*parts, html_table("", (), remarks) if remarks else ""])
 
