@@ -47,7 +47,7 @@ def at_every_checkpoint(maps: AttentionMaps) -> Maps:
     steps = sorted({run.step, *run.folder.steps})
     cells = sum(each.weights.numel() for each in maps.shown)
     kept = _spread(steps, max(1, MOST_CELLS // max(1, cells)))
-    blocks = []
+    blocks: list[Block] = []
     for step in kept:
         shown = maps.shown if step == run.step else _at(maps, step)
         for (part, layer), group in groupby(shown, lambda head: (head.part, head.layer)):

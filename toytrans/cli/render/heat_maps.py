@@ -224,12 +224,13 @@ def check_plot(path: Path, endings: Sequence[str] = (".png", ".svg")) -> None:
     if not os.path.isdir(path.parent):
         raise UserError(f"--plot {path}: {path.parent} is no directory; make it, or name another")
     check_new("--plot", path)
-    needed = ("altair", "vl-convert-python") if path.suffix.lower() == PAGE else ("matplotlib",)
+    if path.suffix.lower() == PAGE:
+        return
     try:
-        importlib.import_module(needed[0])
+        importlib.import_module("matplotlib")
     except ImportError:
         raise UserError(
-            f"--plot {path}: needs {needed[0]}, which is not installed; {how_to_install(*needed)}"
+            f"--plot {path}: needs matplotlib, which is not installed; {how_to_install('matplotlib')}"
         ) from None
 
 
