@@ -230,7 +230,7 @@ def check_plot(path: Path, endings: Sequence[str] = (".png", ".svg")) -> None:
         importlib.import_module("matplotlib")
     except ImportError:
         raise UserError(
-            f"--plot {path}: needs matplotlib, which is not installed; {how_to_install('matplotlib')}"
+            f"--plot {path}: needs matplotlib; {how_to_install('matplotlib')}"
         ) from None
 
 
