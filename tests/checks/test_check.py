@@ -15,8 +15,9 @@ from zoo import faulty_training, sound_batches
 from zoo.parts import Translator
 
 import toytrans
-from toytrans.checks import CHECKS, check_own
+from toytrans.checks import CHECKS
 from toytrans.checks.adapters import TorchTransformer
+from toytrans.checks.adapters.toytrans import of_model
 from toytrans.checks.batch import TOLERANCE
 from toytrans.config.names import FaultName, PositionName
 from toytrans.errors import UserError
@@ -48,7 +49,7 @@ def our_report(fault=None, only="", **model):
     torch.manual_seed(1)
     config = config_of(model=model, fault=fault)
     model = build_model(config, VOCABULARY)
-    return check_own(model, config, VOCABULARY, "ours", length=7, only=only)
+    return check(of_model(model, config, VOCABULARY, "ours"), only=only)
 
 
 class Places(nn.Module):
@@ -477,12 +478,12 @@ def test_a_loss_of_a_broken_run_names_the_fault_wherever_it_is_printed():
         (lambda s, t: torch.rand(*t.shape, 20), SIZES, ["twice", "model.eval()"]),
         (lambda s, t: 1 / 0, SIZES, ["raised ZeroDivisionError"]),
         (lambda s, t: t, SIZES | {"vocabulary_size": 2}, ["1 symbols are left", "need two"]),
-        (lambda s, t: t, SIZES | {"limit": 5}, ["takes 5 places", "build the model with more"]),
-        (lambda s, t: t, SIZES | {"limit": 20, "length": 30}, ["takes 20", "smaller length"]),
+        (lambda s, t: t, SIZES | {"max_length": 5}, ["takes 5 places", "build the model with more"]),
+        (lambda s, t: t, SIZES | {"max_length": 20, "length": 30}, ["takes 20", "smaller length"]),
         (lambda s, t: t, SIZES | {"length": 3}, ["length 3", "4 symbols or more"]),
         (lambda s, t: t, SIZES | {"vocabulary_size": "20"}, ["vocabulary_size '20'", "whole"]),
         (lambda s, t: t, SIZES | {"pad_id": 50}, ["pad_id 50 is not below vocabulary_size 20"]),
-        (lambda s, t: t, SIZES | {"limit": "9"}, ["limit '9'", "whole number"]),
+        (lambda s, t: t, SIZES | {"max_length": "9"}, ["max_length '9'", "whole number"]),
         (lambda s, t: t, SIZES | {"length": 5.5}, ["length 5.5"]),
         (
             lambda s, t: torch.zeros(5)[t.shape[1]],
@@ -524,10 +525,11 @@ def test_a_learned_position_table_is_tried_up_to_its_limit():
         data={"train_length": [1, 6]}, model={"positions": "learned", "max_positions": 9}
     )
     model = build_model(config, VOCABULARY)
-    report = check_own(model, config, VOCABULARY, "ours")
+    ours = of_model(model, config, VOCABULARY, "ours")
+    report = toytrans.check(ours)
     assert report.passed and report.tried.lengths == {5}
     with pytest.raises(UserError, match="takes 9 places and the checks need 11"):
-        check_own(model, config, VOCABULARY, "ours", length=7)
+        check(ours)
 
 
 @pytest.mark.parametrize(
@@ -856,11 +858,11 @@ class Running(nn.Module):
 def test_thorough_tries_512_places_and_32_rows():
     model = Running(leaks_beyond=300)
     assert toytrans.check(model, **SIZES, kind="decoder", only="pads,future")
-    report = toytrans.check(model, **SIZES, kind="decoder", only="pads,future", thorough=True)
+    report = toytrans.check(model, **SIZES, kind="decoder", only="pads,future", length=512)
     assert {64, 256, 512} <= report.tried.lengths and 32 in report.tried.rows
     assert "future" in failing(report) and "length 512" in report["future"].message
     sound = toytrans.check(
-        Running(), **SIZES, kind="decoder", only="pads,future,rows", thorough=True
+        Running(), **SIZES, kind="decoder", only="pads,future,rows", length=512
     )
     assert sound and max(sound.tried.lengths) == 512
 
@@ -881,10 +883,10 @@ def test_every_width_is_tried():
             return super().forward(ids)
 
     report = toytrans.check(Blocks(), **SIZES, kind="decoder", only="pads")
-    where = "in a batch of 3 rows, 37 target places, and not in 30 shapes before"
+    where = "in a batch of 2 rows, 37 target places, and not in 29 shapes before"
     assert where in report["pads"].message
     passed = toytrans.check(Running(), **SIZES, kind="decoder", only="pads")["pads"]
-    assert "other shapes (59)" in passed.message
+    assert "other shapes (58)" in passed.parts["other shapes"].message
 
 
 def test_every_difference_of_lengths_and_number_of_rows_is_tried():

@@ -16,7 +16,7 @@ def attention_is_right(batch: Batch) -> Result:
         attention_seen(batch.model.module, src, tgt_in) as seen,
         batch.copy.without_dropout_and_with_state_kept(),
     ):
-        batch.model.call(src, tgt_in)
+        batch.model.answer(src, tgt_in)
     found = [attention for attention in seen if attention.is_attention and attention.scores.inner]
     if not found:
         raise NotApplicable(_why_not(seen))
