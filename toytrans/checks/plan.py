@@ -75,7 +75,6 @@ PARTS = (
     Part("labels", "start and end", loss.ends_agree),
     Part("scale", "every attention", scale.attention_is_right),
     Part("sublayers", "residual connections", sublayers.input_passes_by),
-    Part("sublayers", "ways past attention", sublayers.passes_by_attention),
     Part("sublayers", "norms", sublayers.scale_is_normed),
     Part("sublayers", "feed-forward", sublayers.feed_forward_at_work),
 )

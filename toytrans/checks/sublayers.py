@@ -11,6 +11,7 @@ from toytrans.checks.batch import Batch, largest
 from toytrans.checks.copies import zeroed
 from toytrans.checks.embeddings import embeddings_changed, embeddings_of
 from toytrans.checks.result import CannotJudge, NotApplicable, Result, measured
+from toytrans.checks.scale import attentions
 from toytrans.checks.seen import attention_seen
 from toytrans.checks.subject import Ids
 
@@ -32,56 +33,12 @@ Ends = dict[str, nn.Module]
 
 
 def _ends(batch: Batch) -> tuple[Ends, Ends]:
-    """Those of attention and of feed-forward."""
+    """Those of attention and of feed-forward whose names are known."""
     module = batch.model.module
-    if module is None:
-        raise NotApplicable("needs layers, which a plain callable does not show")
-    modules = dict(module.named_modules())
+    modules = {} if module is None else dict(module.named_modules())
     attention = {name: part for name, part in modules.items() if ATTENTION_END.search(name)}
-    if not attention:
-        raise CannotJudge("no layer has a name that is known")
     known = {name for name in modules if FEED_FORWARD_END.search(name) and not EXPERT.search(name)}
-    return attention, {name: modules[name] for name in modules if name in known}
-
-
-def passes_by_attention(batch: Batch) -> Result:
-    """The same past attention alone, in layers of any name: what every attention of a side gives is
-    zero."""
-    facts = batch.facts
-    pair = [(batch.row(4), batch.row(9))]
-    src, tgt_in, _ = batch.model.batch(pair)
-    src = src[:, facts.real_source(src)[0] & facts.has_source]
-    tgt_in = tgt_in[:, facts.real_inputs(tgt_in)[0]]
-    places, length = tgt_in.shape[1], src.shape[1]
-    others = torch.where(torch.isin(src, batch.symbols), batch.other(src), src)
-    later = torch.cat((tgt_in[:, :1], batch.other(tgt_in[:, 1:])), 1)
-    sides = {
-        "encoder": ({(length, length)}, Ids(others, tgt_in)),
-        "decoder": ({(places, places), (places, length)}, Ids(src, later)),
-    }
-    by = {}
-    for side, (shapes, changed) in sides.items():
-        logits = []
-        for ids in (Ids(src, tgt_in), changed):
-            handed = ids.src.clone(), ids.tgt_in.clone()
-            with (
-                batch.copy.without_dropout_and_with_state_kept(),
-                attention_seen(None, *handed, silent=shapes) as seen,
-            ):
-                logits.append(batch.model.ask(*handed))
-        if sum(a.is_attention and a.shape in shapes for a in seen) > 1:  # of several layers
-            by[side] = largest(batch.moved(*logits)[:, 1:])
-    if not by:
-        raise CannotJudge("no layer has a name that is known, and no attention is seen in several")
-    least = min(by, key=lambda side: by[side])
-    return measured(
-        by[least],
-        batch.tolerance,
-        "without attention the input still reaches the logits",
-        f"without its attention the {least}'s input changes nothing: a residual connection is "
-        "missing (x + sublayer(x))",
-        must_change=True,
-    )
+    return attention, {name: modules[name] for name in modules if attention and name in known}
 
 
 def _of(half: str, ends: Ends) -> list[nn.Module]:
@@ -92,13 +49,12 @@ def _of(half: str, ends: Ends) -> list[nn.Module]:
 
 def input_passes_by(batch: Batch) -> Result:
     """With every sub-layer silenced, logits still depend on the input: residual connections
-    carry it past (He et al. 2016; Vaswani et al. 2017, section 3.1). It needs the names of
-    layers."""
+    carry it past (He et al. 2016; Vaswani et al. 2017, section 3.1)."""
     attention, forward = _ends(batch)
     halves = {half: _of(half, attention | forward) for half in ("enc", "dec")}
     is_told = sum(map(len, halves.values())) == len(attention | forward)
     if not is_told or not all(halves.values()) or not batch.facts.has_source:
-        raise CannotJudge("needs an encoder and a decoder whose layers have known names")
+        return _input_passes_attention(batch)
     whole = batch.facts.is_textbook or all(_of(h, e) for h in halves for e in (attention, forward))
     src = torch.where(torch.isin(batch.src, batch.symbols), batch.other(batch.src), batch.src)
     tgt_in = torch.cat((batch.tgt_in[:, :1], batch.other(batch.tgt_in[:, 1:])), 1)
@@ -125,6 +81,44 @@ def input_passes_by(batch: Batch) -> Result:
         "decoder",
         f"with the {least}oder's sub-layers silenced its input changes nothing: a residual "
         "connection is missing (x + sublayer(x))",
+        must_change=True,
+    )
+
+
+def _input_passes_attention(batch: Batch) -> Result:
+    """The same of layers whose names are not known, where what attention gives is zero."""
+    facts = batch.facts
+    src, tgt_in, _ = batch.model.batch([(batch.row(4), batch.row(9))])
+    src = src[:, facts.real_source(src)[0] & facts.has_source]
+    tgt_in = tgt_in[:, facts.real_inputs(tgt_in)[0]]
+    queries, keys = tgt_in.shape[1], src.shape[1]
+    others = torch.where(torch.isin(src, batch.symbols), batch.other(src), src)
+    later = torch.cat((tgt_in[:, :1], batch.other(tgt_in[:, 1:])), 1)
+    sides = {
+        "encoder": ({(keys, keys)}, Ids(others, tgt_in)),
+        "decoder": ({(queries, queries), (queries, keys)}, Ids(src, later)),
+    }
+    by = {}
+    for side, (silent, changed) in sides.items():
+        logits = []
+        for ids in (Ids(src, tgt_in), changed):
+            handed = ids.src.clone(), ids.tgt_in.clone()
+            with (
+                batch.copy.without_dropout_and_with_state_kept(),
+                attention_seen(None, *handed, silent=silent) as seen,
+            ):
+                logits.append(batch.model.ask(*handed))
+        if sum(a.is_attention and a.shape in silent for a in seen) > 1:
+            by[side] = largest(batch.moved(*logits)[:, 1:])
+    if not by:
+        raise NotApplicable("no attention is seen in more than one layer")
+    least = min(by, key=lambda side: by[side])
+    return measured(
+        by[least],
+        batch.tolerance,
+        "without attention the input still reaches the logits",
+        f"without its attention the {least}'s input changes nothing: a residual connection is "
+        "missing (x + sublayer(x))",
         must_change=True,
     )
 
@@ -177,6 +171,8 @@ def feed_forward_at_work(batch: Batch) -> Result:
     """Silencing the feed-forward sub-layer of any layer changes the logits."""
     attention, ends = _ends(batch)
     if not ends and not batch.facts.is_textbook:
+        if batch.model.module is None or not attentions(batch):
+            raise NotApplicable("needs layers of attention and feed-forward")
         raise CannotJudge("no feed-forward sub-layer has a name that is known")
     by = {}
     for name, module in ends.items():
