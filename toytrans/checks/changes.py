@@ -2,7 +2,7 @@
 that must move some.
 
 Each function gives the changes of one kind for a batch. A new invariance is such a function and a
-line in `table.PARTS`.
+line in `plan.PARTS`.
 """
 
 import math
@@ -236,26 +236,17 @@ def rows_alone(batch: Batch) -> Iterator[Change]:
     """A pair alone, without its pads and with them."""
     rows = chosen(len(batch.src), MOST_ALONE)
     for row in rows:
-        ids, of = _alone(batch, row)
-        yield Change("a pair alone", ids, of, _alone_cause(batch, row, "alone"))
+        cause = (
+            f"pair {row} of {len(batch.src)} gives other outputs alone than in a padded batch: "
+            f"pads are seen, or rows are mixed up; are all pad masks passed, {POLARITY}"
+        )
+        src, tgt_in, of = batch.src[row], batch.tgt_in[row], batch.of[row]
+        inside, real = batch.real_source[row], batch.real[row]
+        ids = Ids(src[inside][None], tgt_in[real][None])
+        yield Change("a pair alone", ids, of[real][None], cause)
         if row in rows[:2] or batch.is_short:
-            cause = _alone_cause(batch, row, "in a batch of its own, with its pads,")
-            ids = Ids(batch.src[row][None], batch.tgt_in[row][None])
-            yield Change("a pair alone with its pads", ids, batch.of[row][None], cause)
-
-
-def _alone_cause(batch: Batch, row: int, how: str) -> str:
-    return (
-        f"pair {row} of {len(batch.src)} gives other outputs {how} than in a padded batch: pads "
-        f"are seen, or rows are mixed up; are all pad masks passed, {POLARITY}"
-    )
-
-
-def _alone(batch: Batch, row: int) -> tuple[Ids, Tensor]:
-    """A row as a batch of its own, without its pads, and the numbers of its outputs."""
-    real_source, real = batch.real_source[row], batch.real[row]
-    ids = Ids(batch.src[row][real_source][None], batch.tgt_in[row][real][None])
-    return ids, batch.of[row][real][None]
+            ids = Ids(src[None], tgt_in[None])
+            yield Change("a pair alone with its pads", ids, of[None], cause)
 
 
 def rows_in_another_order(batch: Batch) -> Iterator[Change]:
@@ -284,9 +275,8 @@ def empty_pair_added(batch: Batch) -> Iterator[Change]:
     of = F.pad(batch.of, (0, longer.shape[1] - batch.of.shape[1], 0, 1), value=-1)
     pads = torch.full_like(batch.src[:1], facts.source_pad)
     for source in (src, pads) if facts.is_textbook or not has_maker else (src,):
-        may_come = facts.is_textbook
-        if source is src:
-            may_come = has_maker or facts.eos_id is not None
+        is_own = source is src and (has_maker or facts.eos_id is not None)
+        may_come = facts.is_textbook or is_own
         cause = "a pair without symbols moves the outputs of other rows: rows are mixed up"
         ids = Ids(_stacked(batch.src, source, facts.source_pad), longer)
         change = Change("an empty pair added", ids, of, cause)

@@ -241,7 +241,7 @@ def labels_shifted(batch: Batch) -> Result:
         if same
         else "labels are not what follows in tgt_in; is the target shifted by one, once?"
     )
-    evidence = f"all {int(follows.sum())} labels are the next decoder input"
+    evidence = f"{int(follows.sum())} of {int(follows.sum())} labels are the next decoder input"
     return measured(float(wrong.sum()), 0.0, evidence, f"{counted}: {cause}")
 
 
