@@ -55,10 +55,6 @@ class Entry:
     why: str
     is_long: bool
 
-    @property
-    def verdicts(self) -> list[str]:
-        return self.verdict.split(" or ")
-
 
 _found: list[Entry] = []
 
