@@ -39,7 +39,7 @@ MOST_REPLACED = 12
 """Places of a target behind which all is replaced at once."""
 
 FEW = 8
-"""Places up to which every prefix is asked for."""
+"""Places up to which every prefix of a short target is asked for."""
 
 NEAR = 4
 """Places ahead that a triangle off by one lets see: as many as there are layers."""
@@ -219,7 +219,8 @@ def prefixes(batch: Batch) -> Iterator[Change]:
     """The beginning of every target alone."""
     _require_future(batch)
     width = batch.tgt_in.shape[1]
-    for length in (n for n in range(1, width) if n <= FEW or n in PREFIXES):
+    few = FEW if batch.is_short else 2
+    for length in (n for n in range(1, width) if n <= few or n in PREFIXES):
         cause = (
             f"a prefix of length {length} alone gets other logits than within all {width} tokens: "
             "outputs depend on the target's length, which decoding does not know; are positions or "

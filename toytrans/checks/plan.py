@@ -308,11 +308,24 @@ class Plan:
             self.progress(f"{part.check}: {part.name}, {batch.described}")
         self._add(batch)
         new = self._result(part, batch)
+        if new.verdict == "FAIL" and new.difference is not None and math.isnan(new.difference):
+            single = self._in_single(batch)
+            new = new if single is None else self._result(part, single)
         rank = {"FAIL": 3, "PASS": 2, "cannot judge": 1, "not asked": 0, "does not apply": 0}
         if known is None or rank[new.verdict] > rank[known.verdict]:
             self.found[part] = new
         elif new.verdict == known.verdict == "PASS" and new.strain > known.strain:
             self.found[part] = replace(new, message=known.message)
+
+    def _in_single(self, batch: Batch) -> Batch | None:
+        """For a check that met NaN in a copy in fp64, the batch in fp32, which users run."""
+        if batch.copy.precision != torch.float64:
+            return None
+        single = copy_of(self.model, torch.float32, batch.copy.training)
+        try:
+            return None if single is None else Batch(single, batch.setting)
+        except UserError:
+            return None
 
     def _add(self, batch: Batch) -> None:
         setting, of = batch.setting, batch.copy

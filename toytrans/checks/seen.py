@@ -304,7 +304,7 @@ def _is_merged(trace: Trace, merged: Tensor, rows: int) -> bool:
 
 def _is_read_as(whole: Tensor, part: Tensor) -> bool:
     """Whether a part is the whole in its own order. Of one number everywhere nobody can tell."""
-    same = torch.allclose(part, whole.reshape(part.shape), equal_nan=True)
+    same = torch.allclose(part, whole.reshape(part.shape).to(part.dtype), equal_nan=True)
     return same and bool((part != part.flatten()[0]).any())
 
 
