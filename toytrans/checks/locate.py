@@ -200,11 +200,12 @@ def _smallest(batch: Batch, change: Change) -> str:
     row, place = divmod(int(change.of[n, t]), before.tgt_in.shape[1])
     src, tgt_in = change.ids.src[n][None], change.ids.tgt_in[n][None]
     real = facts.real_inputs(before.tgt_in)[row]
+    longer = src.shape[1] - before.src.shape[1], tgt_in.shape[1] - before.tgt_in.shape[1]
     example = Example(
         before.src[row][facts.real_source(before.src)[row]].tolist(),
         before.tgt_in[row][real].tolist(),
         tgt_in[facts.real_inputs(tgt_in)].tolist(),
-        [max(0, new.shape[1] - old.shape[1]) for old, new in zip(before, (src, tgt_in))],  # noqa: B905
+        [max(0, pads) for pads in longer],
         int(real[:place].sum()),
     )
 

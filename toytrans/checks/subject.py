@@ -222,13 +222,14 @@ class Adapter:
             return src, tgt_in, None
         made = self.foreign("the batch maker", self.maker, pairs)
         is_three = isinstance(made, tuple | list) and len(made) == 3
-        src, tgt_in, tgt_out = made if is_three else (None, None, None)
-        parts = (src, tgt_in) if tgt_out is None else (src, tgt_in, tgt_out)
-        if not all(_is_ids(part, len(pairs)) for part in parts):
+        parts: Any = made if is_three else (None, None, None)
+        of_ids = parts[:2] if parts[2] is None else parts
+        if not all(_is_ids(part, len(pairs)) for part in of_ids):
             raise UserError(
                 f"the batch maker gave {_described(made)}; expected src (B, S), tgt_in (B, T) and "
                 f"tgt_out (B, T), tensors of int64 ids, a row for each of {len(pairs)} pairs"
             )
+        src, tgt_in, tgt_out = parts
         if tgt_out is not None and tgt_in.shape != tgt_out.shape:
             raise UserError(
                 f"the batch maker gave tgt_in {tuple(tgt_in.shape)} and tgt_out "
