@@ -39,3 +39,4 @@ def test_a_model_gets_its_verdict(entry: Entry, monkeypatch: pytest.MonkeyPatch)
         verdict, words, failed = "refused", str(refusal), set()
     assert verdict in entry.verdict.split(" or "), f"{entry.why}\n{words}"
     assert verdict != "FAIL" or not entry.checks or failed & set(entry.checks), words
+    assert entry.says in words
