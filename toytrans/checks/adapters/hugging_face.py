@@ -1,6 +1,5 @@
 """Hugging Face's models, with their own start, shift, masks and ignored labels."""
 
-import inspect
 import warnings
 from typing import Any
 
@@ -8,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from toytrans.checks.result import CannotJudge, NotApplicable
+from toytrans.checks.result import NotApplicable
 from toytrans.checks.subject import (
     IGNORED,
     Adapter,
@@ -16,6 +15,7 @@ from toytrans.checks.subject import (
     Ids,
     Kind,
     Symbols,
+    arguments,
     logits_of,
     padded,
 )
@@ -81,12 +81,11 @@ def of_hugging_face(model: Any, given: dict[str, Any], hands: dict[str, Any]) ->
         for name in ("start_id", "eos_id", "decoding_start"):
             if name not in given:
                 known.pop(name, None)
-    takes = set(inspect.signature(model.forward).parameters)
-    positions = kind == "decoder" and "position_ids" in takes
+    positions = "position_ids" in (argument.name for argument in arguments(model))
     facts = Facts(
         masks_from_ids=False,
         takes_masks=kind != "encoder-decoder",
-        takes_positions=positions,
+        takes_positions=positions and kind == "decoder",
         **known,
     )
     return HuggingFace(model, facts, **hands)
@@ -139,23 +138,15 @@ class HuggingFace(Adapter):
         """The loop of `generate`: a token at a time, with what the last step handed on."""
         if self.generate is not None:
             return super().step(src, tgt_in)
-        try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore", FutureWarning)  # of older names for the cache
-                return self._steps(src, tgt_in, positions and self.facts.takes_positions)
-        except (NotApplicable, CannotJudge):
-            raise
-        except Exception as error:
-            first = (str(error).splitlines() or [""])[0][:150]
-            raise CannotJudge(
-                f"the loop with use_cache=True raises {type(error).__name__}: {first}"
-            ) from None
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", FutureWarning)  # of older names for the cache
+            return self._steps(src, tgt_in, positions and self.facts.takes_positions)
 
     def _steps(self, src: Tensor, tgt_in: Tensor, positions: bool) -> Tensor:
         model: Any = self.call
         kept, steps = None, []
-        takes = inspect.signature(model.forward).parameters
-        name = "cache" if "cache" in takes else "past_key_values"  # as older versions say
+        takes_cache = "cache" in (argument.name for argument in arguments(model))
+        name = "cache" if takes_cache else "past_key_values"  # as older versions say
         common: dict[str, Any] = {"use_cache": True, "return_dict": True}
         if self.facts.has_source:
             mask = self.facts.real_source(src).long()
