@@ -35,7 +35,7 @@ MOST_ALONE = 8
 MOST_PLACES = 34
 """Places of a target that are changed one by one; of longer ones so many are chosen."""
 
-MOST_REPLACED = 12
+MOST_REPLACED = 8
 """Places of a target behind which all is replaced at once."""
 
 FEW = 8
