@@ -22,7 +22,7 @@ pytestmark = pytest.mark.usefixtures("here")
 def test_a_new_config_is_that_of_its_task_alone(here: Path, task: str):
     (here / "new.yaml").write_text(new_config(task))
     (here / "bare.yaml").write_text(
-        f"data: {{task: {task}}}\ntrain: {{stop_at_exact_match: 1.0}}\n"
+        f"data: {{task: {task}}}\ntrain: {{eval_every: 100, stop_at_exact_match: 0.99}}\n"
     )
     assert load_config(here / "new.yaml") == load_config(here / "bare.yaml")
     assert all(len(line) <= 100 for line in new_config(task).splitlines())
