@@ -286,6 +286,12 @@ class Comparison:
         return parts_of(self.groups, self.metric)
 
     @property
+    def key(self) -> str:
+        """What names the groups: the one key that differs, or "group" for their letters."""
+        keys = list(self.groups[0].differs) if self.groups else []
+        return "group" if len(keys) > 1 else "".join(keys).rpartition(".")[2]
+
+    @property
     def label(self) -> str:
         """What is compared, in words."""
         return self.measure.label(self.metric)
@@ -305,8 +311,7 @@ class Comparison:
         in every run has a title alone."""
         zero = set[Part]()
         for part in self.parts:
-            where = f", {PARTS[part]}" if part != "all" or len(self.parts) > 1 else ""
-            title = f"{self.label}{where}: {self.about}"
+            title = self._title(part)
             if any(v for each in self.groups for v in each.by_seed(part, self.metric).values()):
                 yield self._part(part, title)
             else:
@@ -318,13 +323,39 @@ class Comparison:
         if zero < set(self.parts):
             yield from self._lengths()
 
+    def _title(self, part: Part) -> str:
+        """The metric, a part of the lengths and its pairs, in words."""
+        if self.metric in OF_RUN:
+            return f"{self.label} of the training"
+        where = f", {PARTS[part]}" if part != "all" or len(self.parts) > 1 else ""
+        return f"{self.label}{where}: {self._pairs_of(part)}"
+
+    def _pairs_of(self, part: Part) -> str:
+        """Which pairs of a part were measured, in words."""
+        text = self.about
+        trained = {each.result.train_length for each in self.members if each.result}
+        if self.measure.lengths and (len(trained) == 1 or part == "all"):
+            low, high = self.measure.lengths
+            if part != "all":
+                first, last = trained.pop()
+                ends = {
+                    "below": (0, first - 1),
+                    "in_range": (first, last),
+                    "beyond": (last + 1, high),
+                }
+                low, high = max(low, ends[part][0]), min(high, ends[part][1])
+            text += f" of lengths {low} to {high}" if low < high else f" of length {low}"
+        faults = {each.config.fault for each in self.members}
+        fault = faults.pop() if len(faults) == 1 else None
+        return f"{text}; {fault_remark(fault)}" if fault else text
+
     def _part(self, part: Part, title: str) -> Shown:
         """Mean, deviation, interval and every seed of each group."""
         summaries = [each.summary(part, self.metric) for each in self.groups]
         values = [each.by_seed(part, self.metric) for each in self.groups]
         several = any(summary and summary.runs > 1 for summary in summaries)
         same = all(each.keys() == values[0].keys() for each in values)
-        keys, rows = list(self.groups[0].differs), []
+        rows = []
         for each, summary, of_seeds in zip(self.groups, summaries, values, strict=True):
             counted, every = len(each.counted), len(each.members)
             seeds = list(map(_seed, of_seeds))
@@ -333,13 +364,12 @@ class Comparison:
                 seeds = texts if same else list(map("{}: {}".format, seeds, texts))
             runs = str(every) if counted == every else f"{counted} of {every}"
             cells = self._cells(summary)[: None if several else 1]
-            names = [each.name] if keys else []
-            rows.append([*names, runs, *cells, " ".join(seeds)])
+            rows.append([*([each.name] if self.key else []), runs, *cells, " ".join(seeds)])
         last = "seed" if not several else "seed: value"
         if several and same and values[0]:
             last = f"seeds {' '.join(map(_seed, values[0]))}"
         numbers = ("runs", *(("mean", "sd", "95%") if several else ("value",)))
-        return Shown(title, ["group"] if len(keys) > 1 else keys, numbers, last, rows)
+        return Shown(title, [self.key] if self.key else [], numbers, last, rows)
 
     def _pairs(self, part: Part) -> Iterator[Shown]:
         """Differences of two groups over equal seeds, where they share several."""
@@ -451,7 +481,7 @@ class Comparison:
         return {
             "measure": self.measure.model_dump(mode="json"),
             "metric": metric,
-            "about": self.about,
+            "about": self._pairs_of("all"),
             "groups": [
                 {
                     "differs": dict(each.differs),
@@ -552,7 +582,8 @@ def compare(
         if isinstance(run, RunFolder)
     ]
     unread = {path: why for path, why in found.items() if isinstance(why, str)}
-    about = _about(about, [member.config for member in members], measure)
+    splits = {split_of(member.config) for member in members}
+    about = about or f"{' or '.join(sorted(splits))} pairs"
     return Comparison(measure, metric, about, group(members), unread)
 
 
@@ -565,15 +596,6 @@ def _runs_in(folder: Path, first: Sequence[str]) -> list[Path]:
     if not runs:
         RunFolder.open(folder)
     return runs
-
-
-def _about(about: str, configs: Sequence[Config], measure: Measure) -> str:
-    """Which pairs were measured, in words: those of the splits, or what is said about them."""
-    about = about or f"{' or '.join(sorted(set(map(split_of, configs))))} pairs"
-    of = f" of lengths {measure.lengths[0]} to {measure.lengths[1]}" if measure.lengths else ""
-    faults = {config.fault for config in configs}
-    fault = f"; {fault_remark(faults.pop())}" if len(faults) == 1 and None not in faults else ""
-    return f"{about}{of}{fault}"
 
 
 def _member(run: RunFolder, measure: Measure, take: Take | None, *, kept: bool) -> Member:
