@@ -38,6 +38,9 @@ MOST_SPANS = 25
 PARTS = {"below": "below", "in_range": "in range", "beyond": "beyond"}
 """Where lengths lie beside the training lengths: key and label."""
 
+Z_975 = 1.959963984540054
+"""The 97.5% point of the normal distribution."""
+
 Summary = dict[str, Any]
 Columns = dict[str, Tensor]
 
@@ -226,11 +229,11 @@ def spans(
     return [Span(group[0], group[-1], keys[group[0]][0]) for group in groups]
 
 
-def wilson_interval(right: int, total: int) -> tuple[float, float]:
+def wilson_interval(right: float, total: float) -> tuple[float, float]:
     """The 95% score interval of a share (Wilson 1927); (0, 1) where nothing was counted."""
     if total == 0:
         return 0.0, 1.0
-    z = 1.959963984540054  # the 97.5% point of the normal distribution
+    z = Z_975
     share = right / total
     middle = share + z * z / (2 * total)
     half = z * (share * (1 - share) / total + z * z / (4 * total * total)) ** 0.5

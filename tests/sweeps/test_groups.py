@@ -1,4 +1,4 @@
-"""Groups of runs: what sets them apart, means over seeds with intervals, pairs of equal seeds."""
+"""Groups of runs: what sets them apart, means over seeds, pairs of equal seeds."""
 
 import math
 
@@ -6,42 +6,10 @@ import pytest
 from conftest import config_of
 from members import member
 
-from toytrans.sweeps.comparison import (
-    differing_keys,
-    group,
-    pairs,
-    parts_of,
-    summarise,
-    t_975,
-)
+from toytrans.sweeps.comparison import differing_keys, group, pairs, parts_of
+from toytrans.sweeps.intervals import t_975
 
 ROTARY, ALIBI = {"model": {"positions": "rotary"}}, {"model": {"positions": "alibi"}}
-
-
-def test_the_interval_of_a_mean_is_students():
-    """The example of Student 1908: extra hours of sleep by drug 2, ten patients."""
-    hours = [1.9, 0.8, 1.1, 0.1, -0.1, 4.4, 5.5, 1.6, 4.6, 3.4]
-    found = summarise(hours)
-    assert found.runs == 10 and found.mean == pytest.approx(2.33)
-    assert found.deviation == pytest.approx(2.002249, abs=1e-6)
-    assert (found.low, found.high) == pytest.approx((0.8976775, 3.7623225), abs=1e-6)
-    alone = summarise([0.5])
-    assert alone == (1, 0.5, None, None, None)
-
-
-@pytest.mark.parametrize("freedom", [1, 2, 5, 9, 10, 11, 12, 30, 200])
-def test_points_of_t_leave_2_5_percent_above(freedom: int):
-    t, n = t_975(freedom), 100_000
-    scale = math.gamma((freedom + 1) / 2) / math.gamma(freedom / 2) if freedom < 300 else 0
-    scale /= math.sqrt(freedom * math.pi)
-    below = sum((1 + ((k + 0.5) * t / n) ** 2 / freedom) ** (-(freedom + 1) / 2) for k in range(n))
-    assert scale * below * t / n == pytest.approx(0.475, abs=1e-6)
-
-
-def test_an_interval_of_proportions_stays_among_them():
-    low, high = summarise([0.9, 1.0, 0.5], bounded=True)[3:]
-    assert low > 0 and high == 1.0
-    assert summarise([0.0, 0.0, 0.4], bounded=True).low == 0.0
 
 
 def test_runs_are_grouped_by_config_and_both_seeds_are_seeds():

@@ -3,13 +3,12 @@
 runs -> members: their numbers, or why there are none -> groups -> tables, remarks, plain values
 """
 
-import math
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import combinations
 from pathlib import Path
-from statistics import fmean, stdev
+from statistics import fmean
 from string import ascii_uppercase
 from typing import Any, NamedTuple
 
@@ -24,6 +23,7 @@ from toytrans.evaluation import Span
 from toytrans.files import read_json
 from toytrans.html import html_table
 from toytrans.rounding import share
+from toytrans.sweeps.intervals import Summary, difference_of, seeds_needed, summarise
 from toytrans.sweeps.measure import (
     OF_RUN,
     PARTS,
@@ -32,6 +32,7 @@ from toytrans.sweeps.measure import (
     Eval,
     Measure,
     Member,
+    Numbers,
     Part,
     Seeds,
     number,
@@ -50,26 +51,14 @@ MOST_PAIRS, MOST_LENGTHS, MOST_INTERVALS = 10, 25, 3
 """Rows of a table of pairs, where more are those of the first group alone; rows of a table of
 lengths; groups whose intervals are in it too."""
 
+MOST_SEEDS = 1000
+"""More seeds than these are not counted for people."""
+
 LEARNED = 0.5
 """Exact match within the training lengths, below which a model has not learned the task."""
 
 SMALL = 0.005
 """A difference between free-running and teacher-forced that is said."""
-
-
-T_975 = [12.706205, 4.302653, 3.182446, 2.776445, 2.570582]
-T_975 += [2.446912, 2.364624, 2.306004, 2.262157, 2.228139]
-"""97.5% points of Student's t, for 1 to 10 degrees of freedom."""
-
-
-class Summary(NamedTuple):
-    """Mean, standard deviation and 95% interval of the mean; None where one value has none."""
-
-    runs: int
-    mean: float
-    deviation: float | None
-    low: float | None
-    high: float | None
 
 
 @dataclass(frozen=True)
@@ -101,27 +90,57 @@ class Group:
 
     def by_seed(self, part: Part = "all", metric: Metric = "exact_match") -> dict[Seeds, float]:
         """The value of each seed; of several runs of one seed the mean."""
-        values: dict[Seeds, list[float]] = {}
-        for member in self.counted:
-            if (value := member.value(metric, part)) is not None:
-                values.setdefault(member.seeds, []).append(value)
-        return {seeds: fmean(values[seeds]) for seeds in sorted(values, key=_order)}
+        return _by_seed((member, member.value(metric, part)) for member in self.counted)
+
+    def pairs(
+        self,
+        part: Part = "all",
+        metric: Metric = "exact_match",
+        seeds: Container[Seeds] | None = None,
+    ) -> int | None:
+        """The pairs that the values of all seeds rest on, or of some; None where a value is no
+        proportion. Those that several seeds share are counted once."""
+        some = [member for member in self.counted if seeds is None or member.seeds in seeds]
+        parts = [(member, member.result.parts.get(part)) for member in some if member.result]
+        return _pairs(parts, metric)
 
     def summary(self, part: Part = "all", metric: Metric = "exact_match") -> Summary | None:
         """None where no run has the part."""
         values = list(self.by_seed(part, metric).values())
-        return summarise(values, bounded=metric in SHARES) if values else None
+        return summarise(values, self.pairs(part, metric)) if values else None
 
     def curve(self, metric: Metric = "exact_match") -> dict[Span, Summary]:
         """The summary of each length, or span of lengths, over the runs that have such pairs."""
-        columns: dict[Span, list[float]] = {}
-        for result in [member.result for member in self.counted if member.result]:
-            for span in result.spans if metric not in OF_RUN else ():
-                if (value := result.value(metric, span)) is not None:
-                    key = Span(span.shortest, span.longest, span.part)
-                    columns.setdefault(key, []).append(value)
-        bounded = metric in SHARES
-        return {span: summarise(columns[span], bounded=bounded) for span in sorted(columns)}
+        columns: dict[Span, list[tuple[Member, Numbers]]] = {}
+        for member in self.counted if metric not in OF_RUN else ():
+            for of in member.result.spans if member.result else ():
+                key = Span(of.shortest, of.longest, of.part)
+                columns.setdefault(key, []).append((member, of))
+        found = {}
+        for span in sorted(columns):
+            some = columns[span]
+            if values := _by_seed((m, m.result.value(metric, of)) for m, of in some if m.result):
+                found[span] = summarise(list(values.values()), _pairs(some, metric))
+        return found
+
+
+def _by_seed(values: Iterable[tuple[Member, float | None]]) -> dict[Seeds, float]:
+    """The mean of the known values of each seed, in the order of the seeds."""
+    found: dict[Seeds, list[float]] = {}
+    for member, value in values:
+        if value is not None:
+            found.setdefault(member.seeds, []).append(value)
+    return {seeds: fmean(found[seeds]) for seeds in sorted(found, key=_order)}
+
+
+def _pairs(numbers: Iterable[tuple[Member, Numbers | None]], metric: Metric) -> int | None:
+    """The pairs behind the proportions of some runs; None where the metric is none."""
+    found: dict[int | None, int] = {}
+    for member, of in numbers if metric in SHARES else ():
+        if member.result and of:
+            count = member.result.pairs(metric, of)
+            found[member.draw] = max(count, found.get(member.draw, 0))
+    return sum(found.values()) or None
 
 
 def group(members: Iterable[Member]) -> list[Group]:
@@ -171,34 +190,6 @@ def _follows(config: Config, key: str) -> bool:
     return bool(flatten(now).get(key) == before)
 
 
-def summarise(values: Sequence[float], *, bounded: bool = False) -> Summary:
-    """bounded: the values are proportions, and so are the ends of their interval."""
-    mean = fmean(values)
-    if len(values) < 2:
-        return Summary(len(values), mean, None, None, None)
-    deviation = stdev(values)
-    half = t_975(len(values) - 1) * deviation / math.sqrt(len(values))
-    low, high = mean - half, mean + half
-    if bounded:
-        low, high = max(0.0, low), min(1.0, high)
-    return Summary(len(values), mean, deviation, low, high)
-
-
-def t_975(freedom: int) -> float:
-    """The 97.5% point of Student's t, to 1e-5; beyond 10 degrees of freedom by its expansion in
-    1 / freedom (Abramowitz and Stegun 1964, 26.7.5)."""
-    if freedom <= len(T_975):
-        return T_975[freedom - 1]
-    x = 1.959963984540054
-    terms = (
-        (x**3 + x) / 4,
-        (5 * x**5 + 16 * x**3 + 3 * x) / 96,
-        (3 * x**7 + 19 * x**5 + 17 * x**3 - 15 * x) / 384,
-        (79 * x**9 + 776 * x**7 + 1482 * x**5 - 1920 * x**3 - 945 * x) / 92160,
-    )
-    return x + sum(term / freedom**power for power, term in enumerate(terms, 1))
-
-
 class Pair(NamedTuple):
     """Two groups over the seeds that both have: the first less the second, and on how many of them
     the first is ahead, behind and level."""
@@ -210,6 +201,11 @@ class Pair(NamedTuple):
     behind: int
     level: int
 
+    @property
+    def seeds_needed(self) -> int | None:
+        """How many seeds would show a difference of this size; None = so many as there are."""
+        return seeds_needed(self.difference)
+
 
 def pairs(
     groups: Sequence[Group], part: Part = "all", metric: Metric = "exact_match"
@@ -218,11 +214,15 @@ def pairs(
     found = []
     values = [(each, each.by_seed(part, metric)) for each in groups]
     for (first, ours), (second, theirs) in combinations(values, 2):
-        differences = [ours[seeds] - theirs[seeds] for seeds in ours if seeds in theirs]
-        if differences:
-            signs = [(d > 0) - (d < 0) for d in differences]
-            counts = (signs.count(sign) for sign in (1, -1, 0))
-            found.append(Pair(first, second, summarise(differences), *counts))
+        if both := [seeds for seeds in ours if seeds in theirs]:
+            counts = [each.pairs(part, metric, both) for each in (first, second)]
+            difference = difference_of(
+                [ours[seeds] for seeds in both],
+                [theirs[seeds] for seeds in both],
+                (counts[0], counts[1]) if counts[0] and counts[1] else None,
+            )
+            signs = [(ours[s] > theirs[s]) - (ours[s] < theirs[s]) for s in both]
+            found.append(Pair(first, second, difference, *map(signs.count, (1, -1, 0))))
     return found
 
 
@@ -286,6 +286,12 @@ class Comparison:
         return parts_of(self.groups, self.metric)
 
     @property
+    def key(self) -> str:
+        """What names the groups: the one key that differs, or "group" for their letters."""
+        keys = list(self.groups[0].differs) if self.groups else []
+        return "group" if len(keys) > 1 else "".join(keys).rpartition(".")[2]
+
+    @property
     def label(self) -> str:
         """What is compared, in words."""
         return self.measure.label(self.metric)
@@ -305,8 +311,7 @@ class Comparison:
         in every run has a title alone."""
         zero = set[Part]()
         for part in self.parts:
-            where = f", {PARTS[part]}" if part != "all" or len(self.parts) > 1 else ""
-            title = f"{self.label}{where}: {self.about}"
+            title = self._title(part)
             if any(v for each in self.groups for v in each.by_seed(part, self.metric).values()):
                 yield self._part(part, title)
             else:
@@ -318,13 +323,39 @@ class Comparison:
         if zero < set(self.parts):
             yield from self._lengths()
 
+    def _title(self, part: Part) -> str:
+        """The metric, a part of the lengths and its pairs, in words."""
+        if self.metric in OF_RUN:
+            return f"{self.label} of the training"
+        where = f", {PARTS[part]}" if part != "all" or len(self.parts) > 1 else ""
+        return f"{self.label}{where}: {self._pairs_of(part)}"
+
+    def _pairs_of(self, part: Part) -> str:
+        """Which pairs of a part were measured, in words."""
+        text = self.about
+        trained = {each.result.train_length for each in self.members if each.result}
+        if self.measure.lengths and (len(trained) == 1 or part == "all"):
+            low, high = self.measure.lengths
+            if part != "all":
+                first, last = trained.pop()
+                ends = {
+                    "below": (0, first - 1),
+                    "in_range": (first, last),
+                    "beyond": (last + 1, high),
+                }
+                low, high = max(low, ends[part][0]), min(high, ends[part][1])
+            text += f" of lengths {low} to {high}" if low < high else f" of length {low}"
+        faults = {each.config.fault for each in self.members}
+        fault = faults.pop() if len(faults) == 1 else None
+        return f"{text}; {fault_remark(fault)}" if fault else text
+
     def _part(self, part: Part, title: str) -> Shown:
         """Mean, deviation, interval and every seed of each group."""
         summaries = [each.summary(part, self.metric) for each in self.groups]
         values = [each.by_seed(part, self.metric) for each in self.groups]
         several = any(summary and summary.runs > 1 for summary in summaries)
         same = all(each.keys() == values[0].keys() for each in values)
-        keys, rows = list(self.groups[0].differs), []
+        rows = []
         for each, summary, of_seeds in zip(self.groups, summaries, values, strict=True):
             counted, every = len(each.counted), len(each.members)
             seeds = list(map(_seed, of_seeds))
@@ -333,13 +364,12 @@ class Comparison:
                 seeds = texts if same else list(map("{}: {}".format, seeds, texts))
             runs = str(every) if counted == every else f"{counted} of {every}"
             cells = self._cells(summary)[: None if several else 1]
-            names = [each.name] if keys else []
-            rows.append([*names, runs, *cells, " ".join(seeds)])
+            rows.append([*([each.name] if self.key else []), runs, *cells, " ".join(seeds)])
         last = "seed" if not several else "seed: value"
         if several and same and values[0]:
             last = f"seeds {' '.join(map(_seed, values[0]))}"
         numbers = ("runs", *(("mean", "sd", "95%") if several else ("value",)))
-        return Shown(title, ["group"] if len(keys) > 1 else keys, numbers, last, rows)
+        return Shown(title, [self.key] if self.key else [], numbers, last, rows)
 
     def _pairs(self, part: Part) -> Iterator[Shown]:
         """Differences of two groups over equal seeds, where they share several."""
@@ -352,14 +382,22 @@ class Comparison:
         if len(some) < len(every):
             count = f"{len(some)} of {len(every)} pairs"
             title += f" ({count}, those of {some[0].first.name}; --json has all)"
-        rows = []
+        rows, needed = [], []
         for each in some:
+            if seeds := each.seeds_needed:
+                count = str(seeds) if seeds <= MOST_SEEDS else f"more than {MOST_SEEDS:,}"
+                needed.append(f"{each.first.name} - {each.second.name} {count}")
             cells = [str(each.difference.runs), *self._cells(each.difference, signed=True)]
             names = [each.first.name, each.second.name]
             rows.append([*names, *cells, str(each.ahead), str(each.behind)])
         if rows:
             numbers = ("seeds", "mean", "sd", "95%", "ahead", "behind")
             yield Shown(title, ("first", "second"), numbers, "", rows)
+        if needed:
+            yield Shown(
+                f"seeds that a difference of this size would need{where}: {', '.join(needed)} "
+                "(80% power, paired t test at 5%)"
+            )
 
     def _lengths(self) -> Iterator[Shown]:
         """The mean of each group at each length, with its interval where there is room."""
@@ -443,7 +481,7 @@ class Comparison:
         return {
             "measure": self.measure.model_dump(mode="json"),
             "metric": metric,
-            "about": self.about,
+            "about": self._pairs_of("all"),
             "groups": [
                 {
                     "differs": dict(each.differs),
@@ -469,6 +507,7 @@ class Comparison:
             "pairs": [
                 {"first": self.groups.index(pair.first), "second": self.groups.index(pair.second)}
                 | {"part": part, "ahead": pair.ahead, "behind": pair.behind, "level": pair.level}
+                | {"seeds_needed": pair.seeds_needed}
                 | pair.difference._asdict()
                 for part in parts
                 for pair in pairs(self.groups, part, metric)
@@ -543,7 +582,8 @@ def compare(
         if isinstance(run, RunFolder)
     ]
     unread = {path: why for path, why in found.items() if isinstance(why, str)}
-    about = _about(about, [member.config for member in members], measure)
+    splits = {split_of(member.config) for member in members}
+    about = about or f"{' or '.join(sorted(splits))} pairs"
     return Comparison(measure, metric, about, group(members), unread)
 
 
@@ -556,15 +596,6 @@ def _runs_in(folder: Path, first: Sequence[str]) -> list[Path]:
     if not runs:
         RunFolder.open(folder)
     return runs
-
-
-def _about(about: str, configs: Sequence[Config], measure: Measure) -> str:
-    """Which pairs were measured, in words: those of the splits, or what is said about them."""
-    about = about or f"{' or '.join(sorted(set(map(split_of, configs))))} pairs"
-    of = f" of lengths {measure.lengths[0]} to {measure.lengths[1]}" if measure.lengths else ""
-    faults = {config.fault for config in configs}
-    fault = f"; {fault_remark(faults.pop())}" if len(faults) == 1 and None not in faults else ""
-    return f"{about}{of}{fault}"
 
 
 def _member(run: RunFolder, measure: Measure, take: Take | None, *, kept: bool) -> Member:

@@ -150,9 +150,11 @@ def _with_all(parts: dict[Part, Numbers]) -> dict[Part, Numbers]:
 
 
 class Result(_File):
-    """What a measure gave. train_length: the training lengths of its side."""
+    """What a measure gave. train_length: the training lengths of its side. of_files: whether its
+    pairs are those of files, which every seed shares."""
 
     measure: Measure
+    of_files: bool = False
     train_length: tuple[Count, Count]
     parts: Annotated[dict[Part, Numbers], AfterValidator(_with_all)]
     spans: list[SpanNumbers]
@@ -166,6 +168,11 @@ class Result(_File):
             return numbers.forced_exact_match
         value: float | None = getattr(numbers, metric)
         return value
+
+    def pairs(self, metric: Metric, of: Numbers) -> int:
+        """How many pairs a share of some numbers rests on."""
+        free = "exact_match" if self.measure.decode is None else ""
+        return of.decoded if metric in (free, "free_token_accuracy") else of.examples
 
 
 class Eval(_File):
@@ -224,6 +231,7 @@ def result_of(scores: Scores, measure: Measure) -> Result:
         row["loss"] = row["loss"] if math.isfinite(row["loss"]) else None
     return Result(
         measure=measure,
+        of_files=scores.about.get("split") == "files",
         train_length=scores.train_length,
         parts={part: Numbers(**parts[part]) for part in get_args(Part) if part in parts},
         spans=[SpanNumbers(**row) for row in rows if row["examples"]],
@@ -257,6 +265,12 @@ class Member:
     def result(self) -> Result | None:
         """What the measure of its sweep gave."""
         return self.eval.measures.get(TEST) if self.eval and not self.problem else None
+
+    @property
+    def draw(self) -> int | None:
+        """The seed that its pairs are drawn from; None where files have them."""
+        given = self.config.data.task is None or (self.result and self.result.of_files)
+        return None if given else self.config.data_seed
 
     def value(self, metric: Metric, part: Part = "all") -> float | None:
         """None where it is not known."""

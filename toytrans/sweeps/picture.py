@@ -54,6 +54,8 @@ def draw(compared: Comparison, title: str, format: str = "png") -> bytes:
 
 def _draw_curves(axes: "Axes", compared: Comparison) -> None:
     """The metric against length: a line for the mean, a band for its interval."""
+    from matplotlib.ticker import MaxNLocator
+
     for group in compared.groups:
         if curve := group.curve(compared.metric):
             middles = [(span.low + span.high) / 2 for span in curve]
@@ -62,14 +64,17 @@ def _draw_curves(axes: "Axes", compared: Comparison) -> None:
             low = [s.mean if s.low is None else s.low for s in summaries]
             high = [s.mean if s.high is None else s.high for s in summaries]
             axes.fill_between(middles, low, high, color=line.get_color(), alpha=0.2, linewidth=0)
-            axes.legend(frameon=False)
+            axes.legend(frameon=False, title=compared.key)
     results = [member.result for member in compared.members if member.result]
     measured = {span.shortest for result in results for span in result.spans}
     for shortest, longest in {result.train_length for result in results}:
         for end in (shortest - 0.5, longest + 0.5):
             if min(measured) < end < max(measured):
                 axes.axvline(end, color="0.6", linestyle=":", linewidth=1)
-    axes.set(xlabel="length (dotted: the ends of training)", ylabel=compared.label)
+    side = "source" if compared.measure.side == "src" else "target"
+    axes.set_xlabel(f"{side} length (dotted: the ends of training; bands: 95% intervals)")
+    axes.set_ylabel(compared.label)
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     if compared.metric in SHARES:
         axes.set_ylim(-0.02, 1.02)
 
@@ -87,4 +92,5 @@ def _draw_seeds(axes: "Axes", compared: Comparison) -> None:
                 axes.plot([summary.low, summary.high], [row, row], color="C0", linewidth=2)
     axes.set_yticks(range(len(groups)), [group.name for group in groups])
     axes.invert_yaxis()
+    axes.set_ylabel(compared.key)
     axes.set_xlabel(f"{compared.label}, {PARTS[part]}: every seed, mean and 95% interval")

@@ -1,0 +1,108 @@
+"""Means over seeds with 95% intervals that count both the seeds and the finite pairs.
+
+The interval of a mean proportion is Wilson's, on an effective number of pairs (Korn and Graubard
+1998, Survey Methodology 24:193; with Wilson's interval: Franco, Little, Louis and Slud 2019, J.
+Survey Statistics and Methodology 7:334). That is how many independent pairs would vary as the seeds
+do, reduced for the few seeds by the squared ratio of the points of the normal and Student's t. It
+is at most the number of pairs that were measured. So seeds that differ widely give about Student's
+interval, and seeds that are all 1.000 the interval of their pairs.
+
+Simulated with shares of seeds drawn from beta distributions, the interval of 10 seeds covers the
+mean in 93 to 97 of 100 cases, of 5 seeds in 93 to 98, of 3 seeds in 93 to 99. The upper end is of
+seeds that differ no more than their pairs do: there it is wider than need be. Shares of which most
+are near 0 or 1 and a few far from it are covered less often, as by Student's interval.
+
+Means of losses and other numbers that are no proportions have Student's interval.
+"""
+
+from collections.abc import Sequence
+from math import ceil, sqrt
+from statistics import fmean, stdev
+from typing import NamedTuple
+
+from toytrans.evaluation import Z_975, wilson_interval
+
+Z_80 = 0.8416212335729143
+"""The 80% point of the normal distribution."""
+
+T_975 = [12.706205, 4.302653, 3.182446, 2.776445, 2.570582]
+T_975 += [2.446912, 2.364624, 2.306004, 2.262157, 2.228139]
+"""97.5% points of Student's t, for 1 to 10 degrees of freedom."""
+
+
+class Summary(NamedTuple):
+    """Mean, standard deviation and 95% interval of the mean; None where one value has none.
+
+    pairs: that the values rest on; None = they are no proportions.
+    """
+
+    runs: int
+    mean: float
+    deviation: float | None
+    low: float | None
+    high: float | None
+    pairs: int | None = None
+
+
+def summarise(values: Sequence[float], pairs: int | None = None) -> Summary:
+    """The values of some seeds. pairs: as in `Summary`."""
+    mean, runs = fmean(values), len(values)
+    if runs < 2:
+        return Summary(runs, mean, None, None, None, pairs)
+    deviation = stdev(values)
+    half = t_975(runs - 1) * deviation / sqrt(runs)
+    if pairs is None:
+        return Summary(runs, mean, deviation, mean - half, mean + half)
+    effective = float(pairs)
+    if half > 0:
+        effective = min(effective, mean * (1 - mean) * (Z_975 / half) ** 2)
+    low, high = wilson_interval(mean * effective, effective)
+    return Summary(runs, mean, deviation, min(low, mean), max(high, mean), pairs)
+
+
+def difference_of(
+    first: Sequence[float], second: Sequence[float], pairs: tuple[int, int] | None = None
+) -> Summary:
+    """The values of two groups at equal seeds, the first less the second.
+
+    The interval is Student's of the differences. With pairs, those that the values of either rest
+    on, it is no narrower than that of two independent shares of so many pairs, which joins the
+    Wilson intervals of both (Newcombe 1998, Statistics in Medicine 17:873, method 10).
+    """
+    found = summarise([a - b for a, b in zip(first, second, strict=True)])
+    if pairs is None or found.low is None or found.high is None:
+        return found
+    ours, theirs = fmean(first), fmean(second)
+    low, high = wilson_interval(ours * pairs[0], pairs[0])
+    low_2, high_2 = wilson_interval(theirs * pairs[1], pairs[1])
+    below = found.mean - sqrt((ours - low) ** 2 + (high_2 - theirs) ** 2)
+    above = found.mean + sqrt((high - ours) ** 2 + (theirs - low_2) ** 2)
+    ends = max(-1.0, min(found.low, below)), min(1.0, max(found.high, above))
+    return found._replace(low=ends[0], high=ends[1], pairs=min(pairs))
+
+
+def seeds_needed(difference: Summary) -> int | None:
+    """How many seeds would show a difference of this size in 80 of 100 studies: by a paired t test
+    at 5%, to about one seed (Guenther 1981, The American Statistician 35:243). None where the
+    interval leaves out 0 already, where the difference is 0, or where the seeds do not differ."""
+    mean, deviation = difference.mean, difference.deviation
+    if difference.low is None or difference.high is None or not deviation or not mean:
+        return None
+    if difference.low > 0 or difference.high < 0:
+        return None
+    return max(2, ceil(((Z_975 + Z_80) * deviation / mean) ** 2 + Z_975**2 / 2))
+
+
+def t_975(freedom: int) -> float:
+    """The 97.5% point of Student's t, to 1e-5; beyond 10 degrees of freedom by its expansion in
+    1 / freedom (Abramowitz and Stegun 1964, 26.7.5)."""
+    if freedom <= len(T_975):
+        return T_975[freedom - 1]
+    x = Z_975
+    terms = (
+        (x**3 + x) / 4,
+        (5 * x**5 + 16 * x**3 + 3 * x) / 96,
+        (3 * x**7 + 19 * x**5 + 17 * x**3 - 15 * x) / 384,
+        (79 * x**9 + 776 * x**7 + 1482 * x**5 - 1920 * x**3 - 945 * x) / 92160,
+    )
+    return x + sum(term / freedom**power for power, term in enumerate(terms, 1))
