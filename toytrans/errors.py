@@ -41,7 +41,6 @@ class UnseenSymbol(UserError):
     """A symbol that is not in the vocabulary. Callers that know file and line add them."""
 
     def __init__(self, symbol: str, known: int, example: str) -> None:
-        self.symbol = symbol
         hint = f"known are {known} symbols such as {example!r}" if known else "it is empty"
         more = f"; {HOW_TO_SEPARATE}" if "," in symbol else ""
         super().__init__(f"symbol {symbol!r} is not in the vocabulary ({hint}){more}")
