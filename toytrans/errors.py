@@ -19,7 +19,6 @@ def shortened(text: str) -> str:
 
 
 HOW_TO_SEPARATE = "put spaces between symbols, and each sequence in quotes of its own"
-EACH_ITS_OPTION = 'give each sequence an option of its own: --src "5 7 9" --src "2 4"'
 
 
 def did_you_mean(name: str, names: Iterable[str]) -> str:
