@@ -1,7 +1,7 @@
 """Read, override, save and compare configs.
 
-A YAML file becomes a tree of plain values with the line of every key (`yaml`), `--set`
-overrides are laid over it, and Pydantic checks the whole (`Config`).
+A YAML file becomes a tree of plain values with the line of every key (`yaml`). `--set` overrides
+are laid over it. Pydantic checks the whole (`Config`).
 """
 
 import re

@@ -198,8 +198,8 @@ def read_pairs(paths: Paths, format: FormatName | None = None) -> list[TextPair]
 
 
 def encode_pairs(text: Sequence[TextPair], vocabulary: Vocabulary) -> Pairs:
-    """Padded ids of pairs. Raises UserError with file and line for an unseen symbol, and for a
-    sequence so long that all of its side, padded to it, are too many ids."""
+    """Padded ids of pairs. Raises UserError with file and line: for an unseen symbol, and for a
+    sequence to which its side cannot be padded, since that is too many ids."""
     sources = [(pair.src, pair.src_place) for pair in text]
     targets = [(pair.tgt, pair.tgt_place) for pair in text]
     return Pairs(*_encoded(sources, vocabulary), *_encoded(targets, vocabulary))

@@ -90,8 +90,8 @@ def _forward(
 ) -> tuple[Tensor, tuple[Tensor | None, ...]]:
     """The outputs (B, H, Tq, Dh), and what its gradient needs (in_place: it needs nothing).
 
-    Softmax does not see a constant, so the cap is taken as cap tanh(x / cap) = 2 cap g - cap
-    with the gate g = sigmoid(2 x / cap), which a CPU computes several times faster.
+    The cap is taken as cap tanh(x / cap) = 2 cap g - cap with the gate g = sigmoid(2 x / cap),
+    which a CPU computes several times faster. Softmax does not see the constant.
     """
     wide = torch.promote_types(q.dtype, torch.float32)
     flat_q, flat_k, flat_v = (x.flatten(0, 1) for x in (q, k, v))  # (B H, T, Dh)
