@@ -412,6 +412,7 @@ def test_lengths_that_are_no_range_are_refused(run, refused):
     for lengths in ("9:1", "x", "1:2:3", "1-4", ":4", "1.5"):
         said = refused("eval", "--lengths", lengths)
         says(said, f"--lengths {lengths}", "FROM:TO", "1:400")
+    says(refused("eval", "--lengths", "1:70000"), "lengths 1:70000", "at most 65536")
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""The proofs: sound models pass, every fault is found, and bad models are refused in one line."""
+"""The checks: sound models pass, every fault is found, and bad models are refused in one line."""
 
 import importlib
 import json
@@ -74,7 +74,7 @@ def around_torch(**options) -> TorchTransformer:
 
 @pytest.mark.parametrize("norm", ["pre", "post"])
 @pytest.mark.parametrize("positions", sorted(set(get_args(PositionName)) - {"none"}))
-def test_every_proof_applies_to_a_sound_model_of_ours_and_passes(positions, norm):
+def test_every_check_applies_to_a_sound_model_of_ours_and_passes(positions, norm):
     report = our_report(positions=positions, norm=norm, dropout=0.1)
     assert {found.name for found in report.results} == set(CHECKS)
     assert all(found.verdict == "PASS" for found in report.results), str(report)
@@ -166,7 +166,7 @@ def test_a_plain_function_gets_what_can_be_told_from_outside():
 # Broken ones ---------------------------------------------------------------------------------
 
 
-def test_every_fault_has_a_card_with_proofs_that_exist():
+def test_every_fault_has_a_card_with_checks_that_exist():
     assert set(CARDS) == set(FAULTS)
     for fault, card in CARDS.items():
         assert card.checks and set(card.checks) <= set(CHECKS), fault
@@ -175,7 +175,7 @@ def test_every_fault_has_a_card_with_proofs_that_exist():
 
 @pytest.mark.parametrize("norm", ["pre", "post"])
 @pytest.mark.parametrize("fault", FAULTS)
-def test_a_fault_fails_the_proofs_on_its_card(fault, norm):
+def test_a_fault_fails_the_checks_on_its_card(fault, norm):
     named, of_masks = set(CARDS[fault].checks), {"pads", "future", "rows", "steps"}
     found = failing(our_report(fault, named | of_masks, norm=norm, positions="sinusoidal"))
     assert named <= found

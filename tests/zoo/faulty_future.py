@@ -10,7 +10,7 @@ from .parts import (
 )
 
 SEEN = "future"
-"""The proofs that a change of the future reaches."""
+"""The checks that a change of the future reaches."""
 
 
 class _MinusOne(Attention):

@@ -11,7 +11,7 @@ from .parts import WIDTH, Attention, Embedding, Translator, real, waves
 from .sound_batches import filled, given, make_batch
 
 SEEN = "pads rows"
-"""The proofs that a pad which is seen fails."""
+"""The checks that a pad which is seen fails."""
 
 
 @faulty(SEEN)

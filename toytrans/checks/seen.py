@@ -91,7 +91,7 @@ class Seeing(TorchDispatchMode):
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
-        """No: skipping it would import the compiler, which takes longer than all proofs."""
+        """No: skipping it would import the compiler, which takes longer than all checks."""
         return False
 
     def __init__(self, rows: int, *ids: Tensor, silent: Shapes = ()) -> None:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from toytrans.cli.common import Progress, newest, open_run, warn_of_fault
-from toytrans.errors import EACH_ITS_OPTION, HOW_TO_SEPARATE, UserError
+from toytrans.errors import HOW_TO_SEPARATE, UserError
 
 if TYPE_CHECKING:
     from toytrans.inspection.shown import InspectedBatch
@@ -73,7 +73,10 @@ def given_pairs(
 ) -> Pairs | None:
     """The pairs of --src and --tgt. Raises UserError, also for a run beside a config."""
     if src and run and " " in str(run) and not run.exists():
-        raise UserError(f"{run}: a sequence without an option; {EACH_ITS_OPTION}")
+        raise UserError(
+            f"{run}: a sequence without an option; give each sequence an option of its own: "
+            '--src "5 7 9" --src "2 4"'
+        )
     if config and run:
         raise UserError(f"--config {config} and run {run}: a run has its own config; give one")
     if len(src) != len(tgt):

@@ -26,7 +26,7 @@ OPERATIONS = {
     "GELU",
     "GELU, tanh form",
     "softmax",
-    "turn (rotary)",
+    "rotary",
     "embedding",
     "dropout",
     "attention",
