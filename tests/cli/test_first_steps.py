@@ -170,7 +170,7 @@ def test_the_card_of_a_leak_names_every_check_that_fails(command: Command, fault
 
 
 def test_two_forms_of_a_report_are_refused(refused: Refused):
-    pair = ("check", "--config", "c.yaml", "--format", "junit", "--json")
+    pair = ("check", "--config", "c.yaml", "--format", "github", "--json")
     assert "give one" in refused(*pair)
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from toytrans.cli.common import Break, Overrides, Progress, TrustCode, open_run
+from toytrans.cli.common import AsJson, Break, Overrides, Progress, TrustCode, check_forms, open_run
 from toytrans.cli.render.checks import show
 from toytrans.config.names import FaultName
 from toytrans.config.sealed import fault_remark
@@ -48,10 +48,10 @@ def check(
         bool, typer.Option("--all", help="Show every check with its evidence.")
     ] = False,
     form: Annotated[
-        Literal["junit", "github", "html"] | None,
+        Literal["github", "html"] | None,
         typer.Option("--format", help="Another form; github: annotations of a workflow."),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Check that masks, loss and layers do what they should.
 
@@ -62,8 +62,7 @@ def check(
     Exit codes: 0 all checks pass, 1 one fails, 2 pads or the future cannot be
     judged. One line then says what to give.
     """
-    if as_json and form is not None:
-        raise UserError(f"--json and --format {form} are different forms of output; give one")
+    check_forms({"--json": as_json, f"--format {form}": form is not None})
     if sum(given is not None for given in (run, config, model)) > 1:
         raise UserError("a RUN, --config and --model exclude each other; give one")
     if overrides and config is None:
