@@ -126,19 +126,13 @@ def test_a_long_sequence_gets_narrow_cells_and_then_a_refusal(run: str, command:
     assert command(*given(90), "--json").code == 0
 
 
-def test_colour_is_an_extra_and_ascii_will_do(
-    run: str, command: Command, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_colour_is_an_extra(run: str, command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     given = (run, "1 2 3", "4", "--part", "all")
     piped = command("attention", *given).out
     shown = on_screen(monkeypatch, "attention", *given)
     assert "\x1b[" in shown and "\x1b" not in piped
     assert re.sub(r"\x1b\[[\d;]*m", "", shown) == piped
     assert on_screen(monkeypatch, "attention", *given, NO_COLOR="1") == piped
-    plain = on_screen(monkeypatch, "attention", *given, TERM="dumb")
-    encoder = plain.split("Encoder")[2].split("Decoder")[0]
-    assert plain.isascii() and re.search(r"^\^ [1-9] [\d ]+", encoder, re.M)
-    assert re.search(r"[1-9]+ +\. \.", encoder), "pads"
 
 
 def test_symbols_that_look_like_marks_or_are_wide_or_long(

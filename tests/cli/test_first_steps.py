@@ -5,13 +5,11 @@ import os
 import re
 import sys
 from collections.abc import Callable
-from itertools import groupby
 from pathlib import Path
 from typing import get_args
 
 import pytest
-import typer
-from conftest import Command, Screen, on_screen, tiny_yaml
+from conftest import Command, tiny_yaml
 
 from toytrans.config.names import FaultName
 from toytrans.config.sealed import seal
@@ -181,14 +179,3 @@ def test_what_a_missing_library_asks_for_is_on_an_index(
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     message = refused("attention", run, "--plot", "a.png")
     assert "python -m pip install matplotlib" in message and "toytrans[" not in message
-
-
-@pytest.mark.parametrize("back", ["b", "\x1b[D"])
-def test_steps_go_back(monkeypatch: pytest.MonkeyPatch, back: str):
-    keys = iter(["x", back, "x", back, back, "q"])
-    monkeypatch.setattr(typer, "getchar", lambda: next(keys))
-    monkeypatch.setattr(sys, "stdin", Screen())
-    text = on_screen(monkeypatch, "inspect-masks", "--steps", NO_COLOR="1")
-    shown = [line.split("\r")[-1] for line in text.splitlines()]
-    numbers = [found[1] for line in shown if (found := re.match(r"(\d+)[abc]? ", line))]
-    assert [number for number, _ in groupby(numbers)] == ["0", "1", "0", "1", "0"]

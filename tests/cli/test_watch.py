@@ -20,7 +20,6 @@ from conftest import Command, tiny_yaml
 from forked import COMMAND, Forked
 from rich.console import Console
 
-from toytrans.cli.render import watch as module
 from toytrans.cli.render.watch import curve, translation, view_of
 from toytrans.cli.train import Moment
 from toytrans.config.load import load_config
@@ -149,8 +148,7 @@ def test_weights_that_are_not_finite_leave_the_curve(trainer):
     assert "logarithmic" in text and "layer" not in text and trainer.model.training
 
 
-def test_the_curve_falls_by_factors(monkeypatch):
-    monkeypatch.setattr(module, "has_unicode", lambda: True)
+def test_the_curve_falls_by_factors():
     title, row = curve({1: 100.0, 2: 10.0, 3: 1.0, 4: float("nan")}, 4, 4)
     assert title.plain == "loss, from 100 to 1, logarithmic"
     assert row.plain == " █▅▁" and curve({}, 4, 4) == []

@@ -72,7 +72,10 @@ def doctor(
 
 
 def _print(
-    console: Console, facts: dict[str, Any], findings: list[tuple[str, str, list[str]]], nothing: str
+    console: Console,
+    facts: dict[str, Any],
+    findings: list[tuple[str, str, list[str]]],
+    nothing: str,
 ) -> None:
     """The facts, and each finding with its details indented below."""
     table = _grid(style="dim")

@@ -1,7 +1,7 @@
 """`toytrans inspect-masks`: which query may attend to which key."""
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -16,18 +16,6 @@ if TYPE_CHECKING:
     from toytrans.inspection.shown import InspectedBatch
     from toytrans.inspection.table import Table
 
-Library = Literal[
-    "torch-mha",
-    "torch-sdpa",
-    "additive",
-    "hf",
-    "x-transformers",
-    "sockeye",
-    "t2t",
-    "joeynmt",
-    "annotated",
-]
-
 
 def inspect_masks(
     run: RunArgument = None,
@@ -40,8 +28,12 @@ def inspect_masks(
     ] = False,
     panel: Panel = None,
     library: Annotated[
-        Library | None,
-        typer.Option("--as", help="Convert the masks to the arguments of another library."),
+        str | None,
+        typer.Option(
+            "--as",
+            metavar="LIBRARY",
+            help="Convert the masks to the arguments of another library, say torch-mha or hf.",
+        ),
     ] = None,
     as_json: AsJson = False,
     as_html: Annotated[

@@ -6,7 +6,7 @@ from conftest import VOCABULARY, config_of, model_of
 from rich.console import Console
 
 from toytrans import evaluation
-from toytrans.cli.render.results import BOTH_WAYS, plot_lines, summaries_table
+from toytrans.cli.render.results import BOTH_WAYS, summaries_table
 from toytrans.data.open import open_dataset
 from toytrans.data.pairs import DataFacts, Pairs, pad_rows
 from toytrans.data.selection import (
@@ -163,18 +163,6 @@ def test_a_tasks_pairs_are_chosen_by_the_length_of_their_targets():
     assert trained_lengths(config, facts, "src") == (1, 6)
     with pytest.raises(UserError, match="lengths 7:7: the data holds no target"):
         pairs_of_split(config, facts, "test", Selection((7, 7), 5, "tgt"))
-
-
-def test_a_plot_is_ascii_and_marks_every_range():
-    found = [Span(1, 2, "below"), Span(3, 4, "in_range"), Span(5, 10, "beyond")]
-    lines = list(plot_lines(found, [1.0, 0.72, 0.0], 40))
-    assert lines[0] == " 1.0 |  b"
-    assert lines[3] == " 0.7 |     o"
-    assert lines[10] == " 0.0 |        x"
-    assert lines[12].split() == ["1", "3", "5"]
-    assert "".join(lines).isascii() and len(lines) == 13
-    many = [Span(n, n, "beyond") for n in range(100, 125)]
-    assert max(map(len, plot_lines(many, [0.5] * 25, 40))) <= 40
 
 
 def test_differences_from_teacher_forcing_fit_eighty_columns():

@@ -24,7 +24,7 @@ from toytrans.cli.common import (
     write_new,
 )
 from toytrans.cli.render.results import interval
-from toytrans.cli.render.tables import fitting, has_unicode, print_beside, wrapped
+from toytrans.cli.render.tables import print_beside
 from toytrans.errors import UserError, how_to_install
 from toytrans.inspection.table import CLOSED
 from toytrans.tokens import SPECIALS
@@ -76,23 +76,19 @@ def print_maps(console: Console, maps: "AttentionMaps", draw: bool) -> None:
     """Print the maps if `draw`, one line per head, and the legend. Errors come before output."""
     narrow, pairs = min(console.width, 100), range(len(maps.batch.src))
     drawn = [list(_blocks(maps, row, console.width)) for row in pairs if draw]
-    console.print(plain(fitting(maps.run.title)), soft_wrap=True)
+    console.print(plain(maps.run.title), soft_wrap=True)
     if draw:
-        _print_dim(console, "; ".join(_legend(maps)), narrow)
+        console.print(Text("; ".join(_legend(maps)), "dim"), width=narrow)
     for row, blocks in enumerate(drawn):
-        console.print(Text("\n") + plain(fitting(maps.text(row))), soft_wrap=True)
+        console.print(Text("\n") + plain(maps.text(row)), soft_wrap=True)
         for part, group in groupby(blocks, lambda block: block[0]):
             console.print(Text("\n") + Text(TITLES[part], "bold"), soft_wrap=True)
             print_beside(console, [block for _, block in group])
     console.print(Text(), _table(maps.heads), Text(), sep="\n")
     counted = {head.part: head.queries for head in maps.heads}
     queries = ", ".join(f"{part} {count:,}" for part, count in counted.items())
-    _print_dim(console, MEANING.format(basis=maps.basis, queries=queries), narrow)
-
-
-def _print_dim(console: Console, text: str, width: int) -> None:
-    for line in wrapped(text, width):
-        console.print(Text(line, "dim"), soft_wrap=True)
+    meaning = MEANING.format(basis=maps.basis, queries=queries).replace("\n", " ")
+    console.print(Text(meaning, "dim"), width=narrow)
 
 
 def _blocks(maps: "AttentionMaps", row: int, width: int) -> Iterator[tuple[str, Text]]:
@@ -104,16 +100,13 @@ def _blocks(maps: "AttentionMaps", row: int, width: int) -> Iterator[tuple[str, 
 
 def _legend(maps: "AttentionMaps") -> Iterator[str]:
     symbols = maps.run.vocabulary.symbols
-    if has_unicode():
-        steps = zip(LEVELS, BLOCKS[1:], strict=True)
-        scale = " ".join(f"< {level} <= {block}" for level, block in steps)
-        yield f"weight: blank {scale}, {CLOSED} masked"
-    else:
-        yield "weight: in tenths, blank below 0.05, 9 from 0.85, . masked"
+    steps = zip(LEVELS, BLOCKS[1:], strict=True)
+    scale = " ".join(f"< {level} <= {block}" for level, block in steps)
+    yield f"weight: blank {scale}, {CLOSED} masked"
     yield "queries down, keys across; from one pass over the finished translation"
     if not set(MARKS) & set(symbols):
         yield ", ".join(f"{mark} {name}" for mark, name in zip(MARKS, SPECIALS, strict=True))
-    if any(len(fitting(printable(symbol))) > LONGEST for symbol in symbols):
+    if any(len(printable(symbol)) > LONGEST for symbol in symbols):
         yield "~ letters left out"
     yield "below a label its share of the queries, and in brackets the mean weight there"
     if (largest := maps.largest_on_a_pad()) is not None:
@@ -137,7 +130,7 @@ def map_of(shown: "HeadMap", width: int) -> Text:
 def axis_names(symbols: Sequence[str]) -> list[str]:
     """The names of all ids on an axis."""
     marks = SPECIALS if set(MARKS) & set(symbols) else MARKS
-    return [*marks, *(_cut(fitting(printable(symbol))) for symbol in symbols)]
+    return [*marks, *(_cut(printable(symbol)) for symbol in symbols)]
 
 
 def column_heads(keys: Sequence[str], cell: int) -> Iterator[str]:
@@ -190,12 +183,9 @@ def _label(head: "HeadReport") -> str:
 def _shade(weight: float | None, width: int) -> tuple[str, str]:
     """One cell and its style."""
     if weight is None:
-        return fitting(CLOSED).ljust(width), "dim"
+        return CLOSED.ljust(width), "dim"
     level = sum(weight >= step for step in LEVELS)
-    if has_unicode():
-        return BLOCKS[level] * width, STYLES[level]
-    tenths = str(min(9, int(10 * weight + 0.5))) if level else ""
-    return tenths.ljust(width), STYLES[level]
+    return BLOCKS[level] * width, STYLES[level]
 
 
 def _table(heads: "list[HeadReport]") -> "Table":

@@ -18,7 +18,6 @@ from rich.text import Text
 
 from toytrans.cli.common import output, printable, share
 from toytrans.cli.render.heat_maps import axis_names, map_of
-from toytrans.cli.render.tables import fitting, has_unicode
 from toytrans.data.batches import make_batch
 from toytrans.data.pairs import Dataset, Pairs, all_pairs
 from toytrans.errors import UserError
@@ -92,7 +91,7 @@ def view_of(
     record, total = moment.record, trainer.config.train.max_steps
     match = "-" if moment.match is None else share(moment.match)
     lines = [
-        Text(f"{fitting(printable(trainer.run.name))} step {record['step']:,}/{total:,}, ", "bold")
+        Text(f"{printable(trainer.run.name)} step {record['step']:,}/{total:,}, ", "bold")
         + Text(f"{moment.seconds_left(total):,.0f} s left, {moment.rate:,.0f} tokens/s"),
         Text(f"loss {record['loss']:.4f}  exact match {match}  learning rate {record['lr']:.1e}"),
         *curve(losses, total, width),
@@ -135,7 +134,7 @@ def curve(losses: Mapping[int, float], total: int, width: int) -> list[Text]:
     if not columns:
         return []
     low, high = min(columns.values()), max(columns.values())
-    shades = "▁▂▃▄▅▆▇█" if has_unicode() else "_.-=#"
+    shades = "▁▂▃▄▅▆▇█"
     row, shade = "", " "
     for column in range(max(columns) + 1):
         if column in columns:
@@ -149,6 +148,6 @@ def curve(losses: Mapping[int, float], total: int, width: int) -> list[Text]:
 def translation(source: list[str], target: list[str], answer: list[str]) -> Text:
     """A source, its target and what the model says, which is right or wrong."""
     named = {"source": source, "target": target, "translation": answer}
-    lines = [f"{name:11} {fitting(printable(' '.join(each)))}" for name, each in named.items()]
+    lines = [f"{name:11} {printable(' '.join(each))}" for name, each in named.items()]
     verdict = Text("  right", "green") if answer == target else Text("  wrong", "red")
     return Text("\n").join(map(Text, lines)) + verdict
