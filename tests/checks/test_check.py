@@ -744,7 +744,7 @@ def test_a_check_without_its_argument_is_not_asked(folder, command, monkeypatch)
         (["--model", "mine.py:raising"], ["RuntimeError: no such weights (mine.py:"]),
         (["--model", "mine.py:exiting"], ["exiting() failed: SystemExit: 3 (mine.py:"]),
         (["--model", "mine.py:leaving"], ["raised SystemExit: 0\n"]),
-        (["--model", "mine.py:returns_number"], ["mine.py:returns_number", "is of type int"]),
+        (["--model", "mine.py:returns_number"], ["int cannot be called"]),
         (["--model", "models:f"], ["names a module", "whose one line is `from models import f`"]),
         (["--model", "mine.py:without_model"], ["lacks 'model'"]),
         (["--model", "mine.py:misspelt"], ["'vocabulary'", "known are"]),

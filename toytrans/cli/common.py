@@ -1,7 +1,6 @@
 """What several commands share: parameters, and how they print."""
 
 import contextlib
-import functools
 import os
 import re
 import shlex
@@ -18,7 +17,7 @@ from rich.text import Text
 
 from toytrans.config.names import FaultName, Metric
 from toytrans.config.sealed import fault_remark, is_sealed
-from toytrans.errors import UserError, did_you_mean
+from toytrans.errors import UserError
 from toytrans.files import check_free, write_file
 from toytrans.inspection.table import printable as printable
 from toytrans.rounding import share as share
@@ -53,26 +52,15 @@ MetricOption = Annotated[
 ]
 
 
-def fault_named(name: str, option: str = "") -> str:
-    """The name of a fault. Raises UserError. option: that it was given with, for the error."""
-    names = get_args(FaultName)
-    if name not in names:
-        raise UserError(f"{option}{name}: no such fault; {did_you_mean(name, names)}")
-    return name
-
-
 Break = Annotated[
-    FaultName | None,
+    str | None,
     typer.Option(
         "--break",
         metavar="FAULT",
-        parser=functools.partial(fault_named, option="--break "),
         autocompletion=lambda: get_args(FaultName),
         help="Make a mistake on purpose; `toytrans explain faults` lists them.",
     ),
 ]
-
-
 RunArgument = Annotated[
     Path | None, typer.Argument(metavar="RUN", help="A run directory.", show_default=False)
 ]
@@ -181,10 +169,17 @@ def check_forms(forms: dict[str, bool]) -> None:
         raise UserError(f"{' and '.join(chosen)} are different forms of output; give one of them")
 
 
-def check_new(option: str, path: Path) -> None:
-    """Raise UserError if something is in the way of what an option names."""
+def check_new(option: str, path: Path, endings: Sequence[str] = ()) -> None:
+    """Raise UserError if what an option names cannot be written, before anything is computed.
+
+    endings: of the name, one of which it needs.
+    """
+    if endings and path.suffix.lower() not in endings:
+        raise UserError(f"{option} {path}: end the name with {' or '.join(endings)}")
     with _written_for(option, path):
         check_free(path, replace=False)
+    if not path.parent.is_dir():
+        raise UserError(f"{option} {path}: there is no folder {path.parent}; make it first")
 
 
 def write_new(option: str, path: Path, raw: bytes, *, replace: bool = False) -> None:

@@ -45,9 +45,7 @@ def trace(
     from toytrans.inspection import trace as traces
 
     if save is not None:  # before anything is computed
-        if save.suffix not in (".safetensors", ".html"):
-            raise UserError(f"--save {save}: end the name with .safetensors or .html")
-        check_new("--save", save)
+        check_new("--save", save, (".safetensors", ".html"))
     traced = traces.trace(batch_of(run, config, src, tgt), part, layer)
     heads = traced.inspected.model.config.n_heads
     if head > heads:

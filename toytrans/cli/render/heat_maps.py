@@ -1,8 +1,5 @@
 """Heat maps of attention, in the terminal and in a file."""
 
-import importlib
-import os
-import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from io import BytesIO
@@ -17,7 +14,6 @@ from rich.text import Text
 from toytrans.cli.common import (
     check_new,
     columns,
-    note,
     plain,
     printable,
     share,
@@ -25,8 +21,9 @@ from toytrans.cli.common import (
 )
 from toytrans.cli.render.results import interval
 from toytrans.cli.render.tables import print_beside
-from toytrans.errors import UserError, how_to_install
+from toytrans.errors import UserError
 from toytrans.inspection.table import CLOSED
+from toytrans.sweeps.picture import DOTS, check_matplotlib
 from toytrans.tokens import SPECIALS
 
 if TYPE_CHECKING:
@@ -63,8 +60,6 @@ INCHES = 0.19
 
 TALLEST = 400
 """The greatest height of a picture in inches; at DOTS per inch a PNG has room for 436."""
-
-DOTS = 150
 
 PAGE = ".html"
 
@@ -115,15 +110,26 @@ def _legend(maps: "AttentionMaps") -> Iterator[str]:
 
 def map_of(shown: "HeadMap", width: int) -> Text:
     """One head on one pair, below its label. Raises UserError where it does not fit the width."""
-    lines = _title(shown.head)
-    left = max(map(cell_len, shown.queries)) + 1
-    cell = _cell_width(shown.keys, width - left)
-    lines += [Text(" " * left + letters) for letters in column_heads(shown.keys, cell)]
-    for query, weights in zip(shown.queries, shown.weights, strict=True):
-        line = Text(" " * (left - 1 - cell_len(query)) + query + " ")
-        for weight in weights:
-            line.append(*_shade(weight, cell))
-        lines.append(line)
+    cell = _cell_width(shown.keys, width - max(map(cell_len, shown.queries)) - 1)
+    cells = [[_shade(weight, cell) for weight in weights] for weights in shown.weights]
+    return grid_of(_title(shown.head), shown.queries, shown.keys, cells, cell)
+
+
+def grid_of(
+    titles: Sequence[Text],
+    queries: Sequence[str],
+    keys: Sequence[str],
+    cells: Sequence[Sequence[tuple[str, str]]],
+    width: int,
+) -> Text:
+    """A line for each query, and the keys upright above. cells: text of that width, and style."""
+    left, tallest = max(map(cell_len, queries)) + 1, max(map(len, keys))
+    lines = list(titles)
+    for letters in zip(*(key.rjust(tallest) for key in keys), strict=True):
+        heads = (letter + " " * (width - cell_len(letter)) for letter in letters)
+        lines.append(Text(" " * left + "".join(heads)))
+    for query, row in zip(queries, cells, strict=True):
+        lines.append(Text.assemble(" " * (left - 1 - cell_len(query)), query, " ", *row))
     return Text("\n", no_wrap=True).join(lines)
 
 
@@ -131,13 +137,6 @@ def axis_names(symbols: Sequence[str]) -> list[str]:
     """The names of all ids on an axis."""
     marks = SPECIALS if set(MARKS) & set(symbols) else MARKS
     return [*marks, *(_cut(printable(symbol)) for symbol in symbols)]
-
-
-def column_heads(keys: Sequence[str], cell: int) -> Iterator[str]:
-    """Lines in which names stand upright above columns of a width."""
-    tallest = max(map(len, keys))
-    for letters in zip(*(key.rjust(tallest) for key in keys), strict=True):
-        yield "".join(letter + " " * (cell - cell_len(letter)) for letter in letters)
 
 
 def _cut(name: str) -> str:
@@ -209,19 +208,9 @@ def _table(heads: "list[HeadReport]") -> "Table":
 
 def check_plot(path: Path, endings: Sequence[str] = (".png", ".svg")) -> None:
     """Raise UserError if nothing can be drawn into a file of that name."""
-    if path.suffix.lower() not in endings:
-        raise UserError(f"--plot {path}: end the name with {' or '.join(endings)}")
-    if not os.path.isdir(path.parent):
-        raise UserError(f"--plot {path}: {path.parent} is no directory; make it, or name another")
-    check_new("--plot", path)
-    if path.suffix.lower() == PAGE:
-        return
-    try:
-        importlib.import_module("matplotlib")
-    except ImportError:
-        raise UserError(
-            f"--plot {path}: needs matplotlib; {how_to_install('matplotlib')}"
-        ) from None
+    check_new("--plot", path, endings)
+    if path.suffix.lower() != PAGE:
+        check_matplotlib()
 
 
 def draw(path: Path, maps: "AttentionMaps") -> None:
@@ -236,18 +225,12 @@ def draw(path: Path, maps: "AttentionMaps") -> None:
     import matplotlib.style
 
     settings = {"text.parse_math": False, "svg.fonttype": "none", "svg.hashsalt": "toytrans"}
-    with (
-        matplotlib.style.context(["default", settings]),
-        warnings.catch_warnings(record=True) as caught,
-    ):
-        warnings.simplefilter("always")
+    with matplotlib.style.context(["default", settings]):
         figure = _figure(path, maps)
         metadata = {"Date": None} if path.suffix.lower() == ".svg" else {}
         picture = BytesIO()
         figure.savefig(picture, dpi=DOTS, metadata=metadata, format=path.suffix[1:].lower())
     write_new("--plot", path, picture.getvalue())
-    if any("missing from" in str(warning.message) for warning in caught):
-        note("the font lacks some symbols; a .svg shows them where the viewer has a font for them")
 
 
 def _figure(path: Path, maps: "AttentionMaps") -> "Figure":

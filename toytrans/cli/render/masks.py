@@ -2,12 +2,11 @@
 
 from collections.abc import Iterator
 
-from rich.cells import cell_len
 from rich.console import Console
 from rich.text import Text
 
 from toytrans.cli.common import plain, printable
-from toytrans.cli.render.heat_maps import axis_names, column_heads
+from toytrans.cli.render.heat_maps import axis_names, grid_of
 from toytrans.cli.render.tables import STYLES, print_beside
 from toytrans.inspection.shown import ATTENTIONS, InspectedBatch
 from toytrans.inspection.table import CLOSED
@@ -34,16 +33,9 @@ def _block(inspected: InspectedBatch, name: str, title: str, row: int) -> Text:
     """One mask, two columns a cell."""
     names = axis_names(inspected.vocabulary.symbols)
     queries, keys = ([names[i] for i in ids[row].tolist()] for ids in inspected.ids(name))
-    left = max(map(cell_len, queries)) + 1
-    lines = [Text(title, "bold")]
-    lines += [Text(" " * left + head) for head in column_heads(keys, 2)]
-    for query, letters in zip(queries, inspected.reasons(name)[row], strict=True):
-        line = Text(" " * (left - 1 - cell_len(query)) + query + " ")
-        for letter in letters:
-            cell = letter if letter in "1!?" else CLOSED
-            line.append(cell.ljust(2), STYLES.get(cell, ""))
-        lines.append(line)
-    return Text("\n", no_wrap=True).join(lines)
+    reasons = [[x if x in "1!?" else CLOSED for x in line] for line in inspected.reasons(name)[row]]
+    cells = [[(cell.ljust(2), STYLES.get(cell, "")) for cell in line] for line in reasons]
+    return grid_of([Text(title, "bold")], queries, keys, cells, 2)
 
 
 def _facts(inspected: InspectedBatch, row: int) -> Iterator[str]:
