@@ -1,5 +1,6 @@
 """Heat maps of attention, in the terminal and in a file."""
 
+import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from io import BytesIO
@@ -14,6 +15,7 @@ from rich.text import Text
 from toytrans.cli.common import (
     check_new,
     columns,
+    note,
     plain,
     printable,
     share,
@@ -225,12 +227,18 @@ def draw(path: Path, maps: "AttentionMaps") -> None:
     import matplotlib.style
 
     settings = {"text.parse_math": False, "svg.fonttype": "none", "svg.hashsalt": "toytrans"}
-    with matplotlib.style.context(["default", settings]):
+    with (
+        matplotlib.style.context(["default", settings]),
+        warnings.catch_warnings(record=True) as caught,
+    ):
+        warnings.simplefilter("always")
         figure = _figure(path, maps)
         metadata = {"Date": None} if path.suffix.lower() == ".svg" else {}
         picture = BytesIO()
         figure.savefig(picture, dpi=DOTS, metadata=metadata, format=path.suffix[1:].lower())
     write_new("--plot", path, picture.getvalue())
+    if any("missing from" in str(warning.message) for warning in caught):
+        note("the font lacks some symbols; a .svg shows them where the viewer has a font for them")
 
 
 def _figure(path: Path, maps: "AttentionMaps") -> "Figure":
