@@ -124,7 +124,7 @@ def viewed(trainer: Trainer, width: int) -> list[str]:
     moment = Moment({"step": 3, "loss": 2.0, "lr": 1e-3, "elapsed_s": 1.0}, 10.0, None)
     pairs = few(all_pairs(trainer.dataset, "valid"))
     console = Console(width=width, file=io.StringIO(), record=True)
-    console.print(view_of(trainer, trainer.dataset, pairs, moment, {1: 9.0, 3: 2.0}, width - 1))
+    console.print(view_of(trainer, pairs, moment, {1: 9.0, 3: 2.0}, width - 1))
     return console.export_text().splitlines()
 
 

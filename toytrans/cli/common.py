@@ -33,6 +33,7 @@ RARE = "Rarely used"
 """The last group of options in the help of a command."""
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
+AsHtml = Annotated[bool, typer.Option("--html", help="Print one HTML document.")]
 Checkpoint = Annotated[
     str, typer.Option(help="Which checkpoint: best | last | STEP.", rich_help_panel=RARE)
 ]
@@ -178,7 +179,7 @@ def check_new(option: str, path: Path, endings: Sequence[str] = ()) -> None:
         raise UserError(f"{option} {path}: end the name with {' or '.join(endings)}")
     with _written_for(option, path):
         check_free(path, replace=False)
-    if not path.parent.is_dir():
+    if not os.path.isdir(path.parent):
         raise UserError(f"{option} {path}: there is no folder {path.parent}; make it first")
 
 

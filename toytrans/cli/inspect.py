@@ -5,7 +5,15 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from toytrans.cli.common import AsJson, RunArgument, TrustCode, check_forms, output, print_page
+from toytrans.cli.common import (
+    AsHtml,
+    AsJson,
+    RunArgument,
+    TrustCode,
+    check_forms,
+    output,
+    print_page,
+)
 from toytrans.cli.render.panels import Panel, print_names, print_panels
 from toytrans.cli.render.tables import step_through
 from toytrans.cli.sources import OfConfig, Sources, Targets, batch_of, given_pairs
@@ -36,9 +44,7 @@ def inspect_masks(
         ),
     ] = None,
     as_json: AsJson = False,
-    as_html: Annotated[
-        bool, typer.Option("--html", help="Print one HTML document; with --steps, every step.")
-    ] = False,
+    as_html: AsHtml = False,
 ) -> None:
     """Show the masks of a padded batch, and their effect.
 

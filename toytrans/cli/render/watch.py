@@ -19,7 +19,7 @@ from rich.text import Text
 from toytrans.cli.common import output, printable, share
 from toytrans.cli.render.heat_maps import axis_names, map_of
 from toytrans.data.batches import make_batch
-from toytrans.data.pairs import Dataset, Pairs, all_pairs
+from toytrans.data.pairs import Pairs, all_pairs
 from toytrans.errors import UserError
 from toytrans.inspection.heads import AttentionMaps, Choice, attend, few, measure
 from toytrans.model.decoding import greedy
@@ -37,19 +37,15 @@ WIDEST = 100
 
 
 @contextlib.contextmanager
-def watch(trainer: Trainer, dataset: Dataset) -> Iterator[Callable[["Moment"], None]]:
+def watch(trainer: Trainer) -> Iterator[Callable[["Moment"], None]]:
     """The view, on standard error. Yields what draws a moment, if it is time for it."""
-    console, pairs = output(stderr=True), few(all_pairs(dataset, "valid"))
+    console, pairs = output(stderr=True), few(all_pairs(trainer.dataset, "valid"))
     live = Live(console=console, auto_refresh=False, redirect_stdout=False)
     losses: dict[int, float] = {}
-    due, size, last = 0.0, console.size, None
+    due, last = 0.0, None
 
     def draw(moment: "Moment") -> None:
-        nonlocal size
-        if console.size != size:  # lines that the terminal has folded are not counted by Live
-            size = console.size
-            console.clear()
-        view = view_of(trainer, dataset, pairs, moment, losses, min(console.width, WIDEST) - 1)
+        view = view_of(trainer, pairs, moment, losses, min(console.width, WIDEST) - 1)
         live.update(view, refresh=True)
 
     def show(moment: "Moment") -> None:
@@ -80,12 +76,7 @@ def can_watch() -> bool:
 
 
 def view_of(
-    trainer: Trainer,
-    dataset: Dataset,
-    pairs: Pairs,
-    moment: "Moment",
-    losses: Mapping[int, float],
-    width: int,
+    trainer: Trainer, pairs: Pairs, moment: "Moment", losses: Mapping[int, float], width: int
 ) -> Group:
     """Everything that is known. losses: by step. pairs: what is translated."""
     record, total = moment.record, trainer.config.train.max_steps
@@ -97,16 +88,16 @@ def view_of(
         *curve(losses, total, width),
         Text(),
     ]
-    blocks = list(_sample(trainer, dataset, pairs, width))
+    blocks = list(_sample(trainer, pairs, width))
     for line in lines:
         line.truncate(width)
     return Group(*lines, Columns(blocks, padding=(0, 2)))
 
 
 @torch.no_grad()
-def _sample(trainer: Trainer, dataset: Dataset, pairs: Pairs, width: int) -> Iterator[Text]:
+def _sample(trainer: Trainer, pairs: Pairs, width: int) -> Iterator[Text]:
     """The pairs translated, and the clearest head of cross-attention on the first of them."""
-    model, facts = trainer.model, dataset.facts
+    model, facts = trainer.model, trainer.dataset.facts
     batch = make_batch(pairs, trainer.config.source_bos).to(trainer.device)
     model.eval()
     try:
