@@ -6,7 +6,7 @@ import re
 import shlex
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TextIO, get_args
 
@@ -225,9 +225,9 @@ def broken(fault: str | None) -> str:
     return f"; {fault_remark(fault)}" if fault else ""
 
 
-def plain(text: str) -> Text:
+def plain(text: str, style: str = "") -> Text:
     """Text from the user for a table: no markup, no control characters."""
-    return Text(printable(text))
+    return Text(printable(text), style)
 
 
 def columns(texts: Sequence[str], numbers: Sequence[str] = (), **style: Any) -> Table:
@@ -241,6 +241,16 @@ def columns(texts: Sequence[str], numbers: Sequence[str] = (), **style: Any) -> 
     for heading in numbers:
         table.add_column(heading, justify="right", no_wrap=True)
     return table
+
+
+def print_pairs(console: Console, pairs: Iterable[tuple[Text, Text]]) -> None:
+    """Print names, and beside each what there is to say of it."""
+    table = Table.grid(padding=(0, 2, 0, 0))
+    table.add_column(no_wrap=True)
+    table.add_column(overflow="fold")
+    for name, text in pairs:
+        table.add_row(name, text)
+    console.print(table)
 
 
 def print_table(console: Console, table: Table) -> None:

@@ -4,11 +4,9 @@ from collections.abc import Iterator
 from typing import Any
 
 import typer
-from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
-from toytrans.cli.common import AsJson, RunArgument, TrustCode, argument, output, plain
+from toytrans.cli.common import AsJson, RunArgument, TrustCode, argument, output, plain, print_pairs
 from toytrans.files import json_text
 
 STYLES = {"wrong": "bold red", "odd": "yellow"}
@@ -66,30 +64,16 @@ def doctor(
     if as_json:
         print(json_text(document))
     else:
-        _print(output(), facts, findings, nothing)
+        console = output()
+        print_pairs(console, ((Text(name, "dim"), plain(text)) for name, text in _rows(facts)))
+        console.print()
+        for severity, what, lines in findings:
+            text = Text("\n").join([plain(what, "bold"), *map(plain, lines)])
+            print_pairs(console, [(Text(severity.ljust(5), STYLES[severity]), text)])
+        if not findings:
+            console.print(nothing)
     if not healthy:
         raise typer.Exit(1)
-
-
-def _print(
-    console: Console,
-    facts: dict[str, Any],
-    findings: list[tuple[str, str, list[str]]],
-    nothing: str,
-) -> None:
-    """The facts, and each finding with its details indented below."""
-    table = _grid(style="dim")
-    for name, text in _rows(facts):
-        table.add_row(name, plain(text))
-    console.print(table, Text(), sep="\n")
-    for severity, what, details in findings:
-        table = _grid(width=5)
-        table.add_row(Text(severity, STYLES[severity]), Text(plain(what).plain, "bold"))
-        for line in details:
-            table.add_row("", plain(line))
-        console.print(table)
-    if not findings:
-        console.print(nothing)
 
 
 def _rows(facts: dict[str, Any]) -> Iterator[tuple[str, str]]:
@@ -106,10 +90,3 @@ def _rows(facts: dict[str, Any]) -> Iterator[tuple[str, str]]:
         else:
             text = f"{value:,}" if type(value) is int else str(value)
         yield name.replace("_", " "), f"{text} {UNITS.get(name, '')}".rstrip()
-
-
-def _grid(**first_column: Any) -> Table:
-    table = Table.grid(padding=(0, 2, 0, 0))
-    table.add_column(no_wrap=True, **first_column)
-    table.add_column(overflow="fold")
-    return table

@@ -84,15 +84,14 @@ def step_through(console: Console, tables: Iterable[Table]) -> None:
 
 def _printable(table: Table) -> Table:
     """A table whose texts are each on one line."""
-
-    def fit(texts: Iterable[str]) -> list[str]:
-        return list(map(printable, texts))
-
-    name, shape, legend, *notes = fit((table.name, table.shape, table.legend, *table.notes))
-    rows = [(printable(label), fit(cells)) for label, cells in table.rows]
-    columns = fit(table.columns)
     return replace(
-        table, name=name, shape=shape, legend=legend, notes=tuple(notes), columns=columns, rows=rows
+        table,
+        name=printable(table.name),
+        shape=printable(table.shape),
+        legend=printable(table.legend),
+        notes=tuple(map(printable, table.notes)),
+        columns=list(map(printable, table.columns)),
+        rows=[(printable(label), list(map(printable, cells))) for label, cells in table.rows],
     )
 
 
