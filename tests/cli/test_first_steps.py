@@ -2,7 +2,6 @@
 
 import json
 import os
-import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -121,17 +120,6 @@ def test_no_answer_of_an_installed_package_names_what_only_a_checkout_has(comman
     assert "configs/" not in text and "scripts/" not in text
 
 
-@pytest.mark.parametrize("fault", ["pad_visible", "wrong_start", "no_residual"])
-def test_a_fault_that_anchors_hide_is_said_to_be_hidden_before_training(
-    command: Command, fault: str
-):
-    broken = ("train", "c.yaml", "--break", fault)
-    hidden = command(*broken, "--set", "model.positions=anchored").err
-    assert f"told the alignment hide {fault}: " in hidden.partition("runs/c")[0]
-    seen = command(*broken, "--set", "model.positions=sinusoidal", "--out", "runs/seen")
-    assert seen.code == 0 and "hide" not in seen.err
-
-
 # What commands print -------------------------------------------------------------------------
 
 
@@ -141,12 +129,6 @@ def test_a_trace_without_a_cap_shows_no_capped_scores(command: Command):
         shown = command("trace", "--config", "c.yaml", "--panel", "all").out
         assert ("7 capped" in shown) == ("capped" in shown) == (cap is not None)
         assert "Before the mask." in shown
-
-
-def test_the_scale_of_a_model_is_shown_alone(run: str, command: Command):
-    answer = command("demo", "scale", run, "--part", "cross")
-    titles = [line for line in answer.out.splitlines() if re.match(r"\d ", line)]
-    assert len(titles) == 1 and "This model: cross-attention" in titles[0]
 
 
 def test_the_doctor_diagnoses_a_planted_fault_before_it_reads_the_config(command: Command):
@@ -167,11 +149,6 @@ def test_the_card_of_a_leak_names_every_check_that_fails(command: Command, fault
     assert failed and f"found by {', '.join(failed)} met in" in shown
 
 
-def test_two_forms_of_a_report_are_refused(refused: Refused):
-    pair = ("check", "--config", "c.yaml", "--format", "github", "--json")
-    assert "give one" in refused(*pair)
-
-
 def test_what_a_missing_library_asks_for_is_on_an_index(
     monkeypatch: pytest.MonkeyPatch, refused: Refused, run: str
 ):
@@ -179,3 +156,11 @@ def test_what_a_missing_library_asks_for_is_on_an_index(
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     message = refused("attention", run, "--plot", "a.png")
     assert "python -m pip install matplotlib" in message and "toytrans[" not in message
+
+
+def test_a_fault_that_anchors_hide_is_said_to_be_hidden_before_training(command: Command):
+    broken = ("train", "c.yaml", "--break", "wrong_start")
+    hidden = command(*broken, "--set", "model.positions=anchored").err
+    assert "told the alignment hide wrong_start: " in hidden.partition("runs/c")[0]
+    seen = command(*broken, "--set", "model.positions=sinusoidal", "--out", "runs/seen")
+    assert seen.code == 0 and "hide" not in seen.err
