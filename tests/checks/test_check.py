@@ -732,7 +732,6 @@ def test_a_check_without_its_argument_is_not_asked(folder, command, monkeypatch)
     checks = json.loads(command(*words, "--json").out)["checks"]
     given = {each["check"]: each["give"] for each in checks if "give" in each}
     assert given == {name: list(lacking[name]) for name in given} and len(given) == 4
-    assert command(*words, "--format", "junit").out.count('message="not asked: needs') == 4
 
 
 @pytest.mark.parametrize(
@@ -745,7 +744,7 @@ def test_a_check_without_its_argument_is_not_asked(folder, command, monkeypatch)
         (["--model", "mine.py:raising"], ["RuntimeError: no such weights (mine.py:"]),
         (["--model", "mine.py:exiting"], ["exiting() failed: SystemExit: 3 (mine.py:"]),
         (["--model", "mine.py:leaving"], ["raised SystemExit: 0\n"]),
-        (["--model", "mine.py:returns_number"], ["mine.py:returns_number", "is of type int"]),
+        (["--model", "mine.py:returns_number"], ["int cannot be called"]),
         (["--model", "models:f"], ["names a module", "whose one line is `from models import f`"]),
         (["--model", "mine.py:without_model"], ["lacks 'model'"]),
         (["--model", "mine.py:misspelt"], ["'vocabulary'", "known are"]),
@@ -1065,13 +1064,7 @@ def test_the_example_for_other_repositories_passes():
 
 
 def test_formats_for_machines(folder, command):
-    from xml.etree import ElementTree
-
     leaking = ("check", "--model", "mine.py:leaking", "--length", "7")
-    done = command(*leaking, "--format", "junit")
-    suite = ElementTree.fromstring(done.out)
-    assert done.code == 1 and int(suite.get("failures")) >= 2
-    assert suite.find("testcase/failure").get("message")
     annotated = command(*leaking, "--format", "github", "--only", "pads,future")
     assert annotated.out.startswith("::error title=toytrans check pads")
     assert len(annotated.out.splitlines()) == 2

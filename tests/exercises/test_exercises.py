@@ -34,7 +34,7 @@ COMMANDS = (
     "check runs/exercise --only pads,steps,loss --length 7",
     "check runs/exercise --only pads,steps,loss --length 7 --json",
     "check runs/exercise --only pads,steps,loss --length 7 --format html",
-    "check runs/exercise --only pads,steps,loss --length 7 --format junit",
+    "check runs/exercise --only pads,steps,loss --length 7 --format github",
     "check --config exercise-7/exercise.yaml --only pads,steps,loss --length 7",
     "runs",
     "compare runs/exercise",

@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from toytrans.cli.common import Break, Overrides, Progress, TrustCode, open_run
+from toytrans.cli.common import AsJson, Break, Overrides, Progress, TrustCode, check_forms, open_run
 from toytrans.cli.render.checks import show
-from toytrans.config.names import FaultName
 from toytrans.config.sealed import fault_remark
 from toytrans.errors import UserError
 from toytrans.user_code import RAISED, absolute, failure, load, trust
@@ -48,10 +47,10 @@ def check(
         bool, typer.Option("--all", help="Show every check with its evidence.")
     ] = False,
     form: Annotated[
-        Literal["junit", "github", "html"] | None,
+        Literal["github", "html"] | None,
         typer.Option("--format", help="Another form; github: annotations of a workflow."),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Check that masks, loss and layers do what they should.
 
@@ -62,8 +61,7 @@ def check(
     Exit codes: 0 all checks pass, 1 one fails, 2 pads or the future cannot be
     judged. One line then says what to give.
     """
-    if as_json and form is not None:
-        raise UserError(f"--json and --format {form} are different forms of output; give one")
+    check_forms({"--json": as_json, f"--format {form}": form is not None})
     if sum(given is not None for given in (run, config, model)) > 1:
         raise UserError("a RUN, --config and --model exclude each other; give one")
     if overrides and config is None:
@@ -91,7 +89,7 @@ def check(
 
 
 def _of_config(
-    path: Path, overrides: list[str] | None, fault: FaultName | None
+    path: Path, overrides: list[str] | None, fault: str | None
 ) -> tuple[dict[str, Any], str | None]:
     """Fresh weights of a config, with overrides and, if given, another fault; and the fault."""
     import torch
@@ -109,7 +107,7 @@ def _of_config(
     return {"model": made}, settings.fault
 
 
-def _of_run(path: Path | None, fault: FaultName | None) -> tuple[dict[str, Any], str | None]:
+def _of_run(path: Path | None, fault: str | None) -> tuple[dict[str, Any], str | None]:
     """A run's weights, with another fault planted if asked for; and the fault."""
     from toytrans.checks.adapters.toytrans import of_model
     from toytrans.config.load import check_config
@@ -122,7 +120,7 @@ def _of_run(path: Path | None, fault: FaultName | None) -> tuple[dict[str, Any],
         raise UserError(f"{loaded.path}: {fault_remark(settings.fault)}; leave --break out")
     if fault is not None:
         values = settings.model_dump(mode="json") | {"fault": fault}
-        settings = check_config(Tree(str(loaded.path), values))
+        settings = check_config(Tree(f"--break {fault}", values))
         plant(fault, loaded.model)
     name = f"{loaded.path}, step {loaded.step}"
     made: Adapter = of_model(loaded.model, settings, loaded.vocabulary, name)
@@ -150,11 +148,6 @@ def _made_by(name: str) -> dict[str, Any]:
     given = dict(made) if isinstance(made, dict) else {"model": made}
     if "model" not in given:
         raise UserError(f"--model {name}: the dict it returns lacks 'model', the callable")
-    if not callable(given["model"]):
-        raise UserError(
-            f"--model {name}: the model it returns is of type {type(given['model']).__name__}, "
-            "which cannot be called; return f(src, tgt_in) -> logits, or a Hugging Face model"
-        )
     known = ("model", *(check.__kwdefaults__ or {}))
     if unknown := [argument for argument in given if argument not in known]:
         raise UserError(

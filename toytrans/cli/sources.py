@@ -1,5 +1,6 @@
 """What `inspect-masks`, `trace` and `demo` look at: a run, a config, or sequences."""
 
+import contextlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -47,7 +48,8 @@ def batch_of(
 
     progress, pairs = Progress(), given_pairs(run, config, src or [], tgt or [])
     if not (run or config or pairs):
-        run = _newest_run()
+        with contextlib.suppress(UserError):  # there is none
+            run = newest()
         pairs = None if run else otherwise
     chosen = pairs or ([], [])
     if run is not None:
@@ -86,11 +88,3 @@ def given_pairs(
             if any("," in symbol and len(symbol) > 1 for symbol in sequence.split()):
                 raise UserError(f"{sequence!r}: {HOW_TO_SEPARATE}")
     return (src, tgt) if src else None
-
-
-def _newest_run() -> Path | None:
-    """The newest run, which is named; None if there is none."""
-    try:
-        return newest()
-    except UserError:
-        return None
