@@ -165,12 +165,3 @@ def test_other_precisions_train(tmp_path, precision):
     assert losses[-1] < losses[0]
     dtype = {parameter.dtype for parameter in trainer.model.parameters()}
     assert dtype == {torch.float64 if precision == "fp64" else torch.float32}
-
-
-def test_a_checkpoint_is_written_at_least_every_minute(tmp_path, monkeypatch):
-    monkeypatch.setattr("toytrans.training.trainer.SECONDS_BETWEEN_SAVES", 0.0)
-    train = {"max_steps": 9, "log_every": 100, "eval_every": 100, "keep_checkpoints": 9}
-    trainer = trainer_of(tmp_path / "run", train=train)
-    list(trainer.train())
-    assert saved_steps(trainer.run) == list(range(1, 10))
-    assert [record["step"] for record in RunFolder.open(trainer.run).records] == [9]
