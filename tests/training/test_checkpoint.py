@@ -51,9 +51,6 @@ def test_a_checkpoint_holds_what_was_saved(tmp_path: Path):
     assert torch.equal(found.optimizer["t"], torch.ones(2, 3))
 
 
-# What is deleted ---------------------------------------------------------------------------------
-
-
 def test_saving_deletes_what_it_has_listed_and_nothing_else(run: Path, command: Command):
     """A copy under another step's name, a changed one, a link and a note stay."""
     folder = LAST.parent
@@ -86,9 +83,6 @@ def test_a_file_in_the_place_of_a_checkpoint_stays(tmp_path: Path):
     with pytest.raises(UserError, match="not written by this training; move it away"):
         save_checkpoint(tmp_path, of_step(2))
     assert mine.read_text() == "mine" and os.listdir(mine.parent) == [mine.name]
-
-
-# What is verified --------------------------------------------------------------------------------
 
 
 def test_a_checkpoint_cut_anywhere_is_named_with_the_one_before(run: Path, command: Command):

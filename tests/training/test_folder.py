@@ -34,9 +34,6 @@ def steps_of(run: Path) -> list[int]:
     return [json.loads(line)["step"] for line in (run / "metrics.jsonl").read_text().splitlines()]
 
 
-# Names -------------------------------------------------------------------------------------------
-
-
 @pytest.mark.usefixtures("run")
 def test_runs_are_named_after_their_config_and_counted(command: Command):
     for expected in ("c-2", "c-3"):
@@ -92,9 +89,6 @@ def test_a_link_that_leads_nowhere_is_told(refused: Refused, link: str, words: t
     """To a disk that is not mounted, say."""
     Path(link).symlink_to("/not/mounted")
     assert f"{link} is a link to /not/mounted, which is not there" in refused(*TRAIN, *words)
-
-
-# What is there stays -----------------------------------------------------------------------------
 
 
 def test_a_run_is_never_replaced(run: Path, refused: Refused):
@@ -206,8 +200,6 @@ def test_checkpoints_may_lie_on_another_disk(run: Path, command: Command):
     assert command(*LONGER).code == 0
     assert saved_steps(run)[-2:] == [12, 14]
 
-
-# Two trainings at once ---------------------------------------------------------------------------
 
 HOLDS = """
 import time; from pathlib import Path

@@ -29,9 +29,6 @@ def last_line(text: str) -> str:
     return text.splitlines()[-1]
 
 
-# Disks ---------------------------------------------------------------------------------------
-
-
 @pytest.fixture
 def unprivileged() -> Iterator[None]:
     """Whom a read-only directory keeps out; root it does not."""
@@ -54,8 +51,6 @@ def test_a_directory_that_may_not_be_written(run, command: Command, request):
     assert (answer.code, answer.err.count("\n")) == (2, 1)
     assert "runs/c: metrics.jsonl cannot be written (Permission denied)" in answer.err
 
-
-# Memory --------------------------------------------------------------------------------------
 
 ON_CPU = (
     "[enforce fail at alloc_cpu.cpp:124] err == 0. DefaultCPUAllocator: can't allocate memory: "

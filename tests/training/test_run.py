@@ -56,9 +56,6 @@ def test_a_saved_config_says_what_applies_to_the_run(command: Command):
     assert yaml.safe_load(path.read_text())["model"] == saved["model"]
 
 
-# Resumes -----------------------------------------------------------------------------------------
-
-
 def test_a_raised_limit_goes_on_and_nothing_derived_changes(command: Command):
     command(*TRAIN)
     before = Path("r/config.yaml").read_text()
@@ -134,9 +131,6 @@ def test_another_machine_is_named_where_a_run_goes_on(command: Command):
     (line,) = [line for line in again.err.splitlines() if "its numbers may differ" in line]
     assert "torch 2.11.0 -> " in line and "threads 64 -> " in line and "processor" not in line
     assert "may differ" not in command(*TRAIN, "--resume", "--set", "train.max_steps=4").err
-
-
-# Records -----------------------------------------------------------------------------------------
 
 
 def test_records_are_appended_and_those_of_a_resume_replace_those_of_before(command: Command):

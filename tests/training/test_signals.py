@@ -164,8 +164,6 @@ def test_a_signal_while_the_run_is_described_is_heeded_before_a_step(
     monkeypatch.undo()
 
 
-# Waiting -------------------------------------------------------------------------------------
-
 CONNECTING = """
 import sys
 from datetime import timedelta
@@ -202,9 +200,6 @@ def wait_until_taken(port: str) -> None:
             return
         time.sleep(0.1)
     raise AssertionError("nobody listens within a minute")
-
-
-# The working directory -----------------------------------------------------------------------
 
 
 def test_the_working_directory_is_left_out_once_we_have_started():

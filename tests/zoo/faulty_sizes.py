@@ -78,9 +78,6 @@ class dropout_left_on(Translator):
         return F.dropout(self.target(tgt), 0.1)
 
 
-# Train mode ----------------------------------------------------------------------------------
-
-
 @faulty(SEEN)
 class open_in_train_mode(Translator):
     """The triangle is left out while training."""

@@ -85,9 +85,6 @@ def a_fixed_width():
     return given(batch=lambda pairs: make_batch(pairs, width=70))
 
 
-# Pads ----------------------------------------------------------------------------------------
-
-
 class _AnyPads(Translator):
     """Pads may stand on either side; places count what is real; another id may be the pad."""
 
