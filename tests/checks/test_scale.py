@@ -4,12 +4,10 @@ import pytest
 import torch
 from torch import nn
 from torch.nn import functional as F
-from zoo import entries
+from zoo import built
 
 from toytrans import check
 from toytrans.errors import UserError
-
-BY_HAND = [entry for entry in entries() if entry.family == "attention_by_hand"]
 
 
 def scores_of(**given):
@@ -18,14 +16,14 @@ def scores_of(**given):
 
 
 def test_a_plain_function_is_judged_too():
-    arguments = next(e for e in BY_HAND if e.name == "no scale by hand").build()
+    arguments = built("no scale by hand")
     model = arguments.pop("model").eval()
     found = scores_of(**arguments, model=lambda src, tgt: model(src, tgt))
     assert found.verdict == "FAIL" and found.message.startswith("nothing scales the scores")
 
 
 def test_a_scale_that_is_given_is_asked_for():
-    arguments = next(e for e in BY_HAND if e.name == "scale on both").build()
+    arguments = built("scale on both")
     assert scores_of(**arguments | {"scale": 0.5}).verdict == "PASS"
     found = scores_of(**arguments | {"scale": 1})
     assert found.verdict == "FAIL" and "times 0.5, and scale=1 was given" in found.message
@@ -97,14 +95,14 @@ def test_a_scale_of_hugging_faces_config_is_no_mistake():
 
 @pytest.mark.parametrize("name", ["root of the models width", "multiplied by the root"])
 def test_a_mistaken_scale_may_be_meant(name):
-    arguments = next(entry for entry in BY_HAND if entry.name == name).build()
+    arguments = built(name)
     scale = arguments["model"].attention.scale
     assert f"give scale={scale:.3g}" in scores_of(**arguments).message
     assert scores_of(**arguments | {"scale": scale}).verdict == "PASS"
 
 
 def test_equal_numbers_do_not_tell_how_heads_are_merged():
-    arguments = next(entry for entry in BY_HAND if entry.name == "scale on the queries").build()
+    arguments = built("scale on the queries")
     frozen = [
         parameter.requires_grad_(False).zero_()
         for name, parameter in arguments["model"].named_parameters()

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 from torch.nn import functional as F
-from zoo import START, entries
+from zoo import START
 from zoo.parts import Attention, Embedding, Layer, Translator, real, split_heads
 
 import toytrans
@@ -85,19 +85,6 @@ def test_a_name_that_holds_enc_is_not_the_encoder():
                 return sublayer(norm(x))
 
     assert toytrans.check(Named(), **IDS)["sublayers"].verdict == "FAIL"
-
-
-@pytest.mark.parametrize(
-    ("family", "name", "check"),
-    [
-        ("sound_batches", "words made of characters", "pads"),
-        ("habits", "pads that are ranked first", "steps"),
-    ],
-)
-def test_a_sound_model_passes_where_a_pad_stands_for_more(family, name, check):
-    entry = next(e for e in entries() if (e.family, e.name) == (family, name))
-    report = toytrans.check(**entry.build(), length=7, only=check)
-    assert report[check].verdict == "PASS", str(report)
 
 
 def test_ids_that_an_embedding_is_given_by_name_are_met():

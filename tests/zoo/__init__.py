@@ -44,8 +44,9 @@ FAMILIES = (
 @dataclass(frozen=True)
 class Entry:
     """A model and its verdict: PASS, FAIL, cannot judge, refused (a UserError), or several of
-    them. checks: of a FAIL, at least one of these checks fails; any, where empty. is_long: the
-    verdict needs the longer sequences that `check` tries by default. says: words of the report."""
+    them. checks: of a FAIL, at least one of these fails, any where empty; of a PASS, all of these
+    pass. is_long: the verdict needs the longer sequences that `check` tries by default. says: words
+    of the report."""
 
     name: str
     family: str
@@ -68,11 +69,11 @@ def faulty(
 
 
 def sound(
-    verdict: str = "PASS", is_long: bool = False, says: str = "", **given: Any
+    verdict: str = "PASS", checks: str = "", is_long: bool = False, says: str = "", **given: Any
 ) -> Callable[[Any], Any]:
     """Registers a maker of a sound model; its embeddings are given too, where it has both."""
     own = {"embedding": True} | given
-    return lambda maker: _register(maker, verdict, "", own, is_long, says)
+    return lambda maker: _register(maker, verdict, checks, own, is_long, says)
 
 
 def _register(
@@ -110,3 +111,8 @@ def entries() -> tuple[Entry, ...]:
     names = [entry.name for entry in _found]
     assert len(set(names)) == len(names), sorted(n for n in names if names.count(n) > 1)
     return tuple(_found)
+
+
+def built(name: str) -> dict[str, Any]:
+    """The arguments of `check` for an entry."""
+    return next(entry for entry in entries() if entry.name == name).build()

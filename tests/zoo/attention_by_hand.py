@@ -48,9 +48,6 @@ class _Model(Translator):
     attention = Hand
 
 
-# Scales --------------------------------------------------------------------------------------
-
-
 @faulty("scale", says="0.354, 1 / root of the model's width 8; 1 / root of the head's")
 class root_of_the_models_width(_Model):
     """Scores are divided by the root of d_model."""
@@ -106,9 +103,6 @@ class multiplied_by_the_root(_Model):
 
     class attention(Hand):
         scale = HEAD**0.5
-
-
-# Masks, axes, heads --------------------------------------------------------------------------
 
 
 @faulty("scale", says="closed scores hold -1e-12, which closes nothing")
@@ -173,9 +167,6 @@ class heads_split_without_a_turn(_Model):
     class attention(Hand):
         def split(self, x):
             return x.view(len(x), HEADS, -1, HEAD)
-
-
-# Sound variations ----------------------------------------------------------------------------
 
 
 @sound()

@@ -18,11 +18,6 @@ class _MinusOne(Attention):
         return (scores - (~mask).to(scores)).softmax(-1)
 
 
-class _AfterSoftmax(Attention):
-    def weights(self, scores, mask):
-        return scores.softmax(-1) * mask
-
-
 def _with_attention(attention):
     model = type(attention.__name__, (Translator,), {"attention": attention})
     return model()

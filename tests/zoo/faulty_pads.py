@@ -36,11 +36,6 @@ class pad_mask_of_another_id(Translator):
         return (src != -1)[:, None, None]
 
 
-class _AfterSoftmax(Attention):
-    def weights(self, scores, mask):
-        return scores.softmax(-1) * mask
-
-
 class _Recurrent(Translator):
     """A recurrent encoder, (B, S) -> (B, S, D)."""
 

@@ -148,9 +148,6 @@ def no_softmax_at_all():
     return given(loss=loss)
 
 
-# Structure -----------------------------------------------------------------------------------
-
-
 @faulty("scale")
 class no_scale(Translator):
     """Scores are not divided by the root of the head's width."""
