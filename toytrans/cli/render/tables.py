@@ -64,22 +64,31 @@ def print_beside(console: Console, blocks: Sequence[Text]) -> None:
         console.print(Columns(blocks, padding=(0, len(GAP))))
 
 
+QUIT, BACK = ("q", "Q"), ("b", "B", "\x1b[D", "\x1bOD", "\xe0K")
+"""Keys; the left arrow as terminals and as Windows send it."""
+
+
 def step_through(console: Console, tables: Iterable[Table]) -> None:
     """Print the tables of one number per key press on a terminal, otherwise all at once.
 
-    q and Ctrl-D quit; Ctrl-C quits with exit code 130.
+    b and the left arrow go back; q and Ctrl-D quit; Ctrl-C quits with exit code 130.
     """
     waits = sys.stdin.isatty() and sys.stdout.isatty()
-    for step, (_, group) in enumerate(groupby(tables, lambda table: table.number)):
-        if waits and step:
-            console.print("[dim]any key: next step; q: quit[/dim]")
+    steps = [list(group) for _, group in groupby(tables, lambda table: table.number)]
+    step = 0
+    while step < len(steps):
+        print_tables(console, steps[step])
+        step += 1
+        if waits and step < len(steps):
+            console.print("[dim]any key: next step; b: back; q: quit[/dim]")
             try:
                 key = typer.getchar()
             except EOFError:
                 return
-            if key in ("q", "Q"):
+            if key in QUIT:
                 return
-        print_tables(console, group)
+            if key in BACK:
+                step = max(step - 2, 0)
 
 
 def _printable(table: Table) -> Table:
