@@ -258,9 +258,7 @@ class Batch:
         one is, is kept."""
         try:
             first, again = (self.ask(self.src, self.tgt_in) for _ in range(2))
-            with (
-                Counted() as counted
-            ):  # it turns torch's fast paths off, which may answer otherwise
+            with Counted() as counted:  # apart: torch's fast paths, which it turns off, may differ
                 self.ask(self.src, self.tgt_in)
             self.work = counted.work
         except NoAnswer as error:
