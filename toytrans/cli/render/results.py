@@ -178,7 +178,7 @@ def _print_plot(console: Console, side: str, spans: Sequence["Span"], values: li
         return
     there = {span.part for span in spans}
     legend = ", ".join(f"{MARKS[part]} = {PARTS[part]}" for part in MARKS if part in there)
-    console.print(f"exact match against {side} length: {legend}")
+    console.print(f"free-running exact match against {side} length: {legend}")
     for line in plot_lines(spans, values, min(console.width, WIDEST_PLOT)):
         console.print(line, markup=False, soft_wrap=True)
 
