@@ -381,14 +381,14 @@ def command(capsys: pytest.CaptureFixture[str]) -> Command:
 def refused(command: Command) -> Callable[..., str]:
     """Runs a command that must be refused in one line, which it returns.
 
-    The note of which run is the newest may come first.
+    Notes of which run is the newest, and of what takes long, may come first.
     """
 
     def run(*arguments: str) -> str:
         answer = command(*arguments)
         assert answer.code == 2, answer.err
         assert answer.out == ""
-        error = re.sub(r"\Arun: .*, the newest\b.*\n", "", answer.err)
+        error = re.sub(r"\A(run: .*, the newest\b.*\n)?(now: .*\n)*", "", answer.err)
         assert error.startswith("toytrans: ")
         assert error.endswith("\n") and error.count("\n") == 1
         assert "Traceback" not in error

@@ -31,11 +31,10 @@ WRITERS = {
     "exercise new": ("exercise", "new", "--out"),
     "export": ("export", "one", "--format", "safetensors", "--out"),
     "attention": ("attention", "one", "1 2", "--plot"),
-    "trace": ("trace", "one", "--src", "1 2", "--tgt", "1 2", "--save"),
 }
 """Commands by name; the file comes last. Some take the ending of a picture only."""
 
-NAMES = {"eval --plot": "made.svg", "attention": "made.svg", "trace": "made.html"}
+NAMES = {"eval --plot": "made.svg", "attention": "made.svg"}
 
 
 @pytest.mark.parametrize("what", WRITERS)

@@ -7,7 +7,7 @@ run.translate("5 7 9")                          # "9 7 5"
 run.evaluate(lengths=(2, 100))                  # exact match per length
 run.attention("5 7 9"), run.masks("5 7 9")      # tables in a notebook
 run.model, run.vocabulary                       # a torch.nn.Module, and symbols <-> ids
-toytrans.check(run)                             # the proofs, on a run or on anybody's model
+toytrans.check(run)                             # the checks, on a run or on anybody's model
 toytrans.explain("train.lr")                    # what a config key, a task or a fault is
 """
 

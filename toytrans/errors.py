@@ -19,7 +19,6 @@ def shortened(text: str) -> str:
 
 
 HOW_TO_SEPARATE = "put spaces between symbols, and each sequence in quotes of its own"
-EACH_ITS_OPTION = 'give each sequence an option of its own: --src "5 7 9" --src "2 4"'
 
 
 def did_you_mean(name: str, names: Iterable[str]) -> str:
@@ -41,7 +40,6 @@ class UnseenSymbol(UserError):
     """A symbol that is not in the vocabulary. Callers that know file and line add them."""
 
     def __init__(self, symbol: str, known: int, example: str) -> None:
-        self.symbol = symbol
         hint = f"known are {known} symbols such as {example!r}" if known else "it is empty"
         more = f"; {HOW_TO_SEPARATE}" if "," in symbol else ""
         super().__init__(f"symbol {symbol!r} is not in the vocabulary ({hint}){more}")

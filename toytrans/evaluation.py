@@ -28,7 +28,7 @@ from toytrans.data.selection import first_of_each
 from toytrans.html import html_table
 from toytrans.model.decoding import search
 from toytrans.model.seq2seq import Seq2Seq
-from toytrans.tokens import EOS_ID, PAD_ID, Vocabulary
+from toytrans.tokens import EOS_ID, PAD_ID
 
 BATCH_TOKENS = 16_384
 
@@ -358,7 +358,7 @@ def translate(
     beam: int = 1,
 ) -> list[list[str]]:
     """Translations of sequences of symbols, in their order. Raises UnseenSymbol."""
-    vocabulary: Vocabulary = facts.vocabulary
+    vocabulary = facts.vocabulary
     rows = [vocabulary.encode(sequence) for sequence in sequences]
     if not rows:
         return []

@@ -190,14 +190,14 @@ def drafts_in(folder: Path) -> list[Path]:
     return [path for path in drafts if _kind(path) == "file"]
 
 
-def check_free(path: Path, *, replace: bool, remedy: str = "remove it, or name another") -> None:
+def check_free(path: Path, *, replace: bool) -> None:
     """Raise UserError if something is in the way of a file. Raises OSError.
 
     replace: whether a regular file may be replaced.
     """
     kind = _kind(path)
     if kind and not replace:
-        raise UserError(f"{path}: exists already; {remedy}")
+        raise UserError(f"{path}: exists already; remove it, or name another")
     if kind == "link":
         raise UserError(f"{path}: is a link, and nothing is written through it; remove the link")
     if kind not in ("", "file"):

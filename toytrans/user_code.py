@@ -119,7 +119,7 @@ def failure(error: BaseException, reference: str) -> str:
     """An exception in one line: its type, its message and its line in the user's file."""
     path = _path_of(reference)
     line = _line_of(error, path)
-    return f"{_what(error)} ({shown(path)}:{line})" if line else _what(error)
+    return f"{_summary(error)} ({shown(path)}:{line})" if line else _summary(error)
 
 
 # Trust ---------------------------------------------------------------------------------------
@@ -201,14 +201,14 @@ def _run(path: str, raw: bytes) -> ModuleType:
     except ModuleNotFoundError as error:
         raise UserError(f"{_place(error, path)}: {error}; install it, or mend it") from None
     except RAISED as error:
-        raise UserError(f"{_place(error, path)}: fails on import: {_what(error)}") from None
+        raise UserError(f"{_place(error, path)}: fails on import: {_summary(error)}") from None
     finally:
         with contextlib.suppress(ValueError):
             sys.path.remove(folder)
     return module
 
 
-def _what(error: BaseException) -> str:
+def _summary(error: BaseException) -> str:
     """The type of an exception and the first line of its message."""
     first = (str(error).splitlines() or [""])[0][:200]
     return f"{type(error).__name__}: {first}" if first else type(error).__name__

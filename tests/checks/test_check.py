@@ -1,4 +1,4 @@
-"""The proofs: sound models pass, every fault is found, and bad models are refused in one line."""
+"""The checks: sound models pass, every fault is found, and bad models are refused in one line."""
 
 import importlib
 import json
@@ -9,14 +9,16 @@ from typing import get_args
 
 import pytest
 import torch
+import zoo
 from conftest import VOCABULARY, config_of
 from torch import nn
-from zoo import faulty_training, sound_batches
+from zoo import hugging_face, sound_batches
 from zoo.parts import Translator
 
 import toytrans
-from toytrans.checks import CHECKS, check_own
+from toytrans.checks import CHECKS
 from toytrans.checks.adapters import TorchTransformer
+from toytrans.checks.adapters.toytrans import of_model
 from toytrans.checks.batch import TOLERANCE
 from toytrans.config.names import FaultName, PositionName
 from toytrans.errors import UserError
@@ -46,9 +48,10 @@ def check(model, **given):
 
 def our_report(fault=None, only="", **model):
     torch.manual_seed(1)
-    config = config_of(model=model, fault=fault)
+    layers = {"n_encoder_layers": 1, "n_decoder_layers": 1}
+    config = config_of(model=layers | model, fault=fault)
     model = build_model(config, VOCABULARY)
-    return check_own(model, config, VOCABULARY, "ours", length=7, only=only)
+    return check(of_model(model, config, VOCABULARY, "ours"), only=only)
 
 
 class Places(nn.Module):
@@ -73,21 +76,19 @@ def around_torch(**options) -> TorchTransformer:
 
 @pytest.mark.parametrize("norm", ["pre", "post"])
 @pytest.mark.parametrize("positions", sorted(set(get_args(PositionName)) - {"none"}))
-def test_every_proof_applies_to_a_sound_model_of_ours_and_passes(positions, norm):
+def test_every_check_applies_to_a_sound_model_of_ours_and_passes(positions, norm):
     report = our_report(positions=positions, norm=norm, dropout=0.1)
     assert {found.name for found in report.results} == set(CHECKS)
     assert all(found.verdict == "PASS" for found in report.results), str(report)
     assert report.precision == "float64" and report.passed
 
 
-def test_a_trained_run_passes(tmp_path, command, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    Path("c.yaml").write_text(CONFIG.replace("max_steps: 2", "max_steps: 3"))
-    assert command("train", "--config", "c.yaml").code == 0
+@pytest.mark.usefixtures("run")
+def test_a_trained_run_passes(command):
     report = check(toytrans.load("runs/c"), only="pads,future,labels")
     assert report.passed and report.subject == "runs/c"
     done = command("check", "runs/c", *SHORT)
-    assert done.code == 0 and "\nPASS" in done.out and "step 3" in done.out
+    assert done.code == 0 and "\nPASS" in done.out and "step 6" in done.out
 
 
 @pytest.mark.parametrize("norm_first", [False, True])
@@ -98,73 +99,30 @@ def test_torchs_transformer_passes_and_stays_as_it_is(norm_first):
     assert report.passed and report.precision == "float64"
     passed = {found.name for found in report.results if found.verdict == "PASS"}
     # without nested tensors, a source of pads alone is NaN
-    assert (
-        passed
-        == set(
-            ["pads", "future", "rows", "order", "scale", "sublayers", "source", "target", "calls"]
-        )
-        | set()
-    )
+    assert passed == {*CHECKS} - {"steps", "loss", "labels"}
     assert model.training and model.output.weight.dtype == torch.float32
     assert all(torch.equal(before[name], value) for name, value in model.state_dict().items())
 
 
-def hugging_face_models():
-    from transformers import (
-        BartConfig,
-        BartForConditionalGeneration,
-        BertConfig,
-        EncoderDecoderConfig,
-        EncoderDecoderModel,
-        MarianConfig,
-        MarianMTModel,
-        T5Config,
-        T5ForConditionalGeneration,
-    )
-
-    sizes = {"vocab_size": 30, "d_model": 16, "max_position_embeddings": 40}
-    for side in ("encoder", "decoder"):
-        sizes |= {f"{side}_layers": 2, f"{side}_attention_heads": 2, f"{side}_ffn_dim": 32}
-    bert = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2}
-    encoder, decoder = (BertConfig(vocab_size=v, intermediate_size=32, **bert) for v in (30, 25))
-    two = EncoderDecoderConfig.from_encoder_decoder_configs(encoder, decoder)
-    t5 = {"d_kv": 8, "d_ff": 32, "num_layers": 2, "num_heads": 2, "decoder_start_token_id": 0}
-    marian = MarianConfig(**sizes, pad_token_id=29, decoder_start_token_id=29)
-    return {
-        "bart": (BartForConditionalGeneration(BartConfig(**sizes)), {}),
-        "t5": (T5ForConditionalGeneration(T5Config(vocab_size=30, d_model=16, **t5)), {}),
-        "marian": (MarianMTModel(marian), {}),
-        "two berts": (EncoderDecoderModel(two), {"start_id": 1, "eos_id": 2}),
-    }
-
-
-def test_hugging_faces_encoder_decoders_pass():
-    for name, (model, given) in hugging_face_models().items():
-        report = check(model, **given)
-        assert report.passed, (name, str(report))
-        passed = {found.name for found in report.results if found.verdict == "PASS"}
-        assert passed >= {"pads", "future", "rows", "loss", "order", "labels", "sublayers"}, name
-
-
 def test_what_a_hugging_face_config_lacks_is_asked_for():
-    model, _ = hugging_face_models()["two berts"]
     with pytest.raises(UserError, match="start_id=..."):
-        check(model)
+        check(hugging_face.two_berts())
 
 
 def test_a_plain_function_gets_what_can_be_told_from_outside():
     model = around_torch().eval()
     report = check(lambda src, tgt_in: model(src, tgt_in), **SIZES)
     passed = {result.name for result in report.of("PASS")}
-    assert passed == {*CHECKS} - {"steps", "loss", "labels", "sublayers"}
+    assert passed == {*CHECKS} - {"steps", "loss", "labels"}
     assert {result.name for result in report.of("not asked")} == {*CHECKS} - passed
+    assert "sublayers by norms" in report.not_asked
     assert report.precision == "float32"
 
 
 # Broken ones ---------------------------------------------------------------------------------
 
 
-def test_every_fault_has_a_card_with_proofs_that_exist():
+def test_every_fault_has_a_card_with_checks_that_exist():
     assert set(CARDS) == set(FAULTS)
     for fault, card in CARDS.items():
         assert card.checks and set(card.checks) <= set(CHECKS), fault
@@ -173,7 +131,7 @@ def test_every_fault_has_a_card_with_proofs_that_exist():
 
 @pytest.mark.parametrize("norm", ["pre", "post"])
 @pytest.mark.parametrize("fault", FAULTS)
-def test_a_fault_fails_the_proofs_on_its_card(fault, norm):
+def test_a_fault_fails_the_checks_on_its_card(fault, norm):
     named, of_masks = set(CARDS[fault].checks), {"pads", "future", "rows", "steps"}
     found = failing(our_report(fault, named | of_masks, norm=norm, positions="sinusoidal"))
     assert named <= found
@@ -194,22 +152,6 @@ def test_the_cause_is_named():
     assert "never learns to stop" in words("pad_is_eos", "labels")
     assert "decoding with 1" in words("wrong_start", "labels")
     assert "root of the model's width" in words("wrong_scale", "scale")
-
-
-@pytest.mark.parametrize(
-    ("name", "fragment"),
-    [
-        ("the_sign_of_the_loss", "its sign is wrong"),
-        ("softmax_in_the_loss", "it takes softmax twice; give cross entropy the logits"),
-        ("softmax_in_the_model", "the model gives probabilities"),
-        ("no_softmax_at_all", "take log_softmax before nll_loss"),
-    ],
-)
-def test_what_is_wrong_with_a_loss_is_named(name, fragment):
-    broken = check(**SIZES, **getattr(faulty_training, name)(), only="loss")["loss"]
-    assert broken.verdict == "FAIL" and fragment in broken.message
-    sound = check(**SIZES, **sound_batches.given(), only="loss")["loss"]
-    assert sound.verdict == "PASS"
 
 
 def test_a_loss_that_sees_no_logits_cannot_be_judged():
@@ -329,24 +271,6 @@ def test_a_row_of_pads_alone_that_turns_into_nan_is_found_where_it_can_come():
     assert judged(spoilt, eos_id=2, batch=sound_batches.make_batch).verdict == "PASS"
 
 
-def test_an_id_that_is_ruled_out_hides_no_leak():
-    for ruled_out in (-1e9, -torch.inf):
-        model = around_torch().eval()
-
-        def leaking(src, tgt_in, model=model, ruled_out=ruled_out):
-            logits = model(src, tgt_in)
-            logits = logits + 1e-3 * logits.roll(-1, 1)
-            logits[..., 0] = ruled_out
-            return logits
-
-        report = ask(leaking, only="future")
-        assert "future" in failing(report)
-        assert "sees the future" in report["future"].message
-        sound = ask(lambda s, t, model=model: leaking(s, t) - 1e-3 * model(s, t).roll(-1, 1),
-                    only="future")  # fmt: skip
-        assert "future" not in failing(sound)
-
-
 @pytest.mark.parametrize("length", [7, 20])
 def test_what_rounds_to_single_precision_inside_is_measured_as_such(length):
     report = ask(Own(half=True), length=length, eos_id=2)
@@ -430,37 +354,6 @@ def test_what_cannot_be_copied_is_left_as_it_is():
     assert all(torch.equal(before[name], value) for name, value in model.state_dict().items())
 
 
-def test_hugging_faces_own_loss_is_what_is_proved():
-    from transformers import BartForConditionalGeneration
-
-    class Summing(BartForConditionalGeneration):
-        def forward(self, *args, labels=None, **named):
-            found = super().forward(*args, labels=labels, **named)
-            if labels is not None:
-                found.loss = found.loss * labels.ne(-100).sum() / labels.numel()
-            return found
-
-    model, _ = hugging_face_models()["bart"]
-    report = check(Summing(model.config), only="loss,pads,future")
-    assert failing(report) == {"loss"}
-    assert "own loss" in report["loss"].message
-
-
-def test_a_pad_that_is_also_the_end_passes_where_labels_tell_them_apart():
-    from transformers import BartConfig, BartForConditionalGeneration
-
-    model, _ = hugging_face_models()["bart"]
-    values = model.config.to_dict() | {"pad_token_id": 2, "eos_token_id": 2}
-    report = check(BartForConditionalGeneration(BartConfig(**values)), length=7)
-    assert not failing(report) and report["labels"].verdict == "PASS"
-
-
-def test_a_loss_of_a_broken_run_names_the_fault_wherever_it_is_printed():
-    report = our_report("no_norm", only="loss,labels")
-    assert "broken on purpose: no_norm" in str(report)
-    assert "broken on purpose: no_norm" in report.to_dict()["model"]
-
-
 # Bad input -----------------------------------------------------------------------------------
 
 
@@ -477,12 +370,16 @@ def test_a_loss_of_a_broken_run_names_the_fault_wherever_it_is_printed():
         (lambda s, t: torch.rand(*t.shape, 20), SIZES, ["twice", "model.eval()"]),
         (lambda s, t: 1 / 0, SIZES, ["raised ZeroDivisionError"]),
         (lambda s, t: t, SIZES | {"vocabulary_size": 2}, ["1 symbols are left", "need two"]),
-        (lambda s, t: t, SIZES | {"limit": 5}, ["takes 5 places", "build the model with more"]),
-        (lambda s, t: t, SIZES | {"limit": 20, "length": 30}, ["takes 20", "smaller length"]),
+        (
+            lambda s, t: t,
+            SIZES | {"max_length": 5},
+            ["takes 5 places", "build the model with more"],
+        ),
+        (lambda s, t: t, SIZES | {"max_length": 9, "length": 30}, ["takes 9", "smaller length"]),
         (lambda s, t: t, SIZES | {"length": 3}, ["length 3", "4 symbols or more"]),
         (lambda s, t: t, SIZES | {"vocabulary_size": "20"}, ["vocabulary_size '20'", "whole"]),
         (lambda s, t: t, SIZES | {"pad_id": 50}, ["pad_id 50 is not below vocabulary_size 20"]),
-        (lambda s, t: t, SIZES | {"limit": "9"}, ["limit '9'", "whole number"]),
+        (lambda s, t: t, SIZES | {"max_length": "9"}, ["max_length '9'", "whole number"]),
         (lambda s, t: t, SIZES | {"length": 5.5}, ["length 5.5"]),
         (
             lambda s, t: torch.zeros(5)[t.shape[1]],
@@ -524,10 +421,11 @@ def test_a_learned_position_table_is_tried_up_to_its_limit():
         data={"train_length": [1, 6]}, model={"positions": "learned", "max_positions": 9}
     )
     model = build_model(config, VOCABULARY)
-    report = check_own(model, config, VOCABULARY, "ours")
+    ours = of_model(model, config, VOCABULARY, "ours")
+    report = toytrans.check(ours)
     assert report.passed and report.tried.lengths == {5}
     with pytest.raises(UserError, match="takes 9 places and the checks need 11"):
-        check_own(model, config, VOCABULARY, "ours", length=7)
+        check(ours)
 
 
 @pytest.mark.parametrize(
@@ -557,26 +455,7 @@ def test_embeddings_that_are_not_used_prove_nothing():
     assert report.passed and "not what the model embeds" in why
 
 
-def test_examples_hold_pads_on_both_sides_and_no_equal_neighbours():
-    from toytrans.checks.adapters import adapter_of
-    from toytrans.checks.batch import Batch, Setting
-    from toytrans.checks.copies import Copy
-
-    model = around_torch().eval()
-    tested = adapter_of(model, **SIZES, start_id=1, eos_id=2)
-    batch = Batch(Copy(tested, None), Setting(7, 4, 0))
-    assert (batch.src == 0).any(1).sum() >= 2 and (~batch.real).any(1).sum() >= 2
-    for source, _ in batch.pairs:
-        assert all(a != b for a, b in zip(source, source[1:], strict=False))
-
-
 # The commands --------------------------------------------------------------------------------
-
-CONFIG = """\
-data: {task: copy, valid_examples: 20, test_examples: 20, batch_tokens: 256}
-model: {d_model: 16, n_heads: 2, d_ff: 32}
-train: {max_steps: 2}
-"""
 
 MODELS = """
 import torch
@@ -630,12 +509,10 @@ number = 5
 
 
 @pytest.fixture
-def folder(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "c.yaml").write_text(CONFIG)
-    (tmp_path / "mine.py").write_text(MODELS)
-    (tmp_path / "models").mkdir()
-    yield tmp_path
+def folder(here):
+    (here / "mine.py").write_text(MODELS)
+    (here / "models").mkdir()
+    yield here
     sys.modules.pop("mine", None)
 
 
@@ -662,18 +539,14 @@ def test_check_breaks_on_purpose_and_says_so(folder, command):
 def test_a_broken_run_stays_broken_and_says_so_everywhere(folder, command):
     done = command("train", "--config", "c.yaml", "--break", "no_norm")
     assert done.code == 0
-    assert "broken on purpose: no_norm" in done.err and "broken on purpose" in done.out
+    assert "broken on purpose: no_norm" in done.err
+    assert "broken on purpose" in " ".join(done.out.split())
     run = toytrans.load("runs/c")
     assert run.config.fault == "no_norm"
     assert not any(isinstance(part, nn.LayerNorm) for part in run.model.modules())
-    for words in (
-        ("eval",),
-        ("translate", "5 7 9"),
-        ("check", *SHORT),
-        ("inspect-masks", "runs/c"),
-    ):
-        shown = command(*words)
-        assert "broken on purpose: no_norm" in shown.err + shown.out, words
+    for line in ("eval", "translate 1", "check --length 7", "inspect-masks runs/c"):
+        shown = command(*line.split())
+        assert "broken on purpose: no_norm" in shown.err + shown.out, line
     assert json.loads(command("eval", "--json").out)["fault"] == "no_norm"
     assert failing(check(run)) == {"sublayers"}
     refused = command("check", "runs/c", "--break", "no_causal")
@@ -682,26 +555,13 @@ def test_a_broken_run_stays_broken_and_says_so_everywhere(folder, command):
     assert healed.code == 2 and "fault (no_norm -> None)" in healed.err
 
 
-def test_faults_can_be_planted_in_a_sound_run(folder, command):
-    assert command("train", "--config", "c.yaml").code == 0
+@pytest.mark.usefixtures("run")
+def test_faults_can_be_planted_in_a_sound_run(command):
     for fault in ("no_residual", "wrong_start"):
         done = command("check", "runs/c", *SHORT, "--break", fault, "--json")
         assert done.code == 1
         failed = {c["check"] for c in json.loads(done.out)["checks"] if c["verdict"] == "FAIL"}
         assert failed >= set(CARDS[fault].checks)
-
-
-def test_faults_are_listed_and_shown(folder, command):
-    listed = command("explain", "faults").out
-    assert all(fault in listed for fault in FAULTS)
-    card = command("explain", "wrong_scale").out
-    assert "of five seeds; another seed can lie outside" in card
-    assert "symptom" in card and "found by  scale" in card and "vit-pytorch#65" in card
-    unknown = command("explain", "nocausal")
-    assert unknown.err == "toytrans: no task, fault or key 'nocausal'; did you mean no_causal?\n"
-    assert unknown.code == 2
-    card = " ".join(command("explain", "no_causal").out.split())
-    assert "at the last step" in card and "`toytrans eval RUN --checkpoint last`" in card
 
 
 def test_nested_tensors_of_torch_are_no_news(folder, command):
@@ -741,7 +601,6 @@ def test_a_check_without_its_argument_is_not_asked(folder, command, monkeypatch)
     checks = json.loads(command(*words, "--json").out)["checks"]
     given = {each["check"]: each["give"] for each in checks if "give" in each}
     assert given == {name: list(lacking[name]) for name in given} and len(given) == 4
-    assert command(*words, "--format", "junit").out.count('message="not asked: needs') == 4
 
 
 @pytest.mark.parametrize(
@@ -754,7 +613,7 @@ def test_a_check_without_its_argument_is_not_asked(folder, command, monkeypatch)
         (["--model", "mine.py:raising"], ["RuntimeError: no such weights (mine.py:"]),
         (["--model", "mine.py:exiting"], ["exiting() failed: SystemExit: 3 (mine.py:"]),
         (["--model", "mine.py:leaving"], ["raised SystemExit: 0\n"]),
-        (["--model", "mine.py:returns_number"], ["mine.py:returns_number", "is of type int"]),
+        (["--model", "mine.py:returns_number"], ["int cannot be called"]),
         (["--model", "models:f"], ["names a module", "whose one line is `from models import f`"]),
         (["--model", "mine.py:without_model"], ["lacks 'model'"]),
         (["--model", "mine.py:misspelt"], ["'vocabulary'", "known are"]),
@@ -824,12 +683,6 @@ def test_a_report_is_true_only_if_it_passed_and_raises_if_not():
     assert sound.to_dict()["verdict"] == "PASS" and sound.to_dict()["tried"]["lengths"] == [7]
 
 
-def test_a_leak_in_train_mode_alone_is_found_and_said_to_be_there():
-    model = Counting(train_ahead=1).eval()
-    report = ask(model, kind="decoder", length=16)
-    assert "train mode" in report["future"].message and not model.training
-
-
 def test_a_failure_shows_its_module_the_smallest_example_and_how_to_see_it_again():
     model = around_torch()
     model.masks = lambda src, tgt_in: (
@@ -859,12 +712,10 @@ class Running(nn.Module):
 def test_thorough_tries_512_places_and_32_rows():
     model = Running(leaks_beyond=300)
     assert toytrans.check(model, **SIZES, kind="decoder", only="pads,future")
-    report = toytrans.check(model, **SIZES, kind="decoder", only="pads,future", thorough=True)
+    report = toytrans.check(model, **SIZES, kind="decoder", only="pads,future", length=512)
     assert {64, 256, 512} <= report.tried.lengths and 32 in report.tried.rows
     assert "future" in failing(report) and "length 512" in report["future"].message
-    sound = toytrans.check(
-        Running(), **SIZES, kind="decoder", only="pads,future,rows", thorough=True
-    )
+    sound = toytrans.check(Running(), **SIZES, kind="decoder", only="pads,future,rows", length=512)
     assert sound and max(sound.tried.lengths) == 512
 
 
@@ -884,10 +735,10 @@ def test_every_width_is_tried():
             return super().forward(ids)
 
     report = toytrans.check(Blocks(), **SIZES, kind="decoder", only="pads")
-    where = "in a batch of 3 rows, 37 target places, and not in 30 shapes before"
+    where = "in a batch of 2 rows, 37 target places, and not in 29 shapes before"
     assert where in report["pads"].message
     passed = toytrans.check(Running(), **SIZES, kind="decoder", only="pads")["pads"]
-    assert "other shapes (59)" in passed.message
+    assert "other shapes (58)" in passed.parts["other shapes"].message
 
 
 def test_every_difference_of_lengths_and_number_of_rows_is_tried():
@@ -914,18 +765,6 @@ def test_every_difference_of_lengths_and_number_of_rows_is_tried():
     assert {target - source for source, target, _ in shapes if source > 8} >= set(range(-8, 9))
 
 
-def test_gradients_are_judged_where_no_embedding_is_given():
-    class Straight(Running):
-        def forward(self, ids):
-            later = self.out(self.tokens(ids).roll(-1, 1))
-            return super().forward(ids) + later - later.detach()
-
-    report = toytrans.check(Straight(), **SIZES, kind="decoder", only="future")
-    assert "depend on the future" in report["future"].message
-    passed = toytrans.check(Running(), **SIZES, kind="decoder", only="future")["future"]
-    assert passed.verdict == "PASS" and "exactly zero" in passed.parts["gradients"].message
-
-
 @pytest.mark.parametrize(
     ("change", "cause"),
     [
@@ -948,72 +787,14 @@ def test_what_a_module_does_at_each_call_fails(change, cause):
             ask(lambda ids: model(ids), kind="decoder")
 
 
-def test_what_is_kept_in_a_plain_function_fails():
-    calls = []
-
-    def counting(src, tgt_in):
-        calls.append(0)
-        logits = nn.functional.one_hot(tgt_in, 20).float().cumsum(1)
-        return logits + src.sum(1)[:, None, None] + len(calls)
-
-    report = ask(counting)
-    assert failing(report) == {"calls"} and "from call to call" in report["calls"].message
-
-
-def test_a_model_that_needs_one_length_is_asked_with_one():
-    model = around_torch().eval()
-
-    def equal(src, tgt_in):
-        assert src.shape == tgt_in.shape, "source and target differ in length"
-        return model(src, tgt_in)
-
-    report = ask(equal, start_id=1, eos_id=2)
-    assert report and report["pads"].verdict == report["rows"].verdict == "PASS"
-    assert any("of one length in every batch" in note for note in report.tried.notes)
-
-
-def test_a_source_of_fewer_ids_or_another_pad_is_named():
+def test_a_source_of_fewer_ids_or_of_another_pad_is_asked_for():
     model = around_torch().eval()
     model.src_embedding = Places(12)
     with pytest.raises(UserError, match="the source has fewer ids than 20: give source_size="):
         ask(model)
     assert ask(model, source_size=12)
-
-    class OtherPad(TorchTransformer):
-        def masks(self, src, tgt_in):
-            return super().masks(torch.where(src == 3, 0, src.clamp(min=1)), tgt_in)
-
-    other = around_torch()
-    other.__class__ = OtherPad
-    report = ask(other, start_id=1, eos_id=2)
-    assert report.verdict == "cannot judge" and not failing(report)
-    assert "give source_pad_id=3" in report["pads"].message
-    assert ask(other, start_id=1, eos_id=2, source_pad_id=3)
-
-
-def test_pads_before_the_ids_of_a_hugging_face_decoder_are_judged():
-    from transformers import LlamaConfig, LlamaForCausalLM
-
-    class Ignoring(LlamaForCausalLM):
-        def forward(self, input_ids=None, attention_mask=None, **named):
-            return super().forward(input_ids=input_ids, **named)
-
-    sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
-    config = LlamaConfig(**sizes, vocab_size=30, intermediate_size=16, pad_token_id=0)
-    sound = check(LlamaForCausalLM(config), only="pads")["pads"]
-    assert sound.verdict == "PASS" and "2 pads before them" in sound.message
-    spoilt = check(Ignoring(config), only="pads")["pads"]
-    assert spoilt.verdict == "FAIL" and "attention_mask is 0" in spoilt.message
-
-
-def test_decoding_that_counts_places_otherwise_names_position_ids():
-    from transformers import CamembertConfig, CamembertForCausalLM
-
-    sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
-    config = CamembertConfig(**sizes, vocab_size=30, intermediate_size=16, is_decoder=True,
-                             max_position_embeddings=40, pad_token_id=0)  # fmt: skip
-    found = check(CamembertForCausalLM(config), only="steps")["steps"]
-    assert found.verdict == "FAIL" and "without position_ids both agree" in found.message
+    other = zoo.built("another source pad that is not given")
+    assert check(**other | {"source_pad_id": 3})
 
 
 def test_nothing_seen_cannot_be_judged():
@@ -1052,19 +833,6 @@ def test_layouts_are_found_out():
     assert ask(TimeFirst(), start_id=1, eos_id=2, length=7)
 
 
-def test_decoders_and_encoders_of_hugging_face_are_judged():
-    from transformers import BertConfig, BertForMaskedLM, GPT2Config, GPT2LMHeadModel
-
-    gpt2 = GPT2Config(vocab_size=30, n_embd=16, n_layer=2, n_head=2, n_positions=40,
-                      bos_token_id=1, eos_token_id=2)  # fmt: skip
-    report = check(GPT2LMHeadModel(gpt2), length=7)
-    assert report and report["steps"].verdict == "PASS"
-    bert = BertConfig(vocab_size=30, hidden_size=16, num_hidden_layers=2, num_attention_heads=2,
-                      intermediate_size=32, max_position_embeddings=40)  # fmt: skip
-    report = check(BertForMaskedLM(bert), length=7)
-    assert report and report["future"].verdict == "does not apply"
-
-
 def test_the_example_for_other_repositories_passes():
     import runpy
 
@@ -1076,13 +844,7 @@ def test_the_example_for_other_repositories_passes():
 
 
 def test_formats_for_machines(folder, command):
-    from xml.etree import ElementTree
-
     leaking = ("check", "--model", "mine.py:leaking", "--length", "7")
-    done = command(*leaking, "--format", "junit")
-    suite = ElementTree.fromstring(done.out)
-    assert done.code == 1 and int(suite.get("failures")) >= 2
-    assert suite.find("testcase/failure").get("message")
     annotated = command(*leaking, "--format", "github", "--only", "pads,future")
     assert annotated.out.startswith("::error title=toytrans check pads")
     assert len(annotated.out.splitlines()) == 2

@@ -4,26 +4,10 @@ import pytest
 import torch
 from torch import nn
 from torch.nn import functional as F
-from zoo import Entry, entries
+from zoo import built
 
 from toytrans import check
 from toytrans.errors import UserError
-
-BY_HAND = [entry for entry in entries() if entry.family == "attention_by_hand"]
-CAUSES = {
-    "root of the models width": "0.354, 1 / root of the model's width 8; 1 / root of the head's",
-    "a head a module by the models width": "encoder.0.self_attn.heads.0: scores are q k times",
-    "fused attention of scaled queries": "scaled twice",
-    "no scale by hand": "nothing scales the scores",
-    "multiplied by the root": "multiplied in place of divided",
-    "closed by minus a trillionth": "closed scores hold -1e-12, which closes nothing",
-    "minus a trillionth added": "closed scores hold -1e-12, which closes nothing",
-    "minus one in fused attention": "closed scores hold -1, which closes nothing",
-    "softmax over the first axis but one": "another axis than the keys",
-    "softmax over the queries by einsum": "another axis than the keys",
-    "heads merged without a turn": "heads are split or merged by a reshape alone",
-    "heads split without a turn": "heads are split or merged by a reshape alone",
-}
 
 
 def scores_of(**given):
@@ -31,39 +15,15 @@ def scores_of(**given):
     return report.results[0]
 
 
-@pytest.mark.parametrize("entry", BY_HAND, ids=lambda entry: entry.name)
-def test_attention_written_by_hand(entry: Entry):
-    found = scores_of(**entry.build())
-    assert (found.verdict == "FAIL") == (entry.verdict == "FAIL"), found.message
-    assert CAUSES.get(entry.name, "") in found.message
-
-
-def test_every_cause_is_that_of_a_model():
-    assert set(CAUSES) <= {entry.name for entry in BY_HAND}
-
-
-@pytest.mark.parametrize(
-    ("name", "words"),
-    [
-        ("a bias of zeros and no scale", "give scale=1"),
-        ("a learned temperature of one", "a learned number scales"),
-        ("normed queries and no scale", "give scale=1"),
-    ],
-)
-def test_another_scale_may_be_meant_and_is_said(name, words):
-    found = scores_of(**next(entry for entry in BY_HAND if entry.name == name).build())
-    assert found.verdict == "cannot judge" and words in found.message
-
-
 def test_a_plain_function_is_judged_too():
-    arguments = next(e for e in BY_HAND if e.name == "no scale by hand").build()
+    arguments = built("no scale by hand")
     model = arguments.pop("model").eval()
     found = scores_of(**arguments, model=lambda src, tgt: model(src, tgt))
     assert found.verdict == "FAIL" and found.message.startswith("nothing scales the scores")
 
 
 def test_a_scale_that_is_given_is_asked_for():
-    arguments = next(e for e in BY_HAND if e.name == "scale on both").build()
+    arguments = built("scale on both")
     assert scores_of(**arguments | {"scale": 0.5}).verdict == "PASS"
     found = scores_of(**arguments | {"scale": 1})
     assert found.verdict == "FAIL" and "times 0.5, and scale=1 was given" in found.message
@@ -135,14 +95,14 @@ def test_a_scale_of_hugging_faces_config_is_no_mistake():
 
 @pytest.mark.parametrize("name", ["root of the models width", "multiplied by the root"])
 def test_a_mistaken_scale_may_be_meant(name):
-    arguments = next(entry for entry in BY_HAND if entry.name == name).build()
+    arguments = built(name)
     scale = arguments["model"].attention.scale
     assert f"give scale={scale:.3g}" in scores_of(**arguments).message
     assert scores_of(**arguments | {"scale": scale}).verdict == "PASS"
 
 
 def test_equal_numbers_do_not_tell_how_heads_are_merged():
-    arguments = next(entry for entry in BY_HAND if entry.name == "scale on the queries").build()
+    arguments = built("scale on the queries")
     frozen = [
         parameter.requires_grad_(False).zero_()
         for name, parameter in arguments["model"].named_parameters()

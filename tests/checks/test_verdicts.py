@@ -7,8 +7,8 @@ import pytest
 import torch
 from torch import nn
 from torch.nn import functional as F
-from zoo import START, entries
-from zoo.parts import Embedding, Layer, Translator, real
+from zoo import START
+from zoo.parts import Attention, Embedding, Layer, Translator, real, split_heads
 
 import toytrans
 from toytrans.checks import plan
@@ -87,19 +87,6 @@ def test_a_name_that_holds_enc_is_not_the_encoder():
     assert toytrans.check(Named(), **IDS)["sublayers"].verdict == "FAIL"
 
 
-@pytest.mark.parametrize(
-    ("family", "name", "check"),
-    [
-        ("sound_batches", "words made of characters", "pads"),
-        ("habits", "pads that are ranked first", "steps"),
-    ],
-)
-def test_a_sound_model_passes_where_a_pad_stands_for_more(family, name, check):
-    entry = next(e for e in entries() if (e.family, e.name) == (family, name))
-    report = toytrans.check(**entry.build(), length=7, only=check)
-    assert report[check].verdict == "PASS", str(report)
-
-
 def test_ids_that_an_embedding_is_given_by_name_are_met():
     class Named(Embedding):
         def forward(self, ids):
@@ -136,3 +123,33 @@ def test_more_seeds_of_a_batch_leave_no_length_out(monkeypatch):
         for only in ("future", "future,source")
     )
     assert few.left_out and few.left_out == many.left_out
+
+
+def test_layers_of_any_name_are_judged_and_what_is_not_is_said():
+    class Mixing(Attention):
+        """Its last matrix has a name that nobody knows."""
+
+        def __init__(self):
+            super().__init__()
+            self.mix = self.out_proj
+            del self.out_proj
+
+        def forward(self, x, memory, mask):
+            q, k, v = map(split_heads, (self.q_proj(x), self.k_proj(memory), self.v_proj(memory)))
+            return self.mix(self.merge(self.weights(self.scores(q, k), mask) @ v))
+
+    class Sound(Translator):
+        attention, depth = Mixing, 2
+
+    class Lost(Sound):
+        class layer(Layer):
+            def branch(self, x, norm, sublayer):
+                return sublayer(norm(x))
+
+    for kind, verdict in ((Sound, "PASS"), (Lost, "FAIL")):
+        model = kind()
+        report = toytrans.check(model, **IDS, only="sublayers")
+        assert report.verdict == verdict, str(report)
+        assert "not judged: sublayers by feed-forward" in report.end
+        function = lambda src, tgt, model=model: model.eval()(src, tgt)  # noqa: E731
+        assert toytrans.check(function, **IDS, only="sublayers").verdict == verdict

@@ -2,16 +2,13 @@
 
 import json
 import os
-import re
 import sys
 from collections.abc import Callable
-from itertools import groupby
 from pathlib import Path
 from typing import get_args
 
 import pytest
-import typer
-from conftest import Command, Screen, on_screen, tiny_yaml
+from conftest import Command, tiny_yaml
 
 from toytrans.config.names import FaultName
 from toytrans.config.sealed import seal
@@ -123,17 +120,6 @@ def test_no_answer_of_an_installed_package_names_what_only_a_checkout_has(comman
     assert "configs/" not in text and "scripts/" not in text
 
 
-@pytest.mark.parametrize("fault", ["pad_visible", "wrong_start", "no_residual"])
-def test_a_fault_that_anchors_hide_is_said_to_be_hidden_before_training(
-    command: Command, fault: str
-):
-    broken = ("train", "c.yaml", "--break", fault)
-    hidden = command(*broken, "--set", "model.positions=anchored").err
-    assert f"told the alignment hide {fault}: " in hidden.partition("runs/c")[0]
-    seen = command(*broken, "--set", "model.positions=sinusoidal", "--out", "runs/seen")
-    assert seen.code == 0 and "hide" not in seen.err
-
-
 # What commands print -------------------------------------------------------------------------
 
 
@@ -143,12 +129,6 @@ def test_a_trace_without_a_cap_shows_no_capped_scores(command: Command):
         shown = command("trace", "--config", "c.yaml", "--panel", "all").out
         assert ("7 capped" in shown) == ("capped" in shown) == (cap is not None)
         assert "Before the mask." in shown
-
-
-def test_the_scale_of_a_model_is_shown_alone(run: str, command: Command):
-    answer = command("demo", "scale", run, "--part", "cross")
-    titles = [line for line in answer.out.splitlines() if re.match(r"\d ", line)]
-    assert len(titles) == 1 and "This model: cross-attention" in titles[0]
 
 
 def test_the_doctor_diagnoses_a_planted_fault_before_it_reads_the_config(command: Command):
@@ -169,11 +149,6 @@ def test_the_card_of_a_leak_names_every_check_that_fails(command: Command, fault
     assert failed and f"found by {', '.join(failed)} met in" in shown
 
 
-def test_two_forms_of_a_report_are_refused(refused: Refused):
-    pair = ("check", "--config", "c.yaml", "--format", "junit", "--json")
-    assert "give one" in refused(*pair)
-
-
 def test_what_a_missing_library_asks_for_is_on_an_index(
     monkeypatch: pytest.MonkeyPatch, refused: Refused, run: str
 ):
@@ -181,14 +156,3 @@ def test_what_a_missing_library_asks_for_is_on_an_index(
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     message = refused("attention", run, "--plot", "a.png")
     assert "python -m pip install matplotlib" in message and "toytrans[" not in message
-
-
-@pytest.mark.parametrize("back", ["b", "\x1b[D"])
-def test_steps_go_back(monkeypatch: pytest.MonkeyPatch, back: str):
-    keys = iter(["x", back, "x", back, back, "q"])
-    monkeypatch.setattr(typer, "getchar", lambda: next(keys))
-    monkeypatch.setattr(sys, "stdin", Screen())
-    text = on_screen(monkeypatch, "inspect-masks", "--steps", NO_COLOR="1")
-    shown = [line.split("\r")[-1] for line in text.splitlines()]
-    numbers = [found[1] for line in shown if (found := re.match(r"(\d+)[abc]? ", line))]
-    assert [number for number, _ in groupby(numbers)] == ["0", "1", "0", "1", "0"]

@@ -47,8 +47,6 @@ def contents(folder: Path) -> dict[str, bytes]:
 def test_every_run_is_listed_with_its_state(runs, command: Command, monkeypatch):
     with locked_folder(runs / "locked"):
         listed = json.loads(command("runs", "--json").out)
-        monkeypatch.setenv("COLUMNS", "200")
-        lines = command("runs").out.splitlines()
     assert listed["folder"] == "runs"
     states = {run["run"]: run["state"] for run in listed["runs"]}
     assert states == {
@@ -65,13 +63,6 @@ def test_every_run_is_listed_with_its_state(runs, command: Command, monkeypatch)
     assert good["bytes"] == sum(map(len, files.values())) and good["step"] == 6
     assert 0 <= good["exact_match"] <= 1 and good["age_s"] > 86400
     assert damaged["problem"].startswith("runs/damaged/data.json: damaged")
-    assert (
-        len(lines) == 8
-        and "free-running" in lines[7]
-        and " d " in lines[1]
-        and "0.2 MB" in lines[1]
-    )
-    assert "unfinished, no checkpoint" in lines[4] and "damaged: data.json: damaged" in lines[5]
 
 
 def test_a_planted_fault_is_named(runs, command: Command, monkeypatch):

@@ -36,7 +36,7 @@ def test_a_short_option_is_named_where_its_value_is_refused(refused):
 
 def test_an_unknown_fault_is_refused_with_the_nearest(refused):
     assert "did you mean no_causal?" in refused("train", "c.yaml", "--break", "causal")
-    assert "there are no_causal, " in refused("train", "c.yaml", "--break", "xyz")
+    assert "expected no_causal, " in refused("train", "c.yaml", "--break", "xyz")
 
 
 def test_a_moved_end_of_the_schedule_is_reported_on_resume(command: Command):

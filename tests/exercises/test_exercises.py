@@ -34,7 +34,7 @@ COMMANDS = (
     "check runs/exercise --only pads,steps,loss --length 7",
     "check runs/exercise --only pads,steps,loss --length 7 --json",
     "check runs/exercise --only pads,steps,loss --length 7 --format html",
-    "check runs/exercise --only pads,steps,loss --length 7 --format junit",
+    "check runs/exercise --only pads,steps,loss --length 7 --format github",
     "check --config exercise-7/exercise.yaml --only pads,steps,loss --length 7",
     "runs",
     "compare runs/exercise",
@@ -91,7 +91,7 @@ def test_no_file_and_no_command_names_the_fault(folder: Path, command: Command):
 
 
 def test_the_sealed_fault_is_at_work_wherever_the_run_is_loaded(folder: Path, command: Command):
-    """The run of an exercise is that of its fault by name, and its proofs fail alike."""
+    """The run of an exercise is that of its fault by name, and its checks fail alike."""
     config = "exercise-7/exercise.yaml"
     fault = read(folder).answer
     assert command("train", "--config", config, *SETS).code == 0

@@ -96,9 +96,6 @@ def test_a_model_without_the_triangle_is_no_decoder() -> None:
     assert "NOT step t of decoding: a fault is in it" in found.tables[-1].notes[0]
 
 
-# Without the mask, without the scale -----------------------------------------------------------
-
-
 def even(view: InspectedBatch) -> InspectedBatch:
     """Queries are zero, so without a mask every weight is the same."""
     for module in view.model.modules():

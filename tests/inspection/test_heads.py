@@ -159,9 +159,6 @@ def test_rules_that_the_data_cannot_tell_apart_are_all_named() -> None:
     assert head.label == "same place or mirror place"
 
 
-# Weights of a model ---------------------------------------------------------------------------
-
-
 def test_the_weights_are_those_of_the_pass() -> None:
     batch = batch_of(ROWS, False)
     model = model_of(VOCABULARY, positions="sinusoidal", n_encoder_layers=2, n_decoder_layers=1)

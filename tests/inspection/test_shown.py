@@ -133,9 +133,6 @@ def test_a_fault_is_seen_in_the_tables():
     assert "NOT" in last.notes[0]
 
 
-# Other libraries -----------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("library", LIBRARIES)
 @pytest.mark.parametrize("pad_mask", ["keys", "keys_and_queries"])
 @pytest.mark.parametrize("fault", [None, "mask_flipped"])

@@ -61,9 +61,6 @@ def test_a_layer_goes_on_from_the_layer_before_it(part: str, shared: bool, norm:
             assert torch.allclose(second["memory"], memory, atol=1e-12)
 
 
-# Tables --------------------------------------------------------------------------------------
-
-
 def cells(table: Table) -> list[list[str]]:
     return [row for _, row in table.rows]
 

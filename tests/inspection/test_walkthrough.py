@@ -5,7 +5,7 @@ from torch.nn import functional as F
 
 from toytrans.inspection import walkthrough
 from toytrans.inspection.shown import batch_of_sequences, fresh
-from toytrans.inspection.table import CLOSED, Table
+from toytrans.inspection.table import Table
 from toytrans.model.masks import MaskMaker
 from toytrans.model.transformer import Transformer
 from toytrans.tokens import PAD_ID, vocabulary_of
@@ -95,24 +95,6 @@ def test_the_conclusion_is_a_measurement(monkeypatch) -> None:
     monkeypatch.setattr(MaskMaker, "encoder_self", closing_one_more)
     (_, wrong) = (row for _, row in list(walkthrough.steps(walkthrough.PAIRS))[-1].rows)
     assert float(wrong[2]) > 1e-3
-
-
-def test_each_trap_is_named_where_it_belongs() -> None:
-    for number, word in (("3", "scale"), ("4", "transpose"), ("7c", "leaving this attention out")):
-        notes = [note for table in step(number) for note in table.notes]
-        assert any(note.startswith("Trap:") and word in note for note in notes), number
-    (_, triangle, larger) = step("11")
-    assert "6 of 20" in triangle.notes[0] and "triangle" in triangle.notes[0]
-    assert ["".join(row) for _, row in triangle.rows] == [
-        "1xxx" + CLOSED,
-        "11xx" + CLOSED,
-        "111x" + CLOSED,
-        "1111" + CLOSED,
-        "1111" + CLOSED,
-    ]
-    assert "5 of 20" in larger.notes[0] and "larger of both pads" in larger.notes[0]
-    assert ["".join(row) for _, row in larger.rows] == ["111x" + CLOSED] * 5
-    assert "(2, 5) gives (5, 5)" in step("4")[0].notes[0]
 
 
 def test_pairs_of_ones_own_are_walked_the_most_padded_first() -> None:

@@ -271,6 +271,3 @@ def test_a_config_with_a_model_of_ones_own(here: Path, refused: Callable[..., st
 def test_anchored_positions_need_the_start_of_a_source():
     with pytest.raises(ValidationError, match=r"count from BOS"):
         config_of(model={"source_bos": False})
-
-
-CONFIG = tiny_yaml()

@@ -1,9 +1,9 @@
 """Every fault in four models over random shapes: `check` finds each, and passes the sound model.
 
 toytrans' own model, torch.nn.Transformer with embeddings around it, Hugging Face's BART, and
-nn.Transformer in fp32 behind a plain function. Beside the faults of `toytrans faults` there is a
-leak of a thousandth: out[t] += 0.001 value[t + 1] in one decoder layer. ROUNDS in the environment
-says how many shapes are drawn.
+nn.Transformer in fp32 behind a plain function. Beside the faults of `toytrans explain faults` there
+is a leak of a thousandth: out[t] += 0.001 value[t + 1] in one decoder layer. ROUNDS in the
+environment says how many shapes are drawn.
 """
 
 import os

@@ -250,7 +250,7 @@ NUMBERS = st.sampled_from(
 )
 SETS = st.tuples(KEYS, JUNK).map(lambda pair: f"{pair[0]}={pair[1]}") | st.text(max_size=9)
 VALUES = {
-    **dict.fromkeys(("--config", "--out", "--plot", "--save", "--pairs"), PATHS),
+    **dict.fromkeys(("--config", "--out", "--plot", "--pairs"), PATHS),
     **dict.fromkeys(("--src", "--tgt"), SEQUENCES),
     **dict.fromkeys(("--layer", "--head", "--length", "--seed", "--beam"), NUMBERS),
     **dict.fromkeys(("--examples", "--decode", "--seeds"), NUMBERS),
@@ -264,7 +264,7 @@ VALUES = {
 OPTIONS = {
     "train": "--config --out --resume --set --device --break",
     "inspect-masks": "--config --src --tgt --json --html --steps --as",
-    "trace": "--config --src --tgt --layer --head --json --save --part",
+    "trace": "--config --src --tgt --layer --head --json --html --part",
     "attention": "--checkpoint --layer --head --plot --json",
     "check": "--config --set --model --break --checkpoint --length --seed --json",
     "demo": "--config --part --layer --json",

@@ -5,14 +5,7 @@ import torch
 
 from toytrans.errors import UserError
 from toytrans.training import devices
-from toytrans.training.devices import choose_device, choose_precision, onednn_keeps_fp32
-
-
-def test_absent_devices_are_refused_with_those_that_exist():
-    with pytest.raises(UserError, match=r"device cuda:9 is not on this machine, which has cpu"):
-        choose_device("cuda:9")
-    assert choose_device("cpu") == torch.device("cpu")
-    assert choose_device("auto").type == ("cuda" if torch.cuda.is_available() else "cpu")
+from toytrans.training.devices import choose_precision, onednn_keeps_fp32
 
 
 def test_precision_auto_follows_the_device_and_the_width(monkeypatch):

@@ -3,14 +3,12 @@
 import json
 import os
 import shutil
-import subprocess
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from conftest import Command, tiny_yaml, trained_run
+from conftest import Command, tiny_yaml
 from forked import COMMAND, Forked
 
 import toytrans
@@ -20,23 +18,11 @@ from toytrans.training.checkpoint import saved_steps
 from toytrans.training.run import RunFolder
 from toytrans.training.session import open_session
 
-CONFIG = tiny_yaml(train={"log_every": 2})
 TRAIN = ("train", "--config", "c.yaml")
-RESUME = (*TRAIN, "--out", "run", "--resume")
+RESUME = (*TRAIN, "--resume")
 LONGER = (*RESUME, "--set", "train.max_steps=14")
 
 Refused = Callable[..., str]
-
-
-@pytest.fixture(scope="module")
-def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return trained_run(tmp_path_factory, CONFIG)
-
-
-@pytest.fixture
-def run(trained: Path, here: Path) -> Path:
-    """A run of six steps in the working directory."""
-    return Path(shutil.copytree(trained, "run"))
 
 
 def contents(folder: Path) -> dict[str, bytes]:
@@ -48,12 +34,9 @@ def steps_of(run: Path) -> list[int]:
     return [json.loads(line)["step"] for line in (run / "metrics.jsonl").read_text().splitlines()]
 
 
-# Names -------------------------------------------------------------------------------------------
-
-
-@pytest.mark.usefixtures("here")
+@pytest.mark.usefixtures("run")
 def test_runs_are_named_after_their_config_and_counted(command: Command):
-    for expected in ("c", "c-2", "c-3"):
+    for expected in ("c-2", "c-3"):
         assert f"runs/{expected}: cpu, fp32" in command(*TRAIN).err
     assert sorted(os.listdir("runs")) == ["c", "c-2", "c-3"]
     assert "runs/c-3" in command("eval").out, "the newest run is taken"
@@ -69,11 +52,13 @@ def test_runs_are_named_after_their_config_and_counted(command: Command):
 def test_a_config_takes_no_run_of_another_config(command: Command):
     """exp-2.yaml's first run has the name that exp.yaml's second would have."""
     for name in ("exp.yaml", "exp-2.yaml"):
-        Path(name).write_text(CONFIG)
-    assert command("train", "--config", "exp-2.yaml").code == 0
+        Path(name).write_text(tiny_yaml())
+    untrained = ("--set", "train.max_steps=0")
+    assert command("train", "--config", "exp-2.yaml", *untrained).code == 0
     before = contents(Path("runs/exp-2"))
-    assert "runs/exp-3: " in command("train", "--config", "exp.yaml").err, "a free name"
-    answer = command("train", "--config", "exp.yaml", "--resume")
+    first = command("train", "--config", "exp.yaml", *untrained)
+    assert "runs/exp-3: " in first.err, "a free name"
+    answer = command("train", "--config", "exp.yaml", *untrained, "--resume")
     assert answer.code == 0 and "runs/exp-3: " in answer.err
     assert contents(Path("runs/exp-2")) == before
 
@@ -95,7 +80,7 @@ def test_two_trainings_at_once_take_two_folders():
     both = [Forked(COMMAND, *TRAIN) for _ in range(2)]
     assert [process.ended().code for process in both] == [0, 0]
     assert sorted(os.listdir("runs")) == ["c", "c-2"]
-    assert [steps_of(Path("runs", name)) for name in ("c", "c-2")] == [[2, 4, 6]] * 2
+    assert [steps_of(Path("runs", name)) for name in ("c", "c-2")] == [[1, 2, 3, 4, 5, 6]] * 2
 
 
 @pytest.mark.usefixtures("here")
@@ -106,16 +91,13 @@ def test_a_link_that_leads_nowhere_is_told(refused: Refused, link: str, words: t
     assert f"{link} is a link to /not/mounted, which is not there" in refused(*TRAIN, *words)
 
 
-# What is there stays -----------------------------------------------------------------------------
-
-
 def test_a_run_is_never_replaced(run: Path, refused: Refused):
     before = contents(run)
-    message = refused(*TRAIN, "--out", "run", "--set", "seed=1")
-    assert "run: holds a run; resume it with --resume" in message
+    message = refused(*TRAIN, "--out", "runs/c", "--set", "seed=1")
+    assert "runs/c: holds a run; resume it with --resume" in message
     assert "or name another --out" in message
-    with pytest.raises(toytrans.UserError, match="run: holds a run"):
-        toytrans.train("c.yaml", "run", seed=1)
+    with pytest.raises(toytrans.UserError, match="runs/c: holds a run"):
+        toytrans.train("c.yaml", "runs/c", seed=1)
     assert "--out: empty" in refused(*TRAIN, "--out", "", "--resume")
     assert contents(run) == before
 
@@ -152,7 +134,7 @@ def test_a_training_killed_before_its_config_was_written_starts_again(
         Path("r", name).touch()
     answer = command(*TRAIN, "--out", "r", "--resume")
     assert answer.code == 0 and "starting at step 0" in answer.err
-    assert steps_of(Path("r")) == [2, 4, 6]
+    assert steps_of(Path("r")) == [1, 2, 3, 4, 5, 6]
 
 
 @pytest.mark.parametrize("bad", [("--set", "train.lr=much"), ("--device", "cuda:77")])
@@ -189,7 +171,7 @@ def test_nothing_is_written_through_a_link_or_a_pipe(
     if make == "pipe":
         os.mkfifo(run / name)
     else:
-        (run / name).symlink_to("../diary")
+        (run / name).symlink_to("../../diary")
     others = contents(run)
     answer = command(*LONGER)
     assert answer.code == 2, answer.err
@@ -208,38 +190,39 @@ def test_a_resume_without_its_checkpoints_changes_nothing(run: Path, refused: Re
         (run / "checkpoints").symlink_to("/not/mounted")
     before = contents(run)
     said = refused(*LONGER)
-    assert "run/checkpoints: holds none of the 3 checkpoints" in said and "put it back" in said
+    assert "runs/c/checkpoints: holds none of the" in said and "put it back" in said
     assert contents(run) == before
 
 
 def test_checkpoints_may_lie_on_another_disk(run: Path, command: Command):
     (run / "checkpoints").rename("disk")
-    (run / "checkpoints").symlink_to("../disk")
+    (run / "checkpoints").symlink_to("../../disk")
     assert command(*LONGER).code == 0
     assert saved_steps(run)[-2:] == [12, 14]
 
 
-# Two trainings at once ---------------------------------------------------------------------------
-
 HOLDS = """
 import time; from pathlib import Path
 from toytrans.training.folder import locked_folder
-with locked_folder(Path("run")): print("locked", flush=True); time.sleep(60)
+with locked_folder(Path("runs/c")): Path("locked").touch(); time.sleep(60)
 """
 
 
 def test_a_second_training_is_refused_until_the_first_is_gone(run: Path, command: Command):
     """However it went: kill -9 is the harshest. Readers do not mind."""
-    with subprocess.Popen([sys.executable, "-c", HOLDS], stdout=subprocess.PIPE) as process:
-        assert process.stdout is not None and process.stdout.readline() == b"locked\n"
-        before = contents(run)
-        answer = command(*LONGER)
-        assert (answer.code, answer.out, answer.err.count("\n")) == (2, "", 1)
-        assert "run: another training is writing here" in answer.err
-        assert command("eval", "run").code == command("report", "run").code == 0
-        assert "being written" in command("runs", ".", "--json").out
-        assert contents(run) == before
-        process.kill()
+    first = Forked(HOLDS)
+    while not Path("locked").exists():
+        assert first.process.is_alive()
+        time.sleep(0.01)
+    before = contents(run)
+    answer = command(*LONGER)
+    assert (answer.code, answer.out, answer.err.count("\n")) == (2, "", 1)
+    assert "runs/c: another training is writing here" in answer.err
+    assert command("eval").code == 0
+    assert "being written" in command("runs", ".", "--json").out
+    assert contents(run) == before
+    first.process.kill()
+    assert first.ended().code == -9
     assert command(*LONGER).code == 0
     assert "finished" in command("runs", ".", "--json").out
 
@@ -258,7 +241,7 @@ def test_of_two_resumes_at_once_one_is_refused_and_nothing_is_lost(run: Path):
     winner.process.terminate()
     assert winner.ended().code == 143
     steps = steps_of(run)
-    assert steps == list(range(2, steps[-1] + 1, 2)), "each record once"
+    assert steps == list(range(1, steps[-1] + 1)), "each record once"
     assert saved_steps(run)[-1] >= steps[-1], "the winner has saved"
 
 
@@ -267,7 +250,7 @@ def test_of_two_new_trainings_in_one_folder_one_is_refused(here: Path):
     (code, *_), (other, _, err) = sorted(process.ended() for process in both)
     assert (code, other) == (0, 2) and err.count("\n") == 1
     assert "new: another training is writing here" in err or "new: holds a run" in err
-    assert steps_of(here / "new") == [2, 4, 6]
+    assert steps_of(here / "new") == [1, 2, 3, 4, 5, 6]
 
 
 def test_a_run_that_is_moved_while_it_trains_writes_to_no_other(run: Path):
@@ -294,5 +277,5 @@ def test_a_system_without_locks_says_so_and_trains(
     for name, value in (("fcntl.fcntl", no_lock), ("fcntl", None)):
         monkeypatch.setattr(f"toytrans.training.lock.{name}", value)
         answer = command(*RESUME)
-        assert answer.code == 0 and "run: no file locks here" in answer.err
+        assert answer.code == 0 and "runs/c: no file locks here" in answer.err
         assert command("runs", ".").code == 0

@@ -56,9 +56,6 @@ def test_a_saved_config_says_what_applies_to_the_run(command: Command):
     assert yaml.safe_load(path.read_text())["model"] == saved["model"]
 
 
-# Resumes -----------------------------------------------------------------------------------------
-
-
 def test_a_raised_limit_goes_on_and_nothing_derived_changes(command: Command):
     command(*TRAIN)
     before = Path("r/config.yaml").read_text()
@@ -136,9 +133,6 @@ def test_another_machine_is_named_where_a_run_goes_on(command: Command):
     assert "may differ" not in command(*TRAIN, "--resume", "--set", "train.max_steps=4").err
 
 
-# Records -----------------------------------------------------------------------------------------
-
-
 def test_records_are_appended_and_those_of_a_resume_replace_those_of_before(command: Command):
     command(*TRAIN, "--set", "train.max_steps=6")
     metrics = Path("r/metrics.jsonl")
@@ -156,17 +150,18 @@ def test_records_are_appended_and_those_of_a_resume_replace_those_of_before(comm
     assert [row["loss"] for row in again.records] == [row["loss"] for row in written]
 
 
-@pytest.mark.parametrize(
-    "line",
-    [b"", b"\xff", b"{}", b"[]", b'{"step": "6"}', b'{"step": -1}', b'{"step": 6, "loss": {}}']
-    + [b'{"step": 6, "loss": NaN}', b"[" * 9_000, b'{"step": ' + b"9" * 9_000 + b"}"],
-)
-def test_a_line_that_holds_no_record_is_skipped_and_counted(command: Command, line: bytes):
+def test_lines_that_hold_no_record_are_skipped_and_counted(command: Command):
     command(*TRAIN)
     first, last = Path("r/metrics.jsonl").read_bytes().splitlines()
-    Path("r/metrics.jsonl").write_bytes(b"\n".join([first, line, last, b'{"step": 9}', b"{"]))
-    run = RunFolder.open(Path("r"))
-    assert [record["step"] for record in run.records] == [1, 2, 9] and run.damaged_lines == 1
+    for line in (
+        *(b"", b"\xff", b"{}", b"[]", b'{"step": "6"}', b'{"step": -1}'),
+        *(b'{"step": 6, "loss": {}}', b'{"step": 6, "loss": NaN}'),
+        *(b"[" * 9_000, b'{"step": ' + b"9" * 9_000 + b"}"),
+    ):
+        Path("r/metrics.jsonl").write_bytes(b"\n".join([first, line, last, b'{"step": 9}', b"{"]))
+        run = RunFolder.open(Path("r"))
+        assert [record["step"] for record in run.records] == [1, 2, 9], line
+        assert run.damaged_lines == 1, line
 
 
 @pytest.mark.usefixtures("in_time")
@@ -174,4 +169,4 @@ def test_records_without_end_are_read_up_to_a_limit(command: Command):
     command(*TRAIN)
     os.truncate("r/metrics.jsonl", 300 * 10**9)
     assert steps() == [1, 2]
-    assert command("report", "r").code == 0 and command("doctor", "r").code in (0, 1)
+    assert command("doctor", "r").code in (0, 1)

@@ -1,6 +1,5 @@
 """Signals: none is lost, training saves, what was begun is cleaned up; and what waits says so."""
 
-import contextlib
 import os
 import signal
 import socket
@@ -66,24 +65,14 @@ def heeded() -> Iterator[None]:
         signal.signal(number, handler)
 
 
-@contextlib.contextmanager
-def python(code: str, *words: str, **options) -> Iterator[subprocess.Popen[str]]:
-    """A program with arguments, its standard error kept; it ends with the block."""
-    pipes = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE, "text": True}
-    line = [sys.executable, "-P", "-c", code, *words]
-    with subprocess.Popen(line, **pipes, **options) as process:
-        try:
-            yield process
-        finally:
-            process.kill()
-
-
-@pytest.mark.parametrize("number", SIGNALS)
-@pytest.mark.parametrize("module", ["typer", "torch"])
+@pytest.mark.parametrize(
+    ("module", "number"),
+    [("typer", signal.SIGINT), ("torch", signal.SIGTERM), ("torch", signal.SIGHUP)],
+)
 def test_a_signal_in_an_import_ends_the_command(module, number):
-    with python(IN_AN_IMPORT, module, str(number.value), *TRAIN) as process:
-        _, err = process.communicate(timeout=60)
-    assert (process.returncode, err) == (128 + number, "")
+    line = [sys.executable, "-P", "-c", IN_AN_IMPORT, module, str(number.value), *TRAIN]
+    done = subprocess.run(line, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (128 + number, "")
     assert not Path("run").exists()
 
 
@@ -135,9 +124,8 @@ def test_a_hang_up_that_is_ignored_stays_ignored(command: Command, at_step):
 
 
 def test_a_second_signal_leaves_at_once():
-    with python(TWO_SIGNALS, *TRAIN) as process:
-        _, err = process.communicate(timeout=60)
-    assert process.returncode == 143 and "saved" not in err and "Traceback" not in err
+    done = Forked(TWO_SIGNALS, *TRAIN).ended()
+    assert done.code == 143 and "saved" not in done.err and "Traceback" not in done.err
 
 
 BEFORE_THE_FIRST_STEP = """
@@ -176,8 +164,6 @@ def test_a_signal_while_the_run_is_described_is_heeded_before_a_step(
     monkeypatch.undo()
 
 
-# Waiting -------------------------------------------------------------------------------------
-
 CONNECTING = """
 import sys
 from datetime import timedelta
@@ -193,17 +179,16 @@ def test_a_process_that_waits_for_others_heeds_signals_and_gives_up(seconds: str
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = str(free.getsockname()[1])
     place = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "RANK": "0", "WORLD_SIZE": "2"}
-    with python(CONNECTING, seconds, *TRAIN, env=os.environ | place) as process:
-        if seconds == "600":
-            wait_until_taken(port)
-            process.send_signal(signal.SIGINT)
-        _, err = process.communicate(timeout=60)
-    assert not Path("run").exists()
+    waiting = Forked(CONNECTING, seconds, *TRAIN, environment=os.environ | place)
     if seconds == "600":
-        assert process.returncode == -signal.SIGINT, "which a shell shows as 130"
-        return
-    assert process.returncode == 2 and err.count("\n") == 1 and "unset RANK" in err
-    assert f"toytrans: 2 processes cannot connect at 127.0.0.1:{port}" in err
+        wait_until_taken(port)
+        os.kill(waiting.process.pid, signal.SIGINT)
+        assert waiting.ended().code == -signal.SIGINT, "which a shell shows as 130"
+    else:
+        done = waiting.ended()
+        assert done.code == 2 and done.err.count("\n") == 1 and "unset RANK" in done.err
+        assert f"toytrans: 2 processes cannot connect at 127.0.0.1:{port}" in done.err
+    assert not Path("run").exists()
 
 
 def wait_until_taken(port: str) -> None:
@@ -215,9 +200,6 @@ def wait_until_taken(port: str) -> None:
             return
         time.sleep(0.1)
     raise AssertionError("nobody listens within a minute")
-
-
-# The working directory -----------------------------------------------------------------------
 
 
 def test_the_working_directory_is_left_out_once_we_have_started():

@@ -44,8 +44,9 @@ FAMILIES = (
 @dataclass(frozen=True)
 class Entry:
     """A model and its verdict: PASS, FAIL, cannot judge, refused (a UserError), or several of
-    them. checks: of a FAIL, at least one of these checks fails; any, where empty. is_long: the
-    verdict needs the longer sequences that `check` tries by default."""
+    them. checks: of a FAIL, at least one of these fails, any where empty; of a PASS, all of these
+    pass. is_long: the verdict needs the longer sequences that `check` tries by default. says: words
+    of the report."""
 
     name: str
     family: str
@@ -54,28 +55,30 @@ class Entry:
     checks: tuple[str, ...]
     why: str
     is_long: bool
-
-    @property
-    def verdicts(self) -> list[str]:
-        return self.verdict.split(" or ")
+    says: str
 
 
 _found: list[Entry] = []
 
 
 def faulty(
-    checks: str = "", verdict: str = "FAIL", is_long: bool = False, **given: Any
+    checks: str = "", verdict: str = "FAIL", is_long: bool = False, says: str = "", **given: Any
 ) -> Callable[[Any], Any]:
     """Registers a maker of a faulty model; given: further arguments of `check`."""
-    return lambda maker: _register(maker, verdict, checks, given, is_long)
+    return lambda maker: _register(maker, verdict, checks, given, is_long, says)
 
 
-def sound(verdict: str = "PASS", is_long: bool = False, **given: Any) -> Callable[[Any], Any]:
+def sound(
+    verdict: str = "PASS", checks: str = "", is_long: bool = False, says: str = "", **given: Any
+) -> Callable[[Any], Any]:
     """Registers a maker of a sound model; its embeddings are given too, where it has both."""
-    return lambda maker: _register(maker, verdict, "", {"embedding": True} | given, is_long)
+    own = {"embedding": True} | given
+    return lambda maker: _register(maker, verdict, checks, own, is_long, says)
 
 
-def _register(maker: Any, verdict: str, checks: str, given: dict[str, Any], is_long: bool) -> Any:
+def _register(
+    maker: Any, verdict: str, checks: str, given: dict[str, Any], is_long: bool, says: str
+) -> Any:
     def build() -> dict[str, Any]:
         torch.manual_seed(3)
         made = maker()
@@ -91,7 +94,7 @@ def _register(maker: Any, verdict: str, checks: str, given: dict[str, Any], is_l
     name, family = maker.__name__.replace("_", " ").strip(), maker.__module__.rpartition(".")[2]
     why = (maker.__doc__ or "").partition("\n")[0]
     assert why, f"{name} lacks a docstring"
-    _found.append(Entry(name, family, build, verdict, tuple(checks.split()), why, is_long))
+    _found.append(Entry(name, family, build, verdict, tuple(checks.split()), why, is_long, says))
     return maker
 
 
@@ -108,3 +111,8 @@ def entries() -> tuple[Entry, ...]:
     names = [entry.name for entry in _found]
     assert len(set(names)) == len(names), sorted(n for n in names if names.count(n) > 1)
     return tuple(_found)
+
+
+def built(name: str) -> dict[str, Any]:
+    """The arguments of `check` for an entry."""
+    return next(entry for entry in entries() if entry.name == name).build()

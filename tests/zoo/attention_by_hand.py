@@ -48,10 +48,7 @@ class _Model(Translator):
     attention = Hand
 
 
-# Scales --------------------------------------------------------------------------------------
-
-
-@faulty("scale")
+@faulty("scale", says="0.354, 1 / root of the model's width 8; 1 / root of the head's")
 class root_of_the_models_width(_Model):
     """Scores are divided by the root of d_model."""
 
@@ -59,7 +56,7 @@ class root_of_the_models_width(_Model):
         scale = WIDTH**-0.5
 
 
-@faulty("scale")
+@faulty("scale", says="scaled twice")
 class fused_attention_of_scaled_queries(_Model):
     """Queries are scaled, and F.scaled_dot_product_attention scales again."""
 
@@ -68,7 +65,7 @@ class fused_attention_of_scaled_queries(_Model):
             return F.scaled_dot_product_attention(q * self.scale, k, v, attn_mask=mask)
 
 
-@faulty("scale")
+@faulty("scale", says="encoder.0.self_attn.heads.0: scores are q k times")
 class a_head_a_module_by_the_models_width(_Model):
     """Each head is a module of its own, and divides by the root of what it is given."""
 
@@ -92,7 +89,7 @@ class _Head(nn.Module):
         return scores.masked_fill(~mask, -1e9).softmax(-1) @ self.c(memory)
 
 
-@faulty("scale")
+@faulty("scale", says="nothing scales the scores")
 class no_scale_by_hand(_Model):
     """Nothing scales the scores."""
 
@@ -100,7 +97,7 @@ class no_scale_by_hand(_Model):
         scale = 1
 
 
-@faulty("scale")
+@faulty("scale", says="multiplied in place of divided")
 class multiplied_by_the_root(_Model):
     """Scores are multiplied by the root of the head's width."""
 
@@ -108,10 +105,7 @@ class multiplied_by_the_root(_Model):
         scale = HEAD**0.5
 
 
-# Masks, axes, heads --------------------------------------------------------------------------
-
-
-@faulty("scale")
+@faulty("scale", says="closed scores hold -1e-12, which closes nothing")
 class closed_by_minus_a_trillionth(_Model):
     """-1e-12 for -1e12."""
 
@@ -119,7 +113,7 @@ class closed_by_minus_a_trillionth(_Model):
         fill = -1e-12
 
 
-@faulty("scale")
+@faulty("scale", says="closed scores hold -1e-12, which closes nothing")
 class minus_a_trillionth_added(_Model):
     """The same, multiplied with the mask and added."""
 
@@ -128,7 +122,7 @@ class minus_a_trillionth_added(_Model):
             return scores + (1 - mask.to(scores)) * -1e-12
 
 
-@faulty("scale")
+@faulty("scale", says="closed scores hold -1, which closes nothing")
 class minus_one_in_fused_attention(_Model):
     """A mask of 0 and -1 is passed to F.scaled_dot_product_attention."""
 
@@ -138,7 +132,7 @@ class minus_one_in_fused_attention(_Model):
             return F.scaled_dot_product_attention(q, k, v, attn_mask=added)
 
 
-@faulty("scale")
+@faulty("scale", says="another axis than the keys")
 class softmax_over_the_first_axis_but_one(_Model):
     """F.softmax(scores, dim=1): over the heads."""
 
@@ -147,7 +141,7 @@ class softmax_over_the_first_axis_but_one(_Model):
             return F.softmax(scores, dim=1)
 
 
-@faulty("scale")
+@faulty("scale", says="another axis than the keys")
 class softmax_over_the_queries_by_einsum(_Model):
     """Softmax over queries, whose weights are summed by einsum."""
 
@@ -157,7 +151,7 @@ class softmax_over_the_queries_by_einsum(_Model):
             return torch.einsum("bhqk,bhkd->bhqd", self.close(scores, mask).softmax(2), v)
 
 
-@faulty("scale")
+@faulty("scale", says="heads are split or merged by a reshape alone")
 class heads_merged_without_a_turn(_Model):
     """(B, H, T, d) is reshaped to (B, T, D): heads are mixed with places, and the future leaks."""
 
@@ -166,16 +160,13 @@ class heads_merged_without_a_turn(_Model):
             return x.reshape(len(x), x.shape[2], -1)
 
 
-@faulty("scale")
+@faulty("scale", says="heads are split or merged by a reshape alone")
 class heads_split_without_a_turn(_Model):
     """(B, T, D) is viewed as (B, H, T, d)."""
 
     class attention(Hand):
         def split(self, x):
             return x.view(len(x), HEADS, -1, HEAD)
-
-
-# Sound variations ----------------------------------------------------------------------------
 
 
 @sound()
@@ -204,7 +195,7 @@ class no_scale_that_is_declared(_Model):
         scale = 1
 
 
-@sound()
+@sound(says="give scale=1")
 class a_bias_of_zeros_and_no_scale(_Model):
     """T5's attention before its biases are trained: they are zero."""
 
@@ -221,7 +212,7 @@ class a_bias_of_zeros_and_no_scale(_Model):
             return super().close(scores + bias.permute(2, 0, 1), mask)
 
 
-@sound()
+@sound(says="a learned number scales")
 class a_learned_temperature_of_one(_Model):
     """Scores are multiplied by the exponential of a number that is learned, 0 at first."""
 
@@ -234,7 +225,7 @@ class a_learned_temperature_of_one(_Model):
             return q @ k.mT * self.logarithm.exp()
 
 
-@sound()
+@sound(says="give scale=1")
 class normed_queries_and_no_scale(_Model):
     """Queries and keys are layer-normed, and nothing scales them."""
 

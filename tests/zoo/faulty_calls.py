@@ -59,7 +59,7 @@ class state_carried_over(Translator):
         return memory
 
 
-@faulty("calls rows")
+@faulty("calls", says="it keeps something from call to call")
 def a_function_with_a_counter():
     """A plain function that adds how often it was called."""
     model, calls = Translator().eval(), []
@@ -88,7 +88,7 @@ class no_triangle_in_eleven_rows(Translator):
         return super().target_mask(tgt, number) | torch.tensor(len(tgt) == 11)
 
 
-@faulty("pads future", embedding=None)
+@faulty("future", embedding=None, says="depend on the future")
 class gradient_of_the_future(Translator):
     """The logits hold back the future, its gradient flows: what is added cancels but for that."""
 

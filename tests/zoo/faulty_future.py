@@ -10,17 +10,12 @@ from .parts import (
 )
 
 SEEN = "future"
-"""The proofs that a change of the future reaches."""
+"""The checks that a change of the future reaches."""
 
 
 class _MinusOne(Attention):
     def weights(self, scores, mask):
         return (scores - (~mask).to(scores)).softmax(-1)
-
-
-class _AfterSoftmax(Attention):
-    def weights(self, scores, mask):
-        return scores.softmax(-1) * mask
 
 
 def _with_attention(attention):

@@ -50,9 +50,16 @@ class _Padded(Translator):
         return logits.masked_fill(torch.arange(32) >= 13, self.closed)
 
 
-@faulty(SEEN, vocabulary_size=32)
+@faulty(SEEN, vocabulary_size=32, says="sees the future")
 class leak_beside_minus_a_billion(_Padded):
     """A leak of a thousandth in logits of which 19 of 32 are -1e9."""
+
+
+@faulty(SEEN, vocabulary_size=32, says="sees the future")
+class leak_beside_minus_infinity(_Padded):
+    """The same leak beside -inf."""
+
+    closed = -torch.inf
 
 
 @faulty(SEEN, vocabulary_size=32, embedding=True)

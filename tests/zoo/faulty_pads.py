@@ -11,7 +11,7 @@ from .parts import WIDTH, Attention, Embedding, Translator, real, waves
 from .sound_batches import filled, given, make_batch
 
 SEEN = "pads rows"
-"""The proofs that a pad which is seen fails."""
+"""The checks that a pad which is seen fails."""
 
 
 @faulty(SEEN)
@@ -34,11 +34,6 @@ class pad_mask_of_another_id(Translator):
 
     def cross_mask(self, src, tgt, number):
         return (src != -1)[:, None, None]
-
-
-class _AfterSoftmax(Attention):
-    def weights(self, scores, mask):
-        return scores.softmax(-1) * mask
 
 
 class _Recurrent(Translator):

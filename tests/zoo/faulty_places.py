@@ -25,9 +25,6 @@ class scaled_by_the_largest(_Mixing):
         return (y / scale).round() * scale
 
 
-# The target's length -------------------------------------------------------------------------
-
-
 class _FromTheEnd(Embedding):
     def places(self, ids):
         return waves(real(ids).sum(1)[:, None] - torch.arange(ids.shape[1]))

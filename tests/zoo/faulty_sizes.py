@@ -78,10 +78,7 @@ class dropout_left_on(Translator):
         return F.dropout(self.target(tgt), 0.1)
 
 
-# Train mode ----------------------------------------------------------------------------------
-
-
-@faulty(SEEN)
+@faulty(SEEN, says="train mode alone")
 class open_in_train_mode(Translator):
     """The triangle is left out while training."""
 

@@ -115,19 +115,19 @@ def first_label_ignored():
     return given(loss=lambda logits, labels: mean_loss(logits[:, 1:], labels[:, 1:]))
 
 
-@faulty("loss")
+@faulty("loss", says="its sign is wrong")
 def the_sign_of_the_loss():
     """The mean log-probability of the labels, which training should raise, as a loss."""
     return given(loss=lambda logits, labels: -mean_loss(logits, labels))
 
 
-@faulty("loss")
+@faulty("loss", says="it takes softmax twice; give cross entropy the logits")
 def softmax_in_the_loss():
     """Cross entropy of probabilities."""
     return given(loss=lambda logits, labels: mean_loss(logits.softmax(-1), labels))
 
 
-@faulty("loss")
+@faulty("loss", says="the model gives probabilities")
 def softmax_in_the_model():
     """The model gives probabilities, and the loss is cross entropy."""
 
@@ -138,7 +138,7 @@ def softmax_in_the_model():
     return given(model=Model())
 
 
-@faulty("loss")
+@faulty("loss", says="take log_softmax before nll_loss")
 def no_softmax_at_all():
     """nll_loss of logits."""
 
@@ -146,9 +146,6 @@ def no_softmax_at_all():
         return F.nll_loss(logits.mT, labels, ignore_index=PAD)
 
     return given(loss=loss)
-
-
-# Structure -----------------------------------------------------------------------------------
 
 
 @faulty("scale")

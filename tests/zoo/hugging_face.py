@@ -24,14 +24,16 @@ ONE = {
 }
 """Of models that are one stack."""
 
+MOST = "pads future rows loss order labels sublayers"
 
-@sound()
+
+@sound(checks=MOST)
 def bart():
     """BART."""
     return hf.BartForConditionalGeneration(hf.BartConfig(**SIZES))
 
 
-@sound()
+@sound(checks=MOST)
 def marian():
     """Marian, whose start is its pad."""
     config = hf.MarianConfig(**SIZES, pad_token_id=29, decoder_start_token_id=29)
@@ -43,16 +45,16 @@ def _t5(config=hf.T5Config, model=hf.T5ForConditionalGeneration, **more):
     return model(config(**sizes, num_heads=2, decoder_start_token_id=0, **more))
 
 
-@sound()
+@sound(checks=MOST)
 def t5():
     """T5: relative bias, RMSNorm, no scale."""
     return _t5()
 
 
-@sound(start_id=1, eos_id=2)
+@sound(start_id=1, eos_id=2, checks=MOST)
 def two_berts():
     """BERT and BERT as encoder and decoder."""
-    halves = hf.BertConfig(**ONE), hf.BertConfig(**ONE)
+    halves = hf.BertConfig(**ONE), hf.BertConfig(**ONE | {"vocab_size": 25})
     return hf.EncoderDecoderModel(hf.EncoderDecoderConfig.from_encoder_decoder_configs(*halves))
 
 
@@ -80,7 +82,7 @@ def llama_that_is_not_causal():
     return model
 
 
-@sound()
+@sound(checks="pads")
 def bloom():
     """Bloom: ALiBi counted from the attention mask, no position_ids."""
     sizes = {"vocab_size": 30, "hidden_size": 16, "n_layer": 2, "n_head": 2}
@@ -139,7 +141,7 @@ def bart_that_reads_source_pads():
     return Reading(hf.BartConfig(**SIZES))
 
 
-@faulty("loss")
+@faulty("loss", says="the model's own loss")
 def bart_whose_loss_counts_pads():
     """BART's loss, divided by all places."""
 
@@ -151,3 +153,44 @@ def bart_whose_loss_counts_pads():
             return found
 
     return Summing(hf.BartConfig(**SIZES))
+
+
+@sound(checks="pads", says="2 pads before them")
+def llama():
+    """Llama, whose pads may stand before the ids, with position_ids."""
+    return hf.LlamaForCausalLM(hf.LlamaConfig(**ONE))
+
+
+@faulty("pads", says="attention_mask is 0")
+def llama_that_ignores_its_mask():
+    """Llama that is not passed its attention mask."""
+
+    class Ignoring(hf.LlamaForCausalLM):
+        def forward(self, input_ids=None, attention_mask=None, **named):
+            return super().forward(input_ids=input_ids, **named)
+
+    return Ignoring(hf.LlamaConfig(**ONE))
+
+
+@sound(checks="labels")
+def bart_whose_pad_is_its_end():
+    """Pad and end share an id, and labels of -100 tell them apart."""
+    return hf.BartForConditionalGeneration(hf.BartConfig(**SIZES, pad_token_id=2, eos_token_id=2))
+
+
+@sound(checks="steps")
+def gpt2():
+    """GPT-2."""
+    return hf.GPT2LMHeadModel(hf.GPT2Config(**ONE))
+
+
+@sound(says="does not apply: future")
+def bert():
+    """BERT, an encoder."""
+    return hf.BertForMaskedLM(hf.BertConfig(**ONE))
+
+
+@faulty("steps", says="without position_ids both agree")
+def camembert_that_counts_places_otherwise():
+    """CamemBERT's places begin behind the pad id, and position_ids do not."""
+    return hf.CamembertForCausalLM(hf.CamembertConfig(**ONE, is_decoder=True))

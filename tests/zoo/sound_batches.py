@@ -85,9 +85,6 @@ def a_fixed_width():
     return given(batch=lambda pairs: make_batch(pairs, width=70))
 
 
-# Pads ----------------------------------------------------------------------------------------
-
-
 class _AnyPads(Translator):
     """Pads may stand on either side; places count what is real; another id may be the pad."""
 
@@ -131,7 +128,7 @@ class _Spelled(Embedding):
         return self.tokens(self.characters[ids]).sum(-2) + self.places(ids)
 
 
-@sound()
+@sound(checks="pads")
 def words_made_of_characters():
     """Tables of characters are asked for 0 where a word is short, not where a pad stands."""
     model = Translator()

@@ -7,7 +7,7 @@ from . import sound
 from .parts import WIDTH, Translator
 
 
-@sound()
+@sound(checks="pads rows", says="of one length in every batch")
 class source_and_target_of_one_length(Translator):
     """Refuses a source and a target of different lengths."""
 
@@ -39,7 +39,7 @@ class _OtherPad(Translator):
     cross_mask = lambda self, src, tgt, number: self.source_mask(src, number)  # noqa: E731
 
 
-@sound("cannot judge")
+@sound("cannot judge", says="give source_pad_id=3")
 class another_source_pad_that_is_not_given(_OtherPad):
     """Sources are padded with 3, and check is not told so."""
 

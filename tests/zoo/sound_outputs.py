@@ -1,11 +1,8 @@
 """Sound models that answer, or are called, in an unusual way."""
 
 import math
-from dataclasses import dataclass
-from typing import Any
 
 import torch
-from torch import Tensor
 
 from . import sound
 from .parts import WIDTH, Embedding, Translator
@@ -18,12 +15,6 @@ class a_tuple(Translator):
     def forward(self, src, tgt):
         memory = self.encode(src)
         return self.head(self.decode(src, tgt, memory)), memory
-
-
-@dataclass
-class Answer:
-    logits: Tensor
-    loss: Any = None
 
 
 @sound()
@@ -62,6 +53,18 @@ class _Padded(Translator):
     def forward(self, src, tgt):
         logits = super().forward(src, tgt)
         return logits.masked_fill(torch.arange(32) >= 13, self.closed)
+
+
+@sound(vocabulary_size=32)
+class ids_closed_by_minus_a_billion(_Padded):
+    """Ids without a symbol have logits of -1e9."""
+
+
+@sound(vocabulary_size=32)
+class ids_closed_by_minus_infinity(_Padded):
+    """Ids without a symbol have logits of -inf."""
+
+    closed = -torch.inf
 
 
 @sound()

@@ -81,9 +81,6 @@ class decaying_sum(_Mixing):
         return torch.stack(found, 1)
 
 
-# Step by step --------------------------------------------------------------------------------
-
-
 @sound("PASS or cannot judge")
 class a_loop_without_a_cache(Translator):
     """Logits of each step from a pass over the prefix."""

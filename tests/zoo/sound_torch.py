@@ -116,9 +116,6 @@ class multihead_attention_of_other_widths(Translator):
             return self.inner(x, keys, keys, attn_mask=blocked)[0]
 
 
-# Other ways to run ---------------------------------------------------------------------------
-
-
 @sound()
 class in_inference_mode(Translator):
     """torch.inference_mode around all of it."""

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from toytrans.checks.copies import Copy, Counted, RoundedAgain
+from toytrans.checks.copies import Copy, Counted, RoundedAgain, restored
 from toytrans.checks.result import CannotJudge
 from toytrans.checks.subject import Ids, NoAnswer, Symbols, wider
 from toytrans.errors import UserError
@@ -27,7 +27,7 @@ COARSE, MOST_ROUNDING = 2e-2, 1e-1
 """The tolerance of half precision, and what it may grow to where the model's rounding is larger."""
 
 SHORT = 12
-"""Symbols up to which a batch counts as short: what costs much is asked of such ones alone."""
+"""Symbols up to which a batch counts as short."""
 
 SHORTEST = 4
 """Symbols that the longest sequence of a check has at least."""
@@ -84,8 +84,6 @@ class Batch:
         self.pairs: Symbols = [
             (self.row(s), self.row(t)) for s, t in _lengths(setting.length, setting.rows)
         ]
-        if self.facts.equal_lengths:
-            self.pairs = [(s, self.row(len(s))) for s, _ in self.pairs]
         self.src, self.tgt_in, self.tgt_out = self.model.batch(self.pairs)
         if not self.facts.has_source:
             self.src = self.src[:, :0]
@@ -94,7 +92,7 @@ class Batch:
         self.real_source = self.facts.real_source(self.src)
         numbers = torch.arange(self.real.numel()).view(self.real.shape)
         self.of = numbers.masked_fill(~self.real, -1)
-        self.kept: dict[str, Any] = {}
+        self.kept: dict[Any, Any] = {}
         self.logits = self._first_answer()
         self._measure()
 
@@ -110,6 +108,18 @@ class Batch:
         place = (self.symbols == ids[..., None]).int().argmax(-1)
         step = torch.randint(1, len(self.symbols), ids.shape, generator=self.random)
         return self.symbols[(place + step) % len(self.symbols)]
+
+    def one_by_one(self, ids: Tensor, places: Tensor) -> Tensor:
+        """(J, L) copies of ids (L,), each with another symbol at one place."""
+        changed = ids.repeat(len(places), 1)
+        rows = torch.arange(len(places))
+        changed[rows, places] = self.other(changed[rows, places])
+        return changed
+
+    @property
+    def is_short(self) -> bool:
+        """Whether what costs much is asked of it."""
+        return self.setting.length <= SHORT
 
     def noise(self, like: Tensor) -> Tensor:
         return torch.randn(like.shape, generator=self.random, dtype=torch.float64).to(like.dtype)
@@ -234,16 +244,12 @@ class Batch:
         """Logits with each weight moved by about `step` of itself, always the same way."""
         assert self.model.module is not None
         parameters = [p for p in self.model.module.parameters() if p.is_floating_point()]
-        kept = [parameter.detach().clone() for parameter in parameters]
         random = torch.Generator().manual_seed(0)
-        for parameter in parameters:
-            way = torch.randn(parameter.shape, generator=random, dtype=torch.float64)
-            parameter.data += step * way.to(parameter.dtype) * parameter.data
-        try:
+        with restored(parameters):
+            for parameter in parameters:
+                way = torch.randn(parameter.shape, generator=random, dtype=torch.float64)
+                parameter.data += step * way.to(parameter.dtype) * parameter.data
             return self.ask(self.src, self.tgt_in)
-        finally:
-            for parameter, value in zip(parameters, kept, strict=True):
-                parameter.data.copy_(value)
 
     # The first answer, and what may be wrong with it ----------------------------------------------
 
@@ -252,9 +258,7 @@ class Batch:
         one is, is kept."""
         try:
             first, again = (self.ask(self.src, self.tgt_in) for _ in range(2))
-            with (
-                Counted() as counted
-            ):  # it turns torch's fast paths off, which may answer otherwise
+            with Counted() as counted:  # apart: torch's fast paths, which it turns off, may differ
                 self.ask(self.src, self.tgt_in)
             self.work = counted.work
         except NoAnswer as error:

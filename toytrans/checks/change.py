@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from torch import Tensor
 
 from toytrans.checks.batch import Batch, largest, worst
-from toytrans.checks.result import Result, Wrong, measured
+from toytrans.checks.result import Result, measured
 from toytrans.checks.subject import Ids
 
 
@@ -26,7 +26,6 @@ class Change:
     outputs of this very answer.
     cause: what it means where something moves, or what makes it of which outputs (N, T) moved.
     around: a context in which it is asked. moved: how far outputs moved, where known already.
-    length: that `check` must be given to see it, if it is not the batch's.
     """
 
     name: str
@@ -37,7 +36,6 @@ class Change:
     within: bool = False
     around: Callable[[], contextlib.AbstractContextManager[object]] = contextlib.nullcontext
     moved: Tensor | None = None
-    length: int | None = None
 
     def measure(self, batch: Batch) -> Tensor:
         """How far each output is from the one that it must repeat, (N, T); 0 where it need not."""
@@ -62,18 +60,15 @@ def stays(changes: Changes) -> Callable[[Batch], Result]:
     def ask(batch: Batch) -> Result:
         batch.require_changing_logits()
         by, names = 0.0, Counter[str]()
-        try:
-            for change in changes(batch):
-                moved = change.measure(batch)
-                seen = ~(moved <= batch.tolerance)
-                if bool(seen.any()):
-                    cause = change.cause if isinstance(change.cause, str) else change.cause(seen)
-                    result = measured(largest(moved), batch.tolerance, "", cause)
-                    return replace(result, change=replace(change, moved=moved))
-                by = worst((by, largest(moved)))
-                names[change.name] += 1
-        except Wrong as wrong:
-            return measured(1.0, 0.0, "", str(wrong))
+        for change in changes(batch):
+            moved = change.measure(batch)
+            seen = ~(moved <= batch.tolerance)
+            if bool(seen.any()):
+                cause = change.cause if isinstance(change.cause, str) else change.cause(seen)
+                result = measured(largest(moved), batch.tolerance, "", cause)
+                return replace(result, change=replace(change, moved=moved))
+            by = worst((by, largest(moved)))
+            names[change.name] += 1
         return measured(by, batch.tolerance, f"{_listed(names)}: nothing moves", "")
 
     return ask

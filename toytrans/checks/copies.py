@@ -37,7 +37,7 @@ DROPPED_BELOW = -1e4
 class Copy:
     """A model on a copy of its own: `precision` fp64 or as the model came, eval or train mode.
 
-    came_as: the coarsest precision of the model's weights.
+    original: what it is a copy of. came_as: the coarsest precision of the model's weights.
     opened: weights that are all zero in the model, and here small random numbers.
     Found out while it is asked:
         true_precision: that of its logits
@@ -47,6 +47,7 @@ class Copy:
 
     model: Adapter
     precision: torch.dtype | None
+    original: Adapter | None = None
     training: bool = False
     opened: tuple[nn.Parameter, ...] = ()
     came_as: torch.dtype | None = None
@@ -66,7 +67,7 @@ class Copy:
         if module is None or not self.training or self.model.facts.is_textbook:
             yield
             return
-        with state_kept(module), NoDropout(self):
+        with restored(module.buffers()), NoDropout(self):
             yield
 
 
@@ -104,7 +105,7 @@ def copy_of(
         without_dropout(made)
     modules = dict(made.named_modules())
     embeddings = model.embeddings and tuple(modules[names[part]] for part in model.embeddings)
-    return Copy(model.on(made, embeddings), precision, training, opened, came_as)
+    return Copy(model.on(made, embeddings), precision, model, training, opened, came_as)
 
 
 def materialise(model: Adapter) -> None:
@@ -114,7 +115,7 @@ def materialise(model: Adapter) -> None:
     with contextlib.suppress(Exception), torch.no_grad(), torch.random.fork_rng(devices=[]):
         src, tgt_in, _ = model.batch([(symbols[:2], symbols[:2])])
         torch.manual_seed(0)
-        model.call(src, tgt_in)
+        model.answer(src, tgt_in)
 
 
 def copies_run_it(model: Adapter) -> bool:
@@ -168,16 +169,25 @@ def randomize_zero_weights(module: nn.Module, trainable: bool) -> tuple[nn.Param
 
 
 @contextlib.contextmanager
-def zeroed(parameters: Iterable[nn.Parameter]) -> Iterator[None]:
-    """Parameters are all zero meanwhile."""
-    kept = [(parameter, parameter.detach().clone()) for parameter in parameters]
+def restored(tensors: Iterable[Tensor]) -> Iterator[list[Tensor]]:
+    """Tensors, which are afterwards what they were."""
+    kept = [(tensor, tensor.detach().clone()) for tensor in tensors]
     try:
-        for parameter, _ in kept:
+        yield [tensor for tensor, _ in kept]
+    finally:
+        with torch.no_grad():
+            for tensor, value in kept:
+                if tensor.shape == value.shape and not torch.equal(tensor, value):
+                    tensor.data.copy_(value)
+
+
+@contextlib.contextmanager
+def zeroed(parameters: Iterable[Tensor]) -> Iterator[None]:
+    """Parameters are all zero meanwhile."""
+    with restored(parameters) as kept:
+        for parameter in kept:
             parameter.data.zero_()
         yield
-    finally:
-        for parameter, value in kept:
-            parameter.data.copy_(value)
 
 
 def without_dropout(module: nn.Module) -> None:
@@ -257,19 +267,6 @@ class RoundedAgain(TorchFunctionMode):
             return result
         way = 2 * torch.rand(result.shape, generator=self.random) - 1
         return (result.float() * (1 + way * torch.finfo(result.dtype).eps / 2)).to(result.dtype)
-
-
-@contextlib.contextmanager
-def state_kept(module: nn.Module) -> Iterator[None]:
-    """Buffers, those of batch norm say, are afterwards what they were."""
-    kept: list[tuple[Tensor, Tensor]] = [(b, b.detach().clone()) for b in module.buffers()]
-    try:
-        yield
-    finally:
-        with torch.no_grad():
-            for buffer, value in kept:
-                if buffer.shape == value.shape and not torch.equal(buffer, value):
-                    buffer.copy_(value)
 
 
 @contextlib.contextmanager

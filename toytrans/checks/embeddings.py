@@ -16,11 +16,15 @@ EmbeddingEdit = Callable[[str, Tensor], Tensor]
 """side ("src" or "tgt"), embedded ids (B, L, D) -> what goes on in their place."""
 
 
-def given_embeddings(batch: Batch) -> tuple[nn.Module, ...]:
-    """Those of source and target. Raises NotAsked where they are not known."""
-    if batch.model.embeddings is None:
+def embeddings_of(batch: Batch) -> tuple[nn.Module, ...]:
+    """Those of source and target, or all that torch's class tells. Raises NotAsked where none are
+    known."""
+    module = batch.model.module
+    parts = () if module is None else module.modules()
+    tables = tuple(part for part in parts if isinstance(part, nn.Embedding))
+    if not (batch.model.embeddings or tables):
         raise NotAsked(embedding="the embedding layer")
-    return batch.model.embeddings
+    return batch.model.embeddings or tables
 
 
 @contextlib.contextmanager
@@ -75,7 +79,7 @@ def _first_tensor(given: Any, named: Any) -> Tensor | None:
 def noise_in_pads(batch: Batch) -> Iterator[None]:
     """What the embeddings make of pads is noise meanwhile, on both sides. Their weights, which may
     be the output layer's as well, stay. Raises CannotJudge where a side is not met."""
-    given = given_embeddings(batch)
+    given = embeddings_of(batch)
     tables = _tables(batch, given)
     wanted = {"src", "tgt"} if batch.facts.has_source else {"tgt"}
     if set().union(*tables.values()) >= wanted and not _pads_stand_for_more(batch):
@@ -111,37 +115,26 @@ def _tables(batch: Batch, given: Iterable[nn.Module]) -> dict[nn.Embedding, set[
         if (ids := _first_tensor(given, named)) is not None:  # positions may take a shape
             asked[table].append(ids.flatten().tolist())
 
-    def asked_by(src: Tensor, tgt_in: Tensor) -> dict[nn.Embedding, list[list[int]]]:
-        for seen in asked.values():
-            seen.clear()
-        batch.ask(src, tgt_in)
-        return {table: list(seen) for table, seen in asked.items()}
-
     with contextlib.ExitStack() as stack:
         for table in asked:
             stack.enter_context(table.register_forward_pre_hook(note, with_kwargs=True))
-        before = asked_by(batch.src, batch.tgt_in)
-        other = [
-            torch.where(torch.isin(ids, batch.symbols), batch.other(ids), ids)
-            for ids in (batch.src, batch.tgt_in)
-        ]
-        by = {"src": asked_by(other[0], batch.tgt_in), "tgt": asked_by(batch.src, other[1])}
-    pads = (batch.facts.source_pad, batch.facts.pad_id)
+        batch.ask(batch.src, batch.tgt_in)
 
     def real(ids: Iterable[int]) -> list[int]:
-        return sorted(i for i in ids if i not in pads)
+        return sorted(i for i in ids if i not in (batch.facts.source_pad, batch.facts.pad_id))
 
-    src, tgt = batch.src[batch.real_source].tolist(), batch.tgt_in[batch.real].tolist()
-    own = {"src": real(src), "tgt": real(tgt)}
-
-    def embeds(table: nn.Embedding, side: str) -> bool:
-        calls = before[table]
-        if by[side][table] == calls:
-            return False
+    own = {
+        "src": real(batch.src[batch.real_source].tolist()),
+        "tgt": real(batch.tgt_in[batch.real].tolist()),
+    }
+    both = sorted(own["src"] + own["tgt"])
+    found = {}
+    for table, calls in asked.items():
         wholes = [real(ids) for ids in (*calls, chain(*calls))]  # at once, or step by step
-        return own[side] in wholes or real(src + tgt) in wholes
-
-    return {table: {side for side in by if embeds(table, side)} for table in before}
+        found[table] = {
+            side for side in own if own[side] and (own[side] in wholes or both in wholes)
+        }
+    return found
 
 
 def _pads_stand_for_more(batch: Batch) -> bool:

@@ -6,7 +6,6 @@ from typing import Any
 from torch import Tensor
 
 from toytrans.checks.adapters import adapter_of
-from toytrans.checks.adapters.toytrans import of_model
 from toytrans.checks.plan import Plan, Progress
 from toytrans.checks.result import CHECKS, Report
 from toytrans.errors import UserError
@@ -23,9 +22,6 @@ def check(
     embedding: Any = None,
     loss: Callable[[Tensor, Tensor], Tensor] | None = None,
     batch: Callable[[Any], tuple[Tensor, Tensor, Tensor]] | None = None,
-    limit: int | None = None,
-    length: int | None = None,
-    seed: int = 0,
     source_pad_id: int | None = None,
     pad_side: str | None = None,
     batch_first: bool | None = None,
@@ -33,9 +29,10 @@ def check(
     kind: str | None = None,
     generate: Callable[..., Any] | None = None,
     scale: float | None = None,
+    length: int | None = None,
+    seed: int = 0,
     only: Iterable[str] = (),
     skip: Iterable[str] = (),
-    thorough: bool = False,
     progress: Progress | None = None,
 ) -> Report:
     """Run every check that applies to a model.
@@ -47,55 +44,39 @@ def check(
     pad_id, vocabulary_size: of the target; source_pad_id, source_size: the source's, if others.
     start_id: the first decoder input; eos_id: what ends a sequence. pad_side: "left" where targets
     are padded there. batch_first: False where ids and logits are (T, B); detected if not given.
-    max_length: the most places the model takes (limit is an alias). embedding: the embedding
-    module, or (source's, target's). loss: (logits, tgt_out) -> mean. batch: pairs of lists of
+    max_length: the most places the model takes. embedding: what embeds ids, or (source's,
+    target's), if it is no nn.Embedding. loss: (logits, tgt_out) -> mean. batch: pairs of lists of
     symbol ids -> (src, tgt_in, tgt_out). generate: (src, tgt_in) -> logits made step by step, or
     src -> ids decoded greedily, to be compared with the parallel pass. scale: what multiplies q k,
     where it is not 1 / root of the head's width.
 
-    length: symbols of the longest sequence tried, 64; thorough: to 512, and batches of 32 rows.
-    only, skip: names of checks, as ["pads", "future"]. progress: called with what is being tried.
+    length: symbols of the longest sequence tried, 64. With more (512 say) the checks are thorough:
+    batches of 32 rows, and no bound on work. only, skip: names of checks, as ["pads", "future"].
+    progress: called with what is being tried.
 
     Raises UserError where the model cannot be asked: wrong shape, NaN throughout, another answer
     at the second call, an exception of its own, fewer places than needed.
     """
-    plan = Plan(length, seed, selected(only, skip), thorough, progress)
-    given = {
-        "pad_id": pad_id,
-        "vocabulary_size": vocabulary_size,
-        "source_size": source_size,
-        "start_id": start_id,
-        "eos_id": eos_id,
-        "embedding": embedding,
-        "loss": loss,
-        "batch": batch,
-        "limit": max_length if limit is None else limit,
-        "source_pad_id": source_pad_id,
-        "pad_side": pad_side,
-        "batch_first": batch_first,
-        "kind": kind,
-        "generate": generate,
-        "scale": scale,
-    }
-    return plan.check(adapter_of(model, **given))
-
-
-def check_own(
-    model: Any,
-    config: Any,
-    vocabulary: Any,
-    name: str,
-    *,
-    length: int | None = None,
-    seed: int = 0,
-    only: Iterable[str] = (),
-    skip: Iterable[str] = (),
-    thorough: bool = False,
-    progress: Progress | None = None,
-) -> Report:
-    """Every check of a toytrans model (`Seq2Seq`) that was built from a `Config`."""
-    plan = Plan(length, seed, selected(only, skip), thorough, progress)
-    return plan.check(of_model(model, config, vocabulary, name))
+    plan = Plan(length, seed, selected(only, skip), progress)
+    adapter = adapter_of(
+        model,
+        pad_id=pad_id,
+        vocabulary_size=vocabulary_size,
+        source_size=source_size,
+        start_id=start_id,
+        eos_id=eos_id,
+        embedding=embedding,
+        loss=loss,
+        batch=batch,
+        source_pad_id=source_pad_id,
+        pad_side=pad_side,
+        batch_first=batch_first,
+        max_length=max_length,
+        kind=kind,
+        generate=generate,
+        scale=scale,
+    )
+    return plan.check(adapter)
 
 
 def selected(only: Iterable[str], skip: Iterable[str] = ()) -> tuple[str, ...]:

@@ -6,10 +6,9 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
-from toytrans.checks.batch import SHORT, Batch, largest, worst
-from toytrans.checks.embeddings import embeddings_changed
-from toytrans.checks.result import CannotJudge, NotApplicable, NotAsked, Result, measured
-from toytrans.checks.subject import NoAnswer
+from toytrans.checks.batch import Batch, largest, worst
+from toytrans.checks.embeddings import embeddings_changed, embeddings_of
+from toytrans.checks.result import CannotJudge, NotApplicable, Result, measured
 
 LONGEST = 66
 """Places of the longest batch whose gradients are computed."""
@@ -42,7 +41,6 @@ def towards(of_future: bool) -> Callable[[Batch], Result]:
             f"gradients towards {', '.join(mine)} are {exactly}{detached}",
             f"real outputs depend on {' and '.join(reached)}: attention weights there are not "
             "zero; is the mask added before softmax, in every layer, the right way round?",
-            by_gradients=True,
         )
 
     return ask
@@ -50,31 +48,16 @@ def towards(of_future: bool) -> Callable[[Batch], Result]:
 
 def _reached(batch: Batch) -> tuple[dict[str, float], float, str]:
     """The largest gradients towards pads and the future, that towards any token, and a remark."""
-    known = batch.model.embeddings is not None
-    embeddings = batch.model.embeddings or _tables(batch)
-    if not embeddings:
-        raise NotAsked(embedding="the embedding layer, for exact gradients")
+    embeddings = embeddings_of(batch)
     if not _is_worth_it(batch):
         raise NotApplicable("gradients of longer batches are taken in eval mode and fp64 alone")
-    # a model made to run without gradients may refuse them, or overwrite what they need
-    refusals = () if known else (CannotJudge, NoAnswer, RuntimeError)
-    try:
-        with batch.copy.without_dropout_and_with_state_kept():
-            return _gradients(batch, embeddings)
-    except refusals as error:
-        raise NotAsked(embedding="the embedding layer, for exact gradients") from error
-
-
-def _tables(batch: Batch) -> tuple[nn.Module, ...]:
-    """All embeddings that torch's class tells."""
-    module = batch.model.module
-    parts = () if module is None else module.modules()
-    return tuple(part for part in parts if isinstance(part, nn.Embedding))
+    with batch.copy.without_dropout_and_with_state_kept():
+        return _gradients(batch, embeddings)
 
 
 def _is_worth_it(batch: Batch) -> bool:
     """Of longer batches those in eval mode and fp64, and none beyond some length."""
-    if batch.setting.length <= SHORT:
+    if batch.is_short:
         return True
     exact = batch.dtype == torch.float64 and not batch.copy.training
     return exact and batch.tgt_in.shape[1] <= LONGEST

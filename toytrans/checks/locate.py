@@ -1,35 +1,29 @@
-"""Of a change that moved what must stay: the module and heads where it first shows, and the
-smallest pair of sequences that shows it."""
+"""Of a change that moved what must stay: the module where it first shows, and the smallest pair of
+sequences that shows it."""
 
 import contextlib
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from toytrans.checks.batch import Batch, apart, largest
 from toytrans.checks.change import Change
-from toytrans.checks.subject import Ids
-from toytrans.checks.sublayers import ATTENTION_END
+from toytrans.checks.result import CannotJudge
+from toytrans.checks.subject import Ids, wider
 from toytrans.errors import UserError
 
-HEADS = ("num_heads", "n_heads", "num_attention_heads", "nhead", "heads", "n_head")
-MOST_ASKED = 60
+MOST_ASKED = 80
 """Calls that are spent on making an example smaller."""
+
+REFUSED = (UserError, CannotJudge, IndexError, RuntimeError)
+"""What is raised where an example is no longer answered."""
 
 Place = tuple[int, int]
 """Row and place."""
-
-
-class ModuleOutput(NamedTuple):
-    """A module's output, and the input of the last matrix of an attention."""
-
-    name: str
-    value: Tensor
-    context: Tensor | None
 
 
 def first_module(batch: Batch, change: Change) -> str:
@@ -40,125 +34,89 @@ def first_module(batch: Batch, change: Change) -> str:
     before = change.before or batch.ids
     try:
         with torch.enable_grad():  # with it torch takes no shortcut
-            after = _outputs(batch, module, change)
-            old = after if change.within else _outputs(batch, module, before)
+            with change.around():
+                new = _outputs(batch, module, change.ids)
+            old = new if change.within else _outputs(batch, module, before)
     except Exception:  # a foreign model under hooks
         return ""
-    if [seen.name for seen in old] != [seen.name for seen in after]:
+    if [name for name, _ in old] != [name for name, _ in new]:
         return ""
     ids = change.ids if change.within else before
     row = int(change.measure(batch).nan_to_num(1e9).amax(1).argmax())
-    pairs = [_source_places(batch, change, ids, row), _target_places(change, ids, row)]
-    for was, now in zip(old, after, strict=True):
-        values = _compared(pairs, ids, change.ids, was.value, now.value)
-        if not values or not all(_differ(*pair) for pair in values):
-            continue
-        contexts = []
-        if was.context is not None and now.context is not None:
-            contexts = _compared(pairs, ids, change.ids, was.context, now.context)
-        return _in_words(module, was.name, contexts[-1] if contexts else None)
+    sides = [_source_places(batch, change, ids, row), _target_places(change, ids, row)]
+    for (name, was), (_, now) in zip(old, new, strict=True):
+        values = _compared(sides, ids, change.ids, was, now)
+        if values and all(_differ(*pair) for pair in values):
+            shown = re.sub(r"^model\.(?=.)", "", name)
+            layer = re.search(r"\.(\d+)\.", f".{shown}.")
+            where = f"in {shown}" + (f" (layer {int(layer[1]) + 1})" if layer else "")
+            own = f"in {type(module).__name__}.forward itself, outside its modules"
+            return where if shown else own
     return ""
 
 
 def _differ(old: Tensor, new: Tensor) -> bool:
-    by = largest(apart(old, new).nan_to_num(1.0))
-    return by > _rounding(old) * max(largest(old.nan_to_num()), 1e-30)
+    """Whether some are apart by more than rounding."""
+    share = min(max(1e-7, 100 * torch.finfo(old.dtype).eps), 1e-2)
+    return largest(apart(old, new).nan_to_num(1.0)) > share * largest(old.nan_to_num())
 
 
-def _rounding(value: Tensor) -> float:
-    """The share of the largest number that rounding may move, by dtype."""
-    return min(max(1e-7, 100 * torch.finfo(value.dtype).eps), 1e-2)
-
-
-def _in_words(module: nn.Module, name: str, context: tuple[Tensor, Tensor] | None) -> str:
-    """A module by its name and layer, and which heads of an attention differ."""
-    shown = re.sub(r"^model\.(?=.)", "", name)
-    if not shown:
-        return f"in {type(module).__name__}.forward itself, outside its modules"
-    layer = re.search(r"\.(\d+)\.", f".{shown}.")
-    where = f"in {shown}" + (f" (layer {int(layer[1]) + 1})" if layer else "")
-    parent = module.get_submodule(name.rpartition(".")[0])
-    counts = (getattr(parent, name, None) for name in HEADS)
-    count = next((number for number in counts if isinstance(number, int)), 0)
-    if context is None or count < 2 or context[0].shape[-1] % count:
-        return where
-    by = [largest(part.nan_to_num(1.0)) for part in apart(*context).chunk(count, -1)]
-    least = _rounding(context[0]) * max(max(by), 1e-30)
-    heads = [str(head) for head, value in enumerate(by) if value > least]
-    if not heads:
-        return where
-    return f"{where}, {'all heads' if len(heads) == count else 'head ' + ', '.join(heads)}"
-
-
-def _outputs(batch: Batch, module: nn.Module, asked: Change | Ids) -> list[ModuleOutput]:
+def _outputs(batch: Batch, module: nn.Module, ids: Ids) -> list[tuple[str, Tensor]]:
     """What every module gives to a batch, in the order in which they end."""
-    seen: list[ModuleOutput] = []
+    seen: list[tuple[str, Tensor]] = []
+    names = {part: name for name, part in module.named_modules()}
 
-    def hook(name: str, is_end: bool) -> Callable[..., None]:
-        def keep(_: nn.Module, given: Any, output: Any) -> None:
-            value = _tensor(output)
-            if value is not None:
-                context = given[0].detach().clone() if is_end and given else None
-                seen.append(ModuleOutput(name, value.detach().clone(), context))
-
-        return keep
+    def keep(part: nn.Module, _: Any, output: Any) -> None:
+        if (value := _tensor(output)) is not None:
+            seen.append((names[part], value.detach().clone()))
 
     with contextlib.ExitStack() as stack:
-        ids = asked.ids if isinstance(asked, Change) else asked
-        if isinstance(asked, Change):
-            stack.enter_context(asked.around())
-        for name, part in module.named_modules():
-            is_end = bool(ATTENTION_END.search(name))
-            stack.enter_context(part.register_forward_hook(hook(name, is_end)))
+        for part in names:
+            stack.enter_context(part.register_forward_hook(keep))
         stack.enter_context(batch.copy.without_dropout_and_with_state_kept())
-        src, tgt_in, closed = ids
-        batch.model.ask(src.clone(), tgt_in.clone(), closed)
+        batch.model.ask(ids.src.clone(), ids.tgt_in.clone(), ids.closed)
     return seen
 
 
 def _tensor(output: Any) -> Tensor | None:
+    """The first tensor of numbers in what a module gives."""
     if isinstance(output, Tensor):
         return output if output.is_floating_point() else None
-    if isinstance(output, tuple | list):
-        return next((t for part in output if (t := _tensor(part)) is not None), None)
     if hasattr(output, "values") and callable(output.values):
-        return next((t for part in output.values() if (t := _tensor(part)) is not None), None)
-    return None
+        output = tuple(output.values())
+    parts = output if isinstance(output, tuple | list) else ()
+    return next((t for part in parts if (t := _tensor(part)) is not None), None)
 
 
 def _compared(
-    pairs: list[list[tuple[Place, Place]]], before: Ids, after: Ids, *values: Tensor
+    sides: list[list[tuple[Place, Place]]], before: Ids, after: Ids, was: Tensor, now: Tensor
 ) -> list[tuple[Tensor, Tensor]]:
     """The parts of two outputs that must be equal, (N, ...) each: by the places of the source, of
     the target, or of both where its shape fits both."""
     found = []
-    for side in (0, 1):
-        old, new = (
-            _batch_first(value, tuple(ids[side].shape))  # type: ignore[union-attr]
-            for value, ids in zip(values, (before, after), strict=True)
-        )
-        if old is None or new is None or not pairs[side] or old.shape[2:] != new.shape[2:]:
+    for side, places in enumerate(sides):
+        old = _batch_first(was, before[side])
+        new = _batch_first(now, after[side])
+        if old is None or new is None or not places or old.shape[2:] != new.shape[2:]:
             continue
-        was, now = (torch.tensor(places).T for places in zip(*pairs[side], strict=True))
-        found.append((old[was[0], was[1]], new[now[0], now[1]]))
+        then, here = (torch.tensor(pairs).T for pairs in zip(*places, strict=True))
+        found.append((old[then[0], then[1]], new[here[0], here[1]]))
     return found
 
 
-def _batch_first(value: Tensor, shape: tuple[int, ...]) -> Tensor | None:
-    if value.dim() < 3 or 0 in shape:
+def _batch_first(value: Tensor, ids: Tensor | None) -> Tensor | None:
+    """An output that is laid out as ids, or time first; None for another."""
+    if value.dim() < 3 or ids is None or not ids.numel():
         return None
-    if tuple(value.shape[:2]) == shape:
+    if value.shape[:2] == ids.shape:
         return value
-    return value.transpose(0, 1) if tuple(value.shape[:2]) == shape[::-1] else None
+    return value.transpose(0, 1) if value.shape[:2] == ids.T.shape else None
 
 
 def _target_places(change: Change, before: Ids, n: int) -> list[tuple[Place, Place]]:
     """Places of the target before, and in row n after, that must hold the same."""
-    width = before.tgt_in.shape[1]
-    return [
-        (divmod(number, width), (n, t)) for t, number in enumerate(change.of[n].tolist())
-        if number >= 0
-    ]  # fmt: skip
+    width, numbers = before.tgt_in.shape[1], enumerate(change.of[n].tolist())
+    return [(divmod(number, width), (n, t)) for t, number in numbers if number >= 0]
 
 
 def _source_places(batch: Batch, change: Change, before: Ids, n: int) -> list[tuple[Place, Place]]:
@@ -187,14 +145,8 @@ class Example:
     src: list[int]
     tgt: list[int]
     other: list[int]
-    appended: tuple[int, int]
+    appended: list[int]
     place: int
-
-    def without(self, start: int, stop: int) -> "Example":
-        """The same without the target's tokens from start to stop."""
-        cut = [ids[:start] + ids[stop:] for ids in (self.tgt, self.other)]
-        place = self.place - (stop - start) * (self.place >= stop)
-        return replace(self, tgt=cut[0], other=cut[1], place=place)
 
     @property
     def changed(self) -> list[int]:
@@ -202,118 +154,112 @@ class Example:
         both = zip(self.tgt, self.other, strict=False)
         return [place for place, (old, new) in enumerate(both) if old != new]
 
-    def smaller(self, symbols: Tensor) -> Iterator["Example"]:
-        """Examples with less in them, the bolder cuts first."""
-        last = max([self.place, *self.changed])
-        is_prefix = len(self.other) < len(self.tgt)
-        if is_prefix and len(self.other) > self.place + 1:
-            yield replace(self, other=self.other[: self.place + 1])
-        if is_prefix and len(self.tgt) > len(self.other) + 1:
-            yield replace(self, tgt=self.tgt[: len(self.other) + 1])
-        if not is_prefix and len(self.tgt) > last + 1:
-            yield self.without(last + 1, len(self.tgt))
-        if len(self.changed) > 1:
-            for place in self.changed[::-1]:
-                back = [*self.other[:place], self.tgt[place], *self.other[place + 1 :]]
-                yield replace(self, other=back)
-        free = [p for p in range(1, last) if p != self.place and p not in self.changed]
-        if len(free) > 1 and free[-1] - free[0] == len(free) - 1:
-            yield self.without(free[0], free[len(free) // 2])
-        for place in free[:2]:
-            yield self.without(place, place + 1)
-        if self.place > 0 and self.place not in self.changed:
-            yield replace(self.without(self.place, self.place + 1), place=self.place - 1)
-        known = set(symbols.tolist())
-        for cut in dict.fromkeys((len(self.src) // 2, 1)):
-            if cut and known & set(self.src[cut:]):
-                yield replace(self, src=self.src[cut:])
+    def smaller(self) -> Iterator["Example"]:
+        """Examples with less in them, the bolder cuts first. The target's first token stays."""
+        for start, stop in _cuts(1, len(self.tgt)):
+            if not start <= self.place < stop:
+                yield self._without(start, stop)
+        for place in self.changed if len(self.changed) > 1 else ():
+            back = [*self.other[:place], self.tgt[place], *self.other[place + 1 :]]
+            yield replace(self, other=back)
+        for start, stop in _cuts(0, len(self.src) - 1):
+            yield replace(self, src=self.src[:start] + self.src[stop:])
+        if self.place:
+            yield replace(self._without(self.place, self.place + 1), place=self.place - 1)
+
+    def _without(self, start: int, stop: int) -> "Example":
+        """The same without the target's tokens from start to stop."""
+        tgt, other = (ids[:start] + ids[stop:] for ids in (self.tgt, self.other))
+        place = self.place - (stop - start if self.place >= stop else 0)
+        return replace(self, tgt=tgt, other=other, place=place)
+
+
+def _cuts(first: int, end: int) -> Iterator[tuple[int, int]]:
+    """Ranges between two places: the whole, its halves, their halves, down to single places."""
+    size = end - first
+    while size > 0:
+        yield from ((start, min(start + size, end)) for start in range(first, end, size))
+        size //= 2
 
 
 def smallest(batch: Batch, change: Change) -> str:
     """A pair of the failing batch, made as short as it still fails, in words; "" for none."""
+    if change.ids.closed is not None:
+        return ""
     try:
         with torch.no_grad():
             return _smallest(batch, change)
-    except (UserError, IndexError, RuntimeError):  # it no longer answers
+    except REFUSED:
         return ""
 
 
 def _smallest(batch: Batch, change: Change) -> str:
-    moved = change.measure(batch).nan_to_num(1e9)
+    facts, moved = batch.facts, change.measure(batch).nan_to_num(1e9)
     n, t = divmod(int(moved.argmax()), moved.shape[1])
     before = change.ids if change.within else change.before or batch.ids
     row, place = divmod(int(change.of[n, t]), before.tgt_in.shape[1])
-    pair = Ids(change.ids.src[n][None], change.ids.tgt_in[n][None])
-    fallback = f"{_shown(batch, *pair[:2])} in row {n} of {len(moved)}"
-    if len(moved) == 1 and len(before.src) > 1:
-        fallback = f"{_shown(batch, *pair[:2])} alone and in row {row} of the batch"
-    fallback += f": {float(moved[n, t]):.2g} apart"
-    if change.ids.closed is not None or batch.facts.equal_lengths:
-        return ""
-    real = batch.facts.real_inputs(before.tgt_in)[row]
-    inside = batch.facts.real_inputs(pair.tgt_in)[0]
-    source = batch.facts.real_source(before.src)[row]
+    src, tgt_in = change.ids.src[n][None], change.ids.tgt_in[n][None]
+    real = facts.real_inputs(before.tgt_in)[row]
+    longer = src.shape[1] - before.src.shape[1], tgt_in.shape[1] - before.tgt_in.shape[1]
     example = Example(
-        before.src[row][source].tolist(),
+        before.src[row][facts.real_source(before.src)[row]].tolist(),
         before.tgt_in[row][real].tolist(),
-        pair.tgt_in[0][inside].tolist(),
-        tuple(
-            max(0, new.shape[1] - old.shape[1])
-            for old, new in zip(before[:2], pair[:2], strict=True)
-        ),  # type: ignore[arg-type]
+        tgt_in[facts.real_inputs(tgt_in)].tolist(),
+        [max(0, pads) for pads in longer],
         int(real[:place].sum()),
     )
 
-    def fails(example: Example) -> float:
-        src, tgt = torch.tensor([example.src]), torch.tensor([example.tgt])
-        if not batch.facts.has_source:
-            src = before.src[:1]
-        other, facts = torch.tensor([example.other]), batch.facts
-        wide = nn.functional.pad(src, (0, example.appended[0]), value=facts.source_pad)
+    def by(example: Example) -> float:
+        """How far the output of an example moves."""
+        alone, tgt, other = (
+            torch.tensor([ids], dtype=torch.int64)
+            for ids in (example.src, example.tgt, example.other)
+        )
+        longer = wider(alone, example.appended[0], facts.source_pad)
         left = facts.pad_side == "left"
-        behind = (example.appended[1], 0) if left else (0, example.appended[1])
-        other = nn.functional.pad(other, behind, value=facts.pad_id)
-        shift = example.appended[1] * left
+        other = wider(other, example.appended[1], facts.pad_id, left)
         with change.around():
-            new = batch.ask(wide, other)[0, example.place + shift]
-        return float(batch.moved(new, batch.ask(src, tgt)[0, example.place]).nan_to_num(1e9))
+            new = batch.ask(longer, other)[0, example.place + example.appended[1] * left]
+        return float(batch.moved(new, batch.ask(alone, tgt)[0, example.place]).nan_to_num(1e9))
 
-    budget, going = MOST_ASKED, fails(example) > batch.tolerance
+    budget, going = MOST_ASKED, by(example) > batch.tolerance
     if not going:
-        return fallback
+        where = f"in row {n} of {len(moved)}"
+        if len(moved) == 1 and len(before.src) > 1:
+            where = f"alone and in row {row} of the batch"
+        return f"{_shown(batch, src, tgt_in)} {where}: {float(moved[n, t]):.2g} apart"
     while going and budget > 0:
         going = False
-        for smaller in example.smaller(batch.symbols):
+        for smaller in example.smaller():
             budget -= 1
-            with contextlib.suppress(UserError, IndexError, RuntimeError):
-                if fails(smaller) > batch.tolerance:
+            with contextlib.suppress(*REFUSED):
+                if by(smaller) > batch.tolerance:
                     example, going = smaller, True
                     break
-    return _told(batch, example, fails(example))
+    return _told(batch, example, by(example))
 
 
 def _told(batch: Batch, example: Example, by: float) -> str:
     """An example in words."""
-    src, tgt = torch.tensor([example.src]), torch.tensor([example.tgt])
-    shown = _shown(batch, src, tgt)
-    names = ("src", "tgt_in" if batch.facts.has_source else "them")
-    where = "before" if batch.facts.pad_side == "left" else "behind"
     what = [
         f"token {place} from {example.tgt[place]} to {example.other[place]}"
         for place in example.changed
     ]
-    what += [
-        f"{count} pad{'s' * (count > 1)} {where if name != 'src' else 'behind'} {name}"
-        for count, name in zip(example.appended, names, strict=True)
-        if count
-    ]
+    left = batch.facts.pad_side == "left"
+    sides = ("behind src", f"{'before' if left else 'behind'} {_target(batch)}")
+    for count, side in zip(example.appended, sides, strict=True):
+        what += [f"{count} pad{'s' * (count > 1)} {side}"] if count else []
     if len(example.other) < len(example.tgt):
         what.append(f"its first {len(example.other)} alone")
+    shown = _shown(batch, torch.tensor([example.src]), torch.tensor([example.tgt]))
     changed = " and ".join(what) or "asked so"
     return f"{shown}: {changed}, and output {example.place} moves by {by:.2g}"
 
 
+def _target(batch: Batch) -> str:
+    return "tgt_in" if batch.facts.has_source else "ids"
+
+
 def _shown(batch: Batch, src: Tensor, tgt_in: Tensor) -> str:
-    target = f"tgt_in {tgt_in[0].tolist()}"
-    has_source = batch.facts.has_source
-    return f"src {src[0].tolist()}, {target}" if has_source else f"ids {tgt_in[0].tolist()}"
+    target = f"{_target(batch)} {tgt_in[0].tolist()}"
+    return f"src {src[0].tolist()}, {target}" if batch.facts.has_source else target

@@ -1,10 +1,13 @@
-"""The loss: pads do not count, a batch's is that of its halves, and likelier labels cost less."""
+"""Loss and labels: pads do not count, a batch's loss is that of its halves, likelier labels cost
+less, and labels are the next decoder inputs, from the start to the end."""
+
+import contextlib
 
 import torch
 from torch import Tensor
 
 from toytrans.checks.batch import COARSE, TOLERANCE, Batch, largest, worst
-from toytrans.checks.result import CannotJudge, NotApplicable, NotAsked, Result, measured
+from toytrans.checks.result import CannotJudge, NotApplicable, NotAsked, Result, Wrong, measured
 from toytrans.checks.subject import Ids, wider
 from toytrans.errors import UserError
 
@@ -36,21 +39,15 @@ class Loss:
     def __call__(self, logits: Tensor, labels: Tensor | None = None) -> float:
         return float(self.tensor(logits, labels))
 
-    def mean(self, rows: slice) -> float:
-        """The loss of some rows: the model's own, where it has one."""
-        own = self.own(rows)
-        return self(self.batch.logits[rows], self.labels[rows]) if own is None else own
-
-    def own(self, rows: slice, places: Tensor | slice = slice(None)) -> float | None:
-        """What the model itself calls its loss on some rows and places, if it has one."""
-        labels, width = self.labels[rows][:, places], len(self.labels[0][places])
-        given = Ids(self.batch.src[rows].clone(), self.batch.tgt_in[rows, :width].clone())
-        try:
-            with torch.no_grad():
-                value = self.batch.model.loss(self.batch.logits, labels.clone(), given)
-        except UserError:  # it has none
-            return None
-        return None if value is None else float(value)
+    def mean(self, rows: slice, places: Tensor | slice = slice(None)) -> float:
+        """The loss of some rows and places: the model's own, where it has one."""
+        labels = self.labels[rows][:, places]
+        inputs = self.batch.tgt_in[rows, : labels.shape[1]]
+        with torch.no_grad():
+            logits = self.batch.logits[rows][:, places]
+            given = Ids(self.batch.src[rows].clone(), inputs.clone())
+            own = self.batch.model.loss(logits, labels.clone(), given)
+        return self(logits, labels) if own is None else float(own)
 
     def gradient(self) -> Tensor:
         """With respect to the logits (B, T, V)."""
@@ -63,19 +60,10 @@ class Loss:
         return torch.autograd.grad(value, logits)[0]
 
     def tolerance(self, value: float) -> float:
-        """Of losses and their gradients, as the batch's is of logits, in the loss's precision."""
-        return TOLERANCE.get(self._precision(), COARSE) * max(abs(value), 1.0)
-
-    def _precision(self) -> torch.dtype:
-        """The dtype of the loss, or fp32 where the loss rounds the logits to it."""
-        dtype, logits = self.batch.dtype, self.batch.logits
-        value = self.tensor(logits)
-        if dtype == torch.float64 == value.dtype:
-            rounded = float(value) == float(value.float())
-            coarse = self(logits.float().double())
-            return torch.float32 if rounded or coarse == float(value) else value.dtype
-        coarser = (torch.bfloat16, torch.float16, torch.float32)
-        return next((known for known in coarser if known in (value.dtype, dtype)), dtype)
+        """Of losses and their gradients; they may be computed in single precision."""
+        dtypes = {self.batch.dtype, self.tensor(self.batch.logits).dtype}
+        share = COARSE if dtypes - TOLERANCE.keys() else TOLERANCE[torch.float32]
+        return share * max(abs(value), 1.0)
 
 
 def pad_labels_ignored(batch: Batch) -> Result:
@@ -85,9 +73,8 @@ def pad_labels_ignored(batch: Batch) -> Result:
     if bool(real.all()):
         raise CannotJudge("needs a batch whose labels hold pads; the batch maker pads none")
     gradient, once = loss.gradient(), loss(batch.logits)
-    own = loss.own(slice(None))
-    if own is not None and abs(own - once) > loss.tolerance(once):
-        return _own_differs(loss, own, once)
+    if abs(loss.mean(slice(None)) - once) > loss.tolerance(once):
+        return _own_ignores_pads(loss, once)
     noise = torch.cat((batch.logits, batch.noise(batch.logits)), 1)
     twice = loss(noise, wider(labels, labels.shape[1], int(labels[~real][0])))
     scored = largest(gradient[~real])
@@ -105,26 +92,21 @@ def pad_labels_ignored(batch: Batch) -> Result:
     )
 
 
-def _own_differs(loss: Loss, own: float, once: float) -> Result:
+def _own_ignores_pads(loss: Loss, once: float) -> Result:
     """A model's own loss is not the plain mean: of its parts it must then not count pads."""
-    tolerance = loss.tolerance(once)
-    for row, real in enumerate(loss.real):
-        rows = slice(row, row + 1)
-        if bool(real.all()):
-            continue
-        whole, inside = loss.own(rows), loss.own(rows, real)
-        if whole is None or inside is None:
-            break
-        if abs(whole - inside) > tolerance:
-            cause = (
-                f"the model's own loss of pair {row} is {inside:.4f}, with pad labels behind it "
-                f"{whole:.4f}: pads are scored"
-            )
-            return measured(abs(whole - inside), tolerance, "", cause)
-    raise CannotJudge(
-        f"the model's own loss is {own:.4f}, the mean over labels that are no pads {once:.4f}; "
-        "pads do not change it: it may hold other terms"
+    row = next(n for n, real in enumerate(loss.real) if not bool(real.all()))
+    rows = slice(row, row + 1)
+    whole, inside = loss.mean(rows), loss.mean(rows, loss.real[row])
+    cause = (
+        f"the model's own loss of pair {row} is {inside:.4f}, with pad labels behind it "
+        f"{whole:.4f}: pads are scored"
     )
+    if abs(whole - inside) <= loss.tolerance(once):
+        raise CannotJudge(
+            f"the model's own loss is {loss.mean(slice(None)):.4f}, the mean over labels that are "
+            f"no pads {once:.4f}; pads do not change it: it may hold other terms"
+        )
+    return measured(abs(whole - inside), loss.tolerance(once), "", cause)
 
 
 def halves_add_up(batch: Batch) -> Result:
@@ -193,21 +175,19 @@ def likelier_labels_cost_less(batch: Batch) -> Result:
     low = loss_where_labels_have(logits.argmin(-1, keepdim=True))
     if not abs(low - high) > loss.tolerance(high):
         raise CannotJudge(f"the loss is {high:.4f}, whatever the logits of the labels are")
-    try:
-        problem = _softmax_problem(loss, labels)
-    except UserError:  # the loss refuses what are no probabilities, so it takes no softmax
-        problem = ""
     if high > low:
-        problem = (
+        raise Wrong(
             f"the loss is {high:.4f} where labels have the highest logits and {low:.4f} where "
             "they have the lowest: its sign is wrong; training makes right answers unlikely"
         )
+    with contextlib.suppress(UserError):  # a loss that wants probabilities takes no softmax
+        _require_one_softmax(loss, labels)
     evidence = f"loss {high:.4f} where labels have the highest logits, {low:.4f} where the lowest"
-    return measured(float(bool(problem)), 0.0, evidence, problem)
+    return measured(0.0, 0.0, evidence, "")
 
 
-def _softmax_problem(loss: Loss, labels: Tensor) -> str:
-    """What is wrong where softmax is taken twice between logits and loss, or never."""
+def _require_one_softmax(loss: Loss, labels: Tensor) -> None:
+    """Raises Wrong where softmax is taken twice between logits and loss, or never."""
     logits = loss.batch.logits
     once = loss(logits)
     chosen = torch.zeros_like(logits).scatter(-1, labels, 1.0)
@@ -219,20 +199,125 @@ def _softmax_problem(loss: Loss, labels: Tensor) -> str:
         return abs(loss(changed) - once) <= loss.tolerance(once)
 
     if are_probabilities and stays(logits + 1):
-        return (
+        raise Wrong(
             "the model gives probabilities, and the loss takes softmax of them once more; give "
             "cross entropy the logits"
         )
     if not normalized and stays(logits + 1 - chosen):
-        return (
+        raise Wrong(
             "the loss sees the logits of the labels alone, so it falls without end as all logits "
             "rise; take log_softmax before nll_loss, or cross_entropy"
         )
     sure, mistaken = (loss(1e3 * (x - 1)) for x in (chosen, chosen.roll(1, -1)))
     if sure > 0.3 and abs(mistaken - sure - 1) < 0.25:  # one apart: probabilities, not logits
-        return (
+        raise Wrong(
             f"the loss is {sure:.4f} where the model is sure of the labels, and no more than "
             f"{mistaken:.4f} where it is sure of others: it takes softmax twice; give cross "
             "entropy the logits"
         )
-    return ""
+
+
+# Labels ------------------------------------------------------------------------------------------
+
+
+def labels_shifted(batch: Batch) -> Result:
+    """tgt_out[t] = tgt_in[t + 1] at every real place, and rows hold the pairs they are made
+    of."""
+    if not batch.facts.is_causal:
+        raise NotApplicable(NO_NEXT)
+    if batch.tgt_out is None or batch.model.maker is None:
+        raise NotAsked(batch="a batch maker, for its labels")
+    _require_whole_rows(batch)
+    labelled = batch.facts.real_labels(batch.tgt_out)
+    follows = batch.real[:, 1:] & batch.real[:, :-1] & labelled[:, :-1]
+    wrong = (batch.tgt_out[:, :-1] != batch.tgt_in[:, 1:]) & follows
+    counted = f"{int(wrong.sum())} of {int(follows.sum())}"
+    inside = batch.real & labelled
+    same = bool((batch.tgt_out == batch.tgt_in)[inside].float().mean() > 0.5)
+    ahead = (batch.tgt_out[:, :-2] == batch.tgt_in[:, 2:])[follows[:, :-1] & batch.real[:, 2:]]
+    is_twice = ahead.numel() and bool(ahead.all())
+    if not same and not is_twice and wrong.sum() > 0.5 * follows.sum():
+        raise CannotJudge(
+            f"{counted} labels are not the next decoder input, nor the same one: if labels have "
+            "ids of their own, this is no shift"
+        )
+    cause = (
+        "labels equal tgt_in at the same place: they are not shifted, so the model learns to "
+        "repeat the token it has just read; drop BOS from the labels"
+        if same
+        else "labels are not what follows in tgt_in; is the target shifted by one, once?"
+    )
+    evidence = f"{int(follows.sum())} of {int(follows.sum())} labels are the next decoder input"
+    return measured(float(wrong.sum()), 0.0, evidence, f"{counted}: {cause}")
+
+
+def _require_whole_rows(batch: Batch) -> None:
+    """Raises Wrong where a row's source, target and labels are not of one pair."""
+    assert batch.tgt_out is not None
+    sides = (batch.src, batch.tgt_in, batch.tgt_out)
+    rows = [
+        (number, [_rows_with(ids, symbols) for ids in sides for symbols in pair])
+        for number, pair in enumerate(batch.pairs)
+        if min(map(len, pair)) > 1  # one symbol may stand anywhere by chance
+    ]
+    if rows and all(not src and swapped and tgt for _, (src, swapped, tgt, *_) in rows):
+        raise Wrong(
+            "src holds the targets and tgt_in the sources: the batch maker, or whoever calls it, "
+            "has swapped them"
+        )
+    for number, (src, _, _, target, _, labels) in rows:
+        for name, other in (("target", target), ("labels", labels)):
+            if src and other and not src & other:
+                raise Wrong(
+                    f"the source of pair {number} is in row {min(src)} and its {name} in row "
+                    f"{min(other)}: the batch maker orders the one without the other"
+                )
+
+
+def _rows_with(ids: Tensor, wanted: list[int]) -> set[int]:
+    """The rows in which some ids stand one after another."""
+    if ids.shape[1] < len(wanted):
+        return set()
+    same = (ids.unfold(1, len(wanted), 1) == torch.tensor(wanted)).all(-1).any(-1)
+    return set(same.nonzero()[:, 0].tolist())
+
+
+def ends_agree(batch: Batch) -> Result:
+    """Pad, start and end are told apart; decoding starts as training does; the end is
+    scored."""
+    loss = Loss(batch)
+    facts, tgt_out, gradient = batch.facts, loss.labels, loss.gradient()
+    rows, first = torch.arange(len(tgt_out)), batch.real.int().argmax(1)
+    starts = set(batch.tgt_in[rows, first].tolist())
+    if facts.decoding_start is not None and starts != {facts.decoding_start}:
+        raise Wrong(
+            f"training starts targets with {sorted(starts)} and decoding with "
+            f"{facts.decoding_start}: the first step of decoding is one never trained"
+        )
+    is_scored = gradient.abs().amax(-1) > 0
+    labelled = loss.real
+    if labelled[rows, first].all() and not is_scored[rows, first].any() and is_scored.any():
+        raise Wrong("the first label of every target is not scored")
+    if facts.eos_id is not None:
+        if facts.pad_id == facts.eos_id:  # then a loss may ignore the end with the pads
+            labelled = is_scored
+        last = (labelled * torch.arange(1, labelled.shape[1] + 1)).argmax(1)
+        wrong = sorted(set(tgt_out[rows, last].tolist()) - {facts.eos_id})
+        if wrong and facts.pad_id == facts.eos_id:
+            raise Wrong(
+                f"pad and end are both {facts.pad_id}: ends are ignored with the pads, and the "
+                "model never learns to stop; give the pad an id of its own, or ignore -100"
+            )
+        if wrong:
+            raise Wrong(
+                f"the last label scored is {', '.join(map(str, wrong))}, not the end, "
+                f"{facts.eos_id}: the model never learns to stop"
+            )
+        if not is_scored[rows, last].all():
+            raise Wrong(
+                f"the end, {facts.eos_id}, is a label but not scored: the model never learns to "
+                "stop"
+            )
+    known = "the end is scored" if facts.eos_id is not None else "no end given (eos_id)"
+    start = "start unknown" if facts.decoding_start is None else f"start {starts.pop()} in both"
+    return measured(0.0, 0.0, f"pad {facts.pad_id}, {start}, {known}", "")

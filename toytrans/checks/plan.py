@@ -1,15 +1,15 @@
-"""Which checks are asked of which batch, in which mode and precision, and what came of it."""
+"""Of what parts each check is made, which batches are asked, and what came of it."""
 
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from functools import partial
+from typing import Literal
 
 import torch
 
-from toytrans.checks import changes, locate, reach
-from toytrans.checks.batch import SHORT, SHORTEST, Batch, Setting, Unsteady, apart, largest
-from toytrans.checks.change import moves
+from toytrans.checks import changes, gradients, locate, loss, reach, scale, steps, sublayers
+from toytrans.checks.batch import SHORTEST, Batch, Setting, Unsteady
+from toytrans.checks.change import moves, stays
 from toytrans.checks.copies import Copy, copies_run_it, copy_of, in_eval_mode, on_one_thread
 from toytrans.checks.result import (
     CHECKS,
@@ -19,34 +19,87 @@ from toytrans.checks.result import (
     Report,
     Result,
     Tried,
+    Wrong,
     measured,
     merged,
 )
 from toytrans.checks.subject import Adapter, NoAnswer
-from toytrans.checks.table import PARTS, READS_PADS, Part
 from toytrans.errors import UserError
 
 Progress = Callable[[str], None]
 
+
+@dataclass(frozen=True)
+class Part:
+    """A part of a check, by its name in words.
+
+    of: which batches it is asked of: the first (shortest), every one in every mode and precision,
+    the longest, the first and the longest, or the first after all else.
+    essential: without it the check is not judged. fragile: it fails where the model raises an
+    exception at it.
+    """
+
+    check: str
+    name: str
+    ask: Callable[[Batch], Result]
+    of: Literal["first", "every", "longest", "both ends", "last"] = "first"
+    essential: bool = False
+    fragile: bool = False
+
+
+PARTS = (
+    Part("pads", "more pads", stays(changes.pads_appended), "every", essential=True),
+    Part("pads", "other shapes", stays(changes.pads_in_other_shapes)),
+    Part("pads", "their embeddings", stays(changes.pads_hold_anything)),
+    Part("pads", "gradients", gradients.towards(of_future=False), "every"),
+    Part("future", "single tokens", stays(changes.later_token), "every", essential=True),
+    Part("future", "all that follows", stays(changes.all_that_follows), "every"),
+    Part("future", "prefixes", stays(changes.prefixes), "every"),
+    Part("future", "other shapes", stays(changes.symbols_in_other_shapes)),
+    Part("future", "gradients", gradients.towards(of_future=True), "every"),
+    Part("rows", "a pair alone", stays(changes.rows_alone), "every", fragile=True),
+    Part("rows", "another order", stays(changes.rows_in_another_order), "every", fragile=True),
+    Part("rows", "an empty pair", stays(changes.empty_pair_added)),
+    Part("calls", "others between", stays(changes.other_calls_between), "every", fragile=True),
+    Part("calls", "the longest first", changes.fresh_copies_agree, "longest"),
+    Part("calls", "the same again", stays(changes.same_again), "last"),
+    Part("order", "neighbours swapped", moves(changes.neighbours_swapped)),
+    Part("order", "far behind", moves(changes.neighbours_swapped_far), "longest"),
+    Part("source", "token by token", reach.tokens_seen("source"), "both ends", essential=True),
+    Part("target", "token by token", reach.tokens_seen("target"), "both ends", essential=True),
+    Part("steps", "one by one", steps.steps_are_the_pass, "both ends"),
+    Part("loss", "pads", loss.pad_labels_ignored),
+    Part("loss", "halves", loss.halves_add_up),
+    Part("loss", "likelier labels", loss.likelier_labels_cost_less),
+    Part("labels", "the shift", loss.labels_shifted),
+    Part("labels", "start and end", loss.ends_agree),
+    Part("scale", "every attention", scale.attention_is_right),
+    Part("sublayers", "residual connections", sublayers.input_passes_by),
+    Part("sublayers", "norms", sublayers.scale_is_normed),
+    Part("sublayers", "feed-forward", sublayers.feed_forward_at_work),
+)
+
+READS_PADS = ("pads", "rows", "calls", "source", "labels")
+"""Checks that fail as well where the source has another pad than the one that is known."""
+
+THEIR_NUMBER = (
+    "; what pads hold does not matter, by gradients, so it may be how many there are: a mean, "
+    "scale or position that uses the padded width"
+)
+
 LENGTH, THOROUGH = 64, 512
-"""Symbols of the longest sequence tried."""
+"""Symbols of the longest sequence tried; more are thorough."""
 
 SIZES = ((7, 4), (16, 12), (33, 5), (64, 3))
 MORE_SIZES = ((20, 32), (128, 4), (256, 2), (512, 2))
-"""Symbols of the longest sequence of a batch, and its rows."""
-
-SEEDS = 3
-"""Short batches in which it is asked whether every token is seen."""
+"""Symbols of the longest sequence of a batch, and its rows; more where longer ones are asked for,
+which then have no bound of work."""
 
 WORK = 75e9
-"""Multiplications (`Counted`) that the checks are kept within, unless asked to be thorough: about
-15 s."""
+"""Multiplications (`Counted`) that the checks are kept within, unless thorough: about 15 s."""
 
 ANSWERS = 80
 """Answers to a batch that its checks ask for, about."""
-
-BY_TOKEN = "token by token"
-"""The only part of the checks of source and target, which takes several batches."""
 
 
 @dataclass
@@ -56,12 +109,12 @@ class Plan:
     length: int | None
     seed: int
     wanted: tuple[str, ...]
-    thorough: bool
     progress: Progress | None
-    found: dict[tuple[str, str], Result] = field(default_factory=dict)
+    found: dict[Part, Result] = field(default_factory=dict)
     tried: Tried = field(default_factory=Tried)
     spent: float = 0.0
     source_pad: tuple[int | None] | None = None
+    thorough: bool = False
 
     def sizes(self, limit: int | None) -> list[Setting]:
         """The batches, cheap ones first, each with a seed of its own, none beyond a limit."""
@@ -70,7 +123,7 @@ class Plan:
             raise UserError(
                 f"length {longest}: the checks need sequences of {SHORTEST} symbols or more"
             )
-        wanted = longest or (THOROUGH if self.thorough else LENGTH)
+        wanted = longest or LENGTH
         if limit is not None and wanted > limit - 4:
             if longest is not None or limit - 4 < SHORTEST:
                 shorter = "give a smaller length, or " if limit - 4 >= SHORTEST else ""
@@ -79,6 +132,7 @@ class Plan:
                     f"{(longest or SHORTEST) + 4}; {shorter}build the model with more"
                 )
             wanted = limit - 4
+        self.length, self.thorough = wanted, wanted > LENGTH
         sizes = SIZES + (MORE_SIZES if self.thorough else ())
         made = [Setting(n, rows, self.seed + k) for k, (n, rows) in enumerate(sizes) if n <= wanted]
         if all(setting.length != wanted for setting in made):
@@ -96,32 +150,32 @@ class Plan:
         with gradients, torch.random.fork_rng(devices=[]), on_one_thread(model), eval_mode:
             torch.manual_seed(self.seed)
             try:
-                batch, plain = self._first_batches(settings[0])
+                batch, *plain = self._first_batches(settings[0])
             except Unsteady as error:
                 batch = self._unsteady(error)
             else:
                 self._ask_all(batch, plain, settings)
-                self._ask_again(batch)
         if model.facts.equal_lengths:
             self.tried.notes.append(
-                "source and target are of one length in every batch: the model refuses others"
+                "source and target are of one length in every batch, filled up with pads: the "
+                "model refuses others"
             )
         precision = str(batch.dtype).removeprefix("torch.")
         return Report(model.facts.name, precision, self._results(), self.tried)
 
     def _results(self) -> tuple[Result, ...]:
         """One for each check, in the order of `CHECKS`."""
-        essential = {part.check: part.name for part in PARTS if part.essential}
-        essential |= {"source": BY_TOKEN, "target": BY_TOKEN}
         results = []
         for name in CHECKS:
-            parts = {part: found for (check, part), found in self.found.items() if check == name}
+            parts = {part.name: r for part, r in self.found.items() if part.check == name}
             if not parts:
                 continue
-            result = merged(name, parts, essential.get(name, ""))
+            essential = [part.name for part in PARTS if part.check == name and part.essential]
+            result = merged(name, parts, essential[0] if essential else "")
             gradients = parts.get("gradients")
-            if name == "pads" and gradients is not None and result is not gradients:
-                result = _with_width_named(result, gradients)
+            is_number = gradients is not None and gradients.verdict == "PASS"
+            if name == "pads" and result.verdict == "FAIL" and is_number:
+                result = replace(result, message=result.message + THEIR_NUMBER)
             if self.model.facts.hides_causes and result.verdict != "PASS":
                 result = Result(name, result.verdict, "why is not told in a closed exercise")
             results.append(result)
@@ -129,7 +183,7 @@ class Plan:
 
     # The first batch -----------------------------------------------------------------------------
 
-    def _first_batches(self, setting: Setting) -> tuple[Batch, Batch | None]:
+    def _first_batches(self, setting: Setting) -> list[Batch]:
         """The first batch in fp64, and in fp32 where the model has both: fp64 is left where it
         fails, gives NaN that fp32 does not give, or is another model altogether."""
         model, notes = self.model, self.tried.notes
@@ -140,41 +194,32 @@ class Plan:
                 "so a copy would still run the original's modules"
             )
             double = None
+        made: list[Batch] = []
+        raised = []
         if double is None or model.module is None:
-            only = Batch(Copy(model, None), setting)
-            only.require_wider_is_taken()
-            return only, None
-        came_as = {p.dtype for p in model.module.parameters() if p.is_floating_point()}
-        single = None if came_as == {torch.float64} else copy_of(model, torch.float32)
-        once = replace(setting, widest=0)  # widths are tried in one precision
-        batch: Batch | None = None
-        plain = raised = None
-        try:
-            batch = Batch(double, setting)
-        except UserError as error:
-            raised = error
-        try:
-            plain = Batch(single, once) if single is not None else None
-        except UserError as error:
-            raised = raised or error
-            kept = copy_of(model)
-            if batch is None and kept is not None:
-                plain = Batch(kept, setting)
-        if batch is not None and plain is not None and not _same_model(batch, plain):
+            made.append(Batch(Copy(model, None), setting))
+        else:
+            came_as = {p.dtype for p in model.module.parameters() if p.is_floating_point()}
+            single = None if came_as == {torch.float64} else copy_of(model, torch.float32)
+            for of in (double, single, copy_of(model)):
+                if of is None or (made and of.precision is None):
+                    continue
+                try:
+                    made.append(Batch(of, setting))
+                except UserError as error:
+                    raised.append(error)
+        if not made:
+            raise raised[0]
+        if len(made) > 1 and not _same_model(*made):
             notes.append("judged in fp32: the copy in fp64 is another model")
-            batch = None
-        if batch is None:
-            if plain is None:
-                assert raised is not None
-                raise raised
-            batch, plain = plain, None
-        batch.require_wider_is_taken()
-        if batch.copy.opened:
+            del made[0]
+        made[0].require_wider_is_taken()
+        if opened := made[0].copy.opened:
             notes.append(
-                f"{len(batch.copy.opened)} weights that are all zero hold small random numbers in "
-                "the copy, for nothing is seen through them"
+                f"{len(opened)} weights that are all zero hold small random numbers in the copy, "
+                "for nothing is seen through them"
             )
-        return batch, plain
+        return made
 
     def _unsteady(self, error: Unsteady) -> Batch:
         """The message about a model that answers the same input in two ways: nothing can be asked.
@@ -184,45 +229,40 @@ class Plan:
         if error.drawn and (module is None or module.training):
             raise error
         self._add(batch)
-        self._fail_calls(str(error), batch.jitter, batch)
+        again = next(part for part in PARTS if part.of == "last")
+        self.found[again] = measured(batch.jitter, batch.tolerance, "", str(error))
         return batch
-
-    def _fail_calls(self, cause: str, by: float, batch: Batch) -> None:
-        self.found["calls", "the same again"] = measured(by, batch.tolerance, "", cause)
 
     # Asking ------------------------------------------------------------------------------------
 
-    def _ask_all(self, batch: Batch, plain: Batch | None, settings: list[Setting]) -> None:
-        """The first batch first, in each mode; then longer ones."""
+    def _ask_all(self, batch: Batch, plain: list[Batch], settings: list[Setting]) -> None:
+        """The first batch in each precision, then longer ones in each mode."""
         train = self._train(batch)
-        is_copied = batch.model is not self.model
-        fresh = copy_of(self.model, batch.copy.precision) if is_copied else None
-        for part in PARTS:
-            self._ask(part, batch)
-        self._reach(batch, SEEDS)
-        if plain is not None:
-            self._ask_often(plain)
-        copies = [batch.copy, *([plain.copy] if plain else []), *([train] if train else [])]
-        left: set[Copy] = set()
+        self._ask_of(batch, "first", "every", "both ends")
+        for other in plain:
+            self._ask_of(other, "every")
         longest = batch
+        left: set[Copy] = set()
         for number, setting in enumerate(settings):
-            for of in copies:
-                if of in left or not self._is_wanted(number, of, batch, len(settings)):
+            for of in (batch.copy, train):
+                is_skipped = number == 0 if of is batch.copy else number == 2 < len(settings) - 1
+                if of is None or of in left or is_skipped:  # train mode skips one, to save time
                     continue
                 longer = self._made(of, setting)
                 if longer is None or not self._is_within(longer):
                     left.add(of)
                     continue
-                self._ask_often(longer)
-                if of is batch.copy:
-                    longest = longer
-                    if number == 2 and not longer.facts.is_textbook:
-                        self._ask(next(p for p in PARTS if p.check == "steps"), longer)
-        if longest.setting.length > SHORT:
-            self._reach(longest, SEEDS - 1)
+                self._ask_of(longer, "every")
+                longest = longer if of is batch.copy else longest
         if longest is not batch:
-            self._order_far(longest)
-            self._other_way_round(fresh, [longest, batch])
+            self._ask_of(longest, "both ends")
+        self._ask_of(longest, "longest")
+        self._ask_of(batch, "last")
+
+    def _ask_of(self, batch: Batch, *of: str) -> None:
+        for part in PARTS:
+            if part.of in of:
+                self._ask(part, batch)
 
     def _train(self, batch: Batch) -> Copy | None:
         """A copy in train mode."""
@@ -232,13 +272,6 @@ class Plan:
             self.tried.notes.append(f"train mode not tried: {why}")
             return None
         return copy_of(self.model, batch.copy.precision, training=True)
-
-    def _is_wanted(self, number: int, of: Copy, batch: Batch, count: int) -> bool:
-        """The first batch was asked in eval mode already. The longer ones are asked in a second
-        precision by a thorough plan alone; train mode skips one."""
-        if of.training:
-            return number != 2 or count <= 3
-        return number > 0 and (of is batch.copy or (self.thorough and number % 2 == 0))
 
     def _is_within(self, batch: Batch) -> bool:
         """Whether the checks of a batch are within bounds, which they then use up; a note if
@@ -250,7 +283,8 @@ class Plan:
         left_out = f"lengths from {batch.setting.length} on in {batch.copy.mode} mode"
         self.tried.left_out.append(left_out)
         self.tried.notes.append(
-            f"{left_out} left out: the model is large; thorough tries them, or give a smaller one"
+            f"{left_out} left out: the model is large; length={THOROUGH} tries them, or give a "
+            "smaller model"
         )
         return False
 
@@ -266,31 +300,24 @@ class Plan:
             )
             return None
 
-    def _ask_often(self, batch: Batch) -> None:
-        for part in PARTS:
-            if part.often:
-                self._ask(part, batch)
-
     def _ask(self, part: Part, batch: Batch) -> None:
-        """Ask one part of a batch, unless it has failed already; the worst is kept."""
-        if part.check not in self.wanted:
-            return
-        known = self.found.get((part.check, part.name))
-        if known is not None and known.verdict not in ("PASS", "cannot judge"):
+        """Ask one part of a batch, unless it has failed already. Of two results that counts which
+        judged something, and of passes the worse."""
+        known = self.found.get(part)
+        if part.check not in self.wanted or (known is not None and known.verdict == "FAIL"):
             return
         if self.progress is not None:
             self.progress(f"{part.check}: {part.name}, {batch.described}")
         self._add(batch)
-        ask = part.ask
-        new = self._result(part.check, ask, batch, part.fragile)
+        new = self._result(part, batch)
         if new.verdict == "FAIL" and new.difference is not None and math.isnan(new.difference):
             single = self._in_single(batch)
-            new = self._result(part.check, ask, single, part.fragile) if single else new
-        self._keep(part.check, part.name, new)
-
-    def _add(self, batch: Batch) -> None:
-        setting, of = batch.setting, batch.copy
-        self.tried.add(setting.length, len(batch.src), of.mode, batch.dtype, setting.seed)
+            new = new if single is None else self._result(part, single)
+        rank = {"FAIL": 3, "PASS": 2, "cannot judge": 1, "not asked": 0, "does not apply": 0}
+        if known is None or rank[new.verdict] > rank[known.verdict]:
+            self.found[part] = new
+        elif new.verdict == known.verdict == "PASS" and new.strain > known.strain:
+            self.found[part] = replace(new, message=known.message)
 
     def _in_single(self, batch: Batch) -> Batch | None:
         """For a check that met NaN in a copy in fp64, the batch in fp32, which users run."""
@@ -298,17 +325,21 @@ class Plan:
             return None
         single = copy_of(self.model, torch.float32, batch.copy.training)
         try:
-            return Batch(single, batch.setting) if single is not None else None
+            return None if single is None else Batch(single, batch.setting)
         except UserError:
             return None
 
-    def _result(
-        self, check: str, ask: Callable[[Batch], Result], batch: Batch, fragile: bool = False
-    ) -> Result:
+    def _add(self, batch: Batch) -> None:
+        setting, of = batch.setting, batch.copy
+        self.tried.add(setting.length, len(batch.src), of.mode, batch.dtype, setting.seed)
+
+    def _result(self, part: Part, batch: Batch) -> Result:
         try:
-            result = ask(batch)
+            result = part.ask(batch)
+        except Wrong as wrong:
+            result = measured(1.0, 0.0, "", str(wrong))
         except NoAnswer as error:
-            if fragile:
+            if part.fragile:
                 return Result("", "FAIL", str(error), math.nan, batch.tolerance)
             hint = "if it takes fewer places, give max_length=..."
             return Result("", "cannot judge", f"{error}; {hint}")
@@ -327,21 +358,21 @@ class Plan:
             return Result("", "cannot judge", f"the check met {what}")
         if result.verdict != "FAIL":
             return result
-        if check in READS_PADS and (other := self._other_source_pad(batch)) is not None:
+        if part.check in READS_PADS and (other := self._other_source_pad(batch)) is not None:
             doubt = (
                 f"id {batch.facts.pad_id} behind a source is seen as a symbol, and id {other} is "
                 f"not seen: if the source has a pad of its own, give source_pad_id={other}"
             )
             return Result("", "cannot judge", doubt)
-        by_shapes = result.change is not None and result.change.length is not None
-        mode = "" if by_shapes else self._mode_named(ask, batch)
+        by_shapes = part.name == "other shapes"
+        mode = "" if by_shapes else self._mode_named(part.ask, batch)
         causes: tuple[str, ...] = ()
-        if check == "future" and by_shapes and batch.facts.has_source:
+        if part.check == "future" and by_shapes and batch.facts.has_source:
             causes = ("pads",)  # shapes change pads and symbols together
-        elif check in ("pads", "rows") and batch.facts.kind == "decoder":
+        elif part.check in ("pads", "rows") and batch.facts.kind == "decoder":
             causes = ("future",)  # pads behind ids lie in the future
         result = replace(result, message=result.message + mode, causes=causes)
-        return self._explained(check, result, batch)
+        return self._explained(part.check, result, batch)
 
     def _mode_named(self, ask: Callable[[Batch], Result], batch: Batch) -> str:
         """Which mode fails, where the same batch passes in the other one; "" where both fail."""
@@ -370,89 +401,15 @@ class Plan:
             where = locate.first_module(batch, result.change)
             example = locate.smallest(batch, result.change)
         plainly = batch.setting.length == SIZES[0][0] and batch.copy.mode == "eval"
-        length = batch.setting.length
-        if result.change is not None and result.change.length is not None:
-            length = result.change.length
-        thorough = ", thorough=True" if self.thorough else ""
         return replace(
             result,
             message=result.message if plainly else f"{result.message} ({batch.described})",
             where=where or None,
             example=example or None,
-            reproduce=f'toytrans.check(model, ..., only="{check}", length={length}, '
-            f"seed={self.seed}{thorough})",
+            reproduce=f'toytrans.check(model, ..., only="{check}", length={self.length}, '
+            f"seed={self.seed})",
             change=None,
         )
-
-    def _keep(self, check: str, part: str, new: Result) -> None:
-        """Of two results the one that counts: a failure, else what was judged, else the worse."""
-        old = self.found.get((check, part))
-        rank = {"FAIL": 3, "PASS": 2, "cannot judge": 1, "not asked": 0, "does not apply": 0}
-        if old is None or rank[new.verdict] > rank[old.verdict]:
-            self.found[check, part] = new
-        elif new.verdict == old.verdict == "PASS" and new.strain > old.strain:
-            self.found[check, part] = replace(new, message=old.message)
-
-    # Several batches together ------------------------------------------------------------------
-
-    def _reach(self, first: Batch, count: int) -> None:
-        """Whether every token is seen: in a batch, and where it is not in some of other seeds."""
-
-        def make(number: int) -> Batch | None:
-            seed = first.setting.seed + number
-            batch = self._made(first.copy, replace(first.setting, seed=seed))
-            if batch is not None:
-                self._add(batch)
-            return batch
-
-        trials = reach.Trials(make, count, [first])
-        for side in ("source", "target"):
-            known = self.found.get((side, BY_TOKEN))
-            if side not in self.wanted or (known is not None and known.verdict != "PASS"):
-                continue
-            self._add(first)
-            if self.progress is not None:
-                self.progress(f"{side}: {BY_TOKEN}, length {first.setting.length}")
-            ask = partial(reach.tokens_seen, side, trials)
-            self._keep(side, BY_TOKEN, self._result(side, lambda _, ask=ask: ask(), first))  # type: ignore[misc]
-
-    def _order_far(self, batch: Batch) -> None:
-        """Order that a short source shows may be lost in a longer one. In fp32 rounding may move
-        logits as far as such a swap."""
-        known = [found for (check, _), found in self.found.items() if check == "order"]
-        exact = batch.dtype == torch.float64 and batch.facts.has_source
-        if not exact or not known or known[0].verdict != "PASS":
-            return
-        found = self._result("order", moves(changes.neighbours_swapped_far), batch)
-        self.found["order", "far behind"] = found
-
-    def _other_way_round(self, fresh: Copy | None, batches: list[Batch]) -> None:
-        """A copy that was never asked meets the longest batch first, then the shortest."""
-        known = self.found.get(("calls", "others between"))
-        if fresh is None or known is None or known.verdict != "PASS":
-            return
-        for batch in batches:
-            with torch.no_grad():
-                logits = fresh.model.ask(batch.src.clone(), batch.tgt_in.clone())
-            by = batch.differ(logits, batch.logits, batch.real)
-            if not by <= batch.tolerance:
-                cause = (
-                    f"a batch of length {batch.setting.length} gives other logits after shorter "
-                    f"batches than before any, by {by:.2g}: something is kept from call to call; "
-                    "is a mask made for another batch?"
-                )
-                self._fail_calls(cause, by, batch)
-                return
-
-    def _ask_again(self, batch: Batch) -> None:
-        """The first batch is answered at the end as it was at first."""
-        by = largest(apart(batch.ask(batch.src, batch.tgt_in), batch.logits).nan_to_num())
-        if by > batch.tolerance and "calls" in self.wanted:
-            cause = (
-                f"{batch.facts.name} answers the same input otherwise after some more calls, by "
-                f"{by:.2g}; what does it keep from call to call?"
-            )
-            self._fail_calls(cause, by, batch)
 
 
 def _same_model(batch: Batch, plain: Batch) -> bool:
@@ -462,14 +419,3 @@ def _same_model(batch: Batch, plain: Batch) -> bool:
     moved = batch.moved(plain.logits.to(batch.logits.dtype), batch.logits)[batch.real]
     median = moved.nan_to_num(0.0, 0.0, 0.0).median() if moved.numel() else 0.0
     return float(median) <= 1e-2 * batch.typical_logit
-
-
-def _with_width_named(pads: Result, gradients: Result) -> Result:
-    """Where pads change outputs and what they hold does not, their number does."""
-    if pads.verdict != "FAIL" or gradients.verdict != "PASS":
-        return pads
-    more = (
-        "; what pads hold does not matter, by gradients, so it may be how many there are: a mean, "
-        "scale or position that uses the padded width"
-    )
-    return replace(pads, message=pads.message + more)

@@ -7,7 +7,7 @@ never seen, with several symbols in several sequences, is blind.
 
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -15,8 +15,11 @@ from torch import Tensor
 from toytrans.checks.batch import LARGEST_LOGITS, SHORT, Batch, apart, chosen
 from toytrans.checks.result import CannotJudge, NotApplicable, Result, Wrong, measured
 from toytrans.checks.seen import attention_seen
-from toytrans.checks.subject import NoAnswer
+from toytrans.checks.subject import Ids, NoAnswer
 from toytrans.errors import UserError
+
+SEEDS = 3
+"""Batches in which it is asked whether every token is seen."""
 
 MOST_PLACES = 34
 """Places of a sequence that are asked about; of longer ones so many are chosen."""
@@ -37,51 +40,38 @@ SHIFTED_AGAIN = (
 )
 
 
-@dataclass
-class Trials:
-    """Batches of one length with different seeds, made one by one as far as they are needed."""
+def tokens_seen(side: str) -> Callable[[Batch], Result]:
+    """The check that every real token of the "source" moves some output, or every one of the
+    "target" one at some later place: places first, then ids, then for sources the
+    cross-attention."""
 
-    make: Callable[[int], Batch | None]
-    count: int
-    made: list[Batch]
+    def ask(batch: Batch) -> Result:
+        if side == "source" and not batch.facts.has_source:
+            raise NotApplicable("the model has no source")
+        batch.require_changing_logits()
+        what = "output" if side == "source" else "later output"
+        if not batch.facts.is_causal:
+            what = "output at another place"
+        count = _every_place(batch, side, what)
+        ids = maps = ""
+        if batch.is_short:
+            asked = _every_id(batch, side)
+            ids = f"; none of {asked} ids is closed as pads are" if asked else ""
+            maps = _every_cell(batch) if side == "source" else ""
+        evidence = f"each of up to {count} {side} tokens moves some {what}{ids}{maps}"
+        return measured(0.0, 0.0, evidence, "")
 
-    def __iter__(self) -> Iterator[Batch]:
-        for number in range(self.count):
-            if number == len(self.made):
-                batch = self.make(number)
-                if batch is None:
-                    return
-                self.made.append(batch)
-            yield self.made[number]
+    return ask
 
 
-def tokens_seen(side: str, trials: Trials) -> Result:
-    """Every real token of the "source" moves some output, or every one of the "target" that at some
-    later place: places first, then ids, then for sources the cross-attention."""
-    batch = trials.made[0]
-    if side == "source" and not batch.facts.has_source:
-        raise NotApplicable("the model has no source")
-    batch.require_changing_logits()
-    what = "output" if side == "source" else "later output"
-    if not batch.facts.is_causal:
-        what = "output at another place"
-    try:
-        seen, places, is_own = _seen_places(trials, side)
-        blind = (~seen).nonzero()[:, 0].tolist()
-        if batch.setting.length > SHORT:
-            step = (places[-1] - places[0]) / max(1, len(places) - 1)
-            blind = _runs(blind, math.ceil(RUN / step))
-        if blind:
-            raise Wrong(_blind(side, [places[number] for number in blind], places, what))
-        if side == "target" and not is_own:
-            raise Wrong(SHIFTED_AGAIN)
-        asked = _closed_ids(trials, side)
-        maps = _cross_maps(trials) if side == "source" else ""
-    except Wrong as wrong:
-        return measured(1.0, 0.0, "", str(wrong))
-    ids = f"; none of {asked} ids is closed as pads are" if asked else ""
-    evidence = f"each of up to {places[-1] + 1} {side} tokens moves some {what}{ids}{maps}"
-    return measured(0.0, 0.0, evidence, "")
+def _trials(batch: Batch) -> Iterator[Batch]:
+    """The batch, then others of its size, made as far as they are needed."""
+    yield batch
+    for number in range(1, SEEDS):
+        if number not in batch.kept:
+            setting = replace(batch.setting, seed=batch.setting.seed + number)
+            batch.kept[number] = Batch(batch.copy, setting)
+        yield batch.kept[number]
 
 
 def _blind(side: str, blind: list[int], asked: list[int], what: str) -> str:
@@ -118,70 +108,58 @@ def _runs(places: list[int], least: int) -> list[int]:
 
 def _pair(batch: Batch, length: int, of_source: int | None = None) -> tuple[Tensor, Tensor]:
     """One pair whose sides are both of some symbols: (1, S), (1, T)."""
-    of_source = length if of_source is None or batch.facts.equal_lengths else of_source
-    src, tgt_in, _ = batch.model.batch([(batch.row(of_source), batch.row(length))])
-    if not batch.facts.has_source:
-        return src[:, :0], tgt_in[:, batch.facts.real_inputs(tgt_in)[0]]
-    if not batch.facts.equal_lengths:
-        src = src[:, batch.facts.real_source(src)[0]]
-        tgt_in = tgt_in[:, batch.facts.real_inputs(tgt_in)[0]]
-    return src, tgt_in
+    src, tgt_in, _ = batch.model.batch([(batch.row(of_source or length), batch.row(length))])
+    real_source = batch.facts.real_source(src)[0] & batch.facts.has_source
+    return src[:, real_source], tgt_in[:, batch.facts.real_inputs(tgt_in)[0]]
 
 
-def _moved(batch: Batch, old: tuple[Tensor, Tensor], new: tuple[Tensor, Tensor]) -> Tensor:
+def _moved(batch: Batch, old: Ids, new: Ids) -> Tensor:
     """Which outputs change by a single bit, (N, T): both asked for in batches of one shape."""
-    return _is_changed(batch.ask(*new), batch.ask(*old))
-
-
-def _is_changed(new: Tensor, old: Tensor) -> Tensor:
-    """Which of two logits (N, T, V) differ by a single bit: (N, T)."""
-    difference = apart(new, old)
+    difference = apart(batch.ask(*new), batch.ask(*old))
     changed: Tensor = ((difference != 0) | difference.isnan()).any(-1)
     return changed
 
 
-def _moved_by_each(batch: Batch, old: tuple[Tensor, Tensor], new: tuple[Tensor, Tensor]) -> Tensor:
-    """As `_moved`, of many equal old rows: long ones are asked half as often, in halves of one
-    shape."""
-    count = len(old[0])
-    if count <= SHORT:
-        return _moved(batch, old, new)
-    half = (count + 1) // 2
-    before = batch.ask(*(ids[:half] for ids in old))
-    halves = [batch.ask(*(ids[rows] for ids in new)) for rows in (slice(half), slice(-half, None))]
-    changed = [_is_changed(after, before) for after in halves]
-    return torch.cat((changed[0], changed[1][2 * half - count :]))
+def _moved_on(batch: Batch, side: str, rest: Tensor, old: Tensor, new: Tensor) -> Tensor:
+    """The same where one side's ids are others and those of the other side (1, L) are the rest."""
+    rest = rest.expand(len(old), -1)
+    if side == "source":
+        return _moved(batch, Ids(old, rest), Ids(new, rest))
+    return _moved(batch, Ids(rest, old), Ids(rest, new))
 
 
-def _seen_places(trials: Trials, side: str) -> tuple[Tensor, list[int], bool]:
-    """Which places of one side some output sees, in any trial; which were asked about; and whether
-    a target token moves the output at its own place."""
+def _every_place(first: Batch, side: str, what: str) -> int:
+    """How many tokens one side has at most. Raises Wrong where no output sees some of them, in any
+    trial, or where no target token moves the output at its own place."""
+    facts, length = first.facts, first.setting.length
     seen = torch.zeros(0, dtype=torch.bool)
-    at: list[int] = []
-    is_own = not trials.made[0].facts.is_causal
-    for batch in trials:
-        long = batch.setting.length
-        src, tgt_in = _pair(batch, long, min(long, SHORT) if side == "target" else None)
+    is_own = side == "source" or not facts.is_causal
+    for batch in _trials(first):
+        src, tgt_in = _pair(batch, length, min(length, SHORT) if side == "target" else None)
         ids, rest = (src, tgt_in) if side == "source" else (tgt_in, src)
         at = _places(batch, side, src, tgt_in)
         seen = seen if len(seen) == len(at) else torch.zeros(len(at), dtype=torch.bool)
-        places, rows = torch.tensor(at), torch.arange(len(at))
-        many, others = ids.repeat(len(at), 1), rest.expand(len(at), -1)
-        for _ in range(1 if batch.setting.length > SHORT else 3):
-            changed = many.clone()
-            changed[rows, places] = batch.other(many[rows, places])
-            if side == "source":
-                moved = _moved_by_each(batch, (many, others), (changed, others))
-            else:
-                moved = _moved_by_each(batch, (others, many), (others, changed))
+        places = torch.tensor(at)
+        for _ in range(3 if batch.is_short else 1):
+            changed = batch.one_by_one(ids[0], places)
+            moved = _moved_on(batch, side, rest, ids.expand_as(changed), changed)
+            if side == "target":
                 where = torch.arange(moved.shape[1])
                 is_own = is_own or bool((moved & (where == places[:, None])).any())
-                later = where > places[:, None]
-                moved = moved & (later if batch.facts.is_causal else where != places[:, None])
+                moved &= where > places[:, None] if facts.is_causal else where != places[:, None]
             seen = seen | moved.any(1)
             if bool(seen.all()):
-                return seen, at, is_own
-    return seen, at, is_own
+                break
+        if bool(seen.all()):
+            break
+    blind = (~seen).nonzero()[:, 0].tolist()
+    if not first.is_short:
+        blind = _runs(blind, math.ceil(RUN * (len(at) - 1) / max(1, at[-1] - at[0])))
+    if blind:
+        raise Wrong(_blind(side, [at[number] for number in blind], at, what))
+    if not is_own:
+        raise Wrong(SHIFTED_AGAIN)
+    return at[-1] + 1
 
 
 def _places(batch: Batch, side: str, src: Tensor, tgt_in: Tensor) -> list[int]:
@@ -209,57 +187,45 @@ def _end_may_change(batch: Batch, src: Tensor, tgt_in: Tensor) -> bool:
     return True
 
 
-def _closed_ids(trials: Trials, side: str) -> int:
+def _every_id(first: Batch, side: str) -> int:
     """How many ids were asked whether they change nothing where a pad stands in their place. Raises
     Wrong where some do."""
-    first = next(iter(trials))
-    model = first.facts
-    if not model.masks_from_ids or first.setting.length > SHORT:
+    facts, is_source = first.facts, side == "source"
+    if not facts.masks_from_ids:
         return 0
-    pad = model.source_pad if side == "source" else model.pad_id
-    room = LARGEST_LOGITS // (8 * model.vocabulary_size)
-    symbols = first.symbols
-    ids = symbols[:: math.ceil(len(symbols) / max(MOST_IDS, room))]
+    pad = facts.source_pad if is_source else facts.pad_id
+    room = LARGEST_LOGITS // (8 * facts.vocabulary_size)
+    ids = first.symbols[:: math.ceil(len(first.symbols) / max(MOST_IDS, room))]
     closed = torch.ones(len(ids), dtype=torch.bool)
-    end_closed = side == "source" and model.eos_id not in (None, pad)
-    for batch in trials:
+    end_closed = is_source and facts.eos_id not in (None, pad)
+    for batch in _trials(first):
         src, tgt_in = _pair(batch, 5)
-        row = (src if side == "source" else tgt_in)[0]
+        row, rest = (src[0], tgt_in) if is_source else (tgt_in[0], src)
         inside = torch.isin(row, batch.symbols).nonzero()[:, 0]
         if not len(inside):
             return 0
-        place = int(inside[-1]) if side == "source" else int(inside[-2])
+        place = int(inside[-1]) if is_source else int(inside[-2])
         new = row.repeat(len(ids), 1)
         new[:, place] = ids
         old = new.clone()
         old[:, place] = pad
-        rest = (tgt_in if side == "source" else src).expand(len(ids), -1)
+        without_end = row[None].clone()
+        without_end[0, -1] = pad
         try:
-            if side == "source":
-                moved = _moved(batch, (old, rest), (new, rest))
-                end_closed = end_closed and _is_end_closed(batch, row, rest[:1])
-            else:
-                moved = _moved(batch, (rest, old), (rest, new))
-                at = torch.arange(moved.shape[1])
-                moved = moved & (at > place if model.is_causal else at != place)
+            moved = _moved_on(batch, side, rest, old, new)
+            if end_closed:
+                is_end = int(row[-1]) == facts.eos_id
+                end_moves = _moved_on(batch, side, rest, row[None], without_end)
+                end_closed = is_end and not bool(end_moves.any())
         except (NoAnswer, UserError):  # a pad between symbols is not taken
             return 0
+        if not is_source:
+            at = torch.arange(moved.shape[1])
+            moved &= at > place if facts.is_causal else at != place
         closed &= ~moved.any(1)
         if not bool(closed.any()) and not end_closed:
             return len(ids)
-    blind = ids[closed].tolist()
-    if blind or end_closed:
-        raise Wrong(_closed(first, side, blind, end_closed, len(ids)))
-    return len(ids)
-
-
-def _is_end_closed(batch: Batch, row: Tensor, tgt_in: Tensor) -> bool:
-    """Whether a pad in the place of the end of a source changes nothing."""
-    if int(row[-1]) != batch.facts.eos_id:
-        return False
-    without = row.clone()
-    without[-1] = batch.facts.source_pad
-    return not bool(_moved(batch, (without[None], tgt_in), (row[None], tgt_in)).any())
+    raise Wrong(_closed(first, side, ids[closed].tolist(), end_closed, len(ids)))
 
 
 def _closed(batch: Batch, side: str, closed: list[int], end_closed: bool, asked: int) -> str:
@@ -284,25 +250,21 @@ def _closed(batch: Batch, side: str, closed: list[int], end_closed: bool, asked:
     )
 
 
-def _cross_maps(trials: Trials) -> str:
+def _every_cell(first: Batch) -> str:
     """What cross-attention shows. Raises Wrong where cells are closed that should be open."""
     seen: Tensor | None = None
-    for batch in trials:
-        if batch.facts.equal_lengths or batch.setting.length > SHORT:
-            return ""
-        src, tgt_in, _ = batch.model.batch([(batch.row(5), batch.row(9))])
-        src = src[:, batch.facts.real_source(src)[0]]
-        src, tgt_in = src.clone(), tgt_in.clone()
+    for batch in _trials(first):
+        src, tgt_in = (ids.clone() for ids in _pair(batch, 9, 5))
         try:
             with (
                 batch.copy.without_dropout_and_with_state_kept(),
                 attention_seen(None, src, tgt_in) as attentions,
             ):
-                batch.model.call(src, tgt_in)
+                batch.model.answer(src, tgt_in)
         except Exception:  # some models do not run under a dispatch mode
             return ""
         shape = (tgt_in.shape[1], src.shape[1])
-        maps = [a.weights for a in attentions if a.weights.shape[-2:] == shape]
+        maps = [a.weights for a in attentions if a.shape == shape]
         if not maps:
             return "; judged by outputs alone, not by attention weights"
         cells = torch.cat([(weights != 0).reshape(-1, *shape) for weights in maps]).any(0)

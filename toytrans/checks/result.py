@@ -1,6 +1,6 @@
 """What checks find: one `Result` for each, and the report that they add up to."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
 
 if TYPE_CHECKING:
@@ -72,8 +72,7 @@ class Result:
     where, example, reproduce: of a failure, where known: where it first shows, the smallest
     example, and a line that shows it again. give: arguments that were not given.
     change: what was changed in it. explains: whether other checks may fail for the same cause.
-    by_gradients: gradients were taken. causes: checks that explain it where they fail too, beside
-    those of `FOLLOWS`.
+    causes: checks that explain it where they fail too, beside those of `FOLLOWS`.
     parts: what a check is made of, by their names.
     """
 
@@ -88,7 +87,6 @@ class Result:
     reproduce: str | None = None
     give: tuple[str, ...] = ()
     explains: bool = True
-    by_gradients: bool = False
     causes: tuple[str, ...] = ()
     change: "Change | None" = field(default=None, repr=False)
     parts: "dict[str, Result]" = field(default_factory=dict)
@@ -241,31 +239,25 @@ class Report:
         details = [f"{names[name]}: {text}" for name, text in result.details.items()]
         return [result.message, *details]
 
+    def _within(self, verdict: Verdict) -> dict[str, Result]:
+        """Checks of a verdict, and single parts of other checks, in words."""
+        found: dict[str, Result] = {}
+        for result in self.results:
+            parts = result.parts.items() if result.verdict != verdict else ()
+            found |= {f"{result.name} by {name}": p for name, p in parts if p.verdict == verdict}
+            if result.verdict == verdict:
+                found[result.name] = result
+        return found
+
     @property
     def not_asked(self) -> dict[str, tuple[str, ...]]:
         """What was not asked, in words, and the arguments of `check` that would ask it."""
-        found = {}
-        for result in self.results:
-            if result.verdict == "not asked":
-                found[result.name] = result.give
-                continue
-            for name, part in result.parts.items():
-                if part.verdict == "not asked":
-                    found[f"{result.name} by {name}"] = part.give
-        return found
+        return {name: result.give for name, result in self._within("not asked").items()}
 
     @property
     def not_judged(self) -> dict[str, str]:
         """What could not be judged, in words, and why."""
-        found = {}
-        for result in self.results:
-            if result.verdict == "cannot judge":
-                found[result.name] = result.message
-                continue
-            for name, part in result.parts.items():
-                if part.verdict == "cannot judge":
-                    found[f"{result.name} by {name}"] = part.message
-        return found
+        return {name: result.message for name, result in self._within("cannot judge").items()}
 
     @property
     def decisive(self) -> tuple[str, str]:
@@ -284,7 +276,7 @@ class Report:
         if self.tried.left_out and self.passed:
             text += (
                 f", reduced: {', '.join(self.tried.left_out)} left out; build the model small (2 "
-                "layers, width 64, 100 words), or be thorough"
+                "layers, width 64, 100 words), or give length=512"
             )
         if unsure := self.not_judged:
             text += f"; not judged: {', '.join(unsure)}"
@@ -308,21 +300,12 @@ class Report:
             lines += [Line(f"      {n}: {p.message}", "more") for n, p in passed_parts.items()]
         if passed and not everything:
             lines.append(Line(f"PASS  {', '.join(result.name for result in passed)}", "PASS"))
-        by_give: dict[tuple[str, ...], list[str]] = {}
-        for name, give in self.not_asked.items():
-            by_give.setdefault(give, []).append(name)
-        asked = [
-            f"{', '.join(names)} (give {', '.join(f'{name}=' for name in give)})"
-            for give, names in by_give.items()
-        ]
-        if asked:
-            lines.append(Line(f"not asked: {'; '.join(asked)}", "more"))
-        apart: dict[str, list[str]] = {}
-        for result in self.of("does not apply"):
-            apart.setdefault(result.message, []).append(result.name)
-        reasons = [f"{', '.join(names)}: {why}" for why, names in apart.items()]
-        if reasons:
-            lines.append(Line(f"does not apply: {'; '.join(reasons)}", "more"))
+        if asked := _gathered(self.not_asked):
+            text = "; ".join(f"{names} (give {'=, '.join(give)}=)" for give, names in asked.items())
+            lines.append(Line(f"not asked: {text}", "more"))
+        if apart := _gathered({r.name: r.message for r in self.of("does not apply")}):
+            text = "; ".join(f"{names}: {why}" for why, names in apart.items())
+            lines.append(Line(f"does not apply: {text}", "more"))
         lines.append(Line(f"tried: {self.tried}", "more"))
         lines += [Line(f"note: {note}", "more") for note in self.tried.notes]
         return [*lines, Line(self.end, "end")]
@@ -345,6 +328,14 @@ class Report:
             "checks": [_plain(r) | ({"follows": follows[r.name]} if r.name in follows else {})
                        for r in self.results],
         }  # fmt: skip
+
+
+def _gathered(values: dict[str, Any]) -> dict[Any, str]:
+    """Names by what they share."""
+    found: dict[Any, str] = {}
+    for name, value in values.items():
+        found[value] = f"{found[value]}, {name}" if value in found else name
+    return found
 
 
 def _head(result: Result) -> Line:
@@ -376,18 +367,15 @@ def _plain(result: Result) -> dict[str, Any]:
 
 def merged(name: str, parts: dict[str, Result], essential: str) -> Result:
     """The result of a check from those of its parts: the first that failed, else what could be
-    judged. Without its essential part, if it has one, it is not judged."""
-    ranks = get_args(Verdict)
-    order = {verdict: ranks.index(verdict) for verdict in ranks} | {"FAIL": -1}
-    first = min(parts.values(), key=lambda part: order[part.verdict])
+    judged, of passes the nearest to failing. Without its essential part, if it has one, it is not
+    judged."""
+    ranks = ("FAIL", *get_args(Verdict))
+    first = min(parts.values(), key=lambda part: ranks.index(part.verdict))
     base = parts.get(essential)
     if base is not None and base.verdict == "cannot judge" and first.verdict != "FAIL":
         first = base
-    difference, tolerance = first.difference, first.tolerance
+    worst = first
     if first.verdict == "PASS":
-        passed = [p for p in parts.values() if p.verdict == "PASS" and p.difference is not None]
-        worst = max(passed, key=lambda part: part.strain, default=first)
-        difference, tolerance = worst.difference, worst.tolerance
-    made = {field: getattr(first, field) for field in first.__dataclass_fields__}
-    made |= {"name": name, "difference": difference, "tolerance": tolerance, "parts": parts}
-    return Result(**made)
+        worst = max((p for p in parts.values() if p.verdict == "PASS"), key=lambda p: p.strain)
+    difference, tolerance = worst.difference, worst.tolerance
+    return replace(first, name=name, difference=difference, tolerance=tolerance, parts=parts)

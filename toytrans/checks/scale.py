@@ -8,15 +8,23 @@ from toytrans.checks.result import CannotJudge, NotApplicable, Result, measured
 from toytrans.checks.seen import MASKED, Attention, attention_seen
 
 
+def attentions(batch: Batch) -> list[Attention]:
+    """Every softmax of one pass."""
+    if "attentions" not in batch.kept:
+        src, tgt_in = batch.src.clone(), batch.tgt_in.clone()
+        with (
+            attention_seen(batch.model.module, src, tgt_in) as batch.kept["attentions"],
+            batch.copy.without_dropout_and_with_state_kept(),
+        ):
+            batch.model.answer(src, tgt_in)
+    found: list[Attention] = batch.kept["attentions"]
+    return found
+
+
 def attention_is_right(batch: Batch) -> Result:
     """Scores are q k / root of the head's width (Vaswani et al. 2017, equation 1), closed ones
     hold a number that closes, and softmax sums over the keys."""
-    src, tgt_in = batch.src.clone(), batch.tgt_in.clone()
-    with (
-        attention_seen(batch.model.module, src, tgt_in) as seen,
-        batch.copy.without_dropout_and_with_state_kept(),
-    ):
-        batch.model.call(src, tgt_in)
+    seen = attentions(batch)
     found = [attention for attention in seen if attention.is_attention and attention.scores.inner]
     if not found:
         raise NotApplicable(_why_not(seen))

@@ -8,40 +8,34 @@ alone. A softmax that is written out (exp, sum, div) is not seen.
 
 import contextlib
 import math
-from collections.abc import Iterator
+import re
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils._python_dispatch import TorchDispatchMode
 
-VIEWS = {
-    *(
-        "view",
-        "_unsafe_view",
-        "_reshape_alias",
-        "transpose",
-        "permute",
-        "t",
-        "squeeze",
-        "unsqueeze",
-    ),
-    *("expand", "slice", "select", "split", "split_with_sizes", "unbind", "unfold", "diagonal"),
-    *("as_strided", "view_as_real", "view_as_complex", "alias", "detach", "lift_fresh", "clone"),
-    *("_to_copy", "nan_to_num", "native_dropout"),
-}
+VIEWS = re.compile(
+    "(_unsafe_)?view(_as_real|_as_complex)?|_reshape_alias|transpose|permute|t|squeeze|unsqueeze|"
+    "expand|slice|select|split|split_with_sizes|unbind|unfold|diagonal|as_strided|alias|detach|"
+    "lift_fresh|clone|_to_copy|nan_to_num|native_dropout"
+)
 """Operations that keep every number, or drop some."""
 
-SLOPES = {"sigmoid": 0.25} | dict.fromkeys(
-    ("tanh", "clamp", "clamp_min", "clamp_max", "neg", "cat", "stack", "constant_pad_nd")
-    + ("repeat", "index_select", "index", "flip"),
-    1.0,
+SLOPES = re.compile(
+    "sigmoid|tanh|clamp(_min|_max)?|neg|cat|stack|constant_pad_nd|repeat|index(_select)?|flip"
 )
-"""Operations through which a factor passes, with their slope at 0: a cap is c tanh(x / c)."""
+"""Operations through which a factor passes, with slope 1 at 0, but for the sigmoid: a cap is
+c tanh(x / c)."""
 
 MASKED = -10.0
 """A score below it gets no weight to speak of."""
+
+
+Shapes = Collection[tuple[int, int]]
 
 
 class Trace(NamedTuple):
@@ -85,18 +79,24 @@ class Attention:
     sums_keys: bool | None = None
     merged: bool = False
 
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Queries and keys."""
+        queries, keys = self.weights.shape[-2:]
+        return queries, keys
+
 
 class Seeing(TorchDispatchMode):
     """Follows what depends on some ids, all of `rows` rows."""
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
-        """No: skipping it would import the compiler, which takes longer than all proofs."""
+        """No: skipping it would import the compiler, which takes longer than all checks."""
         return False
 
-    def __init__(self, rows: int, *ids: Tensor) -> None:
+    def __init__(self, rows: int, *ids: Tensor, silent: Shapes = ()) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.rows = rows
+        self.rows, self.silent = rows, silent
         self.seen: list[Attention] = []
         self.running: list[nn.Module] = []
         self.known = {id(x): (x, Trace()) for x in ids}  # the tensor too: its id is then its own
@@ -128,10 +128,10 @@ class Seeing(TorchDispatchMode):
         self, name: str, args: Any, named: Any, traces: list[Trace], result: Any
     ) -> Trace:
         """The trace of a result. What is not named here starts anew."""
-        if name in VIEWS:
+        if VIEWS.fullmatch(name):
             return traces[0]
-        if name in SLOPES:
-            factor = traces[0].factor * SLOPES[name]
+        if SLOPES.fullmatch(name):
+            factor = traces[0].factor * (0.25 if name == "sigmoid" else 1)
             plain = traces[0].plain and traces[0].inner > 0
             return traces[0]._replace(factor=factor, plain=plain, whole=None)
         if name in ("mul", "div"):
@@ -145,8 +145,6 @@ class Seeing(TorchDispatchMode):
             return self._product(args, named, result)
         if name in ("_softmax", "_safe_softmax"):
             return self._softmax(result, traces[0])
-        if name.startswith("_scaled_dot_product") and "backward" not in name:
-            return self._fused(args, named, next(_tensors(result)))
         return Trace()
 
     def _times(self, name: str, a: Any, b: Any) -> Trace:
@@ -159,8 +157,9 @@ class Seeing(TorchDispatchMode):
         if number is not None:
             number = 1 / number if name == "div" and number else number
             is_learned = isinstance(b, nn.Parameter) or id(b) in self.learned
+            whole = None if mine.whole is None or mine.softmax >= 0 else mine.whole * number
             factor, learned = mine.factor * abs(number), mine.learned or is_learned
-            return mine._replace(factor=factor, learned=learned, whole=None)
+            return mine._replace(factor=factor, learned=learned, whole=whole)
         if mine.softmax >= 0 or (other is None and not mine.inner):  # rotary positions
             return mine._replace(plain=False, whole=None)
         if mine.inner:
@@ -239,6 +238,8 @@ class Seeing(TorchDispatchMode):
             return weights._replace(whole=None)
         attention = self.seen[weights.softmax]
         attention.is_attention = True
+        if attention.shape in self.silent:
+            result.zero_()
         if weights.whole is not None:
             attention.is_untouched = True
             sums = value.sum(axis).nan_to_num(0.0)
@@ -252,39 +253,6 @@ class Seeing(TorchDispatchMode):
         module = around[-1] if around else None
         self.seen.append(Attention(module, weights.detach(), scores))
         return Trace(softmax=len(self.seen) - 1, whole=weights)
-
-    def _fused(self, args: Any, named: Any, result: Tensor) -> Trace:
-        """torch's fused attention. Its mask may come by position or by name."""
-        q, k, _, *others = args
-        mask = next((x for x in (*others, *named.values()) if isinstance(x, Tensor)), None)
-        is_causal = named.get("is_causal", any(x is True for x in others))
-        scale = named.get("scale") or 1 / math.sqrt(q.shape[-1])
-        traces = [self.trace(x) or Trace() for x in (q, k)]
-        trace = Trace(
-            traces[0].factor * traces[1].factor * scale,
-            max(t.width for t in traces),
-            inner=q.shape[-1],
-            heads=q.shape[-3] if q.dim() > 3 else max(1, len(q) // self.rows),
-            plain=all(t.plain and t.width for t in traces),
-            learned=any(t.learned for t in traces),
-            mixed=any(_is_split(self.trace(x), x.flatten(0, -3), self.rows) for x in (q, k)),
-        )
-        scores = q @ _repeated(k, q).mT * scale
-        if mask is not None and mask.dtype == torch.bool:
-            scores = scores.masked_fill(~mask, -math.inf)
-        elif mask is not None:
-            scores, trace = scores + mask, _masked(trace, mask, 1)
-        if is_causal:
-            closed = torch.ones(scores.shape[-2:], dtype=torch.bool, device=q.device).triu(1)
-            scores = scores.masked_fill(closed, -math.inf)
-        found = self._softmax(scores.softmax(-1), trace)
-        self.seen[-1].is_attention = self.seen[-1].is_untouched = True
-        return found._replace(is_context=True, whole=result)
-
-
-def _repeated(k: Tensor, q: Tensor) -> Tensor:
-    """Keys of grouped queries, one for each query's head."""
-    return k if k.shape[-3] == q.shape[-3] else k.repeat_interleave(q.shape[-3] // k.shape[-3], -3)
 
 
 def _tensors(value: Any) -> Iterator[Tensor]:
@@ -336,7 +304,8 @@ def _is_merged(trace: Trace, merged: Tensor, rows: int) -> bool:
 
 def _is_read_as(whole: Tensor, part: Tensor) -> bool:
     """Whether a part is the whole in its own order. Of one number everywhere nobody can tell."""
-    return torch.equal(part, whole.reshape(part.shape)) and bool((part != part.flatten()[0]).any())
+    same = torch.allclose(part, whole.reshape(part.shape).to(part.dtype), equal_nan=True)
+    return same and bool((part != part.flatten()[0]).any())
 
 
 def _parts(module: nn.Module | None) -> list[nn.Module]:
@@ -346,9 +315,12 @@ def _parts(module: nn.Module | None) -> list[nn.Module]:
 
 
 @contextlib.contextmanager
-def attention_seen(module: nn.Module | None, *ids: Tensor) -> Iterator[list[Attention]]:
-    """Every softmax that runs meanwhile on what depends on ids, (B, S) and (B, T), in order."""
-    mode = Seeing(len(ids[-1]), *ids)
+def attention_seen(
+    module: nn.Module | None, *ids: Tensor, silent: Shapes = ()
+) -> Iterator[list[Attention]]:
+    """Every softmax that runs meanwhile on what depends on ids, (B, S) and (B, T), in order. What
+    attentions of silent shapes, queries and keys, give is zero."""
+    mode = Seeing(len(ids[-1]), *ids, silent=silent)
 
     def enter(part: nn.Module, _: Any) -> None:
         mode.running.append(part)
@@ -363,5 +335,6 @@ def attention_seen(module: nn.Module | None, *ids: Tensor) -> Iterator[list[Atte
             stack.callback(part.register_forward_hook(leave, always_call=True).remove)
         stack.callback(torch.backends.mha.set_fastpath_enabled, fast)
         torch.backends.mha.set_fastpath_enabled(False)
+        stack.enter_context(sdpa_kernel(SDPBackend.MATH))  # which is made of products and a softmax
         with mode, torch.no_grad():
             yield mode.seen

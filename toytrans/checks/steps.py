@@ -14,6 +14,9 @@ CAUSE = (
     "that pass sees more or less than the past, or the cache holds something else"
 )
 
+LONGEST = 64
+"""Symbols of the longest batch that is decoded."""
+
 DRAWS = (
     "generate gives two answers to one input: is dropout left on in it (call model.eval() first), "
     "or does it sample?"
@@ -25,6 +28,8 @@ def steps_are_the_pass(batch: Batch) -> Result:
     the same shape afterwards, in which what it keeps of the first ones would show."""
     if not batch.facts.is_causal:
         raise NotApplicable("an encoder does not decode")
+    if batch.setting.length > LONGEST:
+        raise NotApplicable("steps of longer batches take long")
     ids = _rows(batch)
     # a function that was given runs the model as it came, not the copy
     runs_the_model = batch.model.generate is not None

@@ -21,6 +21,8 @@ Symbols = Sequence[tuple[list[int], list[int]]]
 IGNORED = -100
 """The label that torch's cross entropy, and with it Hugging Face's models, ignores."""
 
+BY_PLACE = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+
 RAISED = (Exception, SystemExit)
 """What foreign code may raise; an interruption is not its own."""
 
@@ -44,7 +46,8 @@ class Facts:
 
     decoding_start: the id that decoding starts with; start_id: the one that tgt_in starts with.
     source_size: ids of the source, if not `vocabulary_size`. limit: the most places. ignored:
-    labels that stand for pads. equal_lengths: source and target must be of one length.
+    labels that stand for pads. equal_lengths: it takes source and target of one length alone, so
+    the shorter is filled up with pads. time_first: ids are (L, B), logits (T, B, V).
     masks_from_ids: the model makes its masks from ids alone; takes_masks: it is given those of
     tgt_in; takes_positions: and positions, which count from the first token that is not closed.
     scale: what scores are multiplied with, if not 1 / root of d_head. is_textbook: norms, residual
@@ -65,6 +68,7 @@ class Facts:
     limit: int | None = None
     ignored: tuple[int, ...] | None = None
     equal_lengths: bool = False
+    time_first: bool = False
     masks_from_ids: bool = True
     takes_masks: bool = False
     takes_positions: bool = False
@@ -119,13 +123,13 @@ class Facts:
 
 
 class Adapter:
-    """How a model is asked: `facts`, `ask`, `batch`, `loss` and `step`. This is how a callable is,
+    """How a model is asked: `answer`, `ask`, `batch`, `loss` and `step`. This is how a callable is,
     and what other kinds of models change.
 
-    call: (src (B, S), tgt_in (B, T)) -> logits (B, T, V); a model of one stream takes its ids as
-    tgt_in and ignores src. embeddings: of source and target ids. given_loss: (logits (B, T, V),
-    tgt_out (B, T)) -> the mean. maker: pairs -> src, tgt_in, tgt_out. generate: (src, tgt_in) ->
-    logits made step by step, or src -> ids (B, L) decoded greedily.
+    call: (src (B, S), tgt_in (B, T)) -> logits (B, T, V); a model of one stream takes ids alone.
+    embeddings: of source and target ids. given_loss: (logits (B, T, V), tgt_out (B, T)) -> the
+    mean. maker: pairs -> src, tgt_in, tgt_out. generate: (src, tgt_in) -> logits made step by
+    step, or src -> ids (B, L) decoded greedily.
     """
 
     def __init__(
@@ -161,22 +165,33 @@ class Adapter:
         made.facts = replace(self.facts, **changed)
         return made
 
-    # The four questions ------------------------------------------------------------------------
+    def answer(self, src: Tensor, tgt_in: Tensor, closed: Tensor | None = None) -> Any:
+        """What the model itself gives, batch first. closed: see `Ids`."""
+        facts, places = self.facts, tgt_in.shape[1]
+        if facts.equal_lengths:
+            width = max(src.shape[1], places)
+            src = wider(src, width - src.shape[1], facts.source_pad)
+            tgt_in = wider(tgt_in, width - places, facts.pad_id)
+        given = (src, tgt_in) if facts.has_source else (tgt_in,)
+        made = self.call(*(ids.T for ids in given) if facts.time_first else given)
+        logits = logits_of(made)
+        if not isinstance(logits, Tensor) or logits.dim() < 3:
+            return made
+        logits = logits.transpose(0, 1) if facts.time_first else logits
+        return logits[:, :places] if facts.equal_lengths else logits
 
     def ask(self, src: Tensor, tgt_in: Tensor, closed: Tensor | None = None) -> Tensor:
-        """What the model answers to src (B, S) and tgt_in (B, T), checked: logits (B, T, V). An
-        encoder may pool them: its logits (B, C) then stand at every place. It is handed the ids
-        themselves. closed: see `Ids`."""
+        """Its answer, checked: logits (B, T, V). An encoder may pool them: its logits (B, C) then
+        stand at every place. It is handed the ids themselves."""
         facts = self.facts
         pools = facts.kind == "encoder"
-        size = None if pools else facts.vocabulary_size
         rows, places = tgt_in.shape
-        wanted = f"({rows}, {places}, {'C' if pools else size})"
+        size = None if pools else facts.vocabulary_size
+        wanted = f"({rows}, {places}, {size or 'C'})"
         of = f"src {tuple(src.shape)} and tgt_in" if facts.has_source else "ids"
         asked = f"{facts.name}, asked with {of} {tuple(tgt_in.shape)},"
-        masks = () if closed is None else (closed,)
         try:
-            logits = logits_of(self.foreign(asked, self.call, src, tgt_in, *masks))
+            logits = logits_of(self.foreign(asked, self.answer, src, tgt_in, closed))
         except UserError as error:
             raise NoAnswer(str(error)) from error
         if pools and isinstance(logits, Tensor) and logits.dim() == 2 and len(logits) == rows:
@@ -186,7 +201,7 @@ class Adapter:
             raise NoAnswer(
                 f"{asked} gave {what}; expected logits, a floating-point tensor {wanted}"
             )
-        if tuple(logits.shape[:-1]) != (rows, places) or size not in (None, logits.shape[-1]):
+        if logits.shape[:-1] != (rows, places) or size not in (None, logits.shape[-1]):
             raise NoAnswer(
                 f"{asked} gave shape {tuple(logits.shape)}; expected {wanted}: batch first, "
                 "places, "
@@ -206,22 +221,23 @@ class Adapter:
             tgt_in = padded([start + t for _, t in pairs], facts.pad_id, left)
             tgt_out = padded([t + end for _, t in pairs], facts.pad_id, left)
             knows_labels = bool(start and end) and facts.is_causal
-            return self._of_one_length(src, tgt_in, tgt_out if knows_labels else None)
+            return src, tgt_in, tgt_out if knows_labels else None
         made = self.foreign("the batch maker", self.maker, pairs)
-        parts = made if isinstance(made, tuple | list) else ()
-        ids = [part for part in parts if isinstance(part, Tensor) and part.dtype == torch.int64]
-        fits = len(parts) == 3 and len(ids) == (2 if parts[2] is None else 3)
-        if not fits or any(part.dim() != 2 or len(part) != len(pairs) for part in ids):
+        is_three = isinstance(made, tuple | list) and len(made) == 3
+        parts: Any = made if is_three else (None, None, None)
+        of_ids = parts[:2] if parts[2] is None else parts
+        if not all(_is_ids(part, len(pairs)) for part in of_ids):
             raise UserError(
                 f"the batch maker gave {_described(made)}; expected src (B, S), tgt_in (B, T) and "
                 f"tgt_out (B, T), tensors of int64 ids, a row for each of {len(pairs)} pairs"
             )
-        if parts[2] is not None and ids[1].shape != ids[2].shape:
+        src, tgt_in, tgt_out = parts
+        if tgt_out is not None and tgt_in.shape != tgt_out.shape:
             raise UserError(
-                f"the batch maker gave tgt_in {tuple(ids[1].shape)} and tgt_out "
-                f"{tuple(ids[2].shape)}; expected one label for each decoder input"
+                f"the batch maker gave tgt_in {tuple(tgt_in.shape)} and tgt_out "
+                f"{tuple(tgt_out.shape)}; expected one label for each decoder input"
             )
-        return self._of_one_length(parts[0], parts[1], parts[2])
+        return src, tgt_in, tgt_out
 
     def loss(self, logits: Tensor, tgt_out: Tensor, ids: Ids | None = None) -> Tensor | None:
         """The mean loss, a scalar. With ids it is the model's own of these, which may hold other
@@ -241,13 +257,8 @@ class Adapter:
         are decoded greedily. positions: they are given, where the model takes them."""
         if self.generate is None:
             raise NotAsked(generate="decoding step by step with a cache")
-        try:
-            parameters = list(inspect.signature(self.generate).parameters.values())
-        except (TypeError, ValueError):
-            parameters = []
-        by_place = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-        required = [p for p in parameters if p.default is p.empty and p.kind in by_place]
-        takes_both = len(required) >= 2
+        taken = [p for p in arguments(self.generate) if p.default is p.empty]
+        takes_both = sum(p.kind in BY_PLACE for p in taken) > 1
         prompt = src if self.facts.has_source else tgt_in[:, :2]
         given = (src, tgt_in) if takes_both else (prompt,)
         made = self.foreign("generate", self.generate, *(ids.clone() for ids in given))
@@ -263,8 +274,6 @@ class Adapter:
             raise UserError("generate gave no ids (B, L); expected what is decoded greedily")
         return ids.long().cpu()
 
-    # -------------------------------------------------------------------------------------------
-
     def foreign(self, what: str, function: Callable[..., Any], *given: Any) -> Any:
         """Call a function that may be somebody else's; what it raises becomes one line."""
         if self.facts.is_textbook:
@@ -277,17 +286,19 @@ class Adapter:
             first = (str(error).splitlines() or [""])[0][:200]
             raise UserError(f"{what} raised {type(error).__name__}: {first}") from error
 
-    def _of_one_length(
-        self, src: Tensor, tgt_in: Tensor, tgt_out: Tensor | None
-    ) -> tuple[Tensor, Tensor, Tensor | None]:
-        """A batch, whose sides are filled up with pads where the model wants one length."""
-        if self.facts.equal_lengths:
-            width = max(src.shape[1], tgt_in.shape[1])
-            src = wider(src, width - src.shape[1], self.facts.source_pad)
-            more = width - tgt_in.shape[1]
-            tgt_out = None if tgt_out is None else wider(tgt_out, more, self.facts.pad_id)
-            tgt_in = wider(tgt_in, more, self.facts.pad_id)
-        return src, tgt_in, tgt_out
+
+def arguments(function: Any) -> list[inspect.Parameter]:
+    """Those of a function or a module; none where it does not say."""
+    called = function.forward if isinstance(function, nn.Module) else function
+    try:
+        return list(inspect.signature(called).parameters.values())
+    except (TypeError, ValueError):
+        return []
+
+
+def _is_ids(part: Any, rows: int) -> bool:
+    is_tensor = isinstance(part, Tensor) and part.dtype == torch.int64
+    return is_tensor and part.dim() == 2 and len(part) == rows
 
 
 def wider(ids: Tensor, places: int, value: int, left: bool = False) -> Tensor:

@@ -1,6 +1,7 @@
 """The Typer application, and how errors become exit codes."""
 
 import atexit
+import codecs
 import contextlib
 import errno
 import os
@@ -86,6 +87,17 @@ DISK = (errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EPERM, errno.EROFS, errn
 """Errors of a full, forbidden or broken disk that name no file: those of standard output."""
 
 
+ASCII = str.maketrans("·░▒▓█▁▂▃▄▅▆▇", ".-+*#_..--==")
+"""What stands for the marks of masks, maps and curves where there is no Unicode."""
+
+
+def _in_ascii(error: UnicodeError) -> tuple[str, int]:
+    """What an encoding lacks: marks in ASCII, other characters escaped."""
+    assert isinstance(error, UnicodeEncodeError)
+    text = error.object[error.start : error.end].translate(ASCII)
+    return text.encode("ascii", "backslashreplace").decode(), error.end
+
+
 def main() -> NoReturn:
     """Run a command. Exit codes: 0 success, 1 a check failed, 2 user error, 70 internal error,
     128 + n signal n."""
@@ -97,8 +109,10 @@ def main() -> NoReturn:
     for name in ("stdin", "stdout", "stderr"):
         if getattr(sys, name) is None:  # the shell has closed it: >&-
             setattr(sys, name, open(os.devnull, "r+"))  # noqa: SIM115  # for the process's life
-    if isinstance(sys.stdout, TextIOWrapper):
-        sys.stdout.reconfigure(errors="backslashreplace")
+    codecs.register_error("toytrans", _in_ascii)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):
+            stream.reconfigure(errors="toytrans")
     reporter.start()
     try:
         code = _run()

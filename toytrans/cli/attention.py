@@ -2,7 +2,7 @@
 
 import contextlib
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
 import typer
 
@@ -19,11 +19,7 @@ from toytrans.cli.common import (
 )
 from toytrans.cli.render.heat_maps import PAGE, check_plot, draw, print_maps
 from toytrans.cli.render.panels import paged
-from toytrans.errors import UnseenSymbol, UserError
 from toytrans.files import json_text
-
-if TYPE_CHECKING:
-    from toytrans.training.run import Run
 
 
 def attention(
@@ -66,7 +62,6 @@ def attention(
     warn_of_fault(loaded.config.fault)
     choice, most = Choice(None if part == "all" else part, layer, head), None
     choice.check(loaded.model)
-    _check(loaded, sequences)
     depths = depths_of(loaded.model)
     if one_screen := choice == ALL and not (part or plot or as_json):
         choice, most = Choice("cross", depths["cross"]), 1
@@ -82,12 +77,3 @@ def attention(
         print_maps(console, maps, draw=plot is None)
     if one_screen:
         console.print(f"[dim]--part {'|'.join(depths)} shows a part, --part all everything.[/dim]")
-
-
-def _check(run: "Run", sequences: list[str]) -> None:
-    """Raise UserError naming the argument that holds an unknown symbol."""
-    for number, sequence in enumerate(sequences, 1):
-        try:
-            run.vocabulary.encode(sequence.split())
-        except UnseenSymbol as error:
-            raise UserError(f"argument {number}: {error}") from None

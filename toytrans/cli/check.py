@@ -1,30 +1,20 @@
 """`toytrans check`."""
 
-import contextlib
 import warnings
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from toytrans.cli.common import (
-    Break,
-    Overrides,
-    Progress,
-    TrustCode,
-    open_run,
-)
+from toytrans.cli.common import AsJson, Break, Overrides, Progress, TrustCode, check_forms, open_run
 from toytrans.cli.render.checks import show
-from toytrans.config.names import FaultName
 from toytrans.config.sealed import fault_remark
 from toytrans.errors import UserError
 from toytrans.user_code import RAISED, absolute, failure, load, trust
 
 if TYPE_CHECKING:
-    from toytrans.checks import Report
-    from toytrans.config.schema import Config
+    from toytrans.checks.subject import Adapter
 
 
 def check(
@@ -49,19 +39,18 @@ def check(
     ] = "",
     length: Annotated[
         int | None,
-        typer.Option(min=4, max=1000, help="Symbols of the longest sequence.", show_default="64"),
+        typer.Option(
+            min=4, max=1000, show_default="64", help="Longest sequence; more than 64 is thorough."
+        ),
     ] = None,
-    thorough: Annotated[
-        bool, typer.Option("--thorough", help="Try lengths to 512, and batches of 32 rows.")
-    ] = False,
     everything: Annotated[
         bool, typer.Option("--all", help="Show every check with its evidence.")
     ] = False,
     form: Annotated[
-        Literal["junit", "github", "html"] | None,
+        Literal["github", "html"] | None,
         typer.Option("--format", help="Another form; github: annotations of a workflow."),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Check that masks, loss and layers do what they should.
 
@@ -72,22 +61,25 @@ def check(
     Exit codes: 0 all checks pass, 1 one fails, 2 pads or the future cannot be
     judged. One line then says what to give.
     """
-    if as_json and form is not None:
-        raise UserError(f"--json and --format {form} are different forms of output; give one")
+    check_forms({"--json": as_json, f"--format {form}": form is not None})
     if sum(given is not None for given in (run, config, model)) > 1:
         raise UserError("a RUN, --config and --model exclude each other; give one")
     if overrides and config is None:
         raise UserError("--set changes a config; give --config FILE with it")
-    how: dict[str, Any] = {"length": length, "only": only, "thorough": thorough}
-    planted: str | None = None
-    if config is not None:
-        report, planted = _check_config(config, overrides, fault, how)
-    elif model is None:
-        report, planted = _check_run(run, fault, how)
-    elif fault is None:
-        report = _check_other(model, how)
-    else:
+    if fault is not None and model is not None:
         raise UserError("--break plants faults in toytrans' own models, not in a --model")
+    with warnings.catch_warnings():
+        # which nn.Transformer makes, or does not make
+        warnings.filterwarnings("ignore", ".*nested.tensor", UserWarning)
+        if model is not None:
+            given, planted = _made_by(model), None
+        elif config is not None:
+            given, planted = _of_config(config, overrides, fault)
+        else:
+            given, planted = _of_run(run, fault)
+        asked = {name: value for name, value in (("length", length), ("only", only)) if value}
+        report = _checked(given | asked)
+    report = replace(report, subject=model or report.subject)
     show(report, planted, "json" if as_json else form or "text", everything)
     if report.verdict == "cannot judge":
         name, why = report.decisive
@@ -96,13 +88,13 @@ def check(
         raise typer.Exit(1)
 
 
-def _check_config(
-    path: Path, overrides: list[str] | None, fault: FaultName | None, how: dict[str, Any]
-) -> "tuple[Report, str | None]":
-    """The checks of fresh weights of a config, with overrides and, if given, another fault."""
+def _of_config(
+    path: Path, overrides: list[str] | None, fault: str | None
+) -> tuple[dict[str, Any], str | None]:
+    """Fresh weights of a config, with overrides and, if given, another fault; and the fault."""
     import torch
 
-    from toytrans.checks import check_own
+    from toytrans.checks.adapters.toytrans import of_model
     from toytrans.config.load import load_config
     from toytrans.data.open import open_dataset
     from toytrans.training.faults import build_model
@@ -111,87 +103,34 @@ def _check_config(
     vocabulary = open_dataset(settings).facts.vocabulary
     torch.manual_seed(settings.seed)
     fresh = build_model(settings, vocabulary)
-    name = f"{path}, fresh weights"
-    report = check_own(fresh, settings, vocabulary, name, **how, progress=Progress())
-    return report, settings.fault
+    made: Adapter = of_model(fresh, settings, vocabulary, f"{path}, fresh weights")
+    return {"model": made}, settings.fault
 
 
-def _check_run(
-    path: Path | None, fault: FaultName | None, how: dict[str, Any]
-) -> "tuple[Report, str | None]":
-    """The checks of a run's weights, with another fault planted if asked for."""
-    from toytrans.checks import check_own
+def _of_run(path: Path | None, fault: str | None) -> tuple[dict[str, Any], str | None]:
+    """A run's weights, with another fault planted if asked for; and the fault."""
+    from toytrans.checks.adapters.toytrans import of_model
+    from toytrans.config.load import check_config
+    from toytrans.config.yaml import Tree
     from toytrans.training.faults import plant
 
     loaded = open_run(path, "best")
-    settings, planted = loaded.config, loaded.config.fault
-    if fault is not None and planted is not None:
-        raise UserError(f"{loaded.path}: {fault_remark(planted)}; leave --break out")
+    settings = loaded.config
+    if fault is not None and settings.fault is not None:
+        raise UserError(f"{loaded.path}: {fault_remark(settings.fault)}; leave --break out")
     if fault is not None:
-        settings = _with_fault(loaded.path, settings, fault)
+        values = settings.model_dump(mode="json") | {"fault": fault}
+        settings = check_config(Tree(f"--break {fault}", values))
         plant(fault, loaded.model)
     name = f"{loaded.path}, step {loaded.step}"
-    of = (loaded.model, settings, loaded.vocabulary, name)
-    return check_own(*of, **how, progress=Progress()), settings.fault
+    made: Adapter = of_model(loaded.model, settings, loaded.vocabulary, name)
+    return {"model": made}, settings.fault
 
 
-def _with_fault(path: Path, settings: "Config", fault: FaultName) -> "Config":
-    from toytrans.config.load import check_config
-    from toytrans.config.yaml import Tree
-
-    return check_config(Tree(str(path), settings.model_dump(mode="json") | {"fault": fault}))
-
-
-def _check_other(name: str, how: dict[str, Any]) -> "Report":
-    """The checks of what a function returns."""
+def _made_by(name: str) -> dict[str, Any]:
+    """What FILE.py:FUNCTION returns, as arguments of `check`. Raises UserError."""
     from toytrans import check
-    from toytrans.checks.adapters.wrapper import MoreThanIds
 
-    with _without_nested_tensors():
-        given = _made_by(name)
-    arguments = dict(given) if isinstance(given, dict) else {"model": given}
-    if "model" not in arguments:
-        raise UserError(f"--model {name}: the dict it returns lacks 'model', the callable")
-    model = arguments.pop("model")
-    if not callable(model):
-        raise UserError(
-            f"--model {name}: the model it returns is of type {type(model).__name__}, which cannot "
-            "be called; return f(src, tgt_in) -> logits, or a Hugging Face model"
-        )
-    allowed = check.__kwdefaults__ or {}
-    if unknown := sorted(set(arguments) - set(allowed)):
-        raise UserError(
-            f"--model {name}: the dict it returns holds {', '.join(map(repr, unknown))}; known "
-            f"are 'model', {', '.join(map(repr, allowed))}"
-        )
-    asked = {name: value for name, value in how.items() if value}
-    try:
-        with _without_nested_tensors():
-            report: Report = check(model, **({"progress": Progress()} | arguments | asked))
-    except MoreThanIds as error:
-        typer.echo(error.wrapper, err=True)
-        raise UserError(f"{error.message}. It is printed above") from None
-    except UserError as error:
-        raise UserError(_of_build(str(error))) from None
-    return replace(report, subject=name)
-
-
-def _of_build(message: str) -> str:
-    """A message that asks for arguments of `check`, with where the command takes them."""
-    is_asked = "=..." in message or "give " in message and "=" in message
-    return f"{message}; build() gives it in its dict, beside 'model'" if is_asked else message
-
-
-@contextlib.contextmanager
-def _without_nested_tensors() -> Iterator[None]:
-    """Silence torch's warnings on nested tensors, which nn.Transformer makes or does not make."""
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", ".*nested.tensor", UserWarning)
-        yield
-
-
-def _made_by(name: str) -> Any:
-    """What FILE.py:FUNCTION returns. Raises UserError."""
     place, _, function_name = name.rpartition(":")
     try:
         reference = absolute(name)
@@ -202,7 +141,37 @@ def _made_by(name: str) -> Any:
     if not callable(function):
         raise UserError(f"--model {name}: {place} has no function {function_name}")
     try:
-        return function()
+        made = function()
     except RAISED as error:
         what = failure(error, reference)
         raise UserError(f"--model {name}: {function_name}() failed: {what}") from error
+    given = dict(made) if isinstance(made, dict) else {"model": made}
+    if "model" not in given:
+        raise UserError(f"--model {name}: the dict it returns lacks 'model', the callable")
+    known = ("model", *(check.__kwdefaults__ or {}))
+    if unknown := [argument for argument in given if argument not in known]:
+        raise UserError(
+            f"--model {name}: the dict it returns holds {', '.join(map(repr, sorted(unknown)))}; "
+            f"known are {', '.join(map(repr, known))}"
+        )
+    return given
+
+
+def _checked(given: dict[str, Any]) -> Any:
+    """The report of `check`; what it asks for is a matter of build()."""
+    from toytrans import check
+    from toytrans.checks.adapters.wrapper import MoreThanIds
+
+    try:
+        return check(**({"progress": Progress()} | given))
+    except MoreThanIds as error:
+        typer.echo(error.wrapper, err=True)
+        raise UserError(f"{error.message}. It is printed above") from None
+    except UserError as error:
+        raise UserError(_of_build(str(error))) from None
+
+
+def _of_build(message: str) -> str:
+    """A message that asks for arguments of `check`, with where the command takes them."""
+    is_asked = "=..." in message or ("give " in message and "=" in message)
+    return f"{message}; build() gives it in its dict, beside 'model'" if is_asked else message

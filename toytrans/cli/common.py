@@ -1,13 +1,12 @@
 """What several commands share: parameters, and how they print."""
 
 import contextlib
-import functools
 import os
 import re
 import shlex
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TextIO, get_args
 
@@ -18,7 +17,7 @@ from rich.text import Text
 
 from toytrans.config.names import FaultName, Metric
 from toytrans.config.sealed import fault_remark, is_sealed
-from toytrans.errors import UserError, did_you_mean
+from toytrans.errors import UserError
 from toytrans.files import check_free, write_file
 from toytrans.inspection.table import printable as printable
 from toytrans.rounding import share as share
@@ -34,6 +33,7 @@ RARE = "Rarely used"
 """The last group of options in the help of a command."""
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
+AsHtml = Annotated[bool, typer.Option("--html", help="Print one HTML document.")]
 Checkpoint = Annotated[
     str, typer.Option(help="Which checkpoint: best | last | STEP.", rich_help_panel=RARE)
 ]
@@ -53,26 +53,15 @@ MetricOption = Annotated[
 ]
 
 
-def fault_named(name: str, option: str = "") -> str:
-    """The name of a fault. Raises UserError. option: that it was given with, for the error."""
-    names = get_args(FaultName)
-    if name not in names:
-        raise UserError(f"{option}{name}: no such fault; {did_you_mean(name, names)}")
-    return name
-
-
 Break = Annotated[
-    FaultName | None,
+    str | None,
     typer.Option(
         "--break",
         metavar="FAULT",
-        parser=functools.partial(fault_named, option="--break "),
         autocompletion=lambda: get_args(FaultName),
         help="Make a mistake on purpose; `toytrans explain faults` lists them.",
     ),
 ]
-
-
 RunArgument = Annotated[
     Path | None, typer.Argument(metavar="RUN", help="A run directory.", show_default=False)
 ]
@@ -181,10 +170,17 @@ def check_forms(forms: dict[str, bool]) -> None:
         raise UserError(f"{' and '.join(chosen)} are different forms of output; give one of them")
 
 
-def check_new(option: str, path: Path) -> None:
-    """Raise UserError if something is in the way of what an option names."""
+def check_new(option: str, path: Path, endings: Sequence[str] = ()) -> None:
+    """Raise UserError if what an option names cannot be written, before anything is computed.
+
+    endings: of the name, one of which it needs.
+    """
+    if endings and path.suffix.lower() not in endings:
+        raise UserError(f"{option} {path}: end the name with {' or '.join(endings)}")
     with _written_for(option, path):
         check_free(path, replace=False)
+    if not os.path.isdir(path.parent):
+        raise UserError(f"{option} {path}: there is no folder {path.parent}; make it first")
 
 
 def write_new(option: str, path: Path, raw: bytes, *, replace: bool = False) -> None:
@@ -229,9 +225,9 @@ def broken(fault: str | None) -> str:
     return f"; {fault_remark(fault)}" if fault else ""
 
 
-def plain(text: str) -> Text:
+def plain(text: str, style: str = "") -> Text:
     """Text from the user for a table: no markup, no control characters."""
-    return Text(printable(text))
+    return Text(printable(text), style)
 
 
 def columns(texts: Sequence[str], numbers: Sequence[str] = (), **style: Any) -> Table:
@@ -245,6 +241,16 @@ def columns(texts: Sequence[str], numbers: Sequence[str] = (), **style: Any) -> 
     for heading in numbers:
         table.add_column(heading, justify="right", no_wrap=True)
     return table
+
+
+def print_pairs(console: Console, pairs: Iterable[tuple[Text, Text]]) -> None:
+    """Print names, and beside each what there is to say of it."""
+    table = Table.grid(padding=(0, 2, 0, 0))
+    table.add_column(no_wrap=True)
+    table.add_column(overflow="fold")
+    for name, text in pairs:
+        table.add_row(name, text)
+    console.print(table)
 
 
 def print_table(console: Console, table: Table) -> None:

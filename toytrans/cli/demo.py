@@ -8,7 +8,6 @@ import typer
 from toytrans.cli.common import AsJson, Progress, RunArgument, TrustCode, columns, output
 from toytrans.cli.render.panels import print_panels
 from toytrans.cli.sources import OfConfig, batch_of
-from toytrans.errors import UserError, did_you_mean
 from toytrans.files import json_text
 from toytrans.inspection.table import count
 
@@ -17,24 +16,13 @@ if TYPE_CHECKING:
     from toytrans.inspection.trace import TraceReport
     from toytrans.model.manual_backward.gradients import Comparison
 
-NAMES = ("sdpa", "projections", "heads", "leaks", "scale", "decoding", "gradients")
+Name = Literal["sdpa", "projections", "heads", "leaks", "scale", "decoding", "gradients"]
 SEEDS = 3
 """Random draws of each gradient; the worst is shown."""
 
 
-def _named(name: str) -> str:
-    if name not in NAMES:
-        raise UserError(f"no demo {name!r}; {did_you_mean(name, NAMES)}")
-    return name
-
-
 def demo(
-    name: Annotated[
-        str,
-        typer.Argument(
-            metavar="NAME", parser=_named, autocompletion=lambda: NAMES, help=", ".join(NAMES)
-        ),
-    ],
+    name: Annotated[Name, typer.Argument(help="Which idea.")],
     run: RunArgument = None,
     config: OfConfig = None,
     trust_code: TrustCode = False,

@@ -112,7 +112,7 @@ def evaluate(
         check_plot(plot)
 
     from toytrans.sweeps.comparison import Comparison, compare, group
-    from toytrans.sweeps.measure import Eval, Measure, Member, eval_of, result_of
+    from toytrans.sweeps.measure import Eval, Measure, Member, eval_of, of_lengths, result_of
     from toytrans.sweeps.picture import draw
     from toytrans.training.measured import measure
     from toytrans.training.run import RunFolder, is_run
@@ -129,7 +129,7 @@ def evaluate(
 
     named = list({os.path.abspath(path): path for path in paths or [newest()]}.values())
     run = named[0] if len(named) == 1 and is_run(named[0]) else None
-    wanted = Measure(lengths=span, pairs=examples, decode=decode, side=length_of)
+    wanted = of_lengths(span, examples).model_copy(update={"decode": decode, "side": length_of})
     search = "greedy search" if beam == 1 else f"beam {beam}"
     if run is not None:
         member = Member(run, RunFolder.open(run).config, take(run, wanted))

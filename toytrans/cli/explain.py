@@ -4,8 +4,9 @@ from pathlib import Path
 from typing import Annotated, get_args
 
 import typer
+from rich.text import Text
 
-from toytrans.cli.common import argument, columns, note, output, plain, write_new
+from toytrans.cli.common import argument, columns, note, output, plain, print_pairs, write_new
 from toytrans.config.names import FaultName, TaskName
 
 SCHEMA = "schema"
@@ -68,15 +69,11 @@ def _print_overview() -> None:
 
 
 def _print_rows(title: str, rows: dict[str, str]) -> None:
-    from rich.table import Table
-
-    grid = Table.grid(padding=(0, 2))
-    for heading, text in rows.items():
-        for number, line in enumerate(text.split("\n")):
-            grid.add_row("" if number else f"  [bold]{heading}[/bold]", plain(line))
     console = output()
-    console.print(plain(title), style="bold")
-    console.print(grid)
+    console.print(plain(title, "bold"))
+    lines = Text("\n")
+    pairs = ((f"  {name}", lines.join(map(plain, text.split("\n")))) for name, text in rows.items())
+    print_pairs(console, ((Text(name, "bold"), text) for name, text in pairs))
 
 
 def new(

@@ -1,11 +1,19 @@
 """`toytrans inspect-masks`: which query may attend to which key."""
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from toytrans.cli.common import AsJson, RunArgument, TrustCode, check_forms, output, print_page
+from toytrans.cli.common import (
+    AsHtml,
+    AsJson,
+    RunArgument,
+    TrustCode,
+    check_forms,
+    output,
+    print_page,
+)
 from toytrans.cli.render.panels import Panel, print_names, print_panels
 from toytrans.cli.render.tables import step_through
 from toytrans.cli.sources import OfConfig, Sources, Targets, batch_of, given_pairs
@@ -15,18 +23,6 @@ from toytrans.files import json_text
 if TYPE_CHECKING:
     from toytrans.inspection.shown import InspectedBatch
     from toytrans.inspection.table import Table
-
-Library = Literal[
-    "torch-mha",
-    "torch-sdpa",
-    "additive",
-    "hf",
-    "x-transformers",
-    "sockeye",
-    "t2t",
-    "joeynmt",
-    "annotated",
-]
 
 
 def inspect_masks(
@@ -40,13 +36,15 @@ def inspect_masks(
     ] = False,
     panel: Panel = None,
     library: Annotated[
-        Library | None,
-        typer.Option("--as", help="Convert the masks to the arguments of another library."),
+        str | None,
+        typer.Option(
+            "--as",
+            metavar="LIBRARY",
+            help="Convert the masks to the arguments of another library, say torch-mha or hf.",
+        ),
     ] = None,
     as_json: AsJson = False,
-    as_html: Annotated[
-        bool, typer.Option("--html", help="Print one HTML document; with --steps, every step.")
-    ] = False,
+    as_html: AsHtml = False,
 ) -> None:
     """Show the masks of a padded batch, and their effect.
 

@@ -8,7 +8,6 @@ from typing import Annotated
 import typer
 
 from toytrans.cli.common import Progress, TrustCode, check_new, newest, printable, write_new
-from toytrans.errors import UserError
 
 PAGE = Path("report.html")
 """What is written without --out. If it is there, report-2.html and so on."""
@@ -33,8 +32,6 @@ def report(
     """
     if out is not None:
         check_new("--out", out)
-        if not out.parent.is_dir():
-            raise UserError(f"--out {out}: there is no folder {out.parent}; make it first")
     from toytrans.report import sections
     from toytrans.report.page import page
     from toytrans.sweeps.picture import check_matplotlib

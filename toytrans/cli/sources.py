@@ -1,12 +1,13 @@
 """What `inspect-masks`, `trace` and `demo` look at: a run, a config, or sequences."""
 
+import contextlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from toytrans.cli.common import Progress, newest, open_run, warn_of_fault
-from toytrans.errors import EACH_ITS_OPTION, HOW_TO_SEPARATE, UserError
+from toytrans.errors import HOW_TO_SEPARATE, UserError
 
 if TYPE_CHECKING:
     from toytrans.inspection.shown import InspectedBatch
@@ -47,7 +48,8 @@ def batch_of(
 
     progress, pairs = Progress(), given_pairs(run, config, src or [], tgt or [])
     if not (run or config or pairs):
-        run = _newest_run()
+        with contextlib.suppress(UserError):  # there is none
+            run = newest()
         pairs = None if run else otherwise
     chosen = pairs or ([], [])
     if run is not None:
@@ -73,7 +75,10 @@ def given_pairs(
 ) -> Pairs | None:
     """The pairs of --src and --tgt. Raises UserError, also for a run beside a config."""
     if src and run and " " in str(run) and not run.exists():
-        raise UserError(f"{run}: a sequence without an option; {EACH_ITS_OPTION}")
+        raise UserError(
+            f"{run}: a sequence without an option; give each sequence an option of its own: "
+            '--src "5 7 9" --src "2 4"'
+        )
     if config and run:
         raise UserError(f"--config {config} and run {run}: a run has its own config; give one")
     if len(src) != len(tgt):
@@ -83,11 +88,3 @@ def given_pairs(
             if any("," in symbol and len(symbol) > 1 for symbol in sequence.split()):
                 raise UserError(f"{sequence!r}: {HOW_TO_SEPARATE}")
     return (src, tgt) if src else None
-
-
-def _newest_run() -> Path | None:
-    """The newest run, which is named; None if there is none."""
-    try:
-        return newest()
-    except UserError:
-        return None

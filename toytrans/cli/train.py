@@ -2,8 +2,6 @@
 
 import contextlib
 import shlex
-import sys
-import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -15,6 +13,7 @@ from toytrans.cli.common import (
     RARE,
     Break,
     Overrides,
+    Progress,
     TrustCode,
     note,
     progress_bar,
@@ -29,11 +28,6 @@ if TYPE_CHECKING:
     from toytrans.config.schema import Config
     from toytrans.training.run import Record
     from toytrans.training.trainer import Trainer
-
-SECONDS_BETWEEN_LINES = 5.0
-
-HIDDEN_BY_ANCHORS = ("pad_visible", "wrong_start", "no_residual")
-"""Faults that cost a model its exact match, but not one that is shown where to look."""
 
 
 class Moment(NamedTuple):
@@ -109,12 +103,6 @@ def train(
     else:
         raise UserError("no config; name one, say `toytrans train textbook`")
     warn_of_fault(settings.fault)
-    if settings.model.cross_positions != "none" and settings.fault in HIDDEN_BY_ANCHORS:
-        note(
-            f"positions that are told the alignment hide {settings.fault}: exact match will look "
-            "sound; its harm shows with --set model.positions=sinusoidal --set "
-            "model.cross_positions=none"
-        )
     from toytrans.training.devices import tune_process
     from toytrans.training.distributed import init_distributed
     from toytrans.training.session import open_session
@@ -153,7 +141,12 @@ def _follow(trainer: "Trainer", logged: bool, watched: bool) -> None:
     copy: Callable[[Record], object] = bool
     if logged and trainer.context.is_main:
         copy = copy_to_tensorboard(trainer.run, progress.step, progress.elapsed_s, note)
-    with _view(trainer, watched) as show:
+    view: Callable[[Trainer], AbstractContextManager[Callable[[Moment], None]]] = _line
+    if watched and trainer.context.is_main:
+        from toytrans.cli.render.watch import can_watch, watch
+
+        view = watch if can_watch() else view
+    with view(trainer) as show:
         for record in trainer.train():
             match = record.get("valid_exact_match", match)
             seconds = record["elapsed_s"] - before[1]
@@ -163,44 +156,24 @@ def _follow(trainer: "Trainer", logged: bool, watched: bool) -> None:
             copy(record)
 
 
-def _view(trainer: "Trainer", watched: bool) -> AbstractContextManager[Callable[[Moment], None]]:
-    """The view of --watch, a bar on a terminal, and a line every few seconds elsewhere."""
-    if watched and trainer.context.is_main:
-        from toytrans.cli.render.watch import can_watch, watch
-
-        if can_watch():
-            return watch(trainer, trainer.dataset)
-    return (_bar if sys.stderr.isatty() else _lines)(trainer)
-
-
 @contextlib.contextmanager
-def _bar(trainer: "Trainer") -> Iterator[Callable[[Moment], None]]:
-    config, step = trainer.config.train, trainer.progress.step
+def _line(trainer: "Trainer") -> Iterator[Callable[[Moment], None]]:
+    """A bar on a terminal, and notes elsewhere."""
+    total, step = trainer.config.train.max_steps, trainer.progress.step
     shape = "step {n_fmt}/{total_fmt} {bar} {desc} {remaining} left"
-    bar = progress_bar(shape, total=config.max_steps, initial=step)
+    bar, progress = progress_bar(shape, total=total, initial=step), Progress()
 
     def show(moment: Moment) -> None:
+        step, left = moment.record["step"], moment.seconds_left(total)
         with contextlib.suppress(OSError):  # a terminal that was closed: its signal saves
             bar.set_description_str(_status(moment), refresh=False)
-            bar.update(int(moment.record["step"]) - bar.n)
+            bar.update(int(step) - bar.n)
+        if bar.disable:
+            progress(f"step {step}/{total} {_status(moment)} {left:.0f} s left")
 
     yield show
     with contextlib.suppress(OSError):
         bar.close()
-
-
-@contextlib.contextmanager
-def _lines(trainer: "Trainer") -> Iterator[Callable[[Moment], None]]:
-    max_steps, printed_at = trainer.config.train.max_steps, time.monotonic()
-
-    def show(moment: Moment) -> None:
-        nonlocal printed_at
-        if time.monotonic() - printed_at >= SECONDS_BETWEEN_LINES:
-            printed_at = time.monotonic()
-            step, left = moment.record["step"], moment.seconds_left(max_steps)
-            note(f"step {step}/{max_steps} {_status(moment)} {left:.0f} s left")
-
-    yield show
 
 
 def _status(moment: Moment) -> str:

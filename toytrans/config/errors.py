@@ -26,8 +26,8 @@ EXPECTED = {
 BOUNDS = {"ge": "at least", "gt": "more than", "le": "at most", "lt": "less than"}
 
 
-def explain(error: ValidationError, tree: Tree) -> str:
-    """The first problem, unknown keys before all others."""
+def reason_of(error: ValidationError, tree: Tree) -> str:
+    """The first problem of a tree of values, unknown keys before all others."""
     problems = error.errors()
     unknown = [problem for problem in problems if problem["type"] == "extra_forbidden"]
     problem = (unknown or problems)[0]

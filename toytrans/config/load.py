@@ -1,7 +1,7 @@
 """Read, override, save and compare configs.
 
-A YAML file becomes a tree of plain values with the line of every key (`yaml`), `--set`
-overrides are laid over it, and Pydantic checks the whole (`Config`).
+A YAML file becomes a tree of plain values with the line of every key (`yaml`). `--set` overrides
+are laid over it. Pydantic checks the whole (`Config`).
 """
 
 import re
@@ -11,7 +11,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from toytrans.config.errors import explain
+from toytrans.config.errors import reason_of
 from toytrans.config.schema import OWN_CODE, Config, fields_of
 from toytrans.config.yaml import Tree, parse_value, read_yaml, write_yaml
 from toytrans.errors import UserError
@@ -44,11 +44,11 @@ def load_config(
     *,
     saved: bool = False,
 ) -> Config:
-    """Read, override and check a config of the user's, whose code is trusted. Raises UserError.
+    """Read, override and check a config. Raises UserError.
 
     overrides: `section.key=value`, values in YAML
     by_option: values of options in `KEY_OPTIONS`, by key; None changes nothing
-    saved: whether it is that of a run directory, whose code is not trusted
+    saved: whether it is that of a run directory, whose code is not trusted; the user's own is
     """
     tree = read_yaml(path) if saved else read_tree(path)
     for override in overrides:
@@ -103,17 +103,12 @@ def config_of(tree: Tree, changes: Mapping[str, Any] | None = None) -> Config:
     return config
 
 
-def read_config(path: Path) -> Config:
-    """A saved config, whose code is not trusted. Raises UserError."""
-    return check_config(read_yaml(path))
-
-
 def check_config(tree: Tree) -> Config:
     """The config of a tree of values. Raises UserError with file, line and key."""
     try:
         return Config.model_validate(tree.values)
     except ValidationError as error:
-        raise UserError(explain(error, tree)) from None
+        raise UserError(reason_of(error, tree)) from None
 
 
 def save_config(config: Config) -> str:

@@ -25,11 +25,15 @@ USUAL = (
     "train.lr",
     "train.schedule",
     "train.warmup_steps",
+    "train.eval_every",
     "train.stop_at_exact_match",
 )
 """Keys of a new config."""
 
-WRITTEN_OUT = ("data.symbols", "data.train_length", "train.stop_at_exact_match")
+LEARNED = {"eval_every": 100, "stop_at_exact_match": 0.99}
+"""Of `train`: measured often, and stopped when nearly all is right."""
+
+WRITTEN_OUT = ("data.symbols", "data.train_length", *(f"train.{key}" for key in LEARNED))
 """Keys of a new config that are written as values although they are null by default."""
 
 HEADER = """\
@@ -40,7 +44,7 @@ HEADER = """\
 
 def new_config(task: str) -> str:
     """A commented config of a task, as YAML. It stops when it has learned. Raises UserError."""
-    values = {"data": {"task": task}, "train": {"stop_at_exact_match": 1.0}}
+    values = {"data": {"task": task}, "train": LEARNED}
     config = check_config(Tree("a new config", values))
     lines, section = [HEADER], ""
     known = {key.path: key for key in keys()}

@@ -33,7 +33,7 @@ HELD_OUT_SHARE = 0.05
 """Of train, for validation, where no valid file is named."""
 
 MOST_BYTES, MOST_LINES, LONGEST_LINE = 100_000_000, 2_000_000, 1_000_000
-"""Of a file, its lines, and letters of one; all of it is held in memory, many times its size."""
+"""Of a file, its lines, and characters of one; all of it is held in memory, many times its size."""
 
 
 @dataclass(frozen=True)
@@ -198,8 +198,8 @@ def read_pairs(paths: Paths, format: FormatName | None = None) -> list[TextPair]
 
 
 def encode_pairs(text: Sequence[TextPair], vocabulary: Vocabulary) -> Pairs:
-    """Padded ids of pairs. Raises UserError with file and line for an unseen symbol, and for a
-    sequence so long that all of its side, padded to it, are too many ids."""
+    """Padded ids of pairs. Raises UserError with file and line: for an unseen symbol, and for a
+    sequence to which its side cannot be padded, since that is too many ids."""
     sources = [(pair.src, pair.src_place) for pair in text]
     targets = [(pair.tgt, pair.tgt_place) for pair in text]
     return Pairs(*_encoded(sources, vocabulary), *_encoded(targets, vocabulary))
@@ -259,7 +259,7 @@ def _lines(path: str) -> Iterator[tuple[str, str]]:
         lines.pop()
     for number, line_text in enumerate(lines, 1):
         if len(line_text) > LONGEST_LINE:
-            raise UserError(f"{path}:{number}: a line of more than {LONGEST_LINE:,} letters")
+            raise UserError(f"{path}:{number}: a line of more than {LONGEST_LINE:,} characters")
         yield f"{path}:{number}", line_text
 
 

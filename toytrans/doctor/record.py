@@ -17,7 +17,7 @@ from toytrans.errors import UserError
 from toytrans.tokens import EOS_ID
 from toytrans.training.checkpoint import Progress, load_checkpoint, most_bytes_of
 from toytrans.training.faults import build_model
-from toytrans.training.run import SHARES, Record, RunFolder
+from toytrans.training.run import Record, RunFolder
 
 MOST_BYTES_OF_ANY = 2**32
 """The largest checkpoint that is read of a model that is not known."""
@@ -179,7 +179,8 @@ def _whole(records: Sequence[Record]) -> Iterator[Record]:
     tokens = 0
     for record in records:
         needed = ["lr", "padding", "target_tokens", "elapsed_s"]
-        needed += ["valid_loss", *SHARES] if "valid_loss" in record else []
+        if "valid_loss" in record:
+            needed += ["valid_loss", "valid_exact_match", "valid_token_accuracy"]
         whole = {"loss", "grad_norm"} <= record.keys()
         whole &= all(record.get(name) is not None for name in needed)
         if whole and record["step"] > 0 and record["target_tokens"] > tokens:

@@ -50,7 +50,7 @@ DRAWN: dict[Level, tuple[FaultName | None, ...]] = {
     ),
 }
 """What each level draws from: seen in the run's table; seen in the masks, by the doctor or by a
-proof; hardly seen in a run, and perhaps none."""
+check; hardly seen in a run, and perhaps none."""
 
 NONE = "none"
 HINTS = 3

@@ -186,8 +186,8 @@ def _of_sides(attention: str, masks: Masks, of_target: str) -> list[Argument]:
 
 
 def _parts(attention: str, mask: Tensor) -> tuple[Tensor, ...] | None:
-    """(B, 1, Tq, Tk) -> the keys (B, Tk) that every query sees, of a decoder with the triangle
-    (T, T) that is laid over them, if there is one; None if the mask is not exactly that."""
+    """(B, 1, Tq, Tk) -> the keys (B, Tk) that every query sees, or in a decoder these and the
+    triangle (T, T) that is laid over them. None if the mask is not exactly that."""
     if attention == "decoder_self":
         keys = mask[:, 0].any(1)
         triangle = causal_mask(keys.shape[1], keys.device)

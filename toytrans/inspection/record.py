@@ -1,7 +1,7 @@
 """Record what modules receive and return in one forward pass.
 
 Attention is observed from outside by hooks. An `AttentionCall` then runs the same attention again
-with its own code and weights, so tables show what a model computes, whether it is correct or not.
+with its own code and weights. So tables show what a model computes, correct or not.
 """
 
 import contextlib

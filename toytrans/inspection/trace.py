@@ -448,7 +448,7 @@ def accounts(traced: Trace) -> Iterator[Account]:
     Sums are computed in the same order, so they must be bit-identical. Norms and products are
     computed again in fp64.
     """
-    for name, made_of, expected in _claims(traced):
+    for name, made_of, expected in _expected(traced):
         actual = traced.tensors[name]
         difference = distance(actual, expected)
         verdict = rounding(difference, float(expected.abs().max()), actual.dtype)
@@ -463,11 +463,11 @@ def rounding(difference: float, size: float, dtype: torch.dtype) -> str:
     return "rounding" if difference <= 100 * torch.finfo(dtype).eps * max(size, 1) else "NOT EQUAL"
 
 
-Claim = tuple[str, str, Tensor]
+Expected = tuple[str, str, Tensor]
 """A tensor's name, what it should be computed from, and the result of computing it again."""
 
 
-def _claims(traced: Trace) -> Iterator[Claim]:
+def _expected(traced: Trace) -> Iterator[Expected]:
     tensors, x = traced.tensors, "layer_input"
     total = tensors[x]
     for name, residual in _residuals(traced.layer_module, traced.part).items():
@@ -489,7 +489,7 @@ def _claims(traced: Trace) -> Iterator[Claim]:
         yield "layer_output", label(x), tensors[x]
 
 
-def _norm(norm: nn.Module, tensors: dict[str, Tensor], name: str, of: str) -> Iterator[Claim]:
+def _norm(norm: nn.Module, tensors: dict[str, Tensor], name: str, of: str) -> Iterator[Expected]:
     """(x - mean) / root(variance + epsilon) x gain + bias, over the features."""
     if isinstance(norm, nn.LayerNorm):
         x = tensors[of].double()
@@ -499,7 +499,7 @@ def _norm(norm: nn.Module, tensors: dict[str, Tensor], name: str, of: str) -> It
         yield name, f"norm of {label(of)}", expected
 
 
-def _feed_forward(traced: Trace, x: str) -> Iterator[Claim]:
+def _feed_forward(traced: Trace, x: str) -> Iterator[Expected]:
     feed_forward, tensors = traced.layer_module.feed_forward, traced.tensors
     if isinstance(feed_forward, FeedForward):
         first, activation, _, second = feed_forward
@@ -509,7 +509,7 @@ def _feed_forward(traced: Trace, x: str) -> Iterator[Claim]:
         yield _product(tensors, "feed_forward_output", second, "feed_forward_active")
 
 
-def _product(tensors: dict[str, Tensor], name: str, linear: nn.Module, of: str) -> Claim:
+def _product(tensors: dict[str, Tensor], name: str, linear: nn.Module, of: str) -> Expected:
     assert isinstance(linear, nn.Linear)
     weight, bias = linear.weight.detach().double(), linear.bias.detach().double()
     return name, f"{label(of)} W + b", F.linear(tensors[of].double(), weight, bias)

@@ -19,7 +19,7 @@ from toytrans.errors import UserError
 from toytrans.evaluation import PARTS, Scores, Summary, spans, translate
 from toytrans.inspection.heads import AttentionMaps, few, validation_pairs
 from toytrans.inspection.shown import ATTENTIONS, REASONS, InspectedBatch
-from toytrans.inspection.table import Table
+from toytrans.inspection.table import CLOSED, Table
 from toytrans.model.build import as_transformer
 from toytrans.model.initialisation import count_parameters
 from toytrans.report import charts
@@ -314,7 +314,7 @@ def _cell(q: int, query: str, k: int, key: str, letter: str) -> Cell:
     if letter != "1":
         says += f": {REASONS[letter]}"
     looks = "wrong" if letter in "!?" else says.partition(":")[0]
-    shown = {"open": "1", "wrong": "!"}.get(looks, "·")
+    shown = {"open": "1", "wrong": "!"}.get(looks, CLOSED)
     return Cell(shown, looks, f"query {q} {query}, key {k} {key}: {says}")
 
 
@@ -366,5 +366,5 @@ def tables(name: str, title: str, given: Sequence[Table]) -> Section:
 
 
 def _marks(cell: str) -> Cell:
-    looks = {"1": "open", "·": "closed", "x": "wrong", "!": "wrong", "?": "wrong"}
+    looks = {"1": "open", CLOSED: "closed", "x": "wrong", "!": "wrong", "?": "wrong"}
     return Cell(cell, looks.get(cell, "reason"))

@@ -3,18 +3,15 @@
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from toytrans.data.pairs import Split
 from toytrans.data.selection import Selection, pairs_of_files, pairs_of_split, trained_lengths
 from toytrans.evaluation import Scores, evaluate
-
-if TYPE_CHECKING:
-    from toytrans.training.run import Run
+from toytrans.training.run import Run
 
 
 def measure(
-    run: "Run",
+    run: Run,
     pairs_of: Split | Path | tuple[Path, Path],
     wanted: Selection,
     decode: int | None = None,

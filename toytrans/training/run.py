@@ -21,7 +21,7 @@ from typing import Annotated, Any, Literal, Self, get_args, overload
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from toytrans.config.load import read_config, save_config
+from toytrans.config.load import load_config, save_config
 from toytrans.config.schema import Config
 from toytrans.config.sealed import fault_remark, is_sealed
 from toytrans.data.files import MOST_BYTES
@@ -69,8 +69,6 @@ writes is finite, or None or missing where it was not measured."""
 
 NOT_MEASURED = "not measured"
 """What is shown for a number that is None or missing."""
-
-SHARES = ("valid_exact_match", "valid_token_accuracy")
 
 LONGEST_RECORD, MOST_DAMAGED = 10_000, 10_000
 """Bytes of a line of metrics.jsonl, and lines without a record after which no more are read."""
@@ -128,7 +126,7 @@ class RunFolder:
             facts = _SavedFacts.model_validate_json(read_whole(path / DATA, MOST_BYTES)).facts()
         except (OSError, ValidationError, UserError):
             raise UserError(f"{path / DATA}: damaged; the run cannot be read without it") from None
-        return cls(path, read_config(path / CONFIG), facts)
+        return cls(path, load_config(path / CONFIG, saved=True), facts)
 
     @cached_property
     def environment(self) -> dict[str, Any]:

@@ -11,10 +11,6 @@ from toytrans.model.context import AttentionContext
 from toytrans.model.decoding import greedy
 
 
-def heads(*shape: int) -> torch.Tensor:
-    return torch.randn(*shape)
-
-
 @pytest.mark.parametrize("keys", [7, 20])
 @pytest.mark.parametrize("cap", [0.0, 1.5])
 @pytest.mark.parametrize("bias", [None, (1, 3, 7, 1), (2, 3, 7, 1)])
@@ -76,9 +72,9 @@ def test_products_of_few_queries_are_not_onednns(monkeypatch):
         with torch.no_grad():
             for queries in (1, 9):
                 cpu.attend(
-                    heads(1, 2, queries, 5),
-                    heads(1, 2, 9, 5),
-                    heads(1, 2, 9, 5),
+                    torch.randn(1, 2, queries, 5),
+                    torch.randn(1, 2, 9, 5),
+                    torch.randn(1, 2, 9, 5),
                     AttentionContext(),
                 )
         assert seen == expected

@@ -15,15 +15,11 @@ def of_gpu(mask: torch.Tensor, dtype: torch.dtype) -> AttentionContext:
     return AttentionContext(mask, for_kernel(mask, visible, dtype), visible)
 
 
-def heads(*shape: int) -> torch.Tensor:
-    return torch.randn(*shape)
-
-
 @pytest.mark.parametrize("scale", [None, 0.3])
 @pytest.mark.parametrize("bias", [False, True])
 def test_eager_attention_equals_torchs_kernel(bias, scale):
     context, added = context_with_an_empty_row(bias)
-    q, k, v = (heads(2, 3, 7, 5).requires_grad_() for _ in range(3))
+    q, k, v = (torch.randn(2, 3, 7, 5).requires_grad_() for _ in range(3))
     gradients = []
     outputs = []
     assert not context.has_visible_key.all()
@@ -90,6 +86,6 @@ def test_cudnn_is_never_chosen_and_flash_only_without_a_mask(monkeypatch, masked
 
     monkeypatch.setattr(torch.nn.functional, "scaled_dot_product_attention", seen)
     assert torch.backends.cuda.cudnn_sdp_enabled(), "as torch comes"
-    sdpa.attend(heads(2, 3, 7, 5), heads(2, 3, 7, 5), heads(2, 3, 7, 5), context)
+    sdpa.attend(torch.randn(2, 3, 7, 5), torch.randn(2, 3, 7, 5), torch.randn(2, 3, 7, 5), context)
     assert allowed == [{"mem_efficient", "math"} | (set() if masked else {"flash"})]
     assert torch.backends.cuda.cudnn_sdp_enabled(), "put back"

@@ -2,7 +2,6 @@
 
 import json
 import math
-from itertools import product
 
 import pytest
 import torch
@@ -12,10 +11,8 @@ from toytrans.files import json_text
 from toytrans.model.manual_backward import functions
 from toytrans.model.manual_backward.gradients import (
     Comparison,
-    attentions,
     compare,
     difference,
-    layers,
 )
 
 OPERATIONS = {
@@ -26,7 +23,7 @@ OPERATIONS = {
     "GELU",
     "GELU, tanh form",
     "softmax",
-    "turn (rotary)",
+    "rotary",
     "embedding",
     "dropout",
     "attention",
@@ -46,21 +43,6 @@ def test_every_operation_agrees():
     assert {each.operation for each in found} == OPERATIONS
     assert all(each.passed for each in found)
     assert all(each.relative < 1e-13 for each in found), "rounding, far below the tolerance"
-
-
-def test_shapes_are_distinct_primes_with_pads_and_an_empty_row():
-    draw = torch.Generator().manual_seed(0)
-    for case in attentions(draw):
-        additive, has_visible_key, *_ = (s for s in case.settings if isinstance(s, torch.Tensor))
-        assert (additive < 0).any() and (additive == 0).any()
-        assert not has_visible_key.all() and has_visible_key.any()
-    q = next(attentions(draw)).inputs["q"]
-    sizes = [*q.shape, next(layers(draw)).inputs["x"].shape[-1]]
-    assert len(set(sizes)) == 5
-    assert all(n % d for n, d in product(sizes, range(2, 13)) if d < n)
-
-
-# The traps -----------------------------------------------------------------------------------
 
 
 def test_a_softmax_gradient_of_its_diagonal_alone_is_found(monkeypatch):
@@ -112,9 +94,6 @@ def test_a_wrong_forward_pass_is_found(monkeypatch):
     sound = functions.relu
     monkeypatch.setattr(functions, "relu", lambda x: (sound(x)[0] + 1, sound(x)[1]))
     assert failing() >= {("ReLU", "(output)")}
-
-
-# The command ---------------------------------------------------------------------------------
 
 
 def test_the_table_and_the_document_hold_the_numbers_of_the_run(command, monkeypatch):

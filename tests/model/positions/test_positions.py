@@ -1,17 +1,13 @@
 """Position schemes against their formulas, and what all of them keep."""
 
 import math
-from typing import get_args
 
 import pytest
 import torch
 from anchor_formulas import anchored_bias
-from conftest import VOCABULARY, config_of, distances_of, model_of
+from conftest import VOCABULARY, distances_of, model_of
 
-from toytrans.config.names import PositionName
 from toytrans.errors import UserError
-from toytrans.model.positions import position_scheme
-from toytrans.model.positions.base import Positions
 from toytrans.model.positions.relative import DistanceBias, for_gradients
 from toytrans.model.positions.sinusoidal import sinusoids
 from toytrans.tokens import BOS_ID, EOS_ID, PAD_ID
@@ -28,12 +24,6 @@ def self_bias(model, length):
     return attention, model.positions.bias(attention.bias_table, distances)[0]
 
 
-def test_configuration_and_model_name_the_same_schemes():
-    for name in get_args(PositionName):
-        model = config_of(model={"positions": name}).model
-        assert isinstance(position_scheme(name, model, VOCABULARY), Positions)
-
-
 def test_cross_attention_may_have_a_scheme_of_its_own():
     model = model_of(VOCABULARY, positions="rotary", cross_positions="anchored")
     assert model.config.source_bos
@@ -47,13 +37,6 @@ def test_cross_attention_may_have_a_scheme_of_its_own():
         parallel, state = each(src, tgt_in), each.start_decoding(src, 3)
         steps = [state.next_logits(tokens[:, None])[:, 0] for tokens in tgt_in.T]
         assert torch.allclose(parallel[0], torch.stack(steps, 1)[0], atol=1e-12)
-
-
-def test_only_anchored_sources_carry_both_ends():
-    marks = {
-        name: config_of(model={"positions": name}).source_bos for name in get_args(PositionName)
-    }
-    assert {name for name, both in marks.items() if both} == {"anchored"}
 
 
 @pytest.mark.parametrize("positions", ["sinusoidal", "rotary", "relative", "anchored"])
@@ -78,9 +61,6 @@ def test_a_table_serves_a_training_and_grows_with_the_length_alone(positions):
     assert kept.dtype == torch.float32 and kept.shape == before.shape < scheme._table.shape
 
 
-# sinusoidal --------------------------------------------------------------------------------
-
-
 def test_sinusoids_follow_the_paper():
     table = sinusoids(2, 3, 6)
     for row in range(3):
@@ -88,9 +68,6 @@ def test_sinusoids_follow_the_paper():
             angle = (row + 2) / 10_000 ** (2 * i / 6)
             assert table[row, 2 * i].item() == pytest.approx(math.sin(angle), abs=1e-12)
             assert table[row, 2 * i + 1].item() == pytest.approx(math.cos(angle), abs=1e-12)
-
-
-# absolute ----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("positions", ["sinusoidal", "learned"])
@@ -117,9 +94,6 @@ def test_random_places_are_sorted_drawn_anew_and_fixed_outside_of_training(posit
         scheme.embed(torch.zeros(1, 101, 24, dtype=torch.float64))
 
 
-# learned -----------------------------------------------------------------------------------
-
-
 def test_a_learned_table_ends_where_it_ends():
     model = model_of(VOCABULARY, positions="learned", max_positions=7)
     model(torch.tensor([[3] * 6 + [2]]), torch.tensor([[1, 3]]))
@@ -127,9 +101,6 @@ def test_a_learned_table_ends_where_it_ends():
         UserError, match="8 places is longer than the position table has room for: 7"
     ):
         model(torch.tensor([[3] * 7 + [2]]), torch.tensor([[1, 3]]))
-
-
-# rotary ------------------------------------------------------------------------------------
 
 
 def test_rotary_rotates_pairs_and_leaves_the_distance_alone():
@@ -153,20 +124,6 @@ def test_rotary_rotates_pairs_and_leaves_the_distance_alone():
     assert not torch.allclose(score(3, 1), score(3, 2), rtol=1e-3)
 
 
-def test_beams_are_turned_to_one_place():
-    model = model_of(VOCABULARY, positions="rotary")
-    src = torch.tensor([[5, 6, 7, EOS_ID]])
-    state = model.start_decoding(src, 4, 3)
-    state.next_logits(torch.full((1, 3), BOS_ID))
-    second = state.next_logits(torch.tensor([[4, 5, 6]]))
-    for beam, token in enumerate((4, 5, 6)):
-        alone = model(src, torch.tensor([[BOS_ID, token]]))[0, 1]
-        assert torch.allclose(second[0, beam], alone, atol=1e-12)
-
-
-# alibi -------------------------------------------------------------------------------------
-
-
 def test_alibi_follows_the_paper():
     model = model_of(VOCABULARY, d_model=32, n_heads=8, positions="alibi")
     attention, bias = self_bias(model, 9)
@@ -174,9 +131,6 @@ def test_alibi_follows_the_paper():
     for head, slope in enumerate([2.0**-k for k in range(1, 9)]):  # the paper's for 8 heads
         for i, j in ((0, 8), (8, 0), (4, 4), (2, 7)):
             assert bias[head, i, j].item() == pytest.approx(-slope * abs(i - j), abs=1e-12)
-
-
-# t5 ----------------------------------------------------------------------------------------
 
 
 def test_t5_buckets_are_those_of_t5():
@@ -191,9 +145,6 @@ def test_t5_buckets_are_those_of_t5():
     pairs = set(zip(ours.flatten().tolist(), theirs.flatten().tolist(), strict=True))
     assert len(pairs) == len({a for a, _ in pairs}) == len({b for _, b in pairs}) > 25
     assert torch.allclose(bias, attention.bias_table[:, ours])
-
-
-# relative ----------------------------------------------------------------------------------
 
 
 def test_relative_positions_are_clipped():
@@ -219,9 +170,6 @@ def test_the_gradient_for_a_gpu_is_that_of_a_cpu(ways):
     upstream = torch.randn_like(expected)
     (wanted,), (given,) = (torch.autograd.grad(out, weights, upstream) for out in (expected, found))
     assert torch.allclose(given, wanted, rtol=1e-12)
-
-
-# anchored ----------------------------------------------------------------------------------
 
 
 def test_anchored_bias_in_cross_attention():

@@ -11,20 +11,11 @@ from toytrans.checks.adapters.callables import of_callable
 from toytrans.checks.adapters.hugging_face import is_hugging_face, of_hugging_face
 from toytrans.checks.adapters.torch_transformer import TorchTransformer
 from toytrans.checks.adapters.toytrans import is_run, of_run
-from toytrans.checks.subject import Adapter, padded
+from toytrans.checks.subject import Adapter
 from toytrans.errors import UserError
 
-NUMBERS = ("vocabulary_size", "source_size", "limit", "source_pad_id")
+NUMBERS = ("vocabulary_size", "source_size", "max_length", "source_pad_id")
 IDS = ("pad_id", "start_id", "eos_id")
-
-HANDS = {
-    "embedding": "embeddings",
-    "loss": "loss",
-    "batch": "maker",
-    "generate": "generate",
-    "batch_first": "batch_first",
-}
-"""Arguments of `check` that are no facts, and what `Adapter` calls them."""
 
 
 def adapter_of(model: Any, **given: Any) -> Adapter:
@@ -33,12 +24,20 @@ def adapter_of(model: Any, **given: Any) -> Adapter:
     Raises UserError where something is missing.
     """
     known = {name: value for name, value in given.items() if value is not None}
-    if is_run(model):
+    if is_run(model) or isinstance(model, Adapter):
         if known:
             raise UserError("of a run all is known; give check nothing but length and seed")
-        return of_run(model)
-    _check(known)
-    hands = {HANDS[name]: known.pop(name) for name in HANDS if name in known}
+        return of_run(model) if is_run(model) else model
+    _require_right(known)
+    hands = {
+        "embeddings": known.pop("embedding", None),
+        "loss": known.pop("loss", None),
+        "maker": known.pop("batch", None),
+        "generate": known.pop("generate", None),
+    }
+    if "max_length" in known:
+        known["limit"] = known.pop("max_length")
+    batch_first = known.pop("batch_first", None)
     if is_hugging_face(model):
         return of_hugging_face(model, known, hands)
     if isinstance(model, str | os.PathLike):
@@ -48,22 +47,21 @@ def adapter_of(model: Any, **given: Any) -> Adapter:
             f"{type(model).__name__} cannot be called; give f(src, tgt_in) -> logits, "
             "or a Hugging Face model"
         )
-    return of_callable(model, known, hands)
+    return of_callable(model, known, hands, batch_first)
 
 
-def _check(known: dict[str, Any]) -> None:
+def _require_right(known: dict[str, Any]) -> None:
     """Whole numbers of any kind become int, one embedding two. Raises UserError for others, and for
     ids that the vocabulary does not have."""
-    for name in (*NUMBERS, *IDS):
-        value = known.get(name, 0)
+    for name in known.keys() & {*NUMBERS, *IDS}:
+        value = known[name]
         try:
             number = -1 if isinstance(value, bool) else operator.index(value)
         except TypeError:
             number = -1
         if number < 0:
             raise UserError(f"{name} {value!r}: give a whole number, 0 or more")
-        if name in known:
-            known[name] = number
+        known[name] = number
     size = known.get("vocabulary_size")
     for name in IDS:
         if size is not None and known.get(name, -1) >= size:
@@ -80,4 +78,4 @@ def _check(known: dict[str, Any]) -> None:
         known["embedding"] = tuple(pair)
 
 
-__all__ = ["TorchTransformer", "adapter_of", "padded"]
+__all__ = ["TorchTransformer", "adapter_of"]

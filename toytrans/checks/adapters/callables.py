@@ -1,22 +1,22 @@
 """Any callable as a model under check: what can be detected in it, and what was given."""
 
-import inspect
+from inspect import Parameter
 from typing import Any, get_args
 
 import torch
-from torch import Tensor, nn
 
-from toytrans.checks.adapters.torch_transformer import TorchTransformer
 from toytrans.checks.adapters.wrapper import refuse_more_than_ids
 from toytrans.checks.batch import apart, largest
 from toytrans.checks.copies import copy_of
-from toytrans.checks.subject import RAISED, Adapter, Facts, Kind, logits_of
+from toytrans.checks.subject import BY_PLACE, RAISED, Adapter, Facts, Kind, arguments
 from toytrans.errors import UserError
 
 
-def of_callable(model: Any, known: dict[str, Any], hands: dict[str, Any]) -> Adapter:
-    """The adapter of a callable. known: `Facts`; hands: other arguments of `Adapter`, and
-    batch_first.
+def of_callable(
+    model: Any, known: dict[str, Any], hands: dict[str, Any], batch_first: bool | None
+) -> Adapter:
+    """The adapter of a callable. known: `Facts`; hands: other arguments of `Adapter`; batch_first:
+    None to find it out.
 
     Raises UserError where something is missing.
     """
@@ -26,17 +26,13 @@ def of_callable(model: Any, known: dict[str, Any], hands: dict[str, Any]) -> Ada
             f"give {' and '.join(f'{name}=...' for name in missing)}"
         )
     refuse_more_than_ids(model, known["pad_id"])
-    kind = _kind_of(model, known.get("kind"))
-    if isinstance(model, TorchTransformer):
-        hands = {"embeddings": (model.src_embedding, model.tgt_embedding)} | hands
-    batch_first = hands.pop("batch_first", None)
-    name = getattr(model, "__name__", type(model).__name__)
-    start = {"decoding_start": known.get("start_id")}
-    facts = Facts(**start | known | {"name": name, "kind": kind})
-    tested = Adapter(model, facts, **hands)
-    if not facts.has_source or batch_first is False:
-        tested = _adapted(tested, batch_first is not False)
-    return _laid_out(_with_side(tested), batch_first)
+    own = {
+        "kind": _kind_of(model, known.get("kind")),
+        "name": getattr(model, "__name__", type(model).__name__),
+        "time_first": batch_first is False,
+    }
+    facts = Facts(**{"decoding_start": known.get("start_id")} | known | own)
+    return _laid_out(_with_side(Adapter(model, facts, **hands)), batch_first)
 
 
 def _with_side(tested: Adapter) -> Adapter:
@@ -46,8 +42,7 @@ def _with_side(tested: Adapter) -> Adapter:
         return tested
     try:
         tgt_in = tested.maker([(symbols[:1], symbols[:1]), (symbols[:1], symbols[:1] * 4)])[1]
-        first, last = tgt_in[0, 0] == facts.pad_id, tgt_in[0, -1] == facts.pad_id
-        left = bool(first) and not bool(last)
+        left = bool(tgt_in[0, 0] == facts.pad_id) and not bool(tgt_in[0, -1] == facts.pad_id)
     except RAISED:  # whatever a batch maker raises: it is raised again when it is asked
         return tested
     return tested.with_facts(pad_side="left") if left else tested
@@ -58,17 +53,10 @@ def _kind_of(model: Any, given: Any) -> Kind:
     if given is not None:
         if given not in get_args(Kind):
             raise UserError(f"kind {given!r}: give one of {', '.join(get_args(Kind))}")
-        kind: Kind = given
-        return kind
-    function = model.forward if isinstance(model, nn.Module) else model
-    try:
-        parameters = inspect.signature(function).parameters.values()
-    except (TypeError, ValueError):
-        return "encoder-decoder"
-    positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    if any(p.kind is p.VAR_POSITIONAL for p in parameters):
-        return "encoder-decoder"
-    if sum(1 for p in parameters if p.kind in positional) == 1:
+        of: Kind = given
+        return of
+    kinds = [parameter.kind for parameter in arguments(model)]
+    if sum(kind in BY_PLACE for kind in kinds) == 1 and Parameter.VAR_POSITIONAL not in kinds:
         raise UserError(
             "the model takes ids alone; give kind='decoder' if it predicts the next token, "
             "kind='encoder' if it sees both sides"
@@ -76,36 +64,12 @@ def _kind_of(model: Any, given: Any) -> Kind:
     return "encoder-decoder"
 
 
-class Adapted(nn.Module):
-    """A model of one stream, or one that wants time before batch, called as (src, tgt_in)."""
-
-    def __init__(self, model: Any, has_source: bool, batch_first: bool) -> None:
-        super().__init__()
-        self.model = model
-        self.has_source, self.batch_first = has_source, batch_first
-
-    def forward(self, src: Tensor, tgt_in: Tensor) -> Any:
-        given = [src, tgt_in] if self.has_source else [tgt_in]
-        if self.batch_first:
-            return self.model(*given)
-        logits = logits_of(self.model(*(ids.T for ids in given)))
-        return logits.transpose(0, 1) if isinstance(logits, Tensor) and logits.dim() > 2 else logits
-
-
-def _adapted(tested: Adapter, batch_first: bool) -> Adapter:
-    """The tested behind a module that calls it in its own layout."""
-    inner = tested.call.model if isinstance(tested.call, Adapted) else tested.call
-    made = Adapted(inner, tested.facts.has_source, batch_first)
-    call = made if isinstance(inner, nn.Module) else made.forward
-    return tested.on(call, tested.embeddings)
-
-
 def _laid_out(tested: Adapter, batch_first: bool | None) -> Adapter:
     """The tested as it can be asked: batch first, else time first, else with source and target
     of one length. What can be asked in none of these ways stays as it is, to be refused."""
     first = _independent(tested)
     if batch_first is None and not first:
-        turned = _adapted(tested, False)
+        turned = tested.with_facts(time_first=True)
         if _independent(turned):
             return turned
     if first is None and tested.facts.has_source:
@@ -122,12 +86,8 @@ def _independent(tested: Adapter) -> bool | None:
     symbols = asked.facts.symbols()
     if len(symbols) < 2:
         return True
-    target = 6 if tested.facts.equal_lengths else 4
-    pairs = [
-        ([symbols[(r + i) % len(symbols)] for i in range(6)],
-         [symbols[(2 * r + i) % len(symbols)] for i in range(target)])
-        for r in range(3)
-    ]  # fmt: skip
+    many = symbols * 12
+    pairs = [(many[row : row + 6], many[2 * row : 2 * row + 4]) for row in range(3)]
     try:
         src, tgt_in, _ = asked.batch(pairs)
         before = asked.ask(src.clone(), tgt_in.clone())

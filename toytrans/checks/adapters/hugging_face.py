@@ -1,13 +1,13 @@
 """Hugging Face's models, with their own start, shift, masks and ignored labels."""
 
-import inspect
+import warnings
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional as F
 
-from toytrans.checks.result import CannotJudge, NotApplicable
+from toytrans.checks.result import NotApplicable
 from toytrans.checks.subject import (
     IGNORED,
     Adapter,
@@ -15,6 +15,7 @@ from toytrans.checks.subject import (
     Ids,
     Kind,
     Symbols,
+    arguments,
     logits_of,
     padded,
 )
@@ -80,77 +81,85 @@ def of_hugging_face(model: Any, given: dict[str, Any], hands: dict[str, Any]) ->
         for name in ("start_id", "eos_id", "decoding_start"):
             if name not in given:
                 known.pop(name, None)
-    takes = set(inspect.signature(model.forward).parameters)
-    positions = kind == "decoder" and "position_ids" in takes
-    hands.pop("batch_first", None)
+    positions = "position_ids" in (argument.name for argument in arguments(model))
     facts = Facts(
         masks_from_ids=False,
         takes_masks=kind != "encoder-decoder",
-        takes_positions=positions,
+        takes_positions=positions and kind == "decoder",
         **known,
     )
-    made = HuggingFace(Call(model, facts), facts, **hands)
-    made.embeddings = made.embeddings or _embeddings(model)
-    made.set_usual(model)
-    return made
+    return HuggingFace(model, facts, **hands)
 
 
 class HuggingFace(Adapter):
     """A model that is asked with the masks of its users, and decodes with its own cache."""
 
-    has_own_loss = False
+    def __init__(self, model: Any, facts: Facts, **hands: Any) -> None:
+        super().__init__(model, facts, **hands)
+        self.has_own_loss = facts.has_source and self.given_loss is None
+        if facts.has_source:
+            self.given_loss = self.given_loss or _mean_loss
+            self.maker = self.maker or _batch_maker(model, facts)
 
-    def set_usual(self, model: Any) -> None:
-        """Loss and batches of an encoder-decoder, where no others were given."""
-        if not self.facts.has_source:
-            return
-        self.has_own_loss = self.given_loss is None
-        self.given_loss = self.given_loss or _mean_loss
-        self.maker = self.maker or _batch_maker(model, self.facts)
+    def answer(
+        self,
+        src: Tensor,
+        tgt_in: Tensor,
+        closed: Tensor | None = None,
+        labels: Tensor | None = None,
+    ) -> Any:
+        facts = self.facts
+        named: dict[str, Any] = {"return_dict": True}
+        if labels is not None:
+            named["labels"] = labels
+        if facts.kind != "encoder":
+            named["use_cache"] = False
+        if facts.has_source:
+            named["attention_mask"] = facts.real_source(src).long()  # 1 = keep
+            named["decoder_attention_mask"] = facts.real_inputs(tgt_in).long()
+            return self.call(input_ids=src, decoder_input_ids=tgt_in, **named)
+        real = tgt_in != facts.pad_id if closed is None else ~closed
+        if closed is None and facts.start_id == facts.pad_id:
+            real = facts.real_inputs(tgt_in)
+        is_moved = closed is not None or not bool(real[:, 0].all())
+        if facts.takes_positions and is_moved:  # places count from the first token
+            named["position_ids"] = (real.cumsum(1) - 1).clamp(min=0)
+        return self.call(input_ids=tgt_in, attention_mask=real.long(), **named)
 
     def loss(self, logits: Tensor, tgt_out: Tensor, ids: Ids | None = None) -> Tensor | None:
         if ids is None:
             return super().loss(logits, tgt_out)
         if not self.has_own_loss:
             return None
-        call: Any = self.call
-        answer = self.foreign("the model's own loss", call, ids.src, ids.tgt_in, None, tgt_out)
+        answer = self.foreign("its own loss", self.answer, ids.src, ids.tgt_in, None, tgt_out)
         return getattr(answer, "loss", None)
 
     def step(self, src: Tensor, tgt_in: Tensor, positions: bool = True) -> Tensor:
         """The loop of `generate`: a token at a time, with what the last step handed on."""
         if self.generate is not None:
             return super().step(src, tgt_in)
-        try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", FutureWarning)  # of older names for the cache
             return self._steps(src, tgt_in, positions and self.facts.takes_positions)
-        except (NotApplicable, CannotJudge):
-            raise
-        except Exception as error:
-            first = (str(error).splitlines() or [""])[0][:150]
-            raise CannotJudge(
-                f"the loop with use_cache=True raises {type(error).__name__}: {first}"
-            ) from None
 
     def _steps(self, src: Tensor, tgt_in: Tensor, positions: bool) -> Tensor:
-        call: Any = self.call
-        model, kept, steps = call.model, None, []
-        takes = inspect.signature(model.forward).parameters
-        name = "cache" if "cache" in takes else "past_key_values"  # as older versions say
+        model: Any = self.call
+        kept, steps = None, []
+        takes_cache = "cache" in (argument.name for argument in arguments(model))
+        name = "cache" if takes_cache else "past_key_values"  # as older versions say
         common: dict[str, Any] = {"use_cache": True, "return_dict": True}
         if self.facts.has_source:
-            mask = call.masks(src, tgt_in)["attention_mask"]
+            mask = self.facts.real_source(src).long()
             encoded = model.get_encoder()(input_ids=src, attention_mask=mask, return_dict=True)
             common |= {"encoder_outputs": encoded, "attention_mask": mask}
         for step in range(tgt_in.shape[1]):
             token = tgt_in[:, step : step + 1]
             named = dict(common)
-            if self.facts.has_source:
-                named["decoder_input_ids"] = token
-            else:
-                named["input_ids"] = token
+            named["decoder_input_ids" if self.facts.has_source else "input_ids"] = token
+            if not self.facts.has_source:
                 named["attention_mask"] = torch.ones(len(tgt_in), step + 1, dtype=torch.int64)
-                if positions:
-                    named["position_ids"] = torch.full_like(token, step)
+            if positions:
+                named["position_ids"] = torch.full_like(token, step)
             if kept is not None:
                 named[name] = kept
             out = model(**named)
@@ -159,46 +168,6 @@ class HuggingFace(Adapter):
                 raise NotApplicable("the model hands on no cache to decode with")
             steps.append(logits_of(out))
         return torch.cat(steps, 1)
-
-
-class Call(nn.Module):
-    """model(src, tgt_in) with the attention masks, and positions, that its users pass."""
-
-    def __init__(self, model: Any, facts: Facts) -> None:
-        super().__init__()
-        self.model, self.facts = model, facts
-
-    def masks(self, src: Tensor, tgt_in: Tensor, closed: Tensor | None = None) -> dict[str, Tensor]:
-        """1 = keep."""
-        facts = self.facts
-        if facts.has_source:
-            real = facts.real_inputs(tgt_in).long()
-            source = facts.real_source(src).long()
-            return {"attention_mask": source, "decoder_attention_mask": real}
-        real = tgt_in != facts.pad_id
-        if facts.start_id == facts.pad_id:
-            real = facts.real_inputs(tgt_in)
-        return {"attention_mask": (real if closed is None else ~closed).long()}
-
-    def forward(
-        self,
-        src: Tensor,
-        tgt_in: Tensor,
-        closed: Tensor | None = None,
-        labels: Tensor | None = None,
-    ) -> Any:
-        named: dict[str, Any] = {"return_dict": True, **self.masks(src, tgt_in, closed)}
-        if labels is not None:
-            named["labels"] = labels
-        if self.facts.kind != "encoder":
-            named["use_cache"] = False
-        if self.facts.has_source:
-            return self.model(input_ids=src, decoder_input_ids=tgt_in, **named)
-        real = named["attention_mask"]
-        is_moved = closed is not None or not bool(real[:, 0].all())
-        if self.facts.takes_positions and is_moved:  # places count from the first token
-            named["position_ids"] = (real.cumsum(1) - 1).clamp(min=0)
-        return self.model(input_ids=tgt_in, **named)
 
 
 def _batch_maker(model: Any, facts: Facts) -> Any:
@@ -218,30 +187,6 @@ def _batch_maker(model: Any, facts: Facts) -> Any:
         return src, shifted(tgt_out), tgt_out
 
     return batch
-
-
-def _embeddings(model: Any) -> tuple[nn.Module, nn.Module] | None:
-    """Of source and target ids; None where the model does not give them."""
-    try:
-        if not model.config.is_encoder_decoder:
-            one = model.get_input_embeddings()
-            return (one, one) if isinstance(one, nn.Module) else None
-        parts = [model.get_encoder(), model.get_decoder()]
-        embeddings = [_embedding_of(part) for part in parts]
-    except Exception:  # some models raise NotImplementedError, some lack the method
-        return None
-    return (
-        (embeddings[0], embeddings[1])
-        if all(isinstance(m, nn.Module) for m in embeddings)
-        else None
-    )
-
-
-def _embedding_of(part: Any) -> Any:
-    try:
-        return part.get_input_embeddings()
-    except Exception:
-        return getattr(part, "embed_tokens", None)
 
 
 def known_of(model: Any) -> dict[str, Any]:

@@ -54,8 +54,7 @@ def of_model(model: Seq2Seq, config: Config, vocabulary: Vocabulary, name: str) 
         is_textbook=ours is not None,
         hides_causes=is_closed(config.fault),
     )
-    embeddings = (ours.src_embedding, ours.tgt_embedding) if ours else None
-    return Own(made, facts, embeddings, loss, batch)
+    return Own(made, facts, loss=loss, maker=batch)
 
 
 class Own(Adapter):

@@ -1,11 +1,10 @@
 """A ready wrapper for a model whose `forward` takes more than ids."""
 
-import inspect
 import re
+from inspect import Parameter
 from typing import Any
 
-from torch import nn
-
+from toytrans.checks.subject import arguments
 from toytrans.errors import UserError
 
 MORE = re.compile(
@@ -28,16 +27,8 @@ class MoreThanIds(UserError):
 
 def refuse_more_than_ids(model: Any, pad_id: int) -> None:
     """Raises MoreThanIds where a model must be given more than ids."""
-    function = model.forward if isinstance(model, nn.Module) else model
-    try:
-        parameters = inspect.signature(function).parameters.values()
-    except (TypeError, ValueError):
-        return
-    needed = [
-        p
-        for p in parameters
-        if p.default is p.empty and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)
-    ]
+    variadic = (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD)
+    needed = [p for p in arguments(model) if p.default is p.empty and p.kind not in variadic]
     ids = [p.name for p in needed if p.kind is not p.KEYWORD_ONLY and not MORE.search(p.name)][:2]
     more = [p for p in needed if p.name not in ids]
     if not ids or not more:

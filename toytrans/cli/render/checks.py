@@ -1,13 +1,11 @@
-"""A report of the checks as text, JSON, JUnit's XML, or annotations of GitHub's."""
+"""A report of the checks as text, JSON, a page, or annotations of GitHub's."""
 
 from typing import TYPE_CHECKING
-from xml.etree import ElementTree
 
 from toytrans.cli.common import output, plain, print_page, warn_of_fault
 from toytrans.cli.explain import print_card
 from toytrans.config.sealed import is_sealed, opened
 from toytrans.files import json_text
-from toytrans.inspection.table import printable
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -28,8 +26,6 @@ def show(report: "Report", fault: str | None, form: str, everything: bool) -> No
     """Print a report on standard output in one of the formats. everything: each check in text."""
     if form == "json":
         print(json_text(report.to_dict() | {"fault": fault}))
-    elif form == "junit":
-        print(junit(report))
     elif form == "html":
         from toytrans.report import sections
 
@@ -52,34 +48,6 @@ def _print(console: "Console", report: "Report", fault: str | None, everything: 
         console.print(Padding(text, (0, 0, 0, indent)))
     if not is_sealed(fault) and (name := opened(fault)):
         print_card(name)
-
-
-def junit(report: "Report") -> str:
-    """JUnit's XML: each check a test case; what is not judged is skipped."""
-    skipped = [r for r in report.results if r.verdict not in ("PASS", "FAIL")]
-    suite = ElementTree.Element(
-        "testsuite",
-        name=f"toytrans check {report.subject}",
-        tests=str(len(report.results)),
-        failures=str(len(report.failures)),
-        errors="0",
-        skipped=str(len(skipped)),
-    )
-    for result in report.results:
-        name = f"{result.name}: {result.title}"
-        case = ElementTree.SubElement(suite, "testcase", classname="toytrans.check", name=name)
-        if result.verdict == "FAIL":
-            cause, *details = report.cause_of(result)
-            failure = ElementTree.SubElement(case, "failure", message=cause)
-            failure.text = "\n".join(details)
-        elif result.verdict != "PASS":
-            message = f"{result.verdict}: {result.message}"
-            ElementTree.SubElement(case, "skipped", message=message)
-    for element in suite.iter():  # XML has no control characters
-        element.text = element.text and "\n".join(map(printable, element.text.split("\n")))
-        for name, value in element.items():
-            element.set(name, printable(value))
-    return ElementTree.tostring(suite, encoding="unicode")
 
 
 def annotations(report: "Report") -> list[str]:

@@ -1,7 +1,5 @@
 """Heat maps of attention, in the terminal and in a file."""
 
-import importlib
-import os
 import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
@@ -24,9 +22,10 @@ from toytrans.cli.common import (
     write_new,
 )
 from toytrans.cli.render.results import interval
-from toytrans.cli.render.tables import fitting, has_unicode, print_beside, wrapped
-from toytrans.errors import UserError, how_to_install
+from toytrans.cli.render.tables import print_beside
+from toytrans.errors import UserError
 from toytrans.inspection.table import CLOSED
+from toytrans.sweeps.picture import DOTS, check_matplotlib
 from toytrans.tokens import SPECIALS
 
 if TYPE_CHECKING:
@@ -64,8 +63,6 @@ INCHES = 0.19
 TALLEST = 400
 """The greatest height of a picture in inches; at DOTS per inch a PNG has room for 436."""
 
-DOTS = 150
-
 PAGE = ".html"
 
 
@@ -76,23 +73,19 @@ def print_maps(console: Console, maps: "AttentionMaps", draw: bool) -> None:
     """Print the maps if `draw`, one line per head, and the legend. Errors come before output."""
     narrow, pairs = min(console.width, 100), range(len(maps.batch.src))
     drawn = [list(_blocks(maps, row, console.width)) for row in pairs if draw]
-    console.print(plain(fitting(maps.run.title)), soft_wrap=True)
+    console.print(plain(maps.run.title), soft_wrap=True)
     if draw:
-        _print_dim(console, "; ".join(_legend(maps)), narrow)
+        console.print(Text("; ".join(_legend(maps)), "dim"), width=narrow)
     for row, blocks in enumerate(drawn):
-        console.print(Text("\n") + plain(fitting(maps.text(row))), soft_wrap=True)
+        console.print(Text("\n") + plain(maps.text(row)), soft_wrap=True)
         for part, group in groupby(blocks, lambda block: block[0]):
             console.print(Text("\n") + Text(TITLES[part], "bold"), soft_wrap=True)
             print_beside(console, [block for _, block in group])
     console.print(Text(), _table(maps.heads), Text(), sep="\n")
     counted = {head.part: head.queries for head in maps.heads}
     queries = ", ".join(f"{part} {count:,}" for part, count in counted.items())
-    _print_dim(console, MEANING.format(basis=maps.basis, queries=queries), narrow)
-
-
-def _print_dim(console: Console, text: str, width: int) -> None:
-    for line in wrapped(text, width):
-        console.print(Text(line, "dim"), soft_wrap=True)
+    meaning = MEANING.format(basis=maps.basis, queries=queries).replace("\n", " ")
+    console.print(Text(meaning, "dim"), width=narrow)
 
 
 def _blocks(maps: "AttentionMaps", row: int, width: int) -> Iterator[tuple[str, Text]]:
@@ -104,16 +97,13 @@ def _blocks(maps: "AttentionMaps", row: int, width: int) -> Iterator[tuple[str, 
 
 def _legend(maps: "AttentionMaps") -> Iterator[str]:
     symbols = maps.run.vocabulary.symbols
-    if has_unicode():
-        steps = zip(LEVELS, BLOCKS[1:], strict=True)
-        scale = " ".join(f"< {level} <= {block}" for level, block in steps)
-        yield f"weight: blank {scale}, {CLOSED} masked"
-    else:
-        yield "weight: in tenths, blank below 0.05, 9 from 0.85, . masked"
+    steps = zip(LEVELS, BLOCKS[1:], strict=True)
+    scale = " ".join(f"< {level} <= {block}" for level, block in steps)
+    yield f"weight: blank {scale}, {CLOSED} masked"
     yield "queries down, keys across; from one pass over the finished translation"
     if not set(MARKS) & set(symbols):
         yield ", ".join(f"{mark} {name}" for mark, name in zip(MARKS, SPECIALS, strict=True))
-    if any(len(fitting(printable(symbol))) > LONGEST for symbol in symbols):
+    if any(len(printable(symbol)) > LONGEST for symbol in symbols):
         yield "~ letters left out"
     yield "below a label its share of the queries, and in brackets the mean weight there"
     if (largest := maps.largest_on_a_pad()) is not None:
@@ -122,29 +112,33 @@ def _legend(maps: "AttentionMaps") -> Iterator[str]:
 
 def map_of(shown: "HeadMap", width: int) -> Text:
     """One head on one pair, below its label. Raises UserError where it does not fit the width."""
-    lines = _title(shown.head)
-    left = max(map(cell_len, shown.queries)) + 1
-    cell = _cell_width(shown.keys, width - left)
-    lines += [Text(" " * left + letters) for letters in column_heads(shown.keys, cell)]
-    for query, weights in zip(shown.queries, shown.weights, strict=True):
-        line = Text(" " * (left - 1 - cell_len(query)) + query + " ")
-        for weight in weights:
-            line.append(*_shade(weight, cell))
-        lines.append(line)
+    cell = _cell_width(shown.keys, width - max(map(cell_len, shown.queries)) - 1)
+    cells = [[_shade(weight, cell) for weight in weights] for weights in shown.weights]
+    return grid_of(_title(shown.head), shown.queries, shown.keys, cells, cell)
+
+
+def grid_of(
+    titles: Sequence[Text],
+    queries: Sequence[str],
+    keys: Sequence[str],
+    cells: Sequence[Sequence[tuple[str, str]]],
+    width: int,
+) -> Text:
+    """A line for each query, and the keys upright above. cells: text of that width, and style."""
+    left, tallest = max(map(cell_len, queries)) + 1, max(map(len, keys))
+    lines = list(titles)
+    for letters in zip(*(key.rjust(tallest) for key in keys), strict=True):
+        heads = (letter + " " * (width - cell_len(letter)) for letter in letters)
+        lines.append(Text(" " * left + "".join(heads)))
+    for query, row in zip(queries, cells, strict=True):
+        lines.append(Text.assemble(" " * (left - 1 - cell_len(query)), query, " ", *row))
     return Text("\n", no_wrap=True).join(lines)
 
 
 def axis_names(symbols: Sequence[str]) -> list[str]:
     """The names of all ids on an axis."""
     marks = SPECIALS if set(MARKS) & set(symbols) else MARKS
-    return [*marks, *(_cut(fitting(printable(symbol))) for symbol in symbols)]
-
-
-def column_heads(keys: Sequence[str], cell: int) -> Iterator[str]:
-    """Lines in which names stand upright above columns of a width."""
-    tallest = max(map(len, keys))
-    for letters in zip(*(key.rjust(tallest) for key in keys), strict=True):
-        yield "".join(letter + " " * (cell - cell_len(letter)) for letter in letters)
+    return [*marks, *(_cut(printable(symbol)) for symbol in symbols)]
 
 
 def _cut(name: str) -> str:
@@ -190,12 +184,9 @@ def _label(head: "HeadReport") -> str:
 def _shade(weight: float | None, width: int) -> tuple[str, str]:
     """One cell and its style."""
     if weight is None:
-        return fitting(CLOSED).ljust(width), "dim"
+        return CLOSED.ljust(width), "dim"
     level = sum(weight >= step for step in LEVELS)
-    if has_unicode():
-        return BLOCKS[level] * width, STYLES[level]
-    tenths = str(min(9, int(10 * weight + 0.5))) if level else ""
-    return tenths.ljust(width), STYLES[level]
+    return BLOCKS[level] * width, STYLES[level]
 
 
 def _table(heads: "list[HeadReport]") -> "Table":
@@ -219,19 +210,9 @@ def _table(heads: "list[HeadReport]") -> "Table":
 
 def check_plot(path: Path, endings: Sequence[str] = (".png", ".svg")) -> None:
     """Raise UserError if nothing can be drawn into a file of that name."""
-    if path.suffix.lower() not in endings:
-        raise UserError(f"--plot {path}: end the name with {' or '.join(endings)}")
-    if not os.path.isdir(path.parent):
-        raise UserError(f"--plot {path}: {path.parent} is no directory; make it, or name another")
-    check_new("--plot", path)
-    if path.suffix.lower() == PAGE:
-        return
-    try:
-        importlib.import_module("matplotlib")
-    except ImportError:
-        raise UserError(
-            f"--plot {path}: needs matplotlib; {how_to_install('matplotlib')}"
-        ) from None
+    check_new("--plot", path, endings)
+    if path.suffix.lower() != PAGE:
+        check_matplotlib()
 
 
 def draw(path: Path, maps: "AttentionMaps") -> None:

@@ -2,13 +2,12 @@
 
 from collections.abc import Iterator
 
-from rich.cells import cell_len
 from rich.console import Console
 from rich.text import Text
 
 from toytrans.cli.common import plain, printable
-from toytrans.cli.render.heat_maps import axis_names, column_heads
-from toytrans.cli.render.tables import STYLES, fitting, print_beside, wrapped
+from toytrans.cli.render.heat_maps import axis_names, grid_of
+from toytrans.cli.render.tables import STYLES, print_beside
 from toytrans.inspection.shown import ATTENTIONS, InspectedBatch
 from toytrans.inspection.table import CLOSED
 from toytrans.tokens import PAD_ID
@@ -19,36 +18,24 @@ def print_overview(console: Console, inspected: InspectedBatch, row: int) -> Non
     blocks = [_block(inspected, *attention, row) for attention in ATTENTIONS.items()]
     pairs = len(inspected.batch.src)
     which = f"Pair {row + 1} of {pairs}" + (", the one with the most pads" if pairs > 1 else "")
-    console.print(plain(fitting(f"{which}; {inspected.weights}")), soft_wrap=True)
+    console.print(plain(f"{which}; {inspected.weights}"), soft_wrap=True)
     for name, ids in inspected.batch.named().items():
         symbols = " ".join(printable(symbol) for symbol in inspected.names(ids[row]))
-        for line in wrapped(fitting(f"{name:8} {symbols}"), console.width):
-            console.print(plain(line), soft_wrap=True)
+        console.print(Text(f"{name:8} {symbols}"))
     console.print(Text())
     print_beside(console, blocks)
     console.print(Text())
-    for line in wrapped(fitting(_reading(inspected, row)), console.width):
-        console.print(Text(line), soft_wrap=True)
+    facts = " ".join(_facts(inspected, row))
+    console.print(Text(f"1 = may attend, {CLOSED} = masked. {facts}"))
 
 
 def _block(inspected: InspectedBatch, name: str, title: str, row: int) -> Text:
     """One mask, two columns a cell."""
     names = axis_names(inspected.vocabulary.symbols)
     queries, keys = ([names[i] for i in ids[row].tolist()] for ids in inspected.ids(name))
-    left = max(map(cell_len, queries)) + 1
-    lines = [Text(title, "bold")]
-    lines += [Text(" " * left + head) for head in column_heads(keys, 2)]
-    for query, letters in zip(queries, inspected.reasons(name)[row], strict=True):
-        line = Text(" " * (left - 1 - cell_len(query)) + query + " ")
-        for letter in letters:
-            cell = letter if letter in "1!?" else CLOSED
-            line.append(fitting(cell).ljust(2), STYLES.get(cell, ""))
-        lines.append(line)
-    return Text("\n", no_wrap=True).join(lines)
-
-
-def _reading(inspected: InspectedBatch, row: int) -> str:
-    return f"1 = may attend, {CLOSED} = masked. {' '.join(_facts(inspected, row))}"
+    reasons = [[x if x in "1!?" else CLOSED for x in line] for line in inspected.reasons(name)[row]]
+    cells = [[(cell.ljust(2), STYLES.get(cell, "")) for cell in line] for line in reasons]
+    return grid_of([Text(title, "bold")], queries, keys, cells, 2)
 
 
 def _facts(inspected: InspectedBatch, row: int) -> Iterator[str]:

@@ -10,7 +10,7 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from toytrans.cli.render.tables import fitting, print_tables, wrapped
+from toytrans.cli.render.tables import print_tables
 from toytrans.errors import UserError
 from toytrans.inspection.table import Table
 
@@ -46,9 +46,7 @@ def print_panels(
 def print_names(console: Console, tables: Iterable[Table]) -> None:
     """Print the names of the panels, and how to ask for them."""
     text = f"Panels: {', '.join(_names(tables))}. --panel NAME shows one, --panel all every one."
-    console.print(Text())
-    for line in wrapped(fitting(text), console.width):
-        console.print(Text(line, "dim"), soft_wrap=True)
+    console.print(Text(), Text(text, "dim"), sep="\n")
 
 
 def _chosen(tables: list[Table], panel: str) -> list[Table]:

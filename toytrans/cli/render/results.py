@@ -1,7 +1,7 @@
 """The tables of `train`, `eval` and `sweep`: what was measured, of one run and of several."""
 
 import shlex
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from rich.box import SIMPLE_HEAD
@@ -31,9 +31,7 @@ SAMPLES = 4
 SHORT = 10
 """Longest source of the translations that are shown."""
 
-PLOT_HEIGHT, WIDEST_PLOT = 10, 80
 STYLE: dict[str, Any] = {"box": SIMPLE_HEAD, "padding": (0, 1, 0, 0)}
-MARKS = {"below": "b", "in_range": "o", "beyond": "x"}
 Row = tuple[str, "Summary", bool]
 """Label, summary, and whether a gap follows."""
 
@@ -132,7 +130,7 @@ def _ranges(data: str, scores: "Scores") -> list[tuple[str, "Summary"]]:
 
 
 def print_scores(console: Console, scores: "Scores", search: str) -> None:
-    """One run: parts, then per length, with errors and a plot."""
+    """One run: parts, then per length, with errors."""
     from toytrans.evaluation import spans as spans_of
 
     spans = spans_of(scores.lengths, scores.train_length)
@@ -148,7 +146,6 @@ def print_scores(console: Console, scores: "Scores", search: str) -> None:
         print_table(console, summaries_table(title, ERRORS, wrong))
     else:
         console.print("errors: none, no output is wrong\n")
-    _print_plot(console, side, spans, [row[1]["exact_match"] for row in rows[: len(spans)]])
 
 
 def _rows(scores: "Scores", spans: Sequence["Span"]) -> list[Row]:
@@ -168,40 +165,6 @@ def _print_splits(console: Console, scores: "Scores", search: str) -> None:
         rows.append((f"{about['split']}, all", scores.summary()))
     title = f"{about['run']}, step {about['checkpoint']}, {search}{broken(about['fault'])}"
     print_table(console, results_table(title, rows))
-
-
-def _print_plot(console: Console, side: str, spans: Sequence["Span"], values: list[float]) -> None:
-    """A plot, if there are two spans or more."""
-    from toytrans.evaluation import PARTS
-
-    if len(spans) < 2:
-        return
-    there = {span.part for span in spans}
-    legend = ", ".join(f"{MARKS[part]} = {PARTS[part]}" for part in MARKS if part in there)
-    console.print(f"free-running exact match against {side} length: {legend}")
-    for line in plot_lines(spans, values, min(console.width, WIDEST_PLOT)):
-        console.print(line, markup=False, soft_wrap=True)
-
-
-def plot_lines(spans: Sequence["Span"], values: Sequence[float], width: int) -> Iterator[str]:
-    """Lines of an ASCII plot: one mark per span, values from 0 to 1."""
-    cell = max(1, min(3, (width - 6) // len(spans)))
-    levels = [round(value * PLOT_HEIGHT) for value in values]
-    for level in range(PLOT_HEIGHT, -1, -1):
-        marks = (
-            MARKS[span.part] if here == level else " "
-            for span, here in zip(spans, levels, strict=True)
-        )
-        line = "".join(mark.rjust(cell) for mark in marks)
-        yield f"{level / PLOT_HEIGHT:4.1f} |{line}".rstrip()
-    yield "     +" + "-" * (cell * len(spans))
-    axis = " " * 6
-    for number, span in enumerate(spans, 1):
-        mark = str(span.low)
-        start = 6 + cell * number - 1
-        if start > len(axis) or number == 1:  # a gap between one label and the next
-            axis = axis.ljust(start) + mark
-    yield axis
 
 
 def print_comparison(console: Console, compared: "Comparison") -> None:

@@ -1,6 +1,5 @@
-"""Tables on a terminal, in HTML, and one step per key press."""
+"""Tables on a terminal, and one step per key press."""
 
-import os
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
@@ -31,19 +30,6 @@ STYLES = {
 } | dict.fromkeys("ptbq", "magenta")
 
 
-def has_unicode() -> bool:
-    """Whether standard output accepts more than ASCII."""
-    encoding = (sys.stdout.encoding or "").lower()
-    return encoding.startswith("utf") and os.environ.get("TERM") != "dumb"
-
-
-def fitting(text: str) -> str:
-    """Text that standard output accepts; escaped if that is only ASCII."""
-    if has_unicode():
-        return text
-    return text.replace(CLOSED, ".").encode("ascii", "backslashreplace").decode()
-
-
 def wrapped(text: str, width: int) -> list[str]:
     """Text as lines of at most `width`, but never narrower than 20."""
     return wrap(text, max(20, width), break_on_hyphens=False)
@@ -51,7 +37,7 @@ def wrapped(text: str, width: int) -> list[str]:
 
 def print_tables(console: Console, tables: Iterable[Table]) -> None:
     """Print tables of one number side by side if the width allows, else below one another."""
-    for _, group in groupby(map(_fitting, tables), lambda table: table.number):
+    for _, group in groupby(map(_printable, tables), lambda table: table.number):
         waiting = list(group)
         while waiting:
             ends = accumulate(_width(table) + len(GAP) for table in waiting)
@@ -78,56 +64,43 @@ def print_beside(console: Console, blocks: Sequence[Text]) -> None:
         console.print(Columns(blocks, padding=(0, len(GAP))))
 
 
+QUIT, BACK = ("q", "Q"), ("b", "B", "\x1b[D", "\x1bOD", "\xe0K")
+"""Keys; the left arrow as terminals and as Windows send it."""
+
+
 def step_through(console: Console, tables: Iterable[Table]) -> None:
     """Print the tables of one number per key press on a terminal, otherwise all at once.
 
     b and the left arrow go back; q and Ctrl-D quit; Ctrl-C quits with exit code 130.
     """
-    steps = [list(group) for _, group in groupby(tables, lambda table: table.number)]
     waits = sys.stdin.isatty() and sys.stdout.isatty()
+    steps = [list(group) for _, group in groupby(tables, lambda table: table.number)]
     step = 0
     while step < len(steps):
         print_tables(console, steps[step])
         step += 1
         if waits and step < len(steps):
-            key = _next_key(console)
+            console.print("[dim]any key: next step; b: back; q: quit[/dim]")
+            try:
+                key = typer.getchar()
+            except EOFError:
+                return
             if key in QUIT:
                 return
             if key in BACK:
                 step = max(step - 2, 0)
 
 
-QUIT = ("q", "Q", "\x1b")
-BACK = ("b", "B", "\x1b[D", "\x1bOD", "\xe0K", "\x00K")
-"""Keys; the left arrow as terminals and as Windows send it."""
-
-
-def _next_key(console: Console) -> str:
-    """Wait for a key; q at the end of the input."""
-    prompt = "any key: next step; b: back; q: quit"
-    console.print(f"[dim]{prompt}[/dim]", end="")
-    try:
-        key = typer.getchar()
-    except EOFError:
-        key = "q"
-    except KeyboardInterrupt:
-        print()
-        raise typer.Exit(130) from None
-    print("\r" + " " * len(prompt) + "\r", end="", flush=True)
-    return key
-
-
-def _fitting(table: Table) -> Table:
-    """A table whose texts standard output accepts, each on one line."""
-
-    def fit(texts: Iterable[str]) -> list[str]:
-        return [fitting(printable(text)) for text in texts]
-
-    name, shape, legend, *notes = fit((table.name, table.shape, table.legend, *table.notes))
-    rows = [(fitting(printable(label)), fit(cells)) for label, cells in table.rows]
-    columns = fit(table.columns)
+def _printable(table: Table) -> Table:
+    """A table whose texts are each on one line."""
     return replace(
-        table, name=name, shape=shape, legend=legend, notes=tuple(notes), columns=columns, rows=rows
+        table,
+        name=printable(table.name),
+        shape=printable(table.shape),
+        legend=printable(table.legend),
+        notes=tuple(map(printable, table.notes)),
+        columns=list(map(printable, table.columns)),
+        rows=[(printable(label), list(map(printable, cells))) for label, cells in table.rows],
     )
 
 

@@ -18,9 +18,8 @@ from rich.text import Text
 
 from toytrans.cli.common import output, printable, share
 from toytrans.cli.render.heat_maps import axis_names, map_of
-from toytrans.cli.render.tables import fitting, has_unicode
 from toytrans.data.batches import make_batch
-from toytrans.data.pairs import Dataset, Pairs, all_pairs
+from toytrans.data.pairs import Pairs, all_pairs
 from toytrans.errors import UserError
 from toytrans.inspection.heads import AttentionMaps, Choice, attend, few, measure
 from toytrans.model.decoding import greedy
@@ -38,19 +37,15 @@ WIDEST = 100
 
 
 @contextlib.contextmanager
-def watch(trainer: Trainer, dataset: Dataset) -> Iterator[Callable[["Moment"], None]]:
+def watch(trainer: Trainer) -> Iterator[Callable[["Moment"], None]]:
     """The view, on standard error. Yields what draws a moment, if it is time for it."""
-    console, pairs = output(stderr=True), few(all_pairs(dataset, "valid"))
+    console, pairs = output(stderr=True), few(all_pairs(trainer.dataset, "valid"))
     live = Live(console=console, auto_refresh=False, redirect_stdout=False)
     losses: dict[int, float] = {}
-    due, size, last = 0.0, console.size, None
+    due, last = 0.0, None
 
     def draw(moment: "Moment") -> None:
-        nonlocal size
-        if console.size != size:  # lines that the terminal has folded are not counted by Live
-            size = console.size
-            console.clear()
-        view = view_of(trainer, dataset, pairs, moment, losses, min(console.width, WIDEST) - 1)
+        view = view_of(trainer, pairs, moment, losses, min(console.width, WIDEST) - 1)
         live.update(view, refresh=True)
 
     def show(moment: "Moment") -> None:
@@ -81,33 +76,28 @@ def can_watch() -> bool:
 
 
 def view_of(
-    trainer: Trainer,
-    dataset: Dataset,
-    pairs: Pairs,
-    moment: "Moment",
-    losses: Mapping[int, float],
-    width: int,
+    trainer: Trainer, pairs: Pairs, moment: "Moment", losses: Mapping[int, float], width: int
 ) -> Group:
     """Everything that is known. losses: by step. pairs: what is translated."""
     record, total = moment.record, trainer.config.train.max_steps
     match = "-" if moment.match is None else share(moment.match)
     lines = [
-        Text(f"{fitting(printable(trainer.run.name))} step {record['step']:,}/{total:,}, ", "bold")
+        Text(f"{printable(trainer.run.name)} step {record['step']:,}/{total:,}, ", "bold")
         + Text(f"{moment.seconds_left(total):,.0f} s left, {moment.rate:,.0f} tokens/s"),
         Text(f"loss {record['loss']:.4f}  exact match {match}  learning rate {record['lr']:.1e}"),
         *curve(losses, total, width),
         Text(),
     ]
-    blocks = list(_sample(trainer, dataset, pairs, width))
+    blocks = list(_sample(trainer, pairs, width))
     for line in lines:
         line.truncate(width)
     return Group(*lines, Columns(blocks, padding=(0, 2)))
 
 
 @torch.no_grad()
-def _sample(trainer: Trainer, dataset: Dataset, pairs: Pairs, width: int) -> Iterator[Text]:
+def _sample(trainer: Trainer, pairs: Pairs, width: int) -> Iterator[Text]:
     """The pairs translated, and the clearest head of cross-attention on the first of them."""
-    model, facts = trainer.model, dataset.facts
+    model, facts = trainer.model, trainer.dataset.facts
     batch = make_batch(pairs, trainer.config.source_bos).to(trainer.device)
     model.eval()
     try:
@@ -135,7 +125,7 @@ def curve(losses: Mapping[int, float], total: int, width: int) -> list[Text]:
     if not columns:
         return []
     low, high = min(columns.values()), max(columns.values())
-    shades = "▁▂▃▄▅▆▇█" if has_unicode() else "_.-=#"
+    shades = "▁▂▃▄▅▆▇█"
     row, shade = "", " "
     for column in range(max(columns) + 1):
         if column in columns:
@@ -149,6 +139,6 @@ def curve(losses: Mapping[int, float], total: int, width: int) -> list[Text]:
 def translation(source: list[str], target: list[str], answer: list[str]) -> Text:
     """A source, its target and what the model says, which is right or wrong."""
     named = {"source": source, "target": target, "translation": answer}
-    lines = [f"{name:11} {fitting(printable(' '.join(each)))}" for name, each in named.items()]
+    lines = [f"{name:11} {printable(' '.join(each))}" for name, each in named.items()]
     verdict = Text("  right", "green") if answer == target else Text("  wrong", "red")
     return Text("\n").join(map(Text, lines)) + verdict

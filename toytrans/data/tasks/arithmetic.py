@@ -100,8 +100,8 @@ def _operands(src: Tensor, length: Tensor, base: int) -> tuple[Tensor, Tensor, t
 def _number(columns: Tensor, fewest: Tensor, base: int) -> Sequences:
     """Carry columns (N, W) of at most 2 base - 2: a number of `fewest` (N,) digits or one more.
 
-    The carry into a column comes from the nearest column to its left that does not merely pass
-    a carry on (which does not hold base - 1), found by a running maximum.
+    A column that holds base - 1 passes a carry on. So the carry into a column comes from the
+    nearest other one to its left, found by a running maximum.
     """
     places = torch.arange(columns.shape[1], device=columns.device)
     decided = torch.where(columns != base - 1, places, -1).cummax(1).values

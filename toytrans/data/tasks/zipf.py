@@ -1,7 +1,7 @@
 """Sources shaped like sentences: few symbols are frequent, lengths lie around a middle.
 
-Both are drawn by looking up a whole number below 2^53 in a table of cumulative shares, itself of
-whole numbers, so that they are the same on every device.
+Both are drawn by looking up a whole number below 2^53 in a table of cumulative shares. The table
+too has whole numbers, so that draws are the same on every device.
 """
 
 from statistics import NormalDist

@@ -88,10 +88,10 @@ def _forward(
     dropout: float,
     in_place: bool = False,
 ) -> tuple[Tensor, tuple[Tensor | None, ...]]:
-    """The context (B, H, Tq, Dh), and what its gradient needs (in_place: it needs nothing).
+    """The outputs (B, H, Tq, Dh), and what its gradient needs (in_place: it needs nothing).
 
-    Softmax does not see a constant, so the cap is taken as cap tanh(x / cap) = 2 cap g - cap
-    with the gate g = sigmoid(2 x / cap), which a CPU computes several times faster.
+    The cap is taken as cap tanh(x / cap) = 2 cap g - cap with the gate g = sigmoid(2 x / cap),
+    which a CPU computes several times faster. Softmax does not see the constant.
     """
     wide = torch.promote_types(q.dtype, torch.float32)
     flat_q, flat_k, flat_v = (x.flatten(0, 1) for x in (q, k, v))  # (B H, T, Dh)
@@ -111,26 +111,26 @@ def _forward(
         weights *= has_visible_key
     keep = keep_mask(weights, dropout) if dropout else None
     dropped = (weights if keep is None else weights * keep).to(v.dtype).flatten(0, 1)
-    context = torch.bmm(dropped, flat_v).view(q.shape)
-    return context, (flat_q, flat_k, flat_v, weights, dropped, gate, keep)
+    outputs = torch.bmm(dropped, flat_v).view(q.shape)
+    return outputs, (flat_q, flat_k, flat_v, weights, dropped, gate, keep)
 
 
 class _CpuAttention(torch.autograd.Function):
     """`_forward` with its backward pass by hand.
 
-    With w the weights, G the gradient of the context and g the gate of the cap: dv = w^T G;
+    With w the weights, G the gradient of the outputs and g the gate of the cap: dv = w^T G;
     dw = G v^T; dz = w (dw - sum over keys of w dw); through the cap ds = 4 g (1 - g) dz;
     dq = ds k and dk = ds^T q, both times the scale, 1 / root Dh.
     """
 
     @staticmethod
     def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, *others: Any) -> Tensor:
-        """The context of `_forward`, which says what the others are."""
-        context, saved = _forward(q, k, v, *others)
+        """The outputs of `_forward`, which says what the others are."""
+        outputs, saved = _forward(q, k, v, *others)
         ctx.save_for_backward(*saved)
         _, bias, _, ctx.scale, _, _ = others  # additive, bias, has_visible_key, scale, cap, dropout
         ctx.bias_shape = None if bias is None else bias.shape
-        return context
+        return outputs
 
     @staticmethod
     @once_differentiable

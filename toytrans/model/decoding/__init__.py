@@ -10,10 +10,8 @@ from toytrans.model.seq2seq import Seq2Seq
 __all__ = ["Decoded", "beam_search", "greedy", "search", "token_limits"]
 
 
-def search(
-    model: Seq2Seq, src: Tensor, target_growth: int = 2, *, beam: int = 1, alpha: float = 1.0
-) -> Decoded:
+def search(model: Seq2Seq, src: Tensor, target_growth: int = 2, *, beam: int = 1) -> Decoded:
     """Greedy search, or beam search where `beam` is more than 1."""
     if beam == 1:
         return greedy(model, src, target_growth)
-    return beam_search(model, src, target_growth, width=beam, alpha=alpha)
+    return beam_search(model, src, target_growth, width=beam)

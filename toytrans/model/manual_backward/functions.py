@@ -77,7 +77,7 @@ def attention(
     scale: float | None = None,
     cap: float = 0.0,
 ) -> tuple[Tensor, Saved]:
-    """context = (keep softmax(c(s q k^T) + bias + mask)) v (Vaswani et al. 2017, equation 1).
+    """outputs = (keep softmax(c(s q k^T) + bias + mask)) v (Vaswani et al. 2017, equation 1).
 
     q: (..., Tq, Dh)
     k, v: (..., Tk, Dh)
@@ -105,7 +105,7 @@ def attention(
 def attention_backward(gradient: Tensor, saved: Saved) -> Gradients:
     """From the last step to the first. With w the weights, P = keep w and Z the masked scores:
 
-    context = P v:          d_v = P^T G, d_P = G v^T, and d_w = keep d_P
+    outputs = P v:          d_v = P^T G, d_P = G v^T, and d_w = keep d_P
     w = softmax(Z):         d_Z = (diag(w) - w w^T) d_w, row by row
     Z = c(S) + bias + mask: d_S = (1 - tanh^2) d_Z; d_bias = d_Z, summed where it broadcasts
     S = s q k^T:            dS = s (dq k^T + q dk^T), so d_q = s d_S k and d_k = s d_S^T q

@@ -57,7 +57,7 @@ class Comparison(NamedTuple):
 
 
 Pair = tuple[Callable[..., Any], Callable[..., Any]]
-"""An operation of `by_hand` and its backward function."""
+"""An operation of `functions` and its backward function."""
 
 
 class GradientCase(NamedTuple):
@@ -146,7 +146,7 @@ def layers(draw: torch.Generator) -> Iterator[GradientCase]:
     angle = numbers(TQ, H)
     spun: Pair = functions.rotary, functions.rotary_backward
     pairs = {"x": numbers(B, TQ, 2 * H)}
-    yield GradientCase("turn (rotary)", spun, apply_rotary, pairs, (angle.cos(), angle.sin()))
+    yield GradientCase("rotary", spun, apply_rotary, pairs, (angle.cos(), angle.sin()))
     table, ids = {"table": numbers(V, IN)}, torch.randint(V, (B, TQ), generator=draw)
     rows: Pair = functions.embedding, functions.embedding_backward
     yield GradientCase("embedding", rows, lambda table, ids: F.embedding(ids, table), table, (ids,))
@@ -200,8 +200,8 @@ def _torchs_attention(
     q: Tensor, k: Tensor, v: Tensor, bias: Tensor, additive: Tensor, has_visible_key: Tensor
 ) -> Tensor:
     """Torch's attention; queries without a visible key then become zero."""
-    context = F.scaled_dot_product_attention(q, k, v, attn_mask=bias + additive)
-    return context.where(has_visible_key, 0)
+    outputs = F.scaled_dot_product_attention(q, k, v, attn_mask=bias + additive)
+    return outputs.where(has_visible_key, 0)
 
 
 def _step_by_step(

@@ -27,9 +27,9 @@ class Rotary(Positions):
     """Queries and keys of self-attention, rotated by their place (Su et al. 2021, RoFormer,
     section 3.2).
 
-    Pair i of a head's numbers, i and i + Dh / 2, turns by the angle t / 10000^(2i / Dh). A score
-    then depends on the distance alone. Sequences may have any length, but angles beyond those of
-    training are new to the model.
+    Pair i of a head's numbers, i and i + Dh / 2, is rotated by the angle t / 10000^(2i / Dh). Then
+    a score depends on the distance alone. Sequences may have any length, but angles beyond those
+    of training are new to the model.
     """
 
     given = "given how far apart two tokens of a sequence are, as a rotation"

@@ -1,12 +1,10 @@
-"""Long sequences: attention in blocks, what is counted per length, and what `eval` shows of it."""
+"""Long sequences: attention in blocks, and what is counted per length."""
 
 import pytest
 import torch
 from conftest import VOCABULARY, config_of, model_of
-from rich.console import Console
 
 from toytrans import evaluation
-from toytrans.cli.render.results import BOTH_WAYS, plot_lines, summaries_table
 from toytrans.data.open import open_dataset
 from toytrans.data.pairs import DataFacts, Pairs, pad_rows
 from toytrans.data.selection import (
@@ -163,40 +161,6 @@ def test_a_tasks_pairs_are_chosen_by_the_length_of_their_targets():
     assert trained_lengths(config, facts, "src") == (1, 6)
     with pytest.raises(UserError, match="lengths 7:7: the data holds no target"):
         pairs_of_split(config, facts, "test", Selection((7, 7), 5, "tgt"))
-
-
-def test_a_plot_is_ascii_and_marks_every_range():
-    found = [Span(1, 2, "below"), Span(3, 4, "in_range"), Span(5, 10, "beyond")]
-    lines = list(plot_lines(found, [1.0, 0.72, 0.0], 40))
-    assert lines[0] == " 1.0 |  b"
-    assert lines[3] == " 0.7 |     o"
-    assert lines[10] == " 0.0 |        x"
-    assert lines[12].split() == ["1", "3", "5"]
-    assert "".join(lines).isascii() and len(lines) == 13
-    many = [Span(n, n, "beyond") for n in range(100, 125)]
-    assert max(map(len, plot_lines(many, [0.5] * 25, 40))) <= 40
-
-
-def test_differences_from_teacher_forcing_fit_eighty_columns():
-    """As of a model without a causal mask: every number is whole."""
-    row = FOUR_OF_TEN.summary() | {
-        "decoded": 20_000,
-        "exact_match": 0.027,
-        "low": 0.025,
-        "high": 0.029,
-        "forced_exact_match": 1.0,
-        "exact_match_difference": -0.973,
-        "free_token_accuracy": 0.875,
-        "token_accuracy": 0.983,
-        "token_accuracy_difference": -0.125,
-    }
-    console = Console(width=80)
-    with console.capture() as printed:
-        console.print(summaries_table("", BOTH_WAYS, [("in range", row, False)]))
-    assert "…" not in printed.get()
-    (shown,) = (line.split() for line in printed.get().splitlines() if "in range" in line)
-    numbers = ["20,000", "0.027", "0.025..0.029", "1.000", "-0.973", "0.875", "0.983", "-0.125"]
-    assert shown == ["in", "range", *numbers]
 
 
 def test_whoever_follows_an_evaluation_hears_of_every_pair():
