@@ -156,3 +156,11 @@ def test_what_a_missing_library_asks_for_is_on_an_index(
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     message = refused("attention", run, "--plot", "a.png")
     assert "python -m pip install matplotlib" in message and "toytrans[" not in message
+
+
+def test_a_fault_that_anchors_hide_is_said_to_be_hidden_before_training(command: Command):
+    broken = ("train", "c.yaml", "--break", "wrong_start")
+    hidden = command(*broken, "--set", "model.positions=anchored").err
+    assert "told the alignment hide wrong_start: " in hidden.partition("runs/c")[0]
+    seen = command(*broken, "--set", "model.positions=sinusoidal", "--out", "runs/seen")
+    assert seen.code == 0 and "hide" not in seen.err

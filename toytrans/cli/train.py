@@ -29,6 +29,9 @@ if TYPE_CHECKING:
     from toytrans.training.run import Record
     from toytrans.training.trainer import Trainer
 
+HIDDEN_BY_ANCHORS = ("pad_visible", "wrong_start", "no_residual")
+"""Faults that cost a model its exact match, but not one that is shown where to look."""
+
 
 class Moment(NamedTuple):
     """A record, target tokens a second, and the exact match measured last."""
@@ -103,6 +106,12 @@ def train(
     else:
         raise UserError("no config; name one, say `toytrans train textbook`")
     warn_of_fault(settings.fault)
+    if settings.model.cross_positions != "none" and settings.fault in HIDDEN_BY_ANCHORS:
+        note(
+            f"positions that are told the alignment hide {settings.fault}: exact match will look "
+            "sound; its harm shows with --set model.positions=sinusoidal --set "
+            "model.cross_positions=none"
+        )
     from toytrans.training.devices import tune_process
     from toytrans.training.distributed import init_distributed
     from toytrans.training.session import open_session

@@ -25,7 +25,6 @@ from toytrans.cli.render.results import interval
 from toytrans.cli.render.tables import print_beside
 from toytrans.errors import UserError
 from toytrans.inspection.table import CLOSED
-from toytrans.sweeps.picture import DOTS, check_matplotlib
 from toytrans.tokens import SPECIALS
 
 if TYPE_CHECKING:
@@ -212,6 +211,8 @@ def check_plot(path: Path, endings: Sequence[str] = (".png", ".svg")) -> None:
     """Raise UserError if nothing can be drawn into a file of that name."""
     check_new("--plot", path, endings)
     if path.suffix.lower() != PAGE:
+        from toytrans.sweeps.picture import check_matplotlib
+
         check_matplotlib()
 
 
@@ -225,6 +226,8 @@ def draw(path: Path, maps: "AttentionMaps") -> None:
         write_new("--plot", path, made.encode(errors="replace"))
         return
     import matplotlib.style
+
+    from toytrans.sweeps.picture import DOTS
 
     settings = {"text.parse_math": False, "svg.fonttype": "none", "svg.hashsalt": "toytrans"}
     with (
