@@ -191,7 +191,7 @@ def test_a_metric_is_chosen_and_zeros_are_one_line(trained, command: Command):
     assert "loss in nats a token, in range: test pairs" in out
     for loss in values("loss", "in_range"):
         assert f"{loss:.4f}" in out
-    assert command(*words, "--metric", "parameters").out.startswith("parameters: test pairs")
+    assert command(*words, "--metric", "parameters").out.startswith("parameters\n")
     for each in trained.trials:
         path = each.path / "eval.json"
         found = json.loads(path.read_text())

@@ -50,7 +50,7 @@ class Curve(NamedTuple):
 
 CURVES = (
     Curve("Loss in nats a token", {"loss": "training", "valid_loss": "validation"}, log=True),
-    Curve("Exact match on validation data", {"valid_exact_match": "exact match"}),
+    Curve("Free-running exact match on validation data", {"valid_exact_match": "exact match"}),
     Curve("Learning rate", {"lr": "learning rate"}),
     Curve("Norm of the gradient", {"grad_norm": "norm"}, log=True),
     Curve("Target tokens a second", {"tokens_per_s": "tokens"}),
@@ -141,7 +141,9 @@ def lengths(runs: dict[str, Rows], trained: tuple[int, int] | None) -> Chart:
         for end in trained or ():
             if min(measured) < end < max(measured):
                 axes.axvline(end, color="0.5", linestyle=":")
-        axes.set(xlabel="source length in symbols", ylabel="exact match", ylim=(-0.02, 1.02))
+        axes.set(
+            xlabel="source length in symbols", ylabel="free-running exact match", ylim=(-0.02, 1.02)
+        )
 
     return _chart("Exact match by length", draw, (11, 3))
 

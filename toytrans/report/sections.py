@@ -161,7 +161,10 @@ def _facts(name: str, view: View, scores: Scores | None, parts: list[str]) -> di
         "run": name,
         "state": "; ".join(filter(None, (view.state, fault))),
         "step": f"{run.step:,}" if run else "",
-        **{f"exact match, {PARTS[part]}": _number(matches[part], ".4f") for part in parts},
+        **{
+            f"free-running exact match, {PARTS[part]}": _number(matches[part], ".4f")
+            for part in parts
+        },
         "loss": _number(loss, ".4f"),
         "best on validation": best,
         "training time": NOT_MEASURED if seconds is None else f"{seconds:.1f} s",
@@ -187,7 +190,7 @@ def _lengths(results: dict[str, Scores]) -> Section:
         for low, high, _ in spans(scores.lengths, scores.train_length):
             label = f"{low} to {high}" if low < high else f"length {low}"
             rows.append(_measured(label, scores.summary(low, high)))
-    heads = ["test pairs", "number", "exact match", "95% interval", "loss"]
+    heads = ["test pairs", "number", "free-running exact match", "95% interval", "loss"]
     text = "Each output is decoded greedily and counts if it equals its target to the end."
     ranges = {scores.train_length for scores in results.values()}
     trained = ranges.pop() if len(ranges) == 1 else None

@@ -326,7 +326,7 @@ class Comparison:
     def _title(self, part: Part) -> str:
         """The metric, a part of the lengths and its pairs, in words."""
         if self.metric in OF_RUN:
-            return f"{self.label} of the training"
+            return self.label
         where = f", {PARTS[part]}" if part != "all" or len(self.parts) > 1 else ""
         return f"{self.label}{where}: {self._pairs_of(part)}"
 

@@ -98,13 +98,16 @@ class Measure(Section):
 
     def label(self, metric: Metric) -> str:
         """A metric of it, in words."""
-        decoded = {
+        few = "" if self.decode is None else f" of {self.decode} decoded of each length"
+        labels = {
             "exact_match": f"{self.decoding} exact match",
             "token_accuracy": "teacher-forced token accuracy",
-            "free_token_accuracy": "free-running token accuracy",
+            "free_token_accuracy": f"free-running token accuracy{few}",
             "loss": "loss in nats a token",
+            "steps": "training steps",
+            "seconds": "training seconds",
         }
-        return decoded.get(metric, metric)
+        return labels.get(metric, metric)
 
     def selection(self) -> Selection:
         return Selection(self.lengths, self.pairs, self.side)
