@@ -308,15 +308,6 @@ def made_once(factory: pytest.TempPathFactory, name: str, make: Callable[[Path],
     return folder
 
 
-def trained_run(factory: pytest.TempPathFactory, config: str) -> Path:
-    """A run of a config, which lies beside it as c.yaml."""
-    folder = factory.mktemp("trained")
-    (folder / "c.yaml").write_text(config)
-    with contextlib.chdir(folder):
-        assert call("train", "--config", "c.yaml", "--out", "run") == 0
-    return folder / "run"
-
-
 @pytest.fixture(scope="session")
 def tiny_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with c.yaml, which is TINY, and its run, runs/c. Tests change a copy: `run`."""

@@ -48,8 +48,7 @@ def check(model, **given):
 
 def our_report(fault=None, only="", **model):
     torch.manual_seed(1)
-    layers = {"n_encoder_layers": 1, "n_decoder_layers": 1}
-    config = config_of(model=layers | model, fault=fault)
+    config = config_of(model=model, fault=fault)
     model = build_model(config, VOCABULARY)
     return check(of_model(model, config, VOCABULARY, "ours"), only=only)
 

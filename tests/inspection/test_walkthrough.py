@@ -5,7 +5,7 @@ from torch.nn import functional as F
 
 from toytrans.inspection import walkthrough
 from toytrans.inspection.shown import batch_of_sequences, fresh
-from toytrans.inspection.table import Table
+from toytrans.inspection.table import CLOSED, Table
 from toytrans.model.masks import MaskMaker
 from toytrans.model.transformer import Transformer
 from toytrans.tokens import PAD_ID, vocabulary_of
@@ -95,6 +95,14 @@ def test_the_conclusion_is_a_measurement(monkeypatch) -> None:
     monkeypatch.setattr(MaskMaker, "encoder_self", closing_one_more)
     (_, wrong) = (row for _, row in list(walkthrough.steps(walkthrough.PAIRS))[-1].rows)
     assert float(wrong[2]) > 1e-3
+
+
+def test_masks_made_the_wrong_way_open_too_much() -> None:
+    (_, triangle, larger) = step("11")
+    assert "6 of 20" in triangle.notes[0] and "5 of 20" in larger.notes[0]
+    shown = ["".join(row) for _, row in triangle.rows]
+    assert shown == [row + CLOSED for row in ("1xxx", "11xx", "111x", "1111", "1111")]
+    assert ["".join(row) for _, row in larger.rows] == ["111x" + CLOSED] * 5
 
 
 def test_pairs_of_ones_own_are_walked_the_most_padded_first() -> None:

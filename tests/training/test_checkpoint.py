@@ -51,6 +51,11 @@ def test_a_checkpoint_holds_what_was_saved(tmp_path: Path):
     assert torch.equal(found.optimizer["t"], torch.ones(2, 3))
 
 
+def test_weights_that_are_tied_are_stored_once(run: Path):
+    weights = load_checkpoint(run, 6).weights
+    assert "output.weight" not in weights and "src_embedding.weight" in weights
+
+
 def test_saving_deletes_what_it_has_listed_and_nothing_else(run: Path, command: Command):
     """A copy under another step's name, a changed one, a link and a note stay."""
     folder = LAST.parent

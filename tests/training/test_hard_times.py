@@ -1,5 +1,6 @@
-"""Disks that are closed, and memory that runs out: one line, and the right exit code."""
+"""Disks that are full or closed, and memory that runs out: one line, and the right exit code."""
 
+import errno
 import itertools
 import os
 import tempfile
@@ -14,7 +15,7 @@ from forked import Forked
 from toytrans.config.load import load_config
 from toytrans.data.batches import largest_batch, training_batches
 from toytrans.data.open import open_dataset
-from toytrans.training.checkpoint import saved_steps
+from toytrans.training.checkpoint import load_checkpoint, saved_steps
 from toytrans.training.run import RunFolder, create_run
 from toytrans.training.step import Update
 from toytrans.training.trainer import Trainer
@@ -27,6 +28,24 @@ CPU = torch.device("cpu")
 
 def last_line(text: str) -> str:
     return text.splitlines()[-1]
+
+
+def test_a_disk_that_really_takes_no_more(run):
+    """The system refuses files beyond 20 kB: room for every file but those of weights."""
+    pytest.importorskip("resource")
+    assert (run / "checkpoints/step-6.safetensors").stat().st_size > 20_000
+    code = (
+        "import resource; from toytrans.cli import main\n"
+        "hard = resource.getrlimit(resource.RLIMIT_FSIZE)[1]\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, hard)); main()"  # no SIGXFSZ in Python
+    )
+    done = Forked(code, *LONGER).ended()
+    assert done.code == 2 and "Traceback" not in done.err
+    for words in ("the checkpoint of step 8 cannot be written", os.strerror(errno.EFBIG)):
+        assert words in last_line(done.err)
+    assert "step 6 is intact: resume from it" in last_line(done.err)
+    assert sorted(os.listdir(run / "checkpoints")) == ["step-4.safetensors", "step-6.safetensors"]
+    assert load_checkpoint(run, 6).progress.step == 6
 
 
 @pytest.fixture
