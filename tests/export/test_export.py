@@ -249,7 +249,7 @@ def test_refusals(folder: Path, refused: Callable[..., str], monkeypatch) -> Non
         "export", "reverse", "--format", "huggingface"
     )
     assert "no such run directory" in refused("export", "absent", *with_format)
-    assert "cannot be written (No such file" in refused(
+    assert "there is no folder a; make it first" in refused(
         "export", "reverse", *with_format, "--out", "a/b"
     )
     weights = next((folder / "reverse_sinusoidal/checkpoints").glob("step-*.safetensors"))
