@@ -4,16 +4,18 @@ schema, and the list of commands from the application, so that each is written o
 import posixpath
 import re
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import typer
-from mkdocs.structure.files import File, Files
-from mkdocs.structure.pages import Page
 from typer.cli import get_docs_for_click
 from typer.core import TyperGroup
 
 from toytrans.cli.app import app
 from toytrans.config.explain import keys
+
+if TYPE_CHECKING:
+    from mkdocs.structure.files import Files
+    from mkdocs.structure.pages import Page
 
 SECTIONS = {
     "": "Top level",
@@ -28,15 +30,17 @@ HEAD = "| key | description | type | default | range |\n|---|---|---|---|---|"
 LINK = re.compile(r"(?<!!)\[([^\]]*)\]\(([^)#\s:]+)(#[^)]*)?\)")
 
 
-def on_files(files: Files, *, config: Any) -> Files:
+def on_files(files: "Files", *, config: Any) -> "Files":
     """Add README.md as index.md."""
+    from mkdocs.structure.files import File  # the tables below are made without mkdocs too
+
     text = (Path(config.config_file_path).parent / "README.md").read_text()
     text = re.sub(r"\[([^\]]*)\]\((?!docs/|http|#)[^)]*\)", r"\1", text)  # no page of the site
     files.append(File.generated(config, "index.md", content=text.replace("](docs/", "](")))
     return files
 
 
-def on_page_markdown(text: str, *, page: Page, **_: Any) -> str:
+def on_page_markdown(text: str, *, page: "Page", **_: Any) -> str:
     """Links that leave docs/ lead to the first page, or become text. The pages on configuration and
     on commands get what is made from the program."""
     folder = posixpath.dirname(page.file.src_uri)

@@ -48,9 +48,7 @@ def test_code_that_a_run_names_needs_trust_each_time(command: Command, refused, 
     assert remedy in refused("eval", "r")
     assert remedy in refused("inspect-masks", "r")
     assert command("translate", "r", "1 2").code == 0, "it needs no task"
-    assert "data not read own.py:f: code that a run" in " ".join(
-        command("doctor", "r").out.split()
-    )
+    assert "data not read own.py:f: code that a run" in " ".join(command("doctor", "r").out.split())
     assert not Path("ran").exists()
     assert command("eval", "r", "--trust-code").code == 0
     assert Path("ran").exists()
