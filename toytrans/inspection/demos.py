@@ -11,8 +11,8 @@ from torch.nn import functional as F
 
 from toytrans.config.schema import ModelConfig
 from toytrans.errors import UserError
-from toytrans.inspection.masks import batch_tables
-from toytrans.inspection.record import distance, intermediates
+from toytrans.inspection.masks import pair_table
+from toytrans.inspection.record import AttentionCall, distance
 from toytrans.inspection.shown import InspectedBatch, batch_of_sequences, fresh
 from toytrans.inspection.table import (
     CLOSED,
@@ -31,7 +31,6 @@ from toytrans.inspection.trace import (
     TraceReport,
     layout,
     memory_tables,
-    named,
     split_heads,
     trace,
 )
@@ -56,6 +55,13 @@ def _model(d_model: int, n_heads: int, vocabulary: Vocabulary) -> Transformer:
         norm="pre",
     )
     return fresh(lambda: Transformer(config, vocabulary), 0)
+
+
+def named(steps: Intermediates) -> dict[str, Tensor]:
+    """Intermediates as tables and JSON name them, who call the outputs context."""
+    tensors = steps._asdict()
+    tensors["context"] = tensors.pop("outputs")
+    return tensors
 
 
 def _attend(qkv: Iterable[Tensor], scale: float | None = None) -> Intermediates:
@@ -89,7 +95,7 @@ def leaks(traced: Trace, row: int) -> TraceReport:
             shares[f"on {target} {version}".replace(" ", "_")] = share
             title = f"On {target}, {version}"
             tables.append(_leak(traced, share, row, title, cells, str(step)))
-    start = replace(batch_tables(inspected)[row], notes=(f"Traced: {traced.title}.",))
+    start = replace(pair_table(inspected, row), notes=(f"Traced: {traced.title}.",))
     facts = traced.facts | {"queries": [inspected.names(ids) for ids in queries]}
     return TraceReport([start, *tables], shares, facts)
 
@@ -312,7 +318,7 @@ def sdpa() -> TraceReport:
     versions = {
         "": _attend((q, k, v)),
         "one_head_": _attend(each[:, None] for each in (q, k, v)),
-        "heads_": _attend(split_heads(each, 1, SPLIT).transposed[0] for each in (q, k, v)),
+        "heads_": _attend(split_heads(each, 1, SPLIT)["transposed"][0] for each in (q, k, v)),
         "self_": _attend((x, x, x)),
     }
     tensors = {
@@ -396,7 +402,8 @@ def projections() -> TraceReport:
     with torch.no_grad():
         for linear in (module.in_proj, module.out_proj):  # biases start at zero, which hides them
             linear.bias.copy_(torch.randn(linear.bias.shape, generator=draw))
-        wide, output = intermediates(module, x, AttentionContext())
+        wide = AttentionCall(module, x, AttentionContext()).intermediates()
+        output = module(x, AttentionContext())
         small = [_linears(module, head) for head in range(module.n_heads)]
         parts = [[F.linear(x, *pair) for pair in pairs] for pairs in small]
         contexts = [_attend(qkv).outputs for qkv in parts]

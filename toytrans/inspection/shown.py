@@ -50,9 +50,6 @@ COLOURS = {"1": "#b7e1c0", "!": "#f2a6a6", "?": "#f2a6a6", "t": "#f6dcb0"}
 MOST_CELLS = 20_000
 """Cells that a notebook shows."""
 
-PAIRS_OF_TRAINING = 2
-"""How many are shown of a run or a config."""
-
 
 @dataclass(frozen=True, repr=False)
 class InspectedBatch:
@@ -81,9 +78,7 @@ class InspectedBatch:
 
     def _mask(self, name: str) -> Tensor:
         mask = self.calls[name].context.mask
-        if mask is not None:
-            return mask
-        return torch.ones_like(self.ids(name)[1], dtype=torch.bool)[:, None, None]
+        return torch.ones_like(self.ids(name)[1]).bool()[:, None, None] if mask is None else mask
 
     @property
     def most_padded(self) -> int:
@@ -94,11 +89,10 @@ class InspectedBatch:
     def ids(self, name: str) -> tuple[Tensor, Tensor]:
         """Ids of an attention's queries (B, Tq) and keys (B, Tk)."""
         src, tgt_in, _ = self.batch
-        return {
-            "encoder_self": (src, src),
-            "decoder_self": (tgt_in, tgt_in),
-            "cross": (tgt_in, src),
-        }[name]
+        return (
+            src if name == "encoder_self" else tgt_in,
+            tgt_in if name == "decoder_self" else src,
+        )
 
     def full_mask(self, name: str) -> Tensor:
         """A mask broadcast to (B, Tq, Tk)."""
@@ -163,18 +157,16 @@ class InspectedBatch:
         queries, keys = self.tokens(name, row)
         rows = []
         for q, (query, letters) in enumerate(zip(queries, self.reasons(name)[row], strict=True)):
-            hints = (f"{query} at {q} -> {key} at {k}" for k, key in enumerate(keys))
-            rows.append((query, [_coloured(*pair) for pair in zip(letters, hints, strict=True)]))
+            cells = []
+            for k, (key, letter) in enumerate(zip(keys, letters, strict=True)):
+                state = "may attend" if letter == "1" else REASONS[letter]
+                if letter not in "1!":
+                    state = f"masked: {state}"
+                hint = f"{query} at {q} -> {key} at {k}: {state}"
+                text = letter if letter in "1!" else CLOSED
+                cells.append(Cell(text, hint, COLOURS.get(letter, "#dddddd")))
+            rows.append((query, cells))
         return html_table(ATTENTIONS[name], keys, rows)
-
-
-def _coloured(letter: str, hint: str) -> Cell:
-    """A cell of a mask by its reason."""
-    if letter == "1":
-        return Cell("1", f"{hint}: may attend", COLOURS[letter])
-    state = REASONS[letter] if letter == "!" else f"masked: {REASONS[letter]}"
-    text = "!" if letter == "!" else CLOSED
-    return Cell(text, f"{hint}: {state}", COLOURS.get(letter, "#dddddd"))
 
 
 def fresh(make: Callable[[], Transformer], seed: int) -> Transformer:
@@ -186,12 +178,14 @@ def fresh(make: Callable[[], Transformer], seed: int) -> Transformer:
 
 def batch_of_run(run: Run, src: Sequence[str] = (), tgt: Sequence[str] = ()) -> InspectedBatch:
     """Pairs of sequences as a run reads them; none: its first training pairs. Raises UserError."""
-    config, model = run.config, as_transformer(run.model)
-    if src:
-        batch, _ = batch_of_sequences(src, tgt, run.vocabulary, config.source_bos)
-    else:
-        batch = _first_pairs(config, open_dataset(config, run.facts))
-    return InspectedBatch(batch, run.vocabulary, model, f"weights of {run.title}", config.fault)
+    config = run.config
+    batch = (
+        batch_of_sequences(src, tgt, run.vocabulary, config.source_bos)[0]
+        if src
+        else _first_pairs(config, open_dataset(config, run.facts))
+    )
+    weights = f"weights of {run.title}"
+    return InspectedBatch(batch, run.vocabulary, as_transformer(run.model), weights, config.fault)
 
 
 def batch_of_config(
@@ -200,10 +194,11 @@ def batch_of_config(
     """The same for the fresh model of a config."""
     dataset = open_dataset(config)
     vocabulary = dataset.facts.vocabulary
-    if src:
-        batch, _ = batch_of_sequences(src, tgt, vocabulary, config.source_bos)
-    else:
-        batch = _first_pairs(config, dataset)
+    batch = (
+        batch_of_sequences(src, tgt, vocabulary, config.source_bos)[0]
+        if src
+        else _first_pairs(config, dataset)
+    )
     model = fresh(lambda: as_transformer(build_model(config, vocabulary)), config.seed)
     remarks = filter(None, (f"fresh weights, seed {config.seed}", fault_remark(config.fault)))
     return InspectedBatch(batch, vocabulary, model, "; ".join(remarks), config.fault)
@@ -220,7 +215,7 @@ def batch_of_pairs(src: Sequence[str], tgt: Sequence[str]) -> InspectedBatch:
 def _first_pairs(config: Config, dataset: Dataset) -> Batch:
     """The first two training pairs, padded to one batch as training receives them."""
     size = dataset.size("train")
-    chosen = torch.arange(PAIRS_OF_TRAINING if size is None else min(PAIRS_OF_TRAINING, size))
+    chosen = torch.arange(2 if size is None else min(2, size))
     batch = make_batch(dataset.pairs("train", chosen), config.source_bos)
     return objective_of(config.fault).batch(batch)
 
@@ -241,16 +236,9 @@ def batch_of_sequences(
         for s, t in zip(src, tgt, strict=True)
     ]
     if vocabulary is None:
-        vocabulary = _vocabulary([side for pair in pairs for side in (pair.src, pair.tgt)])
+        vocabulary = vocabulary_of([side for pair in pairs for side in (pair.src, pair.tgt)])
+        symbols = vocabulary.symbols
+        if all(symbol.isascii() and symbol.isdigit() and len(symbol) < 5 for symbol in symbols):
+            numbers = tuple(map(str, range(max(map(int, symbols), default=-1) + 1)))
+            vocabulary = Vocabulary(numbers) if {*symbols} <= {*numbers} else vocabulary
     return make_batch(encode_pairs(pairs, vocabulary), source_bos), vocabulary
-
-
-def _vocabulary(sequences: list[list[str]]) -> Vocabulary:
-    vocabulary = vocabulary_of(sequences)
-    symbols = vocabulary.symbols
-    if all(symbol.isascii() and symbol.isdigit() and len(symbol) < 5 for symbol in symbols):
-        largest = max((int(symbol) for symbol in symbols), default=-1)
-        digits = tuple(str(k) for k in range(largest + 1))
-        if set(symbols) <= set(digits):
-            return Vocabulary(digits)
-    return vocabulary

@@ -84,8 +84,9 @@ def matrix(
     return Table(number, name, [*columns[window], *bars], table, shape, notes=notes)
 
 
-def number(value: float, digits: int = 2) -> str:
+def number(value: "float | Tensor", digits: int = 2) -> str:
     """A short number. "0" is exactly zero; "0.00" rounds to zero."""
+    value = float(value)
     if value == 0 or not math.isfinite(value):
         return f"{value:.0f}".replace("-0", "0")
     if abs(value) >= 1e5:
@@ -100,9 +101,9 @@ def numbers(values: "Tensor", digits: int = 2) -> list[str]:
     return [number(value, digits) for value in values.tolist()]
 
 
-def tiny(value: float) -> str:
+def tiny(value: "float | Tensor") -> str:
     """A difference as text. "0" is exactly zero."""
-    return f"{value:.1e}" if value else "0"
+    return f"{float(value):.1e}" if value else "0"
 
 
 def shape_of(*shapes: Iterable[int]) -> str:
