@@ -19,7 +19,6 @@ Share and weight are zero for queries whose rule names no visible key. All rules
 same queries. Two rules may name the same key for some queries: the middle symbol is its own mirror.
 """
 
-import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple
@@ -29,14 +28,13 @@ from torch import Tensor
 
 from toytrans.data.batches import Batch, evaluation_batches, make_batch
 from toytrans.data.open import open_dataset
-from toytrans.data.pairs import Pairs, pad_rows
+from toytrans.data.pairs import Pairs
 from toytrans.errors import UserError
 from toytrans.evaluation import BATCH_TOKENS, wilson_interval
 from toytrans.html import Cell, html_beside, html_table
 from toytrans.inspection.record import Part, capture
 from toytrans.inspection.shown import MOST_CELLS, batch_of_run
 from toytrans.inspection.table import CLOSED
-from toytrans.model.build import as_transformer
 from toytrans.model.decoding import greedy
 from toytrans.model.seq2seq import Seq2Seq
 from toytrans.tokens import BOS_ID, EOS_ID, FIRST_SYMBOL_ID, PAD_ID
@@ -68,28 +66,8 @@ class Choice(NamedTuple):
     layer: int | None = None
     head: int | None = None
 
-    def check(self, model: Seq2Seq) -> None:
-        """Raises UserError if the model has no such layer or head."""
-        depths = depths_of(model)
-        heads = model.config.n_heads
-        chosen = {part: depth for part, depth in depths.items() if self.part in (None, part)}
-        if not chosen:
-            raise UserError(f"part {self.part}: no such part; there are {', '.join(depths)}")
-        if self.layer is not None and not 1 <= self.layer <= max(chosen.values()):
-            layers = ", ".join(f"{part} {depth}" for part, depth in chosen.items())
-            raise UserError(f"layer {self.layer}: no such layer; layers of this model: {layers}")
-        if self.head is not None and not 1 <= self.head <= heads:
-            raise UserError(f"head {self.head}: no such head; give 1 to {heads}")
-
 
 ALL = Choice()
-
-
-def depths_of(model: Seq2Seq) -> dict[Part, int]:
-    """How many attentions each part has. Raises UserError."""
-    config = as_transformer(model).config
-    encoder, decoder = config.n_encoder_layers, config.n_decoder_layers
-    return {"encoder": encoder, "decoder": decoder, "cross": decoder}
 
 
 class Head(NamedTuple):
@@ -145,12 +123,10 @@ class HeadReport:
         return " or ".join(fit.rule for fit in self.fits if fit.share == self.best.share)
 
     @property
-    def name(self) -> str:
-        return f"{self.part} layer {self.layer} head {self.head}"
-
-    @property
-    def rule(self) -> str:
-        return f"{self.label} {self.best.share:.2f}" if self.best.holds else self.label
+    def title(self) -> str:
+        """The head, its label, and the share if the rule holds."""
+        share = f" {self.best.share:.2f}" if self.best.holds else ""
+        return f"{self.part} layer {self.layer} head {self.head}: {self.label}{share}"
 
     def to_dict(self) -> dict[str, Any]:
         """Everything as plain values."""
@@ -166,13 +142,10 @@ def axes(part: Part, batch: Batch) -> tuple[Tensor, Tensor]:
     return (tgt_in, tgt_in) if part == "decoder" else (tgt_out, src)
 
 
-# Weights --------------------------------------------------------------------------------------
-
-
 def attend(model: Seq2Seq, batch: Batch, choice: Choice = ALL) -> list[Head]:
-    """Every chosen head, from one forward pass. Raises UserError."""
-    found = []
-    for (part, layer), call in capture(model, batch).items():
+    """Every chosen head, from one forward pass. Raises UserError, also if there is none."""
+    found, calls = [], capture(model, batch)
+    for (part, layer), call in calls.items():
         if choice.part not in (None, part) or choice.layer not in (None, layer):
             continue
         weights, mask = call.intermediates().weights, call.context.mask  # (B, H, Tq, Tk)
@@ -181,53 +154,47 @@ def attend(model: Seq2Seq, batch: Batch, choice: Choice = ALL) -> list[Head]:
                 f"{part} layer {layer}: the weights are not finite, so the model has diverged; "
                 "choose an earlier checkpoint, or train again with a lower train.lr"
             )
-        visible = torch.ones_like(weights[:, 0], dtype=torch.bool)
+        visible = torch.ones_like(weights[:, 0]).bool()
         visible = visible if mask is None else mask[:, 0].expand_as(visible)
         for number, each in enumerate(weights.unbind(1), 1):
             if choice.head in (None, number):
                 found.append(Head(part, layer, number, each, visible))
+    if not found:
+        wanted = ", ".join(f"{k} {v}" for k, v in choice._asdict().items() if v is not None)
+        depths = ", ".join(f"{part} {depth}" for part, depth in dict(calls.keys()).items())
+        heads = model.config.n_heads
+        raise UserError(f"{wanted}: no such attention; layers: {depths}; heads: 1 to {heads}")
     return found
 
 
 # Rules ----------------------------------------------------------------------------------------
 
 
-class Queries(NamedTuple):
-    """What one head does at the N queries that count, under R rules.
-
-    hits: (N, R) bool, whether the largest weight is on the named key.
-    weights: (N, R), the weight on that key; 0 where there is none.
-    chances: (N, R), of a hit if a key were picked at random.
-    """
-
-    hits: Tensor
-    weights: Tensor
-    chances: Tensor
-
-
 def measure(attended: Iterable[tuple[list[Head], Batch]]) -> list[HeadReport]:
     """Fit the rules to every head, over all queries of some batches."""
-    found: dict[tuple[Part, int, int], list[Queries]] = {}
+    sums: dict[tuple[Part, int, int], Tensor] = {}
     for heads, batch in attended:
         named = {part: named_keys(part, batch) for part in {head.part for head in heads}}
         for head in heads:
-            found.setdefault(head[:3], []).append(_queries(head, *named[head.part]))
-    return [_report(*place, parts) for place, parts in found.items()]
+            found = _sums(head, *named[head.part])
+            sums[head[:3]] = sums[head[:3]] + found if head[:3] in sums else found
+    reports = []
+    for (part, layer, number), found in sums.items():
+        queries, fits = int(found[0, 0]), []
+        for rule, (_, hits, weight, chance) in zip(RULES[part], found.T.tolist(), strict=True):
+            share, weight, chance = (each / max(queries, 1) for each in (hits, weight, chance))
+            interval = wilson_interval(int(hits), queries)
+            fits.append(Fit(rule, share, *interval, weight, chance))
+        fits.sort(key=lambda fit: (-fit.share, -fit.weight))
+        reports.append(HeadReport(part, layer, number, queries, tuple(fits)))
+    return reports
 
 
-def _report(part: Part, layer: int, number: int, parts: list[Queries]) -> HeadReport:
-    hits, weights, chances = (torch.cat(each) for each in zip(*parts, strict=True))
-    queries, fits = len(hits), []
-    sums = (each.sum(0).tolist() for each in (hits, weights, chances))
-    for rule, hit, weight, chance in zip(RULES[part], *sums, strict=True):
-        share, weight, chance = (each / max(queries, 1) for each in (hit, weight, chance))
-        fits.append(Fit(rule, share, *wilson_interval(hit, queries), weight, chance))
-    fits.sort(key=lambda fit: (-fit.share, -fit.weight))
-    return HeadReport(part, layer, number, queries, tuple(fits))
+def _sums(head: Head, named: Tensor, counted: Tensor) -> Tensor:
+    """(4, R): for each rule the queries that count, the hits, and the sums of weights and chances.
 
-
-def _queries(head: Head, named: Tensor, counted: Tensor) -> Queries:
-    """Compare a head with the keys that rules name (B, Tq, R). counted: (B, Tq) bool."""
+    named: (B, Tq, R), the keys that rules name. counted: (B, Tq) bool.
+    """
     choices = head.visible.sum(-1, keepdim=True)
     counted = counted & (choices[..., 0] > 1)
     keys = named.clamp(min=0)
@@ -238,7 +205,8 @@ def _queries(head: Head, named: Tensor, counted: Tensor) -> Queries:
     hits = (largest[..., None] == keys) & valid
     weights = head.weights.double().gather(-1, keys) * valid
     chances = valid / choices.clamp(min=1).double()
-    return Queries(*(each[counted].cpu() for each in (hits, weights, chances)))
+    found = torch.stack((torch.ones_like(weights), hits, weights, chances))
+    return found[:, counted].sum(1).cpu()
 
 
 def named_keys(part: Part, batch: Batch) -> tuple[Tensor, Tensor]:
@@ -303,14 +271,13 @@ class AttentionMaps:
         """Each head on one pair, with tokens named by `name`."""
         for report, head in zip(self.heads, self.shown, strict=True):
             queries, keys = (ids[row].tolist() for ids in axes(head.part, self.batch))
-            closed = head.weights[row].masked_fill(~head.visible[row], torch.nan).tolist()
+            real = [i for i, query in enumerate(queries) if query != PAD_ID]
+            lines = zip(head.weights[row, real].tolist(), head.visible[row, real], strict=True)
             cells = [
-                [None if math.isnan(weight) else weight for weight in line]
-                for query, line in zip(queries, closed, strict=True)
-                if query != PAD_ID
+                [x if seen else None for x, seen in zip(line, open_, strict=True)]
+                for line, open_ in lines
             ]
-            names = [name(query) for query in queries if query != PAD_ID]
-            yield HeadMap(report, names, [*map(name, keys)], cells)
+            yield HeadMap(report, [name(queries[i]) for i in real], [*map(name, keys)], cells)
 
     def text(self, row: int) -> str:
         """A source and its translation."""
@@ -343,51 +310,40 @@ class AttentionMaps:
         }
 
     def __repr__(self) -> str:
-        lines = [f"attention of {self.run.title}; rules measured on {self.basis}"]
-        lines += [f"  {head.name}: {head.rule}" for head in self.heads]
-        return "\n".join(lines)
+        title = f"attention of {self.run.title}; rules measured on {self.basis}"
+        return "\n  ".join([title, *(head.title for head in self.heads)])
 
     def _repr_html_(self) -> str:
-        rows = [
-            (head.name, [head.label, *(f"{x:.2f}" for x in (best.share, best.weight, best.chance))])
-            for head in self.heads
-            for best in [head.best]
-        ]
+        """The rule of each head, then its weights: blue for 1, white for 0."""
+        rows = []
+        for head in self.heads:
+            name, best = head.title.partition(":")[0], head.best
+            shares = [f"{x:.2f}" for x in (best.share, best.weight, best.chance)]
+            rows.append((name, [head.label, *shares]))
         title = f"Attention of {self.run.title}; rules measured on {self.basis}"
-        table = html_table(title, ("rule", "share", "weight", "chance"), rows)
+        parts = [html_table(title, ("rule", "share", "weight", "chance"), rows)]
         cells = sum(head.weights.numel() for head in self.shown)
         if cells > MOST_CELLS:
             left_out = f"{cells:,} weights are not shown; choose a part, a layer or a head"
-            return html_beside(left_out, [table])
-        return table + "".join(
-            html_beside(
-                f"pair {row + 1}: queries down, keys across",
-                map(_map_html, self.of_pair(row, self.run.vocabulary.name)),
-            )
-            for row in range(len(self.batch.src))
-        )
+            return html_beside(left_out, parts)
+        for row in range(len(self.batch.src)):
+            maps = map(_map_html, self.of_pair(row, self.run.vocabulary.name))
+            parts.append(html_beside(f"pair {row + 1}: queries down, keys across", maps))
+        return "".join(parts)
 
 
 def _map_html(shown: HeadMap) -> str:
-    rows = [
-        (
-            query,
-            [
-                _cell(f"{query} -> {key}", *each)
-                for key, *each in zip(shown.keys, line, strict=True)
-            ],
-        )
-        for query, line in zip(shown.queries, shown.weights, strict=True)
-    ]
-    return html_table(f"{shown.head.name}: {shown.head.rule}", shown.keys, rows)
-
-
-def _cell(hint: str, weight: float | None) -> Cell:
-    """Blue for 1, white for 0."""
-    if weight is None:
-        return Cell(CLOSED, f"{hint}: masked")
-    light = round(255 - 180 * weight)
-    return Cell(f"{weight:.2f}", f"{hint}: {weight:.4f}", f"rgb({light}, {light}, 255)")
+    rows = []
+    for query, line in zip(shown.queries, shown.weights, strict=True):
+        cells = []
+        for key, weight in zip(shown.keys, line, strict=True):
+            cell = Cell(CLOSED, f"{query} -> {key}: masked")
+            if weight is not None:
+                light, hint = round(255 - 180 * weight), f"{query} -> {key}: {weight:.4f}"
+                cell = Cell(f"{weight:.2f}", hint, f"rgb({light}, {light}, 255)")
+            cells.append(cell)
+        rows.append((query, cells))
+    return html_table(shown.head.title, shown.keys, rows)
 
 
 def maps_of(
@@ -406,19 +362,22 @@ def maps_of(
     rules are measured; 0 = the pairs shown. most: pairs that are shown. follow: called with what
     is being done.
     """
-    choice.check(run.model)
-    valid = validation_pairs(run, sample) if sample else None
     if targets is not None:
-        batch, shown = batch_of_run(run, sequences, targets).batch, "pairs"
+        batch = batch_of_run(run, sequences, targets).batch
     else:
-        src = _sources(run, sequences, valid)[:most]
-        batch, shown = translated(run.model, src, run.facts.target_growth), "translations"
+        if sequences:
+            src = batch_of_run(run, sequences, [""] * len(sequences)).batch.src
+        else:
+            shown = few(validation_pairs(run, sample or CANDIDATES))
+            src = make_batch(shown, run.config.source_bos).src
+        batch = translated(run.model, src[:most], run.facts.target_growth)
     heads = attend(run.model, batch, choice)
-    if valid is None:
-        basis = f"the {shown} shown ({len(batch.src)})"
-        return AttentionMaps(run, batch, heads, measure([(heads, batch)]), basis)
-    reports = measure(attended(run, valid, choice, follow))
-    return AttentionMaps(run, batch, heads, reports, f"{len(valid)} validation pairs")
+    if sample:
+        valid = validation_pairs(run, sample)
+        reports = measure(attended(run, valid, choice, follow))
+        return AttentionMaps(run, batch, heads, reports, f"{len(valid)} validation pairs")
+    basis = f"the {'translations' if targets is None else 'pairs'} shown ({len(batch.src)})"
+    return AttentionMaps(run, batch, heads, measure([(heads, batch)]), basis)
 
 
 def attended(
@@ -434,16 +393,6 @@ def attended(
             follow(f"measuring heads, {done} of {len(pairs)} pairs")
         yield attend(run.model, batch, choice), batch
         done += len(batch.src)
-
-
-def _sources(run: Run, sequences: Sequence[str], valid: Pairs | None) -> Tensor:
-    """Ids (B, S) of sequences, or of a few validation pairs. Raises UnseenSymbol."""
-    if sequences:
-        rows = [run.vocabulary.encode(sequence.split()) for sequence in sequences]
-        shown = Pairs(*pad_rows(rows), *pad_rows([[]] * len(rows)))
-    else:
-        shown = few(validation_pairs(run, CANDIDATES) if valid is None else valid)
-    return make_batch(shown, run.config.source_bos).src
 
 
 def validation_pairs(run: Run, count: int) -> Pairs:
