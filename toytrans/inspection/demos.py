@@ -9,7 +9,6 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from toytrans.config.schema import ModelConfig
 from toytrans.errors import UserError
 from toytrans.inspection.masks import pair_table
 from toytrans.inspection.record import AttentionCall, distance
@@ -34,6 +33,7 @@ from toytrans.inspection.trace import (
     split_heads,
     trace,
 )
+from toytrans.inspection.walkthrough import TINY
 from toytrans.model.attention import Intermediates, eager_attention
 from toytrans.model.context import AttentionContext
 from toytrans.model.masks import causal_mask, padding_mask
@@ -46,14 +46,7 @@ def _draw() -> torch.Generator:
 
 
 def _model(width: int, n_heads: int, vocabulary: Vocabulary) -> Transformer:
-    config = ModelConfig(
-        d_model=width,
-        n_heads=n_heads,
-        n_encoder_layers=1,
-        n_decoder_layers=1,
-        d_ff=width,
-        norm="pre",
-    )
+    config = TINY.model_copy(update={"d_model": width, "n_heads": n_heads, "d_ff": width})
     return fresh(lambda: Transformer(config, vocabulary), 0)
 
 

@@ -1,15 +1,9 @@
 """What each attention head looks at in a translation, and the simple rule that it follows.
 
-Rules are measured on pairs with their true targets as decoder input.
-
-A rule names one key for each query, by places. The symbols of a sequence have places 1 to n, BOS
-has place 0 and EOS has place n + 1. A query counts if its token is a symbol:
-
-    encoder   the symbols of the source; t is the place of the symbol
-    decoder   the symbols of tgt_in; t is the place of the symbol
-    cross     the symbols of tgt_out; t is the place of the symbol that the decoder predicts
-
-Pads never count. Queries that see only one key do not count either.
+Rules are measured on pairs with their true targets as decoder input. A rule names one key for each
+query, by places. The symbols of a sequence have places 1 to n, BOS has place 0 and EOS has place
+n + 1. A query counts if its token is a symbol of the source (encoder), of tgt_in (decoder), or of
+tgt_out (cross: the symbol that the decoder predicts), and if it sees more than one key.
 
     share     the share of the queries whose largest weight is on the key of the rule
     weight    the mean weight on that key
@@ -40,13 +34,13 @@ from toytrans.model.seq2seq import Seq2Seq
 from toytrans.tokens import BOS_ID, EOS_ID, FIRST_SYMBOL_ID, PAD_ID
 from toytrans.training.run import Run
 
-NEAR = ("previous", "next")
-BESIDE = ("before mirror", "after mirror")
-ENDS = ("first", "end")
 RULES: dict[Part, tuple[str, ...]] = {
-    "encoder": ("itself", "mirror place", *NEAR, *ENDS),
-    "decoder": ("itself", *NEAR, "first"),
-    "cross": ("same place", "mirror place", *NEAR, *BESIDE, *ENDS),
+    "encoder": ("itself", "mirror place", "previous", "next", "first", "end"),
+    "decoder": ("itself", "previous", "next", "first"),
+    "cross": (
+        *("same place", "mirror place", "previous", "next"),
+        *("before mirror", "after mirror", "first", "end"),
+    ),
 }
 """The rules of each part; `named_keys` defines their places. In a decoder, "next" needs a broken
 mask."""
@@ -221,7 +215,7 @@ def named_keys(part: Part, batch: Batch) -> tuple[Tensor, Tensor]:
     t = index + 1 - (0 if part == "cross" else bos)  # (1 or B, Tq)
     last = symbols if part == "decoder" else symbols + 1  # tgt_in has no EOS
     first = 1 - bos  # places first .. last have a key
-    mirror = symbols + 1 - t
+    mirror, named = symbols + 1 - t, []
     places = {
         "itself": t,
         "same place": t.where(t <= symbols, -1),
@@ -233,7 +227,6 @@ def named_keys(part: Part, batch: Batch) -> tuple[Tensor, Tensor]:
         "first": first,
         "end": symbols + 1,
     }
-    named = []
     for rule in RULES[part]:
         place = places[rule]
         inside = (place >= first) & (place <= last)
@@ -285,15 +278,6 @@ class AttentionMaps:
         decode = self.run.vocabulary.decode  # it stops at EOS and leaves BOS out
         text = "  ->  ".join(" ".join(decode(ids)) for ids in (src, tgt_out))
         return text if EOS_ID in tgt_out else f"{text}  (cut off: it did not end)"
-
-    def largest_on_a_pad(self) -> float | None:
-        """The largest weight that a real query puts on a pad; None in a batch without pads."""
-        largest = []
-        for head in self.shown:
-            queries, keys = axes(head.part, self.batch)
-            cells = (queries != PAD_ID)[:, :, None] & (keys == PAD_ID)[:, None]
-            largest += [float(head.weights[cells].max())] if bool(cells.any()) else []
-        return max(largest, default=None)
 
     def to_dict(self) -> dict[str, Any]:
         """Everything as plain values; ids and weights include pads."""

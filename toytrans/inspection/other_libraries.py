@@ -5,33 +5,26 @@ vector of keys, or a vector and a triangle, is returned only if the mask is exac
 mask is returned whole. Where each rule is documented, and what a query without a visible key gets
 (in toytrans zeros):
 
-    torch-mha       torch.nn.MultiheadAttention. NaN with need_weights=True and in the fast path
-                    (eval mode without gradients); zeros otherwise
-    torch-sdpa      torch.nn.functional.scaled_dot_product_attention. Zeros
-    additive        -inf, as in nn.Transformer.generate_square_subsequent_mask. NaN after a plain
-                    softmax, which is noticed
-    hf              transformers 5, masking_utils.py: _preprocess_mask_arguments, eager_mask; BART,
-                    Marian and similar models. The mean of all values, pads and the future included,
-                    with eager attention; with sdpa the same for a 4-D mask, zeros for a vector
-    x-transformers  x_transformers.py: Attention.forward; attend.py: Attend. Zeros; with `mask`
-                    every pad query gets zeros, whatever it may attend to
-    sockeye         sockeye 3.1, layers.py: DotAttentionCell.forward, prepare_source_length_mask;
-                    encoder.py: TransformerEncoder.forward; decoder.py: TransformerDecoder;
-                    transformer.py: AutoRegressiveMask. Zeros in training (torch's kernel); in
-                    inference, which writes -1e8 over masked scores, the mean of all values
-    t2t             tensor2tensor/layers/common_attention.py: attention_bias_ignore_padding,
-                    attention_bias_lower_triangle, dot_product_attention; its models/transformer.py:
-                    transformer_prepare_encoder, transformer_prepare_decoder. The mean of all
-                    values: in float32 a score next to -1e9 is rounded away
-    joeynmt         JoeyNMT 2, batch.py: Batch; decoders.py: TransformerDecoder;
-                    transformer_layers.py: MultiHeadedAttention. NaN: it writes -inf
-    annotated       the Annotated Transformer of 2022: Batch.make_std_mask, MultiHeadedAttention,
-                    attention. The mean of all values: it writes -1e9
+    torch-mha       nn.MultiheadAttention: NaN with need_weights=True and in eval mode without
+                    gradients, else zeros
+    torch-sdpa      F.scaled_dot_product_attention: zeros
+    additive        nn.Transformer.generate_square_subsequent_mask: NaN, which is noticed
+    hf              transformers 5, masking_utils.py: eager_mask and others; BART, Marian: the mean
+                    of all values; zeros for a vector with sdpa
+    x-transformers  x_transformers.py: Attention; attend.py: Attend: zeros; with `mask` in every row
+                    of a pad
+    sockeye         sockeye 3.1, layers.py: DotAttentionCell; transformer.py: AutoRegressiveMask:
+                    zeros in training, in inference the mean of all values (-1e8)
+    t2t             tensor2tensor, common_attention.py: attention_bias_ignore_padding,
+                    attention_bias_lower_triangle: the mean of all values (-1e9 in float32)
+    joeynmt         JoeyNMT 2, batch.py: Batch; transformer_layers.py: MultiHeadedAttention: NaN
+    annotated       the Annotated Transformer of 2022, Batch.make_std_mask, attention: the mean of
+                    all values (-1e9)
 
-Sockeye and tensor2tensor give the decoder only the triangle: pads come last, where no real query
-sees them. Here they get the mask whole. The decoders of JoeyNMT and x-transformers add the triangle
-themselves, and x-transformers passes only context_mask to cross-attention: any other mask is right
-for their attention alone.
+Sockeye and tensor2tensor themselves give the decoder only the triangle: pads come last, where no
+real query sees them. The decoders of JoeyNMT and x-transformers add the triangle themselves, and
+x-transformers passes only context_mask to cross-attention: any other mask is right for their
+attention alone.
 """
 
 from typing import NamedTuple

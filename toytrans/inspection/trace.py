@@ -284,7 +284,7 @@ def report(traced: Trace, row: int, head: int) -> TraceReport:
     facts = traced.facts | {
         "queries": [inspected.names(ids) for ids in queries],
         "keys": [inspected.names(ids) for ids in keys],
-        "accounts": [each._asdict() for each in checked],
+        "accounts": checked,
     }
     return TraceReport(tables, traced.tensors, facts)
 
@@ -389,29 +389,17 @@ def _row_sums(weights: Tensor) -> str:
 # Accounts ------------------------------------------------------------------------------------
 
 
-class Account(NamedTuple):
-    """A tensor compared with what it should be computed from.
-
-    verdict: exact, rounding or NOT EQUAL.
-    """
-
-    tensor: str
-    made_of: str
-    difference: float
-    verdict: str
-
-
-def accounts(traced: Trace) -> Iterator[Account]:
+def accounts(traced: Trace) -> Iterator[dict[str, Any]]:
     """Each tensor from the heads to the layer's output, compared with what it is computed from.
 
     Sums are computed in the same order, so they must be bit-identical. Norms and products are
-    computed again in fp64.
+    computed again in fp64. The verdict is exact, rounding or NOT EQUAL.
     """
     for name, actual, _, _, made_of, expected in traced.steps:
         if expected is not None:
-            difference = distance(actual, expected)
-            verdict = rounding(difference, float(expected.abs().max()), actual.dtype)
-            yield Account(name, made_of, difference, verdict)
+            off = distance(actual, expected)
+            verdict = rounding(off, float(expected.abs().max()), actual.dtype)
+            yield {"tensor": name, "made_of": made_of, "difference": off, "verdict": verdict}
 
 
 def rounding(difference: float, size: float, dtype: torch.dtype) -> str:
@@ -422,7 +410,9 @@ def rounding(difference: float, size: float, dtype: torch.dtype) -> str:
     return "rounding" if difference <= 100 * torch.finfo(dtype).eps * max(size, 1) else "NOT EQUAL"
 
 
-def _account_tables(traced: Trace, row: int, checked: list[Account], step: int) -> Iterator[Table]:
+def _account_tables(
+    traced: Trace, row: int, checked: list[dict[str, Any]], step: int
+) -> Iterator[Table]:
     """The last tables: the sums at one position number by number, and all comparisons."""
     queries, _ = traced.inspected.tokens(traced.name, row)
     place = int(padding_mask(traced.inspected.ids(traced.name)[0][row]).nonzero()[-1])
@@ -436,15 +426,12 @@ def _account_tables(traced: Trace, row: int, checked: list[Account], step: int) 
     values = torch.stack([traced.tensors[name][row, place] for _, name in names])
     title = f"Number by number: query {queries[place]}, place {place}, of pair {row + 1}"
     yield matrix(str(step), title, values, labels, digits=3)
-    wrong = [label(each.tensor) for each in checked if each.verdict == "NOT EQUAL"]
+    rows = [
+        (label(each["tensor"]), [each["made_of"], tiny(each["difference"]), each["verdict"]])
+        for each in checked
+    ]
     note = "The layer's output is accounted for: it contains nothing else."
-    if wrong:
+    if wrong := [name for name, (*_, verdict) in rows if verdict == "NOT EQUAL"]:
         note = f"NOT accounted for: {', '.join(wrong)}. The layer has a fault."
-    yield Table(
-        str(step + 1),
-        "Accounted for",
-        ["made of", "off by", ""],
-        [(label(name), [made, tiny(off), verdict]) for name, made, off, verdict in checked],
-        legend="largest differences over the whole batch",
-        notes=(note,),
-    )
+    columns, legend = ["made of", "off by", ""], "largest differences over the whole batch"
+    yield Table(str(step + 1), "Accounted for", columns, rows, legend=legend, notes=(note,))

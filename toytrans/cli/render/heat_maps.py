@@ -105,8 +105,7 @@ def _legend(maps: "AttentionMaps") -> Iterator[str]:
     if any(len(printable(symbol)) > LONGEST for symbol in symbols):
         yield "~ letters left out"
     yield "below a label its share of the queries, and in brackets the mean weight there"
-    if (largest := maps.largest_on_a_pad()) is not None:
-        yield f"rows of pads are left out, the largest weight on a pad is {largest:.2g}"
+    yield "rows of pads are left out"
 
 
 def map_of(shown: "HeadMap", width: int) -> Text:
