@@ -25,7 +25,7 @@ from toytrans.cli.render.results import interval
 from toytrans.cli.render.tables import print_beside
 from toytrans.errors import UserError
 from toytrans.inspection.table import CLOSED
-from toytrans.tokens import SPECIALS
+from toytrans.tokens import PAD_ID, SPECIALS
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -105,7 +105,8 @@ def _legend(maps: "AttentionMaps") -> Iterator[str]:
     if any(len(printable(symbol)) > LONGEST for symbol in symbols):
         yield "~ letters left out"
     yield "below a label its share of the queries, and in brackets the mean weight there"
-    yield "rows of pads are left out"
+    if any(PAD_ID in ids for ids in maps.batch):
+        yield "rows of pads are left out"
 
 
 def map_of(shown: "HeadMap", width: int) -> Text:
