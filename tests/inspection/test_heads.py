@@ -10,7 +10,7 @@ from toytrans.data.pairs import Pairs, pad_rows
 from toytrans.errors import UserError
 from toytrans.inspection import heads as h
 from toytrans.inspection.heads import Head, translated
-from toytrans.inspection.record import PARTS, Part, capture, intermediates
+from toytrans.inspection.record import PARTS, AttentionCall, Part, capture
 from toytrans.model.context import AttentionContext
 from toytrans.model.masks import MaskMaker
 from toytrans.model.positions.anchored import Anchored
@@ -174,8 +174,8 @@ def test_the_weights_are_those_of_the_pass() -> None:
         x = model.embed(model.src_embedding, batch.src)
         one, two = model.encoder_stack()
         x = two.residuals[0].norm(one(x, context))
-        steps, _ = intermediates(two.self_attention, x, context)
-        assert torch.equal(seen[5].weights, steps.weights[:, 2])
+    steps = AttentionCall(two.self_attention, x, context).intermediates()
+    assert torch.equal(seen[5].weights, steps.weights[:, 2])
     for one in seen:
         sums = one.weights.sum(-1)
         torch.testing.assert_close(sums, torch.ones_like(sums))

@@ -1,6 +1,7 @@
 """Masks in other libraries' words: those libraries, given them, compute what we compute."""
 
 import warnings
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -14,7 +15,7 @@ from toytrans.errors import UserError
 from toytrans.inspection.other_libraries import LIBRARIES, convert
 from toytrans.model.attention import Attention
 from toytrans.model.context import AttentionContext
-from toytrans.model.masks import MaskMaker, Masks
+from toytrans.model.masks import Masks
 from toytrans.tokens import BOS_ID, EOS_ID, PAD_ID
 
 with warnings.catch_warnings():  # it compiles a function while it is imported
@@ -68,11 +69,6 @@ def merged(attention: Attention, context: Tensor) -> Tensor:
     return attention.out_proj(context.transpose(1, 2).flatten(2))
 
 
-def scored(attention: Attention, x: Tensor, memory: Tensor) -> tuple[Tensor, Tensor]:
-    q, k, v = projected(attention, x, memory)
-    return q @ k.mT / q.shape[-1] ** 0.5, v
-
-
 def with_torch_mha(
     attention: Attention, x: Tensor, memory: Tensor, need_weights: bool = False, **given: Tensor
 ) -> Tensor:
@@ -85,11 +81,6 @@ def with_torch_mha(
 def with_torch_sdpa(attention: Attention, x: Tensor, memory: Tensor, **given: Tensor) -> Tensor:
     context = F.scaled_dot_product_attention(*projected(attention, x, memory), **given)
     return merged(attention, context)
-
-
-def with_scores_by_hand(attention: Attention, x: Tensor, memory: Tensor, mask: Tensor) -> Tensor:
-    scores, v = scored(attention, x, memory)
-    return merged(attention, torch.softmax(scores + mask, -1) @ v)
 
 
 def with_x_transformers(
@@ -106,50 +97,30 @@ def with_x_transformers(
     return theirs(x, context=None if memory is x else memory, **given)
 
 
-def with_sockeye(attention: Attention, x: Tensor, memory: Tensor, **given: Tensor) -> Tensor:
-    """sockeye 3.1, layers.py: DotAttentionCell.forward fills closed logits (B H, Tq, Tk) with
-    -C.LARGE_VALUES, 1e8 in fp32; in training the mask is torch's attn_mask."""
-    (mask,) = given.values()
-    scores, v = scored(attention, x, memory)
-    filled = scores.flatten(0, 1).masked_fill(mask, -1e8).view_as(scores)
-    return merged(attention, torch.softmax(filled, -1) @ v)
+def written(write: Callable[[Tensor, Tensor], Tensor]) -> Callable[..., Tensor]:
+    """Attention whose scores (B, H, Tq, Tk) and one mask become what softmax gets."""
 
+    def attend(attention: Attention, x: Tensor, memory: Tensor, **given: Tensor) -> Tensor:
+        (mask,), (q, k, v) = given.values(), projected(attention, x, memory)
+        scores = q @ k.mT / q.shape[-1] ** 0.5
+        return merged(attention, torch.softmax(write(scores, mask), -1) @ v)
 
-def with_t2t(attention: Attention, x: Tensor, memory: Tensor, **given: Tensor) -> Tensor:
-    """tensor2tensor, layers/common_attention.py: dot_product_attention adds the bias to the logits
-    (B, H, Tq, Tk) before the softmax."""
-    (bias,) = given.values()
-    return with_scores_by_hand(attention, x, memory, bias)
-
-
-def with_joeynmt(attention: Attention, x: Tensor, memory: Tensor, **given: Tensor) -> Tensor:
-    """JoeyNMT 2, transformer_layers.py: MultiHeadedAttention takes mask (B, 1 or Tq, Tk), gives it
-    an axis for the heads and writes -inf where it is False."""
-    (mask,) = given.values()
-    assert mask.dtype == torch.bool and mask.dim() == 3
-    scores, v = scored(attention, x, memory)
-    scores[~mask[:, None].expand_as(scores)] = -torch.inf
-    return merged(attention, torch.softmax(scores, -1) @ v)
-
-
-def with_annotated(attention: Attention, x: Tensor, memory: Tensor, **given: Tensor) -> Tensor:
-    """The Annotated Transformer: attention writes -1e9 where mask (B, 1 or Tq, Tk), with an axis
-    for the heads, equals 0."""
-    (mask,) = given.values()
-    assert mask.dim() == 3
-    scores, v = scored(attention, x, memory)
-    return merged(attention, torch.softmax(torch.where(mask[:, None] == 0, -1e9, scores), -1) @ v)
+    return attend
 
 
 WAYS: dict[str, Any] = {
     "torch-mha": with_torch_mha,
     "torch-sdpa": with_torch_sdpa,
-    "additive": with_scores_by_hand,
+    "additive": written(torch.add),
     "x-transformers": with_x_transformers,
-    "sockeye": with_sockeye,
-    "t2t": with_t2t,
-    "joeynmt": with_joeynmt,
-    "annotated": with_annotated,
+    # sockeye 3.1, layers.py: DotAttentionCell.forward, in inference
+    "sockeye": written(lambda scores, mask: scores.masked_fill(mask.view_as(scores), -1e8)),
+    # tensor2tensor, layers/common_attention.py: dot_product_attention
+    "t2t": written(torch.add),
+    # JoeyNMT 2, transformer_layers.py: MultiHeadedAttention
+    "joeynmt": written(lambda scores, mask: scores.masked_fill(~mask[:, None], -torch.inf)),
+    # the Annotated Transformer: attention
+    "annotated": written(lambda scores, mask: scores.masked_fill(mask[:, None] == 0, -1e9)),
 }
 
 
@@ -173,7 +144,7 @@ def both(
     attention = attention_of(name, library)
     x = torch.randn(*(src if name == "encoder_self" else tgt_in).shape, 24).double()
     memory = torch.randn(*src.shape, 24).double() if name == "cross" else x
-    converted = convert(masks, src, tgt_in, library, HEADS)
+    converted = convert(masks, library, HEADS)
     assert [*dict.fromkeys(each.attention for each in converted)] == [*ATTENTIONS]
     given = {each.argument: each.tensor for each in converted if each.attention == name}
     keys_values = attention.keys_values(memory) if name == "cross" else None
@@ -241,7 +212,7 @@ BY_HAND: dict[str, list[Any]] = {
 def test_two_pairs_by_hand(library):
     """Two heads; the second pair's source and target are one token and a pad."""
     src, tgt_in = torch.tensor([[4, 2], [2, 0]]), torch.tensor([[1, 4], [1, 0]])
-    found = convert(make_masks(src, tgt_in), src, tgt_in, library, 2)
+    found = convert(make_masks(src, tgt_in), library, 2)
     assert [(each.argument, each.tensor.tolist()) for each in found] == BY_HAND[library]
     kind = torch.float32 if library == "t2t" else torch.bool
     assert all(each.tensor.dtype == kind for each in found)
@@ -250,7 +221,7 @@ def test_two_pairs_by_hand(library):
 def test_an_unknown_library_is_refused():
     src = torch.tensor([[4, 2]])
     with pytest.raises(UserError, match="'fairseq': known are torch-mha, .*annotated$"):
-        convert(make_masks(src, src), src, src, "fairseq", 2)
+        convert(make_masks(src, src), "fairseq", 2)
 
 
 # Queries that see nothing ------------------------------------------------------------------------
@@ -278,7 +249,7 @@ def test_what_a_query_gets_that_sees_nothing(library, options, left):
     assert not masks.cross[0].any()
     attention = attention_of("cross", library).float()
     x, memory = torch.randn(2, 3, 24), torch.randn(2, 2, 24)
-    converted = convert(masks, src, tgt_in, library, HEADS)
+    converted = convert(masks, library, HEADS)
     given = {each.argument: each.tensor for each in converted if each.attention == "cross"}
     output = WAYS[library](attention, x, memory, **given, **options)[0]
     _, _, v = projected(attention, x, memory)
@@ -352,7 +323,7 @@ def model_for_marian(pad_mask: str = "keys") -> Any:
 
 def called(marian: MarianMTModel, masks: Masks, src: Tensor, tgt_in: Tensor) -> Any:
     """Marian's answer: in two calls where encoder and cross-attention differ in their masks."""
-    encoder, decoder, cross = convert(masks, src, tgt_in, "hf", HEADS)
+    encoder, decoder, cross = convert(masks, "hf", HEADS)
     given = {decoder.argument: decoder.tensor, cross.argument: cross.tensor}
     source: dict[str, Any] = {"input_ids": src}
     if "encoder_outputs" in cross.polarity:
@@ -374,21 +345,3 @@ def test_marian_computes_our_logits(pad_mask, implementation, batch):
     ours, real = model(src, tgt_in), tgt_in != PAD_ID
     assert torch.allclose(ours[real], theirs[real], rtol=0, atol=1e-10)
     assert not torch.allclose(ours[real], unmasked[real], atol=1e-3), "the masks matter"
-
-
-class WithoutTriangle(MaskMaker):
-    def decoder_self(self, tgt_in: Tensor) -> Tensor:
-        return (tgt_in != PAD_ID)[:, None, None]
-
-
-@pytest.mark.parametrize("implementation", ["eager", "sdpa"])
-def test_marian_loses_its_triangle_where_we_lose_ours(implementation, batch):
-    """A 4-D mask is used as it is, so that even a broken mask is carried over."""
-    src, tgt_in = batch
-    model = model_for_marian()
-    whole = model(src, tgt_in)
-    model.masks = WithoutTriangle()
-    theirs = called(marian_of(model, implementation), model.masks.all(src, tgt_in), src, tgt_in)
-    ours, real = model(src, tgt_in), tgt_in != PAD_ID
-    assert torch.allclose(ours[real], theirs.logits[real], rtol=0, atol=1e-10)
-    assert not torch.allclose(ours[real], whole[real], atol=1e-3)

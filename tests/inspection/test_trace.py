@@ -44,7 +44,6 @@ def test_every_number_was_made_from_the_one_before(part: str) -> None:
 def test_a_layer_goes_on_from_the_layer_before_it(part: str, shared: bool, norm: str) -> None:
     view = inspected_of(share_layers=shared, norm=norm)
     first, second = (trace(view, part, layer).tensors for layer in (1, 2))
-    # the pass of the second trace takes its first layer by the quick road
     assert torch.allclose(first["layer_output"], second["layer_input"], atol=1e-12)
     assert not torch.allclose(first["layer_output"], second["layer_output"], atol=1e-2)
     assert torch.equal(first["layer_input"], first["embedded"])
@@ -85,13 +84,13 @@ def named(tables: list[Table], name: str) -> Table:
 @pytest.mark.parametrize("part", PARTS)
 def test_the_layers_output_is_accounted_for(part: str, model: dict) -> None:
     found = trace(inspected_of(**model), part, 2)
-    listed = {each.tensor: each for each in accounts(found)}
+    listed = {each["tensor"]: each for each in accounts(found)}
     sums = [name for name in listed if name.endswith("_sum")]
     assert len(sums) == (2 if part == "encoder" else 3)
     for name in (*sums, "merged", "layer_output"):
-        assert listed[name].verdict == "exact" and listed[name].difference == 0
+        assert listed[name]["verdict"] == "exact" and listed[name]["difference"] == 0
     for name in ("attention_normed", "feed_forward_normed", "attention_output"):
-        assert listed[name].verdict in ("exact", "rounding") and listed[name].difference < 1e-12
+        assert listed[name]["verdict"] != "NOT EQUAL" and listed[name]["difference"] < 1e-12
 
 
 def test_what_is_not_accounted_for_is_said() -> None:
@@ -153,7 +152,8 @@ def test_views_are_really_tried() -> None:
     assert "context_transposed.view(2, 5, 24) fails: view size is not compatible" in notes
     assert "transposed.view(3, 2, 3, 40) fails: view size is not compatible" in notes
     one_head = trace(inspected_of(n_heads=1), "encoder", 1).tensors["context_transposed"]
-    assert "works: at these sizes nothing has to move" in attempt_view("x", one_head, 2, 5, 24)
+    (said,) = attempt_view("x", one_head, (2, 5, 24), "")
+    assert "works: at these sizes nothing has to move" in said
 
 
 @pytest.mark.parametrize("head", [0, 2])

@@ -5,9 +5,8 @@ its task is not asked why it learned so little.
 """
 
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
 from statistics import median
-from typing import Any, Literal
+from typing import Literal, NamedTuple
 
 from toytrans.config.names import FaultName
 from toytrans.config.sealed import is_sealed, opened
@@ -18,8 +17,7 @@ from toytrans.training.run import Record
 Severity = Literal["wrong", "odd"]
 
 
-@dataclass(frozen=True)
-class Finding:
+class Finding(NamedTuple):
     """One finding about a run.
 
     severity: wrong: something is broken; odd: it should be different.
@@ -34,9 +32,6 @@ class Finding:
     remedy: str
     checks: tuple[str, ...] = ()
     cards: tuple[FaultName, ...] = ()
-
-    def to_dict(self) -> dict[str, Any]:
-        return asdict(self)
 
 
 SOLVED = 0.9
