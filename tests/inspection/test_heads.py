@@ -231,7 +231,7 @@ def test_weights_that_are_no_numbers_are_refused() -> None:
     model = model_of(VOCABULARY)
     with torch.no_grad():
         model.decoder_stack()[0].cross_attention.in_proj.weight.fill_(torch.nan)
-    with pytest.raises(UserError, match=r"layer \d: .* not finite.*diverged"):
+    with pytest.raises(UserError, match="not finite.*diverged"):
         h.attend(model, batch)
 
 

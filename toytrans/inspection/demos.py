@@ -11,28 +11,20 @@ from torch.nn import functional as F
 
 from toytrans.errors import UserError
 from toytrans.inspection.masks import pair_table
-from toytrans.inspection.record import AttentionCall, distance
+from toytrans.inspection.record import AttentionCall
 from toytrans.inspection.shown import InspectedBatch, batch_of_sequences, fresh
 from toytrans.inspection.table import (
     CLOSED,
-    FEATURES,
     Table,
+    distance,
     label,
     matrix,
-    more,
     number,
     numbers,
     shape_of,
     tiny,
 )
-from toytrans.inspection.trace import (
-    Trace,
-    TraceReport,
-    layout,
-    memory_tables,
-    split_heads,
-    trace,
-)
+from toytrans.inspection.trace import Trace, TraceReport, layout, memory_tables, split_heads, trace
 from toytrans.inspection.walkthrough import TINY
 from toytrans.model.attention import Intermediates, eager_attention
 from toytrans.model.context import AttentionContext
@@ -434,12 +426,10 @@ def decoding(inspected: InspectedBatch, row: int) -> TraceReport:
     }
     worst = {name: float(each[real].max()) for name, each in differences.items()}
     places = int(real[row].sum())
-    shown = min(places, FEATURES)
-    hidden = more(places - shown, "place")
-    columns = [f"{t}: {name}" for t, name in enumerate(inspected.names(tgt_in[row, :shown]))]
+    columns = [f"{t}: {name}" for t, name in enumerate(inspected.names(tgt_in[row, :places]))]
     rows = []
     for name, logits in (("one pass", parallel), ("steps", stepwise)):
-        best = logits[row, :shown].max(-1)
+        best = logits[row, :places].max(-1)
         rows.append((f"{name}: likeliest", inspected.names(best.indices)))
         rows.append(("logit", numbers(best.values, 5)))
     likeliest = Table(
@@ -447,15 +437,15 @@ def decoding(inspected: InspectedBatch, row: int) -> TraceReport:
         f"Pair {row + 1}: what comes after each token read, {inspected.weights}",
         columns,
         rows,
-        shape=shape_of(stepwise.shape) + hidden,
+        shape=shape_of(stepwise.shape),
         legend="token read across, with its place; likeliest token and its logit below",
     )
     compared = Table(
         "2",
         "One pass compared with the steps: largest difference of any logit",
         columns,
-        [(label(name), list(map(tiny, x[row, :shown]))) for name, x in differences.items()],
-        shape=f"{places} real places{hidden}",
+        [(label(name), list(map(tiny, x[row, :places]))) for name, x in differences.items()],
+        shape=f"{places} real places",
     )
     same = "Row t of the pass is step t of decoding, to rounding"
     if worst["step_by_step"] > 1e-9:

@@ -143,11 +143,6 @@ def attend(model: Seq2Seq, batch: Batch, choice: Choice = ALL) -> list[Head]:
         if choice.part not in (None, part) or choice.layer not in (None, layer):
             continue
         weights, mask = call.intermediates().weights, call.context.mask  # (B, H, Tq, Tk)
-        if not bool(weights.isfinite().all()):
-            raise UserError(
-                f"{part} layer {layer}: the weights are not finite, so the model has diverged; "
-                "choose an earlier checkpoint, or train again with a lower train.lr"
-            )
         visible = torch.ones_like(weights[:, 0]).bool()
         visible = visible if mask is None else mask[:, 0].expand_as(visible)
         for number, each in enumerate(weights.unbind(1), 1):

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from typing import get_args
 
 import torch
 from torch import Tensor
@@ -29,8 +29,9 @@ MARKS = f"1 = may attend, {CLOSED} = masked; queries down, keys across"
 
 def tables(inspected: InspectedBatch) -> Iterator[Table]:
     """Tables 1 to 9: the batch, every mask of every pair, what masks do, and their polarity."""
-    yield from _pairs(inspected)
-    for row in range(len(inspected.batch.src)):
+    rows = range(len(inspected.batch.src))
+    yield from (pair_table(inspected, row) for row in rows)
+    for row in rows:
         yield source_pads(inspected, row)
         yield from _both_pad_masks(inspected, row)
         yield from decoder_self(inspected, row)
@@ -43,13 +44,6 @@ def tables(inspected: InspectedBatch) -> Iterator[Table]:
         "opposite: --as LIBRARY prints these masks in a library's own convention."
     )
     yield Table("9", "Polarity", [], [], notes=(note,))
-
-
-def _pairs(inspected: InspectedBatch) -> Iterator[Table]:
-    """Table 1 of each pair."""
-    *rows, last = range(len(inspected.batch.src))
-    yield from (pair_table(inspected, row) for row in rows)
-    yield replace(pair_table(inspected, last), notes=notes_of_batch(inspected))
 
 
 def notes_of_batch(inspected: InspectedBatch) -> tuple[str, str]:
@@ -79,6 +73,7 @@ def pair_table(inspected: InspectedBatch, row: int) -> Table:
         [(name, cells + [""] * (width - len(cells))) for name, cells in lines],
         shape=f"real places: {', '.join(real)}",
         legend=f"places across; loss: 1 = label counted, {CLOSED} = label ignored",
+        notes=notes_of_batch(inspected) if row == len(inspected.batch.src) - 1 else (),
     )
 
 
@@ -95,14 +90,14 @@ def _both_pad_masks(inspected: InspectedBatch, row: int) -> Iterator[Table]:
     """Table 3: pads masked as keys, and as keys and queries, whichever the model uses."""
     src = inspected.batch.src
     pads = int((~padding_mask(src[row])).sum())
-    settings: dict[PadMask, str] = {
+    effects = {
         "keys": f"Pad columns are masked. {count(pads, 'pad row')} still attend; no query reads "
         "them.",
         "keys_and_queries": f"Pad rows are masked too: {count(pads, 'row')} without a visible key.",
     }
-    for setting, effect in settings.items():
+    for setting in get_args(PadMask):
         used = " (this model's)" if setting == inspected.model.config.pad_mask else ""
-        effect = effect if pads else "This pair has no pads, so both are the same."
+        effect = effects[setting] if pads else "This pair has no pads, so both are the same."
         notes = effect, f"model.pad_mask: {setting}{used}"
         name = f"Encoder self, {'keys only' if setting == 'keys' else label(setting)}"
         mask = MaskMaker(setting).encoder_self(src)
@@ -197,32 +192,26 @@ def _mask(
 
 
 def _empty_rows(inspected: InspectedBatch) -> Table:
-    """Table 7: queries without a visible key, and what each policy makes of one."""
-    empty, listed = [], []
-    for name in ATTENTIONS:
+    """Table 7: queries without a visible key, and what each policy makes of one: the last query of
+    encoder self-attention in the pair with the most pads."""
+    listed = []
+    for name, title in ATTENTIONS.items():
         for row, closed in enumerate(~inspected.full_mask(name).any(-1)):
-            if places := closed.nonzero()[:, 0].tolist():
-                empty.append((name, row, places[-1]))
-                texts = ", ".join(map(str, places))
-                listed.append(f"{ATTENTIONS[name].lower()}, pair {row + 1}: places {texts}")
-    if empty:
-        which, (name, row, query) = "one of them", empty[0]
-        call = inspected.calls[name]
-        context = call.context
-    else:  # the last query of encoder self-attention, in the pair with the most pads
-        which, name, src = "suppose one were masked", "encoder_self", inspected.batch.src
-        row, query = int((~padding_mask(src)).sum(1).argmax()), src.shape[1] - 1
-        call = inspected.calls[name]
-        mask = inspected.full_mask(name)[:, None].clone()  # (B, 1, S, S)
-        mask[row, 0, query] = False
-        context = AttentionContext.of(mask, call.context.distances, call.x.dtype)
+            if places := ", ".join(map(str, closed.nonzero()[:, 0].tolist())):
+                listed.append(f"{title.lower()}, pair {row + 1}: places {places}")
+    src, call = inspected.batch.src, inspected.calls["encoder_self"]
+    row, query = int((~padding_mask(src)).sum(1).argmax()), src.shape[1] - 1
+    mask = inspected.full_mask("encoder_self")[:, None].clone()  # (B, 1, S, S)
+    which = "suppose one were masked" if mask[row, 0, query].any() else "one of them"
+    mask[row, 0, query] = False
+    context = AttentionContext.of(mask, call.context.distances, call.x.dtype)
     place = row, 0, query
     closed = call.intermediates(context)
     scores = call.unmasked().masked[place]  # (Tk,), finite
     lowest = closed.masked[place]
     uniform = lowest.softmax(-1)
-    queries, keys = inspected.tokens(name, row)
-    on_pads = uniform[~padding_mask(inspected.ids(name)[1][row])].sum()
+    keys = inspected.names(src[row])
+    on_pads = number(uniform[~padding_mask(src[row])].sum(), 3)
     return Table(
         "7",
         "Queries without a visible key",
@@ -233,12 +222,12 @@ def _empty_rows(inspected: InspectedBatch) -> Table:
             ("lowest, softmax", numbers(uniform, 3)),
             ("zeroed (here)", numbers(closed.weights[place], 3)),
         ],
-        shape=f"{which}: query {queries[query]}, place {query}, of pair {row + 1}",
+        shape=f"{which}: query {keys[query]}, place {query}, of pair {row + 1}",
         legend=f"weights of that query over its keys; layer 1, head 1, {inspected.weights}",
         notes=(
             f"In this batch: {'; '.join(listed) or 'none'}.",
             f"-inf gives NaN. The lowest finite number ({number(lowest.min())}) gives the mean of "
-            f"all values, {number(on_pads, 3)} of it over pads. Zeroing gives zeros.",
+            f"all values, {on_pads} of it over pads. Zeroing gives zeros.",
         ),
     )
 
@@ -312,15 +301,15 @@ def _softmax_row(inspected: InspectedBatch, name: str, row: int, query: int) -> 
 
 def converted(inspected: InspectedBatch, library: str) -> Iterator[Table]:
     """The batch, and its masks as another library's arguments, with the shapes of the batch."""
-    yield from _pairs(inspected)
-    pairs = len(inspected.batch.src)
+    rows = range(len(inspected.batch.src))
+    yield from (pair_table(inspected, row) for row in rows)
     given = convert(inspected.masks, library, inspected.model.config.n_heads)
-    for row in range(pairs):
+    for row in rows:
         for attention, argument, tensor, polarity in given:
             notes = [f"{polarity}."]
             # a triangle (T, T) belongs to every pair
             shared = argument == "attn_mask" and tensor.dim() == 2
-            table = tensor if shared else tensor.chunk(pairs)[row]
+            table = tensor if shared else tensor.chunk(len(rows))[row]
             while table.dim() > 2:  # heads, or an axis of 1
                 if len(table) > 1:
                     notes.append(f"Shown: the first of {len(table)} heads, all the same.")

@@ -42,12 +42,7 @@ LIBRARIES = (
 
 
 class Converted(NamedTuple):
-    """One argument for one attention, in a library's polarity, shape and dtype.
-
-    attention: encoder_self, decoder_self or cross.
-    argument: its name in that library.
-    polarity: what its values mean.
-    """
+    """One argument for one attention of `Masks`, and what its values mean."""
 
     attention: str
     argument: str

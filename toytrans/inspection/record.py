@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from toytrans.data.batches import Batch
+from toytrans.errors import UserError
 from toytrans.model.attention import Attention, Intermediates, eager_attention
 from toytrans.model.build import as_transformer
 from toytrans.model.context import AttentionContext
@@ -59,11 +60,20 @@ class AttentionCall(NamedTuple):
 
     @torch.no_grad()
     def intermediates(self, context: AttentionContext | None = None) -> Intermediates:
-        """Every intermediate of a pass without dropout, optionally with another mask."""
+        """Every intermediate of a pass without dropout, optionally with another mask.
+
+        Raises UserError if the model has diverged.
+        """
         module, context = self.module, context or self.context
         q, k, v = module.queries_keys_values(self.x, self.memory_kv)
         bias = module.score_bias(context)
-        return eager_attention(q, k, v, context, bias, module.cap, scale=module.scale)
+        steps = eager_attention(q, k, v, context, bias, module.cap, scale=module.scale)
+        if not bool(steps.weights.isfinite().all()):
+            raise UserError(
+                "the attention weights are not finite, so the model has diverged; choose an "
+                "earlier checkpoint, or train again with a lower train.lr"
+            )
+        return steps
 
     def unmasked(self) -> Intermediates:
         """Every intermediate of the same attention without a mask."""
@@ -91,9 +101,3 @@ def capture(model: Seq2Seq, batch: Batch) -> dict[tuple[Part, int], AttentionCal
         model(batch.src, batch.tgt_in)
     # a shared module is called once for each of its layers
     return {at: AttentionCall(each, *calls[each].pop(0).args) for at, each in modules.items()}
-
-
-def distance(a: Tensor, b: Tensor | float) -> float:
-    """The largest absolute difference, computed in fp64."""
-    other = b.double() if isinstance(b, Tensor) else b
-    return float((a.double() - other).abs().max())

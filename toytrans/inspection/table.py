@@ -106,6 +106,11 @@ def tiny(value: "float | Tensor") -> str:
     return f"{float(value):.1e}" if value else "0"
 
 
+def distance(a: "Tensor", b: "Tensor | float") -> float:
+    """The largest absolute difference, computed in fp64."""
+    return float((a.double() - b).abs().max())
+
+
 def shape_of(*shapes: Iterable[int]) -> str:
     """Shapes as text, for example "(2, 5) -> (2, 1, 1, 5)"."""
     return " -> ".join(str(tuple(shape)) for shape in shapes)
@@ -123,4 +128,4 @@ def count(amount: int, thing: str) -> str:
 
 def more(amount: int, thing: str) -> str:
     """For example ", 2 more rows"; empty if nothing is left out."""
-    return f", {amount} more {thing}{'' if amount == 1 else 's'}" if amount > 0 else ""
+    return f", {count(amount, f'more {thing}')}" if amount > 0 else ""

@@ -15,16 +15,18 @@ from torch.nn import functional as F
 from toytrans.config.schema import ModelConfig
 from toytrans.errors import UserError
 from toytrans.inspection.masks import MARKS, pair_table
-from toytrans.inspection.record import (
-    AttentionCall,
-    ModuleCall,
-    Part,
-    attentions,
-    distance,
-    recording,
-)
+from toytrans.inspection.record import AttentionCall, ModuleCall, Part, attentions, recording
 from toytrans.inspection.shown import ATTENTIONS, NAMES, InspectedBatch
-from toytrans.inspection.table import Table, label, mask_cells, matrix, number, shape_of, tiny
+from toytrans.inspection.table import (
+    Table,
+    distance,
+    label,
+    mask_cells,
+    matrix,
+    number,
+    shape_of,
+    tiny,
+)
 from toytrans.model.attention import Attention
 from toytrans.model.layers import DecoderLayer, EncoderLayer, FeedForward, Residual
 from toytrans.model.masks import padding_mask
@@ -128,11 +130,6 @@ def trace(inspected: InspectedBatch, part: Part, layer: int) -> Trace:
     embedding = model.src_embedding if part == "encoder" else model.tgt_embedding
     module = attentions(model)[part, layer]
     call = AttentionCall(module, *calls[module][turn].args)
-    if not bool(call.intermediates().weights.isfinite().all()):
-        raise UserError(
-            f"{inspected.weights}: the attention weights of {part}, layer {layer}, are not finite; "
-            "take a checkpoint from before training diverged"
-        )
     ids, key_ids = inspected.ids(NAMES[part])
     inside = list(_attention(call, calls[model.encoder_norm][-1].output, key_ids))
     note = f"embedding x root of {model.config.d_model}, plus what the positions add."

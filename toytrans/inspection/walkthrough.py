@@ -17,15 +17,7 @@ from toytrans.data.batches import Batch
 from toytrans.inspection import masks as mask_tables
 from toytrans.inspection.record import recording
 from toytrans.inspection.shown import InspectedBatch, batch_of_sequences, fresh
-from toytrans.inspection.table import (
-    CLOSED,
-    Table,
-    mask_cells,
-    number,
-    numbers,
-    shape_of,
-    tiny,
-)
+from toytrans.inspection.table import CLOSED, Table, mask_cells, number, numbers, shape_of, tiny
 from toytrans.inspection.table import matrix as table_of
 from toytrans.model.attention import Intermediates
 from toytrans.model.masks import MaskMaker, padding_mask
