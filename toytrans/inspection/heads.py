@@ -25,9 +25,9 @@ from toytrans.data.open import open_dataset
 from toytrans.data.pairs import Pairs
 from toytrans.errors import UserError
 from toytrans.evaluation import BATCH_TOKENS, wilson_interval
-from toytrans.html import Cell, html_beside, html_table
+from toytrans.html import Cell, html_beside, html_grid, html_table
 from toytrans.inspection.record import Part, capture
-from toytrans.inspection.shown import MOST_CELLS, batch_of_run
+from toytrans.inspection.shown import batch_of_run
 from toytrans.inspection.table import CLOSED
 from toytrans.model.decoding import greedy
 from toytrans.model.seq2seq import Seq2Seq
@@ -301,10 +301,6 @@ class AttentionMaps:
             rows.append((name, [head.label, *shares]))
         title = f"Attention of {self.run.title}; rules measured on {self.basis}"
         parts = [html_table(title, ("rule", "share", "weight", "chance"), rows)]
-        cells = sum(head.weights.numel() for head in self.shown)
-        if cells > MOST_CELLS:
-            left_out = f"{cells:,} weights are not shown; choose a part, a layer or a head"
-            return html_beside(left_out, parts)
         for row in range(len(self.batch.src)):
             maps = map(_map_html, self.of_pair(row, self.run.vocabulary.name))
             parts.append(html_beside(f"pair {row + 1}: queries down, keys across", maps))
@@ -312,17 +308,14 @@ class AttentionMaps:
 
 
 def _map_html(shown: HeadMap) -> str:
-    rows = []
-    for query, line in zip(shown.queries, shown.weights, strict=True):
-        cells = []
-        for key, weight in zip(shown.keys, line, strict=True):
-            cell = Cell(CLOSED, f"{query} -> {key}: masked")
-            if weight is not None:
-                light, hint = round(255 - 180 * weight), f"{query} -> {key}: {weight:.4f}"
-                cell = Cell(f"{weight:.2f}", hint, f"rgb({light}, {light}, 255)")
-            cells.append(cell)
-        rows.append((query, cells))
-    return html_table(shown.head.title, shown.keys, rows)
+    def cell(q: int, k: int) -> Cell:
+        weight, hint = shown.weights[q][k], f"{shown.queries[q]} -> {shown.keys[k]}"
+        if weight is None:
+            return Cell(CLOSED, f"{hint}: masked")
+        light = round(255 - 180 * weight)
+        return Cell(f"{weight:.2f}", f"{hint}: {weight:.4f}", f"rgb({light}, {light}, 255)")
+
+    return html_grid(shown.head.title, shown.queries, shown.keys, cell)
 
 
 def maps_of(

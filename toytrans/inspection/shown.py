@@ -3,7 +3,6 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from html import escape
 from typing import Any
 
 import torch
@@ -15,7 +14,7 @@ from toytrans.data.batches import Batch, make_batch
 from toytrans.data.files import TextPair, encode_pairs
 from toytrans.data.open import open_dataset
 from toytrans.data.pairs import Dataset
-from toytrans.html import Cell, html_beside, html_table
+from toytrans.html import Cell, html_beside, html_grid
 from toytrans.inspection.record import AttentionCall, Part, capture
 from toytrans.inspection.table import CLOSED
 from toytrans.model.build import as_transformer
@@ -46,9 +45,6 @@ REASONS = {
 
 COLOURS = {"1": "#b7e1c0", "!": "#f2a6a6", "?": "#f2a6a6", "t": "#f6dcb0"}
 """Behind open, wrong and future cells; other masked cells are grey."""
-
-MOST_CELLS = 20_000
-"""Cells that a notebook shows."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -142,9 +138,6 @@ class InspectedBatch:
 
     def _repr_html_(self) -> str:
         """The three masks of each pair: queries down, keys across."""
-        cells = sum(self.full_mask(name).numel() for name in ATTENTIONS)
-        if cells > MOST_CELLS:
-            return f"<pre>{escape(repr(self))}\n{cells:,} cells are too many to show.</pre>"
         return "".join(
             html_beside(
                 f"pair {row + 1}, {self.weights}; queries down, keys across",
@@ -155,18 +148,16 @@ class InspectedBatch:
 
     def _mask_html(self, name: str, row: int) -> str:
         queries, keys = self.tokens(name, row)
-        rows = []
-        for q, (query, letters) in enumerate(zip(queries, self.reasons(name)[row], strict=True)):
-            cells = []
-            for k, (key, letter) in enumerate(zip(keys, letters, strict=True)):
-                state = "may attend" if letter == "1" else REASONS[letter]
-                if letter not in "1!":
-                    state = f"masked: {state}"
-                hint = f"{query} at {q} -> {key} at {k}: {state}"
-                text = letter if letter in "1!" else CLOSED
-                cells.append(Cell(text, hint, COLOURS.get(letter, "#dddddd")))
-            rows.append((query, cells))
-        return html_table(ATTENTIONS[name], keys, rows)
+        letters = self.reasons(name)[row]
+
+        def cell(q: int, k: int) -> Cell:
+            letter = letters[q][k]
+            state = "may attend" if letter == "1" else REASONS[letter]
+            state = state if letter in "1!" else f"masked: {state}"
+            hint = f"{queries[q]} at {q} -> {keys[k]} at {k}: {state}"
+            return Cell(letter if letter in "1!" else CLOSED, hint, COLOURS.get(letter, "#dddddd"))
+
+        return html_grid(ATTENTIONS[name], queries, keys, cell)
 
 
 def fresh(make: Callable[[], Transformer], seed: int) -> Transformer:
