@@ -17,7 +17,7 @@ from conftest import ANCHORED, VOCABULARY, config_of, tiny_yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from toytrans.config.schema import Config
+import toytrans
 from toytrans.data.open import open_dataset
 from toytrans.data.pairs import DataFacts
 from toytrans.doctor import machine
@@ -31,8 +31,6 @@ from toytrans.doctor.record import (
 )
 from toytrans.training import environment
 from toytrans.training.checkpoint import load_checkpoint, save_checkpoint
-from toytrans.training.run import create_run
-from toytrans.training.trainer import Trainer
 
 TARGETS = TargetStats(tokens=tuple(range(2, 22)), entropy=math.log(20), train_size=None)
 """Validation targets of lengths 1 to 20, of twenty symbols."""
@@ -43,9 +41,9 @@ STAYS = [3.1, 2.6] + [2.2] * 18
 
 def a_case(losses=LEARNS, valid=(1.0, 1.0, 0.01), max_steps=None, **changes) -> RunSnapshot:
     """A run of ten steps a record. valid: exact match, token accuracy and loss at its end."""
-    count = len(losses)
+    size = len(losses)
     sections = {name: changes.pop(name, {}) for name in ("data", "model", "train")}
-    limits = {"max_steps": max_steps or 10 * count, "warmup_steps": 10}
+    limits = {"max_steps": max_steps or 10 * size, "warmup_steps": 10}
     sections["train"] = limits | sections["train"]
     config = config_of(**sections, fault=changes.pop("fault", None))
     columns = {"lr": 3e-3, "grad_norm": 0.5, "padding": 1.1} | changes.pop("columns", {})
@@ -58,7 +56,7 @@ def a_case(losses=LEARNS, valid=(1.0, 1.0, 0.01), max_steps=None, **changes) -> 
         names = ("valid_exact_match", "valid_token_accuracy", "valid_loss")
         records[-1] |= dict(zip(names, valid, strict=True))
     facts = DataFacts(VOCABULARY, (1, 6))
-    case = RunSnapshot(config, facts, records, {10 * count: ""}, targets=TARGETS)
+    case = RunSnapshot(config, facts, records, {10 * size: ""}, targets=TARGETS)
     return replace(case, **changes)
 
 
@@ -216,23 +214,19 @@ def test_what_the_texts_of_a_split_tell():
 
 
 def train(path: Path, stop: int | None = None, **sections) -> Path:
-    """A small run of `reverse`, in fp32; stopped after some records if asked."""
+    """A small run of `reverse`; stopped after some records if asked."""
     data = {"task": "reverse", "symbols": 8, "train_length": [1, 6], "batch_tokens": 512}
     layers = {"n_encoder_layers": 1, "n_decoder_layers": 1}
-    config = Config.model_validate(
-        {
-            "data": data | {"valid_examples": 100} | sections.pop("data", {}),
-            "model": ANCHORED | {"d_model": 32, "d_ff": 64} | layers | sections.pop("model", {}),
-            "train": {"max_steps": 100, "lr": 1e-2, "warmup_steps": 20, "log_every": 4}
-            | sections.pop("train", {}),
-            **sections,
-        }
-    )
-    source = open_dataset(config)
-    create_run(path, config, source.facts, {"precision": "fp32", "device": "cpu"})
-    trainer = Trainer(config, source, path, torch.device("cpu"), "fp32")
-    for number, _ in enumerate(trainer.train(), 1):
-        trainer.interrupted = number == stop
+    model = ANCHORED | {"d_model": 32, "d_ff": 64} | layers | sections.pop("model", {})
+    steps = {"max_steps": 100, "lr": 1e-2, "warmup_steps": 20, "log_every": 4, "precision": "fp32"}
+    config = {
+        "data": data | {"valid_examples": 100} | sections.pop("data", {}),
+        "model": model,
+        "train": steps | sections.pop("train", {}),
+        **sections,
+    }
+    records = count(1)
+    toytrans.train(config, path, on_record=lambda _: next(records) != stop)
     return path
 
 

@@ -183,13 +183,6 @@ def test_the_softmax_of_one_row_adds_up(positions):
     assert "-65504: it becomes -inf" in table.notes[2]
 
 
-def test_a_batch_whose_targets_have_no_pads_shows_cross_attention_too():
-    found = of(inspected_of(["5 7 9", "4"], ["9 7", "4 4"]), "8")
-    assert ["decoder" in table.name for table in found] == [True, False]
-    assert "cross-attention, pair 2" in found[1].name
-    assert float(found[1].notes[0].split()[3]) > 0
-
-
 # Tables --------------------------------------------------------------------------------------
 
 

@@ -38,7 +38,7 @@ def tables(inspected: InspectedBatch) -> Iterator[Table]:
         yield cross(inspected, row)
         yield from (_reasons(inspected, row, name) for name in ATTENTIONS)
     yield _empty_rows(inspected)
-    yield from _softmax_rows(inspected)
+    yield _softmax_row(inspected)
     note = (
         "Here 1 = True = may attend, as in scaled_dot_product_attention. Other libraries mean the "
         "opposite: --as LIBRARY prints these masks in a library's own convention."
@@ -232,26 +232,17 @@ def _empty_rows(inspected: InspectedBatch) -> Table:
     )
 
 
-def _softmax_rows(inspected: InspectedBatch) -> Iterator[Table]:
-    """Table 8 for a query of the decoder with a past, a future and pads if possible.
-
-    If no target has pads but a source has, a query of cross-attention follows.
-    """
-    target, source = (
-        padding_mask(ids).sum(1) for ids in (inspected.batch.tgt_in, inspected.batch.src)
-    )
-    width = inspected.batch.tgt_in.shape[1]
+def _softmax_row(inspected: InspectedBatch) -> Table:
+    """Table 8: from the raw product to the weight of head 1, with the mask and without it, for a
+    query of the decoder with a past, a future and pads if possible."""
+    tgt_in, call = inspected.batch.tgt_in, inspected.calls["decoder_self"]
+    width, real = tgt_in.shape[1], padding_mask(tgt_in)
+    lengths = real.sum(1).tolist()
     # pads first, but a lone BOS has no future
-    row = max(range(len(target)), key=lambda r: (target[r] > 1, width - int(target[r])))
-    yield _softmax_row(inspected, "decoder_self", row, (int(target[row]) - 1) // 2)
-    short = int(source.argmin())
-    if int(target[row]) == width and source[short] < inspected.batch.src.shape[1]:
-        yield _softmax_row(inspected, "cross", short, (int(target[short]) - 1) // 2)
-
-
-def _softmax_row(inspected: InspectedBatch, name: str, row: int, query: int) -> Table:
-    """Table 8: from the raw product to the weight of head 1, with the mask and without it."""
-    call, place = inspected.calls[name], (row, 0, query)
+    row = max(range(len(lengths)), key=lambda r: (lengths[r] > 1, width - lengths[r]))
+    query = (lengths[row] - 1) // 2
+    place, names = (row, 0, query), inspected.names(tgt_in[row])
+    future = torch.arange(width) > query
     masked, unmasked = call.intermediates(), call.unmasked()
     steps = [("q k^T", masked.q[place] @ masked.k[row, 0].T), ("scaled", masked.scores[place])]
     if call.module.cap:
@@ -266,30 +257,25 @@ def _softmax_row(inspected: InspectedBatch, name: str, row: int, query: int) -> 
         for title, values in sums.items():
             total = f"| {number(values.sum(), 3)}"
             rows.append((prefix + title, [*numbers(values, 3), total]))
-    queries, keys = inspected.tokens(name, row)
-    (allowed,) = mask_cells(inspected.full_mask(name)[row, [query]])
-    pads = ~padding_mask(inspected.ids(name)[1][row])
-
-    def leak(version: str, weights: Tensor) -> str:
-        """How much of the query's weights (Tk,) is on pads and on the future."""
-        text = f"{version} the mask {number(weights[pads].sum(), 3)} of the weight is on pads"
-        if name == "decoder_self":
-            later = weights[query + 1 :][~pads[query + 1 :]].sum()
-            text += f" and {number(later, 3)} on later tokens"
-        return f"{text}."
-
+    (allowed,) = mask_cells(inspected.full_mask("decoder_self")[row, [query]])
+    leaks = []
+    for how, each in (("Without", unmasked), ("With", masked)):
+        weights = each.weights[place]
+        pads, later = (number(weights[x].sum(), 3) for x in (~real[row], future & real[row]))
+        leaks.append(
+            f"{how} the mask {pads} of the weight is on pads and {later} on later tokens."
+        )
     return Table(
         "8",
-        f"Softmax of one row: {ATTENTIONS[name].lower()}, pair {row + 1}, query {queries[query]} "
+        f"Softmax of one row: decoder self-attention, pair {row + 1}, query {names[query]} "
         f"(place {query})",
-        [*keys, "| sum"],
+        [*names, "| sum"],
         [("may attend", [*allowed, "|"]), *rows],
         shape=f"{shape_of(masked.weights.shape)}, one row; layer 1, head 1, {inspected.weights}",
         legend=f"scaled = q k^T x {number(call.module.scale, 3)} (heads are "
         f"{masked.q.shape[-1]} wide); exp of x - the largest x; weight = exp / sum",
         notes=(
-            leak("Without", unmasked.weights[place]),
-            leak("With", masked.weights[place]),
+            *leaks,
             "-1e9 does not fit into float16, whose lowest number is "
             f"{number(torch.finfo(torch.float16).min, 0)}: it becomes -inf there.",
         ),
