@@ -78,6 +78,12 @@ def test_one_wide_projection_is_one_per_head() -> None:
     assert "216 numbers in small projections, 216 in the wide one" in found.tables[-1].notes[0]
 
 
+def broken(fault: str) -> InspectedBatch:
+    config = config_of(fault=fault, model={"positions": "sinusoidal"})
+    model = fresh(lambda: build_model(config, VOCABULARY), 0)
+    return InspectedBatch(inspected_of().batch, VOCABULARY, model, "")
+
+
 @pytest.mark.parametrize("model", [{}, {"norm": "post"}, {"positions": "anchored"}])
 def test_one_masked_pass_is_every_step(model: dict) -> None:
     view = inspected_of(**model)
@@ -87,13 +93,8 @@ def test_one_masked_pass_is_every_step(model: dict) -> None:
     assert "Row t of the pass is step t of decoding, to rounding" in found.tables[-1].notes[0]
     with torch.no_grad():
         assert torch.equal(found.tensors["parallel"], view.model(view.batch.src, view.batch.tgt_in))
-
-
-def test_a_model_without_the_triangle_is_no_decoder() -> None:
-    config = config_of(fault="no_causal", model={"positions": "sinusoidal"})
-    model = fresh(lambda: build_model(config, VOCABULARY), 0)
-    found = demos.decoding(InspectedBatch(inspected_of().batch, VOCABULARY, model, ""), 0)
-    assert "NOT step t of decoding: a fault is in it" in found.tables[-1].notes[0]
+    verdict = demos.decoding(broken("no_causal"), 0).tables[-1].notes[0]
+    assert "NOT step t of decoding: a fault is in it" in verdict
 
 
 def even(view: InspectedBatch) -> InspectedBatch:
@@ -128,13 +129,7 @@ def test_leaks_by_hand() -> None:
     assert [name for name, _ in shown.rows] == ["<bos>", "9", "7"], "real queries alone"
     assert cells(shown) == [["0.200", "0.200", "0.200", "| 0.200"]] * 3
     assert "Mean 0.200; of every pair's real queries 0.075" in shown.notes[0], "3 of 8 queries"
-
-
-def test_a_broken_mask_leaks() -> None:
-    config = config_of(fault="pad_visible", model={"positions": "sinusoidal"})
-    model = fresh(lambda: build_model(config, VOCABULARY), 0)
-    inspected = InspectedBatch(inspected_of().batch, VOCABULARY, model, "")
-    found = leaks(trace(inspected, "encoder", 1), 0)
+    found = leaks(trace(broken("pad_visible"), "encoder", 1), 0)
     assert (found.tensors["on_pads_with_the_mask"][0] > 0).all()
 
 
