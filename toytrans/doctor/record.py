@@ -19,9 +19,6 @@ from toytrans.training.checkpoint import Progress, load_checkpoint, most_bytes_o
 from toytrans.training.faults import build_model
 from toytrans.training.run import Record, RunFolder
 
-MOST_BYTES_OF_ANY = 2**32
-"""The largest checkpoint that is read of a model that is not known."""
-
 
 @dataclass(frozen=True)
 class TargetStats:
@@ -86,8 +83,9 @@ class RunSnapshot:
     def finished(self) -> bool:
         """Whether training came to its end, by the records or by the newest checkpoint."""
         train = self.config.train
-        is_finished = self.progress is not None and self.progress.is_finished(train)
-        return self.step >= train.max_steps or is_finished
+        return self.step >= train.max_steps or bool(
+            self.progress and self.progress.is_finished(train)
+        )
 
     @cached_property
     def floors(self) -> tuple[float, float]:
@@ -137,7 +135,7 @@ def read_snapshot(path: Path) -> RunSnapshot:
     try:
         most_bytes = most_bytes_of(build_model(folder.config, folder.facts.vocabulary))
     except UserError:  # the model's code is not trusted
-        most_bytes = MOST_BYTES_OF_ANY
+        most_bytes = 2**32
     damage: dict[int, str] = {}
     for step in folder.steps:
         try:

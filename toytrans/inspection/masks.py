@@ -262,9 +262,7 @@ def _softmax_row(inspected: InspectedBatch) -> Table:
     for how, each in (("Without", unmasked), ("With", masked)):
         weights = each.weights[place]
         pads, later = (number(weights[x].sum(), 3) for x in (~real[row], future & real[row]))
-        leaks.append(
-            f"{how} the mask {pads} of the weight is on pads and {later} on later tokens."
-        )
+        leaks.append(f"{how} the mask {pads} of the weight is on pads and {later} on later tokens.")
     return Table(
         "8",
         f"Softmax of one row: decoder self-attention, pair {row + 1}, query {names[query]} "
