@@ -14,8 +14,6 @@ from toytrans.doctor.record import RunSnapshot
 from toytrans.exercises.fault_cards import CARDS
 from toytrans.training.run import Record
 
-Severity = Literal["wrong", "odd"]
-
 
 class Finding(NamedTuple):
     """One finding about a run.
@@ -26,7 +24,7 @@ class Finding(NamedTuple):
     """
 
     name: str
-    severity: Severity
+    severity: Literal["wrong", "odd"]
     what: str
     evidence: str
     remedy: str
@@ -81,9 +79,8 @@ def examine(run: RunSnapshot) -> list[Finding]:
 def planted_fault(run: RunSnapshot) -> Iterator[Finding]:
     """A fault that the config names."""
     if not is_sealed(run.config.fault) and (fault := opened(run.config.fault)):
-        what, remedy = f"The config names a planted fault: {fault}.", "train without --break, and "
-        remedy += "with fault: null in the config"
-        card = CARDS[fault]
+        card, what = CARDS[fault], f"The config names a planted fault: {fault}."
+        remedy = "train without --break, and with fault: null in the config"
         yield Finding("fault", "wrong", what, card.what, remedy, card.checks, (fault,))
 
 
@@ -100,12 +97,9 @@ def damaged_files(run: RunSnapshot) -> Iterator[Finding]:
             evidence = damage.partition("; ")[0]
             yield Finding("damaged_checkpoint", "wrong", what, evidence, remedy)
     if run.finished and not run.damage and not run.diverged:
-        what, evidence = (
-            "Training has ended, but its checkpoints are gone.",
-            "step {:,} was reached",
-        )
+        what, evidence = "Training has ended, but its checkpoints are gone.", f"step {run.step:,}"
         remedy = "--resume trains again from the start"
-        yield Finding("no_checkpoint", "wrong", what, evidence.format(run.step), remedy)
+        yield Finding("no_checkpoint", "wrong", what, f"{evidence} was reached", remedy)
 
 
 def ended_badly(run: RunSnapshot) -> Iterator[Finding]:

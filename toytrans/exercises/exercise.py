@@ -320,8 +320,6 @@ def _mark(folder: Path, key: str) -> tuple[Mark, str]:
 
 def _problem_of_config(folder: Path, exercise: Exercise) -> str:
     """Why exercise.yaml is not the one handed out; empty if its values are those."""
-    if not os.path.exists(folder / CONFIG):
-        return f"{CONFIG} is missing"
     try:
         found = read_yaml(folder / CONFIG).values
     except UserError as error:
