@@ -152,7 +152,7 @@ def attend(model: Seq2Seq, batch: Batch, choice: Choice = ALL) -> list[Head]:
         wanted = ", ".join(f"{k} {v}" for k, v in choice._asdict().items() if v is not None)
         depths = ", ".join(f"{part} {depth}" for part, depth in dict(calls.keys()).items())
         heads = model.config.n_heads
-        raise UserError(f"{wanted}: no such attention; layers: {depths}; heads: 1 to {heads}")
+        raise UserError(f"{wanted}: no such layer or head; layers: {depths}; heads: 1 to {heads}")
     return found
 
 
