@@ -345,24 +345,24 @@ def projections() -> TraceReport:
     x = torch.randn(2, 5, 8, dtype=torch.float64, generator=draw)
     for linear in (module.in_proj, module.out_proj):  # biases start at zero, which hides them
         linear.bias.copy_(torch.randn(linear.bias.shape, generator=draw))
-    wide, output = AttentionCall(module, x, AttentionContext()).intermediates(), module.out_proj
+    wide = AttentionCall(module, x, AttentionContext()).intermediates()
+    output = module(x, AttentionContext())
     heads, width = range(module.n_heads), 8 // module.n_heads
     weights = module.in_proj.weight.view(3, module.n_heads, width, 8).clone()
     biases = module.in_proj.bias.view(3, module.n_heads, width).clone()
     small = [[F.linear(x, weights[part, h], biases[part, h]) for part in range(3)] for h in heads]
     contexts = [_attend(qkv).outputs for qkv in small]
-    columns = zip(contexts, output.weight.split(width, 1), strict=True)
+    columns = zip(contexts, module.out_proj.weight.split(width, 1), strict=True)
     of_heads = {name: torch.stack([qkv[i] for qkv in small], 1) for i, name in enumerate("qkv")}
     of_heads["context"] = torch.stack(contexts, 1)
-    of_heads["output"] = output(torch.cat(contexts, -1))
+    of_heads["output"] = module.out_proj(torch.cat(contexts, -1))
     products = torch.stack([F.linear(*each) for each in columns])
-    of_heads["output_as_a_sum"] = products.sum(0) + output.bias
-    made = module(x, AttentionContext())
-    of_wide = {"q": wide.q, "k": wide.k, "v": wide.v, "context": wide.outputs, "output": made}
+    of_heads["output_as_a_sum"] = products.sum(0) + module.out_proj.bias
+    of_wide = {"q": wide.q, "k": wide.k, "v": wide.v, "context": wide.outputs, "output": output}
     tensors = {"x": x, "in_proj_weight": module.in_proj.weight.detach()}
     tensors |= {f"wide_{name}": tensor for name, tensor in of_wide.items()}
     tensors |= {f"small_{name}": tensor for name, tensor in of_heads.items()}
-    differences = {name: distance(each, of_wide.get(name, made)) for name, each in of_heads.items()}
+    differences = {name: distance(x, of_wide.get(name, output)) for name, x in of_heads.items()}
     owners = [f"{part}, head {h + 1}" for part in "qkv" for h in heads]
     rows_of_heads = Table(
         "1",
@@ -382,10 +382,8 @@ def projections() -> TraceReport:
         (label(name), [" ".join(map(str, each.shape)), number(each.abs().max(), 4), tiny(apart)])
         for (name, each), apart in zip(of_heads.items(), differences.values(), strict=True)
     ]
-    in_small, in_wide = (
-        weights.numel() + biases.numel(),
-        sum(each.numel() for each in module.in_proj.parameters()),
-    )
+    in_small = weights.numel() + biases.numel()
+    in_wide = sum(each.numel() for each in module.in_proj.parameters())
     compared = Table(
         "3",
         "Small projections compared with the wide one",
