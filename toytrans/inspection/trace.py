@@ -121,7 +121,7 @@ def trace(inspected: InspectedBatch, part: Part, layer: int) -> Trace:
     model = inspected.model
     stack = model.encoder_stack() if part == "encoder" else model.decoder_stack()
     if not 1 <= layer <= len(stack):
-        raise UserError(f"layer {layer}: the part {part} has layers 1 to {len(stack)}")
+        raise UserError(f"layer {layer}: part {part} has layers 1 to {len(stack)}")
     with recording(model.modules()) as calls, torch.no_grad():
         model(inspected.batch.src, inspected.batch.tgt_in)
     # shared layers run once for each place in the stack; embeddings may be shared as well
