@@ -73,9 +73,6 @@ def examine(run: RunSnapshot) -> list[Finding]:
     return [*findings, *planted_fault(run)]
 
 
-# Any run -------------------------------------------------------------------------------------
-
-
 def planted_fault(run: RunSnapshot) -> Iterator[Finding]:
     """A fault that the config names."""
     if not is_sealed(run.config.fault) and (fault := opened(run.config.fault)):
@@ -123,9 +120,6 @@ def ended_badly(run: RunSnapshot) -> Iterator[Finding]:
         evidence = f"step {run.step:,} of {train.max_steps:,}, rate {records[-1]['lr']:.2g} of "
         evidence += f"{train.lr:.2g} at its peak"
         yield Finding("cut_short", "odd", what, evidence, "continue with --resume")
-
-
-# Any training with finite numbers ------------------------------------------------------------
 
 
 def wrong_outputs(run: RunSnapshot) -> Iterator[Finding]:
@@ -220,9 +214,6 @@ def got_worse(run: RunSnapshot) -> Iterator[Finding]:
             yield Finding("loss_rises", "odd", what, evidence, _warm_up(run))
 
 
-# A training that did not solve its task ------------------------------------------------------
-
-
 def learned_too_little(run: RunSnapshot) -> Iterator[Finding]:
     """A loss that never fell, stopped falling, or was still falling; a gradient near zero."""
     end, train = run.settled_loss, run.config.train
@@ -295,9 +286,6 @@ def unseen_lengths(run: RunSnapshot) -> Iterator[Finding]:
         remedy = "only anchored positions reach further; toytrans eval reports lengths beyond apart"
         evidence = f"trained {trained}, valid {valid}"
         yield Finding("unseen_lengths", "odd", what, evidence, remedy)
-
-
-# What several rules say ----------------------------------------------------------------------
 
 
 def _warm_up(run: RunSnapshot) -> str:

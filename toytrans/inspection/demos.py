@@ -53,9 +53,6 @@ def _entropy(weights: Tensor) -> Tensor:
     return terms.sum(-1)
 
 
-# Without the mask ----------------------------------------------------------------------------
-
-
 def leaks(traced: Trace, row: int) -> TraceReport:
     """The share of each query's weights on pads, and in the decoder on the future.
 
@@ -92,8 +89,6 @@ def leaks(traced: Trace, row: int) -> TraceReport:
     facts = traced.facts | {"queries": [inspected.names(ids) for ids in queries]}
     return TraceReport(tables, shares, facts)
 
-
-# Without the scale ---------------------------------------------------------------------------
 
 WIDTHS = (4, 8, 16, 32, 64, 128, 256)
 """Widths of a head in the example."""
@@ -197,8 +192,6 @@ def _plot(
     return Table("2", title, columns, rows, legend=legend, marks=True)
 
 
-# Ten ragged lists into eight heads -----------------------------------------------------------
-
 LENGTHS = (16, 5, 11, 2, 5, 5, 1, 20, 16, 14)
 """Lengths of the ten lists. The longest has 20 symbols, and EOS makes 21."""
 
@@ -260,8 +253,6 @@ def _leaks_of_lists(real: Tensor, shares: list[Tensor]) -> Table:
         ),
     )
 
-
-# Thirty queries, fifty keys ------------------------------------------------------------------
 
 QUERIES, KEYS, DK, DV, SPLIT = 30, 50, 128, 256, 4
 
@@ -331,9 +322,6 @@ def sdpa() -> TraceReport:
     return TraceReport([memory, weights, roots], tensors, {"example": "sdpa"})
 
 
-# One wide projection, or one per head? -------------------------------------------------------
-
-
 @torch.no_grad()
 def projections() -> TraceReport:
     """One projection for all heads equals small projections per head.
@@ -398,9 +386,6 @@ def projections() -> TraceReport:
     )
     facts = {"example": "projections", "differences": differences}
     return TraceReport([rows_of_heads, *queries, compared], tensors, facts)
-
-
-# One masked pass, or step by step? -----------------------------------------------------------
 
 
 def decoding(inspected: InspectedBatch, row: int) -> TraceReport:

@@ -70,11 +70,12 @@ class InspectedBatch:
     @cached_property
     def masks(self) -> Masks:
         """The masks that the first layers received: each (B, 1, Tq or 1, Tk)."""
-        return Masks(*(self._mask(name) for name in ATTENTIONS))
-
-    def _mask(self, name: str) -> Tensor:
-        mask = self.calls[name].context.mask
-        return torch.ones_like(self.ids(name)[1]).bool()[:, None, None] if mask is None else mask
+        masks = []
+        for name in ATTENTIONS:
+            mask = self.calls[name].context.mask
+            every = torch.ones_like(self.ids(name)[1]).bool()[:, None, None]
+            masks.append(every if mask is None else mask)
+        return Masks(*masks)
 
     @property
     def most_padded(self) -> int:
@@ -170,11 +171,7 @@ def fresh(make: Callable[[], Transformer], seed: int) -> Transformer:
 def batch_of_run(run: Run, src: Sequence[str] = (), tgt: Sequence[str] = ()) -> InspectedBatch:
     """Pairs of sequences as a run reads them; none: its first training pairs. Raises UserError."""
     config = run.config
-    batch = (
-        batch_of_sequences(src, tgt, run.vocabulary, config.source_bos)[0]
-        if src
-        else _first_pairs(config, open_dataset(config, run.facts))
-    )
+    batch = _batch(config, lambda: open_dataset(config, run.facts), run.vocabulary, src, tgt)
     weights = f"weights of {run.title}"
     return InspectedBatch(batch, run.vocabulary, as_transformer(run.model), weights, config.fault)
 
@@ -185,11 +182,7 @@ def batch_of_config(
     """The same for the fresh model of a config."""
     dataset = open_dataset(config)
     vocabulary = dataset.facts.vocabulary
-    batch = (
-        batch_of_sequences(src, tgt, vocabulary, config.source_bos)[0]
-        if src
-        else _first_pairs(config, dataset)
-    )
+    batch = _batch(config, lambda: dataset, vocabulary, src, tgt)
     model = fresh(lambda: as_transformer(build_model(config, vocabulary)), config.seed)
     remarks = filter(None, (f"fresh weights, seed {config.seed}", fault_remark(config.fault)))
     return InspectedBatch(batch, vocabulary, model, "; ".join(remarks), config.fault)
@@ -203,11 +196,20 @@ def batch_of_pairs(src: Sequence[str], tgt: Sequence[str]) -> InspectedBatch:
     return InspectedBatch(batch, vocabulary, model, "fresh weights")
 
 
-def _first_pairs(config: Config, dataset: Dataset) -> Batch:
-    """The first two training pairs, padded to one batch as training receives them."""
-    size = dataset.size("train")
+def _batch(
+    config: Config,
+    dataset: Callable[[], Dataset],
+    vocabulary: Vocabulary,
+    src: Sequence[str],
+    tgt: Sequence[str],
+) -> Batch:
+    """Sequences, or the first two training pairs, padded to one batch as training receives them."""
+    if src:
+        return batch_of_sequences(src, tgt, vocabulary, config.source_bos)[0]
+    data = dataset()
+    size = data.size("train")
     chosen = torch.arange(2 if size is None else min(2, size))
-    batch = make_batch(dataset.pairs("train", chosen), config.source_bos)
+    batch = make_batch(data.pairs("train", chosen), config.source_bos)
     return objective_of(config.fault).batch(batch)
 
 
