@@ -14,8 +14,9 @@ from members import member
 from rich.console import Console
 
 from toytrans.cli.render.results import print_comparison
-from toytrans.sweeps.comparison import Comparison, group
-from toytrans.sweeps.measure import Member, of_lengths
+from toytrans.sweeps.comparison import Comparison
+from toytrans.sweeps.groups import Member, group
+from toytrans.sweeps.measure import of_lengths
 from toytrans.sweeps.picture import draw
 
 MATCH = ("--lengths", "1:7", "--examples", "40")
@@ -125,7 +126,7 @@ def compared(members: list[Member]) -> Comparison:
 def test_a_picture_says_what_its_letters_stand_for():
     sections = {"positions": "rotary", "d_ff": 8, "d_model": 32, "norm": "post"}
     picture = draw(compared([member(0.5), member(0.5, model=sections)]), "", "svg").decode()
-    words = re.findall("<!-- (.*?) -->", picture)
+    words = re.findall(">([^<>]+)</text>", picture)
     assert any(line.startswith("B: ") and "d_ff 8" in line for line in words), words
 
 

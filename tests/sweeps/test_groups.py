@@ -6,7 +6,7 @@ import pytest
 from conftest import config_of
 from members import member
 
-from toytrans.sweeps.comparison import differing_keys, group, pairs, parts_of
+from toytrans.sweeps.groups import differing_keys, group, pairs
 from toytrans.sweeps.intervals import t_975
 
 ROTARY, ALIBI = {"model": {"positions": "rotary"}}, {"model": {"positions": "alibi"}}
@@ -30,7 +30,7 @@ def test_a_run_in_trouble_is_in_its_group_and_not_in_its_mean():
     assert len(found.members) == 3 and len(found.counted) == 2
     assert found.summary().mean == pytest.approx(0.3)
     (lost,) = group([member(0.9, 2, problem="diverged")])
-    assert lost.summary() is None and lost.curve() == {} and parts_of([lost]) == []
+    assert lost.summary() is None and lost.curve() == {}
 
 
 def test_keys_that_follow_from_others_set_nothing_apart():

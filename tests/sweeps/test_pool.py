@@ -83,17 +83,6 @@ def test_a_fork_server_that_is_killed_costs_the_runs_that_it_starts(here: Path, 
     assert "no process could be started" in trials.read_failure(sweep.trials[0].path).reason
 
 
-@pytest.mark.parametrize(
-    ("code", "said"),
-    [(1, "exit code 1"), (-9, "killed by signal 9 (out"), (-11, "killed by signal 11;")],
-)
-def test_an_exit_code_is_kept_as_the_reason(here: Path, code: int, said: str):
-    (each,) = planned().trials
-    failure = trials.failure_by_code(each, code)
-    assert failure is not None and said in failure.reason
-    assert trials.read_failure(each.path) == failure
-
-
 def at_once(command: Command, monkeypatch: pytest.MonkeyPatch, *words: str) -> tuple[int, str]:
     """How many processes a sweep would run at once, and what it says."""
     asked = []

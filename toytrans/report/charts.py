@@ -7,16 +7,16 @@ import math
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from io import StringIO
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from markupsafe import Markup, escape
 
+from toytrans.figures import drawn
 from toytrans.inspection.table import printable
-from toytrans.sweeps.picture import check_matplotlib
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 MOST_POINTS = 400
 """Points of a curve of one run; more are thinned out evenly."""
@@ -152,19 +152,14 @@ def _chart(
     title: str, draw: Callable[["Axes"], None], inches: tuple[float, float] = (6, 2.6)
 ) -> Chart:
     """Raises UserError without matplotlib."""
-    check_matplotlib()
-    import matplotlib.style
-    from matplotlib.figure import Figure
 
-    ours = {"text.parse_math": False, "svg.hashsalt": title, "svg.fonttype": "none", "font.size": 9}
-    with matplotlib.style.context(["default", ours]), warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of letters that its font lacks; the reader's has them
-        figure = Figure(inches, layout="constrained")
+    def fill(figure: "Figure") -> None:
         axes = figure.subplots()
         axes.spines[["top", "right"]].set_visible(False)
         draw(axes)
-        file = StringIO()
-        nothing = dict.fromkeys(("Date", "Creator", "Format", "Type"))
-        figure.savefig(file, format="svg", metadata=nothing)
-    _, tag, rest = file.getvalue().partition("<svg")
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of letters that its font lacks; the reader's has them
+        picture = drawn(inches, fill, svg_hashsalt=title, font_size=9).decode()
+    _, tag, rest = picture.partition("<svg")
     return Chart(title, Markup(f'{tag} role="img" aria-label="{escape(title)}"{rest}'))

@@ -61,7 +61,7 @@ def summarise(values: Sequence[float], pairs: int | None = None) -> Summary:
 
 
 def difference_of(
-    first: Sequence[float], second: Sequence[float], pairs: tuple[int, int] | None = None
+    values: Sequence[tuple[float, float]], pairs: tuple[int, int] = (0, 0)
 ) -> Summary:
     """The values of two groups at equal seeds, the first less the second.
 
@@ -69,10 +69,10 @@ def difference_of(
     on, it is no narrower than that of two independent shares of so many pairs, which joins the
     Wilson intervals of both (Newcombe 1998, Statistics in Medicine 17:873, method 10).
     """
-    found = summarise([a - b for a, b in zip(first, second, strict=True)])
-    if pairs is None or found.low is None or found.high is None:
+    found = summarise([ours - theirs for ours, theirs in values])
+    if 0 in pairs or found.low is None or found.high is None:
         return found
-    ours, theirs = fmean(first), fmean(second)
+    ours, theirs = (fmean(column) for column in zip(*values, strict=True))
     low, high = wilson_interval(ours * pairs[0], pairs[0])
     low_2, high_2 = wilson_interval(theirs * pairs[1], pairs[1])
     below = found.mean - sqrt((ours - low) ** 2 + (high_2 - theirs) ** 2)

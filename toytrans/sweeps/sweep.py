@@ -67,18 +67,18 @@ class Sweep:
 
     def beginning(self) -> list[str]:
         """What will be run, one sentence each: which runs are finished, go on or start."""
-        runs: dict[str, list[str]] = {"finished": [], "goes on": [], "starts": []}
-        for trial in self.trials:
-            if trial.is_done():
-                runs["finished"].append(trial.title)
-            elif step := trial.saved_step():
-                runs["goes on"].append(f"{trial.title} from step {step}")
-            else:
-                runs["starts"].append(trial.title)
-        told = [f"{what}: {listed(some)}" for what, some in runs.items() if some]
-        if len(self.trials) in (len(runs["finished"]), len(runs["starts"])):
-            told = ["all are finished"] if runs["finished"] else []
-        return [f"{self.folder}: {len(self.trials)} run{'s' * (len(self.trials) > 1)}", *told]
+        told = [f"{self.folder}: {len(self.trials)} run{'s' * (len(self.trials) > 1)}"]
+        waiting = self.waiting()
+        if not waiting:
+            return [*told, "all are finished"]
+        steps = {trial.title: trial.saved_step() for trial in waiting}
+        names = [trial.title for trial in self.trials if trial.title not in steps]
+        going = [f"{title} from step {step}" for title, step in steps.items() if step]
+        starting = [title for title, step in steps.items() if not step]
+        if len(starting) < len(self.trials):
+            parts = {"finished": names, "goes on": going, "starts": starting}
+            told += [f"{what}: {listed(some)}" for what, some in parts.items() if some]
+        return told
 
     def train(
         self,
@@ -92,36 +92,37 @@ class Sweep:
             self.folder.mkdir(parents=True, exist_ok=True)
             write_json(self.folder / SWEEP, {"made": made(), **self.about})
         waiting = self.waiting()
-        with contextlib.closing(
-            run_on_ray(waiting, jobs, gpu_share)
-            if on == "ray"
-            else run_here(waiting, processes_for(waiting, jobs))
-        ) as rounds:
+        if on == "ray":
+            rounds = run_on_ray(waiting, jobs, gpu_share)
+        else:
+            rounds = run_here(waiting, processes_for(waiting, jobs))
+        with contextlib.closing(rounds):
             yield from rounds
 
 
 def write(sweep: Sweep, metric: Metric = "exact_match") -> Comparison:
     """Compare all runs in the folder of a sweep, and write tables and plot. Raises UserError."""
     compared = compare([sweep.folder], metric, sweep.trials[0].measures[TEST])
+    configs = [
+        {
+            "differs": {key: cell(value) for key, value in each.differs.items()},
+            "config": by_names(each.members[0].config.without_seeds()),
+        }
+        for each in compared.groups
+    ]
     about = {
         "measure": compared.measure.model_dump(mode="json"),
-        "configs": [
-            {
-                "differs": {key: cell(value) for key, value in each.differs.items()},
-                "config": by_names(each.members[0].config.without_seeds()),
-            }
-            for each in compared.groups
-        ],
+        "configs": configs,
         "not_counted": {str(path): why for path, why in compared.problems.items()},
     }
     files = write_tables(sweep.folder, compared.table(), about)
-    try:
+    with contextlib.suppress(UserError):  # no matplotlib
         picture = draw(compared, sweep.folder.name)
-    except UserError:  # no matplotlib
-        return replace(compared, files=files)
-    with disk_errors(sweep.folder, PLOT):
-        write_file(sweep.folder / PLOT, picture)
-    return replace(compared, files=[*files, sweep.folder / PLOT])
+        files.append(sweep.folder / PLOT)
+    if len(files) > 2:
+        with disk_errors(sweep.folder, PLOT):
+            write_file(sweep.folder / PLOT, picture)
+    return replace(compared, files=files)
 
 
 def plan(
@@ -151,13 +152,11 @@ def plan(
     check_folder(folder)
     there = {path.name[-8:]: path for path in folder.glob("*-????????")}
     trials, hashed = [], dict[Paths, str]()
-    for seed in seeds:
-        for choice, config in zip(choices, configs, strict=True):
-            seeded = config.model_copy(update={"seed": seed})
-            path = path_of(folder, _label(choice, seed), seeded, hashed)
-            path = there.get(path.name[-8:], path)  # the same by other keys of a grid
-            title = " ".join([*choice, f"seed {seed}"])
-            trials.append(Trial(path, seeded, {TEST: measure}, title))
+    for seed, (choice, config) in itertools.product(seeds, zip(choices, configs, strict=True)):
+        seeded = config.model_copy(update={"seed": seed})
+        path = path_of(folder, _label(choice, seed), seeded, hashed)
+        path = there.get(path.name[-8:], path)  # the same by other keys of a grid
+        trials.append(Trial(path, seeded, {TEST: measure}, " ".join([*choice, f"seed {seed}"])))
     about = {
         "measure": measure.model_dump(mode="json"),
         "grid": grid,
