@@ -42,9 +42,6 @@ MOST_PAIRS, MOST_LENGTHS, MOST_INTERVALS = 10, 25, 3
 """Rows of a table of pairs, where more are those of the first group alone; rows of a table of
 lengths; groups whose intervals are in it too."""
 
-MOST_SEEDS = 1000
-"""More seeds than these are not counted for people."""
-
 LEARNED = 0.5
 """Exact match within the training lengths, below which a model has not learned the task."""
 
@@ -192,8 +189,7 @@ class Comparison:
         rows, needed = [], []
         for first, second, difference, ahead, behind, _ in some:
             if seeds := seeds_needed(difference):
-                count = str(seeds) if seeds <= MOST_SEEDS else f"more than {MOST_SEEDS:,}"
-                needed.append(f"{first.name} - {second.name} {count}")
+                needed.append(f"{first.name} - {second.name} {seeds:,}")
             cells = [str(difference.runs), *self._cells(difference, signed=True)]
             rows.append([first.name, second.name, *cells, str(ahead), str(behind)])
         if rows:
@@ -309,18 +305,13 @@ class Comparison:
             "about": self._measured("all"),
             "groups": list(map(plain, self.groups)),
             "pairs": [
-                {
-                    "first": self.groups.index(pair.first),
-                    "second": self.groups.index(pair.second),
-                    "part": part,
-                    "ahead": pair.ahead,
-                    "behind": pair.behind,
-                    "level": pair.level,
-                    "seeds_needed": seeds_needed(pair.difference),
-                }
-                | pair.difference._asdict()
+                {"first": self.groups.index(first), "second": self.groups.index(second)}
+                | {"part": part, "ahead": ahead, "behind": behind, "level": level}
+                | {"seeds_needed": seeds_needed(difference), **difference._asdict()}
                 for part in parts
-                for pair in pairs(self.groups, part, metric)
+                for first, second, difference, ahead, behind, level in pairs(
+                    self.groups, part, metric
+                )
             ],
             "unread": [{"run": str(path), "problem": why} for path, why in self.unread.items()],
         }
@@ -369,21 +360,19 @@ def compare(
     in words; empty = those of each run's split. take: measures runs that have no such numbers;
     nothing is written. kept: whether numbers that a sweep has kept will do.
     """
-    found, measures = dict[Path, RunFolder | str](), set[Measure | None]()
+    runs, unread, measures = dict[Path, RunFolder](), dict[Path, str](), set[Measure | None]()
     for path in paths:
         saved = read_sweep(path)
         measures.add(saved.measure if saved else None)
         for each in [path] if is_run(path) else _runs_in(path, saved.runs if saved else []):
             try:
-                found[each] = RunFolder.open(each)
+                runs[each] = RunFolder.open(each)
             except UserError as error:
                 failure = read_failure(each)
-                found[each] = failure.reason if failure else str(error)
+                unread[each] = failure.reason if failure else str(error)
     measure = measure or (measures.pop() if len(measures) == 1 else None)
     measure = measure or of_lengths(None, None)
-    runs = [run for run in found.values() if isinstance(run, RunFolder)]
-    members = [_member(run, measure, take, kept=kept) for run in runs]
-    unread = {path: why for path, why in found.items() if isinstance(why, str)}
+    members = [_member(run, measure, take, kept=kept) for run in runs.values()]
     splits = {split_of(member.config) for member in members}
     about = about or f"{' or '.join(sorted(splits))} pairs"
     return Comparison(measure, metric, about, group(members), unread)

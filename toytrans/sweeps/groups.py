@@ -64,31 +64,21 @@ class Member:
 
     def value(self, metric: Metric, place: Place = "all") -> float | None:
         """None where it is not known."""
-        return self._at(metric, place)[0]
+        if metric == "perplexity":
+            loss = self.value("loss", place)
+            return None if loss is None else math.exp(min(loss, 700.0))
+        return self._row(metric, place)[0]
 
-    def pairs(self, metric: Metric, place: Place) -> int:
-        """How many pairs a share rests on."""
-        return self._at(metric, place)[1] or 0
-
-    def _at(self, metric: Metric, place: Place) -> tuple[float | None, int | None]:
-        if self.result is None:
-            return None, None
-        if metric in OF_RUN:
-            return self.numbers[None, metric] if place == "all" else (None, None)
-        decoding = self.result.measure.decoding.replace("-", "_")
-        names = {"exact_match": f"exact_match_{decoding}", "perplexity": "loss"}
-        names["token_accuracy"] = "token_accuracy_teacher_forced"
-        names["free_token_accuracy"] = "token_accuracy_free_running"
-        value, pairs = self.numbers.get((place, names.get(metric, metric)), (None, None))
-        if metric == "perplexity" and value is not None:
-            value = math.exp(min(value, 700.0))
-        return value, pairs
-
-    @property
-    def draw(self) -> int | None:
-        """The seed that its pairs are drawn from; None where files have them."""
+    def pairs(self, metric: Metric, place: Place) -> tuple[int | None, int]:
+        """The seed that its pairs are drawn from, None where files have them; and how many pairs
+        of a place its value rests on."""
         given = self.config.data.task is None or (self.result and self.result.of_files)
-        return None if given else self.config.data_seed
+        return None if given else self.config.data_seed, self._row(metric, place)[1] or 0
+
+    def _row(self, metric: Metric, place: Place) -> tuple[float | None, int | None]:
+        column = self.result.measure.column(metric) if self.result else metric
+        where = None if metric in OF_RUN and place == "all" else place
+        return self.numbers.get((where, column), (None, None))
 
 
 @dataclass(frozen=True)
@@ -110,8 +100,7 @@ class Group:
     @property
     def values(self) -> str:
         """What sets it apart, in full."""
-        names = ((key.rpartition(".")[2], shown(value)) for key, value in self.differs.items())
-        return ", ".join(f"{key} {value}" for key, value in names)
+        return ", ".join(f"{key.rpartition('.')[2]} {shown(v)}" for key, v in self.differs.items())
 
     @property
     def counted(self) -> list[Member]:
@@ -129,12 +118,12 @@ class Group:
     def pairs(self, place: Place, metric: Metric, seeds: Container[Seeds] | None = None) -> int:
         """The pairs that the values of all seeds rest on, or of some; 0 where a value is no share.
         Those that several seeds share are counted once."""
-        found: dict[int | None, int] = {}
+        counts: dict[int | None, int] = {}
         for member in self.counted if metric in SHARES else ():
             if seeds is None or member.seeds in seeds:
-                before = found.get(member.draw, 0)
-                found[member.draw] = max(before, member.pairs(metric, place))
-        return sum(found.values())
+                draw, count = member.pairs(metric, place)
+                counts[draw] = max(count, counts.get(draw, 0))
+        return sum(counts.values())
 
     def summary(self, place: Place = "all", metric: Metric = "exact_match") -> Summary | None:
         """None where no run has the place."""

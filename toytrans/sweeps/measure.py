@@ -108,6 +108,15 @@ class Measure(Section):
         }
         return labels.get(metric, metric)
 
+    def column(self, metric: Metric) -> str:
+        """The metric as tables name it."""
+        columns = {
+            "exact_match": f"exact_match_{self.decoding.replace('-', '_')}",
+            "token_accuracy": "token_accuracy_teacher_forced",
+            "free_token_accuracy": "token_accuracy_free_running",
+        }
+        return columns.get(metric, metric)
+
     def selection(self) -> Selection:
         return Selection(self.lengths, self.pairs, self.side)
 

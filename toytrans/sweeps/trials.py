@@ -25,7 +25,7 @@ import tempfile
 import threading
 import time
 import traceback
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from types import ModuleType
@@ -34,7 +34,6 @@ from typing import Annotated, Any, Literal, NamedTuple
 import torch
 from pydantic import AfterValidator, BaseModel, ConfigDict
 
-from toytrans.config.load import flatten
 from toytrans.config.schema import Config, Paths
 from toytrans.data.files import sha256_of
 from toytrans.errors import UserError, how_to_install, ran_out_of_memory, shortened
@@ -103,53 +102,40 @@ class Trial(NamedTuple):
 
 def path_of(folder: Path, label: str, config: Config, hashed: dict[Paths, str]) -> Path:
     """The folder of a trial. hashed: SHA-256 of data files, so that each is read once."""
-
-    def contents(paths: Paths) -> str:
+    contents = digests(config.references.values())
+    for paths in files_of(config).values():
         if paths not in hashed:
             hashed[paths] = sha256_of(paths)
-        return hashed[paths]
-
-    def code(reference: str) -> list[str]:
-        return [reference.rpartition(":")[2], *digests([reference])]
-
-    text = json_text(flatten(_described(config, contents, code)))
+        contents.append(hashed[paths])
+    text = json_text([by_names(config), contents])
     return folder / f"{label}-{hashlib.sha256(text.encode()).hexdigest()[:8]}"
 
 
 def by_names(config: Config) -> dict[str, Any]:
     """A config as values, its data files and code by their names, whatever folder they lie in."""
-
-    def names(paths: Paths) -> str | list[str]:
-        if isinstance(paths, str):
-            return Path(paths).name
-        return [Path(path).name for path in paths]
-
-    return _described(config, names, lambda reference: Path(reference).name)
-
-
-def _described(
-    config: Config, of_files: Callable[[Paths], Any], of_code: Callable[[str], Any]
-) -> dict[str, Any]:
-    """The values of a config, with something else for its data files and code."""
     values = config.model_dump(mode="json")
-    for part in ("train", "valid", "test"):
-        if paths := getattr(config.data.files, part, None):
-            values["data"]["files"][part] = of_files(paths)
+    for part, paths in files_of(config).items():
+        names = [Path(path).name for path in ([paths] if isinstance(paths, str) else paths)]
+        values["data"]["files"][part] = names[0] if isinstance(paths, str) else names
     for key, reference in config.references.items():
         section, _, name = key.partition(".")
-        values[section][name] = of_code(reference)
+        values[section][name] = Path(reference).name
     return values
+
+
+def files_of(config: Config) -> dict[str, Paths]:
+    """The data files that a config names: train, valid and test, as far as it does."""
+    named = ((part, getattr(config.data.files, part, None)) for part in ("train", "valid", "test"))
+    return {part: paths for part, paths in named if paths}
 
 
 # Failures ------------------------------------------------------------------------------------
 
 
-def _written(text: str) -> str:
-    """At most 2,000 characters that JSON can hold: of a path that is no UTF-8, escape codes."""
-    return shortened(text.encode(errors="backslashreplace").decode())
-
-
-Text = Annotated[str, AfterValidator(_written)]
+Text = Annotated[
+    str, AfterValidator(lambda text: shortened(text.encode(errors="backslashreplace").decode()))
+]
+"""At most 2,000 characters that JSON can hold: of a path that is no UTF-8, escape codes."""
 
 
 class Failure(BaseModel):
@@ -242,7 +228,7 @@ def processes_for(trials: Sequence[Trial], asked: int | None = None) -> int:
 def run_here(trials: Sequence[Trial], at_once: int) -> Generator[list[Ended]]:
     """Run trials; yields those that have ended, about once a second. Closed early, it lets every
     training save."""
-    # the server's socket lies in the temporary folder, and its path has at most 107 characters
+    # the server's socket lies in the temporary folder; its path has at most 107 characters
     forks = sys.platform == "linux" and len(tempfile.gettempdir()) <= 70
     context: Any = multiprocessing.get_context("forkserver" if forks else "spawn")
     if forks:
@@ -269,7 +255,12 @@ def run_here(trials: Sequence[Trial], at_once: int) -> Generator[list[Ended]]:
                     process.join()
                 except EOFError:  # it was killed
                     process.join()
-                    ended.append(_lost(trial, f"its process {_end_of(process.exitcode)}"))
+                    code = process.exitcode
+                    how = f"ended with exit code {code}"
+                    if code < 0:
+                        more = " (out of memory?)" if code == -9 else ""
+                        how = f"was killed by signal {-code}{more}"
+                    ended.append(_lost(trial, f"its process {how}; the same command goes on"))
             yield ended
     finally:
         for process, _ in running.values():
@@ -307,11 +298,6 @@ def _end_with_parent() -> None:
         signal.raise_signal(signal.SIGTERM)
 
 
-def _end_of(code: int) -> str:
-    killed = f"was killed by signal {-code}{' (out of memory?)' if code == -9 else ''}"
-    return f"{killed if code < 0 else f'ended with exit code {code}'}; the same command goes on"
-
-
 def _lost(trial: Trial, reason: str) -> Ended:
     """A failure that its own process could not write."""
     failure = Failure(reason=f"{trial.path}: {reason}")
@@ -320,13 +306,6 @@ def _lost(trial: Trial, reason: str) -> Ended:
 
 
 # Ray -----------------------------------------------------------------------------------------
-
-RAY_RETRIES, RAY_SECONDS_TO_SAVE = 3, 60.0
-
-RAY_QUIET = {
-    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",  # else Ray warns that it will change
-    "RAY_USAGE_STATS_ENABLED": "0",
-}
 
 
 def check_ray() -> None:
@@ -348,7 +327,7 @@ def run_on_ray(
     """
     with _connected() as ray:
         has_gpus = ray.cluster_resources().get("GPU", 0) > 0
-        task = ray.remote(max_calls=1, max_retries=RAY_RETRIES, num_cpus=1)(_task)
+        task = ray.remote(max_calls=1, max_retries=3, num_cpus=1)(_task)
         waiting, running = list(trials), dict[Any, Trial]()
         try:
             while waiting or running:
@@ -359,12 +338,21 @@ def run_on_ray(
                     place = task.options(num_gpus=(gpu_share or 1.0) if on_gpu else 0.0)
                     running[place.remote(trial, trial.code(), os.getcwd())] = trial
                 done, _ = ray.wait(list(running), num_returns=len(running), timeout=1.0)
-                yield [_outcome(ray, each, running.pop(each)) for each in done]
+                ended = list[Ended]()
+                for each in done:
+                    trial = running.pop(each)
+                    try:
+                        ended.append((trial, ray.get(each)))
+                    except ray.exceptions.RayError as error:
+                        reason = str(error).strip().partition("\n")[0]
+                        lost = f"Ray lost it ({type(error).__name__}: {reason})"
+                        ended.append(_lost(trial, f"{lost}; the same command goes on"))
+                yield ended
         finally:
             for reference in running:
                 ray.cancel(reference)
             if running:
-                ray.wait(list(running), num_returns=len(running), timeout=RAY_SECONDS_TO_SAVE)
+                ray.wait(list(running), num_returns=len(running), timeout=60.0)
 
 
 def _task(trial: Trial, code: Mapping[str, bytes], folder: str) -> Failure | None:
@@ -377,20 +365,12 @@ def _task(trial: Trial, code: Mapping[str, bytes], folder: str) -> Failure | Non
     return run(trial)
 
 
-def _outcome(ray: Any, reference: Any, trial: Trial) -> Ended:
-    try:
-        return trial, ray.get(reference)
-    except ray.exceptions.RayError as error:
-        reason = str(error).strip().partition("\n")[0]
-        lost = f"Ray lost it ({type(error).__name__}: {reason})"
-        return _lost(trial, f"{lost}; the same command goes on")
-
-
 @contextlib.contextmanager
 def _connected() -> Iterator[Any]:
     """Ray, connected to RAY_ADDRESS, to a cluster that runs here, or to one that is started for as
     long as the block lasts. Raises UserError."""
-    os.environ.update({name: os.environ.get(name, value) for name, value in RAY_QUIET.items()})
+    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # else it warns of a change
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     check_ray()
     import ray
 
