@@ -45,9 +45,8 @@ from toytrans.training.run import RUNS
 
 SWEEPS, PLOT = RUNS / "sweeps", "plot.png"
 
-MOST_TRIALS = 10_000
-MOST_NAMES = 10
-"""Of a sentence."""
+MOST_TRIALS, MOST_NAMES = 10_000, 10
+"""Of a sweep, and of a sentence."""
 
 LoadConfig = Callable[[Sequence[str]], Config]
 """The config with some `section.key=value` laid over it. Raises UserError."""
@@ -116,13 +115,13 @@ def write(sweep: Sweep, metric: Metric = "exact_match") -> Comparison:
         "not_counted": {str(path): why for path, why in compared.problems.items()},
     }
     files = write_tables(sweep.folder, compared.table(), about)
-    with contextlib.suppress(UserError):  # no matplotlib
+    try:
         picture = draw(compared, sweep.folder.name)
-        files.append(sweep.folder / PLOT)
-    if len(files) > 2:
-        with disk_errors(sweep.folder, PLOT):
-            write_file(sweep.folder / PLOT, picture)
-    return replace(compared, files=files)
+    except UserError:  # no matplotlib
+        return replace(compared, files=files)
+    with disk_errors(sweep.folder, PLOT):
+        write_file(sweep.folder / PLOT, picture)
+    return replace(compared, files=[*files, sweep.folder / PLOT])
 
 
 def plan(
