@@ -155,7 +155,7 @@ def test_boards_tasks_and_files_that_are_not_there_are_refused(tiny, command: Co
     message = refused("board", "tiny", "copy", "shift")
     assert "tiny has no task 'shift'; it has 'copy', 'reverse'" in message
     board = TINY.replace("task: copy", "files: {train: t.txt, test: t.txt}")
-    (tiny / "tiny.yaml").write_text(board.replace("knows: nothing", "knows: nothing\nfiles_from: them"))
+    (tiny / "tiny.yaml").write_text(board.replace("knows:", "files_from: them\nknows:"))
     for words, said in (((), "this board needs t.txt: "), (("--data", "."), "t.txt: no such file")):
         message = refused("board", "tiny", *words)
         assert said in message and "they come from them; name their folder with --data" in message
