@@ -40,7 +40,7 @@ ABSOLUTE = ("sinusoidal", "learned", "none")
 FORMATS: dict[ExportFormat, Format] = {
     "safetensors": Format(()),
     "huggingface": Format(("transformers", "tokenizers"), ABSOLUTE),
-    "ctranslate2": Format(("ctranslate2",), (*ABSOLUTE, "rotary", "relative", "t5")),
+    "ctranslate2": Format(("ctranslate2",), (*ABSOLUTE, "rotary", "t5")),
     "onnx": Format(("onnx", "onnxscript", "onnxruntime")),
 }
 

@@ -15,12 +15,8 @@ from toytrans.training.run import Run
 
 ACTIVATIONS = {"relu": "RELU", "gelu": "GELU", "gelu_tanh": "GELUTanh"}
 
-BUCKETS = {"t5": 16, "relative": 32}
-"""Numbers per head and direction with which CTranslate2 expresses a bias by distance. As in T5, the
-first half hold one distance each. Of `relative` all others hold the same number."""
-
 FARTHEST = 128
-"""Where the last bucket begins."""
+"""The distance at which the last bucket of `t5` begins."""
 
 
 @torch.no_grad()
@@ -34,7 +30,7 @@ def write(run: Run, path: Path) -> None:
     options: dict[str, Any] = {
         "pre_norm": config.norm == "pre",
         "activation": Activation[ACTIVATIONS[config.activation]],
-        "relative_attention_bias": positions in BUCKETS,
+        "relative_attention_bias": positions == "t5",
     }
     if positions == "rotary":
         options |= {"rotary_dim": config.d_model // config.n_heads, "rotary_interleave": False}
@@ -49,15 +45,15 @@ def write(run: Run, path: Path) -> None:
     spec.decoder.projection.weight = _array(model.output.weight)
     for name, stack in stacks.items():
         side = getattr(spec, name)
-        if positions not in (*BUCKETS, "rotary"):
+        if positions not in ("t5", "rotary"):
             side.position_encodings.encodings = _array(position_table(model))
         if config.norm == "pre":
             _fill_norm(side.layer_norm, getattr(model, f"{name}_norm"))
         for theirs, layer in zip(side.layer, stack, strict=True):
             _fill_layer(theirs, layer)
-            if positions in BUCKETS:
-                rows = _bias_rows(layer.self_attention.bias_table.T)
-                rows = rows[: len(rows) // 2] if name == "decoder" else rows  # it looks back only
+            if positions == "t5":
+                rows = layer.self_attention.bias_table.T  # (buckets, H), the past before the future
+                rows = rows[: len(rows) // 2] if name == "decoder" else rows
                 theirs.self_attention.relative_attention_bias = _array(rows)
                 theirs.self_attention.relative_attention_max_distance = np.int32(FARTHEST)
     names = token_names(run.vocabulary)
@@ -95,15 +91,6 @@ def _fill_layer(theirs: Any, layer: Any) -> None:
 
 def _fill_norm(theirs: Any, norm: Any) -> None:
     theirs.gamma, theirs.beta = _array(norm.weight), _array(norm.bias)
-
-
-def _bias_rows(table: Tensor) -> Tensor:
-    """A table of `t5` (32, H) or `relative` (33, H) by bucket, the past before the future."""
-    if len(table) == 2 * BUCKETS["t5"]:
-        return table
-    reach = len(table) // 2
-    steps = torch.arange(BUCKETS["relative"]).clamp(max=reach)
-    return torch.cat((table[reach + steps], table[reach - steps]))
 
 
 def _array(values: Tensor) -> Any:
