@@ -56,13 +56,12 @@ def test_pairs_are_of_equal_seeds_alone():
         [member(v, seed, **ROTARY) for seed, v in enumerate([0.5, 0.6, 0.7, 0.7])]
         + [member(v, seed, **ALIBI) for seed, v in ((1, 0.5), (2, 0.8), (3, 0.7), (9, 0.0))]
     )
-    (found,) = pairs([first, second])
-    assert (found.first, found.second) == (first, second)
-    assert (found.difference.runs, found.ahead, found.behind, found.level) == (3, 1, 1, 1)
-    assert found.difference.mean == pytest.approx(0.0, abs=1e-9)
-    assert found.difference.low == pytest.approx(-t_975(2) * 0.1 / math.sqrt(3))
+    ((*both, difference, counts),) = pairs([first, second])
+    assert both == [first, second] and counts == {"ahead": 1, "behind": 1, "level": 1}
+    assert (difference.runs, difference.mean) == (3, pytest.approx(0.0, abs=1e-9))
+    assert difference.low == pytest.approx(-t_975(2) * 0.1 / math.sqrt(3))
     lonely = group([member(0.1, 77, **ROTARY)])[0]
-    assert pairs([lonely, second]) == []
+    assert not list(pairs([lonely, second]))
 
 
 def test_a_curve_is_over_the_runs_that_have_such_pairs():

@@ -178,20 +178,21 @@ class Comparison:
 
     def _pairs(self, part: Part) -> Iterator[Shown]:
         """Differences of two groups over equal seeds, where they share several."""
-        every = [p for p in pairs(self.groups, part, self.metric) if p.difference.runs > 1]
+        every = [pair for pair in pairs(self.groups, part, self.metric) if pair[2].runs > 1]
         some = every
         where = "" if part == "all" else f", {PARTS[part]}"
         title = f"difference over equal seeds{where}: first less second"
         if len(every) > MOST_PAIRS:
-            some = [pair for pair in every if pair.first is every[0].first]
+            some = [pair for pair in every if pair[0] is every[0][0]]
             count = f"{len(some)} of {len(every)} pairs"
-            title += f" ({count}, those of {some[0].first.name}; --json has all)"
+            title += f" ({count}, those of {some[0][0].name}; --json has all)"
         rows, needed = [], []
-        for first, second, difference, ahead, behind, _ in some:
+        for first, second, difference, counts in some:
             if seeds := seeds_needed(difference):
                 needed.append(f"{first.name} - {second.name} {seeds:,}")
             cells = [str(difference.runs), *self._cells(difference, signed=True)]
-            rows.append([first.name, second.name, *cells, str(ahead), str(behind)])
+            ahead, behind, _ = map(str, counts.values())
+            rows.append([first.name, second.name, *cells, ahead, behind])
         if rows:
             numbers = ("seeds", "mean", "sd", "95%", "ahead", "behind")
             yield Shown(title, ("first", "second"), numbers, "", rows)
@@ -306,12 +307,10 @@ class Comparison:
             "groups": list(map(plain, self.groups)),
             "pairs": [
                 {"first": self.groups.index(first), "second": self.groups.index(second)}
-                | {"part": part, "ahead": ahead, "behind": behind, "level": level}
-                | {"seeds_needed": seeds_needed(difference), **difference._asdict()}
+                | {"part": part, **counts, "seeds_needed": seeds_needed(difference)}
+                | difference._asdict()
                 for part in parts
-                for first, second, difference, ahead, behind, level in pairs(
-                    self.groups, part, metric
-                )
+                for first, second, difference, counts in pairs(self.groups, part, metric)
             ],
             "unread": [{"run": str(path), "problem": why} for path, why in self.unread.items()],
         }

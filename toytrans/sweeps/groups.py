@@ -1,14 +1,14 @@
 """Runs grouped by what differs between their configs: means over seeds, differences of groups."""
 
 import math
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import combinations
 from pathlib import Path
 from statistics import fmean
 from string import ascii_uppercase
-from typing import Any, NamedTuple
+from typing import Any
 
 from pydantic import ValidationError
 
@@ -17,7 +17,7 @@ from toytrans.config.names import Metric
 from toytrans.config.schema import Config
 from toytrans.evaluation import Span
 from toytrans.sweeps.intervals import Summary, difference_of, summarise
-from toytrans.sweeps.measure import OF_RUN, SHARES, TEST, Eval, Numbers, Place, Result, shown
+from toytrans.sweeps.measure import OF_RUN, TEST, Eval, Numbers, Place, Result, is_share, shown
 
 Seeds = tuple[int, int | None]
 """seed and data.seed"""
@@ -64,10 +64,10 @@ class Member:
 
     def value(self, metric: Metric, place: Place = "all") -> float | None:
         """None where it is not known."""
-        if metric == "perplexity":
-            loss = self.value("loss", place)
-            return None if loss is None else math.exp(min(loss, 700.0))
-        return self._row(metric, place)[0]
+        value, _ = self._row(metric, place)
+        if metric == "perplexity" and value is not None:
+            return math.exp(min(value, 700.0))
+        return value
 
     def pairs(self, metric: Metric, place: Place) -> tuple[int | None, int]:
         """The seed that its pairs are drawn from, None where files have them; and how many pairs
@@ -119,7 +119,7 @@ class Group:
         """The pairs that the values of all seeds rest on, or of some; 0 where a value is no share.
         Those that several seeds share are counted once."""
         counts: dict[int | None, int] = {}
-        for member in self.counted if metric in SHARES else ():
+        for member in self.counted if is_share(metric) else ():
             if seeds is None or member.seeds in seeds:
                 draw, count = member.pairs(metric, place)
                 counts[draw] = max(count, counts.get(draw, 0))
@@ -184,29 +184,17 @@ def _follows(config: Config, key: str) -> bool:
     return bool(flatten(now).get(key) == before)
 
 
-class Pair(NamedTuple):
-    """Two groups over the seeds that both have: the first less the second, and on how many of them
-    the first is ahead, behind and level."""
-
-    first: Group
-    second: Group
-    difference: Summary
-    ahead: int
-    behind: int
-    level: int
-
-
 def pairs(
     groups: Sequence[Group], place: Place = "all", metric: Metric = "exact_match"
-) -> list[Pair]:
-    """Every two groups that share seeds."""
-    found = []
+) -> Iterator[tuple[Group, Group, Summary, dict[str, int]]]:
+    """Every two groups that share seeds: the first less the second over these, and on how many of
+    them the first is ahead, behind and level."""
     for first, second in combinations(groups, 2):
         ours, theirs = (each.by_seed(place, metric) for each in (first, second))
         if both := [seeds for seeds in ours if seeds in theirs]:
             counts = first.pairs(place, metric, both), second.pairs(place, metric, both)
             values = [(ours[seeds], theirs[seeds]) for seeds in both]
-            difference = difference_of(values, counts)
             signs = [(a > b) - (a < b) for a, b in values]
-            found.append(Pair(first, second, difference, *map(signs.count, (1, -1, 0))))
-    return found
+            names = {"ahead": 1, "behind": -1, "level": 0}
+            counted = {name: signs.count(sign) for name, sign in names.items()}
+            yield first, second, difference_of(values, counts), counted

@@ -46,23 +46,33 @@ PARTS: dict[Part, str] = {
 Place = Part | Span
 """Pairs that have numbers of their own: a part, or some lengths."""
 
-SHARES = ("exact_match", "token_accuracy", "free_token_accuracy")
-"""Metrics from 0 to 1."""
-
 OF_RUN = ("steps", "seconds", "parameters")
 """Metrics of a whole run, whatever is measured of it."""
 
-FORMATS = {"steps": ",.0f", "seconds": ",.1f", "parameters": ",.0f"}
-FORMATS |= {"loss": ".4f", "perplexity": ".4f"}
-"""Of metrics that are no shares."""
+METRICS: dict[Metric, tuple[str, str, str]] = {
+    "exact_match": ("{how} exact match", "exact_match_{how}", ""),
+    "token_accuracy": ("teacher-forced token accuracy", "token_accuracy_teacher_forced", ""),
+    "free_token_accuracy": ("free-running token accuracy{few}", "token_accuracy_free_running", ""),
+    "loss": ("loss in nats a token", "loss", ".4f"),
+    "perplexity": ("perplexity", "loss", ".4f"),
+    "steps": ("training steps", "steps", ",.0f"),
+    "seconds": ("training seconds", "seconds", ",.1f"),
+    "parameters": ("parameters", "parameters", ",.0f"),
+}
+"""Of each metric: its words, the column of tables that it is taken from, and its format, which
+shares have none of. how: its decoding."""
+
+
+def is_share(metric: Metric) -> bool:
+    """Whether a metric goes from 0 to 1."""
+    return not METRICS[metric][2]
 
 
 def number(value: float, metric: Metric, *, signed: bool = False) -> str:
     """A value as its metric is shown."""
-    sign = "+" if signed else ""
-    if metric in FORMATS:
-        return f"{value:{sign}{FORMATS[metric]}}"
-    return f"{value:+.3f}" if signed else share(value)
+    if is_share(metric):
+        return f"{value:+.3f}" if signed else share(value)
+    return f"{value:{'+' if signed else ''}{METRICS[metric][2]}}"
 
 
 def shown(value: Any) -> str:
@@ -98,24 +108,11 @@ class Measure(Section):
     def label(self, metric: Metric) -> str:
         """A metric of it, in words."""
         few = "" if self.decode is None else f" of {self.decode} decoded of each length"
-        labels = {
-            "exact_match": f"{self.decoding} exact match",
-            "token_accuracy": "teacher-forced token accuracy",
-            "free_token_accuracy": f"free-running token accuracy{few}",
-            "loss": "loss in nats a token",
-            "steps": "training steps",
-            "seconds": "training seconds",
-        }
-        return labels.get(metric, metric)
+        return METRICS[metric][0].format(how=self.decoding, few=few)
 
     def column(self, metric: Metric) -> str:
-        """The metric as tables name it."""
-        columns = {
-            "exact_match": f"exact_match_{self.decoding.replace('-', '_')}",
-            "token_accuracy": "token_accuracy_teacher_forced",
-            "free_token_accuracy": "token_accuracy_free_running",
-        }
-        return columns.get(metric, metric)
+        """The column of tables that a metric is taken from."""
+        return METRICS[metric][1].format(how=self.decoding.replace("-", "_"))
 
     def selection(self) -> Selection:
         return Selection(self.lengths, self.pairs, self.side)

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 from toytrans.figures import drawn
 from toytrans.sweeps.comparison import Comparison
-from toytrans.sweeps.measure import OF_RUN, PARTS, SHARES
+from toytrans.sweeps.measure import OF_RUN, PARTS, is_share
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -54,7 +54,7 @@ def _draw_curves(axes: "Axes", compared: Comparison) -> None:
     axes.set_xlabel(f"{side} length (dotted: the ends of training; bands: 95% intervals)")
     axes.set_ylabel(compared.label)
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-    if compared.metric in SHARES:
+    if is_share(compared.metric):
         axes.set_ylim(-0.02, 1.02)
 
 
