@@ -189,7 +189,8 @@ class Comparison:
         rows, needed = [], []
         for first, second, difference, counts in some:
             if seeds := seeds_needed(difference):
-                needed.append(f"{first.name} - {second.name} {seeds:,}")
+                count = str(seeds) if seeds <= 1000 else "more than 1,000"
+                needed.append(f"{first.name} - {second.name} {count}")
             cells = [str(difference.runs), *self._cells(difference, signed=True)]
             ahead, behind, _ = map(str, counts.values())
             rows.append([first.name, second.name, *cells, ahead, behind])
