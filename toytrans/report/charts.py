@@ -2,7 +2,7 @@
 
 import math
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -25,7 +25,6 @@ CURVES: dict[str, dict[str, str]] = {
     "Free-running exact match on validation data": {"valid_exact_match": "exact match"},
     "Learning rate": {"lr": "learning rate"},
     "Norm of the gradient": {"grad_norm": "norm"},
-    "Target tokens a second": {"tokens_per_s": "tokens"},
 }
 """Titles, and the keys of records with the names of their lines."""
 
@@ -41,16 +40,15 @@ class Chart(NamedTuple):
 
 def curves(runs: Mapping[str, Sequence[dict[str, Any]]]) -> list[Chart]:
     """Charts of the records of some runs by name. What no run has measured is left out."""
-    rows = {name: _with_pace(records) for name, records in runs.items()}
     charts = []
     for title, keys in CURVES.items():
         lines: dict[str, list[tuple[float, float]]] = {}
-        for name, records in rows.items():
+        for name, records in runs.items():
             for key, line in keys.items():
                 label = ", ".join([name] * (len(runs) > 1) + [line] * (len(keys) > 1))
-                drawn = [row for row in records if _is_drawn(row.get(key), key)]
-                count = min(len(drawn), MOST_POINTS)
-                some = [drawn[k * (len(drawn) - 1) // max(1, count - 1)] for k in range(count)]
+                known = [row for row in records if _is_drawn(row.get(key), key)]
+                count = min(len(known), MOST_POINTS)
+                some = [known[k * (len(known) - 1) // max(1, count - 1)] for k in range(count)]
                 lines[label] = [(row["step"], row[key]) for row in some]
         if any(lines.values()):
             log = next(iter(keys)) in LOGARITHMIC
@@ -86,20 +84,6 @@ def _legend(axes: "Axes", labels: Sequence[str]) -> None:
     """The names of lines, if they have any."""
     if any(labels):
         axes.legend(axes.get_lines(), list(map(printable, labels)), frameon=False)
-
-
-def _with_pace(records: Iterable[dict[str, Any]]) -> Rows:
-    """Records with the target tokens a second since the record before."""
-    rows: Rows = []
-    tokens, seconds = 0, 0.0
-    for record in records:
-        row, now, then = dict(record), record.get("target_tokens"), record.get("elapsed_s")
-        if now is not None and then is not None:
-            if then > seconds and now > tokens:
-                row["tokens_per_s"] = (now - tokens) / (then - seconds)
-            tokens, seconds = now, then
-        rows.append(row)
-    return rows
 
 
 def lengths(runs: dict[str, Rows], trained: tuple[int, int] | None) -> Chart:
