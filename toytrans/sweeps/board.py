@@ -19,10 +19,9 @@ from toytrans.config.names import Metric
 from toytrans.config.schema import Config, Paths, Section
 from toytrans.config.yaml import Tree, read_yaml
 from toytrans.errors import UserError
-from toytrans.sweeps.groups import Member
+from toytrans.sweeps.groups import Member, table_of
 from toytrans.sweeps.measure import Measure
-from toytrans.sweeps.sweep import Sweep, check_folder
-from toytrans.sweeps.table import table_of, write_tables
+from toytrans.sweeps.sweep import Sweep, check_folder, write_tables
 from toytrans.sweeps.trials import Trial, by_names, path_of
 from toytrans.training.run import RUNS
 from toytrans.user_code import SHIPPED

@@ -18,7 +18,7 @@ from toytrans.evaluation import Span
 from toytrans.files import read_json
 from toytrans.html import html_table
 from toytrans.rounding import share
-from toytrans.sweeps.groups import Group, Member, Seeds, group, pairs
+from toytrans.sweeps.groups import Group, Member, Seeds, Table, group, pairs, table_of
 from toytrans.sweeps.intervals import Summary, seeds_needed
 from toytrans.sweeps.measure import (
     OF_RUN,
@@ -32,7 +32,6 @@ from toytrans.sweeps.measure import (
     read_eval,
     split_of,
 )
-from toytrans.sweeps.table import Table, table_of
 from toytrans.sweeps.trials import FAILED, read_failure
 from toytrans.training.run import CONFIG, METRICS, NOT_MEASURED, RunFolder, is_run
 

@@ -1,4 +1,7 @@
-"""Runs grouped by what differs between their configs: means over seeds, differences of groups."""
+"""The numbers of runs: their table, and groups by what differs between their configs.
+
+A table has one row = run x length (or part of the lengths) x metric.
+"""
 
 import math
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
@@ -15,7 +18,7 @@ from pydantic import ValidationError
 from toytrans.config.load import flatten
 from toytrans.config.names import Metric
 from toytrans.config.schema import Config
-from toytrans.evaluation import Span
+from toytrans.evaluation import Span, wilson_interval
 from toytrans.sweeps.intervals import Summary, difference_of, summarise
 from toytrans.sweeps.measure import OF_RUN, TEST, Eval, Numbers, Place, Result, is_share, shown
 
@@ -79,6 +82,44 @@ class Member:
         column = self.result.measure.column(metric) if self.result else metric
         where = None if metric in OF_RUN and place == "all" else place
         return self.numbers.get((where, column), (None, None))
+
+
+# The table -----------------------------------------------------------------------------------
+
+COLUMNS = ("part", "shortest", "longest", "metric", "value", "low", "high", "pairs")
+"""After those that name a run. low, high: the 95% interval of Wilson. Rows of a part have no
+shortest and longest; rows of a whole run have no part."""
+
+Table = list[list[Any]]
+"""The names of the columns, and the rows."""
+
+
+def table_of(entries: Iterable[tuple[Mapping[str, Any], Member]]) -> Table:
+    """The table of runs that have numbers. entries: what sets a run apart, always by the same keys;
+    the run. The numbers of the whole run come with its first measure."""
+    keys, rows = list[str](), list[list[Any]]()
+    for about, member in entries:
+        keys = list(about)
+        head = [str(member.path), *map(cell, about.values())]
+        head += [member.config.seed, member.config.data_seed]
+        is_first = member.eval is None or member.measure == next(iter(member.eval.measures), None)
+        for (place, metric), (value, pairs) in member.numbers.items():
+            if place or is_first:
+                lengths = place if isinstance(place, Span) else (None, None, place or "")
+                low = high = None
+                if pairs and value is not None and metric.startswith("exact_match"):
+                    ends = wilson_interval(round(value * pairs), pairs)
+                    low, high = min(ends[0], value), max(ends[1], value)  # but for rounding
+                rows.append([*head, lengths[2], *lengths[:2], metric, value, low, high, pairs])
+    return [["run", *keys, "seed", "data_seed", *COLUMNS], *rows]
+
+
+def cell(value: Any) -> Any:
+    """Numbers as they are; other values as YAML has them. Null is "none": pandas groups by it."""
+    return value if isinstance(value, int | float) else shown(value)
+
+
+# Groups --------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,8 @@
 
     FOLDER/LABEL-sSEED-HASH/       an ordinary run, with eval.json
     FOLDER/sweep.json              what was asked for last
-    FOLDER/table.json, table.csv   the numbers of all runs in the folder
+    FOLDER/table.csv               the numbers of all runs in the folder
+    FOLDER/table.json              the same rows below their columns, with configs and environment
     FOLDER/plot.png                the same as a picture
 
 The same command goes on where it was stopped. Another grid or another config in the same folder
@@ -12,24 +13,36 @@ adds runs: their numbers are further groups of the table.
 import contextlib
 import itertools
 import os
+import platform
 import re
+import time
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
+import torch
 import yaml
 
+from toytrans import __version__
 from toytrans.config.names import Metric
 from toytrans.config.schema import Config, Paths
 from toytrans.data.open import check_dataset, open_dataset
 from toytrans.data.selection import pairs_of_split
 from toytrans.errors import UserError
-from toytrans.files import disk_errors, drafts_in, write_file, write_json
+from toytrans.files import (
+    csv_text,
+    disk_errors,
+    drafts_in,
+    json_text,
+    to_bytes,
+    write_file,
+    write_json,
+)
 from toytrans.sweeps.comparison import SWEEP, Comparison, compare, read_sweep
+from toytrans.sweeps.groups import Table, cell
 from toytrans.sweeps.measure import TEST, Measure, of_lengths, split_of
 from toytrans.sweeps.picture import draw
-from toytrans.sweeps.table import cell, made, write_tables
 from toytrans.sweeps.trials import (
     Ended,
     Trial,
@@ -40,6 +53,7 @@ from toytrans.sweeps.trials import (
     run_on_ray,
 )
 from toytrans.training.devices import choose_device
+from toytrans.training.environment import settings_of_numbers, usable_cores
 from toytrans.training.faults import check_fault
 from toytrans.training.run import RUNS
 
@@ -122,6 +136,30 @@ def write(sweep: Sweep, metric: Metric = "exact_match") -> Comparison:
     with disk_errors(sweep.folder, PLOT):
         write_file(sweep.folder / PLOT, picture)
     return replace(compared, files=[*files, sweep.folder / PLOT])
+
+
+def write_tables(folder: Path, table: Table, about: Mapping[str, Any]) -> list[Path]:
+    """Write both files. about: what the JSON says besides. Raises UserError."""
+    columns, *rows = table
+    head = json_text({"made": made(), **about, "columns": columns}, 1).removesuffix("\n}")
+    lines = ",\n".join(f"  {json_text(row)}" for row in rows)
+    files = {"table.json": f'{head},\n "rows": [\n{lines}\n ]\n}}\n', "table.csv": csv_text(table)}
+    for name, text in files.items():
+        with disk_errors(folder, name):
+            write_file(folder / name, to_bytes(text))
+    return [folder / name for name in files]
+
+
+def made() -> dict[str, Any]:
+    """When and on what numbers were made: what may differ between two machines."""
+    return {
+        "date": time.strftime("%Y-%m-%d"),
+        "toytrans": __version__,
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "platform": platform.platform(),
+        "cores": usable_cores(),
+    } | settings_of_numbers()
 
 
 def plan(
