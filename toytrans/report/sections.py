@@ -147,9 +147,9 @@ def _summary(views: dict[str, View], results: dict[str, Scores], missing: str) -
         seconds = view.records[-1].get("elapsed_s") if view.records else None
         facts["best on validation"] = best
         facts["training time"] = NOT_MEASURED if seconds is None else f"{seconds:.1f} s"
-        facts["parameters"] = f"{count_parameters(run.model):,}" if run else ""
-        facts["task"] = (config.data.task or "files") if config else ""
         facts["seed"] = str(config.seed) if config else ""
+        facts["parameters"] = f"{count_parameters(run.model):,}" if run else ""
+        facts["task"] = Path(config.data.task or "files").name if config else ""
         rows[name] = facts
     first, *rest = rows.values()
     if not rest:
