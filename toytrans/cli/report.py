@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from toytrans.cli.common import Progress, TrustCode, check_new, newest, printable, write_new
+from toytrans.cli.common import Progress, TrustCode, check_new, newest, note, printable, write_new
 
 PAGE = Path("report.html")
 """What is written without --out. If it is there, report-2.html and so on."""
@@ -16,7 +16,9 @@ PAGE = Path("report.html")
 def report(
     paths: Annotated[
         list[Path] | None,
-        typer.Argument(metavar="RUN", help="Run directories. Default: the newest run."),
+        typer.Argument(
+            metavar="RUN", help="Run directories, or folders of them. Default: the newest run."
+        ),
     ] = None,
     out: Annotated[
         Path | None,
@@ -34,19 +36,21 @@ def report(
         check_new("--out", out)
     from toytrans.figures import check_matplotlib
     from toytrans.report import sections
-    from toytrans.report.page import page
+    from toytrans.report.page import lacking, page
 
     check_matplotlib()
     from toytrans.training.devices import tune_process
 
     tune_process()
-    once = {os.path.abspath(path): path for path in paths or [newest()]}
-    views = [sections.view_of(path) for path in once.values()]
+    views = sections.views_of(paths or [newest()])
     title = views[0].name if len(views) == 1 else f"{len(views)} runs"
-    text = page(f"toytrans: {title}", list(sections.sections_of(views, Progress())))
+    parts = list(sections.sections_of(views, Progress()))
+    text = page(f"toytrans: {title}", parts)
     out = out or _free()
     write_new("--out", out, text.encode())
     print(f"wrote {printable(str(out))}")
+    for sentence in lacking(parts):
+        note(sentence)
 
 
 def _free() -> Path:

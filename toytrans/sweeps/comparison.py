@@ -361,9 +361,9 @@ def compare(
     """
     runs, unread, measures = dict[Path, RunFolder](), dict[Path, str](), set[Measure | None]()
     for path in paths:
-        saved = read_sweep(path)
+        saved = read_sweep(path.parent if is_run(path) else path)
         measures.add(saved.measure if saved else None)
-        for each in [path] if is_run(path) else _runs_in(path, saved.runs if saved else []):
+        for each in runs_of(path):
             try:
                 runs[each] = RunFolder.open(each)
             except UserError as error:
@@ -377,15 +377,22 @@ def compare(
     return Comparison(measure, metric, about, group(members), unread)
 
 
-def _runs_in(folder: Path, first: Sequence[str]) -> list[Path]:
-    """The folders in a folder that a training has begun to write. first: names that come first.
-    Raises UserError if there is none."""
-    names = sorted(os.listdir(folder)) if folder.is_dir() else []
-    paths = [folder / name for name in dict.fromkeys([*(n for n in first if n in names), *names])]
-    runs = [p for p in paths if any((p / name).exists() for name in (CONFIG, METRICS, FAILED))]
+def runs_of(path: Path) -> list[Path]:
+    """A run directory, or those in a folder, first in the order of its sweep: what a training has
+    begun to write. Raises UserError if there is none."""
+    if _has_begun(path):
+        return [path]
+    saved = read_sweep(path)
+    names = sorted(os.listdir(path)) if path.is_dir() else []
+    first = [name for name in (saved.runs if saved else []) if name in names]
+    runs = [run for name in dict.fromkeys([*first, *names]) if _has_begun(run := path / name)]
     if not runs:
-        RunFolder.open(folder)
+        RunFolder.open(path)
     return runs
+
+
+def _has_begun(path: Path) -> bool:
+    return any(os.path.exists(path / name) for name in (CONFIG, METRICS, FAILED))
 
 
 def _member(run: RunFolder, measure: Measure, take: Take | None, *, kept: bool) -> Member:
