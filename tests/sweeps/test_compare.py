@@ -14,6 +14,7 @@ from members import member
 from rich.console import Console
 
 from toytrans.cli.render.results import print_comparison
+from toytrans.config.names import Metric
 from toytrans.sweeps.comparison import Comparison
 from toytrans.sweeps.groups import Member, group
 from toytrans.sweeps.measure import of_lengths
@@ -190,6 +191,17 @@ def test_names_of_several_keys_are_letters_with_a_line_for_each():
     assert ["group", "runs"] in rows and ["A", "9"] in rows and rows.count(["A", "B"]) == 1
     words = re.findall(">([^<>]+)</text>", draw(compared(members), "", "svg").decode())
     assert any(line.startswith("B: n_decoder_layers 2") for line in words), "in pictures too"
+
+
+@pytest.mark.parametrize(("metric", "label"), [("loss", "loss in nats"), ("steps", "exact match")])
+def test_pictures_are_drawn_against_length(metric: Metric, label: str):
+    """With or without chosen lengths; a metric of whole runs has none."""
+    members = [member(0.9, seed, curve={1: 0.9, 2: 0.8}) for seed in (0, 1)]
+    for each in (of_lengths(None, None), of_lengths((1, 6), None)):
+        found = draw(Comparison(each, metric, "", group(members)), "", "svg").decode()
+        words = re.findall(">([^<>]+)</text>", found)
+        assert any(line.startswith("source length") for line in words)
+        assert any(label in line for line in words)
 
 
 def test_own_code_is_named_by_its_path_from_here(here: Path):

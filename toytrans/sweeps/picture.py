@@ -1,11 +1,12 @@
 """A comparison as a picture."""
 
+from dataclasses import replace
 from textwrap import wrap
 from typing import TYPE_CHECKING
 
 from toytrans.figures import drawn
 from toytrans.sweeps.comparison import Comparison
-from toytrans.sweeps.measure import OF_RUN, PARTS, is_share
+from toytrans.sweeps.measure import OF_RUN, is_share
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -13,9 +14,11 @@ if TYPE_CHECKING:
 
 
 def draw(compared: Comparison, title: str, format: str = "png") -> bytes:
-    """Mean and 95% interval of each group: over lengths where these were measured, else beside the
-    value of every seed. Groups with letters are written out below. Raises UserError without
+    """Mean and 95% interval of each group against length; of exact match where the metric is one
+    of whole runs. Groups with letters are written out below. Raises UserError without
     matplotlib."""
+    if compared.metric in OF_RUN:
+        compared = replace(compared, metric="exact_match")
     legend = [wrap(text, 100, subsequent_indent="    ") for text in compared.legend()]
     meanings = [line for lines in legend for line in lines]
 
@@ -25,8 +28,7 @@ def draw(compared: Comparison, title: str, format: str = "png") -> bytes:
         axes = figure.subplots()
         axes.set_title(title.encode(errors="backslashreplace").decode(), fontsize=10)
         axes.spines[["top", "right"]].set_visible(False)
-        over_lengths = compared.measure.lengths and compared.metric not in OF_RUN
-        (_draw_curves if over_lengths else _draw_seeds)(axes, compared)
+        _draw_curves(axes, compared)
 
     return drawn((7, 4 + 0.15 * len(meanings)), fill, format)
 
@@ -56,20 +58,3 @@ def _draw_curves(axes: "Axes", compared: Comparison) -> None:
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     if is_share(compared.metric):
         axes.set_ylim(-0.02, 1.02)
-
-
-def _draw_seeds(axes: "Axes", compared: Comparison) -> None:
-    """A row for each group: every seed, and the mean with its interval."""
-    metric, groups, parts = compared.metric, compared.groups, compared.parts
-    part = "in_range" if "in_range" in parts else [*parts, "all"][0]
-    for row, group in enumerate(groups):
-        values = list(group.by_seed(part, metric).values())
-        axes.plot(values, [row] * len(values), "o", color="0.6", alpha=0.6)
-        if summary := group.summary(part, metric):
-            axes.plot([summary.mean], [row], "D", color="C0")
-            if summary.low is not None and summary.high is not None:
-                axes.plot([summary.low, summary.high], [row, row], color="C0", linewidth=2)
-    axes.set_yticks(range(len(groups)), [group.name for group in groups])
-    axes.invert_yaxis()
-    axes.set_ylabel(compared.key)
-    axes.set_xlabel(f"{compared.label}, {PARTS[part]}: every seed, mean and 95% interval")
