@@ -184,7 +184,7 @@ def train(
     changed = {**(changes or {}), **({} if seed is None else {"seed": seed})}
     checked = config_of(_tree_of(config), changed)
     name, folder = _name_of(config, checked), None if out is None else Path(out)
-    opened = open_session(checked, name, folder, resume, logger.info, in_program=True)
+    opened = open_session(checked, name, folder, resume, logger.info, second="raises")
     with tuned(), opened as trainer:
         _follow(trainer, on_record)
     return load(trainer.run, device=str(trainer.device))

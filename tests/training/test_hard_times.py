@@ -65,7 +65,7 @@ def test_a_directory_that_may_not_be_written(run, command: Command, request):
             path.chmod(0o755)
     request.getfixturevalue("unprivileged")
     answer = command("train", "--config", "c.yaml", "--out", "new")
-    assert answer.code == 2 and "new: cannot be made (Permission denied)" in answer.err
+    assert answer.code == 2 and "new: cannot be made (new: Permission denied)" in answer.err
     answer = command(*TRAIN, "--resume", "--set", "train.max_steps=10")
     assert (answer.code, answer.err.count("\n")) == (2, 1)
     assert "runs/c: metrics.jsonl cannot be written (Permission denied)" in answer.err

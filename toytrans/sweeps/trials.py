@@ -216,7 +216,7 @@ def _train_and_measure(trial: Trial) -> None:
     devices.tune_process()
     config = trial.config
     name, silent = trial.path.name, lambda _: None
-    with open_session(config, name, trial.path, True, silent, patient=True) as trainer:
+    with open_session(config, name, trial.path, True, silent, second="waits") as trainer:
         for _ in trainer.train():
             pass
         exit_if_signalled(trainer.received)

@@ -11,7 +11,7 @@ from toytrans.config.schema import TrainConfig
 from toytrans.data.batches import Batch
 from toytrans.training.devices import Precision
 from toytrans.training.distributed import SINGLE_PROCESS, DistributedContext
-from toytrans.training.objective import SOUND, Objective
+from toytrans.training.objective import Objective
 from toytrans.training.optimizer import AdamW
 
 Updated = tuple[Tensor, int, Tensor]
@@ -30,7 +30,7 @@ class Update:
     device: torch.device
     train: TrainConfig
     precision: Precision
-    objective: Objective = SOUND
+    objective: Objective = Objective()
     context: DistributedContext = field(default_factory=lambda: SINGLE_PROCESS)
 
     def __call__(
