@@ -15,7 +15,7 @@ import toytrans
 from toytrans.config.load import load_config
 from toytrans.errors import UserError
 from toytrans.training.checkpoint import saved_steps
-from toytrans.training.run import RunFolder, state_of
+from toytrans.training.run import state_of
 from toytrans.training.session import open_session
 
 TRAIN = ("train", "--config", "c.yaml")

@@ -85,7 +85,8 @@ def view_of(
         Text(f"{printable(trainer.run.name)} step {record['step']:,}/{total:,}, ", "bold")
         + Text(f"{moment.seconds_left(total):,.0f} s left, {moment.rate:,.0f} tokens/s"),
         Text(
-            f"loss {record['loss']:.4f}  free-running exact match {match}  learning rate {record['lr']:.1e}"
+            f"loss {record['loss']:.4f}  free-running exact match {match}  "
+            f"learning rate {record['lr']:.1e}"
         ),
         *curve(losses, total, width),
         Text(),
