@@ -11,17 +11,14 @@ from pathlib import Path
 
 import pytest
 import torch
-from conftest import call, config_of, made_once, tiny_yaml
+from conftest import call, made_once, tiny_yaml
 from distributed_scenarios import SCENARIOS, SHRUNK, STEPS, train_all, trainer_of
 from forked import COMMAND, Ended, Forked
 
 from toytrans.config.load import load_config
-from toytrans.data.batches import training_batches
-from toytrans.data.open import open_dataset
 from toytrans.errors import UserError
-from toytrans.tokens import PAD_ID
 from toytrans.training.checkpoint import load_checkpoint
-from toytrans.training.distributed import DistributedContext, init_distributed
+from toytrans.training.distributed import DistributedContext
 from toytrans.training.run import RunFolder
 
 HERE = Path(__file__).parent
@@ -113,19 +110,6 @@ def test_two_processes_have_the_losses_of_one(one, two, name):
     last = theirs[-1]["step"]
     mine, other = (load_checkpoint(folder / name, last).progress for folder in (two, one))
     assert mine.pairs_used == other.pairs_used > 0
-
-
-def test_shards_are_the_batch():
-    """Of fewer rows than processes, too; pads fill up the rest."""
-    config = config_of("copy", data={"batch_tokens": 256})
-    batch, _ = next(training_batches(open_dataset(config), config))
-    for size in (2, 3, 5, 40):
-        shards = [batch.shard(rank, size) for rank in range(size)]
-        assert len({tuple(part.shape for part in shard) for shard in shards}) == 1
-        together = [torch.cat(parts) for parts in zip(*shards, strict=True)]
-        for whole, part in zip(batch, together, strict=True):
-            assert torch.equal(part[: len(whole)], whole)
-            assert (part[len(whole) :] == PAD_ID).all()
 
 
 def assert_same(ours: Path, theirs: Path) -> None:
@@ -224,16 +208,6 @@ def test_two_machines_that_share_no_folder_go_on_with_a_run(tmp_path):
         range(1, 9)
     )
     assert [path.name for path in folders[1].iterdir()] == ["c.yaml"]
-
-
-def test_the_environment_must_be_torchruns(monkeypatch):
-    for name, value in {"RANK": "0", "WORLD_SIZE": "two"}.items():
-        monkeypatch.setenv(name, value)
-    with pytest.raises(UserError, match="WORLD_SIZE=two"), init_distributed("cpu"):
-        pass
-    monkeypatch.setenv("WORLD_SIZE", "1")
-    with init_distributed("cpu") as context:
-        assert context.size == 1 and not torch.distributed.is_initialized()
 
 
 def test_each_process_has_a_gpu_of_its_own(monkeypatch):

@@ -19,7 +19,6 @@ from toytrans.config.names import TaskName
 from toytrans.data.batches import Batch, training_batches
 from toytrans.data.open import open_dataset
 from toytrans.tokens import PAD_ID
-from toytrans.training import devices
 from toytrans.training.trainer import Trainer
 
 META = torch.device("meta")
@@ -87,11 +86,3 @@ def test_a_step_reads_nothing_back_and_sends_nothing(tmp_path: Path, monkeypatch
         trainer._step(dealt)
     assert trainer.progress.step == 2 and trainer.progress.target_tokens == 2 * tokens
     assert not sends.noted
-
-
-def test_fp32_products_stay_fp32_where_there_is_a_gpu(monkeypatch):
-    monkeypatch.setattr(devices, "onednn_keeps_fp32", lambda: True)
-    for present, setting in ((True, "highest"), (False, "medium")):
-        monkeypatch.setattr(torch.cuda, "is_available", lambda present=present: present)
-        devices.tune_process()
-        assert torch.get_float32_matmul_precision() == setting

@@ -4,7 +4,6 @@ import math
 
 import pytest
 import torch
-from conftest import VOCABULARY, model_of
 
 from toytrans.config.schema import TrainConfig
 from toytrans.training.optimizer import AdamW, learning_rate
@@ -24,15 +23,6 @@ def test_rates_rise_straight_and_fall_by_schedule(schedule, expected):
     config = TrainConfig(lr=1.0, max_steps=110, warmup_steps=10, schedule=schedule)
     found = [learning_rate(step, config) for step in (1, 5, 10, 35, 60, 110)]
     assert found == pytest.approx([0.1, 0.5, 1.0, *expected])
-
-
-def test_only_matrices_are_decayed():
-    model = model_of(VOCABULARY, positions="anchored")
-    optimizer = AdamW(model, weight_decay=0.1)
-    names = {id(parameter): name for name, parameter in model.named_parameters()}
-    assert all(p.dim() == 2 for p in optimizer.decayed)
-    assert all("bias" in names[id(p)] or "norm" in names[id(p)] for p in optimizer.others)
-    assert len(optimizer.decayed) + len(optimizer.others) == len(names)
 
 
 def test_updates_are_those_of_torchs_class():

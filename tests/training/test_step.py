@@ -8,9 +8,8 @@ from torch.nn import functional as F
 from toytrans.config.schema import TrainConfig
 from toytrans.data.batches import make_batch
 from toytrans.data.open import open_dataset
-from toytrans.training.objective import summed_loss
 from toytrans.training.optimizer import AdamW
-from toytrans.training.step import Update
+from toytrans.training.step import Update, summed_loss
 
 
 def test_the_loss_ignores_pads_and_smooths_as_torch_does():

@@ -150,13 +150,3 @@ def test_a_divergence_is_told_with_the_checkpoint_to_go_back_to(monkeypatch, com
     assert "training diverged: the validation loss is not finite by step 4" in line
     assert "the last good checkpoint is step 2" in line
     assert RunFolder.open(Path("run")).records[-1]["valid_loss"] is None
-
-
-@pytest.mark.parametrize("precision", ["bf16", "fp64"])
-def test_other_precisions_train(tmp_path, precision):
-    train = {"max_steps": 30, "lr": 0.01, "precision": precision}
-    trainer = trainer_of(tmp_path / "run", precision=precision, train=train)
-    losses = [record["loss"] for record in trainer.train()]
-    assert losses[-1] < losses[0]
-    dtype = {parameter.dtype for parameter in trainer.model.parameters()}
-    assert dtype == {torch.float64 if precision == "fp64" else torch.float32}

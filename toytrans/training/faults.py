@@ -26,7 +26,7 @@ from toytrans.model.positions.base import Positions
 from toytrans.model.seq2seq import Seq2Seq
 from toytrans.model.transformer import Transformer
 from toytrans.tokens import BOS_ID, EOS_ID, PAD_ID, Vocabulary
-from toytrans.training.objective import CrossEntropy, Objective, token_losses
+from toytrans.training.step import CrossEntropy, Objective, token_losses
 
 
 def build_model(config: Config, vocabulary: Vocabulary) -> Seq2Seq:

@@ -40,15 +40,12 @@ def choose_folder(stem: str, out: Path | None, *, resume: bool) -> Path:
         )
     # a training that is killed before its run is described leaves no record
     begun = {METRICS, DATA, ENVIRONMENT, *(draft.name for draft in drafts_in(path))}
-    if names and (not names <= begun or not _is_empty(path / METRICS)):
+    file = path / METRICS
+    if names and not (names <= begun and file.is_file() and file.stat().st_size == 0):
         raise UserError(
             f"{path}: not empty and not a run directory, so it is left alone; name another --out"
         )
     return path
-
-
-def _is_empty(file: Path) -> bool:
-    return file.is_file() and file.stat().st_size == 0
 
 
 def _default_folder(stem: str, resume: bool) -> Path:
