@@ -14,6 +14,7 @@ from toytrans.data.open import open_dataset
 from toytrans.model.transformer import Transformer
 from toytrans.training.checkpoint import saved_steps
 from toytrans.training.run import RunFolder, create_run
+from toytrans.training.step import summed_loss
 from toytrans.training.trainer import Trainer
 
 CPU = torch.device("cpu")
@@ -150,3 +151,14 @@ def test_a_divergence_is_told_with_the_checkpoint_to_go_back_to(monkeypatch, com
     assert "training diverged: the validation loss is not finite by step 4" in line
     assert "the last good checkpoint is step 2" in line
     assert RunFolder.open(Path("run")).records[-1]["valid_loss"] is None
+
+
+def test_the_loss_ignores_pads_and_smooths_as_torch_does():
+    logits = torch.randn(2, 3, 5)
+    tgt_out = torch.tensor([[3, 2, 0], [4, 4, 2]])
+    real = tgt_out != 0
+    expected = F.cross_entropy(logits[real], tgt_out[real], reduction="sum", label_smoothing=0.1)
+    assert summed_loss(logits, tgt_out, 0.1).item() == pytest.approx(expected.item(), rel=1e-6)
+    changed = logits.clone()
+    changed[0, 2] += 100
+    assert summed_loss(changed, tgt_out).item() == summed_loss(logits, tgt_out).item()
