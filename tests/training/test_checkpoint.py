@@ -26,8 +26,7 @@ LAST = Path("runs/c/checkpoints/step-6.safetensors")
 
 
 def of_step(step: int, best: int | None = None) -> Checkpoint:
-    parts = [{"x": torch.tensor([step])} for _ in range(3)]
-    return Checkpoint(Progress(step=step, best_step=best), *parts)
+    return Checkpoint(Progress(step=step, best_step=best), {"weights/x": torch.tensor([step])})
 
 
 def test_the_newest_two_and_the_best_are_kept(tmp_path: Path):
@@ -40,8 +39,8 @@ def test_the_newest_two_and_the_best_are_kept(tmp_path: Path):
 
 
 def test_weights_that_are_tied_are_stored_once(run: Path):
-    weights = load_checkpoint(run, 6).weights
-    assert "output.weight" not in weights and "src_embedding.weight" in weights
+    tensors = load_checkpoint(run, 6).tensors
+    assert "weights/output.weight" not in tensors and "weights/src_embedding.weight" in tensors
 
 
 def test_saving_deletes_what_it_has_listed_and_nothing_else(run: Path, command: Command):

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from conftest import call, made_once, tiny_yaml
+from conftest import call, made_once, tensors_of, tiny_yaml
 from distributed_scenarios import SCENARIOS, SHRUNK, STEPS, train_all, trainer_of
 from forked import COMMAND, Ended, Forked
 
@@ -114,12 +114,7 @@ def test_two_processes_have_the_losses_of_one(one, two, name):
 
 def assert_same(ours: Path, theirs: Path) -> None:
     """Weights, moments and random states bit for bit, and the records."""
-    found, expected = load_checkpoint(ours, 24), load_checkpoint(theirs, 24)
-    for part in ("weights", "optimizer", "random"):
-        tensors, others = getattr(found, part), getattr(expected, part)
-        assert tensors.keys() == others.keys()
-        for name, tensor in tensors.items():
-            assert torch.equal(tensor, others[name]), name
+    assert tensors_of(ours, 24) == tensors_of(theirs, 24)
     assert without_time(ours) == without_time(theirs)
 
 

@@ -44,8 +44,6 @@ FORMAT = "2"
 ROOM = 2**24
 """The most bytes of names, progress and random states; and of checkpoints.json."""
 
-PARTS = ("weights", "optimizer", "random")
-
 Count = Annotated[int, Field(ge=0, le=2**53)]
 
 
@@ -91,15 +89,12 @@ class Progress:
 class Checkpoint:
     """One checkpoint in memory.
 
-    weights: by parameter name.
-    optimizer: moments and step counts of AdamW, by "parameter/name".
-    random: states of the generators of rank 0, by type of device.
+    tensors: weights/NAME; optimizer/NAME/KEY, the moments and step counts of AdamW; random/DEVICE,
+        states of the generators of rank 0.
     """
 
     progress: Progress
-    weights: dict[str, Tensor]
-    optimizer: dict[str, Tensor]
-    random: dict[str, Tensor]
+    tensors: dict[str, Tensor]
 
 
 _PROGRESS, _SUMS = TypeAdapter(Progress), TypeAdapter(dict[int, str])
@@ -138,7 +133,10 @@ def save_checkpoint(run: Path, checkpoint: Checkpoint, keep: int = 2) -> None:
     Raises UserError if a file cannot be written. Older checkpoints then stay as they were.
     """
     step, before = checkpoint.progress.step, saved_steps(run)
-    file, raw = checkpoint_file(run, step), _packed(checkpoint)
+    file = checkpoint_file(run, step)
+    tensors = {n: tensor.detach().cpu().contiguous() for n, tensor in checkpoint.tensors.items()}
+    progress = json.dumps(asdict(checkpoint.progress), allow_nan=False)
+    raw = safetensors.torch.save(tensors, {"format": FORMAT, "progress": progress})
     if os.path.lexists(file):
         raise UserError(f"{file}: not written by this training; move it away, then resume")
     sums = {other: digest for other, digest in listed_checkpoints(run).items() if other in before}
@@ -159,16 +157,6 @@ def save_checkpoint(run: Path, checkpoint: Checkpoint, keep: int = 2) -> None:
     for other in passed[:-keep]:
         if other != checkpoint.progress.best_step and other in sums:
             _delete(checkpoint_file(run, other), sums[other], len(raw) + ROOM)
-
-
-def _packed(checkpoint: Checkpoint) -> bytes:
-    tensors = {
-        f"{part}/{name}": tensor.detach().cpu().contiguous()
-        for part in PARTS
-        for name, tensor in getattr(checkpoint, part).items()
-    }
-    progress = json.dumps(asdict(checkpoint.progress), allow_nan=False)
-    return safetensors.torch.save(tensors, {"format": FORMAT, "progress": progress})
 
 
 def _delete(file: Path, digest: str, most_bytes: int) -> None:
@@ -194,21 +182,17 @@ def load_checkpoint(run: Path, step: int, *, most_bytes: int | None = None) -> C
     Raises UserError if it is missing, cut short, changed, or not written by training. Its
     SHA-256 is compared if checkpoints.json lists it.
     """
-    parts: dict[str, dict[str, Tensor]] = {part: {} for part in PARTS}
     with _refused(run, step):
         file = checkpoint_file(run, step)
         raw = read_whole(file, file.stat().st_size if most_bytes is None else most_bytes)
         if listed_checkpoints(run).get(step) not in (None, hashlib.sha256(raw).hexdigest()):
             raise ValueError("cut short or changed (wrong checksum)")
         progress = _progress_in(io.BytesIO(raw), step)
-        for key, tensor in safetensors.torch.load(raw).items():
-            part, _, name = key.partition("/")
-            if part not in parts:
-                raise ValueError(f"a tensor {key}, which training does not write")
-            if tensor.dtype in (torch.float32, torch.float64) and not bool(tensor.isfinite().all()):
-                raise ValueError(f"{key} holds NaN or infinity")
-            parts[part][name] = tensor
-    return Checkpoint(progress, **parts)
+        tensors = safetensors.torch.load(raw)
+        for name, tensor in tensors.items():
+            if tensor.is_floating_point() and not bool(tensor.isfinite().all()):
+                raise ValueError(f"{name} holds NaN or infinity")
+    return Checkpoint(progress, tensors)
 
 
 def read_progress(run: Path, step: int) -> Progress:
@@ -284,19 +268,6 @@ def pick_step(run: Path, which: str) -> int:
 # Weights -----------------------------------------------------------------------------------------
 
 
-def load_weights(model: Seq2Seq, weights: dict[str, Tensor], place: str) -> None:
-    """Copy weights by name into a model. Raises UserError with the first tensor that misfits.
-
-    place: where the weights come from, for the error.
-    """
-    ours = weights_of(model)
-    if problem := misfit(ours, weights):
-        raise UserError(f"{place}: {problem}; the two do not belong together")
-    with torch.no_grad():
-        for name, tensor in ours.items():
-            tensor.copy_(weights[name])
-
-
 def weights_of(model: Seq2Seq) -> dict[str, Tensor]:
     """What a checkpoint keeps of a model: its parameters, tied ones once, and persistent buffers.
     Those of models of the user's that hold infinities are masks, made anew with the model."""
@@ -305,17 +276,27 @@ def weights_of(model: Seq2Seq) -> dict[str, Tensor]:
     for name, tensor in model.state_dict().items():
         if name not in known and bool(tensor.isfinite().all()):
             weights[name] = tensor
-    return weights
+    return {f"weights/{name}": tensor for name, tensor in weights.items()}
 
 
-def misfit(ours: dict[str, Tensor], theirs: dict[str, Tensor]) -> str | None:
-    """A description of the first tensor that only one side has, or whose shape or dtype differs."""
+def copy_into(ours: dict[str, Tensor], theirs: dict[str, Tensor], place: str) -> None:
+    """Copy tensors by name. place: where they come from.
+
+    Raises UserError with the first that only one side has, or whose shape or dtype differs.
+    """
     for name in sorted(ours.keys() | theirs.keys()):
-        if name not in theirs:
-            return f"tensor {name} is missing"
-        if name not in ours:
-            return f"the model of config.yaml has no tensor {name}"
-        have, want = (f"{tuple(x[name].shape)} ({x[name].dtype})" for x in (theirs, ours))
-        if have != want:
-            return f"tensor {name} has shape {have}, the model of config.yaml {want}"
-    return None
+        have, want = (
+            f"{tuple(side[name].shape)} ({side[name].dtype})" if name in side else ""
+            for side in (theirs, ours)
+        )
+        if have == want:
+            continue
+        problem = f"tensor {name} has shape {have}, the model of config.yaml {want}"
+        if not want:
+            problem = f"the model of config.yaml has no tensor {name}"
+        elif not have:
+            problem = f"tensor {name} is missing"
+        raise UserError(f"{place}: {problem}; the two do not belong together")
+    with torch.no_grad():
+        for name, tensor in ours.items():
+            tensor.copy_(theirs[name])

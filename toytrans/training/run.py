@@ -46,12 +46,13 @@ from toytrans.training.checkpoint import (
     Count,
     Progress,
     checkpoint_file,
+    copy_into,
     load_checkpoint,
-    load_weights,
     most_bytes_of,
     pick_step,
     read_progress,
     saved_steps,
+    weights_of,
 )
 from toytrans.training.devices import Precision, choose_device
 from toytrans.training.faults import build_model
@@ -213,7 +214,9 @@ class RunFolder:
         model = build_model(self.config, self.facts.vocabulary)
         step = pick_step(self.path, checkpoint)
         loaded = load_checkpoint(self.path, step, most_bytes=most_bytes_of(model))
-        load_weights(model, loaded.weights, str(checkpoint_file(self.path, step)))
+        of_training = ("optimizer/", "random/")
+        theirs = {n: x for n, x in loaded.tensors.items() if not n.startswith(of_training)}
+        copy_into(weights_of(model), theirs, str(checkpoint_file(self.path, step)))
         on_device = model.eval().to(choose_device(device))
         return Run(self.path, self.config, self.facts, on_device, step)
 

@@ -29,10 +29,9 @@ from toytrans.training.checkpoint import (
     Checkpoint,
     Progress,
     checkpoint_file,
+    copy_into,
     listed_checkpoints,
     load_checkpoint,
-    load_weights,
-    misfit,
     most_bytes_of,
     save_checkpoint,
     saved_steps,
@@ -182,8 +181,8 @@ class Trainer:
         if self.not_finite:
             return
         self.progress.window["loss"] = float(self._loss_sum)
-        tensors = weights_of(self.model), self._moments(), self._random_states()
-        checkpoint = Checkpoint(replace(self.progress), *tensors)
+        tensors = self._tensors() | self._random_states()
+        checkpoint = Checkpoint(replace(self.progress), tensors)
         self._write(save_checkpoint, checkpoint, self.config.train.keep_checkpoints)
         self.saved_step, self._saved_at = self.progress.step, self.progress.elapsed_s
 
@@ -204,10 +203,10 @@ class Trainer:
 
         self.context.on_main(write_here)
 
-    def _moments(self) -> dict[str, Tensor]:
-        """The moments and step counts of AdamW, by parameter name."""
-        return {
-            f"{name}/{key}": value
+    def _tensors(self) -> dict[str, Tensor]:
+        """Weights, and the moments and step counts of AdamW, by their names in a checkpoint."""
+        return weights_of(self.model) | {
+            f"optimizer/{name}/{key}": value
             for name, parameter in self.model.named_parameters()
             for key, value in self.optimizer.state[parameter].items()
         }
@@ -216,14 +215,13 @@ class Trainer:
         place = str(checkpoint_file(self.run, checkpoint.progress.step))
         if checkpoint.progress.window.keys() != self.progress.window.keys():
             raise UserError(f"{place}: lacks its sums")
-        load_weights(self.model, checkpoint.weights, place)
-        moments = self._moments()
-        if problem := misfit(moments, checkpoint.optimizer):
-            raise UserError(f"{place}: optimizer: {problem}")
-        for name, moment in moments.items():
-            moment.copy_(checkpoint.optimizer[name])
+        theirs = dict(checkpoint.tensors)
+        random = {
+            name: theirs.pop(name) for name in checkpoint.tensors if name.startswith("random/")
+        }
+        copy_into(self._tensors(), theirs, place)
         try:
-            self._set_random_states(checkpoint.random)
+            self._set_random_states(random)
         except (KeyError, RuntimeError, TypeError):
             raise UserError(f"{place}: no random states of torch's") from None
         self.progress = checkpoint.progress
@@ -231,20 +229,21 @@ class Trainer:
         self.saved_step, self._saved_at = self.progress.step, self.progress.elapsed_s
 
     def _random_states(self) -> dict[str, Tensor]:
-        """The states of torch's generators by type of device. Dropout draws from them."""
-        states = {"cpu": torch.get_rng_state()}
+        """The states of torch's generators, from which dropout draws, by their names in a
+        checkpoint."""
+        states = {"random/cpu": torch.get_rng_state()}
         if self.device.type == "cuda":
-            states["cuda"] = torch.cuda.get_rng_state(self.device)
+            states["random/cuda"] = torch.cuda.get_rng_state(self.device)
         elif self.device.type == "mps":
-            states["mps"] = torch.mps.get_rng_state()
+            states["random/mps"] = torch.mps.get_rng_state()
         return states
 
     def _set_random_states(self, states: dict[str, Tensor]) -> None:
-        torch.set_rng_state(states["cpu"])
-        if self.device.type == "cuda" and "cuda" in states:
-            torch.cuda.set_rng_state(states["cuda"], self.device)
-        elif self.device.type == "mps" and "mps" in states:
-            torch.mps.set_rng_state(states["mps"])
+        torch.set_rng_state(states["random/cpu"])
+        if self.device.type == "cuda" and "random/cuda" in states:
+            torch.cuda.set_rng_state(states["random/cuda"], self.device)
+        elif self.device.type == "mps" and "random/mps" in states:
+            torch.mps.set_rng_state(states["random/mps"])
 
     def _rehearse(self, made_on: torch.device | str) -> None:
         """Forward and backward pass of the largest batch, so that missing memory shows at once.
