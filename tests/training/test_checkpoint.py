@@ -1,9 +1,7 @@
 """Checkpoints: what is kept, what is verified, what is deleted."""
 
-import json
 import os
 import shutil
-import struct
 from pathlib import Path
 
 import pytest
@@ -91,31 +89,6 @@ def test_a_checkpoint_cut_anywhere_is_named_with_the_one_before(run: Path, comma
     answer = command(*LONGER)
     assert answer.code == 0 and "resumed at step 4" in answer.err
     assert [record["step"] for record in RunFolder.open(run).records] == list(range(1, 11))
-
-
-def header(metadata: dict[str, str]) -> bytes:
-    raw = json.dumps({"__metadata__": metadata}).encode()
-    return struct.pack("<Q", len(raw)) + raw
-
-
-PROGRESS = json.dumps({"step": 6, "window": {}})
-
-
-@pytest.mark.parametrize(
-    ("raw", "words"),
-    [
-        (header({}), "damaged"),
-        (header({"format": "2", "progress": "{}"}), "it is of step 0"),
-        (header({"format": "99", "progress": PROGRESS}), "damaged"),
-        (header({"format": "2", "progress": PROGRESS}), ".bias_table is missing"),
-    ],
-)
-def test_a_file_that_training_never_writes_is_one_line(run: Path, refused, raw: bytes, words: str):
-    """Without its checksum, too."""
-    (run / "checkpoints.json").unlink()
-    LAST.write_bytes(raw)
-    assert words in refused("eval", "--checkpoint", "last")
-    assert str(LAST) in refused(*LONGER)
 
 
 @pytest.mark.usefixtures("in_time")
