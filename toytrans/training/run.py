@@ -10,10 +10,11 @@ Reading takes no lock and writes nothing.
 """
 
 import contextlib
+import io
 import json
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -33,7 +34,6 @@ from toytrans.files import (
     check_free,
     disk_errors,
     json_text,
-    open_regular,
     read_whole,
     write_file,
     write_json,
@@ -71,8 +71,8 @@ writes is finite, or None or missing where it was not measured."""
 NOT_MEASURED = "not measured"
 """What is shown for a number that is None or missing."""
 
-LONGEST_RECORD, MOST_DAMAGED = 10_000, 10_000
-"""Bytes of a line of metrics.jsonl, and lines without a record after which no more are read."""
+MOST_BYTES_OF_RECORDS, MOST_DAMAGED = 2**30, 10_000
+"""Bytes of metrics.jsonl, and lines without a record after which no more are read."""
 
 Sequences = TypeVar("Sequences", str, list[str])
 
@@ -165,13 +165,18 @@ class RunFolder:
 
     @cached_property
     def _read(self) -> tuple[list[Record], int]:
-        records: list[Record] = []
-        damaged = 0
-        for line in _lines(self.path / METRICS):
+        file, records, damaged = self.path / METRICS, list[Record](), 0
+        try:
+            raw = read_whole(file, MOST_BYTES_OF_RECORDS)
+        except FileNotFoundError:
+            raw = b""
+        except OSError as error:
+            raise UserError(f"{file}: cannot be read ({error.strerror})") from None
+        for line in io.BytesIO(raw):
             try:
                 record = _SavedRecord.model_validate_json(line).model_dump(exclude_unset=True)
             except ValidationError:
-                damaged += line.endswith(b"\n") or len(line) == LONGEST_RECORD
+                damaged += line.endswith(b"\n")
                 if damaged > MOST_DAMAGED:
                     break
                 continue
@@ -415,14 +420,3 @@ class _SavedRecord(BaseModel):
     valid_exact_match: Share = None
     valid_token_accuracy: Share = None
     valid_loss: Number = None
-
-
-def _lines(file: Path) -> Iterator[bytes]:
-    """The lines of metrics.jsonl; longer ones than any record in pieces. Raises UserError."""
-    try:
-        with open_regular(file) as opened:
-            yield from iter(lambda: opened.readline(LONGEST_RECORD), b"")
-    except FileNotFoundError:
-        return
-    except OSError as error:
-        raise UserError(f"{file}: cannot be read ({error.strerror})") from None
