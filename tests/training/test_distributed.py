@@ -318,3 +318,11 @@ def test_each_process_has_a_gpu_of_its_own(monkeypatch):
         with pytest.raises(UserError, match="needs a GPU of its own, and this machine has 2"):
             context.device(name)
     assert DistributedContext().device("cuda:0") == "cuda:0"
+
+
+@pytest.mark.usefixtures("here")
+def test_restarts_go_on_or_are_refused(refused, monkeypatch: pytest.MonkeyPatch):
+    for name, value in {"RANK": 0, "WORLD_SIZE": 1, "TORCHELASTIC_MAX_RESTARTS": 1}.items():
+        monkeypatch.setenv(name, str(value))
+    assert "torchrun --max-restarts: add --resume" in refused("train", "c.yaml")
+    assert not Path("runs").exists()
