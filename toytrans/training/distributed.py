@@ -27,10 +27,8 @@ from toytrans.training.signals import handled_by
 
 T = TypeVar("T")
 
-VARIABLES = (
-    *("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"),
-    *("TORCHELASTIC_RESTART_COUNT", "TORCHELASTIC_MAX_RESTARTS"),
-)
+VARIABLES = ["RANK", "WORLD_SIZE", "LOCAL_RANK"]
+VARIABLES += ["TORCHELASTIC_RESTART_COUNT", "TORCHELASTIC_MAX_RESTARTS"]
 """What torchrun sets, in the order of the fields below."""
 
 TIME_TO_CONNECT = timedelta(minutes=10)
@@ -40,15 +38,13 @@ TIME_TO_CONNECT = timedelta(minutes=10)
 class DistributedContext:
     """The processes of one training, as one of them sees it.
 
-    rank, size: this process among all of them.
-    local_rank, local_size: this process among those of its machine.
+    rank, size: this process among all of them. local: its rank among those of its machine.
     restarts, max_restarts: how often torchrun has started the processes anew, and may do so.
     """
 
     rank: int = 0
     size: int = 1
-    local_rank: int = 0
-    local_size: int = 1
+    local: int = 0
     restarts: int = 0
     max_restarts: int = 0
 
@@ -144,25 +140,18 @@ class DistributedContext:
                     "files and the same kind of device"
                 )
 
-    # Device
-
     def device(self, name: str) -> str:
         """The device of this process: with GPUs, one for each process of a machine.
 
-        name: the device of the config. Raises UserError if it does not suit several processes.
+        name: the device of the config. Raises UserError if it is one for several processes.
         """
         if self.size == 1 or name == "cpu":
             return name
-        gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
-        if name not in ("auto", "cuda") or 0 < gpus < self.local_size:
+        if name not in ("auto", "cuda"):
             raise UserError(
-                f"device {name}: each of {self.local_size} processes needs a GPU of its own, and "
-                f"this machine has {gpus}; take cpu, or auto with --nproc-per-node {gpus or 1}"
+                f"device {name} is one device for {self.size} processes; take cuda, cpu or auto"
             )
-        if gpus == 0:
-            return "cpu" if name == "auto" else name
-        torch.cuda.set_device(self.local_rank)
-        return f"cuda:{self.local_rank}"
+        return "cpu" if name == "auto" and not torch.cuda.is_available() else f"cuda:{self.local}"
 
 
 SINGLE_PROCESS = DistributedContext()

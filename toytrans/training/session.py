@@ -117,6 +117,8 @@ def _open(
     """The device and the data of this process, checked. Raises UserError."""
     check_fault(config.fault, config.model, context.size)
     device = choose_device(context.device(config.device))
+    if context.size > 1 and device.type == "cuda":
+        torch.cuda.set_device(device)
     dataset = open_dataset(config)
     if saved is not None and dataset.facts != saved.facts:
         raise UserError(
