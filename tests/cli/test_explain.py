@@ -1,6 +1,7 @@
 """`toytrans explain` and `toytrans new`: every name is explained, a new config trains as it is."""
 
 import json
+import re
 from pathlib import Path
 from typing import get_args
 
@@ -80,7 +81,7 @@ def test_the_lists_name_everything(command: Command, monkeypatch):
     ):
         listed = command("explain", kind).out
         for name in names:
-            assert f" {name} " in listed and name in overview, name
+            assert re.search(rf"^{name} ", listed, re.M) and name in overview, name
     section = command("explain", "data").out
     assert "symbols" in section and "max_steps" not in section
 

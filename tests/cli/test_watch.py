@@ -20,7 +20,7 @@ from conftest import Command, tiny_yaml
 from forked import COMMAND, Forked
 from rich.console import Console
 
-from toytrans.cli.render.watch import view_of
+from toytrans.cli.watch import view_of
 from toytrans.cli.train import Moment
 from toytrans.config.load import load_config
 from toytrans.data.open import open_dataset
@@ -121,7 +121,7 @@ def trainer(here: Path) -> Trainer:
 
 def viewed(trainer: Trainer, width: int) -> list[str]:
     """The lines of the view at step 3."""
-    moment = Moment({"step": 3, "loss": 2.0, "lr": 1e-3, "elapsed_s": 1.0}, 10.0, None)
+    moment = Moment(3, 2.0, 1e-3, 10.0, None, 1.0)
     pairs = few(all_pairs(trainer.dataset, "valid"))
     console = Console(width=width, file=io.StringIO(), record=True)
     console.print(view_of(trainer, pairs, moment, {1: 9.0, 3: 2.0}, width - 1))

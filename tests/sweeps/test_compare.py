@@ -1,6 +1,8 @@
 """`toytrans eval RUN...`: runs grouped by config, whatever they are given as."""
 
+import contextlib
 import csv
+import io
 import json
 import re
 import shutil
@@ -11,9 +13,8 @@ from typing import Any
 import pytest
 from conftest import Command, config_of, tiny_yaml
 from members import member
-from rich.console import Console
 
-from toytrans.cli.render.results import print_comparison
+from toytrans.cli.results import print_comparison
 from toytrans.sweeps.comparison import Comparison, group
 from toytrans.sweeps.measure import Member, of_lengths
 from toytrans.sweeps.picture import draw
@@ -131,10 +132,10 @@ def test_a_picture_says_what_its_letters_stand_for():
 
 def printed(members: list[Member]) -> str:
     """The tables of a comparison, 80 columns wide."""
-    console = Console(width=80)
-    with console.capture() as captured:
-        print_comparison(console, compared(members))
-    return captured.get()
+    out = io.StringIO()
+    with contextlib.redirect_stdout(out):
+        print_comparison(compared(members))
+    return out.getvalue()
 
 
 def test_differences_are_shown_in_range_and_beyond():

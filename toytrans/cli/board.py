@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from toytrans.cli.common import AsJson, columns, note, output
-from toytrans.cli.trials import follow, raise_internal
+from toytrans.cli.common import note, output, print_table
+from toytrans.cli.options import AsJson
+from toytrans.cli.sweep import follow, raise_internal
 from toytrans.errors import UserError
 from toytrans.files import json_text
 
@@ -29,10 +30,23 @@ def board(
     as_json: AsJson = False,
 ) -> None:
     """Train published tasks, and compare with their numbers."""
-    from toytrans.sweeps.board import lines_of, load_board, of_tasks, plan_board, write_board
+    from toytrans.sweeps.board import (
+        board_names,
+        lines_of,
+        load_board,
+        of_tasks,
+        plan_board,
+        write_board,
+    )
 
     if name is None:
-        return _list(as_json)
+        boards = {name: load_board(name) for name in board_names()}
+        if as_json:
+            print(json_text({name: list(each.tasks) for name, each in boards.items()}))
+        else:
+            rows = [(name, ", ".join(each.tasks), each.source) for name, each in boards.items()]
+            print_table(("board", "tasks", "from"), (), rows, box=None)
+        return
     chosen = load_board(name)
     whole = plan_board(name, quick=quick, files=data)
     asked = of_tasks(whole, name, tasks) if tasks else whole
@@ -52,33 +66,21 @@ def board(
         raise UserError(failure.reason)
 
 
-def _list(as_json: bool) -> None:
-    """The boards and their tasks."""
-    from toytrans.sweeps.board import board_names, load_board
-
-    boards = {name: load_board(name) for name in board_names()}
-    if as_json:
-        print(json_text({name: list(board.tasks) for name, board in boards.items()}))
-        return
-    table = columns(("board", "tasks", "from"), box=None, pad_edge=False)
-    for name, chosen in boards.items():
-        table.add_row(name, ", ".join(chosen.tasks), chosen.source)
-    output().print(table)
-
-
 def _print(board: "Board", sweep: "Sweep", quick: bool) -> None:
     from toytrans.sweeps.board import lines_of
     from toytrans.sweeps.measure import number
 
-    console = output()
-    console.print(f"{board.title} ({board.source})", style="bold", markup=False)
+    def say(text: str, style: str = "") -> None:
+        output().print(text, style=style, markup=False)
+
+    say(f"{board.title} ({board.source})", "bold")
     for sentence in (f"Our positions know: {board.knows}", *board.notes):
-        console.print(sentence, markup=False)
+        say(sentence)
     if quick:
-        console.print(
+        say(
             "Quick: one seed, few steps, few pairs. It shows that the board runs; the published "
             "numbers are of whole trainings.",
-            style="bold",
+            "bold",
         )
     there = {trial.about["task"] for trial in sweep.trials}
     for task, name, measure in board.measures():
@@ -86,18 +88,15 @@ def _print(board: "Board", sweep: "Sweep", quick: bool) -> None:
             continue
         where = f", lengths {measure.lengths[0]} to {measure.lengths[1]}" if measure.lengths else ""
         aim = f" (aim {measure.aim})" if measure.aim is not None else ""
-        console.print(
-            f"\n{task}{where}: {measure.label(measure.metric)}{aim}", style="bold", markup=False
-        )
-        table = columns(("",), ("mean", "steps", "pairs"), box=None, pad_edge=False)
-        table.add_column("seeds", overflow="fold")
+        say(f"\n{task}{where}: {measure.label(measure.metric)}{aim}", "bold")
+        rows = []
         for line in lines_of(board, sweep, task, name):
-            seeds = " ".join(number(value, measure.metric) for value in line.values)
-            counts = (f"{count:,}" if count else "" for count in (line.steps, line.pairs))
+            seeds = [number(value, measure.metric) for value in line.values]
+            counts = [f"{count:,}" if count else "" for count in (line.steps, line.pairs)]
             mean = number(fmean(line.values), measure.metric)
-            table.add_row(line.who, mean, *counts, seeds if len(line.values) > 1 else "")
-        console.print(table)
+            rows.append((line.who, mean, *counts, " ".join(seeds) if len(seeds) > 1 else ""))
+        print_table(("",), ("mean", "steps", "pairs"), rows, "seeds", box=None)
     seconds = [found.seconds for trial in sweep.trials if (found := trial.eval())]
     if seconds:
         span = f"{min(seconds):.0f} to {max(seconds):.0f} s"
-        console.print(f"\none training on one core: {span}; {len(seconds)} runs", markup=False)
+        say(f"\none training on one core: {span}; {len(seconds)} runs")

@@ -1,26 +1,23 @@
-"""`toytrans sweep`."""
+"""`toytrans sweep`, and how commands follow the runs of a sweep."""
 
-import re
+import contextlib
+import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from toytrans.cli.common import (
-    Examples,
-    Lengths,
-    MetricOption,
-    note,
-    output,
-    share,
-    span_of,
-)
-from toytrans.cli.render.results import print_comparison
-from toytrans.cli.trials import follow, raise_internal
+from toytrans.cli.common import note, printable, progress_bar
+from toytrans.cli.options import Lengths, MetricOption, span_of
+from toytrans.cli.results import print_comparison
 from toytrans.errors import UserError
+from toytrans.rounding import share
+from toytrans.training.signals import collect_signals, exit_if_signalled
 
 if TYPE_CHECKING:
-    from toytrans.sweeps.trials import Trial
+    from toytrans.sweeps.sweep import Sweep
+    from toytrans.sweeps.trials import Failure, Trial
 
 
 def sweep(
@@ -38,7 +35,9 @@ def sweep(
         ),
     ] = None,
     lengths: Lengths = None,
-    examples: Examples = None,
+    examples: Annotated[
+        int | None, typer.Option(min=1, max=10**7, help="Number of test pairs of a run, in all.")
+    ] = None,
     metric: MetricOption = "exact_match",
     jobs: Annotated[
         int | None, typer.Option(min=1, help="Runs at once, one a core at most.")
@@ -63,8 +62,8 @@ def sweep(
 
     if path is None:
         raise UserError("no config; name one, say `toytrans sweep reverse`")
-    numbers = None if seeds is None else range_of(seeds)
-    span = span_of(lengths)
+    ends = span_of("--seeds", seeds, "0:9")
+    span = span_of("--lengths", lengths, "1:400")
     if gpu_share is not None and on != "ray":
         raise UserError("--gpu-share: a run on this machine has the whole GPU; add --on ray")
     from toytrans.sweeps.measure import of_lengths
@@ -78,7 +77,7 @@ def sweep(
         out or SWEEPS / path.stem,
         lambda changes: load_config(path, changes),
         sets or (),
-        numbers,
+        range(ends[0], ends[1] + 1) if ends else None,
         of_lengths(span, examples),
         here=on == "local",
     )
@@ -92,7 +91,7 @@ def sweep(
         check_matplotlib()
     except UserError as error:
         note(f"no picture: {error}")
-    print_comparison(output(), compared)
+    print_comparison(compared)
     raise_internal(failures)
     if any(trial.path in compared.problems for trial in planned.trials):
         raise typer.Exit(1)
@@ -106,16 +105,60 @@ def _numbers(trial: "Trial") -> str:
     if found is None:
         return "no numbers"
     result = found.measures[TEST]
-    parts = {part: numbers for part, numbers in result.parts.items() if part != "all"}
-    values = {PARTS[part]: result.value("exact_match", of) for part, of in parts.items()}
-    matches = ", ".join(f"{name} {share(value or 0.0)}" for name, value in values.items())
+    matches = ", ".join(
+        f"{PARTS[part]} {share(result.value('exact_match', numbers) or 0.0)}"
+        for part, numbers in result.parts.items()
+        if part != "all"
+    )
     return f"{result.measure.decoding} exact match: {matches} ({found.seconds:.0f} s)"
 
 
-def range_of(text: str) -> range:
-    """The seeds of --seeds, both ends included. Raises UserError."""
-    match = re.fullmatch(r"(\d{1,10})(?::(\d{1,10}))?", text)
-    low, high = (int(match[1]), int(match[2] or match[1])) if match else (1, 0)
-    if low > high or high >= 2**31:
-        raise UserError(f"--seeds {text}: write them as FROM:TO, say 0:9, or as one seed")
-    return range(low, high + 1)
+def follow(
+    sweep: "Sweep",
+    describe: "Callable[[Trial], str]",
+    jobs: int | None = None,
+    on: Literal["local", "ray"] = "local",
+    gpu_share: float | None = None,
+) -> "dict[Path, Failure]":
+    """Train what is missing of a sweep: one bar, and a line for each run that ends. Returns why
+    runs failed, by their paths.
+
+    The first signal lets all trainings save and end. A second one ends this process at once; the
+    trainings then save by themselves.
+    """
+    for sentence in sweep.beginning():
+        note(sentence)
+    running = {trial.path: trial for trial in sweep.waiting()}
+    failures: dict[Path, Failure] = {}
+    total = len(sweep.trials)
+
+    def done() -> float:
+        return total - len(running) + sum(trial.share_done() for trial in running.values())
+
+    shape = "{desc} {bar} {percentage:3.0f}% {remaining} left"
+    bar = progress_bar(shape, total=total, initial=done())
+    rounds = sweep.train(jobs, on, gpu_share)
+    with collect_signals() as received, contextlib.closing(rounds), bar:
+        for ended in rounds:
+            for trial, failure in ended:
+                del running[trial.path]
+                if failure is not None:
+                    failures[trial.path] = failure
+                what = f"failed: {failure.reason}" if failure else describe(trial)
+                line = printable(f"{total - len(running)}/{total} {trial.title}: {what}")
+                bar.write(line, file=sys.stderr) if not bar.disable else note(line)
+            bar.update(done() - bar.n)
+            bar.set_description_str(f"{total - len(running)}/{total} runs", refresh=False)
+            if received:
+                break
+    if received:
+        note("stopped and saved; the same command goes on")
+        exit_if_signalled(received)
+    return failures
+
+
+def raise_internal(failures: "dict[Path, Failure]") -> None:
+    """Raise the first internal error of a run, once everything else is shown."""
+    for failure in failures.values():
+        if failure.traceback:
+            raise RuntimeError(f"{failure.reason}\n{failure.traceback}")
