@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from conftest import Command, call, tiny_yaml
 
-from toytrans.cli import common
+from toytrans.cli import terminal
 
 
 @pytest.fixture(scope="module")
@@ -35,8 +35,8 @@ def test_progress_comes_once_a_command_takes_long(
 ):
     """That of `check --resume` is proved in tests/training/test_crashes.py."""
     shutil.copytree(run, here / "r")
-    monkeypatch.setattr(common, "PROGRESS_AFTER", 1e9)
+    monkeypatch.setattr(terminal, "PROGRESS_AFTER", 1e9)
     assert "now: " not in command(*arguments).err
-    monkeypatch.setattr(common, "PROGRESS_AFTER", 0.0)
+    monkeypatch.setattr(terminal, "PROGRESS_AFTER", 0.0)
     answer = command(*arguments)
     assert answer.code in (0, 1) and re.search(f"^{lines}", answer.err, re.MULTILINE), answer.err

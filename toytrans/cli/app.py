@@ -31,8 +31,8 @@ from toytrans.cli import (
     train,
     translate,
 )
-from toytrans.cli.common import note, silence
 from toytrans.cli.reporter import reporter
+from toytrans.cli.terminal import note, silence
 from toytrans.errors import UserError, ran_out_of_memory, shortened
 from toytrans.training import signals
 from toytrans.user_code import fault_in_user_code

@@ -13,19 +13,10 @@ from rich.cells import cell_len
 from rich.console import Console
 from rich.text import Text
 
-from toytrans.cli.common import (
-    Progress,
-    check_plot,
-    note,
-    open_run,
-    output,
-    plain,
-    print_table,
-    printable,
-    write_new,
-)
+from toytrans.cli.common import check_plot, open_run, write_new
 from toytrans.cli.options import AsJson, Checkpoint, TrustCode, run_and_sequences
 from toytrans.cli.tables import LONGEST, MARKS, axis_names, map_of, paged, print_beside
+from toytrans.cli.terminal import Progress, note, output, plain, print_table, printable
 from toytrans.errors import UserError
 from toytrans.files import json_text
 from toytrans.inspection.table import CLOSED

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from toytrans.cli.common import note, output, print_table
 from toytrans.cli.options import AsJson
 from toytrans.cli.sweep import follow, raise_internal
+from toytrans.cli.terminal import note, output, print_table
 from toytrans.errors import UserError
 from toytrans.files import json_text
 

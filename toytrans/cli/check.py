@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 from rich.padding import Padding
 
-from toytrans.cli.common import Progress, newest, output, plain, print_page, warn_of_fault
+from toytrans.cli.common import newest, warn_of_fault
 from toytrans.cli.explain import print_card
 from toytrans.cli.options import AsJson, Break, Overrides, TrustCode, check_forms
+from toytrans.cli.terminal import Progress, output, plain, print_page
 from toytrans.config.sealed import fault_remark, is_sealed, opened
 from toytrans.errors import UserError
 from toytrans.files import json_text

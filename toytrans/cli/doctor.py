@@ -5,8 +5,9 @@ from typing import Any
 import typer
 from rich.text import Text
 
-from toytrans.cli.common import argument, output, plain, print_pairs
+from toytrans.cli.common import argument
 from toytrans.cli.options import AsJson, RunArgument, TrustCode
+from toytrans.cli.terminal import output, plain, print_pairs
 from toytrans.files import json_text
 
 STYLES = {"wrong": "bold red", "odd": "yellow"}

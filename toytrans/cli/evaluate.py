@@ -8,17 +8,10 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from toytrans.cli.common import (
-    Progress,
-    check_new,
-    check_plot,
-    newest,
-    open_run,
-    progress_bar,
-    write_new,
-)
+from toytrans.cli.common import check_new, check_plot, newest, open_run, write_new
 from toytrans.cli.options import RARE, AsJson, Checkpoint, Lengths, MetricOption, TrustCode, span_of
 from toytrans.cli.results import print_comparison, print_scores
+from toytrans.cli.terminal import Progress, progress_bar
 from toytrans.config.sealed import fault_remark
 from toytrans.errors import UserError
 from toytrans.files import json_text, to_bytes

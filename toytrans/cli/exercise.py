@@ -6,8 +6,9 @@ from typing import Annotated, Literal
 
 import typer
 
-from toytrans.cli.common import note, output, plain, print_table, write_new
+from toytrans.cli.common import write_new
 from toytrans.cli.explain import print_card
+from toytrans.cli.terminal import note, output, plain, print_table
 from toytrans.exercises.sheet import MOST_ANSWERS, MOST_STUDENTS
 from toytrans.files import read_whole, to_bytes
 

@@ -6,16 +6,8 @@ from typing import Annotated, get_args
 import typer
 from rich.text import Text
 
-from toytrans.cli.common import (
-    argument,
-    note,
-    output,
-    plain,
-    plain_lines,
-    print_pairs,
-    print_table,
-    write_new,
-)
+from toytrans.cli.common import argument, write_new
+from toytrans.cli.terminal import note, output, plain, plain_lines, print_pairs, print_table
 from toytrans.config.names import FaultName, TaskName
 
 

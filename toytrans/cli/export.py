@@ -5,8 +5,9 @@ from typing import Annotated
 
 import typer
 
-from toytrans.cli.common import check_new, open_run, printable
+from toytrans.cli.common import check_new, open_run
 from toytrans.cli.options import Checkpoint, RunArgument, TrustCode
+from toytrans.cli.terminal import printable
 from toytrans.config.names import ExportFormat
 
 CHECKED, LONGEST = 8, 20

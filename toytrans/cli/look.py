@@ -9,16 +9,7 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from toytrans.cli.common import (
-    Progress,
-    newest,
-    open_run,
-    output,
-    plain,
-    print_page,
-    print_table,
-    warn_of_fault,
-)
+from toytrans.cli.common import newest, open_run, warn_of_fault
 from toytrans.cli.options import (
     AsHtml,
     AsJson,
@@ -39,6 +30,7 @@ from toytrans.cli.tables import (
     print_panels,
     step_through,
 )
+from toytrans.cli.terminal import Progress, output, plain, print_page, print_table
 from toytrans.errors import HOW_TO_SEPARATE, UserError, did_you_mean
 from toytrans.files import json_text
 from toytrans.inspection.table import CLOSED

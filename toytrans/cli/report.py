@@ -7,8 +7,9 @@ from typing import Annotated
 
 import typer
 
-from toytrans.cli.common import Progress, check_new, newest, printable, write_new
+from toytrans.cli.common import check_new, newest, write_new
 from toytrans.cli.options import TrustCode
+from toytrans.cli.terminal import Progress, printable
 
 
 def report(

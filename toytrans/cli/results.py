@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from toytrans.cli.common import output, plain, print_table
+from toytrans.cli.terminal import output, plain, print_table
 from toytrans.rounding import share
 
 if TYPE_CHECKING:

@@ -7,8 +7,8 @@ from typing import Annotated
 
 import typer
 
-from toytrans.cli.common import Progress, note, print_table
 from toytrans.cli.options import AsJson
+from toytrans.cli.terminal import Progress, note, print_table
 from toytrans.config.sealed import fault_remark
 from toytrans.errors import UserError
 from toytrans.files import json_text

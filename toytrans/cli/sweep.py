@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from toytrans.cli.common import note, printable, progress_bar
 from toytrans.cli.options import Lengths, MetricOption, span_of
 from toytrans.cli.results import print_comparison
+from toytrans.cli.terminal import note, printable, progress_bar
 from toytrans.errors import UserError
 from toytrans.rounding import share
 from toytrans.training.signals import collect_signals, exit_if_signalled

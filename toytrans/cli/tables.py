@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.table import Table as Grid
 from rich.text import Text
 
-from toytrans.cli.common import printable
+from toytrans.cli.terminal import printable
 from toytrans.errors import UserError
 from toytrans.inspection.table import CLOSED, Table
 from toytrans.tokens import SPECIALS

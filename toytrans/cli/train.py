@@ -2,6 +2,7 @@
 
 import contextlib
 import shlex
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -9,18 +10,11 @@ from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple
 
 import typer
 
-from toytrans.cli.common import (
-    Progress,
-    argument,
-    note,
-    output,
-    plain,
-    progress_bar,
-    warn_of_fault,
-)
+from toytrans.cli.common import argument, warn_of_fault
 from toytrans.cli.options import RARE, Break, Overrides, TrustCode
 from toytrans.cli.reporter import reporter
 from toytrans.cli.results import Labelled, parts_of, print_parts
+from toytrans.cli.terminal import Progress, note, output, plain, progress_bar
 from toytrans.config.sealed import fault_remark
 from toytrans.errors import UserError
 from toytrans.rounding import share
@@ -156,10 +150,10 @@ def _follow(trainer: "Trainer", logged: bool, watched: bool) -> None:
     if trainer.context.is_main:
         if logged:
             copy = copy_to_tensorboard(trainer.run, progress.step, progress.elapsed_s, note)
-        if watched:
-            from toytrans.cli.watch import can_watch, watch
+        if watched and sys.stderr.isatty() and not output(stderr=True).is_dumb_terminal:
+            from toytrans.cli.watch import watch
 
-            view = watch if can_watch() else _line
+            view = watch
     with view(trainer) as show:
         for record in trainer.train():
             step, elapsed = int(record["step"]), record["elapsed_s"]

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from toytrans.cli.common import Progress, note, open_run, printable
+from toytrans.cli.common import open_run
 from toytrans.cli.options import TrustCode, run_and_sequences
+from toytrans.cli.terminal import Progress, note, printable
 from toytrans.errors import UnseenSymbol, UserError
 
 if TYPE_CHECKING:

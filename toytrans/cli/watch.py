@@ -5,7 +5,6 @@ The view takes about a hundredth of the time of the training, and changes none o
 
 import contextlib
 import math
-import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING
@@ -17,8 +16,8 @@ from rich.live import Live
 from rich.text import Text
 
 from toytrans.cli.attention import map_of_head
-from toytrans.cli.common import output, printable
 from toytrans.cli.tables import axis_names
+from toytrans.cli.terminal import output, plain, printable
 from toytrans.data.batches import make_batch
 from toytrans.data.pairs import Pairs, all_pairs
 from toytrans.errors import UserError
@@ -39,23 +38,25 @@ WAIT, WIDEST = 100, 100
 def watch(trainer: Trainer) -> Iterator[Callable[["Moment"], None]]:
     """The view, on standard error. Yields what draws a moment, if it is time for it."""
     console, pairs = output(stderr=True), few(all_pairs(trainer.dataset, "valid"))
-    live = Live(console=console, auto_refresh=False, redirect_stdout=False)
     losses: dict[int, float] = {}
-    due, last = 0.0, None
+    seen: list[Moment] = []
+    due = 0.0
 
-    def draw(moment: "Moment") -> None:
-        view = view_of(trainer, pairs, moment, losses, min(console.width, WIDEST) - 1)
-        live.update(view, refresh=True)
+    def draw() -> None:
+        width = min(console.width, WIDEST) - 1
+        live.update(view_of(trainer, pairs, seen[-1], losses, width), refresh=True)
 
     def show(moment: "Moment") -> None:
-        nonlocal due, last
-        last, began = moment, time.monotonic()
+        nonlocal due
+        began = time.monotonic()
+        seen[:] = [moment]
         losses[moment.step] = moment.loss
         if began >= due:
             with contextlib.suppress(OSError):  # a terminal that was closed: its signal saves
-                draw(moment)
+                draw()
             due = time.monotonic() + max(1.0, WAIT * (time.monotonic() - began))
 
+    live = Live(console=console, auto_refresh=False, redirect_stdout=False)
     try:
         with contextlib.suppress(OSError):
             live.start()
@@ -63,15 +64,9 @@ def watch(trainer: Trainer) -> Iterator[Callable[["Moment"], None]]:
         yield show
     finally:
         with contextlib.suppress(OSError):
-            if last:
-                draw(last)
+            if seen:
+                draw()
             live.stop()
-
-
-def can_watch() -> bool:
-    """Whether standard error is a terminal that can be drawn on."""
-    console = output(stderr=True)
-    return sys.stderr.isatty() and console.is_terminal and not console.is_dumb_terminal
 
 
 def view_of(
@@ -80,11 +75,11 @@ def view_of(
     """Everything that is known. losses: by step. pairs: what is translated."""
     total, match = trainer.config.train.max_steps, moment.match
     lines = [
-        Text(f"{printable(trainer.run.name)} step {moment.step:,}/{total:,}, ", "bold")
+        plain(f"{trainer.run.name} step {moment.step:,}/{total:,}, ", "bold")
         + Text(f"{moment.left:,.0f} s left, {moment.rate:,.0f} tokens/s"),
         Text(f"loss {moment.loss:.4f}  exact match {'-' if match is None else share(match)}  ")
         + Text(f"learning rate {moment.lr:.1e}"),
-        *(Text(line) for line in curve(losses, total, width)),
+        *(Text(line) for line in _curve(losses, total, width)),
         Text(),
     ]
     for line in lines:
@@ -99,10 +94,13 @@ def _sample(trainer: Trainer, pairs: Pairs, width: int) -> Iterator[Text]:
     batch = make_batch(pairs, trainer.config.source_bos).to(trainer.device)
     model.eval()
     try:
-        answers = greedy(model, batch.src, facts.target_growth).tokens
-        ids = (each.tolist() for each in (pairs.src, pairs.tgt, answers))
-        texts = [_translation(*map(facts.vocabulary.decode, row)) for row in zip(*ids, strict=True)]
-        yield Text("\n\n").join(texts)
+        answers, translations = greedy(model, batch.src, facts.target_growth).tokens, []
+        for ids in zip(*(x.tolist() for x in (pairs.src, pairs.tgt, answers)), strict=True):
+            src, tgt, answer = (printable(" ".join(facts.vocabulary.decode(each))) for each in ids)
+            verdict = "[green]right[/]" if answer == tgt else "[red]wrong[/]"
+            lines = Text(f"source      {src}\ntarget      {tgt}\ntranslation {answer}  ")
+            translations.append(lines + Text.from_markup(verdict))
+        yield Text("\n\n").join(translations)
         heads = attend(model, batch, Choice("cross"))
         reports = zip(measure([(heads, batch)]), heads, strict=True)
         best, head = max(reports, key=lambda pair: pair[0].best.weight)
@@ -116,7 +114,7 @@ def _sample(trainer: Trainer, pairs: Pairs, width: int) -> Iterator[Text]:
         model.train()
 
 
-def curve(losses: Mapping[int, float], total: int, width: int) -> list[str]:
+def _curve(losses: Mapping[int, float], total: int, width: int) -> list[str]:
     """The logarithm of the loss over the steps: a title and a row of blocks."""
     known = {k: math.log10(x) for k, x in losses.items() if x > 0 and math.isfinite(x)}
     columns = {min(width - 1, step * width // total): known[step] for step in sorted(known)}
@@ -127,11 +125,3 @@ def curve(losses: Mapping[int, float], total: int, width: int) -> list[str]:
     for column, value in columns.items():
         row[column] = "▁▂▃▄▅▆▇█"[round((value - low) * scale)]
     return [f"loss, from {10**high:.3g} to {10**low:.3g}, logarithmic", "".join(row)]
-
-
-def _translation(source: list[str], target: list[str], answer: list[str]) -> Text:
-    """A source, its target and what the model says, which is right or wrong."""
-    named = {"source": source, "target": target, "translation": answer}
-    lines = [f"{name:11} {printable(' '.join(each))}" for name, each in named.items()]
-    verdict = Text("  right", "green") if answer == target else Text("  wrong", "red")
-    return Text("\n".join(lines)) + verdict
