@@ -68,7 +68,7 @@ def test_seeds_are_from_and_to(seeds, here: Path, refused):
         (["--seeds", "0:99999"], ["100,000 runs are more than 10,000"]),
         (["--set", "device=cuda:7,cpu"], ["1 of 2 combinations", "device cuda:7 is not on"]),
         (["--set", "fault=wrong_scale,no_causal", "--set", "model.n_heads=1"], ["wrong_scale"]),
-        (["--lengths", "9:1"], ["--lengths 9:1: write it as"]),
+        (["--lengths", "9:1"], ["--lengths 9:1: write them as"]),
         (["--lengths", "1:70000"], ["lengths 1:70000: a length is at most 65536"]),
         (["--gpu-share", "0.5"], ["add --on ray"]),
     ],
