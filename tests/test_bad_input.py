@@ -4,6 +4,7 @@ bounded time and memory; nothing is written or lost meanwhile; a bug of ours is 
 
 import contextlib
 import errno
+import hashlib
 import html
 import importlib.metadata
 import io
@@ -19,9 +20,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import safetensors.torch
 import torch
-from conftest import ROOT, call, change_checkpoint, tiny_yaml, vouch_for
+from conftest import ROOT, call, tiny_yaml
 from forked import COMMAND, Forked
+from safetensors import safe_open
 from torch import Tensor
 
 import toytrans
@@ -264,6 +267,24 @@ def test_json_is_strict_where_numbers_are_not_finite(run, command):
 # Checkpoints with a right checksum -----------------------------------------------------------
 
 Change = Callable[[dict[str, Tensor], str], object]
+
+
+def change_checkpoint(run: Path, step: int, change: Callable[..., object]) -> None:
+    """Change the tensors and the metadata of a checkpoint, and vouch for it by its checksum."""
+    file = checkpoint_file(run, step)
+    with safe_open(file, "pt") as opened:
+        metadata = opened.metadata()
+    tensors = safetensors.torch.load_file(file)
+    change(tensors, metadata)
+    vouch_for(run, step, safetensors.torch.save(tensors, metadata))
+
+
+def vouch_for(run: Path, step: int, raw: bytes) -> None:
+    """Other bytes for a checkpoint, and their checksum."""
+    checkpoint_file(run, step).write_bytes(raw)
+    listed = json.loads((run / "checkpoints.json").read_bytes())
+    listed[str(step)] = hashlib.sha256(raw).hexdigest()
+    (run / "checkpoints.json").write_text(json.dumps(listed))
 
 
 def change_part(run: Path, part: str, change: Change) -> None:

@@ -1,6 +1,7 @@
 """`toytrans inspect-masks`, `trace` and `demo`: forms, widths, terminals, runs, refusals."""
 
 import html
+import io
 import json
 import re
 import sys
@@ -10,7 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 import typer
-from conftest import PAIRS, Command, Screen, call, on_screen, tiny_yaml
+from conftest import PAIRS, Command, call, tiny_yaml
 
 from toytrans.inspection.record import PARTS
 from toytrans.inspection.table import CLOSED
@@ -18,6 +19,26 @@ from toytrans.inspection.table import CLOSED
 pytestmark = pytest.mark.usefixtures("here")
 EVERY = ("inspect-masks", *PAIRS, "--panel", "all")
 BROKEN = ("--break", "no_causal", "--out", "broken")
+
+
+class Screen(io.StringIO):
+    """A terminal to print to."""
+
+    encoding = "utf-8"  # type: ignore[assignment]
+
+    def isatty(self) -> bool:
+        return True
+
+
+def on_screen(monkeypatch: pytest.MonkeyPatch, *arguments: str, **environment: str) -> str:
+    """What a command prints on a terminal of 80 columns."""
+    for name, value in ({"TERM": "xterm-256color", "COLUMNS": "80"} | environment).items():
+        monkeypatch.setenv(name, value)
+    screen = Screen()
+    with monkeypatch.context() as patch:
+        patch.setattr(sys, "stdout", screen)
+        assert call(*arguments) == 0
+    return screen.getvalue()
 
 
 def text_of(page: str) -> str:
