@@ -20,8 +20,7 @@ if TYPE_CHECKING:
 def board(
     name: Annotated[str | None, typer.Argument(help="A board. Default: list all boards.")] = None,
     tasks: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="TASK", help="Tasks of the board. Default: all."),
+        list[str] | None, typer.Argument(metavar="TASK", help="Tasks of the board. Default: all.")
     ] = None,
     quick: Annotated[bool, typer.Option("--quick", help="One seed, few steps, few pairs.")] = False,
     data: Annotated[

@@ -24,11 +24,7 @@ UNITS = {
 """What a number of a run counts."""
 
 
-def doctor(
-    run: RunArgument = None,
-    trust_code: TrustCode = False,
-    as_json: AsJson = False,
-) -> None:
+def doctor(run: RunArgument = None, trust_code: TrustCode = False, as_json: AsJson = False) -> None:
     """Diagnose a run, or without RUN describe this machine.
 
     A run is diagnosed from its records, checkpoints and data. Each finding has

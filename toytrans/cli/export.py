@@ -18,8 +18,7 @@ def export(
     format: Annotated[ExportFormat, typer.Option("--format", help="The runtime to write for.")],
     run: RunArgument = None,
     out: Annotated[
-        Path | None,
-        typer.Option(help="What to write. Default: the run's name and the format's."),
+        Path | None, typer.Option(help="What to write. Default: the run's name and the format's.")
     ] = None,
     checkpoint: Checkpoint = "best",
     trust_code: TrustCode = False,

@@ -25,8 +25,7 @@ def sweep(
         Path | None, typer.Argument(metavar="CONFIG", help="YAML file that describes the runs.")
     ] = None,
     seeds: Annotated[
-        str | None,
-        typer.Option(metavar="FROM:TO", help="Seeds: 0:2 is 0, 1 and 2. Default: one."),
+        str | None, typer.Option(metavar="FROM:TO", help="Seeds: 0:2 is 0, 1 and 2. Default: one.")
     ] = None,
     sets: Annotated[
         list[str] | None,

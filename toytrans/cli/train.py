@@ -63,8 +63,7 @@ def train(
     device: Annotated[
         str | None,
         typer.Option(
-            metavar="DEVICE",
-            help="auto | cpu | cuda | cuda:N | mps. Default: that of the config.",
+            metavar="DEVICE", help="auto | cpu | cuda | cuda:N | mps. Default: that of the config."
         ),
     ] = None,
     overrides: Overrides = None,
