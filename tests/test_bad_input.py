@@ -11,6 +11,7 @@ import io
 import json
 import os
 import pickletools
+import resource
 import shutil
 import subprocess
 import sys
@@ -56,17 +57,11 @@ def says(message: str, *fragments: str) -> None:
 # Configs and data ----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("text", "fragments"),
-    [
-        (b"data: [1,\n", ("bad.yaml:", "not YAML")),
-        (b"lr: 1e-3\ndata: {task: copy}\n", ("bad.yaml:1", "lr", "did you mean train.lr?")),
-        (b"data: {task: copy}\ndevice: cuda:7\n", ("device cuda:7", "which has cpu", "auto")),
-    ],
-)
-def test_a_bad_config_trains_nothing(refused, text, fragments):
-    Path("bad.yaml").write_bytes(text)
-    says(refused("train", "bad.yaml"), *fragments)
+def test_a_bad_config_trains_nothing(refused):
+    """tests/config/test_config.py has every kind of refusal."""
+    Path("bad.yaml").write_text("lr: 1e-3\ndata: {task: copy}\n")
+    says(refused("train", "bad.yaml"), "bad.yaml:1", "lr", "did you mean train.lr?")
+    says(refused(*TRAIN, "--device", "cuda:7"), "device cuda:7", "which has cpu", "auto")
     assert sorted(os.listdir()) == ["bad.yaml", "c.yaml"]
 
 
@@ -358,7 +353,6 @@ def change_progress(run: Path, change: Callable[[dict[str, Any]], object]) -> No
     [
         lambda progress: progress.update(surplus=1),
         lambda progress: progress.update(step=3),
-        lambda progress: progress.update(elapsed_s=float("inf")),
         lambda progress: progress["window"].update(tokens=-7),
     ],
 )
@@ -474,7 +468,7 @@ def test_what_has_no_end_is_refused_unread_wherever_it_is_named(run, refused, ki
     ):
         assert words in refused(*arguments), arguments
     if kind != "device":
-        for name in ("config.yaml", "data.json", "checkpoints/step-6.safetensors"):
+        for name in ("config.yaml", "data.json"):
             (run / name).rename("away")
             MADE[kind](str(run / name))
             assert name in refused(*LAST) or name == "config.yaml"
@@ -486,38 +480,27 @@ LAUGHS = "a: &a [1, 2]\n" + "".join(
     for a, b in zip("abcdefgh", "bcdefghi", strict=True)
 )
 BOMBS = {
-    "laughs": (LAUGHS, "aliases"),
-    "brackets": ("a: " + "[" * 10_000, "nested deeper"),
-    "list": ("data: {task: copy}\nmodel: {positions: [" + "x, " * 300_000 + "x]}", "10,000"),
-    "keys": ("".join(f"k{k}: 1\n" for k in range(90_000)), "10,000"),
-    "dots": ("data: {task: copy}\n? " + "a." * 450_000 + "\n: 1\n", "unknown key"),
-    "digits": ("data: {task: copy}\nseed: " + "9" * 990_000 + "\n", "seed"),
+    LAUGHS: "aliases",
+    "a: " + "[" * 10_000: "nested deeper",
+    "data: {task: copy}\nmodel: {positions: [" + "x, " * 300_000 + "x]}": "10,000",
+    "".join(f"k{k}: 1\n" for k in range(90_000)): "10,000",
+    "data: {task: copy}\n? " + "a." * 450_000 + "\n: 1\n": "unknown key",
+    "data: {task: copy}\nseed: " + "9" * 990_000 + "\n": "seed",
 }
-MEMORY = """
-import resource, sys
-from pathlib import Path
-from toytrans.config.load import load_config
-from toytrans.errors import UserError
-load_config(Path("c.yaml"))  # what a config needs is imported
-before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-for path in sys.argv[1:]:
+
+
+def test_bombs_of_yaml_are_refused_in_little_memory(refused):
+    """In 100 MiB more than the process has."""
+    before = resource.getrlimit(resource.RLIMIT_AS)
+    pages = int(Path("/proc/self/statm").read_text().split()[0])
+    most = pages * resource.getpagesize() + 100 * 2**20
+    resource.setrlimit(resource.RLIMIT_AS, (most, before[1]))
     try:
-        load_config(Path(path))
-    except UserError as error:
-        print(error)
-print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) // 1024)  # MiB
-"""
-
-
-def test_bombs_of_yaml_are_refused_in_little_memory():
-    for name, (text, _) in BOMBS.items():
-        Path(name).write_text(text)
-    names = [*BOMBS, sparse("sparse"), fifo("pipe"), "/dev/zero"]
-    *lines, mebibytes = Forked(MEMORY, *names).ended().out.splitlines()
-    assert len(lines) == len(names)
-    for line, (_, words) in zip(lines, BOMBS.values(), strict=False):
-        assert words in line[-300:] or words in line[:300]
-    assert int(mebibytes) < 100
+        for text, words in BOMBS.items():
+            Path("bomb.yaml").write_text(text)
+            assert words in refused("check", "--config", "bomb.yaml")
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, before)
 
 
 # Names and escapes ---------------------------------------------------------------------------
