@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from io import BytesIO
 from itertools import groupby
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 from rich.cells import cell_len
@@ -24,9 +24,6 @@ from toytrans.rounding import share
 from toytrans.tokens import SPECIALS
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
-
     from toytrans.inspection.heads import AttentionMaps, HeadMap, HeadReport
 
 SHADES = {0.05: ("░", "blue"), 0.25: ("▒", "cyan"), 0.5: ("▓", "magenta"), 0.75: ("█", "bold")}
@@ -196,33 +193,18 @@ def _label(head: "HeadReport") -> str:
 
 
 def _drawn(path: Path, maps: "AttentionMaps") -> bytes:
-    """All maps in one picture, or as a page for a browser. Raises UserError."""
+    """All maps as a page for a browser, or in one picture: a block per pair, in it a row per layer
+    and a column per head. Raises UserError."""
     if path.suffix.lower() == ".html":
         from toytrans.report.page import page
         from toytrans.report.sections import attention_of
 
         return page("toytrans attention", [attention_of(maps)]).encode(errors="replace")
     import matplotlib.style
+    import numpy as np
+    from matplotlib.figure import Figure
 
     from toytrans.sweeps.picture import DOTS
-
-    settings = {"text.parse_math": False, "svg.fonttype": "none", "svg.hashsalt": "toytrans"}
-    with (
-        matplotlib.style.context(["default", settings]),
-        warnings.catch_warnings(record=True) as caught,
-    ):
-        warnings.simplefilter("always")
-        figure, picture, format = _figure(path, maps), BytesIO(), path.suffix[1:].lower()
-        metadata = {"Date": None} if format == "svg" else {}
-        figure.savefig(picture, dpi=DOTS, metadata=metadata, format=format)
-    if any("missing from" in str(warning.message) for warning in caught):
-        note("the font lacks some symbols; a .svg shows them where the viewer has a font for them")
-    return picture.getvalue()
-
-
-def _figure(path: Path, maps: "AttentionMaps") -> "Figure":
-    """A block per pair, in it a row per layer and a column per head. Raises UserError."""
-    from matplotlib.figure import Figure
 
     layers = len({(head.part, head.layer) for head in maps.shown})
     heads, pairs = len(maps.shown) // layers, len(maps.batch.src)
@@ -233,31 +215,32 @@ def _figure(path: Path, maps: "AttentionMaps") -> "Figure":
             f"--plot {path}: {pairs} x {layers} rows of maps are too many for one "
             "picture; choose with --part, --layer or --head, or give fewer sequences"
         )
-    figure = Figure((heads * (side + 0.5) + 1.2, height + 0.4), layout="constrained")
-    figure.suptitle(printable(f"{maps.run.title}; labels measured on {maps.basis}"), fontsize=8)
     names = [*SPECIALS, *axis_names(maps.run.vocabulary.symbols)[len(SPECIALS) :]]
-    for row, part in enumerate(figure.subfigures(pairs, 1, squeeze=False)[:, 0]):
-        part.suptitle(printable(maps.text(row)), fontsize=9, fontweight="bold")
-        grid = part.subplots(layers, heads, squeeze=False)
-        for axes, shown in zip(grid.flat, maps.of_pair(row, names.__getitem__), strict=True):
-            image = _draw_head(axes, shown)
-        part.colorbar(image, ax=grid, fraction=0.02, label="weight; grey: masked")
-    return figure
-
-
-def _draw_head(axes: "Axes", shown: "HeadMap") -> Any:
-    """Draw one head: queries down, keys across."""
-    import numpy as np
-
-    cells = np.array(shown.weights, dtype=float)  # None becomes NaN
-    image = axes.imshow(cells, cmap="viridis", vmin=0, vmax=1, interpolation="nearest")
-    axes.set_facecolor("lightgrey")
-    axes.set_xticks(range(len(shown.keys)), shown.keys, rotation=90, fontsize=6)
-    axes.set_yticks(range(len(shown.queries)), shown.queries, fontsize=6)
-    axes.tick_params(length=0)
-    axes.xaxis.tick_top()
-    head = shown.head
-    fit = f"{share(head.best.share)} ({share(head.best.weight)})"
-    title = f"{head.part}, layer {head.layer}, head {head.head}\n{_label(head)} {fit}"
-    axes.set_title(title, fontsize=6)
-    return image
+    settings = {"text.parse_math": False, "svg.fonttype": "none", "svg.hashsalt": "toytrans"}
+    settings |= dict.fromkeys(("axes.titlesize", "xtick.labelsize", "ytick.labelsize"), 6)
+    context = matplotlib.style.context(["default", settings])
+    with context, warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        figure = Figure((heads * (side + 0.5) + 1.2, height + 0.4), layout="constrained")
+        figure.suptitle(printable(f"{maps.run.title}; labels measured on {maps.basis}"), fontsize=8)
+        for row, part in enumerate(figure.subfigures(pairs, 1, squeeze=False)[:, 0]):
+            part.suptitle(printable(maps.text(row)), fontsize=9, fontweight="bold")
+            grid = part.subplots(layers, heads, squeeze=False)
+            for axes, shown in zip(grid.flat, maps.of_pair(row, names.__getitem__), strict=True):
+                head, best = shown.head, shown.head.best
+                cells = np.array(shown.weights, dtype=float)  # None becomes NaN
+                image = axes.imshow(cells, vmin=0, vmax=1, interpolation="nearest")
+                axes.set_facecolor("lightgrey")
+                axes.set_xticks(range(len(shown.keys)), shown.keys, rotation=90)
+                axes.set_yticks(range(len(shown.queries)), shown.queries)
+                axes.tick_params(length=0)
+                axes.xaxis.tick_top()
+                fit = f"{_label(head)} {share(best.share)} ({share(best.weight)})"
+                axes.set_title(f"{head.part}, layer {head.layer}, head {head.head}\n{fit}")
+            part.colorbar(image, ax=grid, fraction=0.02, label="weight; grey: masked")
+        picture, format = BytesIO(), path.suffix[1:].lower()
+        metadata = {"Date": None} if format == "svg" else {}
+        figure.savefig(picture, dpi=DOTS, metadata=metadata, format=format)
+    if any("missing from" in str(warning.message) for warning in caught):
+        note("the font lacks some symbols; a .svg shows them where the viewer has a font for them")
+    return picture.getvalue()

@@ -40,10 +40,7 @@ def check(
     overrides: Overrides = None,
     model: Annotated[
         str | None,
-        typer.Option(
-            metavar="FILE.py:FUNCTION",
-            help="Check your own model: what the function of a file returns.",
-        ),
+        typer.Option(metavar="FILE.py:FUNCTION", help="Check what a function of yours returns."),
     ] = None,
     fault: Break = None,
     trust_code: TrustCode = False,
@@ -52,9 +49,7 @@ def check(
     ] = "",
     length: Annotated[
         int | None,
-        typer.Option(
-            min=4, max=1000, show_default="64", help="Longest sequence; more than 64 is thorough."
-        ),
+        typer.Option(min=4, max=1000, help="Longest sequence. Default: 64; more is thorough."),
     ] = None,
     everything: Annotated[
         bool, typer.Option("--all", help="Show every check with its evidence.")

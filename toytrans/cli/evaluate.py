@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from toytrans.cli.common import check_new, check_plot, newest, open_run, write_new
-from toytrans.cli.options import RARE, AsJson, Checkpoint, Lengths, MetricOption, TrustCode, span_of
+from toytrans.cli.options import AsJson, Checkpoint, Lengths, MetricOption, TrustCode, rare, span_of
 from toytrans.cli.results import print_comparison, print_scores
 from toytrans.cli.terminal import Progress, progress_bar
 from toytrans.config.sealed import fault_remark
@@ -40,8 +40,7 @@ def evaluate(
     ] = None,
     lengths: Lengths = None,
     length_of: Annotated[
-        Literal["src", "tgt"],
-        typer.Option(help="Whether lengths are of sources or targets.", rich_help_panel=RARE),
+        Literal["src", "tgt"], rare(help="Whether lengths are of sources or targets.")
     ] = "src",
     examples: Annotated[
         int | None,
@@ -49,31 +48,18 @@ def evaluate(
     ] = None,
     decode: Annotated[
         int | None,
-        typer.Option(
-            metavar="N",
-            min=1,
-            max=10**7,
-            help="Pairs of each length to decode. Default: all.",
-            rich_help_panel=RARE,
-        ),
+        rare(metavar="N", min=1, max=10**7, help="Pairs of each length to decode. Default: all."),
     ] = None,
     beam: Annotated[int, typer.Option(min=1, max=1000, help="Beam width. 1 is greedy search.")] = 1,
     metric: MetricOption = "exact_match",
     csv: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE",
-            help="Write a row for each run, length and metric.",
-            rich_help_panel=RARE,
-        ),
+        Path | None, rare(metavar="FILE", help="Write a row for each run, length and metric.")
     ] = None,
     plot: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Draw the metric as a .png or .svg.")
     ] = None,
     checkpoint: Checkpoint = "best",
-    device: Annotated[
-        str, typer.Option(help="auto | cpu | cuda | cuda:N | mps", rich_help_panel=RARE)
-    ] = "auto",
+    device: Annotated[str, rare(help="auto | cpu | cuda | cuda:N | mps")] = "auto",
     trust_code: TrustCode = False,
     as_json: AsJson = False,
 ) -> None:

@@ -37,28 +37,15 @@ def new(
     ] = 1,
     students: Annotated[
         int | None,
-        typer.Option(
-            "--class",
-            min=1,
-            max=MOST_STUDENTS,
-            metavar="N",
-            help="An exercise for each of N students.",
-        ),
+        typer.Option("--class", min=1, max=MOST_STUDENTS, help="Write one for each student."),
     ] = None,
     closed: Annotated[
         bool,
-        typer.Option(
-            "--closed", help="Right or wrong is told at grading only, and `check` tells no cause."
-        ),
+        typer.Option("--closed", help="Grading alone tells what is right; `check` tells no cause."),
     ] = False,
     answers: Annotated[
         int | None,
-        typer.Option(
-            min=1,
-            max=MOST_ANSWERS,
-            metavar="N",
-            help="The most answers. Default: no limit; 1 with --closed.",
-        ),
+        typer.Option(min=1, max=MOST_ANSWERS, help="Most answers. Default: any; 1 with --closed."),
     ] = None,
     language: Annotated[
         Literal["en", "ko"], typer.Option(help="Language of the student's sheet.")
@@ -150,9 +137,7 @@ def grade(
     ] = None,
     page: Annotated[
         Path | None,
-        typer.Option(
-            metavar="FILE", help="Write a page for a browser; one that exists is replaced."
-        ),
+        typer.Option(metavar="FILE", help="Write an HTML page; one that exists is replaced."),
     ] = None,
 ) -> None:
     """Grade the exercises of a class: answers, numbers of answers and of hints, times."""

@@ -132,11 +132,7 @@ def inspect_masks(
     panel: Panel = None,
     library: Annotated[
         str | None,
-        typer.Option(
-            "--as",
-            metavar="LIBRARY",
-            help="Convert the masks to the arguments of another library, say torch-mha or hf.",
-        ),
+        typer.Option("--as", metavar="LIBRARY", help="As another library takes them, say hf."),
     ] = None,
     as_json: AsJson = False,
     as_html: AsHtml = False,

@@ -3,7 +3,7 @@
 import os
 import re
 from pathlib import Path
-from typing import Annotated, get_args
+from typing import Annotated, Any, get_args
 
 import typer
 
@@ -11,14 +11,15 @@ from toytrans.config.names import FaultName, Metric
 from toytrans.errors import UserError
 from toytrans.user_code import trusting
 
-RARE = "Rarely used"
-"""The last group of options in the help of a command."""
+
+def rare(*names: str, **more: Any) -> Any:
+    """An option in the last group of the help of a command."""
+    return typer.Option(*names, rich_help_panel="Rarely used", **more)
+
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
 AsHtml = Annotated[bool, typer.Option("--html", help="Print one HTML document.")]
-Checkpoint = Annotated[
-    str, typer.Option(help="Which checkpoint: best | last | STEP.", rich_help_panel=RARE)
-]
+Checkpoint = Annotated[str, rare(help="Which checkpoint: best | last | STEP.")]
 Overrides = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="KEY=VALUE", help="Change a config key, say train.lr=1e-3."),
@@ -58,11 +59,10 @@ Targets = Annotated[
 ]
 TrustCode = Annotated[
     bool,
-    typer.Option(
+    rare(
         "--trust-code",
         callback=lambda context, wanted: context.with_resource(trusting(wanted)),
         help="Run the code that a run names: its task, say.",
-        rich_help_panel=RARE,
     ),
 ]
 """Of a command that reads a run. It acts while the command runs; the parameter is not used."""

@@ -29,9 +29,7 @@ def sweep(
     ] = None,
     sets: Annotated[
         list[str] | None,
-        typer.Option(
-            "--set", metavar="KEY=VALUE,VALUE", help="Values of a config key; may be repeated."
-        ),
+        typer.Option("--set", metavar="KEY=VALUE,VALUE", help="Values of a key; repeatable."),
     ] = None,
     lengths: Lengths = None,
     examples: Annotated[

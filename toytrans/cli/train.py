@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple
 import typer
 
 from toytrans.cli.common import argument, warn_of_fault
-from toytrans.cli.options import RARE, Break, Overrides, TrustCode
+from toytrans.cli.options import Break, Overrides, TrustCode, rare
 from toytrans.cli.reporter import reporter
 from toytrans.cli.results import Labelled, parts_of, print_parts
 from toytrans.cli.terminal import Progress, note, output, plain, progress_bar
@@ -51,10 +51,7 @@ def train(
         Path | None, typer.Argument(metavar="CONFIG", help="YAML file that describes the run.")
     ] = None,
     config: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="CONFIG", help="The same as the argument CONFIG.", rich_help_panel=RARE
-        ),
+        Path | None, rare(metavar="CONFIG", help="The same as the argument CONFIG.")
     ] = None,
     out: Annotated[
         str | None,
@@ -62,30 +59,21 @@ def train(
     ] = None,
     device: Annotated[
         str | None,
-        typer.Option(
-            metavar="DEVICE", help="auto | cpu | cuda | cuda:N | mps. Default: that of the config."
-        ),
+        typer.Option(help="auto | cpu | cuda | cuda:N | mps. Default: that of the config."),
     ] = None,
     overrides: Overrides = None,
     seed: Annotated[int | None, typer.Option(metavar="N", help="Short for --set seed=N.")] = None,
     fault: Break = None,
     resume: Annotated[
         bool,
-        typer.Option(
-            "--resume",
-            help="Continue a run from its last checkpoint; no CONFIG is needed with --out.",
-        ),
+        typer.Option("--resume", help="Go on from the last checkpoint. --out RUN needs no CONFIG."),
     ] = False,
     log_to: Annotated[
-        Literal["tensorboard"] | None,
-        typer.Option(help="Copy the records to RUN/logs.", rich_help_panel=RARE),
+        Literal["tensorboard"] | None, rare(help="Copy the records to RUN/logs.")
     ] = None,
     watched: Annotated[
         bool,
-        typer.Option(
-            "--watch",
-            help="Show loss curve, translations and attention. Without a terminal: lines.",
-        ),
+        typer.Option("--watch", help="Show loss curve, translations and attention, if it can."),
     ] = False,
     trust_code: TrustCode = False,
 ) -> None:
