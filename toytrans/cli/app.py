@@ -17,7 +17,6 @@ import typer
 import toytrans
 from toytrans.cli import (
     attention,
-    board,
     check,
     doctor,
     evaluate,
@@ -60,7 +59,7 @@ app.command("report", rich_help_panel=LOOK)(report.report)
 app.command("check", rich_help_panel=PROVE)(check.check)
 app.command("eval", rich_help_panel=PROVE)(evaluate.evaluate)
 app.command("doctor", rich_help_panel=PROVE)(doctor.doctor)
-app.command("board", rich_help_panel=PROVE)(board.board)
+app.command("board", rich_help_panel=PROVE)(sweep.board)
 app.command("explain", rich_help_panel=LEARN)(explain.explain)
 app.command("demo", rich_help_panel=LEARN)(look.demo)
 app.add_typer(exercise.app, name="exercise", rich_help_panel=LEARN)

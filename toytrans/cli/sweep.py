@@ -1,21 +1,24 @@
-"""`toytrans sweep`, and how commands follow the runs of a sweep."""
+"""`toytrans sweep` and `toytrans board`: many runs, followed until they end, and compared."""
 
 import contextlib
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from statistics import fmean
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from toytrans.cli.options import Lengths, MetricOption, span_of
+from toytrans.cli.options import AsJson, Lengths, MetricOption, span_of
 from toytrans.cli.results import print_comparison
-from toytrans.cli.terminal import note, printable, progress_bar
+from toytrans.cli.terminal import note, output, print_table, printable, progress_bar
 from toytrans.errors import UserError
+from toytrans.files import json_text
 from toytrans.rounding import share
 from toytrans.training.signals import collect_signals, exit_if_signalled
 
 if TYPE_CHECKING:
+    from toytrans.sweeps.board import Board
     from toytrans.sweeps.sweep import Sweep
     from toytrans.sweeps.trials import Failure, Trial
 
@@ -80,7 +83,7 @@ def sweep(
     )
     if on == "local" and jobs and jobs > (at_once := processes_for(planned.trials, jobs)):
         note(f"--jobs {jobs}: {at_once} at once, one a core")
-    failures = follow(planned, _numbers, jobs, on, gpu_share)
+    failures = _follow(planned, _numbers, jobs, on, gpu_share)
     compared = write(planned, metric)
     for written in compared.files:
         note(f"written: {written}")
@@ -89,7 +92,7 @@ def sweep(
     except UserError as error:
         note(f"no picture: {error}")
     print_comparison(compared)
-    raise_internal(failures)
+    _raise_internal(failures)
     if any(trial.path in compared.problems for trial in planned.trials):
         raise typer.Exit(1)
 
@@ -110,7 +113,91 @@ def _numbers(trial: "Trial") -> str:
     return f"{result.measure.decoding} exact match: {matches} ({found.seconds:.0f} s)"
 
 
-def follow(
+def board(
+    name: Annotated[str | None, typer.Argument(help="A board. Default: list all boards.")] = None,
+    tasks: Annotated[
+        list[str] | None, typer.Argument(metavar="TASK", help="Tasks of the board. Default: all.")
+    ] = None,
+    quick: Annotated[bool, typer.Option("--quick", help="One seed, few steps, few pairs.")] = False,
+    data: Annotated[
+        Path | None, typer.Option(help="Folder with the data files of the board.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Train published tasks, and compare with their numbers."""
+    from toytrans.sweeps.board import (
+        board_names,
+        lines_of,
+        load_board,
+        of_tasks,
+        plan_board,
+        write_board,
+    )
+
+    if name is None:
+        boards = {name: load_board(name) for name in board_names()}
+        if as_json:
+            print(json_text({name: list(each.tasks) for name, each in boards.items()}))
+        else:
+            rows = [(name, ", ".join(each.tasks), each.source) for name, each in boards.items()]
+            print_table(("board", "tasks", "from"), (), rows, box=None)
+        return
+    chosen = load_board(name)
+    whole = plan_board(name, quick=quick, files=data)
+    asked = of_tasks(whole, name, tasks) if tasks else whole
+    failures = _follow(asked, lambda trial: "measured")
+    for path in write_board(chosen, whole):
+        note(f"written: {path}")
+    if as_json:
+        numbers: dict[str, dict[str, object]] = {}
+        for task, key, _ in chosen.measures():
+            lines = lines_of(chosen, whole, task, key)
+            numbers.setdefault(task, {})[key] = [line._asdict() for line in lines]
+        print(json_text({"board": name, "title": chosen.title, "tasks": numbers}))
+    else:
+        _print_board(chosen, asked, quick)
+    _raise_internal(failures)
+    for failure in failures.values():
+        raise UserError(failure.reason)
+
+
+def _print_board(board: "Board", sweep: "Sweep", quick: bool) -> None:
+    from toytrans.sweeps.board import lines_of
+    from toytrans.sweeps.measure import number
+
+    def say(text: str, style: str = "") -> None:
+        output().print(text, style=style, markup=False)
+
+    say(f"{board.title} ({board.source})", "bold")
+    for sentence in (f"Our positions know: {board.knows}", *board.notes):
+        say(sentence)
+    if quick:
+        say(
+            "Quick: one seed, few steps, few pairs. It shows that the board runs; the published "
+            "numbers are of whole trainings.",
+            "bold",
+        )
+    there = {trial.about["task"] for trial in sweep.trials}
+    for task, name, measure in board.measures():
+        if task not in there:
+            continue
+        where = f", lengths {measure.lengths[0]} to {measure.lengths[1]}" if measure.lengths else ""
+        aim = f" (aim {measure.aim})" if measure.aim is not None else ""
+        say(f"\n{task}{where}: {measure.label(measure.metric)}{aim}", "bold")
+        rows = []
+        for line in lines_of(board, sweep, task, name):
+            seeds = [number(value, measure.metric) for value in line.values]
+            counts = [f"{count:,}" if count else "" for count in (line.steps, line.pairs)]
+            mean = number(fmean(line.values), measure.metric)
+            rows.append((line.who, mean, *counts, " ".join(seeds) if len(seeds) > 1 else ""))
+        print_table(("",), ("mean", "steps", "pairs"), rows, "seeds", box=None)
+    seconds = [found.seconds for trial in sweep.trials if (found := trial.eval())]
+    if seconds:
+        span = f"{min(seconds):.0f} to {max(seconds):.0f} s"
+        say(f"\none training on one core: {span}; {len(seconds)} runs")
+
+
+def _follow(
     sweep: "Sweep",
     describe: "Callable[[Trial], str]",
     jobs: int | None = None,
@@ -154,7 +241,7 @@ def follow(
     return failures
 
 
-def raise_internal(failures: "dict[Path, Failure]") -> None:
+def _raise_internal(failures: "dict[Path, Failure]") -> None:
     """Raise the first internal error of a run, once everything else is shown."""
     for failure in failures.values():
         if failure.traceback:
