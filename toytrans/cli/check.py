@@ -40,7 +40,7 @@ def check(
     overrides: Overrides = None,
     model: Annotated[
         str | None,
-        typer.Option(metavar="FILE.py:FUNCTION", help="Check what a function of yours returns."),
+        typer.Option(metavar="FILE.py:FUNCTION", help="Check the model that a function returns."),
     ] = None,
     fault: Break = None,
     trust_code: TrustCode = False,

@@ -37,7 +37,7 @@ def new(
     ] = 1,
     students: Annotated[
         int | None,
-        typer.Option("--class", min=1, max=MOST_STUDENTS, help="Write one for each student."),
+        typer.Option("--class", min=1, max=MOST_STUDENTS, help="One for each of so many students."),
     ] = None,
     closed: Annotated[
         bool,

@@ -132,7 +132,9 @@ def inspect_masks(
     panel: Panel = None,
     library: Annotated[
         str | None,
-        typer.Option("--as", metavar="LIBRARY", help="As another library takes them, say hf."),
+        typer.Option(
+            "--as", metavar="LIBRARY", help="Masks as another library takes them, say hf."
+        ),
     ] = None,
     as_json: AsJson = False,
     as_html: AsHtml = False,

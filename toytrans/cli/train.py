@@ -66,14 +66,16 @@ def train(
     fault: Break = None,
     resume: Annotated[
         bool,
-        typer.Option("--resume", help="Go on from the last checkpoint. --out RUN needs no CONFIG."),
+        typer.Option(
+            "--resume", help="Go on from the last checkpoint; --out needs no CONFIG then."
+        ),
     ] = False,
     log_to: Annotated[
         Literal["tensorboard"] | None, rare(help="Copy the records to RUN/logs.")
     ] = None,
     watched: Annotated[
         bool,
-        typer.Option("--watch", help="Show loss curve, translations and attention, if it can."),
+        typer.Option("--watch", help="Show loss curve, translations and attention on a terminal."),
     ] = False,
     trust_code: TrustCode = False,
 ) -> None:
