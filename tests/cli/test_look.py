@@ -284,9 +284,7 @@ def test_masks_that_cannot_be_shown(refused, arguments: str, fragments):
 
 
 def test_what_else_cannot_be_shown(refused):
-    assert "layer 3: this encoder has layer 1 alone" in refused(
-        "trace", "--config", "c.yaml", "--layer", "3"
-    )
+    assert "layers 1 to 1" in refused("trace", "--config", "c.yaml", "--layer", "3")
     assert "has 4 of them" in refused("trace", *PAIRS, "--head", "5")
     assert "did you mean heads?" in refused("demo", "head")
     assert "no demo 'x'; there are sdpa, " in refused("demo", "x")

@@ -3,7 +3,6 @@
 import contextlib
 import warnings
 from collections.abc import Iterator
-from io import BytesIO
 from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -21,9 +20,11 @@ from toytrans.errors import UserError
 from toytrans.files import json_text
 from toytrans.inspection.table import CLOSED
 from toytrans.rounding import share
-from toytrans.tokens import SPECIALS
+from toytrans.tokens import PAD_ID, SPECIALS
 
 if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
     from toytrans.inspection.heads import AttentionMaps, HeadMap, HeadReport
 
 SHADES = {0.05: ("░", "blue"), 0.25: ("▒", "cyan"), 0.5: ("▓", "magenta"), 0.75: ("█", "bold")}
@@ -78,15 +79,13 @@ def attention(
     """
     if plot is not None:
         check_plot(plot, (".png", ".svg", ".html"))
-    from toytrans.inspection.heads import ALL, Choice, depths_of, maps_of
+    from toytrans.inspection.heads import ALL, Choice, maps_of
 
     path, sequences = run_and_sequences(arguments)
     run = open_run(path, checkpoint)
     choice, most = Choice(None if part == "all" else part, layer, head), None
-    choice.check(run.model)
-    depths = depths_of(run.model)
     if one_screen := choice == ALL and not (part or plot or as_json):
-        choice, most = Choice("cross", depths["cross"]), 1
+        choice, most = Choice("cross", run.config.model.n_decoder_layers), 1
     maps = maps_of(run, sequences, choice=choice, most=most, follow=Progress())
     if plot is not None:
         write_new("--plot", plot, _drawn(plot, maps))
@@ -98,7 +97,8 @@ def attention(
     with paged(console) if part == "all" else contextlib.nullcontext():
         _print(console, maps, draw=plot is None)
     if one_screen:
-        console.print(f"[dim]--part {'|'.join(depths)} shows a part, --part all everything.[/dim]")
+        parts = "--part encoder|decoder|cross shows a part, --part all everything."
+        console.print(Text(parts, "dim"))
 
 
 def _print(console: Console, maps: "AttentionMaps", draw: bool) -> None:
@@ -146,8 +146,8 @@ def _legend(maps: "AttentionMaps") -> Iterator[str]:
     if any(len(printable(symbol)) > LONGEST for symbol in symbols):
         yield "~ letters left out"
     yield "below a label its share of the queries, and in brackets the mean weight there"
-    if (largest := maps.largest_on_a_pad()) is not None:
-        yield f"rows of pads are left out, the largest weight on a pad is {largest:.2g}"
+    if any(PAD_ID in ids for ids in maps.batch):
+        yield "rows of pads are left out"
 
 
 def map_of_head(shown: "HeadMap", width: int) -> Text:
@@ -200,11 +200,9 @@ def _drawn(path: Path, maps: "AttentionMaps") -> bytes:
         from toytrans.report.sections import attention_of
 
         return page("toytrans attention", [attention_of(maps)]).encode(errors="replace")
-    import matplotlib.style
     import numpy as np
-    from matplotlib.figure import Figure
 
-    from toytrans.sweeps.picture import DOTS
+    from toytrans.figures import drawn
 
     layers = len({(head.part, head.layer) for head in maps.shown})
     heads, pairs = len(maps.shown) // layers, len(maps.batch.src)
@@ -216,12 +214,8 @@ def _drawn(path: Path, maps: "AttentionMaps") -> bytes:
             "picture; choose with --part, --layer or --head, or give fewer sequences"
         )
     names = [*SPECIALS, *axis_names(maps.run.vocabulary.symbols)[len(SPECIALS) :]]
-    settings = {"text.parse_math": False, "svg.fonttype": "none", "svg.hashsalt": "toytrans"}
-    settings |= dict.fromkeys(("axes.titlesize", "xtick.labelsize", "ytick.labelsize"), 6)
-    context = matplotlib.style.context(["default", settings])
-    with context, warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        figure = Figure((heads * (side + 0.5) + 1.2, height + 0.4), layout="constrained")
+
+    def draw(figure: "Figure") -> None:
         figure.suptitle(printable(f"{maps.run.title}; labels measured on {maps.basis}"), fontsize=8)
         for row, part in enumerate(figure.subfigures(pairs, 1, squeeze=False)[:, 0]):
             part.suptitle(printable(maps.text(row)), fontsize=9, fontweight="bold")
@@ -231,16 +225,19 @@ def _drawn(path: Path, maps: "AttentionMaps") -> bytes:
                 cells = np.array(shown.weights, dtype=float)  # None becomes NaN
                 image = axes.imshow(cells, vmin=0, vmax=1, interpolation="nearest")
                 axes.set_facecolor("lightgrey")
-                axes.set_xticks(range(len(shown.keys)), shown.keys, rotation=90)
-                axes.set_yticks(range(len(shown.queries)), shown.queries)
+                axes.set_xticks(range(len(shown.keys)), shown.keys, rotation=90, fontsize=6)
+                axes.set_yticks(range(len(shown.queries)), shown.queries, fontsize=6)
                 axes.tick_params(length=0)
                 axes.xaxis.tick_top()
                 fit = f"{_label(head)} {share(best.share)} ({share(best.weight)})"
-                axes.set_title(f"{head.part}, layer {head.layer}, head {head.head}\n{fit}")
+                title = f"{head.part}, layer {head.layer}, head {head.head}\n{fit}"
+                axes.set_title(title, fontsize=6)
             part.colorbar(image, ax=grid, fraction=0.02, label="weight; grey: masked")
-        picture, format = BytesIO(), path.suffix[1:].lower()
-        metadata = {"Date": None} if format == "svg" else {}
-        figure.savefig(picture, dpi=DOTS, metadata=metadata, format=format)
+
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        inches = heads * (side + 0.5) + 1.2, height + 0.4
+        picture = drawn(inches, draw, path.suffix[1:].lower())
     if any("missing from" in str(warning.message) for warning in caught):
         note("the font lacks some symbols; a .svg shows them where the viewer has a font for them")
-    return picture.getvalue()
+    return picture

@@ -65,7 +65,7 @@ def check_new(option: str, path: Path, endings: Sequence[str] = ()) -> None:
 
 def check_plot(path: Path, endings: Sequence[str] = (".png", ".svg")) -> None:
     """Raise UserError if nothing can be drawn into the file that --plot names."""
-    from toytrans.sweeps.picture import check_matplotlib
+    from toytrans.figures import check_matplotlib
 
     check_new("--plot", path, endings)
     if path.suffix.lower() != ".html":

@@ -14,7 +14,7 @@ from toytrans.cli.results import print_comparison, print_scores
 from toytrans.cli.terminal import Progress, progress_bar
 from toytrans.config.sealed import fault_remark
 from toytrans.errors import UserError
-from toytrans.files import json_text, to_bytes
+from toytrans.files import csv_text, json_text, to_bytes
 
 if TYPE_CHECKING:
     from toytrans.evaluation import Scores
@@ -78,8 +78,9 @@ def evaluate(
     if plot is not None:
         check_plot(plot)
 
-    from toytrans.sweeps.comparison import Comparison, compare, group
-    from toytrans.sweeps.measure import Eval, Measure, Member, eval_of, of_lengths, result_of
+    from toytrans.sweeps.comparison import Comparison, compare
+    from toytrans.sweeps.groups import Member, group
+    from toytrans.sweeps.measure import Eval, Measure, eval_of, of_lengths, result_of
     from toytrans.sweeps.picture import draw
     from toytrans.training.measured import measure
     from toytrans.training.run import RunFolder, is_run
@@ -113,7 +114,7 @@ def evaluate(
     if lost and len(reasons := set(compared.problems.values())) == 1:
         raise UserError(reasons.pop())
     if csv is not None:
-        write_new("--csv", csv, to_bytes(compared.table().csv()))
+        write_new("--csv", csv, to_bytes(csv_text(compared.table())))
     if plot is not None:
         write_new("--plot", plot, draw(compared, "", plot.suffix[1:].lower()))
     if as_json:

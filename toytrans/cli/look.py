@@ -148,7 +148,7 @@ def inspect_masks(
     given with --src and --tgt. With both, the config or run provides the
     vocabulary. With neither, the newest run is taken, and named.
     """
-    from toytrans.inspection import walkthrough
+    from toytrans.inspection import masks, walkthrough
 
     check_forms({"--json": as_json, "--html": as_html})
     check_forms({"--json": as_json, "--steps": steps})
@@ -167,7 +167,7 @@ def inspect_masks(
             step_through(output(), tables)
         return
     inspected = _batch_of(run, config, src, tgt)
-    tables = _mask_tables(inspected, library)
+    tables = masks.converted(inspected, library) if library else masks.tables(inspected)
     if as_json:
         fault = {"weights": inspected.weights} if inspected.fault else {}
         print(json_text(inspected.to_dict() | fault))
@@ -182,19 +182,6 @@ def inspect_masks(
         console = output()
         _print_masks(console, inspected, inspected.most_padded)
         print_names(console, tables)
-
-
-def _mask_tables(inspected: "InspectedBatch", library: str | None) -> "Iterator[Table]":
-    from toytrans.inspection import masks, softmax
-
-    if library is None:
-        yield from masks.tables(inspected)
-        yield from softmax.tables(inspected)
-    else:
-        yield from masks.batch_tables(inspected)
-        for row in range(len(inspected.batch.src)):
-            yield from masks.converted(inspected, row, library)
-    yield masks.polarity(library)
 
 
 def _print_masks(console: Console, inspected: "InspectedBatch", row: int) -> None:
