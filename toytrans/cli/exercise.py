@@ -97,11 +97,10 @@ HEADINGS = ("student", "answer", "right", "fault", "answers", "hints", "time", "
 
 def _cells(mark: "Mark") -> list[str]:
     counts = [str(mark.answers), str(mark.hints)]
-    right = "yes" if mark.right else "no"
     return [
         mark.student,
         mark.answer or "-",
-        right,
+        mark.right or "-",
         mark.fault or "-",
         *counts,
         mark.time,
@@ -111,12 +110,12 @@ def _cells(mark: "Mark") -> list[str]:
 
 def _page(folder: Path, marks: "Sequence[Mark]") -> str:
     """The page of a class."""
+    from toytrans.exercises.exercise import summary
     from toytrans.report.page import page, section
 
-    right = sum(mark.right for mark in marks)
-    table = (HEADINGS, [_cells(mark) for mark in marks])
-    grades = section("grades", "Grades", text=f"{right} of {len(marks)} right", table=table)
-    return page(f"class {folder.resolve().name}", [grades])
+    table = (HEADINGS, [_cells(mark) for mark in marks], "data sortable")
+    grades = section("grades", "Grades", text=summary(marks), table=table)
+    return page(folder.resolve().name, [grades])
 
 
 def _write_grades(option: str, path: Path, raw: bytes) -> None:
@@ -210,7 +209,7 @@ def grade(
         _write_grades("--page", page, _page(folder, marks).encode(errors="replace"))
     from rich.box import SIMPLE_HEAD
 
-    table = columns(HEADINGS[:4], HEADINGS[4:6], box=SIMPLE_HEAD)
+    table = columns(HEADINGS[:1], HEADINGS[1:6], box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
     for mark in marks:
         table.add_row(*map(plain, _cells(mark)[:6]))
     console = output()
@@ -218,7 +217,7 @@ def grade(
     for mark in marks:
         if mark.note:
             console.print(plain(f"{mark.student}: {mark.note}"))
-    console.print(f"{sum(mark.right for mark in marks)} of {len(marks)} right")
+    console.print(exercises.summary(marks))
     if names := exercises.left_out(folder):
         from toytrans.sweeps.sweep import listed
 
