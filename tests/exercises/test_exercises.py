@@ -340,7 +340,7 @@ def test_grades_replace_grades_and_nothing_else(folder: Path, command: Command, 
     ],
 )
 def test_readable_answers_count_in_a_damaged_file(
-    form: bytes, note: str | None, folder: Path, command: Command
+    form: bytes, note: str | None, folder: Path, command: Command, refused
 ):
     shutil.move(folder, "class/01")
     path = Path("class/01/progress.jsonl")
@@ -353,9 +353,11 @@ def test_readable_answers_count_in_a_damaged_file(
     notes = re.findall(r"^01: progress.jsonl: (.*)$", done.out, re.MULTILINE)
     assert notes == ([note] if note else [])
     assert command("exercise", "check", truth, "class/01").out.startswith("right")
-    path.write_bytes(b"{\n")
-    done = command("exercise", "grade", "class", "--key", KEY)
-    assert truth in done.out and "not answered, 1 with a note" in done.out
+    for lost in (b"{\n", bytes(2**21)):
+        path.write_bytes(lost)
+        done = command("exercise", "grade", "class", "--key", KEY)
+        assert truth in done.out and "0 not answered, 1 with a note" in done.out
+    assert "progress.jsonl: larger than" in refused("exercise", "check", truth, "class/01")
 
 
 def test_a_row_of_grades_is_one_line(folder: Path, command: Command):

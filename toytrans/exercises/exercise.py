@@ -173,20 +173,18 @@ class Event(BaseModel):
 
 
 def progress(folder: Path) -> tuple[dict[str, str], int, str]:
-    """The answers so far and when each was first given; the number of hints; what is unreadable."""
+    """The answers so far and when each was first given; the number of hints; which lines are not
+    readable, and do not count. Raises UserError for a file that cannot be read at all."""
+    path, hints = folder / PROGRESS, 0
     answers: dict[str, str] = {}
-    hints, broken = 0, []
-    if not os.path.lexists(folder / PROGRESS):
-        return answers, hints, ""
-    try:
-        raw = read_named(folder / PROGRESS, 2**20, name=PROGRESS)
-    except UserError as error:
-        return answers, hints, str(error)
+    broken = []
+    raw = read_named(path, 2**20) if os.path.lexists(path) else b""
     for number, line in enumerate(raw.removeprefix(codecs.BOM_UTF8).splitlines(), 1):
         try:
             event = Event.model_validate_json(line)
         except ValidationError:
-            broken += [number] if line.strip() else []
+            if line.strip():
+                broken.append(number)
             continue
         if event.answer is None:
             hints += 1
@@ -304,9 +302,7 @@ def grade(folder: Path, key: str) -> list[Mark]:
 def left_out(folder: Path) -> list[str]:
     """Names in a folder that `grade` gives no mark: files, and folders without an exercise."""
     graded = {place.relative_to(folder).parts[0] for place in _places(folder)}
-    return sorted(
-        each.name for each in folder.iterdir() if each.name not in graded and each.name[0] != "."
-    )
+    return sorted({each.name for each in folder.glob("[!.]*")} - graded)
 
 
 def _places(folder: Path) -> list[Path]:
@@ -330,7 +326,10 @@ def _mark(folder: Path, student: str, key: str) -> tuple[Mark, str]:
         exercise = read(folder)
     except UserError as error:
         return Mark(student, note=str(error)), ""
-    answers, hints, unread = progress(folder)
+    try:
+        answers, hints, unread = progress(folder)
+    except UserError as error:
+        answers, hints, unread = {}, 0, str(error)
     counted = list(answers)[: exercise.limit]
     known = _is_of(exercise, key)
     problem = _problem_of_config(folder, exercise) if known else CHANGED
