@@ -164,7 +164,7 @@ def _line(trainer: "Trainer") -> Iterator[Callable[[Moment], None]]:
     def show(moment: Moment) -> None:
         status = f"loss {moment.loss:.4f} {moment.rate:,.0f} tok/s"
         if moment.match is not None:
-            status += f" exact match {share(moment.match)}"
+            status += f" free-running exact match {share(moment.match)}"
         with contextlib.suppress(OSError):  # a terminal that was closed: its signal saves
             bar.set_description_str(status, refresh=False)
             bar.update(moment.step - bar.n)
@@ -182,16 +182,16 @@ def _report_stop(trainer: "Trainer") -> None:
     if trainer.stop_reason == "diverged":
         note(f"toytrans: {trainer.divergence()}")
         raise typer.Exit(1)
-    received = trainer.context.gather(trainer.received)
-    if any(received) and trainer.saved_step is None:
+    received = trainer.signals()
+    if received and trainer.saved_step is None:
         note("stopped before the first step; nothing is saved")
-    elif any(received):
+    elif received:
         several, own_code = trainer.context.size > 1, trainer.config.references
         words = ["torchrun", "...", "-m", "toytrans"] if several else ["toytrans"]
         words += ["train", "--resume", "--out", str(trainer.run)]
         again = shlex.join(words + ["--trust-code"] * bool(own_code))
         note(f"stopped at step {trainer.progress.step} and saved; go on with: {again}")
-    exit_if_signalled(*received)
+    exit_if_signalled(received)
 
 
 def _print_results(trainer: "Trainer") -> None:

@@ -77,8 +77,10 @@ def view_of(
     lines = [
         plain(f"{trainer.run.name} step {moment.step:,}/{total:,}, ", "bold")
         + Text(f"{moment.left:,.0f} s left, {moment.rate:,.0f} tokens/s"),
-        Text(f"loss {moment.loss:.4f}  exact match {'-' if match is None else share(match)}  ")
-        + Text(f"learning rate {moment.lr:.1e}"),
+        Text(
+            f"loss {moment.loss:.4f}  free-running exact match "
+            f"{'-' if match is None else share(match)}  learning rate {moment.lr:.1e}"
+        ),
         *(Text(line) for line in _curve(losses, total, width)),
         Text(),
     ]
