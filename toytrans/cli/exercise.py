@@ -18,8 +18,8 @@ Folder = Annotated[Path, typer.Argument(metavar="[DIR]", help="The exercise's fo
 Key = Annotated[str, typer.Option(metavar="KEY", help="The teacher's key, printed by `new`.")]
 HERE = Path()
 
-HEADINGS = ("student", "answer", "right", "fault"), ("answers", "hints"), ("time", "note")
-"""Of the grades: text, numbers, and what the page alone shows."""
+HEADINGS = ("student",), ("answer", "right", "fault", "answers", "hints"), ("time", "note")
+"""Of the grades: what is folded, what is whole on one line, and what the page alone shows."""
 
 MOST_BYTES = 10_000_000
 """Of a file of grades."""
@@ -145,19 +145,20 @@ def grade(
 
     marks = exercises.grade(folder, key)
     rows = [
-        (mark.student, mark.answer or "-", "yes" if mark.right else "no", mark.fault or "-")
+        (mark.student, mark.answer or "-", mark.right or "-", mark.fault or "-")
         + (str(mark.answers), str(mark.hints), mark.time, mark.note)
         for mark in marks
     ]
-    total = f"{sum(mark.right for mark in marks)} of {len(marks)} right"
+    total = exercises.summary(marks)
     if csv is not None:
         _write_grades("--csv", csv, to_bytes(exercises.as_csv(marks)))
     if page is not None:
         from toytrans.report.page import page as page_of
         from toytrans.report.page import section
 
-        grades = section("grades", "Grades", text=total, table=(sum(HEADINGS, ()), rows))
-        text = page_of(f"class {folder.resolve().name}", [grades])
+        table = (sum(HEADINGS, ()), rows, "data sortable")
+        grades = section("grades", "Grades", text=total, table=table)
+        text = page_of(folder.resolve().name, [grades])
         _write_grades("--page", page, text.encode(errors="replace"))
     print_table(*HEADINGS[:2], [row[:6] for row in rows])
     for mark in marks:
