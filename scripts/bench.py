@@ -49,7 +49,7 @@ from toytrans.data.batches import Batch, training_batches
 from toytrans.data.open import open_dataset
 from toytrans.data.pairs import Pairs, pad_rows
 from toytrans.doctor.machine import installed
-from toytrans.export import ctranslate2, huggingface
+from toytrans.export import to_ctranslate2, to_huggingface
 from toytrans.export.shared import Rows, cut
 from toytrans.model.decoding import search
 from toytrans.model.transformer import Transformer
@@ -390,7 +390,7 @@ def bart(model: ModelConfig, vocabulary: int, spec: Training) -> nn.Module:
         **{f"{side}_layers": depth for side, depth in sides.items()},
         **{f"{side}_attention_heads": model.n_heads for side in sides},
         **{f"{side}_ffn_dim": model.d_ff for side in sides},
-        **huggingface.SPECIALS,
+        **to_huggingface.SPECIALS,
     )
     return transformers.BartForConditionalGeneration(config)
 
@@ -480,10 +480,10 @@ def _decoder(spec: Decoding) -> Callable[..., Any]:
     if spec.who == "ours":
         decode = _our_decoder(run.model, spec.device)
     elif spec.who == "HF generate":
-        decode = _marian(huggingface.converted(run.model).to(spec.device))
+        decode = _marian(to_huggingface.converted(run.model).to(spec.device))
     else:
         folder = Path(tempfile.mkdtemp(dir=spec.folder))
-        ctranslate2.write(run, folder)
+        to_ctranslate2.write(run, folder)
         decode = _ctranslate2(folder, spec)
 
     def answer(how: str, sources: Rows, most: int, least: float = 0.0) -> Any:

@@ -315,7 +315,9 @@ def refused(command: Command) -> Callable[..., str]:
         answer = command(*arguments)
         assert answer.code == 2, answer.err
         assert answer.out == ""
-        error = re.sub(r"\A(run: .*, the newest\b.*\n)?(broken on purpose: .*\n)?(now: .*\n)*", "", answer.err)
+        error = re.sub(
+            r"\A(run: .*, the newest\b.*\n)?(broken on purpose: .*\n)?(now: .*\n)*", "", answer.err
+        )
         assert error.startswith("toytrans: ")
         assert error.endswith("\n") and error.count("\n") == 1
         assert "Traceback" not in error

@@ -289,10 +289,10 @@ def sweep(
         for trial, failure in chain.from_iterable(rounds):
             logger.info("%s: %s", trial.path, failure.reason if failure else "done")
             if failure and failure.traceback:
-                internal.append(failure)
+                internal.append(f"{trial.path}: {failure.reason}\n{failure.traceback}")
     compared = write(planned)
     if internal:
-        raise RuntimeError(f"{internal[0].reason}\n{internal[0].traceback}")
+        raise RuntimeError(internal[0])
     return Comparison(**vars(compared))
 
 

@@ -202,7 +202,15 @@ def test_the_plain_model_needs_no_toytrans(folder: Path) -> None:
     code = f"{without}runpy.run_path('plain.py', run_name='__main__')"
     command = [sys.executable, "-c", code, "plain.py", "reverse.safetensors", "5 7 9", "1 2"]
     answer = subprocess.run(command, capture_output=True, text=True, check=True)
-    assert answer.stdout.splitlines() == toytrans.load("reverse").translate(["5 7 9", "1 2"])
+    said = answer.stdout.splitlines()
+    assert said == toytrans.load("reverse").translate(["5 7 9", "1 2"])
+    command = [sys.executable, plain.__file__, *command[4:], "5,7"]  # in place, and no symbol
+    answer = subprocess.run(command, capture_output=True, text=True)
+    assert answer.returncode == 1 and answer.stdout.splitlines() == said
+    assert (
+        answer.stderr
+        == "plain.py: no symbol '5,7'; put blanks between these: 0 1 2 3 4 5 6 7 8 ...\n"
+    )
 
 
 def test_transformers_reads_text_and_saves_again(folder: Path) -> None:

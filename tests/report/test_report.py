@@ -142,6 +142,17 @@ def test_a_plot_can_be_read_out_and_printed(opened) -> None:
         assert box["x"] >= 0 and box["x"] + box["width"] <= 718
 
 
+def test_a_wide_table_of_runs_keeps_their_names_in_view(opened) -> None:
+    page = opened("several.html")
+    page.set_viewport_size({"width": 1000, "height": 800})
+    table = page.locator("table.sortable")
+    assert table.locator("thead").bounding_box()["height"] < 80, "three lines"
+    page.locator(".scroll:has(.sortable)").evaluate("box => box.scrollLeft = 10_000")
+    assert table.locator("tbody td").first.bounding_box()["x"] >= 0
+    box = table.locator("th").last.bounding_box()
+    assert box["x"] + box["width"] <= 1000
+
+
 def test_a_page_is_whole_and_asks_for_nothing(folder: Path) -> None:
     text = (folder / "one.html").read_text()
     assert len(text.encode()) < 2**20
@@ -174,19 +185,34 @@ def test_no_script_of_a_name_runs(opened, folder: Path, name: str) -> None:
 
 
 def test_runs_in_every_state(folder: Path, here: Path, command: Command) -> None:
-    for name in ("one", "two", "bad", "started"):
-        shutil.copytree(folder / "one", here / name)
-    (here / "bad" / "data.json").write_text("{")
-    shutil.rmtree(here / "started" / "checkpoints")
-    config = here / "two" / "config.yaml"
+    """Given as a folder of them, such as a sweep, and one of them by its name too."""
+    runs = here / "runs"
+    for name in ("a", "b", "bad", "started"):
+        shutil.copytree(folder / "one", runs / name)
+    (runs / "bad" / "data.json").write_text("{")
+    shutil.rmtree(runs / "started" / "checkpoints")
+    config = runs / "b" / "config.yaml"
     config.write_text(config.read_text().replace("seed: 0", "seed: 1"))
-    assert command("report", "one", "two", "bad", "started", "--out", "all.html").code == 0
+    answer = command("report", "runs", "runs/a", "--out", "all.html")
+    assert answer.code == 0 and "the page lacks parts of Runs: started: " in answer.err
     text = words_of(here / "all.html")
-    assert "bad: bad/data.json: damaged" in text and " bad damaged " in text
+    assert "toytrans: 4 runs" in text
+    assert "bad: runs/bad/data.json: damaged" in text and " bad damaged " in text
     assert "started: " in text and " seed 0 1 0 0 " in text
-    with locked_folder(here / "one"):
-        assert command("report", "one").code == 0
+    with locked_folder(runs / "a"):
+        answer = command("report", "runs/a")
+    assert answer.code == 0 and "lacks" not in answer.err
     assert "being written, step 6 of 6" in words_of(here / "report.html")
+
+
+def test_what_own_code_would_show_is_missed_on_the_terminal(here: Path, command: Command) -> None:
+    (here / "own.py").write_text("def f(source):\n    return source[::-1]\n")
+    assert command("train", "c.yaml", "--set", "data.task=own.py:f", "--out", "own").code == 0
+    answer = command("report", "own")
+    (said,) = [line for line in answer.err.splitlines() if "the page lacks" in line]
+    parts = "parts of Summary, Masks, Attention, Translations"
+    assert answer.code == 0 and f"{parts}: own.py:f: code that" in said and "--trust-code" in said
+    assert "lacks" not in command("report", "own", "--trust-code").err
 
 
 def test_what_a_report_refuses(
@@ -194,6 +220,8 @@ def test_what_a_report_refuses(
 ) -> None:
     assert "no run here yet" in refused("report")
     assert "no such run directory" in refused("report", "nope")
+    (here / "empty").mkdir()
+    assert "empty: not a run directory" in refused("report", "empty")
     shutil.copytree(folder / "one", here / "one")
     (here / "report.html").write_text("mine")
     assert "exists already" in refused("report", "one", "--out", "report.html")

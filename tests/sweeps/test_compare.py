@@ -156,6 +156,18 @@ def test_differences_are_shown_in_range_and_beyond():
     assert "need two" not in out and "learned little" not in out
 
 
+@pytest.mark.parametrize(
+    ("more", "said", "needed"), [(1e-6, "more than 1,000", None), (0.05, "rotary 65", 65)]
+)
+def test_more_seeds_than_anybody_has_are_not_counted(more: float, said: str, needed: int | None):
+    rotary = {"model": {"positions": "rotary"}}
+    members = [member(0.5 + more, 0), member(0.6 + more, 1)]
+    members += [member(0.6, 0, **rotary), member(0.5, 1, **rotary)]
+    assert said in " ".join(printed(members).split())
+    pairs = compared(members).to_dict()["pairs"]
+    assert [pair["seeds_needed"] for pair in pairs] == [needed] * 2
+
+
 def test_pairs_that_are_not_shown_are_counted():
     out = printed(of_sizes(8, 16, 24, 32, 40, 48))
     assert "(5 of 15 pairs, those of 8; --json has all)" in out
@@ -247,6 +259,10 @@ def test_a_sweep_is_compared_as_it_compares_itself(here: Path, command: Command)
     assert swept.code == 1
     named = command("eval", "runs/sweeps/c")
     assert named.out == swept.out and named.code == 0
+    (lost,) = [line for line in named.out.splitlines() if line.startswith("not counted: ")]
+    assert "diverged" in lost and lost.count("runs/sweeps/c/1e30") == 1
+    runs = sorted(map(str, Path("runs/sweeps/c").glob("1e*")))
+    assert command("eval", *runs).out == swept.out, "its runs alone have the numbers it has kept"
     other = comparison(command, "runs/sweeps/c", "--lengths", "1:5", "--examples", "20")
     curve: list[dict[str, Any]] = other["groups"][0]["curve"]
     assert [row["lengths"] for row in curve] == [[n, n] for n in range(1, 6)]

@@ -9,13 +9,15 @@ import typer
 
 from toytrans.cli.common import check_new, newest, write_new
 from toytrans.cli.options import TrustCode
-from toytrans.cli.terminal import Progress, printable
+from toytrans.cli.terminal import Progress, note, printable
 
 
 def report(
     paths: Annotated[
         list[Path] | None,
-        typer.Argument(metavar="RUN", help="Run directories. Default: the newest run."),
+        typer.Argument(
+            metavar="RUN", help="Run directories, or folders of them. Default: the newest run."
+        ),
     ] = None,
     out: Annotated[
         Path | None,
@@ -33,17 +35,19 @@ def report(
         check_new("--out", out)
     from toytrans.figures import check_matplotlib
     from toytrans.report import sections
-    from toytrans.report.page import page
+    from toytrans.report.page import lacking, page
     from toytrans.training.devices import tune_process
 
     check_matplotlib()
     tune_process()
-    once = {os.path.abspath(path): path for path in paths or [newest()]}
-    views = [sections.view_of(path) for path in once.values()]
+    views = sections.views_of(paths or [newest()])
     title = views[0].name if len(views) == 1 else f"{len(views)} runs"
-    text = page(f"toytrans: {title}", list(sections.sections_of(views, Progress())))
+    parts = list(sections.sections_of(views, Progress()))
+    text = page(f"toytrans: {title}", parts)
     if out is None:
         names = (f"report{f'-{n}' if n > 1 else ''}.html" for n in itertools.count(1))
         out = Path(next(name for name in names if not os.path.lexists(name)))
     write_new("--out", out, text.encode())
     print(f"wrote {printable(str(out))}")
+    for sentence in lacking(parts):
+        note(sentence)

@@ -1,6 +1,6 @@
 """Trained models for other runtimes.
 
-Each format is a module of its name, which has
+Each format is a module to_NAME, which has
     write(run, path): writes the file, or the folder
     decoder(path): decodes with it in its runtime
 """
@@ -114,7 +114,7 @@ def decoder_of(name: ExportFormat, path: Path) -> Decoder:
 
 
 def _module(name: ExportFormat) -> Any:
-    return import_module(f"{__name__}.{name}")
+    return import_module(f"{__name__}.to_{name}")
 
 
 # Comparing -----------------------------------------------------------------------------------

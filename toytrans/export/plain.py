@@ -219,8 +219,11 @@ def greedy(model: PlainTransformer, src: Tensor, most: int) -> Tensor:
 
 
 def translate(model: PlainTransformer, sequence: str) -> str:
-    """The translation of a sequence such as "5 7 9"."""
+    """The translation of a sequence such as "5 7 9". Raises ValueError."""
     symbols = model.about["symbols"]
+    if unknown := [symbol for symbol in sequence.split() if symbol not in symbols]:
+        known = f"{' '.join(symbols[:9])}{' ...' * (len(symbols) > 9)}"
+        raise ValueError(f"no symbol {unknown[0]!r}; put blanks between these: {known}")
     ids = [symbols.index(symbol) + FIRST_SYMBOL for symbol in sequence.split()]
     start = [BOS] if model.about["source_bos"] else []
     src = torch.tensor([[*start, *ids, EOS]])
@@ -232,4 +235,7 @@ def translate(model: PlainTransformer, sequence: str) -> str:
 if __name__ == "__main__":
     exported = load(sys.argv[1])
     for given in sys.argv[2:]:
-        print(translate(exported, given))
+        try:
+            print(translate(exported, given))
+        except ValueError as error:
+            sys.exit(f"plain.py: {error}")

@@ -59,6 +59,15 @@ class Section(NamedTuple):
     blocks: Sequence[Block] = ()
 
 
+def lacking(sections: Iterable[Section]) -> list[str]:
+    """What cannot be shown: a sentence for each reason, with the sections that lack something."""
+    titles: dict[str, list[str]] = {}
+    for each in sections:
+        for reason in each.missing.splitlines():
+            titles.setdefault(reason, []).append(each.title)
+    return [f"the page lacks parts of {', '.join(t)}: {reason}" for reason, t in titles.items()]
+
+
 def section(name: str, title: str, *, table: Any = None, **parts: Any) -> Section:
     """A section. table: headings, rows and the rest of a `Grid`. parts: fields of `Section`."""
     blocks = [*parts.pop("blocks", ()), *([Block([Grid(*table)])] if table else ())]

@@ -3,6 +3,7 @@
 A part that cannot be made says why in its place, so that a page of a damaged run shows the rest.
 """
 
+import os
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -25,6 +26,8 @@ from toytrans.model.initialisation import count_parameters
 from toytrans.report import charts
 from toytrans.report.attention import at_step, of_validation, steps_of
 from toytrans.report.page import Block, Cell, Grid, Section, html, section
+from toytrans.sweeps.comparison import runs_of
+from toytrans.sweeps.sweep import listed
 from toytrans.training.faults import objective_of
 from toytrans.training.measured import measure
 from toytrans.training.run import METRICS, NOT_MEASURED, Record, Run, RunFolder, state_of
@@ -56,10 +59,14 @@ class View(NamedTuple):
         return self.path.name or str(self.path)
 
 
-def view_of(path: Path) -> View:
-    """Read a run. Only a path that is no folder raises UserError; damage is part of the view."""
-    if not path.is_dir():
-        raise UserError(f"{path}: no such run directory; `toytrans runs` lists those there are")
+def views_of(paths: Sequence[Path]) -> list[View]:
+    """Read the runs of run directories, folders of runs and sweeps, each once. Damage is part of a
+    view; only a path without runs raises UserError."""
+    runs = {os.path.abspath(run): run for path in paths for run in runs_of(path)}
+    return list(map(_view_of, runs.values()))
+
+
+def _view_of(path: Path) -> View:
     folder, records, run, problems = None, list[Record](), None, []
     try:
         folder = RunFolder.open(path)
@@ -79,7 +86,7 @@ def sections_of(views: Sequence[View], follow: Follow) -> Iterator[Section]:
     named = {view.name: view for view in views}
     if len(named) < len(views):
         named = {str(view.path): view for view in views}
-    results, missing = {}, []
+    results, missing = {}, dict[str, list[str]]()
     for name, view in named.items():
         follow(f"exact match of {name}")
         problem = view.problem
@@ -88,9 +95,10 @@ def sections_of(views: Sequence[View], follow: Follow) -> Iterator[Section]:
                 results[name] = measure(view.run, "test", Selection(examples=EVALUATED))
         except UserError as error:
             problem = str(error)
-        if problem:
-            missing.append(f"{name}: {problem}")
-    yield _summary(named, results, "\n".join(missing))
+        for line in problem.splitlines():
+            missing.setdefault(line, []).append(name)
+    lines = [f"{listed(names)}: " * several + line for line, names in missing.items()]
+    yield _summary(named, results, "\n".join(lines))
     if recorded := {name: view.records for name, view in named.items() if view.records}:
         yield section("curves", "Training", charts=charts.curves(recorded))
     if results:
@@ -147,9 +155,9 @@ def _summary(views: dict[str, View], results: dict[str, Scores], missing: str) -
         seconds = view.records[-1].get("elapsed_s") if view.records else None
         facts["best on validation"] = best
         facts["training time"] = NOT_MEASURED if seconds is None else f"{seconds:.1f} s"
-        facts["parameters"] = f"{count_parameters(run.model):,}" if run else ""
-        facts["task"] = (config.data.task or "files") if config else ""
         facts["seed"] = str(config.seed) if config else ""
+        facts["parameters"] = f"{count_parameters(run.model):,}" if run else ""
+        facts["task"] = Path(config.data.task or "files").name if config else ""
         rows[name] = facts
     first, *rest = rows.values()
     if not rest:

@@ -37,9 +37,9 @@ from toytrans.training.run import CONFIG, METRICS, NOT_MEASURED, RunFolder, is_r
 
 SWEEP = "sweep.json"
 
-MOST_PAIRS, MOST_LENGTHS, MOST_INTERVALS = 10, 25, 3
+MOST_PAIRS, MOST_LENGTHS, MOST_INTERVALS, MOST_SEEDS = 10, 25, 3, 1000
 """Rows of a table of pairs, where more are those of the first group alone; rows of a table of
-lengths; groups whose intervals are in it too."""
+lengths; groups whose intervals are in it too; seeds that a difference may need, to be counted."""
 
 LEARNED = 0.5
 """Exact match within the training lengths, below which a model has not learned the task."""
@@ -149,7 +149,7 @@ class Comparison:
         text = self.about
         spans = {place for member in self.members for place, _ in member.numbers}
         some = sorted(s for s in spans if isinstance(s, Span) and part in ("all", s.part))
-        if self.measure.lengths and some:
+        if some:
             low, high = some[0].low, max(span.high for span in some)
             text += f" of lengths {low} to {high}" if low < high else f" of length {low}"
         faults = {each.config.fault for each in self.members}
@@ -188,7 +188,7 @@ class Comparison:
         rows, needed = [], []
         for first, second, difference, counts in some:
             if seeds := seeds_needed(difference):
-                count = str(seeds) if seeds <= 1000 else "more than 1,000"
+                count = str(seeds) if seeds <= MOST_SEEDS else f"more than {MOST_SEEDS:,}"
                 needed.append(f"{first.name} - {second.name} {count}")
             cells = [str(difference.runs), *self._cells(difference, signed=True)]
             ahead, behind, _ = map(str, counts.values())
@@ -275,7 +275,8 @@ class Comparison:
     # For programs ----------------------------------------------------------------------------
 
     def to_dict(self) -> dict[str, Any]:
-        """Means and intervals of each group, its runs, and the pairs of groups, as plain values."""
+        """Means and intervals of each group, its runs, and the pairs of groups, as plain values.
+        seeds_needed: None also where that is more than `MOST_SEEDS`."""
         metric, parts = self.metric, list(dict.fromkeys([*self.parts, "all"] if self.parts else []))
 
         def plain(each: Group) -> dict[str, Any]:
@@ -307,10 +308,12 @@ class Comparison:
             "groups": list(map(plain, self.groups)),
             "pairs": [
                 {"first": self.groups.index(first), "second": self.groups.index(second)}
-                | {"part": part, **counts, "seeds_needed": seeds_needed(difference)}
+                | {"part": part, **counts}
+                | {"seeds_needed": needed if needed and needed <= MOST_SEEDS else None}
                 | difference._asdict()
                 for part in parts
                 for first, second, difference, counts in pairs(self.groups, part, metric)
+                for needed in [seeds_needed(difference)]
             ],
             "unread": [{"run": str(path), "problem": why} for path, why in self.unread.items()],
         }
@@ -361,9 +364,9 @@ def compare(
     """
     runs, unread, measures = dict[Path, RunFolder](), dict[Path, str](), set[Measure | None]()
     for path in paths:
-        saved = read_sweep(path)
+        saved = read_sweep(path.parent if is_run(path) else path)
         measures.add(saved.measure if saved else None)
-        for each in [path] if is_run(path) else _runs_in(path, saved.runs if saved else []):
+        for each in runs_of(path):
             try:
                 runs[each] = RunFolder.open(each)
             except UserError as error:
@@ -377,15 +380,22 @@ def compare(
     return Comparison(measure, metric, about, group(members), unread)
 
 
-def _runs_in(folder: Path, first: Sequence[str]) -> list[Path]:
-    """The folders in a folder that a training has begun to write. first: names that come first.
-    Raises UserError if there is none."""
-    names = sorted(os.listdir(folder)) if folder.is_dir() else []
-    paths = [folder / name for name in dict.fromkeys([*(n for n in first if n in names), *names])]
-    runs = [p for p in paths if any((p / name).exists() for name in (CONFIG, METRICS, FAILED))]
+def runs_of(path: Path) -> list[Path]:
+    """A run directory, or those in a folder, first in the order of its sweep: what a training has
+    begun to write. Raises UserError if there is none."""
+    if _has_begun(path):
+        return [path]
+    saved = read_sweep(path)
+    names = sorted(os.listdir(path)) if path.is_dir() else []
+    first = [name for name in (saved.runs if saved else []) if name in names]
+    runs = [run for name in dict.fromkeys([*first, *names]) if _has_begun(run := path / name)]
     if not runs:
-        RunFolder.open(folder)
+        RunFolder.open(path)
     return runs
+
+
+def _has_begun(path: Path) -> bool:
+    return any(os.path.exists(path / name) for name in (CONFIG, METRICS, FAILED))
 
 
 def _member(run: RunFolder, measure: Measure, take: Take | None, *, kept: bool) -> Member:

@@ -187,10 +187,11 @@ def run(trial: Trial) -> Failure | None:
         elif isinstance(error, SystemExit):  # of a signal
             raise
         else:
-            reason = f"{trial.path}: internal error ({type(error).__name__}: {error})"
+            reason = f"internal error ({type(error).__name__}: {error})"
             failure = Failure(reason=reason, traceback=traceback.format_exc())
     if failure is not None:
-        keep_failure(trial.path, failure)
+        reason = failure.reason.removeprefix(f"{trial.path}: ")  # it is shown beside the path
+        keep_failure(trial.path, failure := failure.model_copy(update={"reason": reason}))
     return failure
 
 
@@ -300,7 +301,7 @@ def _end_with_parent() -> None:
 
 def _lost(trial: Trial, reason: str) -> Ended:
     """A failure that its own process could not write."""
-    failure = Failure(reason=f"{trial.path}: {reason}")
+    failure = Failure(reason=reason)
     keep_failure(trial.path, failure)
     return trial, failure
 

@@ -19,8 +19,8 @@ from torch import Tensor, nn
 
 from toytrans.data.pairs import pad_rows
 from toytrans.export.plain import PlainTransformer
-from toytrans.export.safetensors import about, weights_of
 from toytrans.export.shared import Decoder, Rows
+from toytrans.export.to_safetensors import about, weights_of
 from toytrans.tokens import BOS_ID, EOS_ID
 from toytrans.training.run import Run
 
