@@ -131,7 +131,7 @@ class HuggingFace(Adapter):
             return super().loss(logits, tgt_out)
         if not self.has_own_loss:
             return None
-        answer = self.foreign("its own loss", self.answer, ids.src, ids.tgt_in, None, tgt_out)
+        answer = self.foreign("its own loss", self.answer, *ids[:2], None, tgt_out)
         return getattr(answer, "loss", None)
 
     def step(self, src: Tensor, tgt_in: Tensor, positions: bool = True) -> Tensor:
@@ -215,7 +215,7 @@ def known_of(model: Any) -> dict[str, Any]:
         "start_id": look_up("decoder_start_token_id", config),
         "eos_id": look_up("eos_token_id", config, decoder, text),
         "decoding_start": look_up("decoder_start_token_id", generation, config),
-        "limit": min((n for n in limits if isinstance(n, int) and n > 0), default=None),
+        "max_length": min((n for n in limits if isinstance(n, int) and n > 0), default=None),
     }
     ids = ("start_id", "eos_id", "decoding_start", "pad_id")
     for name in ids:  # some configs name ids that a small vocabulary does not have
