@@ -186,6 +186,8 @@ def _what_is_seen(seen: Tensor, places: Tensor) -> str:
             f"{text}, from output {first} on and not before; is the mask made for all lengths, or "
             "kept from a shorter one?"
         )
+    if ahead < places[-1]:
+        return f"{text}, up to {ahead} ahead; is the causal mask right in every layer?"
     return f"{text}; is the causal mask passed, and {POLARITY}"
 
 

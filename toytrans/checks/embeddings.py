@@ -17,12 +17,14 @@ NOT_USED = "the embedding layer given is not what the model embeds its ids with"
 def embeddings_of(batch: Batch) -> tuple[nn.Module, ...]:
     """Those of source and target, or all that torch's class tells. Raises NotAsked where none are
     known."""
-    module = batch.model.module
-    parts = () if module is None else module.modules()
-    tables = tuple(part for part in parts if isinstance(part, nn.Embedding))
-    if not (batch.model.embeddings or tables):
+    if not (known := batch.model.embeddings or _tables(batch)):
         raise NotAsked(embedding="the embedding layer")
-    return tuple(dict.fromkeys(batch.model.embeddings or tables))
+    return tuple(dict.fromkeys(known))
+
+
+def _tables(batch: Batch) -> tuple[nn.Module, ...]:
+    parts = () if batch.model.module is None else batch.model.module.modules()
+    return tuple(part for part in parts if isinstance(part, nn.Embedding))
 
 
 Hook = Callable[[nn.Module, Tensor, Any], Any]
@@ -115,7 +117,8 @@ def noise_in_pads(batch: Batch) -> Iterator[None]:
 def _sides(batch: Batch) -> dict[nn.Module, set[str]]:
     """The embeddings, and the sides that each embeds: those whose symbols are what it is asked for,
     at any width. One of characters is asked for others."""
-    asked: dict[nn.Module, list[list[int]]] = {part: [] for part in embeddings_of(batch)}
+    known = (*embeddings_of(batch), *_tables(batch))
+    asked: dict[nn.Module, list[list[int]]] = {part: [] for part in known}
 
     def note(module: nn.Module, ids: Tensor, output: Any) -> Any:
         asked[module].append(ids.flatten().tolist())

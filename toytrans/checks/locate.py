@@ -50,12 +50,12 @@ def first_module(batch: Batch, change: Change) -> str:
         places.append((real[0][:count] + numbers[0], real[1][:count] + numbers[1]))
     for (name, was), (_, now) in zip(old, new, strict=True):
         differ = []
-        for (then, here), side in zip(places, ("tgt_in", "src"), strict=False):
-            parts = _at(was, getattr(before, side), then), _at(now, getattr(ids, side), here)
-            if parts[0] is not None and parts[1] is not None and parts[0].shape == parts[1].shape:
+        for (then, here), side in zip(places, (1, 0), strict=False):
+            first, second = _at(was, before[side], then), _at(now, ids[side], here)
+            if first is not None and second is not None and first.shape == second.shape:
                 share = min(max(1e-7, 100 * torch.finfo(was.dtype).eps), 1e-2)
-                by = largest(apart(*parts).nan_to_num(1.0))
-                differ.append(by > share * largest(parts[0].nan_to_num()))
+                by = largest(apart(first, second).nan_to_num(1.0))
+                differ.append(by > share * largest(first.nan_to_num()))
         if differ and all(differ):
             shown = re.sub(r"^model\.(?=.)", "", name)
             layer = re.search(r"\.(\d+)\.", f".{shown}.")
@@ -91,10 +91,10 @@ def _tensor(output: Any) -> Tensor | None:
     return next((t for part in parts if (t := _tensor(part)) is not None), None)
 
 
-def _at(value: Tensor, ids: Tensor, numbers: Tensor) -> Tensor | None:
+def _at(value: Tensor, ids: Tensor | None, numbers: Tensor) -> Tensor | None:
     """An output at some numbered places of ids, (N, ...); None where it is laid out neither as
     they are nor time first, or where there are no places."""
-    if value.dim() < 3 or not len(numbers):
+    if ids is None or value.dim() < 3 or not len(numbers):
         return None
     if value.shape[:2] != ids.shape:
         value = value.transpose(0, 1)
@@ -160,7 +160,8 @@ def smallest(batch: Batch, change: Change) -> str:
     row, place = divmod(int(change.of[n, t]), before.tgt_in.shape[1])
     tgt_in = ids.tgt_in[n][None]
     real = facts.real_inputs(before.tgt_in)[row]
-    pads = [max(0, ids[side].shape[1] - before[side].shape[1]) for side in (0, 1)]
+    sides = (ids.src, before.src), (ids.tgt_in, before.tgt_in)
+    pads = [max(0, new.shape[1] - old.shape[1]) for new, old in sides]
     left, target = facts.pad_side == "left", "tgt_in" if facts.has_source else "ids"
     example = Example(
         before.src[row][facts.real_source(before.src)[row]].tolist(),
@@ -170,7 +171,7 @@ def smallest(batch: Batch, change: Change) -> str:
     )
 
     def by(example: Example) -> float:
-        """How far the output of an example moves; 0 where it is not answered."""
+        """How far the output of an example moves; -1 where it is not answered."""
         src, tgt, other = (torch.tensor([x], dtype=torch.int64) for x in example[:3])
         longer = wider(src, pads[0], facts.source_pad), wider(other, pads[1], facts.pad_id, left)
         with contextlib.suppress(*REFUSED):
@@ -178,12 +179,14 @@ def smallest(batch: Batch, change: Change) -> str:
                 new = batch.ask(*longer)[0, example.place + pads[1] * left]
             old = batch.ask(src, tgt)[0, example.place]
             return float(batch.moved(new, old).nan_to_num(1e9))
-        return 0.0
+        return -1.0
 
     def shown(src: list[int], tgt: list[int]) -> str:
         return f"src {src}, {target} {tgt}" if facts.has_source else f"{target} {tgt}"
 
-    if not by(example) > batch.tolerance:
+    if not (first := by(example)) > batch.tolerance:
+        if first < 0:
+            return ""
         where = f"in row {n} of {len(moved)}"
         if len(moved) == 1 and len(before.src) > 1:
             where = f"alone and in row {row} of the batch"
@@ -198,8 +201,8 @@ def smallest(batch: Batch, change: Change) -> str:
                 example, going = smaller, True
                 break
     what = [f"token {p} from {example.tgt[p]} to {example.other[p]}" for p in example.changed]
-    sides = "behind src", f"{'before' if left else 'behind'} {target}"
-    for count, side in zip(pads, sides, strict=True):
+    behind = "behind src", f"{'before' if left else 'behind'} {target}"
+    for count, side in zip(pads, behind, strict=True):
         what += [f"{count} pad{'s' * (count > 1)} {side}"] if count else []
     if len(example.other) < len(example.tgt):
         what.append(f"its first {len(example.other)} alone")

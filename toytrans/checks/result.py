@@ -164,8 +164,8 @@ def merged(name: str, parts: dict[str, Result], essential: str) -> Result:
     worst = first
     if first.verdict == "PASS":
         worst = max((p for p in parts.values() if p.verdict == "PASS"), key=lambda p: p.strain)
-    numbers = {"difference": worst.difference, "tolerance": worst.tolerance}
-    return replace(first, name=name, parts=parts, **numbers)
+    by, least = worst.difference, worst.tolerance
+    return replace(first, name=name, parts=parts, difference=by, tolerance=least)
 
 
 @dataclass

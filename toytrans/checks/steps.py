@@ -121,10 +121,11 @@ def _judged_ids(batch: Batch, ids: Ids, made: Tensor, again: Tensor, near: float
     facts, first = batch.facts, 1 if batch.facts.has_source else 2  # which it was given
     start = facts.start_id if facts.decoding_start is None else facts.decoding_start
     is_steady = torch.equal(made, again)
-    if facts.has_source and start is None:
-        raise CannotJudge("needs the id that decoding starts with (start_id=...)")
-    if facts.has_source and not bool((made[:, :1] == start).all()):
-        made = nn.functional.pad(made, (1, 0), value=start)
+    if facts.has_source:
+        if start is None:
+            raise CannotJudge("needs the id that decoding starts with (start_id=...)")
+        if not bool((made[:, :1] == start).all()):
+            made = nn.functional.pad(made, (1, 0), value=start)
     decoded = made[:, first:]
     ended, live = _ended(batch, decoded)
     if not bool(live.any()):

@@ -243,7 +243,9 @@ class Adapter:
             tgt_out = padded([t + end for _, t in pairs], facts.pad_id, left)
             return src, tgt_in, tgt_out if start and end and facts.is_causal else None
         made = self.foreign("the batch maker", self.maker, pairs)
-        parts = list(made) if isinstance(made, tuple | list) and len(made) == 3 else [None]
+        parts: list[Any] = (
+            list(made) if isinstance(made, tuple | list) and len(made) == 3 else [None]
+        )
         of_ids = [part for n, part in enumerate(parts) if n < 2 or part is not None]
         is_right = [isinstance(x, Tensor) and x.dtype == torch.int64 and x.dim() == 2 and
                     len(x) == len(pairs) for x in of_ids]  # fmt: skip

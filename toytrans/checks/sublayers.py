@@ -38,7 +38,7 @@ def _ends(batch: Batch) -> tuple[dict[str, nn.Module], dict[str, nn.Module]]:
 def _weights(ends: dict[str, nn.Module], half: str = "") -> list[Tensor]:
     """Of modules; of those in one half, the "encoder" or the "decoder", by the word that a name
     says first."""
-    found = []
+    found: list[Tensor] = []
     for name, module in ends.items():
         word = HALF.search(name)
         if not half or (word is not None and half.startswith(word[0])):
@@ -86,20 +86,24 @@ def scale_is_normed(batch: Batch) -> Result:
     normalisation holds them (Ba et al. 2016)."""
     sizes = []
     for factor in (1e3, 1e6):
-        with embeddings_changed(batch, lambda _, embedded, by=factor: embedded * by) as met:
+
+        def larger(_: str, embedded: Tensor, by: float = factor) -> Tensor:
+            return embedded * by
+
+        with embeddings_changed(batch, larger) as met:
             logits = batch.ask(*batch.ids)[batch.real]
         sizes.append(largest(logits[:, batch.counted_ids & (logits.abs() < 1e30).all(0)]))
     ratio = sizes[1] / max(sizes[0], 1e-30)
-    larger = f"embeddings 1,000 times as large make logits {ratio:,.0f} times as large: nothing "
+    cause = f"embeddings 1,000 times as large make logits {ratio:,.0f} times as large: nothing "
     if not ratio <= 10 and not _norms_were_there(batch):
-        raise CannotJudge(f"{larger}normalises what the layers pass on, which may be meant")
+        raise CannotJudge(f"{cause}normalises what the layers pass on, which may be meant")
     if batch.facts.has_source and met != {"src", "tgt"}:
         raise CannotJudge("needs the embeddings of both source and target (embedding=...)")
     return measured(
         ratio,
         10.0,
         f"embeddings 1,000 times as large: logits {ratio:.2f} times as large",
-        f"{larger}normalises what the layers pass on; are the layer norms applied?",
+        f"{cause}normalises what the layers pass on; are the layer norms applied?",
     )
 
 
