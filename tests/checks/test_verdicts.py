@@ -64,7 +64,7 @@ def test_a_failure_in_train_mode_is_placed_in_spite_of_dropout():
             mask = real(src)[:, None, None]
             return torch.ones_like(mask) if self.training else mask
 
-    where = toytrans.check(Model(), **IDS, only="pads")["pads"].where
+    where = toytrans.check(Model(), **IDS, only="pads")["pads"].details["where"]
     assert where.startswith("in decoder.0.encoder_attn")
 
 

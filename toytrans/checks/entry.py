@@ -32,7 +32,6 @@ def check(
     length: int | None = None,
     seed: int = 0,
     only: Iterable[str] = (),
-    skip: Iterable[str] = (),
     progress: Progress | None = None,
 ) -> Report:
     """Run every check that applies to a model.
@@ -51,13 +50,13 @@ def check(
     where it is not 1 / root of the head's width.
 
     length: symbols of the longest sequence tried, 64. With more (512 say) the checks are thorough:
-    batches of 32 rows, and no bound on work. only, skip: names of checks, as ["pads", "future"].
+    batches of 32 rows, and no bound on work. only: names of checks, as ["pads", "future"].
     progress: called with what is being tried.
 
     Raises UserError where the model cannot be asked: wrong shape, NaN throughout, another answer
     at the second call, an exception of its own, fewer places than needed.
     """
-    plan = Plan(length, seed, selected(only, skip), progress)
+    plan = Plan(length, seed, selected(only), progress)
     adapter = adapter_of(
         model,
         pad_id=pad_id,
@@ -79,19 +78,11 @@ def check(
     return plan.check(adapter)
 
 
-def selected(only: Iterable[str], skip: Iterable[str] = ()) -> tuple[str, ...]:
-    """The names of checks to ask for: ["pads", "future"], or "pads,future". Raises UserError for
-    others, and where none is left."""
-    wanted, left_out = _names(only), _names(skip)
-    names = tuple(name for name in wanted or CHECKS if name not in left_out)
-    if not names:
-        raise UserError(f"skip {', '.join(left_out)}: no check is left; leave out fewer")
-    return names
-
-
-def _names(given: Iterable[str]) -> list[str]:
-    parts = given.split(",") if isinstance(given, str) else given
-    names = [name.strip() for name in parts if name.strip()]
+def selected(only: Iterable[str]) -> tuple[str, ...]:
+    """The names of checks to ask for, all where none is given: ["pads", "future"], or
+    "pads,future". Raises UserError for others."""
+    parts = only.split(",") if isinstance(only, str) else only
+    names = tuple(name.strip() for name in parts if name.strip())
     if unknown := [name for name in names if name not in CHECKS]:
         raise UserError(f"no check {', '.join(unknown)}; there are {', '.join(CHECKS)}")
-    return names
+    return names or tuple(CHECKS)
