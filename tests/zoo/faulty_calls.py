@@ -3,11 +3,7 @@
 import torch
 
 from . import SYMBOLS, faulty
-from .parts import (
-    Translator,
-    ahead,
-    real,
-)
+from .parts import Translator, ahead, real
 
 SEEN = "pads future rows"
 
@@ -18,19 +14,6 @@ class one_row_without_a_pad_mask(Translator):
 
     def source_mask(self, src, number):
         return (real(src) | torch.tensor(len(src) == 1))[:, None, None]
-
-    cross_mask = lambda self, src, tgt, number: self.source_mask(src, number)  # noqa: E731
-
-
-@faulty("pads rows")
-class last_row_without_a_pad_mask_where_alone(Translator):
-    """The row left over of pairs of rows is not masked."""
-
-    def source_mask(self, src, number):
-        mask = real(src).clone()
-        if len(src) % 2:
-            mask[-1] = True
-        return mask[:, None, None]
 
     cross_mask = lambda self, src, tgt, number: self.source_mask(src, number)  # noqa: E731
 

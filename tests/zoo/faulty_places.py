@@ -39,11 +39,6 @@ class places_counted_from_the_end(Translator):
         self.target = _FromTheEnd()
 
 
-@faulty()
-class places_counted_from_the_end_without_embedding(places_counted_from_the_end):
-    """The same, and no embedding is given."""
-
-
 @faulty(embedding=True)
 class places_counted_from_the_batchs_end(Translator):
     """Target places are counted from the end of the longest target."""

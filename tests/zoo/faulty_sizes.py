@@ -43,13 +43,6 @@ class pad_mask_cached_by_shape(Translator):
         return self.source_mask(src, number)
 
 
-@faulty()
-def pad_mask_cached_by_shape_in_a_function():
-    """The same behind a plain function, of which nothing can be copied."""
-    model = pad_mask_cached_by_shape().eval()
-    return {"model": lambda src, tgt: model(src, tgt)}
-
-
 @faulty(SEEN)
 class open_without_pads(Translator):
     """Where the target holds no pads the mask is dropped altogether."""

@@ -45,15 +45,6 @@ def parallel_branches():
     return _of_layers(Parallel)
 
 
-@sound()
-class no_places_in_the_decoder(Translator):
-    """The decoder's triangle alone tells it order (NoPE)."""
-
-    def __init__(self):
-        super().__init__()
-        self.target = Embedding(places=False)
-
-
 class _Learned(Embedding):
     limit = 80
 
