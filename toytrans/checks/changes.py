@@ -30,24 +30,6 @@ from toytrans.checks.result import CannotJudge, NotApplicable, Result, Wrong, me
 from toytrans.checks.subject import Ids, NoAnswer, wider
 from toytrans.errors import UserError
 
-MOST_ALONE = 8
-"""Rows of a batch that are asked alone."""
-
-MOST_PLACES = 34
-"""Places of a target that are changed one by one; of longer ones so many are chosen."""
-
-MOST_REPLACED = 8
-"""Places of a target behind which all is replaced at once."""
-
-FEW = 8
-"""Places up to which every prefix of a short target is asked for."""
-
-NEAR = 4
-"""Places ahead that a triangle off by one lets see: as many as there are layers."""
-
-PREFIXES = (12, 20, 24, 30, 36, 40, 48, 60)
-"""Lengths of the prefixes of long targets: with many divisors, as blocks of attention have."""
-
 # Pads ------------------------------------------------------------------------------------------
 
 
@@ -152,7 +134,7 @@ def later_token(batch: Batch) -> Iterator[Change]:
     row = int(batch.real.sum(1).argmax())
     rows = {row, int(batch.real_source.sum(1).argmin())} if batch.is_short else {row}
     real = batch.real[row].nonzero()[:, 0].tolist()
-    places = torch.tensor([real[i] for i in chosen(len(real), MOST_PLACES)[1:]])
+    places = torch.tensor([real[i] for i in chosen(len(real), 34)[1:]])
     tgt_in = batch.tgt_in[row]
     changed = torch.cat((tgt_in[None], batch.one_by_one(tgt_in, places)))
     at = torch.arange(changed.shape[1])
@@ -176,7 +158,7 @@ def _what_is_seen(seen: Tensor, places: Tensor) -> str:
     text = f"outputs at {moving} change when token {place} changes: the decoder sees the future"
     ahead = int((places[:, None] - torch.arange(seen.shape[1]))[seen].max())
     first = int(seen.any(0).int().argmax())
-    if ahead <= NEAR and ahead < places[-1]:  # one for each layer
+    if ahead <= 4 and ahead < places[-1]:  # one for each layer
         return (
             f"{text}, {ahead} ahead and no more; is the triangle off by one, in each layer or "
             "in some (tril(1) for tril(), triu(2) for triu(1))?"
@@ -194,7 +176,7 @@ def _what_is_seen(seen: Tensor, places: Tensor) -> str:
 def all_that_follows(batch: Batch) -> Iterator[Change]:
     """All tokens behind a place replaced at once, pads as well."""
     count, width = batch.real.shape
-    behind = chosen(width - 1, MOST_REPLACED)
+    behind = chosen(width - 1, 8)
     rows = torch.arange(count).repeat_interleave(len(behind))
     inside = torch.arange(width) <= torch.tensor(behind).repeat(count)[:, None]
     tgt_in = batch.tgt_in[rows]
@@ -208,8 +190,9 @@ def all_that_follows(batch: Batch) -> Iterator[Change]:
 
 def prefixes(batch: Batch) -> Iterator[Change]:
     """The beginning of every target alone."""
-    width, few = batch.tgt_in.shape[1], FEW if batch.is_short else 2
-    for length in (n for n in range(1, width) if n <= few or n in PREFIXES):
+    width, few = batch.tgt_in.shape[1], 8 if batch.is_short else 2
+    more = 12, 20, 24, 30, 36, 40, 48, 60  # with many divisors, as blocks of attention have
+    for length in (n for n in range(1, width) if n <= few or n in more):
         cause = (
             f"a prefix of length {length} alone gets other logits than within all {width} tokens: "
             "outputs depend on the target's length, which decoding does not know; are positions or "
@@ -224,7 +207,7 @@ def prefixes(batch: Batch) -> Iterator[Change]:
 
 def rows_alone(batch: Batch) -> Iterator[Change]:
     """A pair alone, without its pads and with them."""
-    rows = chosen(len(batch.src), MOST_ALONE)
+    rows = chosen(len(batch.src), 8)
     for row in rows:
         cause = (
             f"pair {row} of {len(batch.src)} gives other outputs alone than in a padded batch: "
@@ -352,12 +335,6 @@ def same_again(batch: Batch) -> Iterator[Change]:
 
 # Many shapes -----------------------------------------------------------------------------------
 
-PERIOD = 17
-"""Neighbouring widths in which target and source differ by each number of -8..8 once."""
-
-WORK_IN_SHAPES = 8e9
-"""Multiplications (`Counted`) after which no further shape is tried: about 2 s."""
-
 
 def other_shapes(batch: Batch, with_symbols: bool) -> Iterator[Change]:
     """A short batch with pads, or other symbols, behind it, in many shapes: a mask may be lost at a
@@ -392,18 +369,19 @@ def other_shapes(batch: Batch, with_symbols: bool) -> Iterator[Change]:
 
 def _shapes(batch: Batch) -> Iterator[tuple[int, int, int]]:
     """Places of source and target beyond the batch's own, and rows, which become fewer as the
-    widths grow; none beyond a bound of work."""
-    facts, spent = batch.facts, 0.0
+    widths grow; none beyond a bound of work, about 2 s. Of 17 neighbouring widths target and source
+    differ by each number of -8..8 once."""
+    facts, spent, period = batch.facts, 0.0, 17
     first = max(batch.src.shape[1], batch.tgt_in.shape[1]) + 1
     last = int(min(batch.setting.widest + 1, facts.max_length or math.inf))
     for number, source in enumerate(range(first, last + 1)):
-        place = number % PERIOD
+        place = number % period
         start = source - place
-        is_whole = start + PERIOD - 1 <= last and facts.has_source
-        target = start + 2 * place % PERIOD if is_whole else source
+        is_whole = start + period - 1 <= last and facts.has_source
+        target = start + 2 * place % period if is_whole else source
         rows = max(2, batch.setting.most_rows - number)
         spent += batch.work * rows * (source + target) / (batch.src.numel() + batch.tgt_in.numel())
-        if spent > WORK_IN_SHAPES:
+        if spent > 8e9:
             return
         yield source, target, rows
 

@@ -10,12 +10,6 @@ from toytrans.checks.batch import Batch, largest, worst
 from toytrans.checks.embeddings import embeddings_changed, embeddings_of
 from toytrans.checks.result import CannotJudge, NotApplicable, Result, measured
 
-LONGEST = 66
-"""Places of the longest batch whose gradients are computed."""
-
-MOST_PLACES = 4
-"""Outputs of a long target of which gradients are taken, at least."""
-
 FUTURE = "the future"
 
 
@@ -46,10 +40,10 @@ def towards(of_future: bool) -> Callable[[Batch], Result]:
 
 def _reached(batch: Batch) -> tuple[dict[str, float], float, str]:
     """The largest gradients towards pads and the future, that towards any token, and a remark. Of
-    longer batches those in eval mode and fp64 alone, and none beyond some length."""
+    longer batches those in eval mode and fp64 alone, and none beyond 66 places."""
     embeddings_of(batch)
     exact = batch.dtype == torch.float64 and not batch.model.training
-    if not batch.is_short and not (exact and batch.tgt_in.shape[1] <= LONGEST):
+    if not batch.is_short and not (exact and batch.tgt_in.shape[1] <= 66):
         raise NotApplicable("gradients of longer batches are taken in eval mode and fp64 alone")
     leaves: dict[str, list[Tensor]] = {}
 
@@ -75,7 +69,7 @@ def _reached(batch: Batch) -> tuple[dict[str, float], float, str]:
         size = largest(gradient[batch.real_source].nan_to_num())
         detached = "" if size else "; none reaches the source: is it detached on purpose?"
     width = logits.shape[1]
-    step = max(1, width // MOST_PLACES) if width > 2 * MOST_PLACES else 1
+    step = width // 4 if width > 8 else 1
     for place in range(0, width, step) if "tgt" in leaves else ():
         gradient = _gradient(weighed[:, place].sum(), leaves["tgt"])
         later = torch.arange(width) > (place if batch.facts.is_causal else width)

@@ -15,9 +15,6 @@ from toytrans.checks.result import CannotJudge
 from toytrans.checks.subject import Ids, wider
 from toytrans.errors import UserError
 
-MOST_ASKED = 80
-"""Calls that are spent on making an example smaller."""
-
 REFUSED = (UserError, CannotJudge, IndexError, RuntimeError)
 """What is raised where an example is no longer answered."""
 
@@ -192,7 +189,7 @@ def smallest(batch: Batch, change: Change) -> str:
             where = f"alone and in row {row} of the batch"
         pair = shown(ids.src[n].tolist(), ids.tgt_in[n].tolist())
         return f"{pair} {where}: {float(moved[n, t]):.2g} apart"
-    budget, going = MOST_ASKED, True
+    budget, going = 80, True
     while going and budget > 0:
         going = False
         for smaller in example.smaller():

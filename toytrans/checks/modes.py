@@ -21,14 +21,8 @@ DROPOUTS = {
     torch.dropout,
 }
 
-DROPPED_BELOW = -1e4
-"""Scores below it are masked."""
-
 PRODUCTS = re.compile("linear|mm|matmul|einsum|attention|encoder_layer|lstm|gru|rnn")
 """Functions that sum many products, by their names."""
-
-SMALL = 2_000_000
-"""A model of fewer weights is asked on one thread."""
 
 CALL = 50_000
 """Multiplications that take about as long as calling a function."""
@@ -44,7 +38,7 @@ class NoDropout(TorchFunctionMode):
         named = kwargs or {}
         if func in DROPOUTS:
             given = args[0] if args else named["input"]
-            if given.numel() and bool(given.detach().min() < DROPPED_BELOW):
+            if given.numel() and bool(given.detach().min() < -1e4):
                 self.drops_masked = True
             return given
         if func is F.scaled_dot_product_attention and "dropout_p" in named:
@@ -131,7 +125,7 @@ def on_one_thread(module: nn.Module | None) -> Iterator[None]:
     before = torch.get_num_threads()
     weights = () if module is None else module.parameters()
     count = sum(p.numel() for p in weights if not nn.parameter.is_lazy(p))
-    torch.set_num_threads(1 if count < SMALL else before)
+    torch.set_num_threads(1 if count < 2_000_000 else before)
     try:
         yield
     finally:

@@ -84,14 +84,6 @@ NOT_OF_ENCODERS = {
 }
 """Checks that only a decoder is asked, and why."""
 
-READS_PADS = ("pads", "rows", "calls", "source", "labels")
-"""Checks that fail as well where the source has another pad than the one that is known."""
-
-THEIR_NUMBER = (
-    "; what pads hold does not matter, by gradients, so it may be how many there are: a mean, "
-    "scale or position that uses the padded width"
-)
-
 LENGTH, THOROUGH = 64, 512
 """Symbols of the longest sequence tried; more are thorough."""
 
@@ -102,9 +94,6 @@ which then have no bound of work."""
 
 WORK = 75e9
 """Multiplications (`Counted`) that the checks are kept within, unless thorough: about 15 s."""
-
-ANSWERS = 80
-"""Answers to a batch that its checks ask for, about."""
 
 
 @dataclass
@@ -182,7 +171,11 @@ class Plan:
         gradients = parts.get("gradients")
         is_number = gradients is not None and gradients.verdict == "PASS"
         if name == "pads" and result.verdict == "FAIL" and is_number:
-            return replace(result, message=result.message + THEIR_NUMBER)
+            remark = (
+                "; what pads hold does not matter, by gradients, so it may be how many there are: "
+                "a mean, scale or position that uses the padded width"
+            )
+            return replace(result, message=result.message + remark)
         return result
 
     def _first_batches(self, setting: Setting) -> list[Batch]:
@@ -249,7 +242,7 @@ class Plan:
                     )
                     copies.remove(copied)
                     continue
-                needed = ANSWERS * longer.work
+                needed = 80 * longer.work  # so many answers are asked for, about
                 if not self.thorough and self.spent + needed >= WORK:
                     left_out = f"lengths from {setting.length} on in {copied.mode} mode"
                     self.tried.left_out.append(left_out)
@@ -327,7 +320,7 @@ class Plan:
         """A failure with its mode, where it shows, the smallest example, and how to see it again;
         no failure where the source may have another pad, which is looked for once."""
         facts, check = batch.facts, part.check
-        if check in READS_PADS:
+        if check in ("pads", "rows", "calls", "source", "labels"):
             if self.source_pad is None:
                 self.source_pad = (changes.other_source_pad(batch),)
             if (other := self.source_pad[0]) is not None:

@@ -18,21 +18,6 @@ from toytrans.checks.seen import attention_seen
 from toytrans.checks.subject import Ids, NoAnswer
 from toytrans.errors import UserError
 
-SEEDS = 3
-"""Batches in which it is asked whether every token is seen."""
-
-MOST_PLACES = 34
-"""Places of a sequence that are asked about; of longer ones so many are chosen."""
-
-MOST_IDS = 256
-"""Ids of which it is asked whether they are closed as pads are, or more where answers are small."""
-
-SPECIAL = 5
-"""Special ids are among so many at either end of a vocabulary."""
-
-RUN = 8
-"""In long sequences so many blind neighbours are more than chance."""
-
 
 def tokens_seen(side: str) -> Callable[[Batch], Result]:
     """The check that every real token of the "source" moves some output, or every one of the
@@ -57,9 +42,9 @@ def tokens_seen(side: str) -> Callable[[Batch], Result]:
 
 
 def _trials(batch: Batch) -> Iterator[Batch]:
-    """The batch, then others of its size, made as far as they are needed."""
+    """The batch, then two others of its size, made as far as they are needed."""
     yield batch
-    for number in range(1, SEEDS):
+    for number in range(1, 3):
         if number not in batch.kept:
             setting = replace(batch.setting, seed=batch.setting.seed + number)
             batch.kept[number] = Batch(batch.model, setting)
@@ -109,8 +94,8 @@ def _every_place(first: Batch, side: str, what: str) -> int:
         if bool(seen.all()):
             break
     blind = [place for place, is_seen in zip(at, seen.tolist(), strict=True) if not is_seen]
-    if not first.is_short:  # single ones may be chance
-        run = math.ceil(RUN * (len(at) - 1) / max(1, at[-1] - at[0]))
+    if not first.is_short:  # eight blind neighbours are more than chance
+        run = math.ceil(8 * (len(at) - 1) / max(1, at[-1] - at[0]))
         windows = [at[start : start + run] for start in range(len(at) - run + 1)]
         blind = sorted({place for each in windows if {*each} <= {*blind} for place in each})
     if blind == at:
@@ -136,8 +121,8 @@ def _places(batch: Batch, side: str, pair: Ids) -> list[int]:
     facts, (src, tgt_in, _) = batch.facts, pair
     if side == "target":
         first, last = int(facts.is_causal and facts.start_id is not None), int(facts.is_causal)
-        return [first + place for place in chosen(tgt_in.shape[1] - last - first, MOST_PLACES)]
-    places = chosen(src.shape[1], MOST_PLACES)
+        return [first + place for place in chosen(tgt_in.shape[1] - last - first, 34)]
+    places = chosen(src.shape[1], 34)
     other = src.clone()
     other[0, -1] = batch.symbols[0]
     try:
@@ -154,8 +139,8 @@ def _every_id(first: Batch, side: str) -> int:
     if not facts.masks_from_ids:
         return 0
     pad = facts.source_pad if is_source else facts.pad_id
-    room = LARGEST_LOGITS // (8 * facts.vocabulary_size)
-    ids = first.symbols[:: math.ceil(len(first.symbols) / max(MOST_IDS, room))]
+    most = max(256, LARGEST_LOGITS // (8 * facts.vocabulary_size))
+    ids = first.symbols[:: math.ceil(len(first.symbols) / most)]
     closed = torch.ones(len(ids), dtype=torch.bool)
     end_closed = is_source and facts.eos_id not in (None, pad)
     for batch in _trials(first):
@@ -189,7 +174,7 @@ def _every_id(first: Batch, side: str) -> int:
     found = ids[closed].tolist()
     listed = ", ".join(map(str, found[:8])) + (", ..." if len(found) > 8 else "")
     some = f"{'id' if len(found) == 1 else 'ids'} {listed}"
-    at_an_end = all(min(i, facts.vocabulary_size - 1 - i) < SPECIAL for i in found)
+    at_an_end = all(min(i, facts.vocabulary_size - 1 - i) < 5 for i in found)
     missing = [f"{name}=..." for name in ("start_id", "eos_id") if getattr(facts, name) is None]
     if not facts.is_textbook and at_an_end and len(found) <= 3 and missing:
         missing += ["source_pad_id=..."] if is_source and facts.source_pad_id is None else []

@@ -10,14 +10,11 @@ from toytrans.checks.result import CannotJudge, NotApplicable, Result, measured
 from toytrans.checks.subject import Ids
 from toytrans.errors import UserError
 
-LONGEST = 64
-"""Symbols of the longest batch that is decoded."""
-
 
 def steps_are_the_pass(batch: Batch) -> Result:
     """Decoding step by step = one parallel pass. A function that was given decodes other rows of
     the same shape afterwards, in which what it keeps of the first ones would show."""
-    if batch.setting.length > LONGEST:
+    if batch.setting.length > 64:
         raise NotApplicable("steps of longer batches take long")
     # targets of one length, sources of several
     count = max(len(target) for _, target in batch.pairs)
