@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from toytrans.checks.batch import Batch, apart, largest
-from toytrans.checks.change import Change
+from toytrans.checks.changes import Change
 from toytrans.checks.result import CannotJudge
 from toytrans.checks.subject import Ids, wider
 from toytrans.errors import UserError

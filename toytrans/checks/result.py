@@ -4,7 +4,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
 
 if TYPE_CHECKING:
-    from toytrans.checks.change import Change
+    from toytrans.checks.changes import Change
 
 Verdict = Literal["FAIL", "PASS", "cannot judge", "not asked", "does not apply"]
 
