@@ -87,12 +87,15 @@ def noise_in_pads(batch: Batch) -> Iterator[None]:
     facts, sides = batch.facts, _sides(batch)
     wanted = {"src", "tgt"} if facts.has_source else {"tgt"}
     pads = {"src": facts.source_pad, "tgt": facts.pad_id}
+    tables = {part: of for part, of in sides.items() if isinstance(part, nn.Embedding)}
+    if set().union(*tables.values()) >= wanted:
+        sides = tables  # which may be in a module that was given
     met = set().union(*sides.values())
     if not met:
         raise CannotJudge(NOT_USED)
     if met < wanted:
         side = "source" if "tgt" in met else "target"
-        raise CannotJudge(f"the {side} is embedded by another module")
+        raise CannotJudge(f"the {side} is embedded by another module, or at another width")
     real = torch.cat((batch.src[batch.real_source], batch.tgt_in[batch.real]))
     is_ambiguous = bool(torch.isin(real, torch.tensor([*pads.values()])).any())
 

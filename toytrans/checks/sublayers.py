@@ -35,7 +35,7 @@ def _ends(batch: Batch) -> tuple[dict[str, nn.Module], dict[str, nn.Module]]:
     return attention, {name: modules[name] for name in modules if attention and name in known}
 
 
-def _weights(ends: dict[str, nn.Module], half: str = "") -> list[Tensor]:
+def _weights(ends: dict[str, nn.Module], half: str) -> list[Tensor]:
     """Of modules; of those in one half, the "encoder" or the "decoder", by the word that a name
     says first."""
     found: list[Tensor] = []
@@ -56,11 +56,13 @@ def input_passes_by(batch: Batch) -> Result:
     later = torch.cat((ids.tgt_in[:, :1], batch.other(ids.tgt_in[:, 1:])), 1)
     silenced = {(queries, queries), (queries, keys)}
     sides = {"decoder": (silenced, Ids(ids.src, later))}
+    halves = {"decoder": _weights(attention | forward, "")}
     if batch.facts.has_source:
         sides = {"encoder": ({(keys, keys)}, Ids(src, ids.tgt_in))} | sides
+        halves = {side: _weights(attention | forward, side) for side in sides}
     by = {}
     for side, (silent, changed) in sides.items():
-        weights = _weights(attention | forward, side if batch.facts.has_source else "")
+        weights = halves[side] if all(halves.values()) else []
         logits = []
         for asked in (ids, changed):
             handed = asked.src.clone(), asked.tgt_in.clone()

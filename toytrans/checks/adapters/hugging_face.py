@@ -138,35 +138,30 @@ class HuggingFace(Adapter):
         """The loop of `generate`: a token at a time, with what the last step handed on."""
         if self.generate is not None:
             return super().step(src, tgt_in)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", FutureWarning)  # of older names for the cache
-            return self._steps(src, tgt_in, positions and self.facts.takes_positions)
-
-    def _steps(self, src: Tensor, tgt_in: Tensor, positions: bool) -> Tensor:
         model: Any = self.call
-        kept, steps = None, []
+        kept, steps, has_source = None, [], self.facts.has_source
         takes_cache = "cache" in (argument.name for argument in arguments(model))
         name = "cache" if takes_cache else "past_key_values"  # as older versions say
-        common: dict[str, Any] = {"use_cache": True, "return_dict": True}
-        if self.facts.has_source:
-            mask = self.facts.real_source(src).long()
-            encoded = model.get_encoder()(input_ids=src, attention_mask=mask, return_dict=True)
-            common |= {"encoder_outputs": encoded, "attention_mask": mask}
-        for step in range(tgt_in.shape[1]):
-            token = tgt_in[:, step : step + 1]
-            named = dict(common)
-            named["decoder_input_ids" if self.facts.has_source else "input_ids"] = token
-            if not self.facts.has_source:
-                named["attention_mask"] = torch.ones(len(tgt_in), step + 1, dtype=torch.int64)
-            if positions:
-                named["position_ids"] = torch.full_like(token, step)
-            if kept is not None:
-                named[name] = kept
-            out = model(**named)
-            kept = getattr(out, name, None)
-            if kept is None:
-                raise NotApplicable("the model hands on no cache to decode with")
-            steps.append(logits_of(out))
+        named: dict[str, Any] = {"use_cache": True, "return_dict": True}
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", FutureWarning)  # of older names for the cache
+            if has_source:
+                mask = self.facts.real_source(src).long()
+                encoded = model.get_encoder()(input_ids=src, attention_mask=mask, return_dict=True)
+                named |= {"encoder_outputs": encoded, "attention_mask": mask}
+            for step, token in enumerate(tgt_in.split(1, 1)):
+                named["decoder_input_ids" if has_source else "input_ids"] = token
+                if not has_source:
+                    named["attention_mask"] = torch.ones(len(tgt_in), step + 1, dtype=torch.int64)
+                if positions and self.facts.takes_positions:
+                    named["position_ids"] = torch.full_like(token, step)
+                if kept is not None:
+                    named[name] = kept
+                out = model(**named)
+                kept = getattr(out, name, None)
+                if kept is None:
+                    raise NotApplicable("the model hands on no cache to decode with")
+                steps.append(logits_of(out))
         return torch.cat(steps, 1)
 
 
