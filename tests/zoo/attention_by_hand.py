@@ -65,30 +65,6 @@ class fused_attention_of_scaled_queries(_Model):
             return F.scaled_dot_product_attention(q * self.scale, k, v, attn_mask=mask)
 
 
-@faulty("scale", says="encoder.0.self_attn.heads.0: scores are q k times")
-class a_head_a_module_by_the_models_width(_Model):
-    """Each head is a module of its own, and divides by the root of what it is given."""
-
-    class attention(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.heads = nn.ModuleList(_Head() for _ in range(HEADS))
-            self.join = nn.Linear(WIDTH, WIDTH)
-
-        def forward(self, x, memory, mask):
-            return self.join(torch.cat([head(x, memory, mask[:, 0]) for head in self.heads], -1))
-
-
-class _Head(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.a, self.b, self.c = (nn.Linear(WIDTH, HEAD, bias=False) for _ in range(3))
-
-    def forward(self, x, memory, mask):
-        scores = self.a(x) @ self.b(memory).transpose(-2, -1) * x.shape[-1] ** -0.5
-        return scores.masked_fill(~mask, -1e9).softmax(-1) @ self.c(memory)
-
-
 @faulty("scale", says="nothing scales the scores")
 class no_scale_by_hand(_Model):
     """Nothing scales the scores."""

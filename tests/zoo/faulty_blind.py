@@ -22,11 +22,8 @@ class decoder_without_self_attention(Translator):
 class end_of_the_source_closed(Translator):
     """The source's end symbol is closed with the pads."""
 
-    def source_mask(self, src, number):
+    def keys(self, src, number):
         return (real(src) & (src != END))[:, None, None]
-
-    def cross_mask(self, src, tgt, number):
-        return self.source_mask(src, number)
 
 
 @faulty("source")
@@ -66,9 +63,6 @@ class encoder_without_places(Translator):
 class second_half_of_the_width_closed(Translator):
     """A mask made for half of the padded width closes the second half of long sources."""
 
-    def source_mask(self, src, number):
+    def keys(self, src, number):
         keep = torch.arange(src.shape[1]) <= src.shape[1] // 2
         return (real(src) & keep)[:, None, None]
-
-    def cross_mask(self, src, tgt, number):
-        return self.source_mask(src, number)

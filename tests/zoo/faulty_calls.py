@@ -12,20 +12,16 @@ SEEN = "pads future rows"
 class one_row_without_a_pad_mask(Translator):
     """A short cut for batches of one row, which are taken to hold no pads."""
 
-    def source_mask(self, src, number):
+    def keys(self, src, number):
         return (real(src) | torch.tensor(len(src) == 1))[:, None, None]
-
-    cross_mask = lambda self, src, tgt, number: self.source_mask(src, number)  # noqa: E731
 
 
 @faulty("source", start_id=None, eos_id=None)
 class one_symbol_closed_where_little_is_known(Translator):
     """An ordinary symbol, 9, is closed, and neither start nor end is given."""
 
-    def source_mask(self, src, number):
+    def keys(self, src, number):
         return (real(src) & (src != 9))[:, None, None]
-
-    cross_mask = lambda self, src, tgt, number: self.source_mask(src, number)  # noqa: E731
 
 
 @faulty("calls rows")

@@ -4,26 +4,10 @@ import torch
 from torch import nn
 
 from . import faulty
-from .parts import WIDTH, Embedding, Layer, Translator, ahead, real
+from .parts import WIDTH, Embedding, Translator, ahead
 from .sound_torch import Torchs
 
 SEEN = "future"
-
-
-@faulty(SEEN)
-class no_triangle_under_rezero(Translator):
-    """No triangle, and branches that are scaled by zeros as long as nothing is learned."""
-
-    class layer(Layer):
-        def __init__(self, attention, cross):
-            super().__init__(attention, cross)
-            self.alpha = nn.Parameter(torch.zeros(()))
-
-        def branch(self, x, norm, sublayer):
-            return x + self.alpha * self.dropout(sublayer(norm(x)))
-
-    def target_mask(self, tgt, number):
-        return real(tgt)[:, None, None]
 
 
 class _Padded(Translator):

@@ -28,10 +28,7 @@ class pad_mask_of_the_target(Translator):
 class pad_mask_of_another_id(Translator):
     """The pad id is left at its default of -1, which no batch holds."""
 
-    def source_mask(self, src, number):
-        return (src != -1)[:, None, None]
-
-    def cross_mask(self, src, tgt, number):
+    def keys(self, src, number):
         return (src != -1)[:, None, None]
 
 

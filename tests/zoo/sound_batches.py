@@ -60,12 +60,9 @@ def pad_that_is_the_end():
         return src, tgt_in, filled([[*t, END] for _, t in pairs], -100)
 
     class Model(Translator):
-        def source_mask(self, src, number):
+        def keys(self, src, number):
             after = (src == END).cumsum(1) - (src == END).long()
             return (after == 0)[:, None, None]
-
-        def cross_mask(self, src, tgt, number):
-            return self.source_mask(src, number)
 
     loss = lambda a, b: F.cross_entropy(a.mT, b, ignore_index=-100)  # noqa: E731
     return given(model=Model(), batch=batch, loss=loss, pad_id=END)
