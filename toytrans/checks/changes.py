@@ -247,7 +247,7 @@ def _what_is_seen(seen: Tensor, places: Tensor) -> str:
 def all_that_follows(batch: Batch) -> Iterator[Change]:
     """All tokens behind a place replaced at once, pads as well."""
     count, width = batch.real.shape
-    behind = chosen(width - 1, 8)
+    behind = chosen(width - 1, 8 if batch.is_short else 4)
     rows = torch.arange(count).repeat_interleave(len(behind))
     inside = torch.arange(width) <= torch.tensor(behind).repeat(count)[:, None]
     tgt_in = batch.tgt_in[rows]
@@ -261,7 +261,7 @@ def all_that_follows(batch: Batch) -> Iterator[Change]:
 
 def prefixes(batch: Batch) -> Iterator[Change]:
     """The beginning of every target alone."""
-    width, few = batch.tgt_in.shape[1], 8 if batch.is_short else 2
+    width, few = batch.tgt_in.shape[1], 8 if batch.is_short else 1
     more = 12, 20, 24, 30, 36, 40, 48, 60  # with many divisors, as blocks of attention have
     for length in (n for n in range(1, width) if n <= few or n in more):
         cause = (
@@ -278,7 +278,7 @@ def prefixes(batch: Batch) -> Iterator[Change]:
 
 def rows_alone(batch: Batch) -> Iterator[Change]:
     """A pair alone, without its pads and with them."""
-    rows = chosen(len(batch.src), 8)
+    rows = chosen(len(batch.src), 5)
     for row in rows:
         cause = (
             f"pair {row} of {len(batch.src)} gives other outputs alone than in a padded batch: "
@@ -509,6 +509,7 @@ def _swaps(batch: Batch, ids: Tensor, where: Tensor, row: int, cause: str) -> Ch
     places = (symbol[:-1] & symbol[1:] & (ids[:-1] != ids[1:])).nonzero()
     if not len(places):
         raise CannotJudge("needs sequences with two different neighbouring symbols")
+    places = places[chosen(len(places), 12)]
     swapped = ids.repeat(len(places) + 1, 1)
     for number, place in enumerate(places[:, 0].tolist(), 1):
         swapped[number, [place, place + 1]] = ids[[place + 1, place]]
