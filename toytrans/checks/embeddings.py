@@ -100,8 +100,6 @@ def noise_in_pads(batch: Batch) -> Iterator[None]:
     is_ambiguous = bool(torch.isin(real, torch.tensor([*pads.values()])).any())
 
     def hook(module: nn.Module, ids: Tensor, output: Tensor) -> Tensor:
-        if output.shape[:-1] != ids.shape:
-            raise CannotJudge("the embedding's output is not batch first; needs one that is")
         of = [pads[side] for side in sides[module]]
         closed, is_known = torch.isin(ids, torch.tensor(of)), not is_ambiguous
         for side, real in ((batch.src, batch.real_source), (batch.tgt_in, batch.real)):
@@ -124,7 +122,8 @@ def _sides(batch: Batch) -> dict[nn.Module, set[str]]:
     asked: dict[nn.Module, list[list[int]]] = {part: [] for part in known}
 
     def note(module: nn.Module, ids: Tensor, output: Any) -> Any:
-        asked[module].append(ids.flatten().tolist())
+        if output.shape[:-1] == ids.shape:  # positions may take the ids for their shape
+            asked[module].append(ids.flatten().tolist())
         return output
 
     with _hooked(asked, note):
