@@ -25,7 +25,7 @@ CONFIGS = sorted((ROOT / "configs").glob("*.yaml"))
 README = ROOT / "README.md"
 SHOWING = [
     *sorted((ROOT / "docs").glob("*/**/*.md")),
-    *(ROOT / f"docs/{name}.md" for name in ("confused", "from", "teaching")),
+    *(ROOT / f"docs/{name}.md" for name in ("confused", "found", "from", "teaching")),
 ]
 """Pages that show output: tests/test_shown_output.py runs what is on them."""
 PAGES = [page for page in sorted((ROOT / "docs").glob("*.md")) if page not in SHOWING] + [README]

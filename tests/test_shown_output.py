@@ -126,7 +126,8 @@ def test_what_the_pages_show_is_what_is_printed(
     """One test, since a page goes on with what the one before it has made."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "80")
-    (tmp_path / "configs").symlink_to(ROOT / "configs")
+    for name in ("configs", "docs"):
+        (tmp_path / name).symlink_to(ROOT / name)
     shutil.copytree(trained[0] / "runs", tmp_path / "runs")
     printed = {FIRST.replace("--config ", ""): Answer(0, trained[1], "")}
     wrong, compared = [], 0

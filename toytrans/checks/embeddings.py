@@ -87,9 +87,9 @@ def noise_in_pads(batch: Batch) -> Iterator[None]:
     facts, sides = batch.facts, _sides(batch)
     wanted = {"src", "tgt"} if facts.has_source else {"tgt"}
     pads = {"src": facts.source_pad, "tgt": facts.pad_id}
-    tables = {part: of for part, of in sides.items() if isinstance(part, nn.Embedding)}
-    if set().union(*tables.values()) >= wanted:
-        sides = tables  # which may be in a module that was given
+    tables = [part for part in sides if isinstance(part, nn.Embedding)]
+    if set().union(*(sides[part] for part in tables)) >= wanted:
+        sides = {part: sides[part] for part in tables}  # which may be in a module that was given
     met = set().union(*sides.values())
     if not met:
         raise CannotJudge(NOT_USED)

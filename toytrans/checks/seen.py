@@ -145,7 +145,8 @@ class Seeing(TorchDispatchMode):
             return self._product(args, named, result)
         if name in ("_softmax", "_safe_softmax"):
             parents = [part for part in self.running if next(part.children(), None) is not None]
-            module = (parents or self.running or [None])[-1]
+            around = parents or self.running
+            module = around[-1] if around else None
             self.seen.append(Attention(module, result.detach(), traces[0]))
             return Trace(softmax=len(self.seen) - 1, whole=result)
         return Trace()
