@@ -673,6 +673,9 @@ def test_nothing_seen_cannot_be_judged():
 def test_checks_are_chosen_by_name():
     report = ask(Running(), kind="decoder", only="pads,future", length=7)
     assert [found.name for found in report.results] == ["pads", "future"]
+    assert "order" not in {f.name for f in ask(Running(), kind="decoder", skip="order").results}
+    with pytest.raises(UserError, match="skip future, pads: no check is left"):
+        ask(Running(), only="pads", skip="future,pads")
     with pytest.raises(UserError, match="no check z"):
         ask(Running(), only="z")
 

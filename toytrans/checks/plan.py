@@ -397,6 +397,7 @@ def check(
     length: int | None = None,
     seed: int = 0,
     only: Iterable[str] = (),
+    skip: Iterable[str] = (),
     progress: Progress | None = None,
 ) -> Report:
     """Run every check that applies to a model.
@@ -415,13 +416,13 @@ def check(
     where it is not 1 / root of the head's width.
 
     length: symbols of the longest sequence tried, 64. With more (512 say) the checks are thorough:
-    batches of 32 rows, and no bound on work. only: names of checks, as ["pads", "future"].
+    batches of 32 rows, and no bound on work. only, skip: names of checks, as ["pads", "future"].
     progress: called with what is being tried.
 
     Raises UserError where the model cannot be asked: wrong shape, NaN throughout, another answer
     at the second call, an exception of its own, fewer places than needed.
     """
-    plan = Plan(length, seed, selected(only), progress)
+    plan = Plan(length, seed, selected(only, skip), progress)
     adapter = adapter_of(
         model,
         pad_id=pad_id,
@@ -443,11 +444,14 @@ def check(
     return plan.check(adapter)
 
 
-def selected(only: Iterable[str]) -> tuple[str, ...]:
-    """The names of checks to ask for, all where none is given: ["pads", "future"], or
-    "pads,future". Raises UserError for others."""
-    parts = only.split(",") if isinstance(only, str) else only
-    names = tuple(name.strip() for name in parts if name.strip())
-    if unknown := [name for name in names if name not in CHECKS]:
+def selected(only: Iterable[str], skip: Iterable[str] = ()) -> tuple[str, ...]:
+    """The names of checks to ask for, all where none is given, but for those to skip: ["pads",
+    "future"], or "pads,future". Raises UserError for others, and where none is left."""
+    given = [each.split(",") if isinstance(each, str) else each for each in (only, skip)]
+    wanted, left_out = ([name.strip() for name in each if name.strip()] for each in given)
+    if unknown := [name for name in (*wanted, *left_out) if name not in CHECKS]:
         raise UserError(f"no check {', '.join(unknown)}; there are {', '.join(CHECKS)}")
-    return names or tuple(CHECKS)
+    names = tuple(name for name in wanted or CHECKS if name not in left_out)
+    if not names:
+        raise UserError(f"skip {', '.join(left_out)}: no check is left; leave out fewer")
+    return names
