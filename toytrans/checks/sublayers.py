@@ -36,19 +36,19 @@ def _ends(batch: Batch) -> tuple[dict[str, nn.Module], dict[str, nn.Module]]:
 
 
 def _weights(ends: dict[str, nn.Module], half: str) -> list[Tensor]:
-    """Of modules; of those in one half, the "encoder" or the "decoder", by the word that a name
-    says first."""
+    """Of modules in the "encoder" or the "decoder", by the word that a name says first."""
     found: list[Tensor] = []
     for name, module in ends.items():
         word = HALF.search(name)
-        if not half or (word is not None and half.startswith(word[0])):
+        if word is not None and half.startswith(word[0]):
             found += list(module.parameters())
     return found
 
 
 def input_passes_by(batch: Batch) -> Result:
-    """With attention silenced, and feed-forward where its name is known, logits still depend on the
-    input: residual connections carry it past (He et al. 2016; Vaswani et al. 2017, section 3.1)."""
+    """With every sub-layer silenced whose name is known, or attention where names are not, logits
+    still depend on the input: residual connections carry it past (He et al. 2016; Vaswani et al.
+    2017, section 3.1)."""
     attention, forward = _ends(batch)
     ids = batch.pair(4, 9)
     queries, keys = ids.tgt_in.shape[1], ids.src.shape[1]
@@ -56,19 +56,19 @@ def input_passes_by(batch: Batch) -> Result:
     later = torch.cat((ids.tgt_in[:, :1], batch.other(ids.tgt_in[:, 1:])), 1)
     silenced = {(queries, queries), (queries, keys)}
     sides = {"decoder": (silenced, Ids(ids.src, later))}
-    halves = {"decoder": _weights(attention | forward, "")}
+    halves: dict[str, list[Tensor]] = {}
     if batch.facts.has_source:
         sides = {"encoder": ({(keys, keys)}, Ids(src, ids.tgt_in))} | sides
         halves = {side: _weights(attention | forward, side) for side in sides}
-    by = {}
+    is_named, by = bool(halves) and all(halves.values()), {}
     for side, (silent, changed) in sides.items():
-        weights = halves[side] if all(halves.values()) else []
-        logits = []
+        weights, logits = halves[side] if is_named else [], []
+        silent = set() if is_named else silent
         for asked in (ids, changed):
             handed = asked.src.clone(), asked.tgt_in.clone()
             with zeroed(weights), attention_seen(None, *handed, silent=silent) as seen:
                 logits.append(batch.model.ask(*handed))
-        if weights or sum(a.is_attention and a.shape in silent for a in seen) > 1:
+        if is_named or sum(a.is_attention and a.shape in silent for a in seen) > 1:
             by[side] = largest(batch.moved(*logits)[:, 1:])
     if not by:
         raise NotApplicable("no attention is seen in more than one layer")
