@@ -73,6 +73,12 @@ def input_passes_by(batch: Batch) -> Result:
     if not by:
         raise NotApplicable("no attention is seen in more than one layer")
     least = min(by, key=lambda side: by[side])
+    is_whole = batch.facts.is_textbook or all(_weights(forward, side) for side in sides)
+    if is_named and not is_whole and not by[least] > batch.tolerance:
+        raise CannotJudge(
+            f"with the {least}'s attention silenced its input changes nothing; needs layers of "
+            "attention and feed-forward, with known names, on both sides"
+        )
     return measured(
         by[least],
         batch.tolerance,
