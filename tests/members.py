@@ -6,7 +6,8 @@ from typing import Any
 
 from conftest import config_of
 
-from toytrans.sweeps.measure import TEST, Eval, Member, Numbers, Result, SpanNumbers, of_lengths
+from toytrans.sweeps.groups import Member
+from toytrans.sweeps.measure import TEST, Eval, Numbers, Result, SpanNumbers, of_lengths
 
 
 def member(

@@ -17,13 +17,12 @@ from conftest import ANCHORED, VOCABULARY, config_of, tiny_yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from toytrans.config.schema import Config
+import toytrans
 from toytrans.data.open import open_dataset
 from toytrans.data.pairs import DataFacts
 from toytrans.doctor import machine
 from toytrans.doctor.findings import examine
 from toytrans.doctor.record import (
-    CheckpointStatus,
     RunSnapshot,
     TargetStats,
     overview,
@@ -32,8 +31,6 @@ from toytrans.doctor.record import (
 )
 from toytrans.training import environment
 from toytrans.training.checkpoint import load_checkpoint, save_checkpoint
-from toytrans.training.run import create_run
-from toytrans.training.trainer import Trainer
 
 TARGETS = TargetStats(tokens=tuple(range(2, 22)), entropy=math.log(20), train_size=None)
 """Validation targets of lengths 1 to 20, of twenty symbols."""
@@ -44,9 +41,9 @@ STAYS = [3.1, 2.6] + [2.2] * 18
 
 def a_case(losses=LEARNS, valid=(1.0, 1.0, 0.01), max_steps=None, **changes) -> RunSnapshot:
     """A run of ten steps a record. valid: exact match, token accuracy and loss at its end."""
-    count = len(losses)
+    size = len(losses)
     sections = {name: changes.pop(name, {}) for name in ("data", "model", "train")}
-    limits = {"max_steps": max_steps or 10 * count, "warmup_steps": 10}
+    limits = {"max_steps": max_steps or 10 * size, "warmup_steps": 10}
     sections["train"] = limits | sections["train"]
     config = config_of(**sections, fault=changes.pop("fault", None))
     columns = {"lr": 3e-3, "grad_norm": 0.5, "padding": 1.1} | changes.pop("columns", {})
@@ -58,8 +55,8 @@ def a_case(losses=LEARNS, valid=(1.0, 1.0, 0.01), max_steps=None, **changes) -> 
     if valid is not None:
         names = ("valid_exact_match", "valid_token_accuracy", "valid_loss")
         records[-1] |= dict(zip(names, valid, strict=True))
-    facts, last = DataFacts(VOCABULARY, (1, 6)), (CheckpointStatus(10 * count),)
-    case = RunSnapshot(Path("run"), config, facts, records, {}, last, targets=TARGETS)
+    facts = DataFacts(VOCABULARY, (1, 6))
+    case = RunSnapshot(config, facts, records, {10 * size: ""}, targets=TARGETS)
     return replace(case, **changes)
 
 
@@ -113,8 +110,8 @@ CASES = {
         POOR | {"data": {"valid_length": [1, 9]}, "model": {"positions": "sinusoidal"}},
         ["plateau", "unseen_lengths"],
     ),
-    "no record": ({"records": [], "checkpoints": ()}, ["untrained"]),
-    "step 120 was reached": ({"checkpoints": ()}, ["no_checkpoint"]),
+    "no record": ({"records": [], "damage": {}}, ["untrained"]),
+    "step 120 was reached": ({"damage": {}}, ["no_checkpoint"]),
 }
 """By a part of the evidence: a run, and what is found in it, the worst first."""
 
@@ -160,9 +157,9 @@ def test_label_smoothing_lifts_the_loss_of_a_perfect_model():
     """For V = 14 and a share of 0.14: probabilities 0.87 and thirteen times 0.01."""
     case = a_case(train={"label_smoothing": 0.14})
     assert len(case.facts.vocabulary) == 14
-    assert case.floor == pytest.approx(-0.87 * math.log(0.87) - 0.13 * math.log(0.01))
-    assert case.valid_floor == pytest.approx(-math.log(0.87))
-    assert a_case().floor == 0
+    smoothed = -0.87 * math.log(0.87) - 0.13 * math.log(0.01)
+    assert case.floors == pytest.approx((smoothed, -math.log(0.87)))
+    assert a_case().floors == (0, 0)
 
 
 @settings(deadline=None, max_examples=60)
@@ -191,7 +188,7 @@ NUMBER = st.floats(0, 1e6, allow_nan=False) | st.none()
 )
 def test_no_numbers_are_too_odd_for_the_doctor(losses, norm, exact, accuracy, loss):
     case = a_case(losses, (exact, accuracy, loss), columns={"grad_norm": norm})
-    documents = [finding.to_dict() for finding in examine(case)]
+    documents = [finding._asdict() for finding in examine(case)]
     assert json.dumps([documents, overview(case)])
     names_found = [document["name"] for document in documents]
     assert len(names_found) == len(set(names_found))
@@ -217,23 +214,19 @@ def test_what_the_texts_of_a_split_tell():
 
 
 def train(path: Path, stop: int | None = None, **sections) -> Path:
-    """A small run of `reverse`, in fp32; stopped after some records if asked."""
+    """A small run of `reverse`; stopped after some records if asked."""
     data = {"task": "reverse", "symbols": 8, "train_length": [1, 6], "batch_tokens": 512}
     layers = {"n_encoder_layers": 1, "n_decoder_layers": 1}
-    config = Config.model_validate(
-        {
-            "data": data | {"valid_examples": 100} | sections.pop("data", {}),
-            "model": ANCHORED | {"d_model": 32, "d_ff": 64} | layers | sections.pop("model", {}),
-            "train": {"max_steps": 100, "lr": 1e-2, "warmup_steps": 20, "log_every": 4}
-            | sections.pop("train", {}),
-            **sections,
-        }
-    )
-    source = open_dataset(config)
-    create_run(path, config, source.facts, {"precision": "fp32", "device": "cpu"})
-    trainer = Trainer(config, source, path, torch.device("cpu"), "fp32")
-    for number, _ in enumerate(trainer.train(), 1):
-        trainer.interrupted = number == stop
+    model = ANCHORED | {"d_model": 32, "d_ff": 64} | layers | sections.pop("model", {})
+    steps = {"max_steps": 100, "lr": 1e-2, "warmup_steps": 20, "log_every": 4, "precision": "fp32"}
+    config = {
+        "data": data | {"valid_examples": 100} | sections.pop("data", {}),
+        "model": model,
+        "train": steps | sections.pop("train", {}),
+        **sections,
+    }
+    records = count(1)
+    toytrans.train(config, path, on_record=lambda _: next(records) != stop)
     return path
 
 
@@ -305,12 +298,12 @@ def test_a_damaged_run_is_told_with_the_remedy(sound, tmp_path, command):
 
 
 def test_a_damaged_checkpoint_is_never_the_remedy_for_another():
-    statuses = [CheckpointStatus(step, damage="FILE: cut short; REMEDY") for step in (30, 60, 90)]
-    found = examine(a_case(checkpoints=[CheckpointStatus(20), *statuses, CheckpointStatus(120)]))
+    damage = dict.fromkeys((30, 60, 90), "FILE: cut short; REMEDY")
+    found = examine(a_case(damage={20: ""} | damage | {120: ""}))
     assert ["--checkpoint 20" in finding.remedy for finding in found] == [True] * 3
-    (first,) = examine(a_case(checkpoints=[statuses[0], CheckpointStatus(120)]))
+    (first,) = examine(a_case(damage={30: "cut short", 120: ""}))
     assert "--checkpoint 120" in first.remedy
-    assert {finding.remedy for finding in examine(a_case(checkpoints=statuses))} == {"train again"}
+    assert {finding.remedy for finding in examine(a_case(damage=damage))} == {"train again"}
 
 
 def test_a_training_that_was_stopped_says_how_to_go_on(tmp_path):
@@ -338,8 +331,7 @@ def test_a_training_that_saves_and_prunes_meanwhile_damages_nothing(sound, tmp_p
         training = pool.submit(train_on)
         try:
             for _ in range(20):
-                checkpoints = read_snapshot(path).checkpoints
-                assert [saved.damage for saved in checkpoints if saved.damage] == []
+                assert not any(read_snapshot(path).damage.values())
         finally:
             stop.set()
         training.result()

@@ -22,22 +22,19 @@ ROOT = Path(__file__).parents[2]
 KEY = "red chalk"
 SMALL = ["model.d_model=16", "model.d_ff=16", "data.batch_tokens=256", "data.valid_examples=20"]
 SMALL += ["data.test_examples=20", "train.max_steps=4"]
+CHECK = "--only pads,steps,loss --length 7"
 COMMANDS = (
-    "eval runs/exercise",
     "eval runs/exercise --json",
     "attention runs/exercise",
     "attention runs/exercise --json",
-    "inspect-masks runs/exercise --all",
+    "inspect-masks runs/exercise --panel all",
     "inspect-masks --config exercise-7/exercise.yaml --json",
     "trace runs/exercise",
     "demo leaks runs/exercise",
-    "check runs/exercise --only pads,steps,loss --length 7",
-    "check runs/exercise --only pads,steps,loss --length 7 --json",
-    "check runs/exercise --only pads,steps,loss --length 7 --format html",
-    "check runs/exercise --only pads,steps,loss --length 7 --format github",
-    "check --config exercise-7/exercise.yaml --only pads,steps,loss --length 7",
+    *(f"check runs/exercise {CHECK}{form}" for form in ("", " --json", " --format html")),
+    f"check --config exercise-7/exercise.yaml {CHECK}",
     "runs",
-    "compare runs/exercise",
+    "eval runs/exercise",
     "translate runs/exercise 5",
     "export runs/exercise --format safetensors",
     "check runs/exercise --break no_norm",
@@ -82,7 +79,7 @@ def test_no_file_and_no_command_names_the_fault(folder: Path, command: Command):
         assert_silent(resume.out + resume.err)
         for line in COMMANDS if level == 2 else COMMANDS[::4]:
             done = command(*line.split())
-            assert done.out or done.err, line
+            assert done.code in (0, 1) or "a sealed exercise" in done.err, (line, done.err)
             assert_silent((done.out + done.err).replace("--break no_norm", ""))
         for path in Path().rglob("*"):
             if path.is_file():
@@ -108,10 +105,7 @@ def test_the_sealed_fault_is_at_work_wherever_the_run_is_loaded(folder: Path, co
     check = ("--only", "pads,future", "--length", "7")
     codes = [command("check", run, *check).code for run in ("runs/exercise", "sound")]
     assert codes == [1, 0]
-
-
-def test_the_doctor_reads_the_records_and_not_the_seal(folder: Path, command: Command):
-    command("train", "--config", "exercise-7/exercise.yaml", *SETS)
+    # the doctor reads the records and not the seal
     sealed = command("doctor", "runs/exercise")
     path = Path("runs/exercise/config.yaml")
     path.write_text(path.read_text().replace(f"fault: {read(folder).fault}", "fault: null"))

@@ -22,12 +22,6 @@ def cells(table: Table) -> list[list[str]]:
 
 def test_ten_lists_become_heads_and_come_back() -> None:
     found = demos.heads()
-    shapes = {name: tuple(tensor.shape) for name, tensor in found.tensors.items()}
-    assert shapes["ids"] == (10, 21)
-    assert shapes["embedded"] == shapes["merged"] == shapes["attention_output"] == (10, 21, 512)
-    assert shapes["q"] == shapes["k"] == shapes["v"] == shapes["context"] == (10, 8, 21, 64)
-    assert shapes["scores"] == shapes["weights"] == (10, 8, 21, 21)
-    assert found.tensors["context_transposed"].stride() == (10752, 64, 1344, 1)
     ids = found.tensors["ids"]
     real = padding_mask(ids).sum(1) - 1  # without EOS
     assert real.tolist() == [16, 5, 11, 2, 5, 5, 1, 20, 16, 14]
@@ -44,11 +38,6 @@ def test_ten_lists_become_heads_and_come_back() -> None:
 
 def test_thirty_queries_and_fifty_keys() -> None:
     found = demos.sdpa()
-    shapes = {name: tuple(tensor.shape) for name, tensor in found.tensors.items()}
-    assert (shapes["q"], shapes["k"], shapes["v"]) == ((2, 30, 128), (2, 50, 128), (2, 50, 256))
-    assert (shapes["weights"], shapes["context"]) == ((2, 30, 50), (2, 30, 256))
-    assert (shapes["heads_weights"], shapes["heads_context"]) == ((2, 4, 30, 50), (2, 4, 30, 64))
-    assert shapes["self_weights"] == (2, 50, 50) and shapes["self_context"] == (2, 50, 128)
     q, k, v = (found.tensors[name] for name in "qkv")
     expected = torch.nn.functional.scaled_dot_product_attention(q, k, v)
     assert torch.allclose(found.tensors["context"], expected, atol=1e-5)
@@ -78,6 +67,12 @@ def test_one_wide_projection_is_one_per_head() -> None:
     assert "216 numbers in small projections, 216 in the wide one" in found.tables[-1].notes[0]
 
 
+def broken(fault: str) -> InspectedBatch:
+    config = config_of(fault=fault, model={"positions": "sinusoidal"})
+    model = fresh(lambda: build_model(config, VOCABULARY), 0)
+    return InspectedBatch(inspected_of().batch, VOCABULARY, model, "")
+
+
 @pytest.mark.parametrize("model", [{}, {"norm": "post"}, {"positions": "anchored"}])
 def test_one_masked_pass_is_every_step(model: dict) -> None:
     view = inspected_of(**model)
@@ -87,13 +82,8 @@ def test_one_masked_pass_is_every_step(model: dict) -> None:
     assert "Row t of the pass is step t of decoding, to rounding" in found.tables[-1].notes[0]
     with torch.no_grad():
         assert torch.equal(found.tensors["parallel"], view.model(view.batch.src, view.batch.tgt_in))
-
-
-def test_a_model_without_the_triangle_is_no_decoder() -> None:
-    config = config_of(fault="no_causal", model={"positions": "sinusoidal"})
-    model = fresh(lambda: build_model(config, VOCABULARY), 0)
-    found = demos.decoding(InspectedBatch(inspected_of().batch, VOCABULARY, model, ""), 0)
-    assert "NOT step t of decoding: a fault is in it" in found.tables[-1].notes[0]
+    verdict = demos.decoding(broken("no_causal"), 0).tables[-1].notes[0]
+    assert "NOT step t of decoding: a fault is in it" in verdict
 
 
 def even(view: InspectedBatch) -> InspectedBatch:
@@ -128,13 +118,7 @@ def test_leaks_by_hand() -> None:
     assert [name for name, _ in shown.rows] == ["<bos>", "9", "7"], "real queries alone"
     assert cells(shown) == [["0.200", "0.200", "0.200", "| 0.200"]] * 3
     assert "Mean 0.200; of every pair's real queries 0.075" in shown.notes[0], "3 of 8 queries"
-
-
-def test_a_broken_mask_leaks() -> None:
-    config = config_of(fault="pad_visible", model={"positions": "sinusoidal"})
-    model = fresh(lambda: build_model(config, VOCABULARY), 0)
-    inspected = InspectedBatch(inspected_of().batch, VOCABULARY, model, "")
-    found = leaks(trace(inspected, "encoder", 1), 0)
+    found = leaks(trace(broken("pad_visible"), "encoder", 1), 0)
     assert (found.tensors["on_pads_with_the_mask"][0] > 0).all()
 
 
@@ -147,13 +131,6 @@ def test_without_the_scale_softmax_saturates() -> None:
     entropy, kept = (found.tensors[f"entropy_{x}_scale"] for x in ("without", "with"))
     assert (entropy.diff() < 0).all() and entropy[-1] < 0.5
     assert kept.std() < 0.05 and 3.5 < kept.mean() < math.log(64)
-    plots = found.tables[1:]
-    assert [len(plot.rows) for plot in plots] == [9, 13]
-    for plot in plots:
-        marks = ["".join(column) for column in zip(*cells(plot), strict=True)]
-        assert all(set(column) == {"x", "o", CLOSED} for column in marks)
-        heights = [column.index("x") for column in marks]
-        assert heights == sorted(heights, reverse=plot is plots[0]), "up, and down"
 
 
 def test_the_models_own_sharpness() -> None:

@@ -10,8 +10,7 @@ from toytrans.data.pairs import Pairs, pad_rows
 from toytrans.errors import UserError
 from toytrans.inspection import heads as h
 from toytrans.inspection.heads import Head, translated
-from toytrans.inspection.record import PARTS, Part, capture, intermediates
-from toytrans.model.context import AttentionContext
+from toytrans.inspection.record import PARTS, Part, capture
 from toytrans.model.masks import MaskMaker
 from toytrans.model.positions.anchored import Anchored
 from toytrans.model.transformer import Transformer
@@ -131,12 +130,10 @@ def test_even_weights_follow_no_rule(part: Part) -> None:
 
 
 def test_half_of_the_queries_are_not_enough_for_a_label() -> None:
-    batch = batch_of(ROWS * 20, False)
-    seen = following("cross", "same place", batch_of(ROWS, False), False, 0.9)
-    other = following("cross", "mirror place", batch_of(ROWS, False), False, 0.9)
-    mixed = torch.cat([seen.weights, other.weights] * 10)
-    of_both = Head("cross", 1, 1, mixed, seen.visible.repeat(20, 1, 1))
-    (head,) = h.measure([([of_both], batch)])
+    batch = batch_of(ROWS, False)
+    seen = following("cross", "same place", batch, False, 0.9)
+    other = following("cross", "mirror place", batch, False, 0.9)
+    (head,) = h.measure([([each], batch) for each in (seen, other)] * 10)
     assert {fit.rule for fit in head.fits[:2]} == {"same place", "mirror place"}
     assert 0.5 <= head.best.share < 0.6, "the middle symbol is its own mirror"
     assert head.label == h.NO_RULE
@@ -149,13 +146,9 @@ def test_few_queries_prove_nothing_and_many_of_the_same_do() -> None:
     assert (few.best.rule, few.best.share, few.label) == ("same place", 1, h.NO_RULE)
     (many,) = h.measure([([seen], batch)] * 10)
     assert (many.queries, many.label) == (20, "same place")
-
-
-def test_rules_that_the_data_cannot_tell_apart_are_all_named() -> None:
-    batch = batch_of([[5]] * 30, True)
+    batch = batch_of([[5]] * 30, True)  # the place is its own mirror
     weights = torch.tensor([0.0, 1.0, 0.0]).expand(30, 2, 3)
-    seen = Head("cross", 1, 1, weights, visible_of("cross", batch))
-    (head,) = h.measure([([seen], batch)])
+    (head,) = h.measure([([Head("cross", 1, 1, weights, visible_of("cross", batch))], batch)])
     assert head.label == "same place or mirror place"
 
 
@@ -169,13 +162,6 @@ def test_the_weights_are_those_of_the_pass() -> None:
     for one in seen:
         weights = calls[one.part, one.layer].intermediates().weights
         assert torch.equal(one.weights, weights[:, one.number - 1])
-    context = AttentionContext.of(model.masks.encoder_self(batch.src), None, torch.float64)
-    with torch.no_grad():
-        x = model.embed(model.src_embedding, batch.src)
-        one, two = model.encoder_stack()
-        x = two.residuals[0].norm(one(x, context))
-        steps, _ = intermediates(two.self_attention, x, context)
-        assert torch.equal(seen[5].weights, steps.weights[:, 2])
     for one in seen:
         sums = one.weights.sum(-1)
         torch.testing.assert_close(sums, torch.ones_like(sums))
@@ -231,7 +217,7 @@ def test_weights_that_are_no_numbers_are_refused() -> None:
     model = model_of(VOCABULARY)
     with torch.no_grad():
         model.decoder_stack()[0].cross_attention.in_proj.weight.fill_(torch.nan)
-    with pytest.raises(UserError, match=r"layer \d: .* not finite.*diverged"):
+    with pytest.raises(UserError, match="not finite.*diverged"):
         h.attend(model, batch)
 
 

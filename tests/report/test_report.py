@@ -2,7 +2,6 @@
 
 import contextlib
 import html
-import json
 import re
 import shutil
 import sys
@@ -188,22 +187,6 @@ def test_runs_in_every_state(folder: Path, here: Path, command: Command) -> None
     with locked_folder(here / "one"):
         assert command("report", "one").code == 0
     assert "being written, step 6 of 6" in words_of(here / "report.html")
-
-
-@pytest.mark.parametrize("values", [{}, {"loss": None, "lr": None, "valid_exact_match": None}])
-def test_numbers_that_are_missing_are_not_measured(
-    values: dict[str, None], folder: Path, here: Path, command: Command
-) -> None:
-    shutil.copytree(folder / "one", here / "one")
-    lines = (here / "one" / "metrics.jsonl").read_text().splitlines()
-    bare = "".join(json.dumps({"step": json.loads(line)["step"]} | values) + "\n" for line in lines)
-    (here / "one" / "metrics.jsonl").write_text(bare)
-    shutil.copytree(here / "one", here / "two")
-    for runs in (["one"], ["one", "two"]):
-        answer = command("report", *runs, "--out", f"{len(runs)}.html")
-        assert answer.code == 0 and "Traceback" not in answer.err
-        text = words_of(here / f"{len(runs)}.html")
-        assert text.count("not measured") == 2 * len(runs), "best on validation, training time"
 
 
 def test_what_a_report_refuses(

@@ -19,9 +19,8 @@ from toytrans.sweeps import trials
 from toytrans.sweeps.board import board_names, config_of, load_board, plan_board
 from toytrans.sweeps.trials import by_names
 
-SCAN_FILES = [
-    f"tasks_{split}_{name}.txt" for split in ("train", "test") for name in ("simple", "length")
-]
+NAMES = ["chomsky", "joeynmt", "ontanon", "scan", "sockeye", "t2t"]
+SCAN_FILES = [f"tasks_{x}_{name}.txt" for x in ("train", "test") for name in ("simple", "length")]
 
 TINY = """
 title: a tiny board
@@ -57,14 +56,6 @@ def tiny(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def train_here() -> None:
-    """Its runs, trained in this process, which spares the start of others."""
-    sweep = plan_board("tiny")
-    for each in sweep.trials:
-        assert trials.run(each) is None
-    (sweep.folder / "sweep.json").write_text('{"made": {}}')
-
-
 @pytest.fixture
 def scan_files(tmp_path: Path) -> Path:
     for name in SCAN_FILES:
@@ -72,7 +63,13 @@ def scan_files(tmp_path: Path) -> Path:
     return tmp_path
 
 
-@pytest.mark.parametrize("name", ["chomsky", "joeynmt", "ontanon", "scan", "sockeye", "t2t"])
+def rows_of(name: str) -> list[dict]:
+    """The rows of the results that are kept."""
+    kept = json.loads((ROOT / f"results/{name}.json").read_text())
+    return [dict(zip(kept["columns"], row, strict=True)) for row in kept["rows"]]
+
+
+@pytest.mark.parametrize("name", NAMES)
 def test_every_board_trains_one_model_beside_a_sinusoidal_one(name, scan_files):
     assert name in board_names()
     board, trials = load_board(name), plan_board(name, files=scan_files).trials
@@ -86,10 +83,9 @@ def test_every_board_trains_one_model_beside_a_sinusoidal_one(name, scan_files):
         like = other.config.train.model_copy(update={"lr": one.config.train.lr})
         assert one.config.train == like, "the same budget"
         assert other.config.model.positions == "sinusoidal" != one.config.model.positions
-    for each in trials:
-        for measure in each.measures.values():
-            assert (measure.pairs is None) == (measure.lengths is None), "all of a file"
-            assert measure.pairs is None or measure.pairs >= 4
+    for measure in (measure for each in trials for measure in each.measures.values()):
+        assert (measure.pairs is None) == (measure.lengths is None), "all of a file"
+        assert measure.pairs is None or measure.pairs >= 4
     assert {each.config.seed for each in trials} == {0, 1, 2, 3, 4}
     quick = plan_board(name, quick=True, files=scan_files).trials
     assert {each.config.seed for each in quick} == {0}
@@ -97,12 +93,11 @@ def test_every_board_trains_one_model_beside_a_sinusoidal_one(name, scan_files):
     assert not {each.path for each in quick} & {each.path for each in trials}
 
 
-@pytest.mark.parametrize("name", ["chomsky", "joeynmt", "ontanon", "scan", "sockeye", "t2t"])
+@pytest.mark.parametrize("name", NAMES)
 def test_kept_results_are_those_of_the_board_as_it_is(name, scan_files):
     kept, board = json.loads((ROOT / f"results/{name}.json").read_text()), load_board(name)
     assert (kept["knows"], kept["notes"]) == (board.knows, list(board.notes))
-    rows = [dict(zip(kept["columns"], row, strict=True)) for row in kept["rows"]]
-    whole = [row for row in rows if row["part"] == "all" and row["metric"] == "loss"]
+    whole = [row for row in rows_of(name) if row["part"] == "all" and row["metric"] == "loss"]
     found = {(r["task"], r["config"], r["seed"], r["measure"]): r["pairs"] for r in whole}
     wanted = {
         (*each.about.values(), each.config.seed, key): measure.pairs
@@ -117,9 +112,7 @@ def test_kept_results_are_those_of_the_board_as_it_is(name, scan_files):
         for section in ("data", "model", "train"):
             shared = saved[section].keys() & now[section].keys()
             shared -= {key for key in shared if ".py:" in str(now[section][key])}  # was built in
-            assert {key: saved[section][key] for key in shared} == {
-                key: now[section][key] for key in shared
-            }
+            assert all(saved[section][key] == now[section][key] for key in shared)
 
 
 def test_the_numbers_of_the_page_are_those_that_are_kept():
@@ -127,20 +120,17 @@ def test_the_numbers_of_the_page_are_those_that_are_kept():
     page = (ROOT / "docs/results.md").read_text()
     table = page[page.index("| board, task |") :].split("\n\n")[0].splitlines()[2:]
     assert len(table) > 20
+    known = {"odds first": "odds_first", "bucket sort": "bucket_sort"}
     for line in table:
         name, _, _, ours, control, _ = (cell.strip() for cell in line.strip("|").split("|"))
         board, task = name.split(",")[0].split(" ", 1)
-        kept = json.loads((ROOT / f"results/{board}.json").read_text())
-        rows = [dict(zip(kept["columns"], row, strict=True)) for row in kept["rows"]]
-        known = {"sort, 10 symbols": "sort 400", "odds first": "odds_first"}
-        known |= {"bucket sort": "bucket_sort"}
         task = "sort 400" if "10 symbols" in name else known.get(task, task)
         for kind, cell in (("ours", ours), ("control", control)):
-            means = set()
-            mine = [r for r in rows if (r["task"], r["config"], r["part"]) == (task, kind, "all")]
-            for key in {(row["measure"], row["metric"]) for row in mine}:
-                values = [r["value"] for r in mine if (r["measure"], r["metric"]) == key]
-                means |= {f"{fmean(values):.3f}", f"{fmean(values):.4f}"}
+            wanted, values = (task, kind, "all"), dict[tuple, list[float]]()
+            for row in rows_of(board):
+                if (row["task"], row["config"], row["part"]) == wanted:
+                    values.setdefault((row["measure"], row["metric"]), []).append(row["value"])
+            means = {f"{fmean(v):.{digits}f}" for v in values.values() for digits in (3, 4)}
             for part in cell.split("; converged")[0].split(";"):
                 number = part.split()[0]
                 assert number == "-" or number in means, (name, kind, number, means)
@@ -157,23 +147,18 @@ def test_files_count_by_their_contents_wherever_they_lie(scan_files):
     assert here.path != plan_board("scan", files=other).trials[0].path
 
 
-def test_boards_and_tasks_are_listed_and_others_refused(tiny: Path, command: Command, refused):
+def test_boards_tasks_and_files_that_are_not_there_are_refused(tiny, command: Command, refused):
     (tiny / "tiny.yaml").write_text(BOTH)
     assert json.loads(command("board", "--json").out) == {"tiny": ["copy", "reverse"]}
     assert "copy, reverse" in command("board").out
     assert "no board 't2'; there are tiny" in refused("board", "t2")
-    assert "tiny has no task 'shift'; it has 'copy', 'reverse'" in refused(
-        "board", "tiny", "copy", "shift"
-    )
-
-
-@pytest.mark.parametrize(
-    ("data", "fragment"),
-    [([], "this board needs tasks_test_simple.txt"), (["--data", "."], "no such file")],
-)
-def test_missing_files_are_named_with_where_they_come_from(data, fragment, refused):
-    message = refused("board", "scan", *data)
-    assert fragment in message and "brendenlake/SCAN" in message and "--data DIR" in message
+    message = refused("board", "tiny", "copy", "shift")
+    assert "tiny has no task 'shift'; it has 'copy', 'reverse'" in message
+    board = TINY.replace("task: copy", "files: {train: t.txt, test: t.txt}")
+    (tiny / "tiny.yaml").write_text(board.replace("knows:", "files_from: them\nknows:"))
+    for words, said in (((), "this board needs t.txt: "), (("--data", "."), "t.txt: no such file")):
+        message = refused("board", "tiny", *words)
+        assert said in message and "they come from them; name their folder with --data" in message
 
 
 def test_a_board_trains_writes_its_table_and_is_not_trained_twice(tiny, command: Command):
@@ -214,8 +199,11 @@ def test_a_board_trains_writes_its_table_and_is_not_trained_twice(tiny, command:
     assert changed["short"] == found["measures"]["short"]
 
 
-def test_some_tasks_of_a_board_leave_the_numbers_of_the_others(tiny, command: Command):
-    train_here()
+def test_some_tasks_of_a_board_leave_the_numbers_of_the_others(tiny, command: Command, monkeypatch):
+    monkeypatch.setattr(boards, "SEEDS", (0,))
+    sweep = plan_board("tiny")
+    assert [trials.run(each) for each in sweep.trials] == [None, None]
+    (sweep.folder / "sweep.json").write_text('{"made": {}}')
     (tiny / "tiny.yaml").write_text(BOTH)
     answer = command("board", "tiny", "reverse")
     assert answer.code == 0 and "\nreverse, " in answer.out and "\ncopy, " not in answer.out
@@ -223,28 +211,17 @@ def test_some_tasks_of_a_board_leave_the_numbers_of_the_others(tiny, command: Co
     assert {row[table["columns"].index("task")] for row in table["rows"]} == {"copy", "reverse"}
 
 
-def test_a_quick_board_says_on_what_it_was_measured(tiny, command: Command):
-    out = command("board", "tiny", "--quick").out
-    assert "Quick: one seed, few steps, few pairs." in out
-    lines = out[out.index("copy, lengths 1 to 4: free-running exact match") :].splitlines()
-    assert lines[1].split() == ["mean", "steps", "pairs", "seeds"]
-    assert lines[2].split()[:2] == ["toytrans,", "anchored"]
-    assert lines[2].split()[3:] == ["20", "50"] and lines[4].split() == ["somebody", "0.250"]
-    assert not (tiny / "results").exists()
-
-
 @pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGKILL])
-def test_a_stopped_board_saves_and_goes_on(tiny, monkeypatch, number):
+def test_a_stopped_board_saves_and_goes_on(tiny, command: Command, number):
     """However it ends: what it has started ends with it. Nothing of where it runs is imported."""
     (tiny / "multiprocessing.py").write_text("open('imported', 'a')")
     (tiny / "tiny.yaml").write_text(TINY.replace("max_steps: 20", "max_steps: 3000"))
-    program = (
+    (tiny / "run.py").write_text(
         "from pathlib import Path\nfrom toytrans.sweeps import board\n"
         f"board.FOLDER = Path({str(tiny)!r})\n"
         "from toytrans.cli.app import main\n"
         "if __name__ == '__main__': main()\n"
     )
-    (tiny / "run.py").write_text(program)
     line = [sys.executable, "-P", "run.py", "board", "tiny", "--quick"]
 
     def heed_hangups() -> None:  # the tests may run under nohup
@@ -263,3 +240,10 @@ def test_a_stopped_board_saves_and_goes_on(tiny, monkeypatch, number):
         assert process.returncode == (129 if number == signal.SIGHUP else -number)
     assert not (tiny / "imported").exists()
     assert ours.eval() is None and ours.saved_step() >= 10, "the training has saved"
+    (tiny / "multiprocessing.py").unlink()
+    (tiny / "tiny.yaml").write_text(TINY)
+    out = command("board", "tiny", "--quick").out
+    assert "Quick: one seed, few steps, few pairs." in out
+    lines = out[out.index("copy, lengths 1 to 4: free-running exact match") :].splitlines()
+    assert lines[2].split()[:2] == ["toytrans,", "anchored"]
+    assert lines[2].split()[3:] == ["20", "50"] and lines[4].split() == ["somebody", "0.250"]

@@ -14,8 +14,9 @@ from members import member
 from rich.console import Console
 
 from toytrans.cli.render.results import print_comparison
-from toytrans.sweeps.comparison import Comparison, group
-from toytrans.sweeps.measure import Member, of_lengths
+from toytrans.sweeps.comparison import Comparison
+from toytrans.sweeps.groups import Member, group
+from toytrans.sweeps.measure import of_lengths
 from toytrans.sweeps.picture import draw
 
 MATCH = ("--lengths", "1:7", "--examples", "40")
@@ -43,18 +44,16 @@ def runs(trained: Path, here: Path) -> list[str]:
     return [f"runs/{scheme}-{seed}" for scheme in ("rotary", "anchored") for seed in (0, 1)]
 
 
-def comparison(command: Command, *words: str, code: int = 0) -> dict:
+def comparison(command: Command, *words: str) -> dict:
     answer = command("eval", *words, "--json")
-    assert answer.code == code, answer.err
+    assert answer.code == 0, answer.err
     return json.loads(answer.out, parse_constant=pytest.fail)
 
 
 def test_runs_are_grouped_by_config_with_the_numbers_of_each(runs, command: Command):
     about = comparison(command, *runs, *MATCH)
-    assert [group["differs"] for group in about["groups"]] == [
-        {"model.positions": "rotary"},
-        {"model.positions": "anchored"},
-    ]
+    differs = [group["differs"] for group in about["groups"]]
+    assert differs == [{"model.positions": "rotary"}, {"model.positions": "anchored"}]
     alone = [json.loads(command("eval", run, *MATCH, "--json").out) for run in runs]
     for found, own in zip(about["groups"], (alone[:2], alone[2:]), strict=True):
         mean = fmean(run["exact_match"] for run in own)
@@ -70,22 +69,28 @@ def test_runs_are_grouped_by_config_with_the_numbers_of_each(runs, command: Comm
     assert pair["ahead"] + pair["behind"] + pair["level"] == 2
 
 
-def test_runs_are_compared_on_whatever_one_run_is_measured_on(runs, command: Command):
-    for words, said in (
-        (("--split", "valid"), "valid pairs"),
-        (("--beam", "2", "--checkpoint", "last"), "beam 2, checkpoint last, test pairs"),
-        (("--length-of", "tgt", "--decode", "1"), "by target length"),
-    ):
-        alone = json.loads(command("eval", runs[0], *words, "--json").out)
-        values = comparison(command, *runs[:2], *words)["groups"][0]["runs"][0]["values"]
-        assert (
-            values["all"] == alone["forced_exact_match" if "--decode" in words else "exact_match"]
-        )
-        shown = command("eval", *runs[:2], *words, "--metric", "loss").out
-        assert said in shown and f"{alone['in_range']['loss']:.4f}" in shown
+@pytest.mark.parametrize(
+    ("words", "said", "key"),
+    [
+        (("--split", "valid"), "valid pairs", "exact_match"),
+        (("--beam", "2", "--checkpoint", "last"), "beam 2, checkpoint last, test", "exact_match"),
+        (("--length-of", "tgt", "--decode", "1"), "by target length", "forced_exact_match"),
+    ],
+)
+def test_runs_are_compared_on_whatever_one_run_is_measured_on(words, said, key, runs, command):
+    alone = json.loads(command("eval", runs[0], *words, "--json").out)
+    values = comparison(command, *runs[:2], *words)["groups"][0]["runs"][0]["values"]
+    assert values["all"] == alone[key]
+    shown = command("eval", *runs[:2], *words, "--metric", "loss").out
+    assert said in shown and f"{alone['in_range']['loss']:.4f}" in shown
+
+
+def test_given_pairs_are_compared_at_their_lengths(runs, command: Command, refused):
     Path("few.tsv").write_text("1\t1\n1 2\t1 2\n")
     given = comparison(command, *runs, "--pairs", "few.tsv")
     assert [each["lengths"] for each in given["groups"][0]["curve"]] == [[1, 1], [2, 2]]
+    message = refused("eval", *runs, "--pairs", "nothing.tsv")
+    assert "nothing.tsv: no such file" in message, "told once for all runs"
 
 
 def test_lengths_that_are_all_beyond_are_called_so(runs, command: Command):
@@ -118,15 +123,11 @@ def test_numbers_go_to_a_table_and_a_picture(runs, command: Command, refused):
     assert "end the name with .png or .svg" in refused("eval", *runs, "--plot", "c.pdf")
 
 
+# What is shown -------------------------------------------------------------------------------
+
+
 def compared(members: list[Member]) -> Comparison:
     return Comparison(of_lengths((1, 6), None), "exact_match", "test pairs", group(members))
-
-
-def test_a_picture_says_what_its_letters_stand_for():
-    sections = {"positions": "rotary", "d_ff": 8, "d_model": 32, "norm": "post"}
-    picture = draw(compared([member(0.5), member(0.5, model=sections)]), "", "svg").decode()
-    words = re.findall("<!-- (.*?) -->", picture)
-    assert any(line.startswith("B: ") and "d_ff 8" in line for line in words), words
 
 
 def printed(members: list[Member]) -> str:
@@ -135,6 +136,10 @@ def printed(members: list[Member]) -> str:
     with console.capture() as captured:
         print_comparison(console, compared(members))
     return captured.get()
+
+
+def of_sizes(*sizes: int, seeds: int = 2) -> list[Member]:
+    return [member(0.9, n, model={"d_ff": size}) for size in sizes for n in range(seeds)]
 
 
 def test_differences_are_shown_in_range_and_beyond():
@@ -148,18 +153,12 @@ def test_differences_are_shown_in_range_and_beyond():
     assert inside.startswith(", in range") and "+0.300" in inside
     assert beyond.startswith(", beyond") and "+0.000" in beyond
     assert "need two" not in out and "learned little" not in out
-    zeros = printed(
-        [member(0.0, n, beyond=0.0, model={"d_ff": size}) for size in (8, 16) for n in (0, 1)]
-    )
-    assert zeros.count("0 in every run") == 3 and "difference" not in zeros
 
 
 def test_pairs_that_are_not_shown_are_counted():
-    sizes = (8, 16, 24, 32, 40, 48)
-    out = printed([member(0.9, n, model={"d_ff": size}) for size in sizes for n in (0, 1)])
+    out = printed(of_sizes(8, 16, 24, 32, 40, 48))
     assert "(5 of 15 pairs, those of 8; --json has all)" in out
-    fewer = [member(0.9, n, model={"d_ff": size}) for size in sizes[:5] for n in (0, 1)]
-    assert "pairs, those of" not in printed(fewer)
+    assert "pairs, those of" not in printed(of_sizes(8, 16, 24, 32, 40))
 
 
 def test_runs_of_one_seed_each_show_numbers_and_no_dashes():
@@ -170,13 +169,15 @@ def test_runs_of_one_seed_each_show_numbers_and_no_dashes():
     assert out.count("they need two or more of a config") == 1
 
 
-def test_names_of_several_keys_are_whole_in_eighty_columns():
-    """They are letters, with a line for each above the tables."""
+def test_names_of_several_keys_are_letters_with_a_line_for_each():
     configs = [{"positions": p, "n_decoder_layers": n} for p in ("rotary", "alibi") for n in (1, 2)]
-    out = printed([member(0.9, seed, model=model) for model in configs for seed in range(9)])
+    members = [member(0.9, seed, model=model) for model in configs for seed in range(9)]
+    out = printed(members)
     assert out.startswith("A: n_decoder_layers 1, positions rotary\nB: n_decoder_layers 2, ")
     rows = [line.split()[:2] for line in out.splitlines()]
     assert ["group", "runs"] in rows and ["A", "9"] in rows and rows.count(["A", "B"]) == 1
+    words = re.findall(">([^<>]+)</text>", draw(compared(members), "", "svg").decode())
+    assert any(line.startswith("B: n_decoder_layers 2") for line in words), "in pictures too"
 
 
 def test_own_code_is_named_by_its_path_from_here(here: Path):
@@ -192,6 +193,9 @@ def test_what_the_numbers_cannot_say_is_said():
     assert "sd, 95% and differences are over seeds: they need two or more" in out
     assert "learned little" not in printed([member(0.0, fault="no_causal")])
     assert "free-running differs by +0.250" in printed([member(0.5, difference=0.25)])
+
+
+# Which runs ----------------------------------------------------------------------------------
 
 
 def test_broken_and_unfinished_runs_are_marked_and_not_averaged(runs, command: Command):
@@ -214,12 +218,10 @@ def test_broken_and_unfinished_runs_are_marked_and_not_averaged(runs, command: C
         "runs/diverged": "diverged by step",
     }
     assert reasons.keys() == said.keys()
-    for run, reason in said.items():
-        assert reason in reasons[run]
+    assert all(reason in reasons[run] for run, reason in said.items())
     about = comparison(command, "runs")
     averaged = [group["summaries"]["all"] for group in about["groups"]]
-    assert [summary and summary["runs"] for summary in averaged].count(1) == 1
-    assert averaged.count(None) == len(averaged) - 1
+    assert [summary["runs"] for summary in averaged if summary] == [1]
     assert [each["run"] for each in about["unread"]] == ["runs/anchored-1"]
 
 
@@ -230,15 +232,11 @@ def test_where_no_run_can_be_counted_the_exit_code_is_1(runs, command: Command):
     assert answer.code == 1 and answer.out.count("not counted: runs/rotary-") == 2
 
 
-def test_one_mistake_of_all_runs_is_told_once(runs, refused):
-    assert "nothing.tsv: no such file" in refused("eval", *runs, "--pairs", "nothing.tsv")
-
-
-@pytest.mark.parametrize("name", ["nothing", "empty", "c.yaml", "a"])
-def test_what_is_no_run_is_refused(name, runs, refused):
+def test_what_is_no_run_is_refused(runs, refused):
     Path("empty").mkdir()
     Path("a/b").mkdir(parents=True)
-    assert "run directory" in refused("eval", runs[0], name)
+    for name in ("nothing", "empty", "c.yaml", "a"):
+        assert "run directory" in refused("eval", runs[0], name)
 
 
 def test_a_sweep_is_compared_as_it_compares_itself(here: Path, command: Command):

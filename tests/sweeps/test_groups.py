@@ -6,31 +6,27 @@ import pytest
 from conftest import config_of
 from members import member
 
-from toytrans.sweeps.comparison import differing_keys, group, pairs, parts_of
+from toytrans.sweeps.groups import differing_keys, group, pairs
 from toytrans.sweeps.intervals import t_975
 
 ROTARY, ALIBI = {"model": {"positions": "rotary"}}, {"model": {"positions": "alibi"}}
 
 
 def test_runs_are_grouped_by_config_and_both_seeds_are_seeds():
-    runs = [
-        member(0.1, 0, **ROTARY),
-        member(0.3, 1, **ROTARY),
-        member(0.5, 0, **ALIBI),
-        member(0.8, 0, data={"seed": 4}, **ALIBI),
-    ]
-    rotary, alibi = group(runs)
+    runs = [member(0.1, 0, **ROTARY), member(0.3, 1, **ROTARY), member(0.5, 0, **ALIBI)]
+    rotary, alibi = group([*runs, member(0.8, 0, data={"seed": 4}, **ALIBI)])
     assert rotary.differs == {"model.positions": "rotary"} and alibi.name == "alibi"
     assert rotary.summary().mean == pytest.approx(0.2)
     assert alibi.by_seed() == {(0, None): 0.5, (0, 4): 0.8}
 
 
 def test_a_run_in_trouble_is_in_its_group_and_not_in_its_mean():
-    (found,) = group([member(0.2, 0), member(0.4, 1), member(0.9, 2, problem="diverged")])
+    lost = member(0.9, 2, problem="diverged")
+    (found,) = group([member(0.2, 0), member(0.4, 1), lost])
     assert len(found.members) == 3 and len(found.counted) == 2
     assert found.summary().mean == pytest.approx(0.3)
-    (lost,) = group([member(0.9, 2, problem="diverged")])
-    assert lost.summary() is None and lost.curve() == {} and parts_of([lost]) == []
+    (alone,) = group([lost])
+    assert alone.summary() is None and alone.curve() == {}
 
 
 def test_keys_that_follow_from_others_set_nothing_apart():
@@ -47,10 +43,12 @@ def test_keys_that_follow_from_others_set_nothing_apart():
     assert differing_keys([anchored]) == [] == differing_keys([])
 
 
-def test_what_a_config_has_none_of_is_none():
+def test_names_of_groups():
     sound, broken = group([member(0.9), member(0.1, fault="no_causal")])
-    assert (sound.name, broken.name) == ("none", "no_causal")
-    assert sound.values == "fault none"
+    assert (sound.name, broken.name, sound.values) == ("none", "no_causal", "fault none")
+    sections = {"model": {"positions": "rotary", "d_ff": 8, "d_model": 32, "norm": "post"}}
+    first, second = group([member(0.1), member(0.2, **sections)])
+    assert (first.name, second.name) == ("A", "B") and "d_ff 8" in second.values
 
 
 def test_pairs_are_of_equal_seeds_alone():
@@ -58,13 +56,12 @@ def test_pairs_are_of_equal_seeds_alone():
         [member(v, seed, **ROTARY) for seed, v in enumerate([0.5, 0.6, 0.7, 0.7])]
         + [member(v, seed, **ALIBI) for seed, v in ((1, 0.5), (2, 0.8), (3, 0.7), (9, 0.0))]
     )
-    (found,) = pairs([first, second])
-    assert (found.first, found.second) == (first, second)
-    assert (found.difference.runs, found.ahead, found.behind, found.level) == (3, 1, 1, 1)
-    assert found.difference.mean == pytest.approx(0.0, abs=1e-9)
-    assert found.difference.low == pytest.approx(-t_975(2) * 0.1 / math.sqrt(3))
+    ((*both, difference, counts),) = pairs([first, second])
+    assert both == [first, second] and counts == {"ahead": 1, "behind": 1, "level": 1}
+    assert (difference.runs, difference.mean) == (3, pytest.approx(0.0, abs=1e-9))
+    assert difference.low == pytest.approx(-t_975(2) * 0.1 / math.sqrt(3))
     lonely = group([member(0.1, 77, **ROTARY)])[0]
-    assert pairs([lonely, second]) == []
+    assert not list(pairs([lonely, second]))
 
 
 def test_a_curve_is_over_the_runs_that_have_such_pairs():
@@ -72,9 +69,3 @@ def test_a_curve_is_over_the_runs_that_have_such_pairs():
     curve = {(span.low, span.high): summary for span, summary in found.curve().items()}
     assert [curve[n, n].runs for n in (1, 2)] == [1, 2]
     assert [curve[n, n].mean for n in (1, 2)] == pytest.approx([0.2, 0.6])
-
-
-def test_many_differences_get_a_letter():
-    sections = {"model": {"positions": "rotary", "d_ff": 8, "d_model": 32, "norm": "post"}}
-    first, second = group([member(0.1), member(0.2, **sections)])
-    assert (first.name, second.name) == ("A", "B") and "d_ff 8" in second.values

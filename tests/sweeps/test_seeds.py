@@ -1,4 +1,4 @@
-"""Initialisation and data have seeds of their own."""
+"""Initialisation and data have seeds of their own, and both are seeds of a group."""
 
 import json
 from pathlib import Path
@@ -7,7 +7,6 @@ import pytest
 import torch
 from conftest import Command, config_of, tensors_of
 
-from toytrans.config.load import load_config, save_config
 from toytrans.config.schema import Config
 from toytrans.data.batches import training_batches
 from toytrans.data.open import open_dataset
@@ -37,31 +36,13 @@ def test_data_follow_data_seed_and_weights_follow_seed(task, tmp_path):
         assert open_dataset(plain).facts != open_dataset(other_data).facts, "its dictionary"
 
 
-def test_a_config_of_before_has_the_data_of_its_seed(tmp_path):
-    plain = config_of(seed=5)
-    text = "".join(
-        line for line in save_config(plain).splitlines(True) if line.strip() != "seed: null"
-    )
-    (tmp_path / "c.yaml").write_text(text)
-    assert load_config(tmp_path / "c.yaml") == plain and plain.data_seed == 5
-
-
-def test_train_seed_is_short_for_set(here: Path, command: Command):
-    assert command("train", "c.yaml", "--seed", "7", "--out", "short").code == 0
-    assert command("train", "c.yaml", "--set", "seed=7", "--out", "long").code == 0
-    short, long = ((here / run / "config.yaml").read_text() for run in ("short", "long"))
-    assert short == long and short.startswith("seed: 7\n")
-    assert tensors_of(here / "short") == tensors_of(here / "long")
-
-
-def test_a_seed_out_of_range_is_refused(here: Path, refused):
-    assert "seed: found -1, expected at least 0" in refused("train", "c.yaml", "--seed=-1")
-
-
-def test_eval_groups_runs_that_differ_in_either_seed(here: Path, command: Command):
+def test_runs_that_differ_in_either_seed_are_one_group(here: Path, command: Command):
     runs = ["seed=1", "seed=2", "data.seed=5", "train.lr=1e-3"]
     for changes in runs:
         assert command("train", "c.yaml", "--set", changes, "--out", changes).code == 0
     groups = json.loads(command("eval", *runs, "--json").out)["groups"]
     found = [{run["run"] for run in group["runs"]} for group in groups]
     assert found == [set(runs[:3]), set(runs[3:])]
+    assert command("train", "c.yaml", "--seed", "1", "--out", "short").code == 0
+    assert (here / "short/config.yaml").read_text() == (here / "seed=1/config.yaml").read_text()
+    assert tensors_of(here / "short") == tensors_of(here / "seed=1")

@@ -24,6 +24,8 @@ from toytrans.training.run import METRICS
 
 TWO = ("--set", "model.positions=rotary,anchored")
 SWEEP = Path("runs/sweeps/c")
+AGAIN = ("sweep", "c.yaml", "--seeds", "0:1", *TWO)
+"""The command of `trained`."""
 
 
 def planned(*sets: str, seeds: range = range(2), measure: Measure | None = None) -> Sweep:
@@ -58,19 +60,19 @@ def trained(done: Path, here: Path) -> Sweep:
     return planned(TWO[1])
 
 
-def table(folder: Path = SWEEP) -> list[dict[str, str]]:
+def table() -> list[dict[str, str]]:
     """table.csv, which says the same as table.json."""
-    rows = list(csv.DictReader((folder / "table.csv").read_text().splitlines()))
-    same = json.loads((folder / "table.json").read_text(), parse_constant=pytest.fail)
+    rows = list(csv.DictReader((SWEEP / "table.csv").read_text().splitlines()))
+    same = json.loads((SWEEP / "table.json").read_text(), parse_constant=pytest.fail)
     texts = [["" if cell is None else str(cell) for cell in row] for row in same["rows"]]
     assert [list(row.values()) for row in rows] == texts
     assert not rows or list(rows[0]) == same["columns"]
     return rows
 
 
-def values(metric: str, part: str = "all", folder: Path = SWEEP) -> list[float]:
+def values(metric: str, part: str = "all") -> list[float]:
     """The numbers of all runs together, run by run."""
-    rows = (row for row in table(folder) if not row["shortest"])
+    rows = (row for row in table() if not row["shortest"])
     return [float(r["value"]) for r in rows if (r["metric"], r["part"]) == (metric, part)]
 
 
@@ -83,16 +85,11 @@ def test_a_sweep_trains_compares_and_is_not_trained_twice(here: Path, command: C
     assert len(lines) == 4 and all("teacher-forced exact match: in range" in x for x in lines)
     assert (SWEEP / "plot.png").read_bytes().startswith(b"\x89PNG")
     rows = table()
-    runs = dict.fromkeys((row["run"], row["model.positions"], row["seed"]) for row in rows)
-    assert [run[1:] for run in runs] == [
-        (scheme, seed) for scheme in ("rotary", "anchored") for seed in ("3", "4")
-    ]
-    assert {row["metric"] for row in rows if row["part"] == ""} == {
-        "steps",
-        "seconds",
-        "parameters",
-    }
-    assert values("steps", "") == [6] * 4
+    runs = list(dict.fromkeys((row["run"], row["model.positions"], row["seed"]) for row in rows))
+    expected = [(scheme, seed) for scheme in ("rotary", "anchored") for seed in ("3", "4")]
+    assert [run[1:] for run in runs] == expected
+    of_run = {row["metric"] for row in rows if row["part"] == ""}
+    assert of_run == {"steps", "seconds", "parameters"} and values("steps", "") == [6] * 4
     forced = [row for row in rows if row["metric"] == "exact_match_teacher_forced"]
     lengths = [row for row in forced if row["shortest"]]
     assert sum(int(row["pairs"]) for row in lengths) == 4 * 40
@@ -100,8 +97,7 @@ def test_a_sweep_trains_compares_and_is_not_trained_twice(here: Path, command: C
     assert all(float(r["low"]) <= float(r["value"]) <= float(r["high"]) for r in forced)
     again = command(*words)
     assert "all are finished" in again.err and again.out == answer.out
-    path = Path(next(run for run, scheme, seed in runs if (scheme, seed) == ("rotary", "4")))
-    assert {"eval.json", "config.yaml"} <= {*os.listdir(path)}
+    path = Path(runs[1][0])
     assert command("train", "c.yaml", "--seed", "4", "--set", "model.positions=rotary").code == 0
     weights = [load_file(run / "checkpoints/step-6.safetensors") for run in (path, Path("runs/c"))]
     assert all(weights[0][name].equal(weights[1][name]) for name in weights[0] | weights[1])
@@ -134,16 +130,7 @@ def test_another_config_or_grid_is_another_group_and_nothing_is_refused(trained,
     assert sorted(values("steps", "")) == [6] * 4 + [8] * 4
     assert {"model.positions", "model.d_ff", "train.max_steps"} <= {*table()[0]}
     Path("c.yaml").write_text(text)
-    keys = ("--set", "model.d_ff=32", *TWO)
-    assert "all are finished" in command("sweep", "c.yaml", "--seeds", "0:1", *keys).err
-
-
-def test_a_mistake_in_the_base_file_is_told_once(here: Path, refused):
-    text = Path("c.yaml").read_text().replace("eval_every", "checkpoint_every")
-    Path("c.yaml").write_text(text)
-    for grid in (TWO[1], "model.n_heads=2,3"):
-        message = refused("sweep", "c.yaml", "--seeds", "0:2", "--set", grid)
-        assert message.count("checkpoint_every") == 1 and "combinations" not in message
+    assert "all are finished" in command(*AGAIN, "--set", "model.d_ff=32").err
 
 
 def test_a_run_is_known_by_what_is_in_its_files_wherever_they_lie(here: Path, monkeypatch):
@@ -171,8 +158,7 @@ def test_a_run_is_known_by_what_is_in_its_files_wherever_they_lie(here: Path, mo
 def test_other_lengths_are_measured_anew_and_nothing_is_trained(trained, command: Command):
     before = values("steps", "")
     metrics = [(each.path / METRICS).stat().st_mtime_ns for each in trained.trials]
-    words = ("--seeds", "0:1", *TWO, "--lengths", "1:8", "--examples", "80")
-    assert command("sweep", "c.yaml", *words).code == 0
+    assert command(*AGAIN, "--lengths", "1:8", "--examples", "80").code == 0
     assert {row["longest"] for row in table()} == {"", *map(str, range(1, 9))}
     assert values("steps", "") == before
     assert [(each.path / METRICS).stat().st_mtime_ns for each in trained.trials] == metrics
@@ -186,19 +172,17 @@ def test_seeds_of_data_are_a_grid_like_any_other(here: Path, command: Command):
 
 
 def test_a_metric_is_chosen_and_zeros_are_one_line(trained, command: Command):
-    words = ("sweep", "c.yaml", "--seeds", "0:1", *TWO)
-    out = command(*words, "--metric", "loss").out
+    out = command(*AGAIN, "--metric", "loss").out
     assert "loss in nats a token, in range: test pairs" in out
-    for loss in values("loss", "in_range"):
-        assert f"{loss:.4f}" in out
-    assert command(*words, "--metric", "parameters").out.startswith("parameters\n")
+    assert all(f"{loss:.4f}" in out for loss in values("loss", "in_range"))
+    assert command(*AGAIN, "--metric", "parameters").out.startswith("parameters\n")
     for each in trained.trials:
         path = each.path / "eval.json"
         found = json.loads(path.read_text())
         for numbers in found["measures"]["test"]["parts"].values():
             numbers["exact_match"] = 0.0
         path.write_text(json.dumps(found))
-    lines = command(*words).out.splitlines()
+    lines = command(*AGAIN).out.splitlines()
     assert lines[0] == "free-running exact match, in range: test pairs: 0 in every run"
     assert len(lines) <= 5 and not any("difference" in line for line in lines)
 
@@ -233,8 +217,18 @@ def test_failures_are_kept_and_shown_and_stop_no_other(here: Path, command: Comm
     assert not (blocked / "failed.json").exists()
 
 
-@pytest.mark.parametrize("error", [MemoryError(), ZeroDivisionError("a bug")], ids=repr)
-def test_lack_of_memory_has_a_remedy_and_a_bug_its_traceback(error, here: Path, monkeypatch):
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (MemoryError(), "out of memory; lower "),
+        (ZeroDivisionError("a bug"), "internal error (ZeroDivisionError: a bug)"),
+        (UserError(os.fsdecode(b"/data/\xff.txt: gone") + "x" * 9999), "/data/\\udcff.txt: gone"),
+    ],
+    ids=["memory", "bug", "no UTF-8"],
+)
+def test_why_a_trial_failed_is_kept(error, said, here: Path, monkeypatch):
+    """Lack of memory has a remedy, a bug its traceback; what is long is shortened."""
+
     def fails(*_: object, **more: object) -> None:
         raise error
 
@@ -242,36 +236,20 @@ def test_lack_of_memory_has_a_remedy_and_a_bug_its_traceback(error, here: Path, 
     (each,) = planned(seeds=range(1)).trials
     failure = trials.run(each)
     assert failure is not None and trials.read_failure(each.path) == failure
-    bug = isinstance(error, ZeroDivisionError)
-    assert ("in fails" in failure.traceback) == bug
-    said = "internal error (ZeroDivisionError: a bug)" if bug else "out of memory; lower "
-    assert said in failure.reason
+    assert said in failure.reason and len(failure.reason) < 2_000
+    assert ("in fails" in failure.traceback) == isinstance(error, ZeroDivisionError)
 
 
-def test_a_reason_that_is_no_utf8_is_read_again(here: Path):
-    text = os.fsdecode(b"/data/\xff.txt")
-    trials.keep_failure(here / "run", trials.Failure(reason=f"{text}: no such file" + "x" * 9999))
-    again = trials.read_failure(here / "run")
-    assert again is not None and again.reason.startswith("/data/\\udcff.txt: no such file")
-    assert len(again.reason) < 2_000
-
-
-@pytest.mark.parametrize("name", ["eval.json", "sweep.json", "failed.json"])
-@pytest.mark.parametrize("text", ["", "[]", '{"measures": 3}', '{"steps": -1}'])
-def test_a_spoiled_file_ends_in_one_line(name, text, trained, command: Command):
+@pytest.mark.parametrize("text", ["", '{"measures": 3}', '{"steps": -1}'])
+@pytest.mark.parametrize(
+    ("name", "codes"), [("eval.json", (2, 0)), ("sweep.json", (2, 2)), ("failed.json", (0, 0))]
+)
+def test_a_spoiled_file_ends_in_one_line(name, codes, text, trained, command: Command):
     folder = SWEEP if name == "sweep.json" else trained.trials[0].path
     (folder / name).write_text(text)
-    for words in (("sweep", "c.yaml", "--seeds", "0:1", *TWO), ("eval", str(SWEEP))):
+    for words, code in zip((AGAIN, ("eval", str(SWEEP))), codes, strict=True):
         answer = command(*words)
-        assert (
-            "internal error" not in answer.err
-            and answer.code
-            == {
-                "eval.json": 2 if words[0] == "sweep" else 0,
-                "sweep.json": 2,
-                "failed.json": 0,
-            }[name]
-        ), answer
+        assert answer.code == code and "internal error" not in answer.err, answer
         said = answer.out + answer.err
         assert name == "failed.json" or f"{name}: not what a sweep writes; " in said
 
@@ -279,20 +257,14 @@ def test_a_spoiled_file_ends_in_one_line(name, text, trained, command: Command):
 @pytest.mark.parametrize("value", [None, "text", 1e15, -2.0], ids=str)
 def test_a_number_that_no_measure_gives_is_refused(value, trained, command: Command):
     path = trained.trials[0].path / "eval.json"
-    sound = path.read_text()
-    for key in ("examples", "exact_match", "forced_exact_match", "token_accuracy"):
-        found = json.loads(sound)
-        found["measures"]["test"]["parts"]["all"][key] = value
+    found = json.loads(path.read_text())
+    parts = found["measures"]["test"]["parts"]
+    spoiled = [{"all": parts["all"] | {key: value}} for key in ("exact_match", "token_accuracy")]
+    for each in (*spoiled, {}):
+        found["measures"]["test"]["parts"] = each
         path.write_text(json.dumps(found))
-        for words in (("eval", str(SWEEP)), ("doctor", str(path.parent))):
-            answer = command(*words)
-            assert answer.code in (0, 1), (key, answer.err)
-        if key != "examples" or value != 1e15:
-            assert "eval.json: not what a sweep writes" in command("eval", str(SWEEP)).out
-    found = json.loads(sound)
-    found["measures"]["test"]["parts"] = {}
-    path.write_text(json.dumps(found))
-    assert "eval.json: not what a sweep writes" in command("eval", str(SWEEP)).out
+        assert "eval.json: not what a sweep writes" in command("eval", str(SWEEP)).out
+        assert command("doctor", str(path.parent)).code in (0, 1)
 
 
 def test_a_folder_of_something_else_is_left_alone(here: Path, refused):
@@ -309,7 +281,7 @@ def test_a_folder_of_something_else_is_left_alone(here: Path, refused):
 def test_tables_that_cannot_be_written_end_in_one_line(trained, command: Command):
     (SWEEP / "table.csv").unlink()
     (SWEEP / "table.csv").mkdir()
-    answer = command("sweep", "c.yaml", "--seeds", "0:1", *TWO)
+    answer = command(*AGAIN)
     assert answer.code == 2 and "table.csv: is a folder" in answer.err.splitlines()[-1]
 
 
@@ -317,11 +289,10 @@ def test_without_an_extra_one_line_says_what_to_install(trained, command: Comman
     for name in ("matplotlib", "matplotlib.figure", "ray"):
         monkeypatch.setitem(sys.modules, name, None)
     (SWEEP / "plot.png").unlink()
-    words = ("sweep", "c.yaml", "--seeds", "0:1", *TWO)
-    answer = command(*words)
+    answer = command(*AGAIN)
     assert answer.code == 0 and "no picture: pictures are drawn with matplotlib" in answer.err
     assert not (SWEEP / "plot.png").exists() and table()
-    answer = command(*words, "--on", "ray")
+    answer = command(*AGAIN, "--on", "ray")
     assert answer.code == 2 and "not installed; `python -m pip install ray`" in answer.err
 
 

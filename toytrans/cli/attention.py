@@ -55,16 +55,14 @@ def attention(
     """
     if plot is not None:
         check_plot(plot, (".png", ".svg", PAGE))
-    from toytrans.inspection.heads import ALL, Choice, depths_of, maps_of
+    from toytrans.inspection.heads import ALL, Choice, maps_of
 
     path, sequences = run_and_sequences(arguments)
     loaded = open_run(path, checkpoint)
     warn_of_fault(loaded.config.fault)
     choice, most = Choice(None if part == "all" else part, layer, head), None
-    choice.check(loaded.model)
-    depths = depths_of(loaded.model)
     if one_screen := choice == ALL and not (part or plot or as_json):
-        choice, most = Choice("cross", depths["cross"]), 1
+        choice, most = Choice("cross", loaded.config.model.n_decoder_layers), 1
     maps = maps_of(loaded, sequences, choice=choice, most=most, follow=Progress())
     if plot is not None:
         draw(plot, maps)
@@ -76,4 +74,6 @@ def attention(
     with paged(console) if part == "all" else contextlib.nullcontext():
         print_maps(console, maps, draw=plot is None)
     if one_screen:
-        console.print(f"[dim]--part {'|'.join(depths)} shows a part, --part all everything.[/dim]")
+        console.print(
+            "[dim]--part encoder|decoder|cross shows a part, --part all everything.[/dim]"
+        )

@@ -49,7 +49,7 @@ def doctor(
         snapshot = read_snapshot(run)
         symptoms, facts = examine(snapshot), overview(snapshot)
         healthy = all(symptom.severity != "wrong" for symptom in symptoms)
-        found = [symptom.to_dict() for symptom in symptoms]
+        found = [symptom._asdict() for symptom in symptoms]
         document = {"run": str(run), "healthy": healthy, "symptoms": found, "looked_at": facts}
         findings = []
         for symptom in symptoms:

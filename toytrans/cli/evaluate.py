@@ -27,7 +27,7 @@ from toytrans.cli.common import (
 )
 from toytrans.cli.render.results import print_comparison, print_scores
 from toytrans.errors import UserError
-from toytrans.files import json_text, to_bytes
+from toytrans.files import csv_text, json_text, to_bytes
 
 if TYPE_CHECKING:
     from toytrans.evaluation import Scores
@@ -111,8 +111,9 @@ def evaluate(
 
         check_plot(plot)
 
-    from toytrans.sweeps.comparison import Comparison, compare, group
-    from toytrans.sweeps.measure import Eval, Measure, Member, eval_of, of_lengths, result_of
+    from toytrans.sweeps.comparison import Comparison, compare
+    from toytrans.sweeps.groups import Member, group
+    from toytrans.sweeps.measure import Eval, Measure, eval_of, of_lengths, result_of
     from toytrans.sweeps.picture import draw
     from toytrans.training.measured import measure
     from toytrans.training.run import RunFolder, is_run
@@ -145,7 +146,7 @@ def evaluate(
     if lost and len(reasons := set(compared.problems.values())) == 1:
         raise UserError(reasons.pop())
     if csv is not None:
-        write_new("--csv", csv, to_bytes(compared.table().csv()))
+        write_new("--csv", csv, to_bytes(csv_text(compared.table())))
     if plot is not None:
         write_new("--plot", plot, draw(compared, "", plot.suffix[1:].lower()))
     if as_json:

@@ -83,17 +83,9 @@ def inspect_masks(
 
 
 def _tables(inspected: "InspectedBatch", library: str | None) -> "Iterator[Table]":
-    from toytrans.inspection import masks as mask_tables
-    from toytrans.inspection import softmax
+    from toytrans.inspection import masks
 
-    if library is None:
-        yield from mask_tables.tables(inspected)
-        yield from softmax.tables(inspected)
-    else:
-        yield from mask_tables.batch_tables(inspected)
-        for row in range(len(inspected.batch.src)):
-            yield from mask_tables.converted(inspected, row, library)
-    yield mask_tables.polarity(library)
+    return masks.converted(inspected, library) if library else masks.tables(inspected)
 
 
 def _walk(run: RunArgument, config: OfConfig, src: Sources, tgt: Targets, as_html: bool) -> None:

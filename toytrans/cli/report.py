@@ -32,9 +32,9 @@ def report(
     """
     if out is not None:
         check_new("--out", out)
+    from toytrans.figures import check_matplotlib
     from toytrans.report import sections
     from toytrans.report.page import page
-    from toytrans.sweeps.picture import check_matplotlib
 
     check_matplotlib()
     from toytrans.training.devices import tune_process

@@ -67,8 +67,8 @@ def sweep(
     span = span_of(lengths)
     if gpu_share is not None and on != "ray":
         raise UserError("--gpu-share: a run on this machine has the whole GPU; add --on ray")
+    from toytrans.figures import check_matplotlib
     from toytrans.sweeps.measure import of_lengths
-    from toytrans.sweeps.picture import check_matplotlib
     from toytrans.sweeps.sweep import SWEEPS, plan, write
     from toytrans.sweeps.trials import check_ray, processes_for
 
@@ -100,16 +100,16 @@ def sweep(
 
 def _numbers(trial: "Trial") -> str:
     """The numbers of a run that has ended."""
-    from toytrans.sweeps.measure import PARTS, TEST
+    from toytrans.sweeps.groups import Member
+    from toytrans.sweeps.measure import PARTS
 
-    found = trial.eval()
-    if found is None:
+    member = Member(trial.path, trial.config, trial.eval())
+    if member.eval is None or member.result is None:
         return "no numbers"
-    result = found.measures[TEST]
-    parts = {part: numbers for part, numbers in result.parts.items() if part != "all"}
-    values = {PARTS[part]: result.value("exact_match", of) for part, of in parts.items()}
-    matches = ", ".join(f"{name} {share(value or 0.0)}" for name, value in values.items())
-    return f"{result.measure.decoding} exact match: {matches} ({found.seconds:.0f} s)"
+    values = {part: member.value("exact_match", part) for part in PARTS if part != "all"}
+    matches = (f"{PARTS[part]} {share(v)}" for part, v in values.items() if v is not None)
+    what = f"{member.result.measure.decoding} exact match: {', '.join(matches)}"
+    return f"{what} ({member.eval.seconds:.0f} s)"
 
 
 def range_of(text: str) -> range:

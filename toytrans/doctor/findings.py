@@ -4,22 +4,18 @@ The bounds were set on measured runs, sound and faulty; EXPERIMENTS.md lists the
 its task is not asked why it learned so little.
 """
 
-from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator
 from statistics import median
-from typing import Any, Literal
+from typing import Literal, NamedTuple
 
 from toytrans.config.names import FaultName
 from toytrans.config.sealed import is_sealed, opened
-from toytrans.doctor.record import SETTLED, RunSnapshot
+from toytrans.doctor.record import RunSnapshot
 from toytrans.exercises.fault_cards import CARDS
 from toytrans.training.run import Record
 
-Severity = Literal["wrong", "odd"]
 
-
-@dataclass(frozen=True)
-class Finding:
+class Finding(NamedTuple):
     """One finding about a run.
 
     severity: wrong: something is broken; odd: it should be different.
@@ -28,18 +24,13 @@ class Finding:
     """
 
     name: str
-    severity: Severity
+    severity: Literal["wrong", "odd"]
     what: str
     evidence: str
     remedy: str
     checks: tuple[str, ...] = ()
     cards: tuple[FaultName, ...] = ()
 
-    def to_dict(self) -> dict[str, Any]:
-        return asdict(self)
-
-
-Rule = Callable[[RunSnapshot], Iterator[Finding]]
 
 SOLVED = 0.9
 """The exact match on validation data from which a run counts as solved."""
@@ -68,119 +59,80 @@ CLIMBED, DEAD = 1.2, 1e-3
 
 def examine(run: RunSnapshot) -> list[Finding]:
     """All findings of a run, the worst first; what its config says of a fault comes last."""
-    rules: list[Rule] = [damaged_files, diverged, cut_short]
+    rules = [damaged_files, ended_badly]
     if run.records and not run.diverged:
-        rules += [reads_the_future, one_error_each, worse_on_new_pairs, got_worse]
+        rules += [wrong_outputs, worse_on_new_pairs, got_worse]
         if run.best is None or run.best["valid_exact_match"] < SOLVED:
-            rules += [] if _early(run) else [learned_too_little, vanished, unseen_lengths]
+            train = run.config.train
+            stopped_early = not run.finished and run.step < train.max_steps / 2
+            if not stopped_early and run.step >= (train.warmup_steps or 0):
+                rules += [learned_too_little, unseen_lengths]
             rules.append(rate)
     findings = [finding for rule in rules for finding in rule(run)]
     findings.sort(key=lambda finding: finding.severity != "wrong")
     return [*findings, *planted_fault(run)]
 
 
-def _early(run: RunSnapshot) -> bool:
-    """Whether training stopped before it could have learned anything."""
-    train = run.config.train
-    interrupted = not run.finished and run.step < train.max_steps / 2
-    return run.step < (train.warmup_steps or 0) or interrupted
-
-
-# Any run -------------------------------------------------------------------------------------
-
-
 def planted_fault(run: RunSnapshot) -> Iterator[Finding]:
     """A fault that the config names."""
     if not is_sealed(run.config.fault) and (fault := opened(run.config.fault)):
-        card = CARDS[fault]
-        yield Finding(
-            "fault",
-            "wrong",
-            f"The config names a planted fault: {fault}.",
-            card.what,
-            "train without --break, and with fault: null in the config",
-            card.checks,
-            (fault,),
-        )
+        card, what = CARDS[fault], f"The config names a planted fault: {fault}."
+        remedy = "train without --break, and with fault: null in the config"
+        yield Finding("fault", "wrong", what, card.what, remedy, card.checks, (fault,))
 
 
 def damaged_files(run: RunSnapshot) -> Iterator[Finding]:
-    """Checkpoints and records that cannot be read."""
-    sound = [checkpoint.step for checkpoint in run.checkpoints if not checkpoint.damage]
-    for checkpoint in run.checkpoints:
-        if checkpoint.damage:
+    """Checkpoints that cannot be read, or are gone."""
+    sound = [step for step, damage in run.damage.items() if not damage]
+    for step, damage in run.damage.items():
+        if damage:
             remedy = "train again"
             if sound:
-                nearest = max((step for step in sound if step < checkpoint.step), default=sound[0])
+                nearest = max((each for each in sound if each < step), default=sound[0])
                 remedy = f"that of step {nearest} can be: --checkpoint {nearest}"
-            yield Finding(
-                "damaged_checkpoint",
-                "wrong",
-                f"The checkpoint of step {checkpoint.step} cannot be used.",
-                checkpoint.damage.partition("; ")[0],
-                remedy,
-            )
-    if run.finished and not run.checkpoints and not run.diverged:
-        yield Finding(
-            "no_checkpoint",
-            "wrong",
-            "Training has ended, but its checkpoints are gone.",
-            f"step {run.step:,} was reached",
-            "--resume trains again from the start",
-        )
+            what = f"The checkpoint of step {step} cannot be used."
+            evidence = damage.partition("; ")[0]
+            yield Finding("damaged_checkpoint", "wrong", what, evidence, remedy)
+    if run.finished and not run.damage and not run.diverged:
+        what, evidence = "Training has ended, but its checkpoints are gone.", f"step {run.step:,}"
+        remedy = "--resume trains again from the start"
+        yield Finding("no_checkpoint", "wrong", what, f"{evidence} was reached", remedy)
 
 
-def diverged(run: RunSnapshot) -> Iterator[Finding]:
-    """A loss or gradient that is not finite."""
-    if not run.diverged:
-        return
-    broken = next(r for r in run.records if r["loss"] is None or r["grad_norm"] is None)
-    before = [r for r in run.records if r["step"] < broken["step"]]
-    last = f"; loss {before[-1]['loss']:.3g} at step {before[-1]['step']}" if before else ""
-    where = f"by step {broken['step']}, rate {broken['lr']:.2g}{last}"
-    train = run.config.train
-    unclipped = f"lower train.lr {train.lr:g}, and set train.clip_norm: 1.0"
-    remedy = unclipped if train.clip_norm is None else _warm_up(run)
-    evidence = f"loss or gradient not finite {where}"
-    yield Finding("diverged", "wrong", "Training diverged.", evidence, remedy)
+def ended_badly(run: RunSnapshot) -> Iterator[Finding]:
+    """A training that diverged, did not start, or did not end."""
+    train, records = run.config.train, run.records
+    if not records:
+        what, evidence = "There is no record of a training.", "metrics.jsonl holds no record"
+        yield Finding("untrained", "odd", what, evidence, "toytrans train; --resume continues")
+    elif run.diverged:
+        broken = next(r for r in records if r["loss"] is None or r["grad_norm"] is None)
+        before = [r for r in records if r["step"] < broken["step"]]
+        evidence = f"loss or gradient not finite by step {broken['step']}, rate {broken['lr']:.2g}"
+        if before:
+            evidence += f"; loss {before[-1]['loss']:.3g} at step {before[-1]['step']}"
+        remedy = _warm_up(run)
+        if train.clip_norm is None:
+            remedy = f"lower train.lr {train.lr:g}, and set train.clip_norm: 1.0"
+        yield Finding("diverged", "wrong", "Training diverged.", evidence, remedy)
+    elif not run.finished:
+        what = "Training was interrupted, or is still running."
+        evidence = f"step {run.step:,} of {train.max_steps:,}, rate {records[-1]['lr']:.2g} of "
+        evidence += f"{train.lr:.2g} at its peak"
+        yield Finding("cut_short", "odd", what, evidence, "continue with --resume")
 
 
-def cut_short(run: RunSnapshot) -> Iterator[Finding]:
-    """A training that did not start, did not end, or was never evaluated."""
-    train = run.config.train
-    if not run.records:
-        yield Finding(
-            "untrained",
-            "odd",
-            "There is no record of a training.",
-            "metrics.jsonl holds no record",
-            "toytrans train; --resume continues",
-        )
-        return
-    if not (run.finished or run.diverged):
-        yield Finding(
-            "cut_short",
-            "odd",
-            "Training was interrupted, or is still running.",
-            f"step {run.step:,} of {train.max_steps:,}, rate {run.records[-1]['lr']:.2g} of "
-            f"{train.lr:.2g} at its peak",
-            "continue with --resume",
-        )
+def wrong_outputs(run: RunSnapshot) -> Iterator[Finding]:
+    """More wrong outputs than wrong tokens, or one wrong token in nearly every output.
 
-
-# Any training with finite numbers ------------------------------------------------------------
-
-
-def reads_the_future(run: RunSnapshot) -> Iterator[Finding]:
-    """More wrong outputs than wrong tokens.
-
-    In a sound model the first wrong token of an output is wrong under teacher forcing too.
+    In a sound model the first wrong token of an output is wrong under teacher forcing too. Random
+    errors leave more outputs right than one error in each.
     """
     if run.targets is None or not run.evaluations:
         return
     last = run.evaluations[-1]
-    outputs = 1 - last["valid_exact_match"]
-    tokens = (1 - last["valid_token_accuracy"]) * run.targets.mean_tokens
+    exact, accuracy = last["valid_exact_match"], last["valid_token_accuracy"]
+    outputs, tokens = 1 - exact, (1 - accuracy) * run.targets.mean_tokens
     if outputs > tokens + ROUNDING:
         yield Finding(
             "reads_the_future",
@@ -193,15 +145,6 @@ def reads_the_future(run: RunSnapshot) -> Iterator[Finding]:
             ("future", "steps"),
             ("no_causal", "triangle_off_by_one", "mask_flipped"),
         )
-
-
-def one_error_each(run: RunSnapshot) -> Iterator[Finding]:
-    """As many wrong tokens as wrong outputs, where random errors would leave more outputs right."""
-    if run.targets is None or not run.evaluations:
-        return
-    last = run.evaluations[-1]
-    exact, accuracy = last["valid_exact_match"], last["valid_token_accuracy"]
-    outputs, tokens = 1 - exact, (1 - accuracy) * run.targets.mean_tokens
     chance = run.targets.by_chance(accuracy)
     if exact < chance / 2 and chance - exact > 0.2 and abs(tokens / outputs - 1) <= 0.2:
         yield Finding(
@@ -225,9 +168,9 @@ def worse_on_new_pairs(run: RunSnapshot) -> Iterator[Finding]:
     if not run.evaluations or run.targets is None or valid_is_longer(run):
         return
     last, endless = run.evaluations[-1], run.targets.train_size is None
-    usual = run.loss_of(1 - SETTLED, 1, until=last["step"])
-    train = max(usual, last["loss"] - run.floor)
-    valid = last["valid_loss"] - run.valid_floor
+    floor, valid_floor = run.floors
+    train = max(run.loss_of(0.75, 1, until=last["step"]), last["loss"] - floor)
+    valid = last["valid_loss"] - valid_floor
     if valid < train + GAP or valid < (OTHER if endless else BY_HEART) * train:
         return
     evidence = f"training loss {train:.4f}, {measured(last)}, validation loss {valid:.4f}"
@@ -255,18 +198,14 @@ def worse_on_new_pairs(run: RunSnapshot) -> Iterator[Finding]:
 
 def got_worse(run: RunSnapshot) -> Iterator[Finding]:
     """A last evaluation far below the best one, or a loss that rises."""
-    best = run.best
-    if best is not None and run.finished:
+    if run.best is not None and run.finished:
         last, pairs = run.evaluations[-1], len(run.targets.tokens) if run.targets else 1
-        lost = best["valid_exact_match"] - last["valid_exact_match"]
+        lost = run.best["valid_exact_match"] - last["valid_exact_match"]
         if lost > max(LOST, NOISE / pairs**0.5):
-            yield Finding(
-                "best_long_before",
-                "odd",
-                "An earlier checkpoint was better.",
-                f"{measured(best)}, {measured(last)}",
-                "the best checkpoint is kept and used by default; lower train.lr",
-            )
+            evidence = f"{measured(run.best)}, {measured(last)}"
+            remedy = "the best checkpoint is kept and used by default; lower train.lr"
+            what = "An earlier checkpoint was better."
+            yield Finding("best_long_before", "odd", what, evidence, remedy)
     if len(run.records) >= 8:
         third, end = run.loss_of(0.5, 0.75), run.settled_loss
         if end > RISING * third + GAP:
@@ -275,16 +214,20 @@ def got_worse(run: RunSnapshot) -> Iterator[Finding]:
             yield Finding("loss_rises", "odd", what, evidence, _warm_up(run))
 
 
-# A training that did not solve its task ------------------------------------------------------
-
-
 def learned_too_little(run: RunSnapshot) -> Iterator[Finding]:
-    """A loss that never fell, stopped falling, or was still falling."""
-    end, unfinished, train = run.settled_loss, not run.finished, run.config.train
+    """A loss that never fell, stopped falling, or was still falling; a gradient near zero."""
+    end, train = run.settled_loss, run.config.train
+    middle = median(record["grad_norm"] for record in run.records[len(run.records) // 2 :])
+    if middle < DEAD and end > GAP:
+        what = "The gradient has vanished, although much is left to learn."
+        evidence = f"median norm {middle:.1e}, loss {end:.2f}"
+        remedy = "check that every layer is reached; lower train.lr"
+        faults: tuple[FaultName, ...] = ("no_residual", "no_norm")
+        yield Finding("vanished", "wrong", what, evidence, remedy, ("sublayers",), faults)
     if run.targets is not None and end > IGNORANT * run.targets.entropy:
         yield Finding(
             "learned_nothing",
-            "odd" if unfinished else "wrong",
+            "wrong" if run.finished else "odd",
             "The model learned nothing from the source.",
             f"loss {end:.2f}; token frequencies alone would give {run.targets.entropy:.2f}",
             f"check the model, then train.lr {train.lr:g} (too high or too low) and "
@@ -292,10 +235,14 @@ def learned_too_little(run: RunSnapshot) -> Iterator[Finding]:
             ("order", "labels", "sublayers"),
         )
         return
-    if len(run.records) < 8 or end < GAP or unfinished:
+    if len(run.records) < 8 or end < GAP or not run.finished:
         return
     third = run.loss_of(0.5, 0.75)
-    evidence = f"loss {third:.3f} in the third quarter, {end:.3f} in the last{_expected(run)}"
+    evidence = f"loss {third:.3f} in the third quarter, {end:.3f} in the last"
+    if run.targets is not None and run.evaluations:
+        last = run.evaluations[-1]
+        chance = run.targets.by_chance(last["valid_token_accuracy"])
+        evidence += f"; {measured(last)} (errors at random places would give {chance:.3f})"
     if end < FALLING * third:
         what = "The loss was still falling when training ended."
         remedy = f"raise train.max_steps {train.max_steps:,}"
@@ -313,33 +260,15 @@ def learned_too_little(run: RunSnapshot) -> Iterator[Finding]:
         )
 
 
-def vanished(run: RunSnapshot) -> Iterator[Finding]:
-    """A gradient near zero."""
-    middle = median(record["grad_norm"] for record in run.records[len(run.records) // 2 :])
-    if middle < DEAD and run.settled_loss > GAP:
-        yield Finding(
-            "vanished",
-            "wrong",
-            "The gradient has vanished, although much is left to learn.",
-            f"median norm {middle:.1e}, loss {run.settled_loss:.2f}",
-            "check that every layer is reached; lower train.lr",
-            ("sublayers",),
-            ("no_residual", "no_norm"),
-        )
-
-
 def rate(run: RunSnapshot) -> Iterator[Finding]:
     """A warm-up that never ended, a loss that climbed."""
     train = run.config.train
     if run.step < (train.warmup_steps or 0):
-        yield Finding(
-            "still_warming_up",
-            "odd",
-            "The learning rate never reached its peak.",
-            f"{run.step:,} steps of {train.warmup_steps:,} of warm-up, rate "
-            f"{run.records[-1]['lr']:.2g} of {train.lr:.2g}",
-            "fewer train.warmup_steps, or more time (train.max_steps, train.max_seconds)",
-        )
+        what = "The learning rate never reached its peak."
+        evidence = f"{run.step:,} steps of {train.warmup_steps:,} of warm-up, rate "
+        evidence += f"{run.records[-1]['lr']:.2g} of {train.lr:.2g}"
+        remedy = "fewer train.warmup_steps, or more time (train.max_steps, train.max_seconds)"
+        yield Finding("still_warming_up", "odd", what, evidence, remedy)
     first = run.records[0]["loss"]
     highest = max(run.records, key=lambda record: record["loss"])
     if highest["loss"] > CLIMBED * first:
@@ -351,17 +280,12 @@ def rate(run: RunSnapshot) -> Iterator[Finding]:
 def unseen_lengths(run: RunSnapshot) -> Iterator[Finding]:
     """Validation pairs longer or shorter than any that was trained."""
     if valid_is_longer(run) and not run.config.source_bos:
-        trained, valid = run.facts.train_length, run.config.data.valid_length
-        yield Finding(
-            "unseen_lengths",
-            "odd",
-            "Validation data has lengths that were never trained.",
-            f"trained {_span(trained)}, valid {_span(valid)}",
-            "only anchored positions reach further; toytrans eval reports lengths beyond apart",
-        )
-
-
-# What several rules say ----------------------------------------------------------------------
+        what = "Validation data has lengths that were never trained."
+        spans = run.facts.train_length, run.config.data.valid_length
+        trained, valid = (" to ".join(map(str, span or ("?",))) for span in spans)
+        remedy = "only anchored positions reach further; toytrans eval reports lengths beyond apart"
+        evidence = f"trained {trained}, valid {valid}"
+        yield Finding("unseen_lengths", "odd", what, evidence, remedy)
 
 
 def _warm_up(run: RunSnapshot) -> str:
@@ -380,16 +304,3 @@ def valid_is_longer(run: RunSnapshot) -> bool:
     """Whether validation data has lengths outside the training lengths."""
     valid, (low, high) = run.config.data.valid_length, run.facts.train_length
     return valid is not None and (valid[0] < low or valid[1] > high)
-
-
-def _expected(run: RunSnapshot) -> str:
-    """The last evaluation, and the exact match that random errors would give."""
-    if run.targets is None or not run.evaluations:
-        return ""
-    last = run.evaluations[-1]
-    chance = run.targets.by_chance(last["valid_token_accuracy"])
-    return f"; {measured(last)} (errors at random places would give {chance:.3f})"
-
-
-def _span(length: tuple[int, int] | None) -> str:
-    return f"{length[0]} to {length[1]}" if length else "?"

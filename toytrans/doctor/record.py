@@ -2,11 +2,11 @@
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from statistics import fmean, median
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 
@@ -18,13 +18,6 @@ from toytrans.tokens import EOS_ID
 from toytrans.training.checkpoint import Progress, load_checkpoint, most_bytes_of
 from toytrans.training.faults import build_model
 from toytrans.training.run import Record, RunFolder
-
-MOST_BYTES_OF_ANY = 2**32
-"""The largest checkpoint that is read of a model that is not known."""
-
-SETTLED = 1 / 4
-"""The share of a run's last records whose mean is taken as its final loss. The loss of a few steps
-is that of a few lengths, since batches hold pairs of similar length."""
 
 
 @dataclass(frozen=True)
@@ -49,27 +42,20 @@ class TargetStats:
         return fmean(accuracy**n for n in self.tokens)
 
 
-class CheckpointStatus(NamedTuple):
-    """A checkpoint. damage: why it cannot be used."""
-
-    step: int
-    damage: str | None = None
-    progress: Progress | None = None
-
-
 @dataclass(frozen=True)
 class RunSnapshot:
     """Everything in a run directory.
 
+    damage: by the step of each checkpoint, why it cannot be used; "" = it can.
+    progress: of the newest checkpoint that can be used.
     targets: None if the data cannot be read; why_no_targets says why.
     """
 
-    path: Path
     config: Config
     facts: DataFacts
     records: Sequence[Record]
-    environment: dict[str, Any]
-    checkpoints: Sequence[CheckpointStatus] = ()
+    damage: dict[int, str] = field(default_factory=dict)
+    progress: Progress | None = None
     targets: TargetStats | None = None
     why_no_targets: str | None = None
 
@@ -85,16 +71,8 @@ class RunSnapshot:
     def best(self) -> Record | None:
         """The evaluation of the best checkpoint: the highest exact match; of equals, the lowest
         loss, as in training."""
-
-        def quality(record: Record) -> tuple[float, float]:
-            return record["valid_exact_match"], -record["valid_loss"]
-
-        return max(self.evaluations, key=quality, default=None)
-
-    @property
-    def last_progress(self) -> Progress | None:
-        progress = [each.progress for each in self.checkpoints if each.progress is not None]
-        return progress[-1] if progress else None
+        by_quality = [(r["valid_exact_match"], -r["valid_loss"]) for r in self.evaluations]
+        return self.evaluations[by_quality.index(max(by_quality))] if by_quality else None
 
     @property
     def diverged(self) -> bool:
@@ -104,22 +82,19 @@ class RunSnapshot:
     @property
     def finished(self) -> bool:
         """Whether training came to its end, by the records or by the newest checkpoint."""
-        train, progress = self.config.train, self.last_progress
-        return self.step >= train.max_steps or bool(progress and progress.is_finished(train))
+        train = self.config.train
+        return self.step >= train.max_steps or bool(
+            self.progress and self.progress.is_finished(train)
+        )
 
     @cached_property
-    def floor(self) -> float:
-        """The loss of a perfect model in nats; label smoothing raises it above 0."""
-        share = self.config.train.label_smoothing
-        size = len(self.facts.vocabulary)
-        probabilities = (1 - share + share / size, *[share / size] * (size - 1))
-        return -sum(p * math.log(p) for p in probabilities if p > 0)
-
-    @property
-    def valid_floor(self) -> float:
-        """The validation loss of a perfect model, which is measured without smoothing."""
-        share = self.config.train.label_smoothing
-        return -math.log(1 - share + share / len(self.facts.vocabulary))
+    def floors(self) -> tuple[float, float]:
+        """The losses in nats of a perfect model in training, where label smoothing raises them
+        above 0, and in validation, which is measured without smoothing."""
+        share, size = self.config.train.label_smoothing, len(self.facts.vocabulary)
+        right, other = 1 - share + share / size, share / size
+        of_others = (size - 1) * other * math.log(other) if other else 0.0
+        return -right * math.log(right) - of_others, -math.log(right)
 
     def loss_of(self, start: float, stop: float, until: int | None = None) -> float:
         """The mean loss above the floor over a part of the records, weighted by tokens.
@@ -127,51 +102,50 @@ class RunSnapshot:
         start, stop: shares of the records; until: ignore the records after this step.
         """
         records = [record for record in self.records if until is None or record["step"] <= until]
-        count = len(records)
-        first = min(int(start * count), count - 1)
-        part = range(first, max(first + 1, int(stop * count)))
-        tokens = [
-            records[i]["target_tokens"] - (records[i - 1]["target_tokens"] if i else 0)
-            for i in part
-        ]
-        summed = sum(records[i]["loss"] * n for i, n in zip(part, tokens, strict=True))
-        return float(summed / sum(tokens)) - self.floor
+        totals = [0, *(record["target_tokens"] for record in records)]
+        first = min(int(start * len(records)), len(records) - 1)
+        part = range(first, max(first + 1, int(stop * len(records))))
+        summed = sum(records[i]["loss"] * (totals[i + 1] - totals[i]) for i in part)
+        return float(summed / (totals[part.stop] - totals[first])) - self.floors[0]
 
     @property
     def settled_loss(self) -> float:
-        """The final loss."""
-        return self.loss_of(1 - SETTLED, 1)
+        """The mean over the last quarter. The loss of a few steps is that of a few lengths, since
+        batches hold pairs of similar length."""
+        return self.loss_of(0.75, 1)
 
     @property
-    def epochs(self) -> float:
-        """How often each training pair was seen; 0 if pairs are endless."""
-        progress = self.last_progress
-        if self.targets is None or self.targets.train_size is None or progress is None:
-            return 0.0
-        return progress.pairs_used / self.targets.train_size
-
-
-# Reading -------------------------------------------------------------------------------------
+    def epochs(self) -> float | None:
+        """How often each training pair was seen; None for endless or unknown pairs."""
+        if self.targets is None or self.targets.train_size is None:
+            return None
+        return self.progress.pairs_used / self.targets.train_size if self.progress else 0.0
 
 
 def read_snapshot(path: Path) -> RunSnapshot:
     """Read a run. Raises UserError if config.yaml or data.json cannot be read."""
     folder = RunFolder.open(path)
-    targets, why_none = None, None
+    targets, why_none, progress = None, None, None
     try:
-        targets = _targets(folder)
+        dataset = open_dataset(folder.config, folder.facts)
+        pairs = all_pairs(dataset, "valid")
+        targets = target_stats(pairs, dataset.size("train")) if len(pairs) else None
     except UserError as error:  # the files were moved, or the task's code is not trusted
         why_none = str(error)
-    return RunSnapshot(
-        path,
-        folder.config,
-        folder.facts,
-        list(_whole(folder.records)),
-        folder.environment,
-        tuple(_checkpoints(folder)),
-        targets,
-        why_none,
-    )
+    try:
+        most_bytes = most_bytes_of(build_model(folder.config, folder.facts.vocabulary))
+    except UserError:  # the model's code is not trusted
+        most_bytes = 2**32
+    damage: dict[int, str] = {}
+    for step in folder.steps:
+        try:
+            progress = load_checkpoint(folder.path, step, most_bytes=most_bytes).progress
+            damage[step] = ""
+        except UserError as error:
+            if step in folder.steps:  # a training may have removed it meanwhile
+                damage[step] = str(error)
+    records = list(_whole(folder.records))
+    return RunSnapshot(folder.config, folder.facts, records, damage, progress, targets, why_none)
 
 
 def _whole(records: Sequence[Record]) -> Iterator[Record]:
@@ -188,33 +162,11 @@ def _whole(records: Sequence[Record]) -> Iterator[Record]:
             tokens = record["target_tokens"]
 
 
-def _checkpoints(folder: RunFolder) -> Iterator[CheckpointStatus]:
-    """The status of each checkpoint. One that a training removes meanwhile is none."""
-    try:
-        most_bytes = most_bytes_of(build_model(folder.config, folder.facts.vocabulary))
-    except UserError:  # the model's code is not trusted
-        most_bytes = MOST_BYTES_OF_ANY
-    for step in folder.steps:
-        try:
-            progress = load_checkpoint(folder.path, step, most_bytes=most_bytes).progress
-            yield CheckpointStatus(step, None, progress)
-        except UserError as error:
-            if step in folder.steps:
-                yield CheckpointStatus(step, damage=str(error))
-
-
-def _targets(folder: RunFolder) -> TargetStats | None:
-    dataset = open_dataset(folder.config, folder.facts)
-    pairs, size = all_pairs(dataset, "valid"), dataset.size("train")
-    return target_stats(pairs, size) if len(pairs) else None
-
-
 def target_stats(pairs: Pairs, train_size: int | None) -> TargetStats:
     """Statistics of the targets of some pairs."""
     real = pairs.tgt[pairs.tgt > EOS_ID]
     counts = torch.cat((torch.bincount(real), torch.tensor([len(pairs)]))).double()
-    shares = counts[counts > 0] / counts.sum()
-    entropy = float(-(shares * shares.log()).sum())
+    entropy = float(torch.special.entr(counts / counts.sum()).sum())
     return TargetStats(tuple((pairs.tgt_length + 1).tolist()), entropy, train_size)
 
 
@@ -223,20 +175,20 @@ def overview(run: RunSnapshot) -> dict[str, Any]:
 
     Losses are in nats, pace in seconds a step; epochs is None for endless pairs.
     """
-    targets, best = run.targets, run.best
+    best = run.best or {}
     values: dict[str, Any] = {
         "step": run.step,
         "max_steps": run.config.train.max_steps,
         "finished": run.finished,
-        "checkpoints": [checkpoint.step for checkpoint in run.checkpoints],
+        "checkpoints": list(run.damage),
         "records": len(run.records),
         "evaluations": len(run.evaluations),
-        "entropy": targets.entropy if targets else None,
+        "entropy": run.targets.entropy if run.targets else None,
         "data_not_read": run.why_no_targets,
-        "epochs": run.epochs if targets and targets.train_size is not None else None,
-        "best_step": best["step"] if best else None,
-        "exact_match": best["valid_exact_match"] if best else None,
-        "token_accuracy": best["valid_token_accuracy"] if best else None,
+        "epochs": run.epochs,
+        "best_step": best.get("step"),
+        "exact_match": best.get("valid_exact_match"),
+        "token_accuracy": best.get("valid_token_accuracy"),
     }
     if not run.records or run.diverged:
         return values

@@ -38,6 +38,7 @@ from toytrans.files import (
 from toytrans.user_code import SHIPPED
 
 CONFIG, ABOUT, SHEET, PROGRESS = "exercise.yaml", "exercise.json", "SHEET.md", "progress.jsonl"
+FILES = (CONFIG, ABOUT, SHEET, PROGRESS)
 
 Level = Literal[1, 2, 3]
 
@@ -53,8 +54,6 @@ DRAWN: dict[Level, tuple[FaultName | None, ...]] = {
 check; hardly seen in a run, and perhaps none."""
 
 NONE = "none"
-HINTS = 3
-"""Of each exercise."""
 
 KINDS: dict[str, tuple[FaultName, ...]] = {
     "what a token may attend to": (
@@ -89,7 +88,7 @@ class Exercise(BaseModel):
     @property
     def most_hints(self) -> int:
         """The last one says what is wrong, and a closed exercise has it not."""
-        return HINTS - self.closed
+        return 2 if self.closed else 3
 
     @property
     def answer(self) -> str:
@@ -178,8 +177,7 @@ def progress(folder: Path) -> tuple[list[Event], int]:
     if not os.path.lexists(path):
         return [], 0
     try:
-        lines = read_named(path, 2**20).splitlines()
-        events = [Event.model_validate_json(line) for line in lines]
+        events = [Event.model_validate_json(line) for line in read_named(path, 2**20).splitlines()]
     except ValidationError:
         raise UserError(f"{path}: cannot be read; remove it to start again") from None
     answers = [event for event in events if event.answer is not None]
@@ -209,8 +207,8 @@ def answer(folder: Path, given: str) -> tuple[bool | None, str]:
 
 
 def hint(folder: Path) -> tuple[list[str], int]:
-    """The hints so far and one more, and how many there are. That it was asked for is written
-    down."""
+    """The hints so far and one more, and how many there are. It is written down that it was asked
+    for. Raises UserError."""
     exercise, used = read(folder), progress(folder)[1]
     if used < exercise.most_hints:
         _add(folder, None)
@@ -226,7 +224,7 @@ def hints_of(exercise: Exercise) -> list[str]:
             "Read every check of `toytrans check --all`.",
             "Nothing is broken.",
         ]
-    kind = next(kind for kind, faults in KINDS.items() if fault in faults)
+    (kind,) = (kind for kind, faults in KINDS.items() if fault in faults)
     return [
         f"The fault is in {kind}.",
         f"Of `toytrans check`, read {', '.join(CARDS[fault].checks)}.",
@@ -277,18 +275,14 @@ def grade(folder: Path, key: str) -> list[Mark]:
     """
     if not any(folder.glob(f"*/{ABOUT}")):
         raise UserError(f"{folder}: no exercises in it; name the folder that `--class` made")
-    students = sorted(each for each in folder.iterdir() if _has_files(each))
-    marks = [_mark(student, key) for student in students]
+    marks = [_mark(each, key) for each in sorted(folder.iterdir()) if _has_files(each)]
     seals = Counter(seal for _, seal in marks if seal)
-    graded = [
-        mark._replace(right=False, note="another folder has this exercise too")
-        if seals[seal] > 1
-        else mark
-        for mark, seal in marks
-    ]
-    if not seals and any(mark.note == CHANGED for mark in graded):
+    if not seals and any(mark.note == CHANGED for mark, _ in marks):
         raise UserError(f"{folder}: --key gives none of these exercises; it is the wrong key")
-    return graded
+    copied = "another folder has this exercise too"
+    return [
+        mark._replace(right=False, note=copied) if seals[seal] > 1 else mark for mark, seal in marks
+    ]
 
 
 def left_out(folder: Path) -> list[str]:
@@ -299,7 +293,7 @@ def left_out(folder: Path) -> list[str]:
 
 def _has_files(folder: Path) -> bool:
     """Whether a folder has a file of an exercise, some of whose files may be lost."""
-    return any(os.path.exists(folder / name) for name in (ABOUT, CONFIG, SHEET, PROGRESS))
+    return any(os.path.exists(folder / name) for name in FILES)
 
 
 def _mark(folder: Path, key: str) -> tuple[Mark, str]:
@@ -310,29 +304,22 @@ def _mark(folder: Path, key: str) -> tuple[Mark, str]:
         exercise, (answers, hints) = read(folder), progress(folder)
     except UserError as error:
         return Mark(folder.name, note=str(error)), ""
-    known = _is_of(exercise, key)
+    mark = Mark(folder.name, exercise.level, answers=len(answers))
+    mark = mark._replace(hints=min(hints, exercise.most_hints))
     counted = answers[: exercise.limit]
+    known = _is_of(exercise, key)
     right = [event for event in counted if known and event.answer == exercise.answer]
-    shown = next(iter(right or counted[-1:]), None)
-    problem = _problem_of_config(folder, exercise) if known else CHANGED
-    mark = Mark(
-        student=folder.name,
-        level=exercise.level,
-        answer=(shown and shown.answer) or "",
-        right=bool(right) and not problem,
-        answers=len(answers),
-        hints=min(hints, exercise.most_hints),
-        time=shown.time if shown else "",
-        fault=exercise.answer if known else "",
-        note=problem,
-    )
-    return mark, exercise.fault if known else ""
+    for event in [*right, *reversed(counted)][:1]:
+        mark = mark._replace(answer=event.answer or "", time=event.time)
+    if not known:
+        return mark._replace(note=CHANGED), ""
+    problem = _problem_of_config(folder, exercise)
+    right_now = bool(right) and not problem
+    return mark._replace(right=right_now, fault=exercise.answer, note=problem), exercise.fault
 
 
 def _problem_of_config(folder: Path, exercise: Exercise) -> str:
     """Why exercise.yaml is not the one handed out; empty if its values are those."""
-    if not os.path.exists(folder / CONFIG):
-        return f"{CONFIG} is missing"
     try:
         found = read_yaml(folder / CONFIG).values
     except UserError as error:

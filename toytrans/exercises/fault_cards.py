@@ -3,37 +3,35 @@
 The symptoms were measured with five seeds each; docs/teaching.md has the table.
 """
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from toytrans.config.names import FaultName
-
-
-@dataclass(frozen=True)
-class FaultCard:
-    """shown_by: a command that shows the harm. checks: those that fail. threads:
-    public reports, repository#number."""
-
-    what: str
-    shown_by: str
-    symptom: str
-    checks: tuple[str, ...]
-    threads: str
-
 
 TRAIN = "toytrans train --config textbook"
 MIXED = (
     f"{TRAIN} --set data.symbols=4 --set data.train_examples=512 --set data.train_length=[1,8] "
-    "--set data.batch_tokens=10240 --set train.max_steps=60"
+    "--set data.batch_tokens=10240 --set train.max_steps=60 --break FAULT"
 )
 """All lengths in one batch, which is full of pads."""
 PLANTED = "toytrans check RUN --break FAULT, of a sound RUN"
 """The symptoms are those of sound textbook runs whose weights are read with the fault, as after a
 faulty port. Training with the fault does little harm."""
 
-CARDS: dict[FaultName, FaultCard] = {
+
+class FaultCard(NamedTuple):
+    """checks: those that fail. threads: public reports, repository#number. shown_by: a command
+    that shows the harm."""
+
+    what: str
+    symptom: str
+    checks: tuple[str, ...]
+    threads: str
+    shown_by: str = f"{TRAIN} --break FAULT"
+
+
+_CARDS: dict[FaultName, FaultCard] = {
     "no_causal": FaultCard(
         "the decoder's self-attention masks pads but not the future",
-        f"{TRAIN} --break no_causal",
         "at the last step training and validation loss are 0.001 to 0.002 and token accuracy is "
         "1.000, as in a sound run; but exact match is 0.000 to 0.009: decoding has no future to "
         "copy from. The table of `train` may measure an earlier step; see the last one with "
@@ -44,7 +42,6 @@ CARDS: dict[FaultName, FaultCard] = {
     ),
     "triangle_off_by_one": FaultCard(
         "output t may attend to decoder inputs 0 .. t + 1; the last one is its own label",
-        f"{TRAIN} --break triangle_off_by_one",
         "loss 0.12 to 0.23 after a quarter of the steps (sound runs 0.7 to 1.0), token "
         "accuracy 1.000, exact match 0.000 to 0.002: decoding has no label to copy",
         ("future", "steps"),
@@ -52,7 +49,6 @@ CARDS: dict[FaultName, FaultCard] = {
     ),
     "pad_visible": FaultCard(
         "pads are not masked in encoder, decoder and cross-attention",
-        f"{TRAIN} --break pad_visible",
         "the training loss looks sound (0.004 to 0.009). Exact match is 0.98 to 1.00 on "
         "validation pairs but 0.740 to 0.849 on test pairs in range: their batches have more "
         "pads",
@@ -61,7 +57,6 @@ CARDS: dict[FaultName, FaultCard] = {
     ),
     "mask_flipped": FaultCard(
         "every mask is inverted: visible where it should be masked",
-        f"{TRAIN} --break mask_flipped",
         "loss 0.01 to 0.03 after a quarter of the steps (sound runs 0.7 to 1.0), token "
         "accuracy 1.000, exact match 0.000: the decoder reads only the future",
         ("pads", "future", "rows", "steps", "order", "sublayers", "source", "target"),
@@ -69,7 +64,6 @@ CARDS: dict[FaultName, FaultCard] = {
     ),
     "labels_not_shifted": FaultCard(
         "the label at place t is the decoder input at place t, not the next one",
-        f"{TRAIN} --break labels_not_shifted",
         "training loss 0.001 after a quarter of the steps, validation loss 11, exact match "
         "0.000; decoding repeats one token",
         ("labels",),
@@ -77,7 +71,6 @@ CARDS: dict[FaultName, FaultCard] = {
     ),
     "pad_is_eos": FaultCard(
         "pad and end share an id, so the loss ignores the end like a pad",
-        f"{TRAIN} --break pad_is_eos",
         "the training loss looks sound (0.006 to 0.011), validation loss is 1.4 to 1.5 and "
         "exact match 0.000: outputs never end; token accuracy 0.82, only the ends are wrong",
         ("labels",),
@@ -85,7 +78,6 @@ CARDS: dict[FaultName, FaultCard] = {
     ),
     "wrong_start": FaultCard(
         "training starts targets with EOS, decoding with BOS",
-        f"{TRAIN} --break wrong_start",
         "the training loss looks sound (0.004 to 0.008), validation loss is 1.3 to 2.8 and "
         "exact match 0.018 to 0.293. Anchored models do not need the start: "
         "the config reverse ends at 1.000",
@@ -94,26 +86,25 @@ CARDS: dict[FaultName, FaultCard] = {
     ),
     "wrong_scale": FaultCard(
         "scores are divided by the root of d_model, not of the head's width",
-        PLANTED,
         "planted after training: exact match 0.664 to 0.956 (sound 0.996 to 1.000). Training "
         "with it does no harm, since the weights compensate: the config reverse_sinusoidal "
         "ends at 1.000",
         ("scale",),
         "lucidrains/vit-pytorch#65, karpathy/ng-video-lecture#6, "
         "jadore801120/attention-is-all-you-need-pytorch#42",
+        PLANTED,
     ),
     "no_scale": FaultCard(
         "scores are not divided at all",
-        f"{TRAIN} --set model.n_heads=1 --break no_scale",
         "with one head of width 64: exact match 0.250 to 0.327 (sound 0.996 to 1.000), since "
         "softmax saturates. With narrow heads the weights compensate: "
         "the config reverse_sinusoidal ends at 0.992 to 0.999",
         ("scale",),
         "delzac/cntkx#10",
+        f"{TRAIN} --set model.n_heads=1 --break FAULT",
     ),
     "no_position": FaultCard(
         "the encoder has no information about the order of its tokens",
-        f"{TRAIN} --break no_position",
         "the loss stays at 0.6 to 0.9, token accuracy 0.64, exact match 0.131 to 0.172: only "
         "short sources, whose order matters little, are right",
         ("order",),
@@ -121,24 +112,23 @@ CARDS: dict[FaultName, FaultCard] = {
     ),
     "loss_on_pads": FaultCard(
         "the loss counts pad labels and divides by all places",
-        f"{MIXED} --break loss_on_pads",
         "the training loss reads half of the validation loss (0.49 to 0.53; sound 0.87 to "
         "1.00), since pads are easy. It harms what is reported more than what is learned",
         ("loss",),
         "lucidrains/DALLE-pytorch#57, 01-ai/Yi#110",
+        MIXED,
     ),
     "batch_mean_of_means": FaultCard(
         "the loss is the mean over rows of each row's mean, so short rows weigh more",
-        f"{MIXED} --break batch_mean_of_means",
         "the training loss reads 0.69 to 0.79 of the validation loss (sound 0.87 to 1.00), "
         "since short rows weigh more; the validation loss is higher than in a sound run for "
         "three of five seeds",
         ("loss",),
         "OpenNMT/OpenNMT-py#2209, huggingface/transformers#34191",
+        MIXED,
     ),
     "no_residual": FaultCard(
         "sub-layers replace their input; x is not added",
-        f"{TRAIN} --break no_residual",
         "the loss stays at 1.3 to 1.7 and exact match at 0.000. Anchored models know "
         "where to look: the config reverse ends at 1.000",
         ("sublayers",),
@@ -146,20 +136,25 @@ CARDS: dict[FaultName, FaultCard] = {
     ),
     "no_norm": FaultCard(
         "the model has no layer normalization",
-        PLANTED,
         "planted after training: exact match 0.024 to 0.187. Training without norms does "
         "little harm with two layers (config reverse_sinusoidal: 0.998 to 0.999); with six the "
         "model learns nothing",
         ("sublayers",),
         "iCog-Labs-Dev/PC-Transformers#46",
+        PLANTED,
     ),
     "no_feed_forward": FaultCard(
         "layers have only attention",
-        PLANTED,
         "planted after training: exact match 0.000 to 0.020. Training without them does "
         "little harm, since reversing only moves tokens (config reverse_sinusoidal: "
         "0.997)",
         ("sublayers",),
         "fredzzhang/upt#13",
+        PLANTED,
     ),
+}
+
+CARDS: dict[FaultName, FaultCard] = {
+    fault: card._replace(shown_by=card.shown_by.replace("FAULT", fault))
+    for fault, card in _CARDS.items()
 }

@@ -30,45 +30,34 @@ BATCH = 100
 
 
 class Format(NamedTuple):
-    """What a format needs and what it can express.
-
-    needs: packages that writing and decoding take. suffix: the end of an export's default name.
-    positions, cross_positions: values of the keys of a model. score_cap: whether it may be set.
-    """
+    """The packages that writing and decoding take, and the positions that can be expressed."""
 
     needs: tuple[str, ...]
-    suffix: str
     positions: tuple[str, ...] = plain.POSITIONS
-    cross_positions: tuple[str, ...] = plain.CROSS_POSITIONS
-    score_cap: bool = True
 
 
 ABSOLUTE = ("sinusoidal", "learned", "none")
-IN_BUCKETS = ("rotary", "relative", "t5")
 FORMATS: dict[ExportFormat, Format] = {
-    "safetensors": Format((), ".safetensors"),
-    "huggingface": Format(
-        ("transformers", "tokenizers"), "-huggingface", ABSOLUTE, ("none",), score_cap=False
-    ),
-    "ctranslate2": Format(
-        ("ctranslate2",), "-ctranslate2", (*ABSOLUTE, *IN_BUCKETS), ("none",), score_cap=False
-    ),
-    "onnx": Format(("onnx", "onnxscript", "onnxruntime"), "-onnx"),
+    "safetensors": Format(()),
+    "huggingface": Format(("transformers", "tokenizers"), ABSOLUTE),
+    "ctranslate2": Format(("ctranslate2",), (*ABSOLUTE, "rotary", "t5")),
+    "onnx": Format(("onnx", "onnxscript", "onnxruntime")),
 }
 
 
 def refusal(name: ExportFormat, model: ModelConfig) -> str:
     """The option that a format cannot express; empty if it can express all."""
-    fits = FORMATS[name]
-    if model.positions not in fits.positions:
+    positions = FORMATS[name].positions
+    is_ours = name in ("safetensors", "onnx")  # the model of plain.py
+    if model.positions not in positions:
         return f"model.positions: {model.positions}"
-    if model.cross_positions not in fits.cross_positions:
+    if model.cross_positions not in (plain.CROSS_POSITIONS if is_ours else ("none",)):
         return f"model.cross_positions: {model.cross_positions}"
-    if model.score_cap and not fits.score_cap:
+    if model.score_cap and not is_ours:
         return f"model.score_cap: {model.score_cap:g}"
-    positions = "random" if model.random_positions else model.positions
-    if name == "huggingface" and model.norm == "post" and positions != "sinusoidal":
-        return f"model.norm: post with {positions} positions"
+    scheme = "random" if model.random_positions else model.positions
+    if name == "huggingface" and model.norm == "post" and scheme != "sinusoidal":
+        return f"model.norm: post with {scheme} positions"
     return ""
 
 
@@ -101,7 +90,8 @@ def check_fits(run: Run, name: ExportFormat) -> None:
 
 def default_path(run: Run, name: ExportFormat) -> Path:
     """Where an export goes by default: in the working directory, named after its run."""
-    return Path(f"{run.path.resolve().name}{FORMATS[name].suffix}")
+    end = ".safetensors" if name == "safetensors" else f"-{name}"
+    return Path(f"{run.path.resolve().name}{end}")
 
 
 def export(run: Run, name: ExportFormat, out: Path) -> None:
@@ -142,22 +132,16 @@ def random_sources(run: Run, rows: int, longest: int) -> Rows:
     ]
 
 
-def greedy(run: Run, src: Rows, most: int) -> Rows:
-    """Greedy tokens by toytrans itself, at most `most` of them."""
-    tokens = search(run.model, pad_rows(src)[0], target_growth=run.facts.target_growth).tokens
-    return [[token for token in row if token != PAD_ID] for row in tokens[:, :most].tolist()]
-
-
 def compare(run: Run, decode: Decoder, src: Rows) -> list[tuple[list[int], list[int]]]:
     """The tokens of toytrans and of another runtime for each source, up to the limit of its
     length."""
-    pairs = []
+    pairs, growth = [], run.facts.target_growth
     for start in range(0, len(src), BATCH):
-        batch = src[start : start + BATCH]
-        limits = token_limits(
-            pad_rows(batch)[0], run.facts.target_growth, run.config.model.max_length
-        )
+        ids = pad_rows(batch := src[start : start + BATCH])[0]
+        limits = token_limits(ids, growth, run.config.model.max_length)
         most = min(int(limits.max()), PLACES - 1)
-        both = zip(greedy(run, batch, most), decode(batch, most), limits.tolist(), strict=True)
-        pairs += [(ours[:limit], theirs[:limit]) for ours, theirs, limit in both]
+        tokens = search(run.model, ids, target_growth=growth).tokens[:, :most].tolist()
+        ours = [[token for token in row if token != PAD_ID] for row in tokens]
+        both = zip(ours, decode(batch, most), limits.tolist(), strict=True)
+        pairs += [(our[:limit], their[:limit]) for our, their, limit in both]
     return pairs

@@ -8,63 +8,55 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from toytrans.export.shared import PLACES, Decoder, Rows, position_table, token_names
+from toytrans.export.shared import Decoder, Rows, position_table, token_names
 from toytrans.model.build import as_transformer
-from toytrans.model.transformer import Transformer
-from toytrans.tokens import BOS_ID, EOS_ID, PAD_ID, Vocabulary
+from toytrans.tokens import BOS_ID, EOS_ID, PAD_ID
 from toytrans.training.run import Run
 
 ACTIVATIONS = {"relu": "RELU", "gelu": "GELU", "gelu_tanh": "GELUTanh"}
 
-BUCKETS = {"t5": 16, "relative": 32}
-"""Numbers per head and direction with which CTranslate2 expresses a bias by distance. As in T5, the
-first half hold one distance each. Of `relative` all others hold the same number."""
-
 FARTHEST = 128
-"""Where the last bucket begins."""
-
-
-def write(run: Run, path: Path) -> None:
-    """Write the model and its vocabulary."""
-    path.mkdir(exist_ok=True)
-    converted(as_transformer(run.model), run.vocabulary).save(str(path))
+"""The distance at which the last bucket of `t5` begins."""
 
 
 @torch.no_grad()
-def converted(model: Transformer, vocabulary: Vocabulary, places: int = PLACES) -> Any:
-    """A model of CTranslate2 in fp32. places: rows of its table of positions."""
+def write(run: Run, path: Path) -> None:
+    """Write the model, in fp32, and its vocabulary."""
     from ctranslate2.specs import TransformerSpec, transformer_spec
     from ctranslate2.specs.common_spec import Activation
 
+    model = as_transformer(run.model)
     config, positions = model.config, model.config.positions
-    encoder, decoder = model.encoder_stack(), model.decoder_stack()
     options: dict[str, Any] = {
         "pre_norm": config.norm == "pre",
         "activation": Activation[ACTIVATIONS[config.activation]],
-        "relative_attention_bias": positions in BUCKETS,
+        "relative_attention_bias": positions == "t5",
     }
     if positions == "rotary":
         options |= {"rotary_dim": config.d_model // config.n_heads, "rotary_interleave": False}
+    stacks: dict[str, Any] = {"encoder": model.encoder_stack(), "decoder": model.decoder_stack()}
+    encoder, decoder = (len(stack) for stack in stacks.values())
     spec = TransformerSpec(
-        transformer_spec.TransformerEncoderSpec(len(encoder), config.n_heads, **options),
-        transformer_spec.TransformerDecoderSpec(len(decoder), config.n_heads, **options),
+        transformer_spec.TransformerEncoderSpec(encoder, config.n_heads, **options),
+        transformer_spec.TransformerDecoderSpec(decoder, config.n_heads, **options),
     )
     spec.encoder.embeddings[0].weight = _array(model.src_embedding.weight)
     spec.decoder.embeddings.weight = _array(model.tgt_embedding.weight)
     spec.decoder.projection.weight = _array(model.output.weight)
-    if positions in BUCKETS:
-        _fill_biases(spec, encoder, decoder)
-    elif positions != "rotary":
-        table = _array(position_table(model, places))
-        for side in (spec.encoder, spec.decoder):
-            side.position_encodings.encodings = table
-    for name in ("encoder", "decoder"):
+    for name, stack in stacks.items():
+        side = getattr(spec, name)
+        if positions not in ("t5", "rotary"):
+            side.position_encodings.encodings = _array(position_table(model))
         if config.norm == "pre":
-            _fill_norm(getattr(spec, name).layer_norm, getattr(model, f"{name}_norm"))
-    layers = [*spec.encoder.layer, *spec.decoder.layer]
-    for theirs, layer in zip(layers, [*encoder, *decoder], strict=True):
-        _fill_layer(theirs, layer)
-    names = token_names(vocabulary)
+            _fill_norm(side.layer_norm, getattr(model, f"{name}_norm"))
+        for theirs, layer in zip(side.layer, stack, strict=True):
+            _fill_layer(theirs, layer)
+            if positions == "t5":
+                rows = layer.self_attention.bias_table.T  # (buckets, H), the past before the future
+                rows = rows[: len(rows) // 2] if name == "decoder" else rows
+                theirs.self_attention.relative_attention_bias = _array(rows)
+                theirs.self_attention.relative_attention_max_distance = np.int32(FARTHEST)
+    names = token_names(run.vocabulary)
     spec.register_source_vocabulary(names)
     spec.register_target_vocabulary(names)
     # it wants a token for unknown symbols
@@ -73,7 +65,8 @@ def converted(model: Transformer, vocabulary: Vocabulary, places: int = PLACES) 
     spec.config.layer_norm_epsilon = nn.LayerNorm(config.d_model).eps
     spec.validate()
     spec.optimize()
-    return spec
+    path.mkdir(exist_ok=True)
+    spec.save(str(path))
 
 
 def _fill_layer(theirs: Any, layer: Any) -> None:
@@ -98,25 +91,6 @@ def _fill_layer(theirs: Any, layer: Any) -> None:
 
 def _fill_norm(theirs: Any, norm: Any) -> None:
     theirs.gamma, theirs.beta = _array(norm.weight), _array(norm.bias)
-
-
-def _fill_biases(spec: Any, encoder: list[Any], decoder: list[Any]) -> None:
-    """The biases of every layer's self-attention; the decoder's look back only."""
-    for theirs, layers, ways in ((spec.encoder, encoder, 2), (spec.decoder, decoder, 1)):
-        for their_layer, layer in zip(theirs.layer, layers, strict=True):
-            rows = _bias_rows(layer.self_attention.bias_table.T)
-            attention = their_layer.self_attention
-            attention.relative_attention_bias = _array(rows[: ways * len(rows) // 2])
-            attention.relative_attention_max_distance = np.int32(FARTHEST)
-
-
-def _bias_rows(table: Tensor) -> Tensor:
-    """A table of `t5` (32, H) or `relative` (33, H) by bucket, the past before the future."""
-    if len(table) == 2 * BUCKETS["t5"]:
-        return table
-    reach = len(table) // 2
-    steps = torch.arange(BUCKETS["relative"]).clamp(max=reach)
-    return torch.cat((table[reach + steps], table[reach - steps]))
 
 
 def _array(values: Tensor) -> Any:

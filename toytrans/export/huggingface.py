@@ -5,8 +5,6 @@ post-norm with sinusoidal positions: Marian. It makes its table itself, all sine
     cosines, so the width of the model is put into that order.
 """
 
-import contextlib
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +12,10 @@ import torch
 from torch import Tensor
 
 from toytrans.data.pairs import TARGET_SLACK, pad_rows
-from toytrans.export.shared import PLACES, Decoder, Rows, position_table, token_names
+from toytrans.export.shared import Decoder, Rows, position_table, token_names
 from toytrans.model.build import as_transformer
 from toytrans.model.transformer import Transformer
-from toytrans.tokens import BOS_ID, EOS_ID, PAD_ID, Vocabulary
+from toytrans.tokens import BOS_ID, EOS_ID, PAD_ID
 from toytrans.training.run import Run
 
 SPECIALS = {
@@ -34,99 +32,75 @@ def write(run: Run, path: Path) -> None:
 
     `generate` stops where decoding here would, for the longest source of training or test.
     """
+    import transformers
+
     theirs = converted(as_transformer(run.model))
     longest = max(run.facts.train_length[1], (run.config.data.test_length or (0, 0))[1])
     settings = theirs.generation_config
     limit = run.facts.target_growth * longest + TARGET_SLACK
     settings.max_new_tokens = min(limit, settings.max_new_tokens)
-    with _without_bars():
-        theirs.save_pretrained(path)
-    tokenizer(run.vocabulary).save_pretrained(path)
-
-
-@contextlib.contextmanager
-def _without_bars() -> Iterator[None]:
-    """No progress bars of transformers, which flash up for milliseconds."""
-    from transformers.utils import logging
-
-    shown = logging.is_progress_bar_enabled()
-    logging.disable_progress_bar()
-    try:
-        yield
-    finally:
-        if shown:
-            logging.enable_progress_bar()
+    transformers.utils.logging.disable_progress_bar()  # it flashes up for milliseconds
+    theirs.save_pretrained(path)
+    _tokenizer(token_names(run.vocabulary)).save_pretrained(path)
 
 
 @torch.no_grad()
-def converted(model: Transformer, places: int = PLACES) -> Any:
-    """A model of transformers in fp32 and eval mode. places: rows of its table of positions."""
+def converted(model: Transformer) -> Any:
+    """A model of transformers in fp32 and eval mode."""
     import transformers
 
-    pre, width = model.config.norm == "pre", model.config.d_model
-    table = position_table(model, places)
-    settings = _settings(model, len(table))
-    if pre:
-        config: Any = transformers.BlenderbotConfig(**settings, encoder_no_repeat_ngram_size=0)
-        theirs: Any = transformers.BlenderbotForConditionalGeneration(config)
+    config, table = model.config, position_table(model)
+    width, ties = config.d_model, config.tie_embeddings
+    settings: dict[str, Any] = {
+        "vocab_size": len(model.output.weight),
+        "d_model": width,
+        "max_position_embeddings": len(table),
+        "activation_function": ACTIVATIONS[config.activation],
+        "scale_embedding": True,
+        "tie_word_embeddings": ties,
+        "forced_eos_token_id": None,
+        **SPECIALS,
+    }
+    settings |= dict.fromkeys(
+        ("dropout", "attention_dropout", "activation_dropout"), config.dropout
+    )
+    stacks: dict[str, Any] = {"encoder": model.encoder_stack(), "decoder": model.decoder_stack()}
+    for side, stack in stacks.items():
+        sizes = {"layers": len(stack), "attention_heads": config.n_heads, "ffn_dim": config.d_ff}
+        settings |= {f"{side}_{name}": size for name, size in sizes.items()}
+    weights = {
+        "lm_head.weight": model.output.weight,
+        "model.encoder.embed_tokens.weight": model.src_embedding.weight,
+        "model.decoder.embed_tokens.weight": model.tgt_embedding.weight,
+    }
+    for side, stack in stacks.items():
+        for number, layer in enumerate(stack):
+            for name, values in _layer(layer).items():
+                weights[f"model.{side}.layers.{number}.{name}"] = values
+        for name, values in getattr(model, f"{side}_norm").state_dict().items():  # of pre-norm
+            weights[f"model.{side}.layer_norm.{name}"] = values
+    if config.norm == "pre":
+        settings["encoder_no_repeat_ngram_size"] = 0
+        theirs: Any = transformers.BlenderbotForConditionalGeneration(
+            transformers.BlenderbotConfig(**settings)
+        )
         order = torch.arange(width)
     else:
-        shared = model.config.tie_embeddings
-        config = transformers.MarianConfig(**settings, share_encoder_decoder_embeddings=shared)
-        theirs = transformers.MarianMTModel(config)
+        settings["share_encoder_decoder_embeddings"] = ties
+        theirs = transformers.MarianMTModel(transformers.MarianConfig(**settings))
         order = torch.cat((torch.arange(0, width, 2), torch.arange(1, width, 2)))
-    weights = {
-        name: _in_order(name, values.float(), order) for name, values in _weights(model).items()
-    }
-    for side in ("encoder", "decoder"):
+    if ties or config.norm == "pre":  # Blenderbot always has it
+        weights["model.shared.weight"] = model.src_embedding.weight
+    weights = {name: _in_order(name, values.float(), order) for name, values in weights.items()}
+    for side in stacks:
         name = f"model.{side}.embed_positions.weight"
-        weights[name] = table if pre else theirs.get_parameter(name)
+        weights[name] = table if config.norm == "pre" else theirs.get_parameter(name)
     weights["final_logits_bias"] = theirs.final_logits_bias  # zero
     theirs.load_state_dict(weights)  # strict: nothing is left over on either side
     theirs.generation_config = transformers.GenerationConfig(
         suppress_tokens=[PAD_ID, BOS_ID], max_new_tokens=len(table) - 1, **SPECIALS
     )
     return theirs.eval()
-
-
-def _settings(model: Transformer, places: int) -> dict[str, Any]:
-    """Settings that BlenderbotConfig and MarianConfig share."""
-    config = model.config
-    settings: dict[str, Any] = {
-        "vocab_size": len(model.output.weight),
-        "d_model": config.d_model,
-        "max_position_embeddings": places,
-        "activation_function": ACTIVATIONS[config.activation],
-        "scale_embedding": True,
-        "tie_word_embeddings": config.tie_embeddings,
-        "forced_eos_token_id": None,
-        "dropout": config.dropout,
-        "attention_dropout": config.dropout,
-        "activation_dropout": config.dropout,
-    }
-    depths = {"encoder": config.n_encoder_layers, "decoder": config.n_decoder_layers}
-    for side, depth in depths.items():
-        settings |= {f"{side}_layers": depth, f"{side}_attention_heads": config.n_heads}
-        settings[f"{side}_ffn_dim"] = config.d_ff
-    return settings | SPECIALS
-
-
-def _weights(model: Transformer) -> dict[str, Tensor]:
-    """The weights under the names of transformers, without positions."""
-    weights = {
-        "lm_head.weight": model.output.weight,
-        "model.encoder.embed_tokens.weight": model.src_embedding.weight,
-        "model.decoder.embed_tokens.weight": model.tgt_embedding.weight,
-    }
-    if model.config.tie_embeddings or model.config.norm == "pre":  # Blenderbot always has it
-        weights["model.shared.weight"] = model.src_embedding.weight
-    for side, stack in (("encoder", model.encoder_stack()), ("decoder", model.decoder_stack())):
-        for number, layer in enumerate(stack):
-            for name, values in _layer(layer).items():
-                weights[f"model.{side}.layers.{number}.{name}"] = values
-        for name, values in getattr(model, f"{side}_norm").state_dict().items():  # of pre-norm
-            weights[f"model.{side}.layer_norm.{name}"] = values
-    return weights
 
 
 def _layer(layer: Any) -> dict[str, Tensor]:
@@ -154,12 +128,11 @@ def _in_order(name: str, values: Tensor, order: Tensor) -> Tensor:
     return values[:, order] if any(part in name for part in reads) else values
 
 
-def tokenizer(vocabulary: Vocabulary) -> Any:
+def _tokenizer(names: list[str]) -> Any:
     """Splits at blanks, and ends every sequence with EOS."""
     from tokenizers import Tokenizer, models, pre_tokenizers, processors
     from transformers import PreTrainedTokenizerFast
 
-    names = token_names(vocabulary)
     made: Any = Tokenizer(models.WordLevel({name: i for i, name in enumerate(names)}, ""))
     made.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     pad, bos, eos = names[:3]
@@ -175,8 +148,7 @@ def decoder(path: Path) -> Decoder:
     """Decodes with `generate`; the sources of a call are one padded batch."""
     from transformers import AutoModelForSeq2SeqLM
 
-    with _without_bars():
-        model = AutoModelForSeq2SeqLM.from_pretrained(path, local_files_only=True)
+    model = AutoModelForSeq2SeqLM.from_pretrained(path, local_files_only=True)
 
     @torch.inference_mode()
     def decode(src: Rows, most: int) -> Rows:

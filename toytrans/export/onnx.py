@@ -25,53 +25,46 @@ from toytrans.tokens import BOS_ID, EOS_ID
 from toytrans.training.run import Run
 
 
-class _Encoder(nn.Module):
-    """What encoder.onnx computes."""
+class _Part(nn.Module):
+    """What encoder.onnx computes of one input, and decoder.onnx of three."""
 
     def __init__(self, model: PlainTransformer) -> None:
         super().__init__()
         self.model = model
 
-    def forward(self, src: Tensor) -> Tensor:
-        return self.model.encode(src)
-
-
-class _Decoder(_Encoder):
-    """What decoder.onnx computes."""
-
-    def forward(self, tgt: Tensor, memory: Tensor, src: Tensor) -> Tensor:  # type: ignore[override]
-        return self.model.decode(tgt, memory, src)[:, -1]
+    def forward(self, *inputs: Tensor) -> Tensor:
+        return self.model.decode(*inputs)[:, -1] if len(inputs) > 1 else self.model.encode(*inputs)
 
 
 def write(run: Run, path: Path) -> None:
-    """Write the folder."""
+    """Write the folder. The graphs take any number of rows and places."""
     path.mkdir(exist_ok=True)
     facts = about(run)
     model = PlainTransformer(weights_of(run), facts).eval()
     src, tgt = torch.full((2, 5), EOS_ID), torch.full((2, 3), BOS_ID)
-    memory = model.encode(src)
-    _export(_Encoder(model), (src,), path / "encoder.onnx", "memory")
-    _export(_Decoder(model), (tgt, memory, src), path / "decoder.onnx", "logits")
+    rows, sources, targets = (torch.export.Dim(name, min=1) for name in ("rows", "src", "tgt"))
+    of_src, of_tgt = {0: rows, 1: sources}, {0: rows, 1: targets}
+    parts = {
+        "encoder": ("memory", {"src": (src, of_src)}),
+        "decoder": (
+            "logits",
+            {"tgt": (tgt, of_tgt), "memory": (model.encode(src), of_src), "src": (src, of_src)},
+        ),
+    }
+    for name, (output, given) in parts.items():
+        inputs, shapes = zip(*given.values(), strict=True)
+        with _quiet(), torch.no_grad():
+            graph = torch.export.export(_Part(model).eval(), inputs, dynamic_shapes=(shapes,))
+            torch.onnx.export(
+                graph,
+                f=path / f"{name}.onnx",
+                input_names=list(given),
+                output_names=[output],
+                dynamo=True,
+                external_data=False,
+                verbose=False,
+            )
     (path / "model.json").write_text(json.dumps(facts, ensure_ascii=False, indent=1) + "\n")
-
-
-def _export(model: nn.Module, inputs: tuple[Tensor, ...], path: Path, output: str) -> None:
-    """Write one graph, whose numbers of rows and places are free."""
-    rows, src, tgt = (torch.export.Dim(name, min=1) for name in ("rows", "src", "tgt"))
-    names = ["tgt", "memory", "src"] if len(inputs) == 3 else ["src"]
-    lengths = {"src": src, "memory": src, "tgt": tgt}
-    shapes = tuple({0: rows, 1: lengths[name]} for name in names)
-    with _quiet(), torch.no_grad():
-        graph = torch.export.export(model.eval(), inputs, dynamic_shapes=shapes)
-        torch.onnx.export(
-            graph,
-            f=path,
-            input_names=names,
-            output_names=[output],
-            dynamo=True,
-            external_data=False,
-            verbose=False,
-        )
 
 
 @contextlib.contextmanager

@@ -19,9 +19,9 @@ PLACES = 1024
 """Longest sequence of a format with a table of positions, where the model itself has no limit."""
 
 
-def position_table(model: Transformer, places: int = PLACES) -> Tensor:
-    """What positions add to embeddings, in fp32: (places or the model's own limit, D)."""
-    nothing = torch.zeros(1, model.config.max_length or places, model.config.d_model)
+def position_table(model: Transformer) -> Tensor:
+    """What positions add to embeddings, in fp32: (PLACES or the model's own limit, D)."""
+    nothing = torch.zeros(1, model.config.max_length or PLACES, model.config.d_model)
     return model.positions.embed(nothing.to(model.output.weight))[0].detach().float()
 
 

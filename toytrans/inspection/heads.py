@@ -1,15 +1,9 @@
 """What each attention head looks at in a translation, and the simple rule that it follows.
 
-Rules are measured on pairs with their true targets as decoder input.
-
-A rule names one key for each query, by places. The symbols of a sequence have places 1 to n, BOS
-has place 0 and EOS has place n + 1. A query counts if its token is a symbol:
-
-    encoder   the symbols of the source; t is the place of the symbol
-    decoder   the symbols of tgt_in; t is the place of the symbol
-    cross     the symbols of tgt_out; t is the place of the symbol that the decoder predicts
-
-Pads never count. Queries that see only one key do not count either.
+Rules are measured on pairs with their true targets as decoder input. A rule names one key for each
+query, by places. The symbols of a sequence have places 1 to n, BOS has place 0 and EOS has place
+n + 1. A query counts if its token is a symbol of the source (encoder), of tgt_in (decoder), or of
+tgt_out (cross: the symbol that the decoder predicts), and if it sees more than one key.
 
     share     the share of the queries whose largest weight is on the key of the rule
     weight    the mean weight on that key
@@ -19,7 +13,6 @@ Share and weight are zero for queries whose rule names no visible key. All rules
 same queries. Two rules may name the same key for some queries: the middle symbol is its own mirror.
 """
 
-import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple
@@ -29,26 +22,25 @@ from torch import Tensor
 
 from toytrans.data.batches import Batch, evaluation_batches, make_batch
 from toytrans.data.open import open_dataset
-from toytrans.data.pairs import Pairs, pad_rows
+from toytrans.data.pairs import Pairs
 from toytrans.errors import UserError
 from toytrans.evaluation import BATCH_TOKENS, wilson_interval
-from toytrans.html import Cell, html_beside, html_table
+from toytrans.html import Cell, html_beside, html_grid, html_table
 from toytrans.inspection.record import Part, capture
-from toytrans.inspection.shown import MOST_CELLS, batch_of_run
+from toytrans.inspection.shown import batch_of_run
 from toytrans.inspection.table import CLOSED
-from toytrans.model.build import as_transformer
 from toytrans.model.decoding import greedy
 from toytrans.model.seq2seq import Seq2Seq
 from toytrans.tokens import BOS_ID, EOS_ID, FIRST_SYMBOL_ID, PAD_ID
 from toytrans.training.run import Run
 
-NEAR = ("previous", "next")
-BESIDE = ("before mirror", "after mirror")
-ENDS = ("first", "end")
 RULES: dict[Part, tuple[str, ...]] = {
-    "encoder": ("itself", "mirror place", *NEAR, *ENDS),
-    "decoder": ("itself", *NEAR, "first"),
-    "cross": ("same place", "mirror place", *NEAR, *BESIDE, *ENDS),
+    "encoder": ("itself", "mirror place", "previous", "next", "first", "end"),
+    "decoder": ("itself", "previous", "next", "first"),
+    "cross": (
+        *("same place", "mirror place", "previous", "next"),
+        *("before mirror", "after mirror", "first", "end"),
+    ),
 }
 """The rules of each part; `named_keys` defines their places. In a decoder, "next" needs a broken
 mask."""
@@ -68,28 +60,8 @@ class Choice(NamedTuple):
     layer: int | None = None
     head: int | None = None
 
-    def check(self, model: Seq2Seq) -> None:
-        """Raises UserError if the model has no such layer or head."""
-        depths = depths_of(model)
-        heads = model.config.n_heads
-        chosen = {part: depth for part, depth in depths.items() if self.part in (None, part)}
-        if not chosen:
-            raise UserError(f"part {self.part}: no such part; there are {', '.join(depths)}")
-        if self.layer is not None and not 1 <= self.layer <= max(chosen.values()):
-            layers = ", ".join(f"{part} {depth}" for part, depth in chosen.items())
-            raise UserError(f"layer {self.layer}: no such layer; layers of this model: {layers}")
-        if self.head is not None and not 1 <= self.head <= heads:
-            raise UserError(f"head {self.head}: no such head; give 1 to {heads}")
-
 
 ALL = Choice()
-
-
-def depths_of(model: Seq2Seq) -> dict[Part, int]:
-    """How many attentions each part has. Raises UserError."""
-    config = as_transformer(model).config
-    encoder, decoder = config.n_encoder_layers, config.n_decoder_layers
-    return {"encoder": encoder, "decoder": decoder, "cross": decoder}
 
 
 class Head(NamedTuple):
@@ -145,12 +117,10 @@ class HeadReport:
         return " or ".join(fit.rule for fit in self.fits if fit.share == self.best.share)
 
     @property
-    def name(self) -> str:
-        return f"{self.part} layer {self.layer} head {self.head}"
-
-    @property
-    def rule(self) -> str:
-        return f"{self.label} {self.best.share:.2f}" if self.best.holds else self.label
+    def title(self) -> str:
+        """The head, its label, and the share if the rule holds."""
+        share = f" {self.best.share:.2f}" if self.best.holds else ""
+        return f"{self.part} layer {self.layer} head {self.head}: {self.label}{share}"
 
     def to_dict(self) -> dict[str, Any]:
         """Everything as plain values."""
@@ -166,68 +136,54 @@ def axes(part: Part, batch: Batch) -> tuple[Tensor, Tensor]:
     return (tgt_in, tgt_in) if part == "decoder" else (tgt_out, src)
 
 
-# Weights --------------------------------------------------------------------------------------
-
-
 def attend(model: Seq2Seq, batch: Batch, choice: Choice = ALL) -> list[Head]:
-    """Every chosen head, from one forward pass. Raises UserError."""
-    found = []
-    for (part, layer), call in capture(model, batch).items():
+    """Every chosen head, from one forward pass. Raises UserError, also if there is none."""
+    found, calls = [], capture(model, batch)
+    for (part, layer), call in calls.items():
         if choice.part not in (None, part) or choice.layer not in (None, layer):
             continue
         weights, mask = call.intermediates().weights, call.context.mask  # (B, H, Tq, Tk)
-        if not bool(weights.isfinite().all()):
-            raise UserError(
-                f"{part} layer {layer}: the weights are not finite, so the model has diverged; "
-                "choose an earlier checkpoint, or train again with a lower train.lr"
-            )
-        visible = torch.ones_like(weights[:, 0], dtype=torch.bool)
+        visible = torch.ones_like(weights[:, 0]).bool()
         visible = visible if mask is None else mask[:, 0].expand_as(visible)
         for number, each in enumerate(weights.unbind(1), 1):
             if choice.head in (None, number):
                 found.append(Head(part, layer, number, each, visible))
+    if not found:
+        wanted = ", ".join(f"{k} {v}" for k, v in choice._asdict().items() if v is not None)
+        depths = ", ".join(f"{part} {depth}" for part, depth in dict(calls.keys()).items())
+        heads = model.config.n_heads
+        raise UserError(f"{wanted}: no such layer or head; layers: {depths}; heads: 1 to {heads}")
     return found
 
 
 # Rules ----------------------------------------------------------------------------------------
 
 
-class Queries(NamedTuple):
-    """What one head does at the N queries that count, under R rules.
-
-    hits: (N, R) bool, whether the largest weight is on the named key.
-    weights: (N, R), the weight on that key; 0 where there is none.
-    chances: (N, R), of a hit if a key were picked at random.
-    """
-
-    hits: Tensor
-    weights: Tensor
-    chances: Tensor
-
-
 def measure(attended: Iterable[tuple[list[Head], Batch]]) -> list[HeadReport]:
     """Fit the rules to every head, over all queries of some batches."""
-    found: dict[tuple[Part, int, int], list[Queries]] = {}
+    sums: dict[tuple[Part, int, int], Tensor] = {}
     for heads, batch in attended:
         named = {part: named_keys(part, batch) for part in {head.part for head in heads}}
         for head in heads:
-            found.setdefault(head[:3], []).append(_queries(head, *named[head.part]))
-    return [_report(*place, parts) for place, parts in found.items()]
+            found = _sums(head, *named[head.part])
+            sums[head[:3]] = sums[head[:3]] + found if head[:3] in sums else found
+    reports = []
+    for (part, layer, number), found in sums.items():
+        queries, fits = int(found[0, 0]), []
+        for rule, (_, hits, weight, chance) in zip(RULES[part], found.T.tolist(), strict=True):
+            share, weight, chance = (each / max(queries, 1) for each in (hits, weight, chance))
+            interval = wilson_interval(int(hits), queries)
+            fits.append(Fit(rule, share, *interval, weight, chance))
+        fits.sort(key=lambda fit: (-fit.share, -fit.weight))
+        reports.append(HeadReport(part, layer, number, queries, tuple(fits)))
+    return reports
 
 
-def _report(part: Part, layer: int, number: int, parts: list[Queries]) -> HeadReport:
-    hits, weights, chances = (torch.cat(each) for each in zip(*parts, strict=True))
-    queries, fits = len(hits), []
-    sums = (each.sum(0).tolist() for each in (hits, weights, chances))
-    for rule, hit, weight, chance in zip(RULES[part], *sums, strict=True):
-        share, weight, chance = (each / max(queries, 1) for each in (hit, weight, chance))
-        fits.append(Fit(rule, share, *wilson_interval(hit, queries), weight, chance))
-    fits.sort(key=lambda fit: (-fit.share, -fit.weight))
-    return HeadReport(part, layer, number, queries, tuple(fits))
+def _sums(head: Head, named: Tensor, counted: Tensor) -> Tensor:
+    """(4, R): for each rule the queries that count, the hits, and the sums of weights and chances.
 
-
-def _queries(head: Head, named: Tensor, counted: Tensor) -> Queries:
-    """Compare a head with the keys that rules name (B, Tq, R). counted: (B, Tq) bool."""
+    named: (B, Tq, R), the keys that rules name. counted: (B, Tq) bool.
+    """
     choices = head.visible.sum(-1, keepdim=True)
     counted = counted & (choices[..., 0] > 1)
     keys = named.clamp(min=0)
@@ -238,7 +194,8 @@ def _queries(head: Head, named: Tensor, counted: Tensor) -> Queries:
     hits = (largest[..., None] == keys) & valid
     weights = head.weights.double().gather(-1, keys) * valid
     chances = valid / choices.clamp(min=1).double()
-    return Queries(*(each[counted].cpu() for each in (hits, weights, chances)))
+    found = torch.stack((torch.ones_like(weights), hits, weights, chances))
+    return found[:, counted].sum(1).cpu()
 
 
 def named_keys(part: Part, batch: Batch) -> tuple[Tensor, Tensor]:
@@ -253,7 +210,7 @@ def named_keys(part: Part, batch: Batch) -> tuple[Tensor, Tensor]:
     t = index + 1 - (0 if part == "cross" else bos)  # (1 or B, Tq)
     last = symbols if part == "decoder" else symbols + 1  # tgt_in has no EOS
     first = 1 - bos  # places first .. last have a key
-    mirror = symbols + 1 - t
+    mirror, named = symbols + 1 - t, []
     places = {
         "itself": t,
         "same place": t.where(t <= symbols, -1),
@@ -265,7 +222,6 @@ def named_keys(part: Part, batch: Batch) -> tuple[Tensor, Tensor]:
         "first": first,
         "end": symbols + 1,
     }
-    named = []
     for rule in RULES[part]:
         place = places[rule]
         inside = (place >= first) & (place <= last)
@@ -303,14 +259,13 @@ class AttentionMaps:
         """Each head on one pair, with tokens named by `name`."""
         for report, head in zip(self.heads, self.shown, strict=True):
             queries, keys = (ids[row].tolist() for ids in axes(head.part, self.batch))
-            closed = head.weights[row].masked_fill(~head.visible[row], torch.nan).tolist()
+            real = [i for i, query in enumerate(queries) if query != PAD_ID]
+            lines = zip(head.weights[row, real].tolist(), head.visible[row, real], strict=True)
             cells = [
-                [None if math.isnan(weight) else weight for weight in line]
-                for query, line in zip(queries, closed, strict=True)
-                if query != PAD_ID
+                [x if seen else None for x, seen in zip(line, open_, strict=True)]
+                for line, open_ in lines
             ]
-            names = [name(query) for query in queries if query != PAD_ID]
-            yield HeadMap(report, names, [*map(name, keys)], cells)
+            yield HeadMap(report, [name(queries[i]) for i in real], [*map(name, keys)], cells)
 
     def text(self, row: int) -> str:
         """A source and its translation."""
@@ -318,15 +273,6 @@ class AttentionMaps:
         decode = self.run.vocabulary.decode  # it stops at EOS and leaves BOS out
         text = "  ->  ".join(" ".join(decode(ids)) for ids in (src, tgt_out))
         return text if EOS_ID in tgt_out else f"{text}  (cut off: it did not end)"
-
-    def largest_on_a_pad(self) -> float | None:
-        """The largest weight that a real query puts on a pad; None in a batch without pads."""
-        largest = []
-        for head in self.shown:
-            queries, keys = axes(head.part, self.batch)
-            cells = (queries != PAD_ID)[:, :, None] & (keys == PAD_ID)[:, None]
-            largest += [float(head.weights[cells].max())] if bool(cells.any()) else []
-        return max(largest, default=None)
 
     def to_dict(self) -> dict[str, Any]:
         """Everything as plain values; ids and weights include pads."""
@@ -343,51 +289,33 @@ class AttentionMaps:
         }
 
     def __repr__(self) -> str:
-        lines = [f"attention of {self.run.title}; rules measured on {self.basis}"]
-        lines += [f"  {head.name}: {head.rule}" for head in self.heads]
-        return "\n".join(lines)
+        title = f"attention of {self.run.title}; rules measured on {self.basis}"
+        return "\n  ".join([title, *(head.title for head in self.heads)])
 
     def _repr_html_(self) -> str:
-        rows = [
-            (head.name, [head.label, *(f"{x:.2f}" for x in (best.share, best.weight, best.chance))])
-            for head in self.heads
-            for best in [head.best]
-        ]
+        """The rule of each head, then its weights: blue for 1, white for 0."""
+        rows = []
+        for head in self.heads:
+            name, best = head.title.partition(":")[0], head.best
+            shares = [f"{x:.2f}" for x in (best.share, best.weight, best.chance)]
+            rows.append((name, [head.label, *shares]))
         title = f"Attention of {self.run.title}; rules measured on {self.basis}"
-        table = html_table(title, ("rule", "share", "weight", "chance"), rows)
-        cells = sum(head.weights.numel() for head in self.shown)
-        if cells > MOST_CELLS:
-            left_out = f"{cells:,} weights are not shown; choose a part, a layer or a head"
-            return html_beside(left_out, [table])
-        return table + "".join(
-            html_beside(
-                f"pair {row + 1}: queries down, keys across",
-                map(_map_html, self.of_pair(row, self.run.vocabulary.name)),
-            )
-            for row in range(len(self.batch.src))
-        )
+        parts = [html_table(title, ("rule", "share", "weight", "chance"), rows)]
+        for row in range(len(self.batch.src)):
+            maps = map(_map_html, self.of_pair(row, self.run.vocabulary.name))
+            parts.append(html_beside(f"pair {row + 1}: queries down, keys across", maps))
+        return "".join(parts)
 
 
 def _map_html(shown: HeadMap) -> str:
-    rows = [
-        (
-            query,
-            [
-                _cell(f"{query} -> {key}", *each)
-                for key, *each in zip(shown.keys, line, strict=True)
-            ],
-        )
-        for query, line in zip(shown.queries, shown.weights, strict=True)
-    ]
-    return html_table(f"{shown.head.name}: {shown.head.rule}", shown.keys, rows)
+    def cell(q: int, k: int) -> Cell:
+        weight, hint = shown.weights[q][k], f"{shown.queries[q]} -> {shown.keys[k]}"
+        if weight is None:
+            return Cell(CLOSED, f"{hint}: masked")
+        light = round(255 - 180 * weight)
+        return Cell(f"{weight:.2f}", f"{hint}: {weight:.4f}", f"rgb({light}, {light}, 255)")
 
-
-def _cell(hint: str, weight: float | None) -> Cell:
-    """Blue for 1, white for 0."""
-    if weight is None:
-        return Cell(CLOSED, f"{hint}: masked")
-    light = round(255 - 180 * weight)
-    return Cell(f"{weight:.2f}", f"{hint}: {weight:.4f}", f"rgb({light}, {light}, 255)")
+    return html_grid(shown.head.title, shown.queries, shown.keys, cell)
 
 
 def maps_of(
@@ -406,19 +334,22 @@ def maps_of(
     rules are measured; 0 = the pairs shown. most: pairs that are shown. follow: called with what
     is being done.
     """
-    choice.check(run.model)
-    valid = validation_pairs(run, sample) if sample else None
     if targets is not None:
-        batch, shown = batch_of_run(run, sequences, targets).batch, "pairs"
+        batch = batch_of_run(run, sequences, targets).batch
     else:
-        src = _sources(run, sequences, valid)[:most]
-        batch, shown = translated(run.model, src, run.facts.target_growth), "translations"
+        if sequences:
+            src = batch_of_run(run, sequences, [""] * len(sequences)).batch.src
+        else:
+            shown = few(validation_pairs(run, sample or CANDIDATES))
+            src = make_batch(shown, run.config.source_bos).src
+        batch = translated(run.model, src[:most], run.facts.target_growth)
     heads = attend(run.model, batch, choice)
-    if valid is None:
-        basis = f"the {shown} shown ({len(batch.src)})"
-        return AttentionMaps(run, batch, heads, measure([(heads, batch)]), basis)
-    reports = measure(attended(run, valid, choice, follow))
-    return AttentionMaps(run, batch, heads, reports, f"{len(valid)} validation pairs")
+    if sample:
+        valid = validation_pairs(run, sample)
+        reports = measure(attended(run, valid, choice, follow))
+        return AttentionMaps(run, batch, heads, reports, f"{len(valid)} validation pairs")
+    basis = f"the {'translations' if targets is None else 'pairs'} shown ({len(batch.src)})"
+    return AttentionMaps(run, batch, heads, measure([(heads, batch)]), basis)
 
 
 def attended(
@@ -434,16 +365,6 @@ def attended(
             follow(f"measuring heads, {done} of {len(pairs)} pairs")
         yield attend(run.model, batch, choice), batch
         done += len(batch.src)
-
-
-def _sources(run: Run, sequences: Sequence[str], valid: Pairs | None) -> Tensor:
-    """Ids (B, S) of sequences, or of a few validation pairs. Raises UnseenSymbol."""
-    if sequences:
-        rows = [run.vocabulary.encode(sequence.split()) for sequence in sequences]
-        shown = Pairs(*pad_rows(rows), *pad_rows([[]] * len(rows)))
-    else:
-        shown = few(validation_pairs(run, CANDIDATES) if valid is None else valid)
-    return make_batch(shown, run.config.source_bos).src
 
 
 def validation_pairs(run: Run, count: int) -> Pairs:

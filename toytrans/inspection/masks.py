@@ -1,53 +1,64 @@
-"""Which query may attend to which key, and why: the masks of a batch as tables and as rows."""
+"""Which query may attend to which key, why, and what that does to the softmax: tables of masks."""
 
+import math
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from typing import get_args
 
 import torch
 from torch import Tensor
 
 from toytrans.config.names import PadMask
-from toytrans.data.batches import Batch
 from toytrans.inspection.other_libraries import convert
 from toytrans.inspection.shown import ATTENTIONS, REASONS, InspectedBatch
-from toytrans.inspection.table import CLOSED, Table, count, label, mask_cells, number, shape_of
-from toytrans.model.masks import MaskMaker, Masks, causal_mask, padding_mask
+from toytrans.inspection.table import (
+    CLOSED,
+    Table,
+    count,
+    label,
+    mask_cells,
+    number,
+    numbers,
+    shape_of,
+)
+from toytrans.model.context import AttentionContext
+from toytrans.model.masks import MaskMaker, causal_mask, padding_mask
 from toytrans.tokens import PAD_ID
 
 MARKS = f"1 = may attend, {CLOSED} = masked; queries down, keys across"
 
 
 def tables(inspected: InspectedBatch) -> Iterator[Table]:
-    """Tables 1 to 6: the batch, then every mask of every pair."""
-    yield from batch_tables(inspected)
-    for row in range(len(inspected.batch.src)):
+    """Tables 1 to 9: the batch, every mask of every pair, what masks do, and their polarity."""
+    rows = range(len(inspected.batch.src))
+    yield from (pair_table(inspected, row) for row in rows)
+    for row in rows:
         yield source_pads(inspected, row)
         yield from _both_pad_masks(inspected, row)
         yield from decoder_self(inspected, row)
         yield cross(inspected, row)
         yield from (_reasons(inspected, row, name) for name in ATTENTIONS)
+    yield _empty_rows(inspected)
+    yield _softmax_row(inspected)
+    note = (
+        "Here 1 = True = may attend, as in scaled_dot_product_attention. Other libraries mean the "
+        "opposite: --as LIBRARY prints these masks in a library's own convention."
+    )
+    yield Table("9", "Polarity", [], [], notes=(note,))
 
 
-def batch_tables(inspected: InspectedBatch) -> list[Table]:
-    """Table 1: tokens and ids of each pair, tgt_in above tgt_out, and the labels that count."""
-    pairs = [_pair(inspected, row) for row in range(len(inspected.batch.src))]
-    pairs[-1] = replace(pairs[-1], notes=notes_of_batch(inspected.batch))
-    return pairs
-
-
-def notes_of_batch(batch: Batch) -> tuple[str, str]:
+def notes_of_batch(inspected: InspectedBatch) -> tuple[str, str]:
     """Whether the targets are shifted, and which ids the masks are made from."""
-    following, labels = batch.tgt_in[:, 1:], batch.tgt_out[:, :-1]
+    _, tgt_in, tgt_out = inspected.batch
+    following, labels = tgt_in[:, 1:], tgt_out[:, :-1]
+    shift = "tgt_out is NOT tgt_in shifted by one place: a fault is in it."
     if torch.equal(following, labels.where(padding_mask(following), PAD_ID)):
         shift = "tgt_out is tgt_in shifted by one place: after reading tgt_in up to a place, the "
         shift += "decoder must predict the token below it."
-    else:
-        shift = "tgt_out is NOT tgt_in shifted by one place: a fault is in it."
-    pads = "The decoder's pad mask is made from tgt_in, the loss mask from tgt_out."
-    return shift, pads
+    return shift, "The decoder's pad mask is made from tgt_in, the loss mask from tgt_out."
 
 
-def _pair(inspected: InspectedBatch, row: int) -> Table:
+def pair_table(inspected: InspectedBatch, row: int) -> Table:
+    """Table 1: tokens and ids of a pair, tgt_in above tgt_out, and the labels that count."""
     lines: list[tuple[str, list[str]]] = []
     real = []
     for name, ids in inspected.batch.named().items():
@@ -62,60 +73,58 @@ def _pair(inspected: InspectedBatch, row: int) -> Table:
         [(name, cells + [""] * (width - len(cells))) for name, cells in lines],
         shape=f"real places: {', '.join(real)}",
         legend=f"places across; loss: 1 = label counted, {CLOSED} = label ignored",
+        notes=notes_of_batch(inspected) if row == len(inspected.batch.src) - 1 else (),
     )
 
 
 def source_pads(inspected: InspectedBatch, row: int) -> Table:
     """Table 2: from the ids of the source to the broadcast mask."""
-    mask, full = inspected.masks.encoder_self, inspected.full_mask("encoder_self")
-    note = f"{int((~full[row]).sum())} of {full[row].numel()} cells masked"
+    mask, full = inspected.masks.encoder_self, inspected.full_mask("encoder_self")[row]
+    note = f"{int((~full).sum())} of {full.numel()} cells masked"
     note += "; every query sees the same keys" if mask.shape[2] == 1 else ""
-    shapes = inspected.batch.src.shape, mask.shape
-    return _mask(inspected, "2", "Source pads", "encoder_self", row, full, shapes, note)
+    ids = inspected.batch.src
+    return _mask(inspected, "2", "Source pads", "encoder_self", row, mask, note, ids=ids)
 
 
 def _both_pad_masks(inspected: InspectedBatch, row: int) -> Iterator[Table]:
     """Table 3: pads masked as keys, and as keys and queries, whichever the model uses."""
     src = inspected.batch.src
     pads = int((~padding_mask(src[row])).sum())
-    settings: dict[PadMask, str] = {
+    effects = {
         "keys": f"Pad columns are masked. {count(pads, 'pad row')} still attend; no query reads "
         "them.",
         "keys_and_queries": f"Pad rows are masked too: {count(pads, 'row')} without a visible key.",
     }
-    for setting, effect in settings.items():
-        mask = MaskMaker(setting).encoder_self(src)
-        full = mask[:, 0].expand(-1, src.shape[1], -1)
+    for setting in get_args(PadMask):
         used = " (this model's)" if setting == inspected.model.config.pad_mask else ""
-        effect = effect if pads else "This pair has no pads, so both are the same."
+        effect = effects[setting] if pads else "This pair has no pads, so both are the same."
         notes = effect, f"model.pad_mask: {setting}{used}"
         name = f"Encoder self, {'keys only' if setting == 'keys' else label(setting)}"
-        shapes = (mask.shape,)
-        yield _mask(inspected, "3", name, "encoder_self", row, full, shapes, *notes, sees=True)
+        mask = MaskMaker(setting).encoder_self(src)
+        yield _mask(inspected, "3", name, "encoder_self", row, mask, *notes, sees=True)
 
 
 def decoder_self(inspected: InspectedBatch, row: int) -> Iterator[Table]:
     """Table 4: pads, the causal mask, and the mask that the model used."""
     tgt_in = inspected.batch.tgt_in
-    used, pads = inspected.full_mask("decoder_self"), padding_mask(tgt_in)[:, None, None, :]
-    triangle = causal_mask(tgt_in.shape[1])[None, None]  # (1, 1, T, T)
     right = MaskMaker(inspected.model.config.pad_mask).decoder_self(tgt_in)[:, 0]
     combined = "masked where either is masked"
-    if not torch.equal(used, right):
+    if not torch.equal(inspected.full_mask("decoder_self"), right):
         combined = "NOT the two combined: a fault is in it"
+    triangle, used = causal_mask(tgt_in.shape[1])[None, None], inspected.masks.decoder_self
+    past = "a query sees itself and the keys before it"
     for title, mask, note in (
-        ("pads", pads, "from tgt_in"),
-        ("triangle", triangle, "a query sees itself and the keys before it"),
-        ("as used", inspected.masks.decoder_self, combined),
+        ("pads", padding_mask(tgt_in)[:, None, None, :], "from tgt_in"),
+        ("triangle", triangle, past),
+        ("as used", used, combined),
     ):
-        full, name, sees = mask[:, 0].expand_as(used), f"Decoder self, {title}", title == "as used"
-        shapes = (mask.shape,)
-        yield _mask(inspected, "4", name, "decoder_self", row, full, shapes, note, sees=sees)
+        name = f"Decoder self, {title}"
+        yield _mask(inspected, "4", name, "decoder_self", row, mask, note, sees=mask is used)
 
 
 def cross(inspected: InspectedBatch, row: int) -> Table:
     """Table 5: target places down, source places across. Only source pads are masked."""
-    mask, full = inspected.masks.cross, inspected.full_mask("cross")
+    full = inspected.full_mask("cross")
     src, tgt_in, _ = inspected.batch
     if torch.equal(full, padding_mask(src)[:, None].expand_as(full)):
         note = "Only source pads are masked, for every query alike. The loss ignores target pads."
@@ -123,9 +132,8 @@ def cross(inspected: InspectedBatch, row: int) -> Table:
         note = "Source pads are masked as keys, and target pads as queries."
     else:
         note = "NOT the source's pads: a fault is in it."
-    return _mask(
-        inspected, "5", "Cross-attention", "cross", row, full, (src.shape, mask.shape), note
-    )
+    mask = inspected.masks.cross
+    return _mask(inspected, "5", "Cross-attention", "cross", row, mask, note, ids=src)
 
 
 def _reasons(inspected: InspectedBatch, row: int, name: str) -> Table:
@@ -158,81 +166,156 @@ def _mask(
     name: str,
     attention: str,
     row: int,
-    full: Tensor,
-    shapes: Sequence[Sequence[int]],
+    mask: Tensor,
     *notes: str,
+    ids: Tensor | None = None,
     sees: bool = False,
 ) -> Table:
-    """One pair of a mask (B, Tq, Tk). shapes: those before it was broadcast. sees: print how many
-    keys each query sees."""
+    """One pair of a mask (B or 1, 1, Tq or 1, Tk).
+
+    ids: what it is made from, for the shapes. sees: print how many keys each query sees.
+    """
     queries, keys = inspected.tokens(attention, row)
-    cells = mask_cells(full[row])
+    full = mask.expand(len(inspected.batch.src), 1, len(queries), -1)
+    cells = mask_cells(full[row, 0])
     if sees:
         keys = [*keys, "| sees"]
-        for line, seen in zip(cells, full[row].sum(-1).tolist(), strict=True):
+        for line, seen in zip(cells, full[row, 0].sum(-1).tolist(), strict=True):
             line.append(f"| {seen:>4}")
-    shape = shape_of(*shapes, (len(full), 1, *full.shape[1:]))
+    shapes: Sequence[Tensor] = [mask, full] if ids is None else [ids, mask, full]
+    shape = shape_of(*(each.shape for each in shapes))
     rows = list(zip(queries, cells, strict=True))
     return Table(number, f"{name}, pair {row + 1}", keys, rows, shape, MARKS, notes, marks=True)
+
+
+# What masks do to the numbers ----------------------------------------------------------------
+
+
+def _empty_rows(inspected: InspectedBatch) -> Table:
+    """Table 7: queries without a visible key, and what each policy makes of one: the last query of
+    encoder self-attention in the pair with the most pads."""
+    listed = []
+    for name, title in ATTENTIONS.items():
+        for row, closed in enumerate(~inspected.full_mask(name).any(-1)):
+            if places := ", ".join(map(str, closed.nonzero()[:, 0].tolist())):
+                listed.append(f"{title.lower()}, pair {row + 1}: places {places}")
+    src, call = inspected.batch.src, inspected.calls["encoder_self"]
+    row, query = int((~padding_mask(src)).sum(1).argmax()), src.shape[1] - 1
+    mask = inspected.full_mask("encoder_self")[:, None].clone()  # (B, 1, S, S)
+    which = "suppose one were masked" if mask[row, 0, query].any() else "one of them"
+    mask[row, 0, query] = False
+    context = AttentionContext.of(mask, call.context.distances, call.x.dtype)
+    place = row, 0, query
+    closed = call.intermediates(context)
+    scores = call.unmasked().masked[place]  # (Tk,), finite
+    lowest = closed.masked[place]
+    uniform = lowest.softmax(-1)
+    keys = inspected.names(src[row])
+    on_pads = number(uniform[~padding_mask(src[row])].sum(), 3)
+    return Table(
+        "7",
+        "Queries without a visible key",
+        keys,
+        [
+            ("scores", numbers(scores)),
+            ("-inf, softmax", numbers((scores - math.inf).softmax(-1), 3)),
+            ("lowest, softmax", numbers(uniform, 3)),
+            ("zeroed (here)", numbers(closed.weights[place], 3)),
+        ],
+        shape=f"{which}: query {keys[query]}, place {query}, of pair {row + 1}",
+        legend=f"weights of that query over its keys; layer 1, head 1, {inspected.weights}",
+        notes=(
+            f"In this batch: {'; '.join(listed) or 'none'}.",
+            f"-inf gives NaN. The lowest finite number ({number(lowest.min())}) gives the mean of "
+            f"all values, {on_pads} of it over pads. Zeroing gives zeros.",
+        ),
+    )
+
+
+def _softmax_row(inspected: InspectedBatch) -> Table:
+    """Table 8: from the raw product to the weight of head 1, with the mask and without it, for a
+    query of the decoder with a past, a future and pads if possible."""
+    tgt_in, call = inspected.batch.tgt_in, inspected.calls["decoder_self"]
+    width, real = tgt_in.shape[1], padding_mask(tgt_in)
+    lengths = real.sum(1).tolist()
+    # pads first, but a lone BOS has no future
+    row = max(range(len(lengths)), key=lambda r: (lengths[r] > 1, width - lengths[r]))
+    query = (lengths[row] - 1) // 2
+    place, names = (row, 0, query), inspected.names(tgt_in[row])
+    future = torch.arange(width) > query
+    masked, unmasked = call.intermediates(), call.unmasked()
+    steps = [("q k^T", masked.q[place] @ masked.k[row, 0].T), ("scaled", masked.scores[place])]
+    if call.module.cap:
+        steps.append(("capped", masked.capped[place]))
+    if call.module.score_bias(call.context) is not None:
+        steps.append(("+ bias", unmasked.masked[place]))
+    steps.append(("+ mask", masked.masked[place]))
+    rows = [(title, [*numbers(values), "|"]) for title, values in steps]
+    for prefix, version in (("", masked), ("unmasked ", unmasked)):
+        scores = version.masked[place]
+        sums = {"exp": (scores - scores.max()).exp(), "weight": version.weights[place]}
+        for title, values in sums.items():
+            total = f"| {number(values.sum(), 3)}"
+            rows.append((prefix + title, [*numbers(values, 3), total]))
+    (allowed,) = mask_cells(inspected.full_mask("decoder_self")[row, [query]])
+    leaks = []
+    for how, each in (("Without", unmasked), ("With", masked)):
+        weights = each.weights[place]
+        pads, later = (number(weights[x].sum(), 3) for x in (~real[row], future & real[row]))
+        leaks.append(f"{how} the mask {pads} of the weight is on pads and {later} on later tokens.")
+    return Table(
+        "8",
+        f"Softmax of one row: decoder self-attention, pair {row + 1}, query {names[query]} "
+        f"(place {query})",
+        [*names, "| sum"],
+        [("may attend", [*allowed, "|"]), *rows],
+        shape=f"{shape_of(masked.weights.shape)}, one row; layer 1, head 1, {inspected.weights}",
+        legend=f"scaled = q k^T x {number(call.module.scale, 3)} (heads are "
+        f"{masked.q.shape[-1]} wide); exp of x - the largest x; weight = exp / sum",
+        notes=(
+            *leaks,
+            "-1e9 does not fit into float16, whose lowest number is "
+            f"{number(torch.finfo(torch.float16).min, 0)}: it becomes -inf there.",
+        ),
+    )
 
 
 # Other libraries -----------------------------------------------------------------------------
 
 
-def polarity(library: str | None = None) -> Table:
-    """Table 9: what True means, here or in another library."""
+def converted(inspected: InspectedBatch, library: str) -> Iterator[Table]:
+    """The batch, and its masks as another library's arguments, with the shapes of the batch."""
+    rows = range(len(inspected.batch.src))
+    yield from (pair_table(inspected, row) for row in rows)
+    given = convert(inspected.masks, library, inspected.model.config.n_heads)
+    for row in rows:
+        for attention, argument, tensor, polarity in given:
+            notes = [f"{polarity}."]
+            # a triangle (T, T) belongs to every pair
+            shared = argument == "attn_mask" and tensor.dim() == 2
+            table = tensor if shared else tensor.chunk(len(rows))[row]
+            while table.dim() > 2:  # heads, or an axis of 1
+                if len(table) > 1:
+                    notes.append(f"Shown: the first of {len(table)} heads, all the same.")
+                table = table[0]
+            queries, keys = inspected.tokens(attention, row)
+            names = queries if len(table) == len(queries) else ["all"] * len(table)
+            cells = [[_cell(value) for value in line] for line in table.tolist()]
+            yield Table(
+                library,
+                f"{ATTENTIONS[attention]}: {argument}, pair {row + 1}",
+                keys,
+                list(zip(names, cells, strict=True)),
+                shape=f"{shape_of(tensor.shape)}, {str(tensor.dtype).removeprefix('torch.')}",
+                legend="T = True, F = False" if table.dtype == torch.bool else "",
+                notes=tuple(notes),
+            )
     note = (
-        "Here 1 = True = may attend, as in scaled_dot_product_attention. Other libraries mean the "
-        "opposite: --as LIBRARY prints these masks in a library's own convention."
-        if library is None
-        else f"Each mask above has the polarity of {library}, which is printed below it. Without "
-        "--as, masks have the polarity of toytrans: 1 = True = may attend."
+        f"Each mask above has the polarity of {library}, which is printed below it. Without --as, "
+        "masks have the polarity of toytrans: 1 = True = may attend."
     )
-    return Table("9", "Polarity", [], [], notes=(note,))
-
-
-def converted(inspected: InspectedBatch, row: int, library: str) -> Iterator[Table]:
-    """One pair's masks as another library's arguments. Shapes are those of the whole batch."""
-    src, tgt_in, _ = inspected.batch
-    heads = inspected.model.config.n_heads
-    twice = Masks(*(torch.cat((mask, mask)) for mask in inspected.masks))
-    arguments = convert(inspected.masks, src, tgt_in, library, heads)
-    doubled = convert(twice, torch.cat((src, src)), torch.cat((tgt_in, tgt_in)), library, heads)
-    for argument, larger in zip(arguments, doubled, strict=True):
-        table = _part(argument.tensor, larger.tensor.shape, len(src), row)
-        notes = [f"{argument.polarity}."]
-        while table.dim() > 2:  # heads, or an axis of 1
-            if len(table) > 1:
-                notes.append(f"Shown: the first of {len(table)} heads, all the same.")
-            table = table[0]
-        queries, keys = inspected.tokens(argument.attention, row)
-        names = queries if len(table) == len(queries) else ["all"] * len(table)
-        cells = [[_cell(value) for value in line] for line in table.tolist()]
-        dtype = str(argument.tensor.dtype).removeprefix("torch.")
-        yield Table(
-            library,
-            f"{ATTENTIONS[argument.attention]}: {argument.argument}, pair {row + 1}",
-            keys,
-            list(zip(names, cells, strict=True)),
-            shape=f"{shape_of(argument.tensor.shape)}, {dtype}",
-            legend="T = True, F = False" if table.dtype == torch.bool else "",
-            notes=tuple(notes),
-        )
-
-
-def _part(tensor: Tensor, doubled: Sequence[int], pairs: int, row: int) -> Tensor:
-    """The part of an argument that belongs to one pair.
-
-    doubled: the shape for the batch repeated twice, which identifies the axis of the batch, (B)
-    or (B H). A tensor without such an axis belongs to every pair.
-    """
-    for axis, (size, larger) in enumerate(zip(tensor.shape, doubled, strict=True)):
-        if size != larger:
-            return tensor.chunk(pairs, axis)[row]
-    return tensor
+    yield Table("9", "Polarity", [], [], notes=(note,))
 
 
 def _cell(value: float | bool) -> str:
-    if isinstance(value, bool):
-        return str(value)[0]
-    return str(value) if isinstance(value, int) else number(value)
+    return number(value) if isinstance(value, float) else str(value)[0]

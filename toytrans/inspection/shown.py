@@ -3,7 +3,6 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from html import escape
 from typing import Any
 
 import torch
@@ -15,7 +14,7 @@ from toytrans.data.batches import Batch, make_batch
 from toytrans.data.files import TextPair, encode_pairs
 from toytrans.data.open import open_dataset
 from toytrans.data.pairs import Dataset
-from toytrans.html import Cell, html_beside, html_table
+from toytrans.html import Cell, html_beside, html_grid
 from toytrans.inspection.record import AttentionCall, Part, capture
 from toytrans.inspection.table import CLOSED
 from toytrans.model.build import as_transformer
@@ -47,12 +46,6 @@ REASONS = {
 COLOURS = {"1": "#b7e1c0", "!": "#f2a6a6", "?": "#f2a6a6", "t": "#f6dcb0"}
 """Behind open, wrong and future cells; other masked cells are grey."""
 
-MOST_CELLS = 20_000
-"""Cells that a notebook shows."""
-
-PAIRS_OF_TRAINING = 2
-"""How many are shown of a run or a config."""
-
 
 @dataclass(frozen=True, repr=False)
 class InspectedBatch:
@@ -77,13 +70,12 @@ class InspectedBatch:
     @cached_property
     def masks(self) -> Masks:
         """The masks that the first layers received: each (B, 1, Tq or 1, Tk)."""
-        return Masks(*(self._mask(name) for name in ATTENTIONS))
-
-    def _mask(self, name: str) -> Tensor:
-        mask = self.calls[name].context.mask
-        if mask is not None:
-            return mask
-        return torch.ones_like(self.ids(name)[1], dtype=torch.bool)[:, None, None]
+        masks = []
+        for name in ATTENTIONS:
+            mask = self.calls[name].context.mask
+            every = torch.ones_like(self.ids(name)[1]).bool()[:, None, None]
+            masks.append(every if mask is None else mask)
+        return Masks(*masks)
 
     @property
     def most_padded(self) -> int:
@@ -94,11 +86,10 @@ class InspectedBatch:
     def ids(self, name: str) -> tuple[Tensor, Tensor]:
         """Ids of an attention's queries (B, Tq) and keys (B, Tk)."""
         src, tgt_in, _ = self.batch
-        return {
-            "encoder_self": (src, src),
-            "decoder_self": (tgt_in, tgt_in),
-            "cross": (tgt_in, src),
-        }[name]
+        return (
+            src if name == "encoder_self" else tgt_in,
+            tgt_in if name == "decoder_self" else src,
+        )
 
     def full_mask(self, name: str) -> Tensor:
         """A mask broadcast to (B, Tq, Tk)."""
@@ -148,9 +139,6 @@ class InspectedBatch:
 
     def _repr_html_(self) -> str:
         """The three masks of each pair: queries down, keys across."""
-        cells = sum(self.full_mask(name).numel() for name in ATTENTIONS)
-        if cells > MOST_CELLS:
-            return f"<pre>{escape(repr(self))}\n{cells:,} cells are too many to show.</pre>"
         return "".join(
             html_beside(
                 f"pair {row + 1}, {self.weights}; queries down, keys across",
@@ -161,20 +149,16 @@ class InspectedBatch:
 
     def _mask_html(self, name: str, row: int) -> str:
         queries, keys = self.tokens(name, row)
-        rows = []
-        for q, (query, letters) in enumerate(zip(queries, self.reasons(name)[row], strict=True)):
-            hints = (f"{query} at {q} -> {key} at {k}" for k, key in enumerate(keys))
-            rows.append((query, [_coloured(*pair) for pair in zip(letters, hints, strict=True)]))
-        return html_table(ATTENTIONS[name], keys, rows)
+        letters = self.reasons(name)[row]
 
+        def cell(q: int, k: int) -> Cell:
+            letter = letters[q][k]
+            state = "may attend" if letter == "1" else REASONS[letter]
+            state = state if letter in "1!" else f"masked: {state}"
+            hint = f"{queries[q]} at {q} -> {keys[k]} at {k}: {state}"
+            return Cell(letter if letter in "1!" else CLOSED, hint, COLOURS.get(letter, "#dddddd"))
 
-def _coloured(letter: str, hint: str) -> Cell:
-    """A cell of a mask by its reason."""
-    if letter == "1":
-        return Cell("1", f"{hint}: may attend", COLOURS[letter])
-    state = REASONS[letter] if letter == "!" else f"masked: {REASONS[letter]}"
-    text = "!" if letter == "!" else CLOSED
-    return Cell(text, f"{hint}: {state}", COLOURS.get(letter, "#dddddd"))
+        return html_grid(ATTENTIONS[name], queries, keys, cell)
 
 
 def fresh(make: Callable[[], Transformer], seed: int) -> Transformer:
@@ -186,12 +170,10 @@ def fresh(make: Callable[[], Transformer], seed: int) -> Transformer:
 
 def batch_of_run(run: Run, src: Sequence[str] = (), tgt: Sequence[str] = ()) -> InspectedBatch:
     """Pairs of sequences as a run reads them; none: its first training pairs. Raises UserError."""
-    config, model = run.config, as_transformer(run.model)
-    if src:
-        batch, _ = batch_of_sequences(src, tgt, run.vocabulary, config.source_bos)
-    else:
-        batch = _first_pairs(config, open_dataset(config, run.facts))
-    return InspectedBatch(batch, run.vocabulary, model, f"weights of {run.title}", config.fault)
+    config = run.config
+    batch = _batch(config, lambda: open_dataset(config, run.facts), run.vocabulary, src, tgt)
+    weights = f"weights of {run.title}"
+    return InspectedBatch(batch, run.vocabulary, as_transformer(run.model), weights, config.fault)
 
 
 def batch_of_config(
@@ -200,10 +182,7 @@ def batch_of_config(
     """The same for the fresh model of a config."""
     dataset = open_dataset(config)
     vocabulary = dataset.facts.vocabulary
-    if src:
-        batch, _ = batch_of_sequences(src, tgt, vocabulary, config.source_bos)
-    else:
-        batch = _first_pairs(config, dataset)
+    batch = _batch(config, lambda: dataset, vocabulary, src, tgt)
     model = fresh(lambda: as_transformer(build_model(config, vocabulary)), config.seed)
     remarks = filter(None, (f"fresh weights, seed {config.seed}", fault_remark(config.fault)))
     return InspectedBatch(batch, vocabulary, model, "; ".join(remarks), config.fault)
@@ -217,11 +196,20 @@ def batch_of_pairs(src: Sequence[str], tgt: Sequence[str]) -> InspectedBatch:
     return InspectedBatch(batch, vocabulary, model, "fresh weights")
 
 
-def _first_pairs(config: Config, dataset: Dataset) -> Batch:
-    """The first two training pairs, padded to one batch as training receives them."""
-    size = dataset.size("train")
-    chosen = torch.arange(PAIRS_OF_TRAINING if size is None else min(PAIRS_OF_TRAINING, size))
-    batch = make_batch(dataset.pairs("train", chosen), config.source_bos)
+def _batch(
+    config: Config,
+    dataset: Callable[[], Dataset],
+    vocabulary: Vocabulary,
+    src: Sequence[str],
+    tgt: Sequence[str],
+) -> Batch:
+    """Sequences, or the first two training pairs, padded to one batch as training receives them."""
+    if src:
+        return batch_of_sequences(src, tgt, vocabulary, config.source_bos)[0]
+    data = dataset()
+    size = data.size("train")
+    chosen = torch.arange(2 if size is None else min(2, size))
+    batch = make_batch(data.pairs("train", chosen), config.source_bos)
     return objective_of(config.fault).batch(batch)
 
 
@@ -241,16 +229,9 @@ def batch_of_sequences(
         for s, t in zip(src, tgt, strict=True)
     ]
     if vocabulary is None:
-        vocabulary = _vocabulary([side for pair in pairs for side in (pair.src, pair.tgt)])
+        vocabulary = vocabulary_of([side for pair in pairs for side in (pair.src, pair.tgt)])
+        symbols = vocabulary.symbols
+        if all(symbol.isascii() and symbol.isdigit() and len(symbol) < 5 for symbol in symbols):
+            numbers = tuple(map(str, range(max(map(int, symbols), default=-1) + 1)))
+            vocabulary = Vocabulary(numbers) if {*symbols} <= {*numbers} else vocabulary
     return make_batch(encode_pairs(pairs, vocabulary), source_bos), vocabulary
-
-
-def _vocabulary(sequences: list[list[str]]) -> Vocabulary:
-    vocabulary = vocabulary_of(sequences)
-    symbols = vocabulary.symbols
-    if all(symbol.isascii() and symbol.isdigit() and len(symbol) < 5 for symbol in symbols):
-        largest = max((int(symbol) for symbol in symbols), default=-1)
-        digits = tuple(str(k) for k in range(largest + 1))
-        if set(symbols) <= set(digits):
-            return Vocabulary(digits)
-    return vocabulary

@@ -84,8 +84,9 @@ def matrix(
     return Table(number, name, [*columns[window], *bars], table, shape, notes=notes)
 
 
-def number(value: float, digits: int = 2) -> str:
+def number(value: "float | Tensor", digits: int = 2) -> str:
     """A short number. "0" is exactly zero; "0.00" rounds to zero."""
+    value = float(value)
     if value == 0 or not math.isfinite(value):
         return f"{value:.0f}".replace("-0", "0")
     if abs(value) >= 1e5:
@@ -100,9 +101,14 @@ def numbers(values: "Tensor", digits: int = 2) -> list[str]:
     return [number(value, digits) for value in values.tolist()]
 
 
-def tiny(value: float) -> str:
+def tiny(value: "float | Tensor") -> str:
     """A difference as text. "0" is exactly zero."""
-    return f"{value:.1e}" if value else "0"
+    return f"{float(value):.1e}" if value else "0"
+
+
+def distance(a: "Tensor", b: "Tensor | float") -> float:
+    """The largest absolute difference, computed in fp64."""
+    return float((a.double() - b).abs().max())
 
 
 def shape_of(*shapes: Iterable[int]) -> str:
@@ -122,4 +128,4 @@ def count(amount: int, thing: str) -> str:
 
 def more(amount: int, thing: str) -> str:
     """For example ", 2 more rows"; empty if nothing is left out."""
-    return f", {amount} more {thing}{'' if amount == 1 else 's'}" if amount > 0 else ""
+    return f", {count(amount, f'more {thing}')}" if amount > 0 else ""

@@ -3,7 +3,7 @@
 What is inside the attention is computed again from its recorded input, by the readable code.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from itertools import groupby
 from typing import Any, NamedTuple, cast
@@ -12,18 +12,22 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from toytrans.config.schema import ModelConfig
 from toytrans.errors import UserError
-from toytrans.inspection.masks import MARKS, batch_tables
-from toytrans.inspection.record import (
-    AttentionCall,
-    ModuleCall,
-    Part,
-    distance,
-    recording,
-)
+from toytrans.inspection.masks import MARKS, pair_table
+from toytrans.inspection.record import AttentionCall, ModuleCall, Part, attentions, recording
 from toytrans.inspection.shown import ATTENTIONS, NAMES, InspectedBatch
-from toytrans.inspection.table import Table, label, mask_cells, matrix, number, shape_of, tiny
-from toytrans.model.attention import Attention, Intermediates
+from toytrans.inspection.table import (
+    Table,
+    distance,
+    label,
+    mask_cells,
+    matrix,
+    number,
+    shape_of,
+    tiny,
+)
+from toytrans.model.attention import Attention
 from toytrans.model.layers import DecoderLayer, EncoderLayer, FeedForward, Residual
 from toytrans.model.masks import padding_mask
 
@@ -34,32 +38,36 @@ SUBLAYERS: dict[Part, tuple[str, ...]] = {
 }
 """Names of a layer's sub-layers. The traced attention is called "attention"."""
 
-SAME_NUMBERS = ("parted", "transposed", "pieces")
-GROUPS = {
-    "in": ("embedding", "embedded", "layer_input"),
-    "projection": ("attention_normed", "projected", "memory", "memory_projected"),
-    "heads": ("q", "k", "v"),
-    "weights": ("scores", "capped", "bias", "mask", "masked", "weights"),
-    "out": ("context", "merged", "attention_output", "attention_sum"),
-}
-"""Tensors whose tables are printed side by side. Others are grouped by their sub-layer."""
+
+class Step(NamedTuple):
+    """One tensor.
+
+    group: the tables of one group are printed side by side; "" = no table.
+    note: how it is computed.
+    made_of, expected: what it should be computed from, and the result of computing it again.
+    """
+
+    name: str
+    tensor: Tensor
+    group: str = ""
+    note: str = ""
+    made_of: str = ""
+    expected: Tensor | None = None
 
 
 @dataclass(frozen=True)
 class Trace:
     """One layer of a model during one forward pass.
 
-    tensors: all recorded tensors, in the order in which they are computed.
     call: the call of the traced attention.
-    layer_module: the layer that contains it.
+    steps: all tensors, in the order in which they are computed.
     """
 
     inspected: InspectedBatch
     part: Part
     layer: int
-    tensors: dict[str, Tensor]
     call: AttentionCall
-    layer_module: EncoderLayer | DecoderLayer
+    steps: list[Step]
 
     @property
     def name(self) -> str:
@@ -71,8 +79,8 @@ class Trace:
         return f"{ATTENTIONS[self.name].lower()}, layer {self.layer}, {self.inspected.weights}"
 
     @property
-    def pre_norm(self) -> bool:
-        return self.inspected.model.config.norm == "pre"
+    def tensors(self) -> dict[str, Tensor]:
+        return {step.name: step.tensor for step in self.steps}
 
     @property
     def facts(self) -> dict[str, Any]:
@@ -113,152 +121,146 @@ def trace(inspected: InspectedBatch, part: Part, layer: int) -> Trace:
     model = inspected.model
     stack = model.encoder_stack() if part == "encoder" else model.decoder_stack()
     if not 1 <= layer <= len(stack):
-        side = "encoder" if part == "encoder" else "decoder"
-        layers = f"layers 1 to {len(stack)}" if len(stack) > 1 else "layer 1 alone"
-        raise UserError(f"layer {layer}: this {side} has {layers}; choose one of them")
-    layer_module = stack[layer - 1]
-    with recording(_modules(inspected, part, layer_module)) as calls, torch.no_grad():
+        raise UserError(f"layer {layer}: part {part} has layers 1 to {len(stack)}")
+    with recording(model.modules()) as calls, torch.no_grad():
         model(inspected.batch.src, inspected.batch.tgt_in)
-    # shared layers run once for each position in the stack; embeddings may be shared as well
-    turn = layer - 1 if model.config.share_layers else 0
-    own = 0 if part == "encoder" else -1
-    turns = {"embedding": own, "embedded": own, "memory": -1}
-    called = {name: each[turns.get(name, turn)] for name, each in calls.items() if each}
-    call = AttentionCall.of(called["attention"])
-    steps = call.intermediates()
-    if not bool(steps.weights.isfinite().all()):
-        raise UserError(
-            f"{inspected.weights}: the attention weights of {part}, layer {layer}, are not finite; "
-            "take a checkpoint from before training diverged"
-        )
-    tensors = dict(_tensors(inspected, part, call, steps, called))
-    return Trace(inspected, part, layer, tensors, call, layer_module)
-
-
-def _residuals(layer: EncoderLayer | DecoderLayer, part: Part) -> dict[str, Residual]:
-    """The residual connections by the names of their sub-layers."""
-    return dict(zip(SUBLAYERS[part], cast(list[Residual], layer.residuals), strict=True))
-
-
-def _modules(
-    inspected: InspectedBatch, part: Part, layer: EncoderLayer | DecoderLayer
-) -> dict[str, nn.Module]:
-    """The modules to record."""
-    model = inspected.model
-    modules: dict[str, nn.Module] = {
-        "embedding": model.src_embedding if part == "encoder" else model.tgt_embedding,
-        "embedded": model.drop,
-        "memory": model.encoder_norm,
-        "layer": layer,
-        "attention": layer.self_attention,
-        "feed_forward": layer.feed_forward,
-    }
-    if isinstance(layer, DecoderLayer):
-        if part == "cross":
-            modules |= {"self": layer.self_attention, "attention": layer.cross_attention}
-        else:
-            modules["cross"] = layer.cross_attention
-    for name, residual in _residuals(layer, part).items():
-        modules |= {f"{name}_residual": residual, f"{name}_norm": residual.norm}
-    return modules | {f"feed_forward_{k}": x for k, x in layer.feed_forward.named_children()}
-
-
-def _tensors(
-    inspected: InspectedBatch,
-    part: Part,
-    call: AttentionCall,
-    steps: Intermediates,
-    called: dict[str, ModuleCall],
-) -> Iterator[tuple[str, Tensor]]:
-    """All tensors, from the ids to the output of the layer."""
-    pre_norm = inspected.model.config.norm == "pre"
+    # shared layers run once for each place in the stack; embeddings may be shared as well
+    turn, own = layer - 1 if model.config.share_layers else 0, 0 if part == "encoder" else -1
+    embedding = model.src_embedding if part == "encoder" else model.tgt_embedding
+    module = attentions(model)[part, layer]
+    call = AttentionCall(module, *calls[module][turn].args)
     ids, key_ids = inspected.ids(NAMES[part])
-    yield "ids", ids
-    yield "embedding", called["embedding"].output
-    yield "embedded", called["embedded"].output
-    yield "layer_input", called["layer"].args[0]
-    for name in SUBLAYERS[part]:
-        norm = called[f"{name}_norm"]
+    inside = list(_attention(call, calls[model.encoder_norm][-1].output, key_ids))
+    note = f"embedding x root of {model.config.d_model}, plus what the positions add."
+    embedded = calls[embedding][own].output, calls[model.drop][own].output
+    steps = [
+        Step("ids", ids),
+        Step("embedding", embedded[0], "in", "One row of the embedding table for each id."),
+        Step("embedded", embedded[1], "in", note),
+        *_layer(model.config, stack[layer - 1], part, inside, lambda each: calls[each][turn]),
+    ]
+    return Trace(inspected, part, layer, call, steps)
+
+
+def _layer(
+    model: ModelConfig,
+    layer: EncoderLayer | DecoderLayer,
+    part: Part,
+    inside: list[Step],
+    called: Callable[[nn.Module], ModuleCall],
+) -> Iterator[Step]:
+    """The layer, from its input to its output. inside: the steps of the traced attention."""
+    pre_norm, residuals = model.norm == "pre", cast(list[Residual], layer.residuals)
+    modules: list[nn.Module] = [layer.self_attention, layer.feed_forward]
+    if isinstance(layer, DecoderLayer):
+        modules.insert(1, layer.cross_attention)
+    x = Step("layer_input", called(layer).args[0], "in")
+    yield x
+    total = x.tensor
+    for name, module, residual in zip(SUBLAYERS[part], modules, residuals, strict=True):
+        norm, group = called(residual.norm), "out" if name == "attention" else name
+        normed = Step(f"{name}_normed", norm.output, "projection" if group == "out" else name)
+        output = Step(f"{name}_output", called(module).output, group)
+        summed = called(residual).output if pre_norm else norm.args[0]
+        before = x
         if pre_norm:
-            yield f"{name}_normed", norm.output
-        if name == "attention":
-            if part == "cross":
-                yield "memory_ids", key_ids
-                yield "memory", called["memory"].output
-            yield from _inside(call, steps, called["memory"].output)
-        elif name == "feed_forward" and "feed_forward_1" in called:
-            yield "feed_forward_hidden", called["feed_forward_0"].output
-            yield "feed_forward_active", called["feed_forward_1"].output
-        yield f"{name}_output", called[name].output
-        yield f"{name}_sum", called[f"{name}_residual"].output if pre_norm else norm.args[0]
+            before = _again(normed, residual.norm, x)
+            yield before
+        if isinstance(module, Attention) and name == "attention":
+            yield from inside
+            output = _again(output, module.out_proj, inside[-1])._replace(note="merged W + b.")
+        elif isinstance(module, FeedForward):
+            first, activation, _, second = module
+            hidden = Step("feed_forward_hidden", called(first).output, name)
+            yield _again(hidden, first, before)
+            function, expected = model.activation, activation(hidden.tensor)
+            made_of = f"{function} of feed forward hidden"
+            active = Step("feed_forward_active", called(activation).output, name)
+            yield active._replace(note=f"After {function}.", made_of=made_of, expected=expected)
+            output = _again(output, second, active)
+        yield output
+        made_of = f"{label(x.name)} + {label(output.name)}"
+        x = Step(f"{name}_sum", summed, group, "", made_of, x.tensor + output.tensor)
+        yield x
+        total = total + output.tensor
         if not pre_norm:
-            yield f"{name}_normed", norm.output
-    yield "layer_output", called["layer"].output
+            x = _again(normed, residual.norm, x)
+            yield x
+    made = ("layer input + every output", total) if pre_norm else (label(x.name), x.tensor)
+    yield Step("layer_output", called(layer).output, "layer", "", *made)
 
 
-class HeadSplit(NamedTuple):
-    """A projection on its way into heads.
-
-    projected: (B, L, parts D), where the parts are some of query, key and value.
-    parted: (B, L, parts, H, Dh), a view of projected.
-    transposed: (parts, B, H, L, Dh), a view of projected.
-    pieces: transposed, copied into contiguous memory.
-    """
-
-    projected: Tensor
-    parted: Tensor
-    transposed: Tensor
-    pieces: Tensor
+def _again(step: Step, module: nn.Module, of: Step) -> Step:
+    """The step with the same product or norm in fp64; a fault may have left the norm out."""
+    if not isinstance(module, nn.Linear | nn.LayerNorm):
+        return step
+    x, weight, bias = (each.detach().double() for each in (of.tensor, module.weight, module.bias))
+    if isinstance(module, nn.Linear):
+        return step._replace(made_of=f"{label(of.name)} W + b", expected=F.linear(x, weight, bias))
+    expected = F.layer_norm(x, weight.shape, weight, bias, module.eps)
+    return step._replace(made_of=f"norm of {label(of.name)}", expected=expected)
 
 
-def split_heads(projected: Tensor, parts: int, n_heads: int) -> HeadSplit:
-    """Split a projection (B, L, parts D) into heads."""
-    rows, length, width = projected.shape
-    parted = projected.view(rows, length, parts, n_heads, width // parts // n_heads)
-    transposed = parted.permute(2, 0, 3, 1, 4)
-    return HeadSplit(projected, parted, transposed, transposed.contiguous())
-
-
-def named(steps: Intermediates) -> dict[str, Tensor]:
-    """Intermediates as tables and JSON name them, who call the outputs context."""
-    tensors = steps._asdict()
-    tensors["context"] = tensors.pop("outputs")
-    return tensors
-
-
-def _inside(
-    call: AttentionCall, steps: Intermediates, memory: Tensor
-) -> Iterator[tuple[str, Tensor]]:
+def _attention(call: AttentionCall, memory: Tensor, key_ids: Tensor) -> Iterator[Step]:
     """One attention, from the projection to its heads side by side."""
-    of_x = _project(call.module, call.x, "qkv" if call.memory_kv is None else "q")
-    yield from of_x._asdict().items()
-    pieces = list(of_x.pieces)
-    if call.memory_kv is not None:
-        of_memory = _project(call.module, memory, "kv")
-        yield from ((f"memory_{name}", tensor) for name, tensor in of_memory._asdict().items())
-        pieces += of_memory.pieces
-    parts = dict(zip("qkv", pieces, strict=True))
-    for name, tensor in named(steps).items():
-        if name == "capped" and not call.module.cap:
-            continue
-        if name == "masked":  # first what was added
-            added = {"bias": call.module.score_bias(call.context), "mask": call.context.mask}
-            yield from ((each, x.detach()) for each, x in added.items() if x is not None)
+    module, steps = call.module, call.intermediates()
+    if call.memory_kv is None:
+        projected = _project(module, call.x, "qkv", "query")
+        pieces = [*projected[-1].tensor]
+    else:
+        yield Step("memory_ids", key_ids)
+        yield Step("memory", memory, "projection", "The output of the encoder.")
+        projected = _project(module, call.x, "q", "query")
+        of_memory = _project(module, memory, "kv", "key")
+        pieces = [*projected[-1].tensor, *of_memory[-1].tensor]
+        projected += [step._replace(name=f"memory_{step.name}") for step in of_memory]
+    yield from projected
+    for name, piece in zip("qkv", pieces, strict=True):
+        tensor = getattr(steps, name)
         # a rotary embedding changes q and k, so that they are no longer parts of the projection
-        same = name in parts and torch.equal(parts[name], tensor)
-        yield name, parts[name] if same else tensor
+        yield Step(name, piece if torch.equal(piece, tensor) else tensor, "heads")
+    width = steps.q.shape[-1]
+    note = f"q k^T x {number(module.scale, 4)}; 1 / root of {width} is {number(width**-0.5, 4)}."
+    yield Step("scores", steps.scores, "weights", f"{note}\nBefore the mask.")
+    if module.cap:
+        yield Step("capped", steps.capped, "weights")
+    for name, added in (("bias", module.score_bias(call.context)), ("mask", call.context.mask)):
+        if added is not None:
+            yield Step(name, added.detach(), "weights")
+    note = "Scores plus bias plus mask. Masked cells hold the lowest finite number."
+    yield Step("masked", steps.masked, "weights", note)
+    yield Step("weights", steps.weights, "weights", _row_sums(steps.weights))
+    yield Step("context", steps.outputs, "out", "weights v")
     transposed = steps.outputs.transpose(1, 2)
-    yield "context_transposed", transposed
-    yield "merged", transposed.flatten(2)
+    yield Step("context_transposed", transposed)
+    note = "The contexts of all heads side by side; this head's columns are shown."
+    expected = torch.cat(steps.outputs.unbind(1), -1)
+    yield Step("merged", transposed.flatten(2), "out", note, "contexts side by side", expected)
 
 
 @torch.no_grad()
-def _project(module: Attention, x: Tensor, parts: str) -> HeadSplit:
+def _project(module: Attention, x: Tensor, parts: str, shown: str) -> list[Step]:
     """Project x (B, L, D) to the named parts, and split them into heads."""
     start, width = "qkv".index(parts), x.shape[-1]
     rows = slice(start * width, (start + len(parts)) * width)
     projected = F.linear(x, module.in_proj.weight[rows], module.in_proj.bias[rows])
-    return split_heads(projected, len(parts), module.n_heads)
+    note = f"{' | '.join(parts)}, {width} columns each; the columns of this head's {shown} are "
+    first, *views = split_heads(projected, len(parts), module.n_heads).items()
+    return [Step(*first, "projection", f"{note}shown."), *(Step(*view) for view in views)]
+
+
+def split_heads(projected: Tensor, parts: int, n_heads: int) -> dict[str, Tensor]:
+    """Split a projection (B, L, parts D) of some of query, key and value into heads.
+
+    parted: (B, L, parts, H, Dh), a view of projected.
+    transposed: (parts, B, H, L, Dh), a view of projected.
+    pieces: transposed, copied into contiguous memory.
+    """
+    rows, length, width = projected.shape
+    parted = projected.view(rows, length, parts, n_heads, width // parts // n_heads)
+    transposed = parted.permute(2, 0, 3, 1, 4)
+    pieces = transposed.contiguous()
+    return {"projected": projected, "parted": parted, "transposed": transposed, "pieces": pieces}
 
 
 # Tables --------------------------------------------------------------------------------------
@@ -268,12 +270,9 @@ def report(traced: Trace, row: int, head: int) -> TraceReport:
     """The whole trace. Tables show pair `row` and head `head`, which count from 0."""
     inspected, heads = traced.inspected, traced.call.module.n_heads
     which = f"pair {row + 1} of {len(inspected.batch.src)} and head {head + 1} of {heads}"
-    notes = (
-        f"Traced: {traced.title}.",
-        f"Tables show {which}; --json and --save hold everything.",
-    )
+    notes = f"Traced: {traced.title}.", f"Tables show {which}; --json holds everything."
     checked = list(accounts(traced))
-    tables = [replace(batch_tables(inspected)[row], notes=notes)]
+    tables = [replace(pair_table(inspected, row), notes=notes)]
     tables += memory_tables(traced.tensors, 2, traced.title)
     tables += _values(traced, row, head)
     tables += _account_tables(traced, row, checked, int(tables[-1].number) + 1)
@@ -281,7 +280,7 @@ def report(traced: Trace, row: int, head: int) -> TraceReport:
     facts = traced.facts | {
         "queries": [inspected.names(ids) for ids in queries],
         "keys": [inspected.names(ids) for ids in keys],
-        "accounts": [each._asdict() for each in checked],
+        "accounts": checked,
     }
     return TraceReport(tables, traced.tensors, facts)
 
@@ -315,65 +314,52 @@ def memory_tables(tensors: dict[str, Tensor], step: int, title: str) -> Iterator
     yield layout(str(step), f"In memory: {title}", tensors)
     before, after = tensors["transposed"], tensors["context_transposed"]
     *outer, length, width = before.shape
+    copied = "So pieces is a contiguous copy; q is its first part, rotated if rotary."
+    merged = "So merged is a contiguous copy: contiguous() and view, or flatten."
     notes = (
         "Transposing changes strides, not memory: transposed is projected in another order, "
         "context transposed is context in another order.",
-        attempt_view("transposed", before, *outer, length * width),
-        _copied("pieces", tensors["pieces"], before, "; q is its first part, rotated if rotary"),
-        attempt_view("context_transposed", after, *tensors["merged"].shape),
-        _copied("merged", tensors["merged"], after, ": contiguous() and view, or flatten"),
+        *attempt_view("transposed", before, (*outer, length * width), copied),
+        *attempt_view("context_transposed", after, tensors["merged"].shape, merged),
     )
     yield Table(str(step + 1), "Into heads and back", [], [], notes=notes)
 
 
-def _copied(name: str, tensor: Tensor, source: Tensor, how: str) -> str:
-    """Whether a tensor is a copy of its source, or shares its memory."""
-    if tensor.untyped_storage().data_ptr() == source.untyped_storage().data_ptr():
-        return f"Here {name} is the same memory, since one head or part leaves nothing to reorder."
-    return f"So {name} is a contiguous copy{how}."
-
-
-def attempt_view(name: str, tensor: Tensor, *shape: int) -> str:
-    """Call `view`, and report torch's own error if it fails."""
+def attempt_view(name: str, tensor: Tensor, shape: tuple[int, ...], so: str) -> tuple[str, ...]:
+    """Call `view`. If it fails, torch's own error, and what follows from it."""
     call = f"{name}.view{shape_of(shape)}"
     try:
-        tensor.view(*shape)
+        tensor.view(shape)
     except RuntimeError as error:
-        return f"{call} fails: {str(error).splitlines()[0]}"
-    return f"{call} works: at these sizes nothing has to move."
+        return f"{call} fails: {str(error).splitlines()[0]}", so
+    return (f"{call} works: at these sizes nothing has to move.",)
 
 
 def _values(traced: Trace, row: int, head: int) -> Iterator[Table]:
     """Tables 4 and up: the values. Tensors that are the same view share a table."""
-    views: dict[tuple[int, ...], list[str]] = {}
-    for name, tensor in traced.tensors.items():
-        if not name.endswith((*SAME_NUMBERS, "ids", "context_transposed")):
-            view = (tensor.data_ptr(), *tensor.shape, *tensor.stride())
-            views.setdefault(view, []).append(name)
-    groups = groupby(views.values(), lambda names: _group(names[0]))
-    for step, (_, members) in enumerate(groups, start=4):
-        for names in members:
-            title = " = ".join(map(label, names))
-            if traced.tensors[names[0]].dim() == 4 and names[0] != "mask":
+    views: dict[tuple[int, ...], list[Step]] = {}
+    for step in traced.steps:
+        if step.group:
+            view = (step.tensor.data_ptr(), *step.tensor.shape, *step.tensor.stride())
+            views.setdefault(view, []).append(step)
+    groups = groupby(views.values(), lambda steps: steps[0].group)
+    for place, (_, members) in enumerate(groups, start=4):
+        for steps in members:
+            title = " = ".join(label(step.name) for step in steps)
+            if steps[0].tensor.dim() == 4 and steps[0].name != "mask":
                 title += f", head {head + 1}"
-            yield replace(_value(traced, names[0], row, head), number=str(step), name=title)
+            yield replace(_value(traced, steps[0], row, head), number=str(place), name=title)
 
 
-def _group(name: str) -> str:
-    found = (group for group, names in GROUPS.items() if name in names)
-    return next(found, name.split("_")[0])
-
-
-def _value(traced: Trace, name: str, row: int, head: int) -> Table:
+def _value(traced: Trace, step: Step, row: int, head: int) -> Table:
     """One tensor of one pair, and of one head if it has heads."""
-    tensor, width = traced.tensors[name], traced.tensors["q"].shape[-1]
+    name, tensor = step.name, step.tensor
     queries, keys = traced.inspected.tokens(traced.name, row)
     if name == "mask":
         cells = mask_cells(tensor[row, 0].expand(len(queries), -1))
         lines = list(zip(queries, cells, strict=True))
         return Table("", "", keys, lines, shape_of(tensor.shape), MARKS, marks=True)
-    of_keys = name in ("k", "v") or name.startswith("memory")
-    values = tensor.expand(len(traced.tensors["q"]), *tensor.shape[1:])[row]
+    values = tensor[row if len(tensor) > 1 else 0]  # one bias serves every pair
     values = values[head] if values.dim() == 3 else values
     summaries, first = None, 0
     if name == "weights":
@@ -381,42 +367,11 @@ def _value(traced: Trace, name: str, row: int, head: int) -> Table:
     elif name.endswith("_normed"):
         summaries = {"mean": values.mean(-1), "sd": values.std(-1, correction=0)}
     elif name.endswith("projected") or name == "merged":
-        first = head * width
-    return matrix(
-        "",
-        "",
-        values,
-        keys if of_keys else queries,
-        keys if name in GROUPS["weights"] else None,
-        *_notes(traced, name),
-        summaries=summaries,
-        first=first,
-    )
-
-
-def _notes(traced: Trace, name: str) -> list[str]:
-    """How a tensor is computed."""
-    scale, width = traced.call.module.scale, traced.tensors["q"].shape[-1]
-    parts = "q | k | v" if traced.part != "cross" else "q"
-    config = traced.inspected.model.config
-    size = config.d_model
-    notes = {
-        "embedding": "One row of the embedding table for each id.",
-        "embedded": f"embedding x root of {size}, plus what the positions add.",
-        "projected": f"{parts}, {size} columns each; the columns of this head's query are shown.",
-        "memory": "The output of the encoder.",
-        "memory_projected": f"k | v, {size} columns each; the columns of this head's key are "
-        "shown.",
-        "scores": f"q k^T x {number(scale, 4)}; 1 / root of {width} is {number(width**-0.5, 4)}.",
-        "masked": "Scores plus bias plus mask. Masked cells hold the lowest finite number.",
-        "weights": _row_sums(traced.tensors["weights"]),
-        "context": "weights v",
-        "merged": "The contexts of all heads side by side; this head's columns are shown.",
-        "attention_output": "merged W + b.",
-        "feed_forward_active": f"After {config.activation}.",
-    }
-    found = [notes[name]] if name in notes else []
-    return [*found, "Before the mask."] if name == "scores" else found
+        first = head * traced.tensors["q"].shape[-1]
+    of_keys = name in ("k", "v") or name.startswith("memory")
+    notes = step.note.splitlines()
+    rows, columns = keys if of_keys else queries, keys if step.group == "weights" else None
+    return matrix("", "", values, rows, columns, *notes, summaries=summaries, first=first)
 
 
 def _row_sums(weights: Tensor) -> str:
@@ -430,29 +385,17 @@ def _row_sums(weights: Tensor) -> str:
 # Accounts ------------------------------------------------------------------------------------
 
 
-class Account(NamedTuple):
-    """A tensor compared with what it should be computed from.
-
-    verdict: exact, rounding or NOT EQUAL.
-    """
-
-    tensor: str
-    made_of: str
-    difference: float
-    verdict: str
-
-
-def accounts(traced: Trace) -> Iterator[Account]:
+def accounts(traced: Trace) -> Iterator[dict[str, Any]]:
     """Each tensor from the heads to the layer's output, compared with what it is computed from.
 
     Sums are computed in the same order, so they must be bit-identical. Norms and products are
-    computed again in fp64.
+    computed again in fp64. The verdict is exact, rounding or NOT EQUAL.
     """
-    for name, made_of, expected in _expected(traced):
-        actual = traced.tensors[name]
-        difference = distance(actual, expected)
-        verdict = rounding(difference, float(expected.abs().max()), actual.dtype)
-        yield Account(name, made_of, difference, verdict)
+    for name, actual, _, _, made_of, expected in traced.steps:
+        if expected is not None:
+            off = distance(actual, expected)
+            verdict = rounding(off, float(expected.abs().max()), actual.dtype)
+            yield {"tensor": name, "made_of": made_of, "difference": off, "verdict": verdict}
 
 
 def rounding(difference: float, size: float, dtype: torch.dtype) -> str:
@@ -463,80 +406,28 @@ def rounding(difference: float, size: float, dtype: torch.dtype) -> str:
     return "rounding" if difference <= 100 * torch.finfo(dtype).eps * max(size, 1) else "NOT EQUAL"
 
 
-Expected = tuple[str, str, Tensor]
-"""A tensor's name, what it should be computed from, and the result of computing it again."""
-
-
-def _expected(traced: Trace) -> Iterator[Expected]:
-    tensors, x = traced.tensors, "layer_input"
-    total = tensors[x]
-    for name, residual in _residuals(traced.layer_module, traced.part).items():
-        normed, output, summed = f"{name}_normed", f"{name}_output", f"{name}_sum"
-        norms = list(_norm(residual.norm, tensors, normed, x if traced.pre_norm else summed))
-        yield from norms if traced.pre_norm else ()
-        if name == "attention":
-            yield "merged", "contexts side by side", torch.cat(tensors["context"].unbind(1), -1)
-            yield _product(tensors, output, traced.call.module.out_proj, "merged")
-        elif name == "feed_forward":
-            yield from _feed_forward(traced, normed if traced.pre_norm else x)
-        yield summed, f"{label(x)} + {label(output)}", tensors[x] + tensors[output]
-        yield from () if traced.pre_norm else norms
-        total = total + tensors[output]
-        x = summed if traced.pre_norm else normed
-    if traced.pre_norm:
-        yield "layer_output", "layer input + every output", total
-    else:
-        yield "layer_output", label(x), tensors[x]
-
-
-def _norm(norm: nn.Module, tensors: dict[str, Tensor], name: str, of: str) -> Iterator[Expected]:
-    """(x - mean) / root(variance + epsilon) x gain + bias, over the features."""
-    if isinstance(norm, nn.LayerNorm):
-        x = tensors[of].double()
-        centred = x - x.mean(-1, keepdim=True)
-        deviation = (centred.square().mean(-1, keepdim=True) + norm.eps).sqrt()
-        expected = (centred / deviation * norm.weight + norm.bias).detach()
-        yield name, f"norm of {label(of)}", expected
-
-
-def _feed_forward(traced: Trace, x: str) -> Iterator[Expected]:
-    feed_forward, tensors = traced.layer_module.feed_forward, traced.tensors
-    if isinstance(feed_forward, FeedForward):
-        first, activation, _, second = feed_forward
-        yield _product(tensors, "feed_forward_hidden", first, x)
-        made_of = f"{traced.inspected.model.config.activation} of feed forward hidden"
-        yield "feed_forward_active", made_of, activation(tensors["feed_forward_hidden"])
-        yield _product(tensors, "feed_forward_output", second, "feed_forward_active")
-
-
-def _product(tensors: dict[str, Tensor], name: str, linear: nn.Module, of: str) -> Expected:
-    assert isinstance(linear, nn.Linear)
-    weight, bias = linear.weight.detach().double(), linear.bias.detach().double()
-    return name, f"{label(of)} W + b", F.linear(tensors[of].double(), weight, bias)
-
-
-def _account_tables(traced: Trace, row: int, checked: list[Account], step: int) -> Iterator[Table]:
+def _account_tables(
+    traced: Trace, row: int, checked: list[dict[str, Any]], step: int
+) -> Iterator[Table]:
     """The last tables: the sums at one position number by number, and all comparisons."""
     queries, _ = traced.inspected.tokens(traced.name, row)
     place = int(padding_mask(traced.inspected.ids(traced.name)[0][row]).nonzero()[-1])
     names = [("", "layer_input")]
     for name in SUBLAYERS[traced.part]:
         names += [("+ ", f"{name}_output"), ("= ", f"{name}_sum")]
-        names += [] if traced.pre_norm else [("norm: ", f"{name}_normed")]
+        if traced.inspected.model.config.norm == "post":
+            names.append(("norm: ", f"{name}_normed"))
     names.append(("", "layer_output"))
     labels = [sign + label(name) for sign, name in names]
     values = torch.stack([traced.tensors[name][row, place] for _, name in names])
     title = f"Number by number: query {queries[place]}, place {place}, of pair {row + 1}"
     yield matrix(str(step), title, values, labels, digits=3)
-    wrong = [label(each.tensor) for each in checked if each.verdict == "NOT EQUAL"]
+    rows = [
+        (label(each["tensor"]), [each["made_of"], tiny(each["difference"]), each["verdict"]])
+        for each in checked
+    ]
     note = "The layer's output is accounted for: it contains nothing else."
-    if wrong:
+    if wrong := [name for name, (*_, verdict) in rows if verdict == "NOT EQUAL"]:
         note = f"NOT accounted for: {', '.join(wrong)}. The layer has a fault."
-    yield Table(
-        str(step + 1),
-        "Accounted for",
-        ["made of", "off by", ""],
-        [(label(name), [made, tiny(off), verdict]) for name, made, off, verdict in checked],
-        legend="largest differences over the whole batch",
-        notes=(note,),
-    )
+    columns, legend = ["made of", "off by", ""], "largest differences over the whole batch"
+    yield Table(str(step + 1), "Accounted for", columns, rows, legend=legend, notes=(note,))

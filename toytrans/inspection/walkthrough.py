@@ -6,7 +6,8 @@ mask belongs to them. Notes name common mistakes at the step where they happen.
 
 import copy
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -16,16 +17,8 @@ from toytrans.data.batches import Batch
 from toytrans.inspection import masks as mask_tables
 from toytrans.inspection.record import recording
 from toytrans.inspection.shown import InspectedBatch, batch_of_sequences, fresh
-from toytrans.inspection.table import (
-    CLOSED,
-    Table,
-    mask_cells,
-    matrix,
-    number,
-    numbers,
-    shape_of,
-    tiny,
-)
+from toytrans.inspection.table import CLOSED, Table, mask_cells, number, numbers, shape_of, tiny
+from toytrans.inspection.table import matrix as table_of
 from toytrans.model.attention import Intermediates
 from toytrans.model.masks import MaskMaker, padding_mask
 from toytrans.model.transformer import Transformer
@@ -42,41 +35,10 @@ WIDTH = 4
 """d_model, small enough for every matrix to fit into 80 columns."""
 
 TINY = ModelConfig(
-    d_model=WIDTH,
-    n_heads=1,
-    n_encoder_layers=1,
-    n_decoder_layers=1,
-    d_ff=2 * WIDTH,
-    norm="pre",
+    d_model=WIDTH, n_heads=1, n_encoder_layers=1, n_decoder_layers=1, d_ff=2 * WIDTH, norm="pre"
 )
 
-
-@dataclass(frozen=True)
-class Walk:
-    """The pair that is shown, in its batch, and the results of the tiny model.
-
-    memory: (B, S, D), the output of the encoder.
-    output: (B, T, D), the output of the decoder.
-    """
-
-    inspected: InspectedBatch
-    row: int
-    memory: Tensor
-    output: Tensor
-    logits: Tensor
-
-    def steps(self, name: str) -> Intermediates:
-        """The intermediates of one attention for the pair that is shown, of its only head."""
-        steps = self.inspected.calls[name].intermediates()
-        return Intermediates(*(tensor[self.row, 0] for tensor in steps))
-
-    @property
-    def padded(self) -> bool:
-        """Whether the source that is shown has pads."""
-        return not bool(padding_mask(self.inspected.batch.src[self.row]).all())
-
-    def tokens(self, name: str) -> tuple[list[str], list[str]]:
-        return self.inspected.tokens(name, self.row)
+matrix = partial(table_of, cut=False)
 
 
 def pairs_of(inspected: InspectedBatch) -> Pairs:
@@ -95,106 +57,93 @@ def steps(pairs: Pairs, origin: str = "") -> Iterator[Table]:
     symbols = vocabulary_of([sequence.split() for sequence in (*src, *tgt)])
     batch, vocabulary = batch_of_sequences(src, tgt, symbols)
     model = fresh(lambda: Transformer(TINY, vocabulary), 0)
-    walk = _walk(InspectedBatch(batch, vocabulary, model, "fresh weights, seed 0"))
-    yield _start(walk, origin)
-    for part in (_encoder, _after_encoder, _decoder_self, _cross, _mask_of_cross, _end):
-        yield from part(walk)
-    yield _conclusion(walk)
+    inspected = InspectedBatch(batch, vocabulary, model, "fresh weights, seed 0")
+    row = inspected.most_padded
+    with recording([model.output]) as calls, torch.no_grad():
+        memory = model.encode(batch.src)
+        logits = model.decode(batch.tgt_in, memory, batch.src)
+    note = f"{origin}The model is tiny: width {WIDTH}, one head, one layer on each side, "
+    notes = *mask_tables.notes_of_batch(inspected), f"{note}{inspected.weights}."
+    yield replace(mask_tables.pair_table(inspected, row), number="0", notes=notes)
+    yield from _encoder(inspected, row)
+    yield from _after_encoder(inspected, row, memory)
+    yield from _decoder_self(inspected, row)
+    yield from _cross(inspected, row)
+    names, _ = inspected.tokens("cross", row)
+    note = "After cross-attention, feed-forward and the last norm."
+    output: Tensor = calls[model.output][0].args[0]
+    yield matrix("14", "Decoder: output", output[row], names, None, note)
+    every = [vocabulary.name(i) for i in range(len(vocabulary))]
+    note = "A score for each symbol; pad places get scores too."
+    yield matrix("15", "Logits", logits[row], names, every, note)
+    yield _loss(inspected, row, logits)
+    yield _conclusion(model, batch)
 
 
-def _walk(inspected: InspectedBatch) -> Walk:
-    model, (src, tgt_in, _) = inspected.model, inspected.batch
-    with recording({"output": model.output}) as calls, torch.no_grad():
-        memory = model.encode(src)
-        logits = model.decode(tgt_in, memory, src)
-    return Walk(inspected, inspected.most_padded, memory, calls["output"][0].args[0], logits)
+def _attention(inspected: InspectedBatch, name: str, row: int) -> Intermediates:
+    """The intermediates of one attention for one pair, of its only head."""
+    return Intermediates(*(each[row, 0] for each in inspected.calls[name].intermediates()))
 
 
-def _matrix(
-    step: str,
-    name: str,
-    values: Tensor,
-    rows: list[str],
-    columns: list[str] | None = None,
-    *notes: str,
-    total: bool = False,
-) -> Table:
-    """All values (rows, columns); total: with the sum of each row."""
-    summaries = {"sum": values.sum(-1)} if total else None
-    return matrix(step, name, values, rows, columns, *notes, summaries=summaries, cut=False)
-
-
-def _start(walk: Walk, origin: str) -> Table:
-    model = (
-        f"{origin}The model is tiny: width {WIDTH}, one head, one layer on each side, "
-        f"{walk.inspected.weights}."
-    )
-    notes = (*mask_tables.notes_of_batch(walk.inspected.batch), model)
-    return replace(mask_tables.batch_tables(walk.inspected)[walk.row], number="0", notes=notes)
-
-
-FEATURES = [f"d{k + 1}" for k in range(WIDTH)]
-
-
-def _encoder(walk: Walk) -> Iterator[Table]:
+def _encoder(inspected: InspectedBatch, row: int) -> Iterator[Table]:
     """Steps 1 to 6: self-attention over the source."""
-    names, keys = walk.tokens("encoder_self")
-    each = walk.steps("encoder_self")
+    names, _ = inspected.tokens("encoder_self", row)
+    each, pads = _attention(inspected, "encoder_self", row), padding_mask(inspected.batch.src)
     q, k, scores = each.q, each.k, each.scores
-    yield _matrix("1", "Encoder: queries Q", q, names, None, "One row per place, pads included.")
-    yield _matrix("2", "Encoder: keys, K^T", k.T, FEATURES, keys, "One column per place.")
+    yield matrix("1", "Encoder: queries Q", q, names, None, "One row per place, pads included.")
+    features = [f"d{i + 1}" for i in range(WIDTH)]
+    yield matrix("2", "Encoder: keys, K^T", k.T, features, names, "One column per place.")
     note = "Row i: how well each key matches query i."
-    yield _matrix("3", "Encoder: Q K^T", q @ k.T, names, keys, note)
-    scale = f"{walk.inspected.calls['encoder_self'].module.scale:g} = 1 / root of {WIDTH}"
-    yield _matrix("3", f"Scaled by {scale}", scores, names, keys, _trap_scale(q, k, scores))
-    mask = mask_tables.source_pads(walk.inspected, walk.row)
-    yield replace(mask, number="4", name="Mask: source pads", notes=(_trap_transpose(walk),))
-    note = "Masked cells are finite, so no row can turn into NaN."
-    yield _matrix("4", "Scores + mask", each.masked, names, keys, note)
-    note = "Each row sums to 1"
-    note += "; the pad's column is 0, the pad's own row still attends." if walk.padded else "."
-    yield _matrix("5", "Encoder: softmax", each.weights, names, keys, note, total=True)
-    yield _matrix("6", "Encoder: values V", each.v, names)
-    yield _matrix("6", "Weights x V", each.outputs, names, None, "Averages of the real values.")
-
-
-def _trap_scale(q: Tensor, k: Tensor, scores: Tensor) -> str:
-    scaled, unscaled = (number(float(x.softmax(-1).max())) for x in (scores, q @ k.T))
-    return (
+    yield matrix("3", "Encoder: Q K^T", q @ k.T, names, names, note)
+    scaled, unscaled = (number(x.softmax(-1).max()) for x in (scores, q @ k.T))
+    note = (
         "Trap: the missing scale. Products grow with the width of a head, and softmax puts all "
         f"weight on one key: here, before the mask, the largest weight would be {unscaled} instead "
         f"of {scaled}."
     )
-
-
-def _trap_transpose(walk: Walk) -> str:
-    mask = padding_mask(walk.inspected.batch.src).long()
-    swapped = mask.T @ mask  # (S, S): summed over the batch
-    return (
-        f"Trap: the mask times its own transpose. {shape_of(mask.shape)} gives "
+    scale = f"{inspected.calls['encoder_self'].module.scale:g} = 1 / root of {WIDTH}"
+    yield matrix("3", f"Scaled by {scale}", scores, names, names, note)
+    swapped = pads.long().T @ pads.long()  # (S, S): summed over the batch
+    note = (
+        f"Trap: the mask times its own transpose. {shape_of(pads.shape)} gives "
         f"{shape_of(swapped.shape)}: batch and length are swapped. One square counts pairs (up to "
         f"{int(swapped.max())}) and serves them all, but each pair needs its own."
     )
+    mask = mask_tables.source_pads(inspected, row)
+    yield replace(mask, number="4", name="Mask: source pads", notes=(note,))
+    note = "Masked cells are finite, so no row can turn into NaN."
+    yield matrix("4", "Scores + mask", each.masked, names, names, note)
+    note = "Each row sums to 1"
+    note += "." if pads[row].all() else "; the pad's column is 0, the pad's own row still attends."
+    yield _weights("5", "Encoder: softmax", each.weights, names, names, note)
+    yield matrix("6", "Encoder: values V", each.v, names)
+    yield matrix("6", "Weights x V", each.outputs, names, None, "Averages of the real values.")
 
 
-def _after_encoder(walk: Walk) -> Iterator[Table]:
+def _weights(
+    step: str, name: str, weights: Tensor, names: list[str], keys: list[str], note: str
+) -> Table:
+    """Weights, with the sum of each row."""
+    return matrix(step, name, weights, names, keys, note, summaries={"sum": weights.sum(-1)})
+
+
+def _after_encoder(inspected: InspectedBatch, row: int, memory: Tensor) -> Iterator[Table]:
     """Step 7: the pad's row after the layer, with both pad masks."""
-    row, src = walk.row, walk.inspected.batch.src
-    names, _ = walk.tokens("encoder_self")
+    src = inspected.batch.src
+    names, _ = inspected.tokens("encoder_self", row)
     with torch.no_grad():
-        other = _masking_queries(walk.inspected.model).encode(src)
-    real = padding_mask(src[row])
-    difference = (walk.memory[row] - other[row]).abs()
+        other = _masking_queries(inspected.model).encode(src)
     note = "Pads are masked as keys."
-    yield _matrix("7", "After the layer, normed", walk.memory[row], names, None, note)
+    yield matrix("7", "After the layer, normed", memory[row], names, None, note)
+    difference, real = (memory[row] - other[row]).abs(), padding_mask(src[row])
     note = "There are no pads to mask"
-    if walk.padded:
+    if not real.all():
         note = (
-            f"Largest difference: {number(float(difference[real].max()))} in real rows, "
-            f"{number(float(difference[~real].max()))} in pad rows"
+            f"Largest difference: {number(difference[real].max())} in real rows, "
+            f"{number(difference[~real].max())} in pad rows"
         )
     note = f"Pads are masked as keys and queries. {note}. A pad's row affects no other row."
-    yield _matrix("7", "The same, other mask", other[row], names, None, note)
+    yield matrix("7", "The same, other mask", other[row], names, None, note)
 
 
 def _masking_queries(model: Transformer) -> Transformer:
@@ -204,114 +153,86 @@ def _masking_queries(model: Transformer) -> Transformer:
     return other
 
 
-def _decoder_self(walk: Walk) -> Iterator[Table]:
+def _decoder_self(inspected: InspectedBatch, row: int) -> Iterator[Table]:
     """Steps 7a to 7c: self-attention over tgt_in, with the causal mask."""
-    names, keys = walk.tokens("decoder_self")
-    each = walk.steps("decoder_self")
+    names, _ = inspected.tokens("decoder_self", row)
+    each = _attention(inspected, "decoder_self", row)
     note = "Before the mask: every place of the decoder's input asks every place."
-    yield _matrix("7a", "Decoder self-attention: scaled Q K^T", each.scores, names, keys, note)
-    for table in mask_tables.decoder_self(walk.inspected, walk.row):
+    yield matrix("7a", "Decoder self-attention: scaled Q K^T", each.scores, names, names, note)
+    for table in mask_tables.decoder_self(inspected, row):
         yield replace(table, number="7b")
     note = (
         "Trap: leaving this attention out. The causal mask would then be applied to "
         "cross-attention, where it does not belong."
     )
-    name = "Decoder self-attention: softmax"
-    yield _matrix("7c", name, each.weights, names, keys, note, total=True)
-    yield _matrix("7c", "Weights x V", each.outputs, names)
+    yield _weights("7c", "Decoder self-attention: softmax", each.weights, names, names, note)
+    yield matrix("7c", "Weights x V", each.outputs, names)
 
 
-def _cross(walk: Walk) -> Iterator[Table]:
-    """Steps 8 to 10: queries from the decoder, keys and values from the encoder."""
-    names, keys = walk.tokens("cross")
-    each = walk.steps("cross")
+def _cross(inspected: InspectedBatch, row: int) -> Iterator[Table]:
+    """Steps 8 to 13: queries from the decoder, keys and values from the encoder; the mask and two
+    wrong masks."""
+    names, keys = inspected.tokens("cross", row)
+    each = _attention(inspected, "cross", row)
     note = "From the decoder: one row per place of tgt_in."
-    yield _matrix("8", "Decoder: queries Q", each.q, names, None, note)
+    yield matrix("8", "Decoder: queries Q", each.q, names, None, note)
     note = "From the encoder: one row per place of src."
-    yield _matrix("9", "Memory: keys K", each.k, keys, None, note)
-    yield _matrix("9", "Memory: values V", each.v, keys)
+    yield matrix("9", "Memory: keys K", each.k, keys, None, note)
+    yield matrix("9", "Memory: values V", each.v, keys)
     note = "Before the mask. Target places down, source places across: not square in general."
-    yield _matrix("10", "Cross: scaled Q K^T", each.scores, names, keys, note)
-
-
-def _mask_of_cross(walk: Walk) -> Iterator[Table]:
-    """Steps 11 to 13: the mask, two wrong masks, softmax, and values."""
-    row, inspected = walk.row, walk.inspected
-    names, keys = walk.tokens("cross")
-    each = walk.steps("cross")
+    yield matrix("10", "Cross: scaled Q K^T", each.scores, names, keys, note)
     yield replace(mask_tables.cross(inspected, row), number="11", name="Mask: source pads")
     right = inspected.full_mask("cross")[row]  # (T, S)
-    triangle = torch.ones_like(right).tril()
-    trap = "Trap: the triangle on cross scores. The whole source is known before decoding starts"
-    yield _wrong_mask("Mask with a triangle", right, triangle, names, keys, trap)
-    src, tgt_in, _ = inspected.batch
-    shorter = min(int(padding_mask(ids[row]).sum()) for ids in (src, tgt_in))
     larger = torch.ones_like(right)
-    larger[:, shorter:] = False
-    trap = "Trap: the larger of both pads. Pads of the target are queries here, not keys"
-    yield _wrong_mask("Mask of the larger pads", right, larger, names, keys, trap)
-    note = "The pad's column is 0."
-    yield _matrix("12", "Cross: softmax", each.weights, names, keys, note, total=True)
-    yield _matrix("13", "Cross: weights x V", each.outputs, names)
+    src, tgt_in, _ = inspected.batch
+    larger[:, min(int(padding_mask(ids[row]).sum()) for ids in (src, tgt_in)) :] = False
+    triangle = "the triangle on cross scores. The whole source is known before decoding starts"
+    pads = "the larger of both pads. Pads of the target are queries here, not keys"
+    for name, extra, trap in (
+        ("Mask with a triangle", torch.ones_like(right).tril(), triangle),
+        ("Mask of the larger pads", larger, pads),
+    ):
+        lost, cells = right & ~extra, mask_cells(right & extra)
+        for i, j in lost.nonzero().tolist():
+            cells[i][j] = "x"
+        note = f"Trap: {trap}: {int(lost.sum())} of {int(right.sum())} cells would be lost."
+        legend = f"x = a real source token masked by mistake, {CLOSED} = a pad"
+        rows = list(zip(names, cells, strict=True))
+        yield Table("11", name, keys, rows, shape_of(right.shape), legend, (note,), marks=True)
+    yield _weights("12", "Cross: softmax", each.weights, names, keys, "The pad's column is 0.")
+    yield matrix("13", "Cross: weights x V", each.outputs, names)
 
 
-def _wrong_mask(
-    name: str, right: Tensor, extra: Tensor, names: list[str], keys: list[str], trap: str
-) -> Table:
-    """The right mask with more cells masked; x marks a real source token that is lost."""
-    cells = mask_cells(right & extra)
-    for i, j in (right & ~extra).nonzero().tolist():
-        cells[i][j] = "x"
-    return Table(
-        "11",
-        name,
-        keys,
-        list(zip(names, cells, strict=True)),
-        shape=shape_of(right.shape),
-        legend=f"x = a real source token masked by mistake, {CLOSED} = a pad",
-        notes=(
-            f"{trap}: {int((right & ~extra).sum())} of {int(right.sum())} cells would be lost.",
-        ),
-        marks=True,
-    )
-
-
-def _end(walk: Walk) -> Iterator[Table]:
-    """Steps 14 to 16: output, logits, loss."""
-    inspected, row = walk.inspected, walk.row
-    names, _ = walk.tokens("cross")
-    note = "After cross-attention, feed-forward and the last norm."
-    yield _matrix("14", "Decoder: output", walk.output[row], names, None, note)
-    symbols = [inspected.vocabulary.name(i) for i in range(len(inspected.vocabulary))]
-    note = "A score for each symbol; pad places get scores too."
-    yield _matrix("15", "Logits", walk.logits[row], names, symbols, note)
+def _loss(inspected: InspectedBatch, row: int, logits: Tensor) -> Table:
+    """Step 16: the loss of each label."""
     labels = inspected.batch.tgt_out
-    losses = -walk.logits.log_softmax(-1).gather(-1, labels[..., None])[..., 0]  # (B, T)
+    losses = -logits.log_softmax(-1).gather(-1, labels[..., None])[..., 0]  # (B, T)
     counted = padding_mask(labels)
     total, tokens = float((losses * counted).sum()), int(counted.sum())
-    of_pair = float((losses * counted)[row].sum())
-    yield Table(
+    of_pair = number((losses * counted)[row].sum())
+    (cells,) = mask_cells(counted[[row]])
+    return Table(
         "16",
         "Loss",
         [str(place) for place in range(labels.shape[1])],
         [
-            ("tgt_in", names),
+            ("tgt_in", inspected.names(inspected.batch.tgt_in[row])),
             ("tgt_out", inspected.names(labels[row])),
             ("-log p", numbers(losses[row])),
-            *(("counted", cells) for cells in mask_cells(counted[[row]])),
+            ("counted", cells),
         ],
         legend="-log p of the label, in nats; labels that are pads are ignored",
         notes=(
-            f"This pair: {number(of_pair)} over {int(counted[row].sum())} labels. The batch: "
+            f"This pair: {of_pair} over {int(counted[row].sum())} labels. The batch: "
             f"{number(total)} / {tokens} = {number(total / tokens, 4)}, summed first and divided "
             "once. Here the pad rows of the target end.",
         ),
     )
 
 
-def _conclusion(walk: Walk) -> Table:
-    """Loss and gradients with both pad masks, in fp64."""
-    model, batch = copy.deepcopy(walk.inspected.model).double(), walk.inspected.batch
+def _conclusion(model: Transformer, batch: Batch) -> Table:
+    """Step 17: loss and gradients with both pad masks, in fp64."""
+    model = copy.deepcopy(model).double()
     loss, gradients = _loss_and_gradients(model, batch)
     other_loss, others = _loss_and_gradients(_masking_queries(model), batch)
     difference = max(float((a - b).abs().max()) for a, b in zip(gradients, others, strict=True))

@@ -2,13 +2,11 @@
 
 from collections.abc import Iterator
 from itertools import groupby
-from typing import NamedTuple
 
 from toytrans.data.batches import make_batch
 from toytrans.errors import UserError
 from toytrans.inspection import heads
 from toytrans.inspection.heads import AttentionMaps, few, validation_pairs
-from toytrans.inspection.record import Part
 from toytrans.report.page import Block, Cell, Grid
 from toytrans.training.run import Run
 
@@ -17,19 +15,6 @@ MOST_CELLS = 30_000
 
 MEASURED_ON = 200
 """Validation pairs on which the rules of heads are measured."""
-
-
-class Maps(NamedTuple):
-    """What the page shows of attention.
-
-    steps: of the checkpoints, ascending.
-    hidden: how many checkpoints are left out.
-    blocks: one for each checkpoint, attention and pair, with a map of each head.
-    """
-
-    steps: list[int]
-    hidden: int
-    blocks: list[Block]
 
 
 def of_validation(run: Run) -> AttentionMaps:
@@ -41,60 +26,48 @@ def of_validation(run: Run) -> AttentionMaps:
     return AttentionMaps(run, batch, heads.attend(run.model, batch), reports, basis)
 
 
-def at_every_checkpoint(maps: AttentionMaps) -> Maps:
-    """The same maps at every checkpoint of the run."""
-    run = maps.run
-    steps = sorted({run.step, *run.folder.steps})
+def steps_of(maps: AttentionMaps) -> tuple[list[int], int]:
+    """The checkpoints whose maps are shown, ascending, and how many are left out."""
+    steps = sorted({maps.run.step, *maps.run.folder.steps})
     cells = sum(each.weights.numel() for each in maps.shown)
-    kept = _spread(steps, max(1, MOST_CELLS // max(1, cells)))
-    blocks: list[Block] = []
-    for step in kept:
-        shown = maps.shown if step == run.step else _at(maps, step)
-        for (part, layer), group in groupby(shown, lambda head: (head.part, head.layer)):
-            blocks += _blocks(maps, part, layer, list(group), step)
-    return Maps(kept, len(steps) - len(kept), blocks)
+    most = min(len(steps), max(1, MOST_CELLS // max(1, cells)))
+    gaps = max(1, most - 1)
+    kept = [steps[-1 - k * (len(steps) - 1) // gaps] for k in reversed(range(most))]
+    return kept, len(steps) - most
 
 
-def _at(maps: AttentionMaps, step: int) -> list[heads.Head]:
-    """The weights at another checkpoint; none if a training has just removed it."""
-    try:
-        model = maps.run.folder.load(str(step), "cpu").model
-    except UserError:
-        return []
-    shown = {each[:3] for each in maps.shown}
-    return [each for each in heads.attend(model, maps.batch) if each[:3] in shown]
-
-
-def _spread(steps: list[int], most: int) -> list[int]:
-    """At most so many steps, the last among them."""
-    if len(steps) <= most:
-        return steps
-    return [steps[-1 - k * (len(steps) - 1) // max(1, most - 1)] for k in reversed(range(most))]
-
-
-def _blocks(
-    maps: AttentionMaps, part: Part, layer: int, shown: list[heads.Head], step: int
-) -> Iterator[Block]:
-    """The maps of one attention at one checkpoint, a block for each pair."""
-    batch, vocabulary = maps.batch, maps.run.vocabulary
-    name = f"{part} {layer}"
+def at_step(maps: AttentionMaps, step: int) -> Iterator[Block]:
+    """The same maps at a checkpoint of the run, a block for each attention and pair; none if a
+    training has just removed it."""
+    batch, vocabulary, shown = maps.batch, maps.run.vocabulary, maps.shown
+    if step != maps.run.step:
+        try:
+            model = maps.run.folder.load(str(step), "cpu").model
+        except UserError:
+            return
+        wanted = {each[:3] for each in shown}
+        shown = [each for each in heads.attend(model, batch) if each[:3] in wanted]
     rules = {(each.part, each.layer, each.head): each.label for each in maps.heads}
-    for pair, axes in enumerate(zip(*heads.axes(part, batch), strict=True)):
-        queries, keys = ([vocabulary.name(i) for i in ids.tolist()] for ids in axes)
-        grids = []
-        for head in shown:
-            weights = head.weights[pair].tolist()
-            rows = [
-                [query, *(_cell(query, key, value) for key, value in zip(keys, row, strict=True))]
-                for query, row in zip(queries, weights, strict=True)
-            ]
-            rule = f"head {head.number}: {rules[part, layer, head.number]}"
-            grids.append(Grid(["", *keys], rows, "mask heat", rule))
-        src, tgt = (
+    pairs = [
+        " \u2192 ".join(
             " ".join(vocabulary.decode(ids[pair].tolist())) for ids in (batch.src, batch.tgt_out)
         )
-        choice = {"pair": f"{src} \u2192 {tgt}", "attention": name, "checkpoint": f"step {step}"}
-        yield Block(grids, f"{name}, step {step}", choice=choice)
+        for pair in range(len(batch.src))
+    ]
+    for (part, layer), group in groupby(shown, lambda head: (head.part, head.layer)):
+        name, of_layer = f"{part} {layer}", list(group)
+        for pair, axes in enumerate(zip(*heads.axes(part, batch), strict=True)):
+            queries, keys = ([vocabulary.name(i) for i in ids.tolist()] for ids in axes)
+            grids = []
+            for head in of_layer:
+                rows = [
+                    [query, *(_cell(query, *each) for each in zip(keys, row, strict=True))]
+                    for query, row in zip(queries, head.weights[pair].tolist(), strict=True)
+                ]
+                rule = f"head {head.number}: {rules[part, layer, head.number]}"
+                grids.append(Grid(["", *keys], rows, "mask heat", rule))
+            choice = {"pair": pairs[pair], "attention": name, "checkpoint": f"step {step}"}
+            yield Block(grids, f"{name}, step {step}", choice=choice)
 
 
 def _cell(query: str, key: str, weight: float) -> Cell:

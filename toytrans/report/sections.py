@@ -16,14 +16,14 @@ from toytrans.data.selection import Selection, pairs_of_split
 from toytrans.doctor.findings import examine
 from toytrans.doctor.record import read_snapshot
 from toytrans.errors import UserError
-from toytrans.evaluation import PARTS, Scores, Summary, spans, translate
+from toytrans.evaluation import PARTS, Scores, spans, translate
 from toytrans.inspection.heads import AttentionMaps, few, validation_pairs
 from toytrans.inspection.shown import ATTENTIONS, REASONS, InspectedBatch
 from toytrans.inspection.table import CLOSED, Table
 from toytrans.model.build import as_transformer
 from toytrans.model.initialisation import count_parameters
 from toytrans.report import charts
-from toytrans.report.attention import at_every_checkpoint, of_validation
+from toytrans.report.attention import at_step, of_validation, steps_of
 from toytrans.report.page import Block, Cell, Grid, Section, html, section
 from toytrans.training.faults import objective_of
 from toytrans.training.measured import measure
@@ -46,7 +46,6 @@ class View(NamedTuple):
     """A run as it is: what can be read of it, and why the rest cannot."""
 
     path: Path
-    state: str
     folder: RunFolder | None
     records: list[Record]
     run: Run | None
@@ -61,8 +60,7 @@ def view_of(path: Path) -> View:
     """Read a run. Only a path that is no folder raises UserError; damage is part of the view."""
     if not path.is_dir():
         raise UserError(f"{path}: no such run directory; `toytrans runs` lists those there are")
-    folder, run, problems = None, None, []
-    records: list[Record] = []
+    folder, records, run, problems = None, list[Record](), None, []
     try:
         folder = RunFolder.open(path)
         records = folder.records
@@ -72,22 +70,22 @@ def view_of(path: Path) -> View:
         run = folder.load("best", "cpu")
     except UserError as error:
         problems.append(str(error))
-    return View(path, str(state_of(path)), folder, records, run, "\n".join(problems))
+    return View(path, folder, records, run, "\n".join(problems))
 
 
 def sections_of(views: Sequence[View], follow: Follow) -> Iterator[Section]:
     """Every part of the page of one run, or of several beside each other, in order."""
-    names = [view.name for view in views]
-    if len(set(names)) < len(names):
-        names = [str(view.path) for view in views]
-    named, several = dict(zip(names, views, strict=True)), len(views) > 1
+    several = len(views) > 1
+    named = {view.name: view for view in views}
+    if len(named) < len(views):
+        named = {str(view.path): view for view in views}
     results, missing = {}, []
     for name, view in named.items():
         follow(f"exact match of {name}")
+        problem = view.problem
         try:
             if view.run is not None:
-                results[name] = measured(view.run)
-            problem = view.problem or ("" if view.run else "no checkpoint")
+                results[name] = measure(view.run, "test", Selection(examples=EVALUATED))
         except UserError as error:
             problem = str(error)
         if problem:
@@ -129,89 +127,72 @@ def _text(value: Any) -> str:
     return "null" if value is None else str(value)
 
 
-def _number(value: float | None, form: str) -> str:
-    return NOT_MEASURED if value is None else format(value, form)
-
-
 def _summary(views: dict[str, View], results: dict[str, Scores], missing: str) -> Section:
-    parts = [part for part in PARTS if any(part in scores.parts() for scores in results.values())]
-    rows = {name: _facts(name, view, results.get(name), parts) for name, view in views.items()}
-    first = next(iter(rows.values()))
-    if len(rows) == 1:
+    """What each run is and how good it is."""
+    there = {part for scores in results.values() for part in scores.parts()}
+    rows = {}
+    for name, view in views.items():
+        scores, config, run = results.get(name), view.folder and view.folder.config, view.run
+        fault = fault_remark(config.fault) if config else ""
+        facts = {"run": name, "state": "; ".join(filter(None, (str(state_of(view.path)), fault)))}
+        facts["step"] = f"{run.step:,}" if run else ""
+        for part in PARTS:
+            if part in there:
+                found = scores.parts().get(part) if scores else None
+                match = f"{found['exact_match']:.4f}" if found else NOT_MEASURED
+                facts[f"free-running exact match, {PARTS[part]}"] = match
+        facts["loss"] = f"{scores.summary()['loss']:.4f}" if scores else NOT_MEASURED
+        known = [(r["valid_exact_match"], -r["step"]) for r in view.records if _has_match(r)]
+        best = f"{max(known)[0]:.4f} at step {-max(known)[1]:,}" if known else NOT_MEASURED
+        seconds = view.records[-1].get("elapsed_s") if view.records else None
+        facts["best on validation"] = best
+        facts["training time"] = NOT_MEASURED if seconds is None else f"{seconds:.1f} s"
+        facts["parameters"] = f"{count_parameters(run.model):,}" if run else ""
+        facts["task"] = (config.data.task or "files") if config else ""
+        facts["seed"] = str(config.seed) if config else ""
+        rows[name] = facts
+    first, *rest = rows.values()
+    if not rest:
         return section("summary", "Summary", table=((), first.items(), "facts"), missing=missing)
     text = "The buttons in the headings sort the table."
     table = (list(first), [list(row.values()) for row in rows.values()], "data sortable")
     return section("summary", "Runs", text=text, table=table, missing=missing)
 
 
-def _facts(name: str, view: View, scores: Scores | None, parts: list[str]) -> dict[str, str]:
-    """What a run is and how good it is."""
-    found = scores.parts() if scores else {}
-    matches = {part: found.get(part, {}).get("exact_match") for part in parts}
-    loss = scores.summary()["loss"] if scores else None
-    recorded = [row for row in view.records if row.get("valid_exact_match") is not None]
-    best = NOT_MEASURED
-    if recorded:
-        top = max(recorded, key=lambda row: row["valid_exact_match"])
-        best = f"{top['valid_exact_match']:.4f} at step {top['step']:,}"
-    config, run = view.folder and view.folder.config, view.run
-    seconds = view.records[-1].get("elapsed_s") if view.records else None
-    fault = fault_remark(config.fault) if config else ""
-    return {
-        "run": name,
-        "state": "; ".join(filter(None, (view.state, fault))),
-        "step": f"{run.step:,}" if run else "",
-        **{
-            f"free-running exact match, {PARTS[part]}": _number(matches[part], ".4f")
-            for part in parts
-        },
-        "loss": _number(loss, ".4f"),
-        "best on validation": best,
-        "training time": NOT_MEASURED if seconds is None else f"{seconds:.1f} s",
-        "parameters": f"{count_parameters(run.model):,}" if run else "",
-        "task": (config.data.task or "files") if config else "",
-        "seed": str(config.seed) if config else "",
-    }
-
-
-def measured(run: Run) -> Scores:
-    """Exact match on the run's test pairs. Raises UserError."""
-    return measure(run, "test", Selection(examples=EVALUATED))
+def _has_match(record: Record) -> bool:
+    return record.get("valid_exact_match") is not None
 
 
 def _lengths(results: dict[str, Scores]) -> Section:
-    rows = [
-        _measured(label if len(results) == 1 else f"{name}, {label}", part)
+    several = len(results) > 1
+    summaries = {
+        f"{name}, {label}" if several else label: summary
         for name, scores in results.items()
-        for label, part in scores.labelled()
-    ]
-    if len(results) == 1:
-        (scores,) = results.values()
+        for label, summary in scores.labelled()
+    }
+    for scores in [] if several else results.values():
         for low, high, _ in spans(scores.lengths, scores.train_length):
             label = f"{low} to {high}" if low < high else f"length {low}"
-            rows.append(_measured(label, scores.summary(low, high)))
+            summaries[label] = scores.summary(low, high)
+    rows = [
+        [
+            label,
+            f"{of['decoded']:,}",
+            f"{of['exact_match']:.4f}",
+            f"{of['low']:.3f} to {of['high']:.3f}",
+            f"{of['loss']:.4f}",
+        ]
+        for label, of in summaries.items()
+    ]
     heads = ["test pairs", "number", "free-running exact match", "95% interval", "loss"]
     text = "Each output is decoded greedily and counts if it equals its target to the end."
     ranges = {scores.train_length for scores in results.values()}
     trained = ranges.pop() if len(ranges) == 1 else None
     if trained:
         text = f"Trained on lengths {trained[0]} to {trained[1]}. {text}"
-    chart = charts.lengths(
-        {name: each.to_dict()["by_length"] for name, each in results.items()}, trained
-    )
-    title = "Exact match by length"
-    return section("lengths", title, text=text, charts=[chart], table=(heads, rows))
-
-
-def _measured(label: str, summary: Summary) -> list[str]:
-    """Number of pairs, exact match with its interval, loss."""
-    return [
-        label,
-        f"{summary['decoded']:,}",
-        f"{summary['exact_match']:.4f}",
-        f"{summary['low']:.3f} to {summary['high']:.3f}",
-        f"{summary['loss']:.4f}",
-    ]
+    by_length = {name: each.to_dict()["by_length"] for name, each in results.items()}
+    chart = charts.lengths(by_length, trained)
+    return section("lengths", chart.title, text=text, charts=[chart], table=(heads, rows))
 
 
 def _translations(run: Run) -> Section:
@@ -223,10 +204,9 @@ def _translations(run: Run) -> Section:
     triples = list(zip(sources, targets, outputs, strict=True))
     wrong = [each for each in triples if each[1] != each[2]]
     right = [each for each in triples if each[1] == each[2]]
-    shown = [*wrong[: SHOWN - 5], *right][:SHOWN]
     rows = [
         [" ".join(src), " ".join(tgt), _marked(tgt, out), "yes" if tgt == out else "no"]
-        for src, tgt, out in shown
+        for src, tgt, out in [*wrong[: SHOWN - 5], *right][:SHOWN]
     ]
     text = f"{len(wrong)} of {len(triples)} test pairs are wrong; a first error is marked."
     table = (["source", "target", "output", "right"], rows, "data tokens")
@@ -318,25 +298,26 @@ def _cell(q: int, query: str, k: int, key: str, letter: str) -> Cell:
     return Cell(shown, looks, f"query {q} {query}, key {k} {key}: {says}")
 
 
-def attention_of(shown: AttentionMaps) -> Section:
+def attention_of(maps: AttentionMaps) -> Section:
     """The maps of some pairs, with a slider over the checkpoints, and what each head does."""
-    maps = at_every_checkpoint(shown)
+    steps, hidden = steps_of(maps)
     text = (
         "Point at a cell, or move with the arrow keys, to read its weight. In cross-attention a "
         "query has the name of the token that it predicts. The slider goes through the "
-        f"checkpoints. The rules of heads are measured on {shown.basis}."
+        f"checkpoints. The rules of heads are measured on {maps.basis}."
     )
-    if len(maps.steps) == 1:
+    if len(steps) == 1:
         text += " This run has one checkpoint; train.keep_checkpoints keeps more."
-    if maps.hidden:
-        text += f" {maps.hidden} checkpoints are left out for size."
+    if hidden:
+        text += f" {hidden} checkpoints are left out for size."
     heads = ["attention", "head", "rule that it follows", "share of queries", "by chance"]
     rows = [
         [f"{head.part} {head.layer}", head.head, head.label]
         + [f"{value:.2f}" for value in (head.best.share, head.best.chance)]
-        for head in shown.heads
+        for head in maps.heads
     ]
-    return section("attention", "Attention", text=text, blocks=maps.blocks, table=(heads, rows))
+    blocks = [block for step in steps for block in at_step(maps, step)]
+    return section("attention", "Attention", text=text, blocks=blocks, table=(heads, rows))
 
 
 def checks(report: Checks) -> Section:

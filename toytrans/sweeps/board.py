@@ -5,8 +5,8 @@ own over it, and `control` lays over that what makes it the plain model to compa
 trained with seeds 0 to 4. The model of the last step is measured: test pairs choose nothing.
 """
 
+import math
 from collections.abc import Iterator, Sequence
-from copy import deepcopy
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
@@ -19,9 +19,9 @@ from toytrans.config.names import Metric
 from toytrans.config.schema import Config, Paths, Section
 from toytrans.config.yaml import Tree, read_yaml
 from toytrans.errors import UserError
-from toytrans.sweeps.measure import Measure, Member
-from toytrans.sweeps.sweep import Sweep, check_folder
-from toytrans.sweeps.table import table_of, write_tables
+from toytrans.sweeps.groups import Member, table_of
+from toytrans.sweeps.measure import Measure
+from toytrans.sweeps.sweep import Sweep, check_folder, write_tables
 from toytrans.sweeps.trials import Trial, by_names, path_of
 from toytrans.training.run import RUNS
 from toytrans.user_code import SHIPPED
@@ -78,7 +78,7 @@ class Line(NamedTuple):
 
     who: str
     values: tuple[float, ...]
-    steps: int | None = None
+    steps: float | None = None
     pairs: int | None = None
 
 
@@ -99,10 +99,9 @@ def plan_board(name: str, *, quick: bool = False, files: Path | None = None) -> 
 
     quick: one seed, few steps, few pairs. Raises UserError where files are missing.
     """
-    board, hashed = load_board(name), dict[Paths, str]()
+    board, hashed, trials = load_board(name), dict[Paths, str](), []
     folder = RUNS / "boards" / (f"{name}-quick" if quick else name)
     check_folder(folder)
-    trials = []
     for seed, task, kind in product(SEEDS[:1] if quick else SEEDS, board.tasks, KINDS):
         measures = {
             key: _measure(measure, kind, quick)
@@ -130,45 +129,38 @@ def config_of(
 ) -> Config:
     """The config of one training, ours or of the control. Raises UserError where files are
     missing."""
-    layers = [board.config, board.tasks[task].config]
-    layers += [board.control] * (kind == "control") + [board.quick] * quick
-    values: dict[str, Any] = {}
-    for layer in layers:
-        values = _laid_over(values, layer)
-    if "files" in values["data"]:
-        values["data"]["files"] = _with_folder(board, values["data"]["files"], files)
+    values = _laid_over(board.config, board.tasks[task].config)
+    values = _laid_over(values, board.control if kind == "control" else {})
+    values = _laid_over(values, board.quick if quick else {})
+    if named := values["data"].get("files"):
+        parts = {part: name for part, name in named.items() if part != "format"}
+        remedy = f"they come from {board.files_from}; name their folder with --data DIR"
+        if files is None:
+            raise UserError(f"this board needs {', '.join(sorted(set(parts.values())))}: {remedy}")
+        for part, name in parts.items():
+            if not (files / name).is_file():
+                raise UserError(f"{files / name}: no such file; {remedy}")
+            named[part] = str(files / name)
     tree = Tree(f"board task {task}", values | {"seed": seed})
     return check_config(beside(tree, SHIPPED / "examples"))
 
 
 def _laid_over(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
-    merged = deepcopy(below)
+    """The values of both, section by section; those above hold."""
+    merged = {key: _laid_over(v, {}) if isinstance(v, dict) else v for key, v in below.items()}
     for key, value in above.items():
-        both = isinstance(value, dict) and isinstance(merged.get(key), dict)
-        merged[key] = _laid_over(merged[key], value) if both else deepcopy(value)
+        is_section = isinstance(value, dict)
+        merged[key] = _laid_over(merged.get(key) or {}, value) if is_section else value
     return merged
-
-
-def _with_folder(board: Board, files: dict[str, Any], folder: Path | None) -> dict[str, Any]:
-    """The files with the folder before their names."""
-    names = {part: name for part, name in files.items() if part != "format"}
-    remedy = f"they come from {board.files_from}; name their folder with --data DIR"
-    if folder is None:
-        raise UserError(f"this board needs {', '.join(sorted(set(names.values())))}: {remedy}")
-    for name in names.values():
-        if not (folder / name).is_file():
-            raise UserError(f"{folder / name}: no such file; {remedy}")
-    return files | {part: str(folder / name) for part, name in names.items()}
 
 
 def _measure(measure: BoardMeasure, kind: str, quick: bool) -> Measure:
     """A measure with fewer pairs if it is quick. A control decodes nothing unless its metric needs
     that: its outputs often do not end."""
-    needs = measure.decode is None or measure.metric == "free_token_accuracy"
-    decode = measure.decode if kind == "ours" or needs else 0
-    pairs = measure.pairs or (1000 if measure.lengths else None)
+    decode, pairs = measure.decode, measure.pairs or (1000 if measure.lengths else None)
     if kind == "control":
-        pairs = measure.control or pairs
+        needs = decode is None or measure.metric == "free_token_accuracy"
+        decode, pairs = decode if needs else 0, measure.control or pairs
     if quick:
         pairs = min(pairs or QUICK_PAIRS, QUICK_PAIRS)
     return Measure(lengths=measure.lengths, pairs=pairs, decode=decode, side=measure.side)
@@ -178,33 +170,29 @@ def lines_of(board: Board, sweep: Sweep, task: str, measure: str) -> list[Line]:
     """The numbers of finished runs, ours first, and then the published ones. Raises UserError."""
     asked, lines = board.tasks[task].measures[measure], list[Line]()
     for kind in KINDS:
-        mine = [t for t in sweep.trials if t.about == {"task": task, "config": kind}]
-        found = [found for trial in mine if (found := trial.eval()) and measure in found.measures]
-        results = [each.measures[measure] for each in found]
-        if results:
-            values = [result.value(asked.metric) for result in results]
-            known = tuple(float("nan") if value is None else value for value in values)
-            who = f"toytrans, {mine[0].config.model.positions}"  # what sets the two apart
-            pairs = results[0].parts["all"].examples
-            lines.append(Line(who, known, found[0].steps, pairs))
+        mine = [trial for trial in sweep.trials if trial.about == {"task": task, "config": kind}]
+        members = [Member(t.path, t.config, t.eval(), measure=measure) for t in mine]
+        if members := [member for member in members if member.result]:
+            values = (member.value(asked.metric) for member in members)
+            known = tuple(math.nan if value is None else value for value in values)
+            who = f"toytrans, {members[0].config.model.positions}"  # what sets the two apart
+            numbers = members[0].numbers
+            steps, pairs = numbers[None, "steps"][0], numbers["all", "loss"][1]
+            lines.append(Line(who, known, steps, pairs))
     return lines + [Line(who, (value,)) for who, value in asked.published.items()]
 
 
 def write_board(board: Board, sweep: Sweep) -> list[Path]:
     """Write the tables of all runs of a board that have numbers. Raises UserError."""
-    configs, entries = {}, list[tuple[dict[str, Any], Member, str]]()
-    for trial in sweep.trials:
-        config = by_names(trial.config.without_seeds())
-        configs[f"{trial.about['task']}, {trial.about['config']}"] = config
-        found = trial.eval()
-        for name in trial.measures if found else ():
-            member = Member(trial.path, trial.config, found)
-            entries.append(({**trial.about, "measure": name}, member, name))
-    about = {
-        "title": board.title,
-        "source": board.source,
-        "knows": board.knows,
-        "notes": list(board.notes),
-        "configs": configs,
+    configs = {
+        f"{trial.about['task']}, {trial.about['config']}": by_names(trial.config.without_seeds())
+        for trial in sweep.trials
     }
+    entries = [
+        ({**trial.about, "measure": name}, Member(trial.path, trial.config, found, measure=name))
+        for trial in sweep.trials
+        if (found := trial.eval())
+        for name in trial.measures
+    ]
+    about = board.model_dump(include={"title", "source", "knows", "notes"}) | {"configs": configs}
     return write_tables(sweep.folder, table_of(entries), about)

@@ -4,44 +4,34 @@ runs -> members: their numbers, or why there are none -> groups -> tables, remar
 """
 
 import os
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import combinations
 from pathlib import Path
-from statistics import fmean
-from string import ascii_uppercase
 from typing import Any, NamedTuple
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict
 
-from toytrans.config.load import flatten
 from toytrans.config.names import Metric
-from toytrans.config.schema import Config
 from toytrans.config.sealed import fault_remark
 from toytrans.errors import UserError
 from toytrans.evaluation import Span
 from toytrans.files import read_json
 from toytrans.html import html_table
 from toytrans.rounding import share
-from toytrans.sweeps.intervals import Summary, difference_of, seeds_needed, summarise
+from toytrans.sweeps.groups import Group, Member, Seeds, Table, group, pairs, table_of
+from toytrans.sweeps.intervals import Summary, seeds_needed
 from toytrans.sweeps.measure import (
     OF_RUN,
     PARTS,
-    SHARES,
     TEST,
     Eval,
     Measure,
-    Member,
-    Numbers,
     Part,
-    Seeds,
     number,
     of_lengths,
     read_eval,
-    shown,
     split_of,
 )
-from toytrans.sweeps.table import Table, table_of
 from toytrans.sweeps.trials import FAILED, read_failure
 from toytrans.training.run import CONFIG, METRICS, NOT_MEASURED, RunFolder, is_run
 
@@ -51,192 +41,11 @@ MOST_PAIRS, MOST_LENGTHS, MOST_INTERVALS = 10, 25, 3
 """Rows of a table of pairs, where more are those of the first group alone; rows of a table of
 lengths; groups whose intervals are in it too."""
 
-MOST_SEEDS = 1000
-"""More seeds than these are not counted for people."""
-
 LEARNED = 0.5
 """Exact match within the training lengths, below which a model has not learned the task."""
 
 SMALL = 0.005
 """A difference between free-running and teacher-forced that is said."""
-
-
-@dataclass(frozen=True)
-class Group:
-    """Runs whose configs differ in seeds and device at most. differs: what sets the group apart
-    from others, by key. letter: a name for it where that is much."""
-
-    differs: Mapping[str, Any]
-    members: Sequence[Member]
-    letter: str = "A"
-
-    @property
-    def name(self) -> str:
-        """The value of the one key that sets it apart, or else its letter."""
-        if not self.differs:
-            return "all"
-        return self.letter if len(self.differs) > 1 else shown(next(iter(self.differs.values())))
-
-    @property
-    def values(self) -> str:
-        """What sets it apart, in full."""
-        names = ((key.rpartition(".")[2], shown(value)) for key, value in self.differs.items())
-        return ", ".join(f"{key} {value}" for key, value in names)
-
-    @property
-    def counted(self) -> list[Member]:
-        """The runs that are averaged."""
-        return [member for member in self.members if not member.problem]
-
-    def by_seed(self, part: Part = "all", metric: Metric = "exact_match") -> dict[Seeds, float]:
-        """The value of each seed; of several runs of one seed the mean."""
-        return _by_seed((member, member.value(metric, part)) for member in self.counted)
-
-    def pairs(
-        self,
-        part: Part = "all",
-        metric: Metric = "exact_match",
-        seeds: Container[Seeds] | None = None,
-    ) -> int | None:
-        """The pairs that the values of all seeds rest on, or of some; None where a value is no
-        proportion. Those that several seeds share are counted once."""
-        some = [member for member in self.counted if seeds is None or member.seeds in seeds]
-        parts = [(member, member.result.parts.get(part)) for member in some if member.result]
-        return _pairs(parts, metric)
-
-    def summary(self, part: Part = "all", metric: Metric = "exact_match") -> Summary | None:
-        """None where no run has the part."""
-        values = list(self.by_seed(part, metric).values())
-        return summarise(values, self.pairs(part, metric)) if values else None
-
-    def curve(self, metric: Metric = "exact_match") -> dict[Span, Summary]:
-        """The summary of each length, or span of lengths, over the runs that have such pairs."""
-        columns: dict[Span, list[tuple[Member, Numbers]]] = {}
-        for member in self.counted if metric not in OF_RUN else ():
-            for of in member.result.spans if member.result else ():
-                key = Span(of.shortest, of.longest, of.part)
-                columns.setdefault(key, []).append((member, of))
-        found = {}
-        for span in sorted(columns):
-            some = columns[span]
-            if values := _by_seed((m, m.result.value(metric, of)) for m, of in some if m.result):
-                found[span] = summarise(list(values.values()), _pairs(some, metric))
-        return found
-
-
-def _by_seed(values: Iterable[tuple[Member, float | None]]) -> dict[Seeds, float]:
-    """The mean of the known values of each seed, in the order of the seeds."""
-    found: dict[Seeds, list[float]] = {}
-    for member, value in values:
-        if value is not None:
-            found.setdefault(member.seeds, []).append(value)
-    return {seeds: fmean(found[seeds]) for seeds in sorted(found, key=_order)}
-
-
-def _pairs(numbers: Iterable[tuple[Member, Numbers | None]], metric: Metric) -> int | None:
-    """The pairs behind the proportions of some runs; None where the metric is none."""
-    found: dict[int | None, int] = {}
-    for member, of in numbers if metric in SHARES else ():
-        if member.result and of:
-            count = member.result.pairs(metric, of)
-            found[member.draw] = max(count, found.get(member.draw, 0))
-    return sum(found.values()) or None
-
-
-def group(members: Iterable[Member]) -> list[Group]:
-    """The members by their configs, in the order in which these occur first."""
-    groups: dict[Config, list[Member]] = {}
-    for member in members:
-        groups.setdefault(member.config.without_seeds(), []).append(member)
-    keys = differing_keys(list(groups))
-    flat = [flatten(config.model_dump(mode="json")) for config in groups]
-    return [
-        Group(
-            {key: values.get(key) for key in keys},
-            sorted(some, key=lambda member: (_order(member.seeds), str(member.path))),
-            f"{ascii_uppercase[number % 26]}{number // 26 or ''}",  # A to Z, then A1, B1
-        )
-        for number, (values, some) in enumerate(zip(flat, groups.values(), strict=True))
-    ]
-
-
-def _order(seeds: Seeds) -> tuple[int, int]:
-    return seeds[0], -1 if seeds[1] is None else seeds[1]
-
-
-def differing_keys(configs: Sequence[Config]) -> list[str]:
-    """The keys whose values differ, without those whose values follow from other keys."""
-    flat = [flatten(config.model_dump(mode="json")) for config in configs]
-    every = list(dict.fromkeys(key for values in flat for key in values))
-    differing = [key for key in every if any(v.get(key) != flat[0].get(key) for v in flat)]
-    causes = [key for key in differing if not all(_follows(c, key) for c in configs)]
-    seen = [tuple(shown(values.get(key)) for key in causes) for values in flat]
-    return causes if len(set(seen)) == len(configs) else differing
-
-
-def _follows(config: Config, key: str) -> bool:
-    """Whether a value is the one that it has where the file does not name it."""
-    values = config.model_dump(mode="json")
-    *sections, name = key.split(".")
-    place: Any = values
-    for section in sections:
-        if not isinstance(place := place.get(section), dict):
-            return False
-    before = place.pop(name, None)
-    try:
-        now = Config.model_validate(values).model_dump(mode="json")
-    except ValidationError:
-        return False
-    return bool(flatten(now).get(key) == before)
-
-
-class Pair(NamedTuple):
-    """Two groups over the seeds that both have: the first less the second, and on how many of them
-    the first is ahead, behind and level."""
-
-    first: Group
-    second: Group
-    difference: Summary
-    ahead: int
-    behind: int
-    level: int
-
-    @property
-    def seeds_needed(self) -> int | None:
-        """How many seeds would show a difference of this size; None = so many as there are."""
-        return seeds_needed(self.difference)
-
-
-def pairs(
-    groups: Sequence[Group], part: Part = "all", metric: Metric = "exact_match"
-) -> list[Pair]:
-    """Every two groups that share seeds."""
-    found = []
-    values = [(each, each.by_seed(part, metric)) for each in groups]
-    for (first, ours), (second, theirs) in combinations(values, 2):
-        if both := [seeds for seeds in ours if seeds in theirs]:
-            counts = [each.pairs(part, metric, both) for each in (first, second)]
-            difference = difference_of(
-                [ours[seeds] for seeds in both],
-                [theirs[seeds] for seeds in both],
-                (counts[0], counts[1]) if counts[0] and counts[1] else None,
-            )
-            signs = [(ours[s] > theirs[s]) - (ours[s] < theirs[s]) for s in both]
-            found.append(Pair(first, second, difference, *map(signs.count, (1, -1, 0))))
-    return found
-
-
-def parts_of(groups: Sequence[Group], metric: Metric = "exact_match") -> list[Part]:
-    """The parts that some run has; then all of them, if there are several."""
-    if metric in OF_RUN:
-        return ["all"]
-    results = [member.result for each in groups for member in each.members]
-    there = {part for result in results if result for part in result.parts}
-    apart: list[Part] = [part for part in ("below", "in_range", "beyond") if part in there]
-    return apart if len(apart) == 1 or not there else [*apart, "all"]
-
-
-# Side by side -------------------------------------------------------------------------------------
 
 
 class Shown(NamedTuple):
@@ -251,7 +60,7 @@ class Shown(NamedTuple):
 
     @property
     def headings(self) -> list[str]:
-        return [*self.names, *self.numbers, *([self.last] if self.last else [])]
+        return [*self.names, *self.numbers, *filter(None, [self.last])]
 
 
 @dataclass(frozen=True, repr=False)
@@ -282,8 +91,13 @@ class Comparison:
 
     @property
     def parts(self) -> list[Part]:
-        """The parts of the lengths that are shown."""
-        return parts_of(self.groups, self.metric)
+        """The parts of the lengths that are shown: those that some run has; then all of them, if
+        there are several."""
+        if self.metric in OF_RUN:
+            return ["all"]
+        there = {part for m in self.members if m.result for part in m.result.parts}
+        apart: list[Part] = [part for part in PARTS if part in there and part != "all"]
+        return apart if len(apart) == 1 or not there else [*apart, "all"]
 
     @property
     def key(self) -> str:
@@ -298,7 +112,7 @@ class Comparison:
 
     def table(self) -> Table:
         """One row for each run, length and metric."""
-        return table_of((each.differs, m, TEST) for each in self.groups for m in each.counted)
+        return table_of((each.differs, member) for each in self.groups for member in each.counted)
 
     # For people ------------------------------------------------------------------------------
 
@@ -309,18 +123,18 @@ class Comparison:
     def tables(self) -> Iterator[Shown]:
         """Each part, the differences of groups over equal seeds, and the lengths. A part that is 0
         in every run has a title alone."""
-        zero = set[Part]()
+        some = list[Part]()
         for part in self.parts:
-            title = self._title(part)
-            if any(v for each in self.groups for v in each.by_seed(part, self.metric).values()):
-                yield self._part(part, title)
+            values = [each.by_seed(part, self.metric) for each in self.groups]
+            if any(value for of_seeds in values for value in of_seeds.values()):
+                some.append(part)
+                yield self._part(part, values)
             else:
-                zero.add(part)
-                yield Shown(f"{title}: 0 in every run")
-        for part in [part for part in self.parts if part != "all"] or self.parts:
-            if part not in zero:
+                yield Shown(f"{self._title(part)}: 0 in every run")
+        for part in some:
+            if part != "all" or self.parts == ["all"]:
                 yield from self._pairs(part)
-        if zero < set(self.parts):
+        if some:
             yield from self._lengths()
 
     def _title(self, part: Part) -> str:
@@ -328,68 +142,57 @@ class Comparison:
         if self.metric in OF_RUN:
             return self.label
         where = f", {PARTS[part]}" if part != "all" or len(self.parts) > 1 else ""
-        return f"{self.label}{where}: {self._pairs_of(part)}"
+        return f"{self.label}{where}: {self._measured(part)}"
 
-    def _pairs_of(self, part: Part) -> str:
+    def _measured(self, part: Part) -> str:
         """Which pairs of a part were measured, in words."""
         text = self.about
-        trained = {each.result.train_length for each in self.members if each.result}
-        if self.measure.lengths and (len(trained) == 1 or part == "all"):
-            low, high = self.measure.lengths
-            if part != "all":
-                first, last = trained.pop()
-                ends = {
-                    "below": (0, first - 1),
-                    "in_range": (first, last),
-                    "beyond": (last + 1, high),
-                }
-                low, high = max(low, ends[part][0]), min(high, ends[part][1])
+        spans = {place for member in self.members for place, _ in member.numbers}
+        some = sorted(s for s in spans if isinstance(s, Span) and part in ("all", s.part))
+        if self.measure.lengths and some:
+            low, high = some[0].low, max(span.high for span in some)
             text += f" of lengths {low} to {high}" if low < high else f" of length {low}"
         faults = {each.config.fault for each in self.members}
         fault = faults.pop() if len(faults) == 1 else None
         return f"{text}; {fault_remark(fault)}" if fault else text
 
-    def _part(self, part: Part, title: str) -> Shown:
+    def _part(self, part: Part, values: Sequence[Mapping[Seeds, float]]) -> Shown:
         """Mean, deviation, interval and every seed of each group."""
-        summaries = [each.summary(part, self.metric) for each in self.groups]
-        values = [each.by_seed(part, self.metric) for each in self.groups]
-        several = any(summary and summary.runs > 1 for summary in summaries)
-        same = all(each.keys() == values[0].keys() for each in values)
+        several = any(len(of_seeds) > 1 for of_seeds in values)
+        same = all(of_seeds.keys() == values[0].keys() for of_seeds in values)
         rows = []
-        for each, summary, of_seeds in zip(self.groups, summaries, values, strict=True):
+        for each, of_seeds in zip(self.groups, values, strict=True):
             counted, every = len(each.counted), len(each.members)
             seeds = list(map(_seed, of_seeds))
             if several:
                 texts = [number(value, self.metric) for value in of_seeds.values()]
                 seeds = texts if same else list(map("{}: {}".format, seeds, texts))
             runs = str(every) if counted == every else f"{counted} of {every}"
-            cells = self._cells(summary)[: None if several else 1]
+            cells = self._cells(each.summary(part, self.metric))[: None if several else 1]
             rows.append([*([each.name] if self.key else []), runs, *cells, " ".join(seeds)])
-        last = "seed" if not several else "seed: value"
-        if several and same and values[0]:
-            last = f"seeds {' '.join(map(_seed, values[0]))}"
+        last = f"seeds {' '.join(map(_seed, values[0]))}" if same else "seed: value"
         numbers = ("runs", *(("mean", "sd", "95%") if several else ("value",)))
-        return Shown(title, [self.key] if self.key else [], numbers, last, rows)
+        names = [self.key] if self.key else []
+        return Shown(self._title(part), names, numbers, last if several else "seed", rows)
 
     def _pairs(self, part: Part) -> Iterator[Shown]:
         """Differences of two groups over equal seeds, where they share several."""
-        every = [p for p in pairs(self.groups, part, self.metric) if p.difference.runs > 1]
-        some = (
-            every if len(every) <= MOST_PAIRS else [p for p in every if p.first is every[0].first]
-        )
+        every = [pair for pair in pairs(self.groups, part, self.metric) if pair[2].runs > 1]
+        some = every
         where = "" if part == "all" else f", {PARTS[part]}"
         title = f"difference over equal seeds{where}: first less second"
-        if len(some) < len(every):
+        if len(every) > MOST_PAIRS:
+            some = [pair for pair in every if pair[0] is every[0][0]]
             count = f"{len(some)} of {len(every)} pairs"
-            title += f" ({count}, those of {some[0].first.name}; --json has all)"
+            title += f" ({count}, those of {some[0][0].name}; --json has all)"
         rows, needed = [], []
-        for each in some:
-            if seeds := each.seeds_needed:
-                count = str(seeds) if seeds <= MOST_SEEDS else f"more than {MOST_SEEDS:,}"
-                needed.append(f"{each.first.name} - {each.second.name} {count}")
-            cells = [str(each.difference.runs), *self._cells(each.difference, signed=True)]
-            names = [each.first.name, each.second.name]
-            rows.append([*names, *cells, str(each.ahead), str(each.behind)])
+        for first, second, difference, counts in some:
+            if seeds := seeds_needed(difference):
+                count = str(seeds) if seeds <= 1000 else "more than 1,000"
+                needed.append(f"{first.name} - {second.name} {count}")
+            cells = [str(difference.runs), *self._cells(difference, signed=True)]
+            ahead, behind, _ = map(str, counts.values())
+            rows.append([first.name, second.name, *cells, ahead, behind])
         if rows:
             numbers = ("seeds", "mean", "sd", "95%", "ahead", "behind")
             yield Shown(title, ("first", "second"), numbers, "", rows)
@@ -438,7 +241,7 @@ class Comparison:
         if little:
             what = f"{self.measure.decoding} exact match in range"
             yield f"learned little, {what}: {', '.join(little)}; train longer"
-        if any((s := each.summary()) and s.runs < 2 for each in self.groups):
+        if any(len(each.by_seed()) == 1 for each in self.groups):
             yield "sd, 95% and differences are over seeds: they need two or more of a config"
         for each in self.groups:
             for member in each.members:
@@ -458,9 +261,7 @@ class Comparison:
             rows = [each.headings, *each.rows] if each.rows else []
             widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
             lines.append(each.title)
-            for row in rows:
-                cells = (text.rjust(width) for text, width in zip(row, widths, strict=True))
-                lines.append(f"  {'  '.join(cells)}")
+            lines += ["  " + "  ".join(map(str.rjust, row, widths)) for row in rows]
         return "\n".join([*lines, *self.remarks()])
 
     def _repr_html_(self) -> str:
@@ -475,49 +276,44 @@ class Comparison:
 
     def to_dict(self) -> dict[str, Any]:
         """Means and intervals of each group, its runs, and the pairs of groups, as plain values."""
-        metric, parts = self.metric, self.parts
-        if parts and "all" not in parts:
-            parts = [*parts, "all"]
+        metric, parts = self.metric, list(dict.fromkeys([*self.parts, "all"] if self.parts else []))
+
+        def plain(each: Group) -> dict[str, Any]:
+            summaries = {part: each.summary(part, metric) for part in parts}
+            return {
+                "differs": dict(each.differs),
+                "config": each.members[0].config.without_seeds().model_dump(mode="json"),
+                "summaries": {part: s._asdict() if s else None for part, s in summaries.items()},
+                "curve": [
+                    {"lengths": [span.low, span.high], "part": span.part} | summary._asdict()
+                    for span, summary in each.curve(metric).items()
+                ],
+                "runs": [
+                    {
+                        "run": str(member.path),
+                        "seed": member.config.seed,
+                        "data_seed": member.config.data_seed,
+                        "problem": member.problem or None,
+                        "values": {part: member.value(metric, part) for part in parts},
+                    }
+                    for member in each.members
+                ],
+            }
+
         return {
             "measure": self.measure.model_dump(mode="json"),
             "metric": metric,
-            "about": self._pairs_of("all"),
-            "groups": [
-                {
-                    "differs": dict(each.differs),
-                    "config": each.members[0].config.without_seeds().model_dump(mode="json"),
-                    "summaries": {part: _plain(each.summary(part, metric)) for part in parts},
-                    "curve": [
-                        {"lengths": [span.low, span.high], "part": span.part} | summary._asdict()
-                        for span, summary in each.curve(metric).items()
-                    ],
-                    "runs": [
-                        {
-                            "run": str(member.path),
-                            "seed": member.config.seed,
-                            "data_seed": member.config.data_seed,
-                            "problem": member.problem or None,
-                            "values": {part: member.value(metric, part) for part in parts},
-                        }
-                        for member in each.members
-                    ],
-                }
-                for each in self.groups
-            ],
+            "about": self._measured("all"),
+            "groups": list(map(plain, self.groups)),
             "pairs": [
-                {"first": self.groups.index(pair.first), "second": self.groups.index(pair.second)}
-                | {"part": part, "ahead": pair.ahead, "behind": pair.behind, "level": pair.level}
-                | {"seeds_needed": pair.seeds_needed}
-                | pair.difference._asdict()
+                {"first": self.groups.index(first), "second": self.groups.index(second)}
+                | {"part": part, **counts, "seeds_needed": seeds_needed(difference)}
+                | difference._asdict()
                 for part in parts
-                for pair in pairs(self.groups, part, metric)
+                for first, second, difference, counts in pairs(self.groups, part, metric)
             ],
             "unread": [{"run": str(path), "problem": why} for path, why in self.unread.items()],
         }
-
-
-def _plain(summary: Summary | None) -> dict[str, Any] | None:
-    return None if summary is None else summary._asdict()
 
 
 def _seed(seeds: Seeds) -> str:
@@ -563,25 +359,19 @@ def compare(
     in words; empty = those of each run's split. take: measures runs that have no such numbers;
     nothing is written. kept: whether numbers that a sweep has kept will do.
     """
-    found, measures = dict[Path, RunFolder | str](), set[Measure | None]()
+    runs, unread, measures = dict[Path, RunFolder](), dict[Path, str](), set[Measure | None]()
     for path in paths:
         saved = read_sweep(path)
         measures.add(saved.measure if saved else None)
-        names = saved.runs if saved else []
-        for each in [path] if is_run(path) else _runs_in(path, names):
+        for each in [path] if is_run(path) else _runs_in(path, saved.runs if saved else []):
             try:
-                found[each] = RunFolder.open(each)
+                runs[each] = RunFolder.open(each)
             except UserError as error:
                 failure = read_failure(each)
-                found[each] = failure.reason if failure else str(error)
+                unread[each] = failure.reason if failure else str(error)
     measure = measure or (measures.pop() if len(measures) == 1 else None)
     measure = measure or of_lengths(None, None)
-    members = [
-        _member(run, measure, take, kept=kept)
-        for run in found.values()
-        if isinstance(run, RunFolder)
-    ]
-    unread = {path: why for path, why in found.items() if isinstance(why, str)}
+    members = [_member(run, measure, take, kept=kept) for run in runs.values()]
     splits = {split_of(member.config) for member in members}
     about = about or f"{' or '.join(sorted(splits))} pairs"
     return Comparison(measure, metric, about, group(members), unread)
@@ -605,15 +395,17 @@ def _member(run: RunFolder, measure: Measure, take: Take | None, *, kept: bool) 
         found = read_eval(path) if kept else None
         if found and TEST in found.measures and found.measures[TEST].measure == measure:
             return Member(path, config, found)
-        if failure := read_failure(path):
-            return Member(path, config, problem=failure.reason)
         last = run.records[-1] if run.records else {}
-        if None in last.values():  # a number that was not finite
-            return Member(path, config, problem=f"diverged by step {last['step']}")
-        if run.unfinished:
-            return Member(path, config, problem=f"unfinished: {run.unfinished}")
-        if take is None:
-            return Member(path, config, problem=NOT_MEASURED)
-        return Member(path, config, take(path, measure))
+        if failure := read_failure(path):
+            problem = failure.reason
+        elif None in last.values():  # a number that was not finite
+            problem = f"diverged by step {last['step']}"
+        elif run.unfinished:
+            problem = f"unfinished: {run.unfinished}"
+        elif take is None:
+            problem = NOT_MEASURED
+        else:
+            return Member(path, config, take(path, measure))
     except UserError as error:
-        return Member(path, config, problem=str(error))
+        problem = str(error)
+    return Member(path, config, problem=problem)

@@ -8,9 +8,8 @@ those below, in and beyond the training lengths, and for each length (or short s
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
@@ -20,7 +19,7 @@ from toytrans.config.schema import LONGEST, Config, Positive, Range, Section
 from toytrans.data.pairs import Side, Split
 from toytrans.data.selection import Selection
 from toytrans.errors import UserError
-from toytrans.evaluation import Scores, spans
+from toytrans.evaluation import Scores, Span, spans
 from toytrans.files import read_json
 from toytrans.model.initialisation import count_parameters
 from toytrans.rounding import share
@@ -44,26 +43,36 @@ PARTS: dict[Part, str] = {
 }
 """Where lengths lie beside those of training: key and label."""
 
-Share = Annotated[float, Field(ge=0, le=1)]
-Number = Annotated[float, Field(ge=0)]
-
-SHARES = ("exact_match", "token_accuracy", "free_token_accuracy")
-"""Metrics from 0 to 1."""
+Place = Part | Span
+"""Pairs that have numbers of their own: a part, or some lengths."""
 
 OF_RUN = ("steps", "seconds", "parameters")
 """Metrics of a whole run, whatever is measured of it."""
 
-FORMATS = {"steps": ",.0f", "seconds": ",.1f", "parameters": ",.0f"}
-FORMATS |= {"loss": ".4f", "perplexity": ".4f"}
-"""Of metrics that are no shares."""
+METRICS: dict[Metric, tuple[str, str, str]] = {
+    "exact_match": ("{how} exact match", "exact_match_{how}", ""),
+    "token_accuracy": ("teacher-forced token accuracy", "token_accuracy_teacher_forced", ""),
+    "free_token_accuracy": ("free-running token accuracy{few}", "token_accuracy_free_running", ""),
+    "loss": ("loss in nats a token", "loss", ".4f"),
+    "perplexity": ("perplexity", "loss", ".4f"),
+    "steps": ("training steps", "steps", ",.0f"),
+    "seconds": ("training seconds", "seconds", ",.1f"),
+    "parameters": ("parameters", "parameters", ",.0f"),
+}
+"""Of each metric: its words, the column of tables that it is taken from, and its format, which
+shares have none of. how: its decoding."""
+
+
+def is_share(metric: Metric) -> bool:
+    """Whether a metric goes from 0 to 1."""
+    return not METRICS[metric][2]
 
 
 def number(value: float, metric: Metric, *, signed: bool = False) -> str:
     """A value as its metric is shown."""
-    sign = "+" if signed else ""
-    if metric in FORMATS:
-        return f"{value:{sign}{FORMATS[metric]}}"
-    return f"{value:+.3f}" if signed else share(value)
+    if is_share(metric):
+        return f"{value:+.3f}" if signed else share(value)
+    return f"{value:{'+' if signed else ''}{METRICS[metric][2]}}"
 
 
 def shown(value: Any) -> str:
@@ -99,15 +108,11 @@ class Measure(Section):
     def label(self, metric: Metric) -> str:
         """A metric of it, in words."""
         few = "" if self.decode is None else f" of {self.decode} decoded of each length"
-        labels = {
-            "exact_match": f"{self.decoding} exact match",
-            "token_accuracy": "teacher-forced token accuracy",
-            "free_token_accuracy": f"free-running token accuracy{few}",
-            "loss": "loss in nats a token",
-            "steps": "training steps",
-            "seconds": "training seconds",
-        }
-        return labels.get(metric, metric)
+        return METRICS[metric][0].format(how=self.decoding, few=few)
+
+    def column(self, metric: Metric) -> str:
+        """The column of tables that a metric is taken from."""
+        return METRICS[metric][1].format(how=self.decoding.replace("-", "_"))
 
     def selection(self) -> Selection:
         return Selection(self.lengths, self.pairs, self.side)
@@ -119,6 +124,12 @@ def of_lengths(lengths: tuple[int, int] | None, pairs: int | None) -> Measure:
     if lengths is not None and lengths[1] > LONGEST:
         raise UserError(f"lengths {lengths[0]}:{lengths[1]}: a length is at most {LONGEST}")
     return Measure(lengths=lengths, pairs=pairs, decode=None if lengths is None else 1)
+
+
+# eval.json -----------------------------------------------------------------------------------
+
+Share = Annotated[float, Field(ge=0, le=1)]
+Number = Annotated[float, Field(ge=0)]
 
 
 class _File(BaseModel):
@@ -162,21 +173,6 @@ class Result(_File):
     parts: Annotated[dict[Part, Numbers], AfterValidator(_with_all)]
     spans: list[SpanNumbers]
 
-    def value(self, metric: Metric, of: Numbers | None = None) -> float | None:
-        """What a metric says of some numbers, None = all; None where it is not known."""
-        numbers = of or self.parts["all"]
-        if metric == "perplexity":
-            return None if numbers.loss is None else math.exp(min(numbers.loss, 700.0))
-        if metric == "exact_match" and self.measure.decode is not None:
-            return numbers.forced_exact_match
-        value: float | None = getattr(numbers, metric)
-        return value
-
-    def pairs(self, metric: Metric, of: Numbers) -> int:
-        """How many pairs a share of some numbers rests on."""
-        free = "exact_match" if self.measure.decode is None else ""
-        return of.decoded if metric in (free, "free_token_accuracy") else of.examples
-
 
 class Eval(_File):
     """eval.json. steps, seconds: of the whole training. measures: by their names."""
@@ -204,8 +200,11 @@ def evaluate(
     for name, wanted in measures.items():
         if name not in found.measures:
             known = [result for result in found.measures.values() if result.measure == wanted]
-            result = known[0] if known else _taken(run, wanted)
-            found = found.model_copy(update={"measures": {**found.measures, name: result}})
+            if not known:
+                selection = wanted.selection()
+                scores = measure(run, split_of(run.config), selection, wanted.decode)
+                known = [result_of(scores, wanted)]
+            found = found.model_copy(update={"measures": {**found.measures, name: known[0]}})
             yield found
 
 
@@ -217,17 +216,12 @@ def eval_of(run: Run, **measures: Result) -> Eval:
     return Eval(steps=progress.step, seconds=progress.elapsed_s, parameters=size, measures=measures)
 
 
-def _taken(run: Run, wanted: Measure) -> Result:
-    scores = measure(run, split_of(run.config), wanted.selection(), wanted.decode)
-    return result_of(scores, wanted)
-
-
 def result_of(scores: Scores, measure: Measure) -> Result:
     """The numbers of some scores, which a measure gave."""
-    ends = measure.lengths or (min(scores.lengths), max(scores.lengths))
+    low, high = measure.lengths or (min(scores.lengths), max(scores.lengths))
     rows = [
-        scores.summary(low, high) | {"shortest": low, "longest": high, "part": part}
-        for low, high, part in spans(range(ends[0], ends[1] + 1), scores.train_length, MOST_SPANS)
+        scores.summary(*ends) | {"shortest": ends[0], "longest": ends[1], "part": part}
+        for *ends, part in spans(range(low, high + 1), scores.train_length, MOST_SPANS)
     ]
     parts = {"all": scores.summary(), **scores.parts()}
     for row in (*rows, *parts.values()):
@@ -236,7 +230,7 @@ def result_of(scores: Scores, measure: Measure) -> Result:
         measure=measure,
         of_files=scores.about.get("split") == "files",
         train_length=scores.train_length,
-        parts={part: Numbers(**parts[part]) for part in get_args(Part) if part in parts},
+        parts={part: Numbers(**parts[part]) for part in PARTS if part in parts},
         spans=[SpanNumbers(**row) for row in rows if row["examples"]],
     )
 
@@ -245,41 +239,3 @@ def split_of(config: Config) -> Split:
     """The test split; validation pairs where a config names no test file."""
     files = config.data.files
     return "valid" if files is not None and files.test is None else "test"
-
-
-Seeds = tuple[int, int | None]
-"""seed and data.seed"""
-
-
-@dataclass(frozen=True)
-class Member:
-    """A run in a comparison. problem: why it is not averaged; empty where it is."""
-
-    path: Path
-    config: Config
-    eval: Eval | None = None
-    problem: str = ""
-
-    @property
-    def seeds(self) -> Seeds:
-        return self.config.seed, self.config.data.seed
-
-    @property
-    def result(self) -> Result | None:
-        """What the measure of its sweep gave."""
-        return self.eval.measures.get(TEST) if self.eval and not self.problem else None
-
-    @property
-    def draw(self) -> int | None:
-        """The seed that its pairs are drawn from; None where files have them."""
-        given = self.config.data.task is None or (self.result and self.result.of_files)
-        return None if given else self.config.data_seed
-
-    def value(self, metric: Metric, part: Part = "all") -> float | None:
-        """None where it is not known."""
-        if self.result is None:
-            return None
-        if metric in OF_RUN:
-            return getattr(self.eval, metric) if part == "all" else None
-        numbers = self.result.parts.get(part)
-        return self.result.value(metric, numbers) if numbers else None

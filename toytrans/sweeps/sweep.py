@@ -2,7 +2,8 @@
 
     FOLDER/LABEL-sSEED-HASH/       an ordinary run, with eval.json
     FOLDER/sweep.json              what was asked for last
-    FOLDER/table.json, table.csv   the numbers of all runs in the folder
+    FOLDER/table.csv               the numbers of all runs in the folder
+    FOLDER/table.json              the same rows below their columns, with configs and environment
     FOLDER/plot.png                the same as a picture
 
 The same command goes on where it was stopped. Another grid or another config in the same folder
@@ -12,24 +13,36 @@ adds runs: their numbers are further groups of the table.
 import contextlib
 import itertools
 import os
+import platform
 import re
+import time
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
+import torch
 import yaml
 
+from toytrans import __version__
 from toytrans.config.names import Metric
 from toytrans.config.schema import Config, Paths
 from toytrans.data.open import check_dataset, open_dataset
 from toytrans.data.selection import pairs_of_split
 from toytrans.errors import UserError
-from toytrans.files import disk_errors, drafts_in, write_file, write_json
+from toytrans.files import (
+    csv_text,
+    disk_errors,
+    drafts_in,
+    json_text,
+    to_bytes,
+    write_file,
+    write_json,
+)
 from toytrans.sweeps.comparison import SWEEP, Comparison, compare, read_sweep
+from toytrans.sweeps.groups import Table, cell
 from toytrans.sweeps.measure import TEST, Measure, of_lengths, split_of
 from toytrans.sweeps.picture import draw
-from toytrans.sweeps.table import cell, made, write_tables
 from toytrans.sweeps.trials import (
     Ended,
     Trial,
@@ -40,14 +53,14 @@ from toytrans.sweeps.trials import (
     run_on_ray,
 )
 from toytrans.training.devices import choose_device
+from toytrans.training.environment import settings_of_numbers, usable_cores
 from toytrans.training.faults import check_fault
 from toytrans.training.run import RUNS
 
 SWEEPS, PLOT = RUNS / "sweeps", "plot.png"
 
-MOST_TRIALS = 10_000
-MOST_NAMES = 10
-"""Of a sentence."""
+MOST_TRIALS, MOST_NAMES = 10_000, 10
+"""Of a sweep, and of a sentence."""
 
 LoadConfig = Callable[[Sequence[str]], Config]
 """The config with some `section.key=value` laid over it. Raises UserError."""
@@ -67,18 +80,18 @@ class Sweep:
 
     def beginning(self) -> list[str]:
         """What will be run, one sentence each: which runs are finished, go on or start."""
-        runs: dict[str, list[str]] = {"finished": [], "goes on": [], "starts": []}
-        for trial in self.trials:
-            if trial.is_done():
-                runs["finished"].append(trial.title)
-            elif step := trial.saved_step():
-                runs["goes on"].append(f"{trial.title} from step {step}")
-            else:
-                runs["starts"].append(trial.title)
-        told = [f"{what}: {listed(some)}" for what, some in runs.items() if some]
-        if len(self.trials) in (len(runs["finished"]), len(runs["starts"])):
-            told = ["all are finished"] if runs["finished"] else []
-        return [f"{self.folder}: {len(self.trials)} run{'s' * (len(self.trials) > 1)}", *told]
+        told = [f"{self.folder}: {len(self.trials)} run{'s' * (len(self.trials) > 1)}"]
+        waiting = self.waiting()
+        if not waiting:
+            return [*told, "all are finished"]
+        steps = {trial.title: trial.saved_step() for trial in waiting}
+        names = [trial.title for trial in self.trials if trial.title not in steps]
+        going = [f"{title} from step {step}" for title, step in steps.items() if step]
+        starting = [title for title, step in steps.items() if not step]
+        if len(starting) < len(self.trials):
+            parts = {"finished": names, "goes on": going, "starts": starting}
+            told += [f"{what}: {listed(some)}" for what, some in parts.items() if some]
+        return told
 
     def train(
         self,
@@ -92,26 +105,27 @@ class Sweep:
             self.folder.mkdir(parents=True, exist_ok=True)
             write_json(self.folder / SWEEP, {"made": made(), **self.about})
         waiting = self.waiting()
-        with contextlib.closing(
-            run_on_ray(waiting, jobs, gpu_share)
-            if on == "ray"
-            else run_here(waiting, processes_for(waiting, jobs))
-        ) as rounds:
+        if on == "ray":
+            rounds = run_on_ray(waiting, jobs, gpu_share)
+        else:
+            rounds = run_here(waiting, processes_for(waiting, jobs))
+        with contextlib.closing(rounds):
             yield from rounds
 
 
 def write(sweep: Sweep, metric: Metric = "exact_match") -> Comparison:
     """Compare all runs in the folder of a sweep, and write tables and plot. Raises UserError."""
     compared = compare([sweep.folder], metric, sweep.trials[0].measures[TEST])
+    configs = [
+        {
+            "differs": {key: cell(value) for key, value in each.differs.items()},
+            "config": by_names(each.members[0].config.without_seeds()),
+        }
+        for each in compared.groups
+    ]
     about = {
         "measure": compared.measure.model_dump(mode="json"),
-        "configs": [
-            {
-                "differs": {key: cell(value) for key, value in each.differs.items()},
-                "config": by_names(each.members[0].config.without_seeds()),
-            }
-            for each in compared.groups
-        ],
+        "configs": configs,
         "not_counted": {str(path): why for path, why in compared.problems.items()},
     }
     files = write_tables(sweep.folder, compared.table(), about)
@@ -122,6 +136,30 @@ def write(sweep: Sweep, metric: Metric = "exact_match") -> Comparison:
     with disk_errors(sweep.folder, PLOT):
         write_file(sweep.folder / PLOT, picture)
     return replace(compared, files=[*files, sweep.folder / PLOT])
+
+
+def write_tables(folder: Path, table: Table, about: Mapping[str, Any]) -> list[Path]:
+    """Write both files. about: what the JSON says besides. Raises UserError."""
+    columns, *rows = table
+    head = json_text({"made": made(), **about, "columns": columns}, 1).removesuffix("\n}")
+    lines = ",\n".join(f"  {json_text(row)}" for row in rows)
+    files = {"table.json": f'{head},\n "rows": [\n{lines}\n ]\n}}\n', "table.csv": csv_text(table)}
+    for name, text in files.items():
+        with disk_errors(folder, name):
+            write_file(folder / name, to_bytes(text))
+    return [folder / name for name in files]
+
+
+def made() -> dict[str, Any]:
+    """When and on what numbers were made: what may differ between two machines."""
+    return {
+        "date": time.strftime("%Y-%m-%d"),
+        "toytrans": __version__,
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "platform": platform.platform(),
+        "cores": usable_cores(),
+    } | settings_of_numbers()
 
 
 def plan(
@@ -151,13 +189,11 @@ def plan(
     check_folder(folder)
     there = {path.name[-8:]: path for path in folder.glob("*-????????")}
     trials, hashed = [], dict[Paths, str]()
-    for seed in seeds:
-        for choice, config in zip(choices, configs, strict=True):
-            seeded = config.model_copy(update={"seed": seed})
-            path = path_of(folder, _label(choice, seed), seeded, hashed)
-            path = there.get(path.name[-8:], path)  # the same by other keys of a grid
-            title = " ".join([*choice, f"seed {seed}"])
-            trials.append(Trial(path, seeded, {TEST: measure}, title))
+    for seed, (choice, config) in itertools.product(seeds, zip(choices, configs, strict=True)):
+        seeded = config.model_copy(update={"seed": seed})
+        path = path_of(folder, _label(choice, seed), seeded, hashed)
+        path = there.get(path.name[-8:], path)  # the same by other keys of a grid
+        trials.append(Trial(path, seeded, {TEST: measure}, " ".join([*choice, f"seed {seed}"])))
     about = {
         "measure": measure.model_dump(mode="json"),
         "grid": grid,

@@ -26,8 +26,7 @@ import threading
 import time
 import traceback
 from collections.abc import Generator, Iterator, Mapping, Sequence
-from multiprocessing.connection import wait
-from multiprocessing.process import BaseProcess
+from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from types import ModuleType
 from typing import Annotated, Any, Literal, NamedTuple
@@ -35,7 +34,6 @@ from typing import Annotated, Any, Literal, NamedTuple
 import torch
 from pydantic import AfterValidator, BaseModel, ConfigDict
 
-from toytrans.config.load import flatten
 from toytrans.config.schema import Config, Paths
 from toytrans.data.files import sha256_of
 from toytrans.errors import UserError, how_to_install, ran_out_of_memory, shortened
@@ -54,28 +52,6 @@ FAILED = "failed.json"
 
 SECONDS_FOR_LOCK = 60.0
 """A process whose parent was killed saves first, and leaves its run then."""
-
-
-def _written(text: str) -> str:
-    """At most 2,000 characters that JSON can hold: of a path that is no UTF-8, escape codes."""
-    return shortened(text.encode(errors="backslashreplace").decode())
-
-
-Text = Annotated[str, AfterValidator(_written)]
-
-
-class Failure(BaseModel):
-    """Why a trial has no numbers. final: it would fail again. traceback: of an internal error."""
-
-    model_config = ConfigDict(frozen=True)
-
-    reason: Text
-    final: bool = False
-    traceback: Text = ""
-
-
-class Diverged(UserError):
-    """A training whose loss or gradient is not finite: it would diverge again."""
 
 
 class Trial(NamedTuple):
@@ -98,20 +74,15 @@ class Trial(NamedTuple):
         found = read_eval(self.path)
         if found is None:
             return None
-        kept = {
-            name: found.measures[name]
-            for name, measure in self.measures.items()
-            if name in found.measures and measure == found.measures[name].measure
-        }
+        asked = {name: of for name, of in found.measures.items() if name in self.measures}
+        kept = {name: of for name, of in asked.items() if of.measure == self.measures[name]}
         return found.model_copy(update={"measures": kept})
 
     def is_done(self) -> bool:
         """Whether nothing is left to do: it has its numbers, or would fail again."""
-        found = self.eval()
-        if found is not None and len(found.measures) == len(self.measures):
-            return True
-        failure = read_failure(self.path)
-        return failure is not None and failure.final
+        found, failure = self.eval(), read_failure(self.path)
+        measured = found is not None and len(found.measures) == len(self.measures)
+        return measured or (failure is not None and failure.final)
 
     def share_done(self) -> float:
         """The proportion of its training that is done."""
@@ -131,15 +102,13 @@ class Trial(NamedTuple):
 
 def path_of(folder: Path, label: str, config: Config, hashed: dict[Paths, str]) -> Path:
     """The folder of a trial. hashed: SHA-256 of data files, so that each is read once."""
-    values = flatten(config.model_dump(mode="json"))
-    for part, paths in files_of(config).items():
+    contents = digests(config.references.values())
+    for paths in files_of(config).values():
         if paths not in hashed:
             hashed[paths] = sha256_of(paths)
-        values[f"data.files.{part}"] = hashed[paths]
-    code = config.references
-    for key, digest in zip(code, digests(code.values()), strict=True):
-        values[key] = [code[key].rpartition(":")[2], digest]
-    return folder / f"{label}-{hashlib.sha256(json_text(values).encode()).hexdigest()[:8]}"
+        contents.append(hashed[paths])
+    text = json_text([by_names(config), contents])
+    return folder / f"{label}-{hashlib.sha256(text.encode()).hexdigest()[:8]}"
 
 
 def by_names(config: Config) -> dict[str, Any]:
@@ -156,9 +125,27 @@ def by_names(config: Config) -> dict[str, Any]:
 
 def files_of(config: Config) -> dict[str, Paths]:
     """The data files that a config names: train, valid and test, as far as it does."""
-    named = config.data.files
-    paths = {part: getattr(named, part, None) for part in ("train", "valid", "test")}
-    return {part: path for part, path in paths.items() if path is not None}
+    named = ((part, getattr(config.data.files, part, None)) for part in ("train", "valid", "test"))
+    return {part: paths for part, paths in named if paths}
+
+
+# Failures ------------------------------------------------------------------------------------
+
+
+Text = Annotated[
+    str, AfterValidator(lambda text: shortened(text.encode(errors="backslashreplace").decode()))
+]
+"""At most 2,000 characters that JSON can hold: of a path that is no UTF-8, escape codes."""
+
+
+class Failure(BaseModel):
+    """Why a trial has no numbers. final: it would fail again. traceback: of an internal error."""
+
+    model_config = ConfigDict(frozen=True)
+
+    reason: Text
+    final: bool = False
+    traceback: Text = ""
 
 
 def read_failure(run: Path) -> Failure | None:
@@ -178,14 +165,19 @@ def keep_failure(run: Path, failure: Failure | None) -> None:
             (run / FAILED).unlink()
 
 
+# One trial -----------------------------------------------------------------------------------
+
+
 def run(trial: Trial) -> Failure | None:
     """Train and measure a trial in this process. Why it failed, if it did, which is written too."""
     keep_failure(trial.path, None)
+    deadline = time.monotonic() + SECONDS_FOR_LOCK
+    while is_locked(trial.path / METRICS) and time.monotonic() < deadline:
+        time.sleep(0.2)
     try:
-        _wait_until_free(trial.path)
-        _train_and_measure(trial)
+        failure = _train_and_measure(trial)
     except UserError as error:
-        failure = Failure(reason=str(error), final=isinstance(error, Diverged))
+        failure = Failure(reason=str(error))
     except RAISED as error:
         if ran_out_of_memory(error):
             remedy = "lower data.batch_tokens or the sizes of the model"
@@ -197,53 +189,32 @@ def run(trial: Trial) -> Failure | None:
         else:
             reason = f"{trial.path}: internal error ({type(error).__name__}: {error})"
             failure = Failure(reason=reason, traceback=traceback.format_exc())
-    else:
-        return None
-    keep_failure(trial.path, failure)
+    if failure is not None:
+        keep_failure(trial.path, failure)
     return failure
 
 
-def _wait_until_free(path: Path) -> None:
-    """Wait for a training of before that is still saving."""
-    deadline = time.monotonic() + SECONDS_FOR_LOCK
-    while is_locked(path / METRICS) and time.monotonic() < deadline:
-        time.sleep(0.2)
-
-
-def _train_and_measure(trial: Trial) -> None:
+def _train_and_measure(trial: Trial) -> Failure | None:
     """Train, or go on, and write the numbers after each measure. On SIGTERM the training saves."""
     torch.set_num_threads(1)
     devices.tune_process()
-    config = trial.config
     name, silent = trial.path.name, lambda _: None
-    with open_session(config, name, trial.path, True, silent, patient=True) as trainer:
+    with open_session(trial.config, name, trial.path, True, silent, patient=True) as trainer:
         for _ in trainer.train():
             pass
         exit_if_signalled(trainer.received)
     if trial.checkpoint == "best" and trainer.stop_reason == "diverged":
-        raise Diverged(trainer.divergence())
+        return Failure(reason=trainer.divergence(), final=True)
     trained = RunFolder.open(trial.path).load(trial.checkpoint, str(trainer.device))
     for found in evaluate(trained, trial.measures, trial.eval()):
         with disk_errors(trial.path, EVAL):
             write_json(trial.path / EVAL, found.model_dump(mode="json"))
+    return None
 
 
-# Processes ------------------------------------------------------------------------------------
+# Processes -----------------------------------------------------------------------------------
 
 Ended = tuple[Trial, Failure | None]
-
-KNOWN = 2
-"""The exit code of a process that has written why its trial failed."""
-
-LONGEST_FOLDER = 70
-"""Characters of the temporary folder: a socket is made there, and its path has at most 107."""
-
-RAY_RETRIES, RAY_SECONDS_TO_SAVE = 3, 60.0
-
-RAY_QUIET = {
-    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",  # else Ray warns that it will change
-    "RAY_USAGE_STATS_ENABLED": "0",
-}
 
 
 def processes_for(trials: Sequence[Trial], asked: int | None = None) -> int:
@@ -257,32 +228,44 @@ def processes_for(trials: Sequence[Trial], asked: int | None = None) -> int:
 def run_here(trials: Sequence[Trial], at_once: int) -> Generator[list[Ended]]:
     """Run trials; yields those that have ended, about once a second. Closed early, it lets every
     training save."""
-    forks = sys.platform == "linux" and len(tempfile.gettempdir()) <= LONGEST_FOLDER
+    # the server's socket lies in the temporary folder; its path has at most 107 characters
+    forks = sys.platform == "linux" and len(tempfile.gettempdir()) <= 70
     context: Any = multiprocessing.get_context("forkserver" if forks else "spawn")
     if forks:
         context.set_forkserver_preload([__name__])  # to import torch takes seconds
-    waiting, running = list(trials), dict[BaseProcess, Trial]()
+    waiting, running = list(trials), dict[Any, tuple[Any, Trial]]()
     try:
         while waiting or running:
             ended = list[Ended]()
             while waiting and len(running) < at_once:
                 trial = waiting.pop(0)
-                process = context.Process(target=_child, args=(trial, trial.code()))
+                answer, answers = context.Pipe(duplex=False)
+                process = context.Process(target=_child, args=(trial, trial.code(), answers))
                 try:
-                    with main_hidden():
+                    with main_hidden(), answers:
                         process.start()
-                    running[process] = trial
+                    running[answer] = process, trial
                 except (OSError, EOFError) as error:  # the fork server was killed
-                    ended.append((trial, _lost(trial, f"no process could be started ({error!r})")))
-            wait([process.sentinel for process in running], timeout=1.0)
-            for process in [process for process in running if not process.is_alive()]:
-                trial = running.pop(process)
-                ended.append((trial, failure_by_code(trial, process.exitcode or 0)))
+                    ended.append(_lost(trial, f"no process could be started ({error!r})"))
+            ready: list[Any] = wait(list(running), timeout=1.0)
+            for answer in ready:
+                process, trial = running.pop(answer)
+                try:
+                    ended.append((trial, answer.recv()))
+                    process.join()
+                except EOFError:  # it was killed
+                    process.join()
+                    code = process.exitcode
+                    how = f"ended with exit code {code}"
+                    if code < 0:
+                        more = " (out of memory?)" if code == -9 else ""
+                        how = f"was killed by signal {-code}{more}"
+                    ended.append(_lost(trial, f"its process {how}; the same command goes on"))
             yield ended
     finally:
-        for process in running:
+        for process, _ in running.values():
             process.terminate()
-        for process in running:
+        for process, _ in running.values():
             process.join()
 
 
@@ -298,17 +281,13 @@ def main_hidden() -> Iterator[None]:
         sys.modules["__main__"] = main
 
 
-def _child(trial: Trial, code: Mapping[str, bytes]) -> None:
+def _child(trial: Trial, code: Mapping[str, bytes], answers: Connection) -> None:
     """The program of one process. code: the user's, as the parent has read it."""
     if hasattr(signal, "pthread_sigmask"):  # the terminal's signals are the parent's to act on
         signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGHUP))
     threading.Thread(target=_end_with_parent, daemon=True).start()
     trust_as_read(code)
-    failure = run(trial)
-    if failure is not None:
-        if read_failure(trial.path) is None:
-            print(f"{failure.reason}\n{failure.traceback}", file=sys.stderr)
-        sys.exit(KNOWN)
+    answers.send(run(trial))
 
 
 def _end_with_parent() -> None:
@@ -319,22 +298,11 @@ def _end_with_parent() -> None:
         signal.raise_signal(signal.SIGTERM)
 
 
-def failure_by_code(trial: Trial, code: int) -> Failure | None:
-    """What became of a trial whose process has ended with an exit code."""
-    if code == 0:
-        return None
-    if code == KNOWN and (failure := read_failure(trial.path)):
-        return failure
-    ended = f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
-    more = " (out of memory?)" if code == -9 else ""
-    return _lost(trial, f"its process {ended}{more}; the same command goes on")
-
-
-def _lost(trial: Trial, reason: str) -> Failure:
+def _lost(trial: Trial, reason: str) -> Ended:
     """A failure that its own process could not write."""
     failure = Failure(reason=f"{trial.path}: {reason}")
     keep_failure(trial.path, failure)
-    return failure
+    return trial, failure
 
 
 # Ray -----------------------------------------------------------------------------------------
@@ -359,7 +327,7 @@ def run_on_ray(
     """
     with _connected() as ray:
         has_gpus = ray.cluster_resources().get("GPU", 0) > 0
-        task = ray.remote(max_calls=1, max_retries=RAY_RETRIES, num_cpus=1)(_task)
+        task = ray.remote(max_calls=1, max_retries=3, num_cpus=1)(_task)
         waiting, running = list(trials), dict[Any, Trial]()
         try:
             while waiting or running:
@@ -370,41 +338,39 @@ def run_on_ray(
                     place = task.options(num_gpus=(gpu_share or 1.0) if on_gpu else 0.0)
                     running[place.remote(trial, trial.code(), os.getcwd())] = trial
                 done, _ = ray.wait(list(running), num_returns=len(running), timeout=1.0)
-                yield [_outcome(ray, each, running.pop(each)) for each in done]
+                ended = list[Ended]()
+                for each in done:
+                    trial = running.pop(each)
+                    try:
+                        ended.append((trial, ray.get(each)))
+                    except ray.exceptions.RayError as error:
+                        reason = str(error).strip().partition("\n")[0]
+                        lost = f"Ray lost it ({type(error).__name__}: {reason})"
+                        ended.append(_lost(trial, f"{lost}; the same command goes on"))
+                yield ended
         finally:
             for reference in running:
                 ray.cancel(reference)
             if running:
-                ray.wait(list(running), num_returns=len(running), timeout=RAY_SECONDS_TO_SAVE)
+                ray.wait(list(running), num_returns=len(running), timeout=60.0)
 
 
 def _task(trial: Trial, code: Mapping[str, bytes], folder: str) -> Failure | None:
     """The program of one task, in the folder of the command. code: the user's, as it was read."""
     trust_as_read(code)
-    try:
-        os.chdir(folder)
-    except OSError as error:
-        return Failure(
-            reason=f"{folder}: {error.strerror} on {platform.node()}; the nodes must share the "
-            "folder of the command"
-        )
+    if not os.path.isdir(folder):
+        lost = f"{folder}: not on {platform.node()}; the nodes must share the folder of the command"
+        return Failure(reason=lost)
+    os.chdir(folder)
     return run(trial)
-
-
-def _outcome(ray: Any, reference: Any, trial: Trial) -> Ended:
-    try:
-        return trial, ray.get(reference)
-    except ray.exceptions.RayError as error:
-        reason = str(error).strip().partition("\n")[0]
-        lost = f"Ray lost it ({type(error).__name__}: {reason})"
-        return trial, _lost(trial, f"{lost}; the same command goes on")
 
 
 @contextlib.contextmanager
 def _connected() -> Iterator[Any]:
     """Ray, connected to RAY_ADDRESS, to a cluster that runs here, or to one that is started for as
     long as the block lasts. Raises UserError."""
-    os.environ.update({name: os.environ.get(name, value) for name, value in RAY_QUIET.items()})
+    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # else it warns of a change
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     check_ray()
     import ray
 

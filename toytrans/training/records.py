@@ -1,10 +1,14 @@
 """The records of a training, which a notebook shows as a curve."""
 
-from io import StringIO
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from toytrans.errors import UserError
+from toytrans.figures import drawn
 from toytrans.html import html_table
 from toytrans.training.run import NOT_MEASURED, Record
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 COLUMNS = ("step", "loss", "lr", "grad_norm", "valid_exact_match", "valid_loss")
 MOST_ROWS = 12
@@ -33,7 +37,7 @@ class Records(list[Record]):
     def _repr_html_(self) -> str:
         try:
             return self._curve() if self else self._table()
-        except ImportError:  # matplotlib is an extra
+        except UserError:  # matplotlib is an extra
             return self._table()
 
     def _table(self) -> str:
@@ -47,12 +51,8 @@ class Records(list[Record]):
 
     def _curve(self) -> str:
         """Loss and exact match over steps, as SVG."""
-        import matplotlib.style
-        from matplotlib.figure import Figure
 
-        of_ours = {"svg.fonttype": "none", "svg.hashsalt": "toytrans"}
-        with matplotlib.style.context(["default", of_ours]):
-            figure = Figure((7, 2.6), layout="constrained")
+        def draw(figure: "Figure") -> None:
             left, right = figure.subplots(1, 2)
             for key, label in (("loss", "training"), ("valid_loss", "validation")):
                 left.plot(*self.column(key), label=label, marker="." if "valid" in key else "")
@@ -62,6 +62,6 @@ class Records(list[Record]):
             left.legend()
             right.plot(*self.column("valid_exact_match"), marker=".")
             right.set(xlabel="step", ylabel="exact match, validation", ylim=(-0.05, 1.05))
-            picture = StringIO()
-            figure.savefig(picture, format="svg", metadata={"Date": None})
-        return picture.getvalue()[picture.getvalue().index("<svg") :]
+
+        picture = drawn((7, 2.6), draw).decode()
+        return picture[picture.index("<svg") :]

@@ -3,7 +3,6 @@
 import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
-from io import BytesIO
 from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,7 +24,7 @@ from toytrans.cli.render.results import interval
 from toytrans.cli.render.tables import print_beside
 from toytrans.errors import UserError
 from toytrans.inspection.table import CLOSED
-from toytrans.tokens import SPECIALS
+from toytrans.tokens import PAD_ID, SPECIALS
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -105,8 +104,8 @@ def _legend(maps: "AttentionMaps") -> Iterator[str]:
     if any(len(printable(symbol)) > LONGEST for symbol in symbols):
         yield "~ letters left out"
     yield "below a label its share of the queries, and in brackets the mean weight there"
-    if (largest := maps.largest_on_a_pad()) is not None:
-        yield f"rows of pads are left out, the largest weight on a pad is {largest:.2g}"
+    if any(PAD_ID in ids for ids in maps.batch):
+        yield "rows of pads are left out"
 
 
 def map_of(shown: "HeadMap", width: int) -> Text:
@@ -211,7 +210,7 @@ def check_plot(path: Path, endings: Sequence[str] = (".png", ".svg")) -> None:
     """Raise UserError if nothing can be drawn into a file of that name."""
     check_new("--plot", path, endings)
     if path.suffix.lower() != PAGE:
-        from toytrans.sweeps.picture import check_matplotlib
+        from toytrans.figures import check_matplotlib
 
         check_matplotlib()
 
@@ -225,29 +224,18 @@ def draw(path: Path, maps: "AttentionMaps") -> None:
         made = page("toytrans attention", [attention_of(maps)])
         write_new("--plot", path, made.encode(errors="replace"))
         return
-    import matplotlib.style
+    from toytrans.figures import drawn
 
-    from toytrans.sweeps.picture import DOTS
-
-    settings = {"text.parse_math": False, "svg.fonttype": "none", "svg.hashsalt": "toytrans"}
-    with (
-        matplotlib.style.context(["default", settings]),
-        warnings.catch_warnings(record=True) as caught,
-    ):
+    with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        figure = _figure(path, maps)
-        metadata = {"Date": None} if path.suffix.lower() == ".svg" else {}
-        picture = BytesIO()
-        figure.savefig(picture, dpi=DOTS, metadata=metadata, format=path.suffix[1:].lower())
-    write_new("--plot", path, picture.getvalue())
+        picture = drawn((1, 1), lambda figure: _fill(figure, path, maps), path.suffix[1:].lower())
+    write_new("--plot", path, picture)
     if any("missing from" in str(warning.message) for warning in caught):
         note("the font lacks some symbols; a .svg shows them where the viewer has a font for them")
 
 
-def _figure(path: Path, maps: "AttentionMaps") -> "Figure":
+def _fill(figure: "Figure", path: Path, maps: "AttentionMaps") -> None:
     """A block per pair, in it a row per layer and a column per head. Raises UserError."""
-    from matplotlib.figure import Figure
-
     layers = len({(head.part, head.layer) for head in maps.shown})
     heads = len(maps.shown) // layers
     src, tgt_in, _ = maps.batch
@@ -258,7 +246,7 @@ def _figure(path: Path, maps: "AttentionMaps") -> "Figure":
             f"--plot {path}: {pairs} x {layers} rows of maps are too many for one "
             "picture; choose with --part, --layer or --head, or give fewer sequences"
         )
-    figure = Figure((heads * (side + 0.5) + 1.2, pairs * block + 0.4), layout="constrained")
+    figure.set_size_inches(heads * (side + 0.5) + 1.2, pairs * block + 0.4)
     figure.suptitle(printable(f"{maps.run.title}; labels measured on {maps.basis}"), fontsize=8)
     names = [*SPECIALS, *(_cut(printable(symbol)) for symbol in maps.run.vocabulary.symbols)]
     for row, part in enumerate(figure.subfigures(pairs, 1, squeeze=False)[:, 0]):
@@ -267,7 +255,6 @@ def _figure(path: Path, maps: "AttentionMaps") -> "Figure":
         for axes, shown in zip(grid.flat, maps.of_pair(row, names.__getitem__), strict=True):
             image = _draw_map(axes, shown)
         part.colorbar(image, ax=grid, fraction=0.02, label="weight; grey: masked")
-    return figure
 
 
 def _draw_map(axes: "Axes", shown: "HeadMap") -> Any:
