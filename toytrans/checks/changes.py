@@ -262,7 +262,7 @@ def all_that_follows(batch: Batch) -> Iterator[Change]:
 def prefixes(batch: Batch) -> Iterator[Change]:
     """The beginning of every target alone."""
     width, few = batch.tgt_in.shape[1], 8 if batch.is_short else 1
-    more = 12, 20, 24, 30, 36, 40, 48, 60  # with many divisors, as blocks of attention have
+    more = 12, 24, 36, 48, 60  # with many divisors, as blocks of attention have
     for length in (n for n in range(1, width) if n <= few or n in more):
         cause = (
             f"a prefix of length {length} alone gets other logits than within all {width} tokens: "
@@ -355,7 +355,6 @@ def other_calls_between(batch: Batch) -> Iterator[Change]:
 
     @contextlib.contextmanager
     def after_others() -> Iterator[None]:
-        batch.ask(src, longer)
         batch.ask(src.flip(0), longer.flip(0))
         batch.ask(batch.src[:1], batch.tgt_in[:1])
         yield
