@@ -42,7 +42,7 @@ from toytrans.model.masks import MaskMaker, Masks
 from toytrans.model.positions.base import Distances
 from toytrans.model.transformer import Transformer
 from toytrans.tokens import Vocabulary
-from toytrans.training.checkpoint import PARTS, checkpoint_file, load_checkpoint, saved_steps
+from toytrans.training.checkpoint import checkpoint_file, load_checkpoint, saved_steps
 
 
 @pytest.hookimpl(wrapper=True)
@@ -233,9 +233,8 @@ def tensors_of(run: str | Path, step: int | None = None) -> dict[str, bytes]:
     run = Path(run)
     checkpoint = load_checkpoint(run, saved_steps(run)[-1] if step is None else step)
     return {
-        f"{part}/{name}": tensor.reshape(-1).view(torch.uint8).numpy().tobytes()
-        for part in PARTS
-        for name, tensor in getattr(checkpoint, part).items()
+        name: tensor.reshape(-1).view(torch.uint8).numpy().tobytes()
+        for name, tensor in checkpoint.tensors.items()
     }
 
 

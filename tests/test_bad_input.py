@@ -220,7 +220,7 @@ def test_a_damaged_best_checkpoint_is_not_quietly_replaced_by_another(run, refus
 def test_of_a_damaged_first_checkpoint_the_last_one_is_named(run, refused):
     checkpoint_file(run, 4).write_bytes(b"")
     first = ("eval", str(run), "--checkpoint", "4")
-    says(refused(*first), "the last checkpoint is step 6: take it with --checkpoint")
+    says(refused(*first), "there is step 6: take it with --checkpoint 6")
     checkpoint_file(run, 6).unlink()
     says(refused(*first), "there is no other checkpoint; train again")
 
@@ -315,10 +315,13 @@ def of_one_more(tensor: Tensor) -> Tensor:
     [
         (put(of_one_more), "has shape"),
         (put(lambda t: t * float("nan")), "NaN or infinity"),
-        (put(lambda t: t.long()), "(int64)"),
+        (put(lambda t: t.long()), "int64)"),
         (lambda tensors, name: tensors.pop(name), "is missing"),
-        (lambda tensors, name: tensors.update({"weights/x": torch.zeros(2)}), "has no tensor x"),
-        (lambda tensors, name: tensors.update(surplus=torch.zeros(2)), "a tensor surplus"),
+        (
+            lambda tensors, name: tensors.update({"weights/x": torch.zeros(2)}),
+            "has no tensor weights/x",
+        ),
+        (lambda tensors, name: tensors.update(surplus=torch.zeros(2)), "has no tensor surplus"),
     ],
 )
 def test_weights_that_training_never_writes_are_refused(run, refused, change, words):

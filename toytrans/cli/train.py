@@ -187,7 +187,11 @@ def _line(trainer: "Trainer") -> Iterator[Callable[[Moment], None]]:
 
 def _status(moment: Moment) -> str:
     status = f"loss {moment.record['loss']:.4f} {moment.rate:,.0f} tok/s"
-    return status if moment.match is None else f"{status} exact match {share(moment.match)}"
+    return (
+        status
+        if moment.match is None
+        else f"{status} free-running exact match {share(moment.match)}"
+    )
 
 
 def _report_stop(trainer: "Trainer") -> None:
@@ -198,13 +202,13 @@ def _report_stop(trainer: "Trainer") -> None:
     if trainer.stop_reason == "diverged":
         note(f"toytrans: {trainer.divergence()}")
         raise typer.Exit(1)
-    received = trainer.context.gather(trainer.received)
-    if any(received) and trainer.saved_step is None:
+    received = trainer.signals()
+    if received and trainer.saved_step is None:
         note("stopped before the first step; nothing is saved")
-    elif any(received):
+    elif received:
         several, own_code = trainer.context.size > 1, trainer.config.references
         words = ["torchrun", "...", "-m", "toytrans"] if several else ["toytrans"]
         words += ["train", "--resume", "--out", str(trainer.run)]
         again = shlex.join(words + ["--trust-code"] * bool(own_code))
         note(f"stopped at step {trainer.progress.step} and saved; go on with: {again}")
-    exit_if_signalled(*received)
+    exit_if_signalled(received)

@@ -84,7 +84,10 @@ def view_of(
     lines = [
         Text(f"{printable(trainer.run.name)} step {record['step']:,}/{total:,}, ", "bold")
         + Text(f"{moment.seconds_left(total):,.0f} s left, {moment.rate:,.0f} tokens/s"),
-        Text(f"loss {record['loss']:.4f}  exact match {match}  learning rate {record['lr']:.1e}"),
+        Text(
+            f"loss {record['loss']:.4f}  free-running exact match {match}  "
+            f"learning rate {record['lr']:.1e}"
+        ),
         *curve(losses, total, width),
         Text(),
     ]
